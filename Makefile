@@ -1,5 +1,5 @@
-# One virtual environment serves every target. Each target installs only what it needs on top of what is there, and a
-# stamp (.venv/.demo, .venv/.test ...) says that it did; a change of pyproject.toml makes the stamps old.
+# All targets share one virtual environment. Each target installs only what it lacks, and records that in a stamp
+# (.venv/.demo, .venv/.test ...). A change of pyproject.toml outdates the stamps.
 PYTHON ?= python3
 BIN    := .venv/bin
 MINUTES ?= 5
@@ -9,13 +9,13 @@ WORKERS ?= 3
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export NO_MKDOCS_2_WARNING := 1
-# Compiled modules are kept, whatever the machine is set to: tests and demo start hundreds of interpreters.
+# Keep compiled modules in any case: tests and demo start hundreds of interpreters.
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test test-all soak simulate check twins bench docs clean
+.PHONY: help demo test test-all soak simulate check twins bench peers docs clean
 
 help:  ## list the targets
 	@awk -F ':.*  ## ' '/^[a-z-]+:.*  ## / { printf "  make %-8s  %s\n", $$1, $$2 }' Makefile
@@ -25,48 +25,62 @@ demo: .venv/.demo  ## watch locks survive failing nodes
 
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
-test: .venv/.test  ## run the tests, without the sweeps; ARGS="-k lock -x" goes to pytest
+test: .venv/.test  ## run the tests without sweeps; ARGS="-k lock -x" goes to pytest
 	@$(PYTEST) -m "not sweep" $(ARGS)
 
-test-all: .venv/.test .venv/.examples  ## run all tests; ARGS="-m sweep": what `make test` leaves out
+test-all: .venv/.test .venv/.examples  ## run all tests; ARGS="-m sweep" runs only those that `make test` omits
 	@$(PYTEST) $(ARGS)
 
-soak: .venv/.test  ## run the test of random faults for MINUTES=5; NETWORK=1: behind a router (root, Linux)
+soak: .venv/.test  ## test with random faults for MINUTES=5; NETWORK=1 adds a lossy router (root, Linux)
 	@REDSYNC_SOAK_SECONDS=$$(( $(MINUTES) * 60 )) $(if $(NETWORK),REDSYNC_SOAK_NETWORK=1) \
 	  $(BIN)/python -m pytest -s tests/soak/test_$(if $(NETWORK),outages,soak).py $(ARGS)
 
-simulate: .venv/.test  ## run the simulator with SEEDS=2000 seeds of KIND=lock, or any other (see docs/testing.md)
+simulate: .venv/.test  ## run the simulator with SEEDS=2000 seeds of KIND=lock or another kind (see docs/testing.md)
 	@$(BIN)/python -m redsync.testing.simulator --seeds $(SEEDS) --kind $(KIND) $(ARGS)
 
-check: .venv/.dev  ## style, types, architecture, documentation
+check: .venv/.dev  ## check style, types, architecture and documentation
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/python tools/twins.py --check
 	@$(BIN)/python tools/figures.py --check
+	@$(BIN)/python tools/dashboard.py --check
+	@$(BIN)/python tools/dashboard_picture.py --check
+	@$(BIN)/python tools/card.py --check
+	@$(BIN)/python tools/words.py
 	@$(BIN)/mypy
 	@$(BIN)/mypy --strict tools
 	@cd tests/typing && ../../$(BIN)/mypy --strict --config-file= --cache-dir=../../.mypy_cache consumer.py
 	@$(BIN)/pyright --project tests/typing --pythonpath $(BIN)/python
 	@$(BIN)/lint-imports --no-logo
-	@$(BIN)/mkdocs build --strict  # with --quiet it would overlook warnings
+	@$(BIN)/mkdocs build --strict  # --quiet would hide warnings
 
-twins: .venv/.dev  ## make the facades for threads out of those for asyncio
+twins: .venv/.dev  ## generate the facades for threads from those for asyncio
 	@$(BIN)/python tools/twins.py
 
-bench: .venv/.test  ## measure against bare sockets; ARGS go to the benchmark
-	@$(BIN)/python -m bench $(ARGS)
+bench: .venv/.test  ## benchmark against bare sockets; ARGS go to the benchmark
+	@$(BIN)/python -m bench --plots build/plots $(ARGS)
 
-docs: .venv/.docs  ## draw the figures, and build the documentation into site/
+peers: .venv/.test  ## install other libraries for `make bench`, each in its own directory
+	@$(BIN)/python -m bench.peer_locks | while read -r line; do name=$${line% *}; \
+	  echo "installing $${line##* }"; $(PIP) --no-warn-conflicts --target .venv/peers/$$name "$${line##* }" || echo "left out: $$name"; done
+	@if command -v npm >/dev/null; then echo "installing node-redlock"; npm install --silent --no-audit --no-fund \
+	  --prefix .venv/peers/node-redlock redlock@4.2.0 ioredis@5; else echo "left out: node-redlock (no npm)"; fi
+
+docs: .venv/.docs $(if $(DEMO),.venv/.demo)  ## generate figures, dashboard, quick reference and site/; DEMO=1 draws a new run
+	@$(if $(DEMO),$(BIN)/python -m redsync.cli demo --seconds 6 --svg docs/figures/demo.svg)
 	@$(BIN)/python tools/figures.py
+	@$(BIN)/python tools/dashboard.py
+	@$(BIN)/python tools/dashboard_picture.py
+	@$(BIN)/python tools/card.py
 	@$(BIN)/mkdocs build --strict
 	@echo "open site/index.html"
 
-clean:  ## remove all that was made here
+clean:  ## remove all generated files
 	@rm -rf .venv site build dist htmlcov .coverage .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	@find redsync tests bench examples -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
 
-# Seconds are saved in two places. pip is the one of the Python below, for one of .venv's own would be installed first
-# (it is, where there is none below). And nothing is compiled before it is imported.
+# Two things save seconds: pip comes from the base Python if it has one, because .venv's own would have to be installed
+# first; and no module is compiled before its import.
 PIP = $$($(BIN)/python -c 'import pip' 2>/dev/null && echo $(BIN)/python || sed -n 's/^executable = //p' .venv/pyvenv.cfg) \
   -m pip --python $(BIN)/python install -qq --no-compile
 
@@ -75,7 +89,7 @@ PIP = $$($(BIN)/python -c 'import pip' 2>/dev/null && echo $(BIN)/python || sed 
 	@$(PYTHON) -m venv --without-pip .venv
 	@$(PYTHON) -m pip --version >/dev/null 2>&1 || $(BIN)/python -m ensurepip >/dev/null
 
-# The demo runs from this folder: to build and install redsync itself would take longer than all it depends on.
+# The demo runs from this directory: building and installing redsync takes longer than installing its dependencies.
 DEMO_NEEDS := import tomllib; project = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
   extras = project["optional-dependencies"]; print(*project["dependencies"], *extras["server"], *extras["cli"], sep="\n")
 

@@ -1,1 +1,1 @@
-"""The performance figures of redsync, each beside its floor: `make bench`, or `python -m bench --help`."""
+"""Benchmarks of redsync, each next to its floor: `make bench`, or `python -m bench --help`."""

@@ -1,7 +1,7 @@
-"""The command: run benchmarks, print the table.
+"""The command: runs benchmarks, and prints the table.
 
-The exit status is 0 also when a target was missed: whether that is noise, a slow machine or our fault is for people to
-judge. It is 1 when a benchmark failed to measure.
+The exit status is 0 even if a target is missed: people must judge whether the reason is noise, a slow machine or our
+code. It is 1 if a benchmark failed to measure.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import signal
 import sys
 import time
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 
 from bench import (
@@ -20,7 +21,9 @@ from bench import (
     contended,
     held,
     latches,
+    metrics,
     pairs,
+    peers,
     permits,
     readers,
     replicas,
@@ -38,6 +41,7 @@ _BENCHES = {
     "pairs": pairs.run,
     "down": pairs.run_down,
     "hung": pairs.run_hung,
+    "peers": peers.run,
     "threads": threads.run,
     "tasks": tasks.run,
     "contended": contended.run,
@@ -46,6 +50,7 @@ _BENCHES = {
     "readers": readers.run,
     "fenced": pairs.run_fenced,
     "latch": latches.run,
+    "metrics": metrics.run,
     "replicas": replicas.run,
     "scripts": scripts.run,
     "sizes": sizes.run,
@@ -54,37 +59,36 @@ _BENCHES = {
 
 
 def main() -> int:
-    """Run what was asked for."""
+    """Run the benchmarks asked for."""
     parser = argparse.ArgumentParser(
-        prog="bench", description="Measure redsync beside bare sockets, on five servers of this machine."
+        prog="bench", description="Measure redsync against bare sockets, on five servers on this machine."
     )
-    parser.add_argument("names", nargs="*", metavar="bench", help=f"of {', '.join(_BENCHES)}; default: all")
-    parser.add_argument("--quick", action="store_true", help="two minutes instead of six, and less certain")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
-    parser.add_argument("--write", action="store_true", help="put the table into docs/benchmarks.md")
-    parser.add_argument(
-        "--compare", metavar="REF", help="run an older checkout in the same rounds, and show the change"
-    )
-    parser.add_argument("--rounds", type=int, default=3, help="how often each side runs with --compare (default 3)")
+    parser.add_argument("names", nargs="*", metavar="bench", help=f"one of {', '.join(_BENCHES)} (default: all)")
+    parser.add_argument("--quick", action="store_true", help="take a few minutes instead of many, with less precision")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to FILE")
+    parser.add_argument("--plots", type=Path, metavar="DIRECTORY", help="also draw the figures there, as SVG")
+    parser.add_argument("--write", action="store_true", help="write table and plots into docs/")
+    parser.add_argument("--compare", metavar="REF", help="also run an older commit in the same rounds, show the change")
+    parser.add_argument("--rounds", type=int, default=3, help="runs of each side with --compare (default: 3)")
     options = parser.parse_args()
     if unknown := set(options.names) - set(_BENCHES):
-        parser.error(f"no such bench: {', '.join(sorted(unknown))}; there are {', '.join(_BENCHES)}")
+        parser.error(f"unknown benchmark: {', '.join(sorted(unknown))}; choose from {', '.join(_BENCHES)}")
     names = [name for name in _BENCHES if name in options.names or not options.names]
     if options.write and (options.quick or len(names) < len(_BENCHES)):
-        parser.error("--write publishes: run all benches, and not --quick")
+        parser.error("--write publishes the table: run all benchmarks, without --quick")
 
     if options.rounds < 1:
         parser.error("--rounds must be at least 1")
     if options.compare is not None and (options.write or options.json):
-        parser.error("--compare prints a table of its own: without --write and --json")
+        parser.error("--compare prints its own table: give it without --write and --json")
 
-    # The same server wherever the same packages are: what PATH has is faster or slower.
+    # The server from our packages is the same everywhere; the one on PATH may be faster or slower.
     if server := pinned_server():
         os.environ["REDSYNC_SERVER"] = str(server)
     machine = report.describe_machine()
     if options.compare is not None:
         return _compare(parser, options, machine)
-    # Nodes fall ill on purpose here.
+    # Nodes fail on purpose here.
     logging.getLogger("redsync").setLevel(logging.ERROR)
     figures: list[Figure] = []
     failed = []
@@ -94,21 +98,31 @@ def main() -> int:
         try:
             figures += _BENCHES[name](quick=options.quick)
         except Exception:
-            # The other figures are still worth having.
+            # Keep the other figures.
             traceback.print_exc()
             failed.append(name)
         say(f"{name}: {time.monotonic() - begin:.0f} s")
+    _publish(options, figures, machine, failed)
+    return 1 if failed else 0
+
+
+def _publish(
+    options: argparse.Namespace, figures: list[Figure], machine: dict[str, str], failed: Sequence[str]
+) -> None:
+    """Print the table, and write the files asked for; write into the documentation only if nothing failed."""
     _head(machine)
     print(report.as_text(figures))
     if options.json is not None:
         report.write_json(options.json, figures, machine)
+    if options.plots is not None:
+        for file in report.draw(options.plots, report.as_page(figures, machine)):
+            say(f"drew {file}")
     if failed:
         say(f"failed to measure: {', '.join(failed)}")
-        return 1
-    if options.write:
+    elif options.write:
         report.write_document(figures, machine)
-        say(f"wrote the table into docs/{report.DOCUMENT.name}")
-    return 0
+        drawn = report.draw(report.DOCUMENT.parent / "figures", report.DOCUMENT.read_text())
+        say(f"wrote docs/{report.DOCUMENT.name} and its figures: {', '.join(file.name for file in drawn)}")
 
 
 def _compare(parser: argparse.ArgumentParser, options: argparse.Namespace, machine: dict[str, str]) -> int:
@@ -116,7 +130,7 @@ def _compare(parser: argparse.ArgumentParser, options: argparse.Namespace, machi
         commit = against.resolve(options.compare)
     except ValueError as error:
         parser.error(str(error))
-    # By default it would end this process at once, and leave the other checkout behind.
+    # By default SIGTERM would end this process at once, and leave the other checkout behind.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     table, failed = against.compare(commit, options.names or against.DEFAULT, options.rounds)
     _head(machine)

@@ -1,8 +1,8 @@
-"""An older checkout beside this one, in the same rounds: shows a slow-down before it lands.
+"""Benchmarks of an older commit next to those of this checkout, in the same rounds: shows a slow-down before the merge.
 
-Each side runs a benchmark with its own code, in processes of its own, one after the other; every other round runs them
-in the opposite order. A side's figure is divided by the floor that it measured beside itself, where there is one,
-because the floor meets the same noise. The change is the median over the rounds of new / old.
+Both sides run a benchmark one after the other, each with its own code and processes; every other round swaps the order.
+A side's figure is divided by the floor that it measured in the same run, if there is one, because the floor meets the
+same noise. The change is the median of new / old over the rounds.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from bench.measure import interleave, say
 __all__ = ["DEFAULT", "compare", "resolve"]
 
 DEFAULT = "pairs", "threads", "tasks", "contended"
-"""What is compared if nothing is named."""
+"""The benchmarks to compare if none is named."""
 
 HERE = Path(__file__).parents[1]
 
 _HEAD = "bench", "what", "unit", "old", "its floor", "new", "its floor", "old / floor", "new / floor", "new / old"
 
 _Measured: TypeAlias = dict[tuple[str, str], dict[str, Any]]
-"""By benchmark and what it measured: the figure as `--json` writes it."""
+"""Figures as `--json` writes them, by benchmark and by what it measured."""
 
 
 def resolve(ref: str, here: Path = HERE) -> str:
     """Return the commit that a ref names.
 
     Raises:
-        ValueError: It names none, or this is no git repository.
+        ValueError: It names none, or this is not a git repository.
     """
     command = ["git", "-C", str(here), "rev-parse", "--quiet", "--verify", "--end-of-options", f"{ref}^{{commit}}"]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -49,7 +49,7 @@ def resolve(ref: str, here: Path = HERE) -> str:
 
 
 def compare(commit: str, names: Sequence[str], rounds: int, here: Path = HERE) -> tuple[str, list[str]]:
-    """Run the named benchmarks on both sides, that many rounds; return a table, and the names of those that failed."""
+    """Run benchmarks on both sides for that many rounds; return a table, and the names of benchmarks that failed."""
     rows, failed = [_HEAD], []
     with _checkout(commit, here) as old:
         for name in names:
@@ -57,7 +57,7 @@ def compare(commit: str, names: Sequence[str], rounds: int, here: Path = HERE) -
             try:
                 both = interleave([partial(_measure, old, name), partial(_measure, here, name)], rounds)
             except RuntimeError as error:
-                # The others are still worth having.
+                # The other benchmarks are still useful.
                 say(str(error))
                 failed.append(name)
             else:
@@ -68,9 +68,9 @@ def compare(commit: str, names: Sequence[str], rounds: int, here: Path = HERE) -
 
 @contextmanager
 def _checkout(commit: str, here: Path) -> Iterator[Path]:
-    """Unpack a commit into a temporary directory, for as long as it is needed."""
+    """Unpack a commit into a temporary directory, and remove it at the end."""
     with tempfile.TemporaryDirectory(prefix="redsync-bench-") as directory:
-        # Not a worktree of git's: an interruption while git makes one leaves a locked record in the repository.
+        # Not a git worktree: an interruption while git creates one leaves a locked record in the repository.
         archive, place = Path(directory, "old.zip"), Path(directory, "old")
         subprocess.run(["git", "-C", str(here), "archive", f"--output={archive}", commit], check=True)
         with zipfile.ZipFile(archive) as files:
@@ -82,7 +82,7 @@ def _measure(place: Path, name: str) -> _Measured:
     """Run a benchmark with the code of a checkout.
 
     Raises:
-        RuntimeError: It failed, or that checkout has no such benchmark.
+        RuntimeError: The benchmark failed, or the checkout does not have it.
     """
     with tempfile.TemporaryDirectory(prefix="redsync-bench-") as directory:
         file = Path(directory, "figures.json")
@@ -104,7 +104,7 @@ def _rows(old_rounds: Sequence[_Measured], new_rounds: Sequence[_Measured]) -> l
     rows = []
     for key, figure in new_rounds[0].items():
         if not all(key in measured for measured in (*old_rounds, *new_rounds)):
-            continue  # The older checkout did not measure that.
+            continue  # one of the sides did not measure this
         old, new = ([measured[key] for measured in rounds] for rounds in (old_rounds, new_rounds))
         judged = "ours" if figure["ratio"] is None else "ratio"
         changes = [mine[judged] / base[judged] for base, mine in zip(old, new, strict=True) if base[judged]]

@@ -1,6 +1,6 @@
-"""The floor on an event loop: one pipelined connection per node for all tasks, and a future per round.
+"""The floor on an event loop: one pipelined connection per node for all tasks, and one future per round.
 
-As `bench.floor`, it leaves out whatever could be left out of a lock that is merely correct on a good day.
+Like `bench.floor`, it omits everything that a lock does not need on a good day.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["BareAioLock", "BareAioQuorum"]
 
 
 class _Round:
-    """One command on its way to all nodes."""
+    """One command sent to all nodes."""
 
     __slots__ = ("future", "granted")
 
@@ -55,14 +55,14 @@ class _Node(asyncio.Protocol):
                     turn.future.set_result(True)
 
     async def load(self, script: bytes) -> bytes:
-        """Load a script and return its hash, before the first round."""
+        """Load a script and return its hash; call this before the first round."""
         self.answer = asyncio.get_running_loop().create_future()
         self.write(pack((b"SCRIPT", b"LOAD", script)))
         return await self.answer
 
 
 class BareAioQuorum:
-    """Connections to all nodes, and rounds over them, for any number of tasks of one loop."""
+    """Connections to all nodes, and rounds over them, for any number of tasks on one loop."""
 
     def __init__(self) -> None:
         self.nodes: list[_Node] = []
@@ -78,7 +78,7 @@ class BareAioQuorum:
             self.nodes.append(node)
 
     async def round(self, data: bytes) -> bool:
-        """Send a command to all nodes; return when a majority has granted it."""
+        """Send a command to all nodes; return once a majority has granted it."""
         turn = _Round(self._loop.create_future())
         for node in self.nodes:
             node.pending.append(turn)
@@ -86,7 +86,7 @@ class BareAioQuorum:
         return await turn.future
 
     def close(self) -> None:
-        """End the connections."""
+        """Close the connections."""
         for node in self.nodes:
             node.transport.abort()
 
@@ -102,9 +102,9 @@ class BareAioLock:
         self._release = pack((b"EVALSHA", release, 1, key, owner))
 
     async def acquire(self) -> bool:
-        """Take the lock on a majority of nodes."""
+        """Acquire the lock on a majority of nodes."""
         return await self._quorum.round(self._acquire)
 
     async def release(self) -> None:
-        """Give the lock back."""
+        """Release the lock."""
         await self._quorum.round(self._release)

@@ -1,19 +1,17 @@
-"""One name that everybody wants: how many get it per second, how often it goes to another, and at what cost.
+"""Many workers that compete for one lock: acquisitions per second, hand-overs to another worker, and requests.
 
-Workers that poll look good in the first figure, because they take their own lock back before anybody else looks. So
-hand-overs *to another worker* are counted apart. The ideal is what a critical section of that length allows; the floor
-is what one worker with bare sockets makes of that, alone, which sleeps a little longer than it asks for and takes and
-gives back a lock that nobody else wants.
+Workers that poll look good in the first figure, because they acquire again before any other worker looks. So hand-overs
+*to another worker* are counted separately. The ideal is one critical section after the other without a gap. The floor
+is the share of it that a single worker with bare sockets reaches: it acquires and releases a lock that no other worker
+wants, and each sleep takes a little longer than requested.
 """
 
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import itertools
 import json
 import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -21,14 +19,10 @@ from typing import NamedTuple
 
 import redis
 
+from bench.contender import HOLD, OWN_LEASE
 from bench.measure import Figure, percentile, say
+from bench.peer_locks import PEERS, command, environment, is_installed
 from redsync.testing import LocalNodes
-
-HOLD = 0.002
-"""Seconds of the critical section."""
-
-OWN_LEASE = " anew, lease 10 s"
-"""After a kind's name: with a lease of its own, and a lock object made anew for each acquisition."""
 
 _OURS = (
     *(("lock", 8, 1), ("lock", 1, 16)),
@@ -43,18 +37,19 @@ _LIMITS = {
         "largest / smallest share": ("<=", 1.2),
     },
 }
-"""What is hoped for."""
+"""The targets."""
 
-_PEERS = {"redlock-py": "redlock", "pottery": "pottery"}
+
+_COUNTED = ("cmdstat_evalsha", "cmdstat_eval", "cmdstat_set", "cmdstat_blpop")
 
 
 class Turn(NamedTuple):
     """One acquisition.
 
     Attributes:
-        worker: Who had it.
-        waited: For how many seconds.
-        at: When it was had, seconds on the machine's monotonic clock.
+        worker: The worker that got it.
+        waited: Seconds from the request to the grant.
+        at: The instant of the grant, in seconds on the machine's monotonic clock.
     """
 
     worker: str
@@ -63,17 +58,19 @@ class Turn(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What came of one run.
+    """The outcome of one run.
 
     Attributes:
-        turns: All acquisitions in their order.
-        seconds: For how long it ran.
-        requests: How many commands one node executed.
+        turns: All acquisitions in order.
+        seconds: The duration of the run.
+        requests: The number of commands that one node executed.
+        unfinished: The waits that were not over at the end, in seconds.
     """
 
     turns: Sequence[Turn]
     seconds: float
     requests: float
+    unfinished: Sequence[float] = ()
 
     @property
     def acquired(self) -> float:
@@ -82,21 +79,30 @@ class Outcome(NamedTuple):
 
     @property
     def handed_over(self) -> float:
-        """Acquisitions per second by another worker than the one before."""
+        """Acquisitions per second whose worker is not the previous one."""
         return sum(a.worker != b.worker for a, b in itertools.pairwise(self.turns)) / self.seconds
 
     @property
     def shares(self) -> float:
-        """The largest share of a worker by the smallest."""
+        """The largest number of acquisitions of a worker, divided by the smallest."""
         counts = Counter(turn.worker for turn in self.turns)
         return max(counts.values()) / min(counts.values())
 
 
 def contend(nodes: LocalNodes, kind: str, *, processes: int, threads: int, seconds: float) -> Outcome:
-    """Let so many workers fight over one lock of that kind for so long."""
-    command = [sys.executable, "-m", "bench.contender", kind, str(threads), json.dumps(nodes.urls)]
+    """Let that many workers compete for one lock of that kind, for that many seconds."""
+    urls = nodes.urls[: PEERS[kind].servers] if kind in PEERS else nodes.urls
+    words = command(kind, "contender", str(threads), json.dumps(urls))
     workers = [
-        subprocess.Popen([*command, str(i)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            [*words, str(i)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            # Other libraries may print errors when they end; these are of no interest.
+            stderr=subprocess.DEVNULL if kind in PEERS else None,
+            text=True,
+            env=environment(kind),
+        )
         for i in range(processes)
     ]
     try:
@@ -104,7 +110,7 @@ def contend(nodes: LocalNodes, kind: str, *, processes: int, threads: int, secon
             assert worker.stdout is not None
             if worker.stdout.readline() != "ready\n":
                 raise RuntimeError(f"a contender for {kind} did not start")
-        before = _requests(nodes)
+        before = _requests(urls)
         start = time.monotonic() + 0.2
         outputs = []
         for worker in workers:
@@ -114,8 +120,10 @@ def contend(nodes: LocalNodes, kind: str, *, processes: int, threads: int, secon
         outputs = [worker.communicate(timeout=seconds + 30)[0] for worker in workers]
         if any(worker.returncode for worker in workers):
             raise RuntimeError(f"a contender for {kind} failed")
-        turns = [Turn(*turn) for output in outputs for turn in json.loads(output)]
-        return Outcome(sorted(turns, key=lambda turn: turn.at), seconds, _requests(nodes) - before)
+        answers = [json.loads(output) for output in outputs]
+        turns = [Turn(*turn) for answer in answers for turn in answer["turns"]]
+        unfinished = [wait for answer in answers for wait in answer["unfinished"]]
+        return Outcome(sorted(turns, key=lambda turn: turn.at), seconds, _requests(urls) - before, unfinished)
     finally:
         for worker in workers:
             with contextlib.suppress(ProcessLookupError):
@@ -123,18 +131,18 @@ def contend(nodes: LocalNodes, kind: str, *, processes: int, threads: int, secon
             worker.wait()
 
 
-def _requests(nodes: LocalNodes) -> float:
-    """Return how many commands a node has executed that clients sent, on average."""
+def _requests(urls: Sequence[str]) -> float:
+    """Return the mean number of commands from clients that a node has executed."""
     total = 0
-    for url in nodes.urls:
+    for url in urls:
         with redis.Redis.from_url(url) as node:
             stats = node.info("commandstats")
-        total += sum(stats[name]["calls"] for name in stats if name in {"cmdstat_evalsha", "cmdstat_set"})
-    return total / len(nodes.urls)
+        total += sum(stats[name]["calls"] for name in _COUNTED if name in stats)
+    return total / len(urls)
 
 
 def run(*, quick: bool) -> list[Figure]:
-    """Measure eight processes of one thread, and one process of sixteen threads."""
+    """Measure eight processes with one thread each, and one process with sixteen threads."""
     seconds = 2.0 if quick else 6.0
     figures = []
     with LocalNodes(5) as nodes:
@@ -143,18 +151,23 @@ def run(*, quick: bool) -> list[Figure]:
             say(f"    ... {kind}, {processes} x {threads}")
             outcome = contend(nodes, kind, processes=processes, threads=threads, seconds=seconds)
             figures += _figures(f"{kind}, {processes} x {threads}", kind, outcome, floor)
-        for peer, module in _PEERS.items():
-            if importlib.util.find_spec(module) is None:
-                say(f"    ... {peer} is not installed")
+        for peer in PEERS:
+            if not is_installed(peer):
+                say(f"    ... {peer} left out: not installed (`make peers` installs it)")
                 continue
             say(f"    ... {peer}, 8 x 1")
-            outcome = contend(nodes, peer, processes=8, threads=1, seconds=seconds)
+            try:
+                outcome = contend(nodes, peer, processes=8, threads=1, seconds=seconds)
+            except (RuntimeError, subprocess.TimeoutExpired) as error:
+                say(f"    ... {peer} left out: {error}")
+                continue
             figures += _figures(f"{peer}, 8 x 1", peer, outcome, floor)
     return figures
 
 
 def _figures(what: str, kind: str, outcome: Outcome, floor: float) -> list[Figure]:
-    waits = [turn.waited * 1000 for turn in outcome.turns]
+    # Unfinished waits count too: without them the least fair lock would have the best figure.
+    waits = [1000 * wait for wait in (*(turn.waited for turn in outcome.turns), *outcome.unfinished)]
     handed = max(outcome.handed_over, 0.001)
     limits = _LIMITS.get(kind.removesuffix(OWN_LEASE), {})
 
@@ -165,9 +178,14 @@ def _figures(what: str, kind: str, outcome: Outcome, floor: float) -> list[Figur
         quotient = None if beside is None else value / beside
         return Figure("contended", f"{what}: {name}", unit, value, beside, quotient, target, met)
 
-    return [
+    rates = [
         figure("acquired / ideal", "x", outcome.acquired * HOLD, floor),
         figure("handed to another / ideal", "x", outcome.handed_over * HOLD, floor),
+    ]
+    if not outcome.turns:
+        return rates
+    return [
+        *rates,
         figure("requests per node and hand-over", "", outcome.requests / (handed * outcome.seconds)),
         figure("wait p50", "ms", percentile(waits, 50)),
         figure("wait p99", "ms", percentile(waits, 99)),

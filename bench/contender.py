@@ -1,7 +1,8 @@
-"""One process of `bench.contended`: `contender KIND THREADS URLS NUMBER`. Says "ready", reads when to begin and end."""
+"""One process of `bench.contended`: `contender KIND THREADS URLS NUMBER`. Prints "ready", then reads begin and end."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 import threading
@@ -9,18 +10,21 @@ import time
 from collections.abc import Callable
 from urllib.parse import urlsplit
 
-from bench.contended import HOLD, OWN_LEASE
-from redsync import Client
-from redsync._kinds import KINDS
+from bench.peer_locks import PEERS, Pair, blocking
 
-_NAME = "contended"
+HOLD = 0.002
+"""The length of the critical section in seconds."""
+
+OWN_LEASE = " (new object, lease 10 s)"
+"""The ending of a kind's name that selects its own lease, and a new lock object for each acquisition."""
 
 
 def main() -> None:
-    """Contend, and print what was had as JSON."""
+    """Contend; print the turns, and the waits that were not over at the end, as JSON."""
     kind, threads, urls, number = sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3]), sys.argv[4]
     make = _maker(kind, urls)
     turns: list[list[tuple[str, float, float]]] = [[] for _ in range(threads)]
+    unfinished: list[float] = []
     barrier = threading.Barrier(threads + 1)
     span: list[float] = []
 
@@ -29,13 +33,18 @@ def main() -> None:
         barrier.wait()
         mine, (start, end) = turns[index], span
         time.sleep(max(start - time.monotonic(), 0))
-        while (asked := time.monotonic()) < end:
-            if not take():
+        asked, waits = time.monotonic(), False
+        while time.monotonic() < end:
+            waits = not take()
+            if waits:
                 continue
             had = time.monotonic()
             time.sleep(HOLD)
             give()
             mine.append((f"{number}.{index}", had - asked, had))
+            asked = time.monotonic()
+        if waits:
+            unfinished.append(time.monotonic() - asked)
 
     workers = [threading.Thread(target=work, args=(i,)) for i in range(threads)]
     for worker in workers:
@@ -45,58 +54,61 @@ def main() -> None:
     barrier.wait()
     for worker in workers:
         worker.join()
-    print(json.dumps([turn for each in turns for turn in each]))
+    print(json.dumps({"turns": [turn for each in turns for turn in each], "unfinished": unfinished}))
 
 
-def _maker(kind: str, urls: list[str]) -> Callable[[], tuple[Callable[[], bool], Callable[[], object]]]:
-    """Return what makes a thread's two functions: take, which may give up, and give back."""
+def _maker(kind: str, urls: list[str]) -> Callable[[], Pair]:
+    """Return a function that makes the two functions of a thread: acquire, which may fail, and release."""
+    name = f"contended:{kind}"
     if kind == "bare":
         from bench.floor import BareLock
 
-        def bare() -> tuple[Callable[[], bool], Callable[[], object]]:
-            lock = BareLock([urlsplit(url).port or 0 for url in urls], _NAME)
+        def bare() -> Pair:
+            lock = BareLock([urlsplit(url).port or 0 for url in urls], name)
             return lock.acquire, lock.release
 
         return bare
-    if kind == "redlock-py":
-        from redlock import Redlock
+    if kind in PEERS:
+        return _peer(kind, urls)
 
-        manager = Redlock([{"host": "127.0.0.1", "port": urlsplit(url).port} for url in urls], retry_count=1)
+    from redsync import Client
+    from redsync._kinds import KINDS
 
-        def redlock() -> tuple[Callable[[], bool], Callable[[], object]]:
-            held = []
-
-            def take() -> bool:
-                lock = manager.lock(_NAME, 10_000)
-                if lock:
-                    held.append(lock)
-                return bool(lock)
-
-            return take, lambda: manager.unlock(held.pop())
-
-        return redlock
-    if kind == "pottery":
-        import redis
-        from pottery import Redlock as Pottery
-
-        masters = {redis.Redis.from_url(url) for url in urls}
-
-        def pottery() -> tuple[Callable[[], bool], Callable[[], object]]:
-            lock = Pottery(key=_NAME, masters=masters, auto_release_time=10)
-            return lambda: lock.acquire(timeout=1), lock.release
-
-        return pottery
     make = KINDS[kind.removesuffix(OWN_LEASE)].maker(Client(urls, restart_guard=0.0))
 
-    def kept() -> tuple[Callable[[], bool], Callable[[], object]]:
-        lock = make(_NAME)
+    def kept() -> Pair:
+        lock = make(name)
         return lock.acquire, lock.release
 
-    def anew() -> tuple[Callable[[], bool], Callable[[], object]]:
-        make(_NAME)  # The first one loads modules.
-        return lambda: make(_NAME, lease=10.0).acquire(), lambda: make(_NAME).release()
+    def remade() -> Pair:
+        make(name)  # the first call imports modules
+        return lambda: make(name, lease=10.0).acquire(), lambda: make(name).release()
 
-    return anew if kind.endswith(OWN_LEASE) else kept
+    return remade if kind.endswith(OWN_LEASE) else kept
+
+
+def _peer(kind: str, urls: list[str]) -> Callable[[], Pair]:
+    peer = PEERS[kind]
+    assert peer.maker is not None
+    make, name = peer.maker(urls), f"contended:{kind}"
+    pair = blocking(make(name)) if peer.is_async else None
+
+    def patient() -> Pair:
+        take, give = pair or make(name)
+
+        def attempt() -> bool:
+            try:
+                return bool(take())
+            except Exception:  # some of these libraries raise an error if the lock is held
+                return False
+
+        def release() -> None:
+            with contextlib.suppress(Exception):  # it had expired
+                give()
+
+        return attempt, release
+
+    return patient
 
 
 if __name__ == "__main__":

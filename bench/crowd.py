@@ -1,7 +1,7 @@
-"""One process of `bench.sizes`: `crowd CLIENTS NUMBER URLS`. Opens clients, reports what they cost, carries out orders.
+"""One process of `bench.sizes`: `crowd CLIENTS NUMBER URLS`. Opens clients, reports their cost, and runs orders.
 
-An order is a line with two instants on the machine's monotonic clock, and the number of pairs that each client makes
-between them, spread evenly. The answer is the CPU time that the process used in between, in seconds.
+An order is a line with two instants of the machine's monotonic clock, and the number of pairs that each client makes
+between them, spread evenly. The answer is the CPU time in seconds that the process used meanwhile.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from redsync import Client
 
 
 class Opened(TypedDict):
-    """What the clients cost: seconds to open each and use it once, bytes of memory for all."""
+    """The cost of all clients: seconds to open each and use it once, and bytes of memory."""
 
     seconds: float
     memory: int
 
 
 def main() -> None:
-    """Open the clients, then carry out orders until there are no more."""
+    """Open the clients, then run orders until there are no more."""
     count, number, urls = int(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3])
     with ExitStack() as stack:
         # The first client loads modules, which the others share.

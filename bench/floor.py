@@ -1,9 +1,9 @@
-"""The floor: what somebody who knows Redis and Python writes by hand for a majority lock, and nothing more.
+"""The floor: a minimal majority lock, written by hand by somebody who knows Redis and Python.
 
-One connection per node and thread, commands made in advance, one write per node, one epoll for all, hiredis for the
-replies, back to the caller with the third positive answer. No renewal, no fencing, no reconnecting, no re-entry, no
-waiting for a lock that is held: nothing that costs time and could be left out of a lock that is merely correct on a
-good day. It does survive one dead node, which it skips, and one hung node, to which it stops sending.
+It has one connection per node and thread, commands packed in advance, one write per node, one epoll for all, hiredis
+for the replies, and returns at the third positive answer. It has no renewal, fencing, reconnecting, re-entry or waiting
+for a held lock: nothing that costs time and that a lock does not need on a good day. It does survive one dead node,
+which it skips, and one hung node, to which it stops sending.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ end
 return renewed
 """
 
-pack: Callable[[tuple[Any, ...]], bytes] = hiredis.pack_command  # its own annotation allows for one word only
+pack: Callable[[tuple[Any, ...]], bytes] = hiredis.pack_command  # hiredis annotates it for one word only
 
 _OWED_LIMIT = 8
-"""Replies that a node may owe before it gets no more commands: it hangs."""
+"""Replies that a node may owe; beyond that it hangs, and gets no more commands."""
 
 _GONE = 1 << 60
-"""What a node "owes" whose connection is closed: it gets no commands either, for the same comparison."""
+"""Replies that a node with a closed connection "owes", so that the same comparison excludes it."""
 
 _TIMEOUT = 5.0
 
@@ -63,8 +63,8 @@ class BareNode:
     """One connection.
 
     Attributes:
-        owed: How many replies are outstanding.
-        asked: Whether the latest command went to this node too.
+        owed: The number of outstanding replies.
+        asked: True if this node got the latest command.
     """
 
     __slots__ = ("asked", "feed", "fileno", "gets", "owed", "recv", "send", "sock")
@@ -80,7 +80,7 @@ class BareNode:
         self.asked = False
 
     def call(self, *words: bytes | int) -> Any:
-        """Send one command and wait for its reply, before the socket becomes non-blocking."""
+        """Send one command and wait for its reply; call this before the socket becomes non-blocking."""
         self.sock.sendall(pack(words))
         while (reply := self.gets()) is False:
             data = self.recv(65536)
@@ -93,7 +93,7 @@ class BareNode:
 
 
 class BareQuorum:
-    """Non-blocking connections to all nodes, and rounds over them. One thread only."""
+    """Non-blocking connections to all nodes, and rounds over them, for one thread."""
 
     def __init__(self, ports: Sequence[int], scripts: Sequence[bytes]) -> None:
         """Connect and load the scripts; their hashes are in `shas`."""
@@ -108,7 +108,7 @@ class BareQuorum:
             self._poller.register(node.fileno, select.EPOLLIN)
 
     def round(self, data: bytes, wanted: int) -> bool:
-        """Send a command to all nodes; return whether a majority gave the wanted answer, as soon as that is clear."""
+        """Send a command to all nodes; return whether a majority gives the wanted answer, once that is certain."""
         open_votes = 0
         for node in self.nodes:
             if node.owed < _OWED_LIMIT:
@@ -144,14 +144,14 @@ class BareQuorum:
                 gets = node.gets
                 while (reply := gets()) is not False:
                     node.owed -= 1
-                    # Replies come in order, so only the last one owed belongs to this round; others are stragglers.
+                    # Replies come in order, so only the last one owed belongs to this round; the others are late.
                     if not node.owed and node.asked:
                         open_votes -= 1
                         granted += reply == wanted
         return True
 
     def drain(self) -> None:
-        """Read all that is owed: for a command that every node is to have executed before the next step."""
+        """Read all owed replies: every node has then executed the command before the next step."""
         while any(0 < node.owed < _OWED_LIMIT for node in self.nodes):
             for fd, _ in self._poller.poll(_TIMEOUT):
                 node = self._by_fd[fd]
@@ -167,7 +167,7 @@ class BareQuorum:
         node.asked = False
 
     def close(self) -> None:
-        """End the connections."""
+        """Close the connections."""
         for node in self.nodes:
             node.sock.close()
         self._poller.close()
@@ -190,17 +190,17 @@ class BareLock(BareQuorum):
         self._release = pack((b"EVALSHA", release, 1, key, owner))
 
     def acquire(self) -> bool:
-        """Take the lock on a majority of nodes."""
+        """Acquire the lock on a majority of nodes."""
         return self.round(self._acquire, 1)
 
     def release(self) -> None:
-        """Give the lock back."""
+        """Release the lock."""
         if not self.round(self._release, 1):
             raise RuntimeError("the bare lock was not held on a majority of nodes")
 
 
 class BareRenewals(BareQuorum):
-    """The floor of the watchdog: so many claims, renewed by as few commands as it takes, all made in advance."""
+    """The floor of the watchdog: `count` claims, renewed by the fewest possible commands, all packed in advance."""
 
     BATCH = 200
 
@@ -217,7 +217,7 @@ class BareRenewals(BareQuorum):
 
     @property
     def commands(self) -> int:
-        """How many commands each node gets in one `renew`."""
+        """The number of commands that each node gets in one `renew`."""
         return len(self._commands)
 
     def renew(self) -> None:
@@ -228,5 +228,5 @@ class BareRenewals(BareQuorum):
     def _run(self, data: bytes, size: int) -> None:
         if not self.round(data, size):
             raise RuntimeError("the bare claims were lost on a majority of nodes")
-        # A batch is large: never two of them in a socket, as `send` must take the whole.
+        # A batch is large: never put two of them into a socket, because `send` must accept each whole.
         self.drain()

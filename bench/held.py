@@ -1,7 +1,7 @@
-"""What it costs to hold many locks for long: the watchdog's share of a core, its threads, commands and memory.
+"""The cost of holding many locks for long: the watchdog's share of a core, its threads, commands and memory.
 
-A process of its own holds the locks, for its CPU time is the figure. Its main thread renews as many bare claims in the
-meantime, once a period, and takes its own CPU time; what the process used beyond that is redsync's.
+A separate process holds the locks, because its CPU time is the figure. Meanwhile its main thread renews as many bare
+claims, once a period, and measures its own CPU time; the rest of the process's CPU time is redsync's.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _DEFAULT_LEASE = 30.0
 _QUICK_LEASE = 6.0
 _TARGETS = {1_000: 0.15, 10_000: 1.0}
 _MOST = 100_000
-"""Held once at the end, for it takes minutes; left out of a quick run."""
+"""Held once at the end, because that takes minutes; a quick run omits it."""
 
 
 class Report(TypedDict):
-    """What the process found: seconds of CPU in the window, seconds to take and to give back all, bytes, and counts."""
+    """The process's results: seconds of CPU in the window, seconds to acquire and release all, bytes, and counts."""
 
     acquiring: float
     releasing: float
@@ -48,9 +48,9 @@ class Report(TypedDict):
 
 
 def run(*, quick: bool) -> list[Figure]:
-    """Measure 1,000 and 10,000 held locks, each on five nodes of their own, at the same time; then 100,000."""
-    # A window of whole periods sees each hold's renewal as often as periods. A short lease makes short periods: what is
-    # done per period is then scaled to the default one, where it happens less often.
+    """Measure 1,000 and 10,000 held locks at the same time, each on their own five nodes; then 100,000."""
+    # In a window of whole periods, each hold is renewed once per period. A short lease makes short periods: the work
+    # per period is then scaled to the default lease, with which it is done less often.
     lease, periods = (_QUICK_LEASE, 2) if quick else (_DEFAULT_LEASE, 2)
     with ThreadPoolExecutor() as pool:
         reports = dict(zip(_TARGETS, pool.map(lambda count: _measure(count, lease, periods), _TARGETS), strict=True))
@@ -99,7 +99,7 @@ def _measure(count: int, lease: float, periods: int) -> Report:
 
 
 def _hold(count: int, lease: float, periods: int, urls: list[str]) -> Report:
-    """Hold so many locks for so many periods; the body of the process."""
+    """Hold `count` locks for `periods` periods; the body of the process."""
     period = lease / 3
     ports = [urlsplit(url).port or 0 for url in urls]
     lost: list[object] = []
@@ -112,14 +112,14 @@ def _hold(count: int, lease: float, periods: int, urls: list[str]) -> Report:
         renewed = begin
         for lock in locks:
             if not lock.acquire():
-                raise RuntimeError("a lock that nobody else wants was refused")
+                raise RuntimeError("an uncontended lock was refused")
             if (now := time.perf_counter()) >= renewed + period:
                 floor.renew()
                 renewed = time.perf_counter()
                 begin += renewed - now
         memory, acquiring = _memory() - memory, time.perf_counter() - begin
         commands = _commands(urls)
-        # The threads that made the first connections have ended by now.
+        # The threads that opened the first connections have ended by now.
         threads = 0
         begin, cpu, mine = time.perf_counter(), time.process_time(), time.thread_time()
         for i in range(periods):
@@ -155,13 +155,13 @@ def _count_losses(lost: list[object]) -> Callable[[object], object]:
 
 
 def _memory() -> int:
-    """Return the most memory in bytes that this process has had so far."""
+    """Return this process's peak memory so far, in bytes."""
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def _commands(urls: list[str]) -> int:
-    """Return how many scripts the nodes have executed so far, all of them together."""
+    """Return how many scripts all nodes together have executed so far."""
     total = 0
     for url in urls:
         with redis.Redis.from_url(url) as node:

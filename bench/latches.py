@@ -1,6 +1,6 @@
-"""The count-down latch: what a call takes, and how soon who waits is told; beside a pair of the plain lock's.
+"""The count-down latch: the time of each call, and until a waiter wakes up; next to a pair of the plain lock.
 
-Each round of the latch sets it to 1, counts down and waits, each by a client of its own, as nobody does all of it.
+Each round sets the latch to 1, counts down and waits, each with a separate client, as in practice.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _time_pair(client: Client) -> dict[str, float]:
 
 
 def _time_calls(setting: CountDownLatch, counting: CountDownLatch, waiting: CountDownLatch) -> dict[str, float]:
-    """Return the microseconds of each call of a round, where nobody waits when it opens."""
+    """Return the microseconds of each call of a round in which nobody waits when the latch opens."""
     steps = {
         "try_set_count": partial(setting.try_set_count, 1),
         "count_down": counting.count_down,
@@ -56,14 +56,14 @@ def _time_calls(setting: CountDownLatch, counting: CountDownLatch, waiting: Coun
 
 
 def _time_wake_up(setting: CountDownLatch, counting: CountDownLatch, waiting: CountDownLatch) -> dict[str, float]:
-    """Return how many microseconds after the beginning of the last count another thread's wait was over."""
+    """Return the microseconds from the start of the last count to the end of another thread's wait."""
     delays = []
     for _ in range(_REPEAT):
         setting.try_set_count(1)
         told: list[float] = []
         thread = threading.Thread(target=lambda told=told: (waiting.wait(), told.append(time.perf_counter())))
         thread.start()
-        # For it to fall asleep: there is nothing to be seen of that from here.
+        # Let it fall asleep, which can't be observed from here.
         time.sleep(0.01)
         begin = time.perf_counter()
         counting.count_down()

@@ -1,8 +1,8 @@
-"""How figures are made: two sides in short alternating rounds, ratios within a round, medians over the rounds.
+"""The method: two sides in short alternating rounds, ratios within a round, medians over the rounds.
 
-A machine is never quiet, and no two minutes of it are alike. Two things that are measured one after the other differ by
-whatever happened in between; two that take turns every few milliseconds meet the same noise. So a ratio is made of the
-two neighbours in one round, and the median over the rounds leaves out the rounds that a stranger disturbed.
+A machine is never quiet, and its noise changes from minute to minute. Two measurements in succession differ by whatever
+happened in between; two that alternate every few milliseconds meet the same noise. So each ratio compares two
+neighbours in one round, and the median over the rounds excludes the rounds that another program disturbed.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ class Figure:
 
     Attributes:
         bench: The name of the benchmark.
-        what: What was measured.
-        unit: Of `ours` and `floor`.
+        what: The quantity measured.
+        unit: The unit of `ours` and `floor`.
         ours: The figure of redsync.
-        floor: That of the floor in the same rounds; None where there is none.
-        ratio: The median over the rounds of ours / floor, not the quotient of the medians; None where there is none.
-        target: What was hoped for, as text.
-        met: Whether it was; None for a figure that is for information only.
+        floor: The figure of the floor in the same rounds; None if there is none.
+        ratio: The median over the rounds of ours / floor, not the quotient of the medians; None if there is no floor.
+        target: The target, as text.
+        met: True if the target is met; None if there is no target.
     """
 
     bench: str
@@ -46,7 +46,7 @@ class Figure:
 
     @property
     def verdict(self) -> str:
-        """What the last column says."""
+        """The text of the last column."""
         return "" if self.met is None else "ok" if self.met else "MISSED"
 
 
@@ -60,15 +60,15 @@ class Sample:
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """Return the smallest value that at least so many percent of the values do not exceed."""
+    """Return the smallest value that at least `percent` percent of the values do not exceed."""
     ordered = sorted(values)
     return ordered[max(0, math.ceil(len(ordered) * percent / 100) - 1)]
 
 
 def interleave(sides: Sequence[Callable[[], T]], rounds: int) -> list[list[T]]:
-    """Run all sides in every round; return a list of results per side.
+    """Run all sides in each round; return a list of results for each side.
 
-    Every other round runs backwards, so that no side always comes after the same other one.
+    Every second round runs backwards, so that no side always follows the same other one.
     """
     results: list[list[T]] = [[] for _ in sides]
     order = list(range(len(sides)))
@@ -94,7 +94,7 @@ def compare(
     at_most: float | None = None,
     at_least: float | None = None,
 ) -> Figure:
-    """Return the figure of two sides that were interleaved, judged by the ratio."""
+    """Return the figure of two interleaved sides, judged by their ratio."""
     quotient = ratio(ours, floor)
     target, met = "", None
     if at_most is not None:
@@ -105,14 +105,14 @@ def compare(
 
 
 def time_pairs(acquire: Callable[[], bool], release: Callable[[], object], count: int) -> Sample:
-    """Acquire and release so many times; return the latencies and the CPU time of this process, all threads."""
+    """Acquire and release `count` times; return the latencies, and the CPU time of all threads of this process."""
     clock = time.perf_counter_ns
     nanoseconds = []
     cpu = time.process_time_ns()
     for _ in range(count):
         start = clock()
         if not acquire():
-            raise RuntimeError("a lock that nobody else wants was refused")
+            raise RuntimeError("an uncontended lock was refused")
         release()
         nanoseconds.append(clock() - start)
     cpu = time.process_time_ns() - cpu
@@ -120,13 +120,13 @@ def time_pairs(acquire: Callable[[], bool], release: Callable[[], object], count
 
 
 def time_pairs_for(seconds: float, acquire: Callable[[], bool], release: Callable[[], object]) -> Sample:
-    """Acquire and release for so long; for what lasts only a moment and is not to be over before it was seen."""
+    """Acquire and release for that many seconds, to measure a state that lasts only a moment."""
     clock = time.perf_counter_ns
     nanoseconds = []
     cpu, end = time.process_time_ns(), clock() + int(seconds * 1e9)
     while (start := clock()) < end:
         if not acquire():
-            raise RuntimeError("a lock that nobody else wants was refused")
+            raise RuntimeError("an uncontended lock was refused")
         release()
         nanoseconds.append(clock() - start)
     cpu = time.process_time_ns() - cpu
@@ -134,24 +134,24 @@ def time_pairs_for(seconds: float, acquire: Callable[[], bool], release: Callabl
 
 
 def await_that(condition: Callable[[], bool], what: str, seconds: float = 10.0) -> None:
-    """Return when the condition holds.
+    """Return once the condition holds.
 
     Raises:
-        TimeoutError: It did not come true in that time.
+        TimeoutError: The condition did not hold within `seconds`.
     """
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
-            raise TimeoutError(f"waited {seconds:g} s in vain until {what}")
+            raise TimeoutError(f"timed out after {seconds:g} s, waiting until {what}")
         time.sleep(0.005)
 
 
 def resident() -> int:
-    """Return the bytes of memory that this process has now; 0 where the system does not tell."""
+    """Return this process's present memory in bytes; 0 if the system does not tell."""
     statm = Path("/proc/self/statm")
     return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") if statm.exists() else 0
 
 
 def say(text: str) -> None:
-    """Show progress where it does not mix with the table."""
+    """Report progress on standard error, apart from the table."""
     print(text, file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""Uncontended acquire and release in one thread: all nodes well, one down, one hung; and with fencing tokens."""
+"""Uncontended acquire and release in one thread: with all nodes up, one down, one hung; and with fencing tokens."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from redsync.testing import LocalNodes
 _WARM_UP = 300
 _FIRST = 0.5
 _ILL = (1, 3)
-"""Which of the four sides meet the ill nodes; also the order in which `_against_healthy` takes them."""
+"""The indexes of the sides that use failing nodes, in the order of `_against_healthy`."""
 
 
 class _Worlds(NamedTuple):
-    """Five nodes to make ill, the client that has to cope, and the locks: ours well and ill, the floor well and ill."""
+    """Five nodes that fail, their client, and the locks: ours on healthy and failing nodes, the floor on both."""
 
     ill: LocalNodes
     sick: Client
@@ -28,7 +28,7 @@ class _Worlds(NamedTuple):
 
 
 def run(*, quick: bool) -> list[Figure]:
-    """Measure a pair on five good nodes."""
+    """Measure a pair on five healthy nodes."""
     rounds = 16 if quick else 60
     with LocalNodes(5) as nodes, nodes.client() as client, BareLock(nodes.ports, "pairs") as floor:
         lock = client.get_lock("pairs")
@@ -41,7 +41,7 @@ def run(*, quick: bool) -> list[Figure]:
 
 
 def run_fenced(*, quick: bool) -> list[Figure]:
-    """Measure a fenced lock's pair beside the plain lock's, which is the floor here."""
+    """Measure a pair of a fenced lock against a pair of a plain lock, the floor here."""
     rounds = 16 if quick else 60
     with LocalNodes(5) as nodes, nodes.client() as client:
         fenced, plain = interleave(_sides([client.get_fenced_lock("fenced"), client.get_lock("plain")], 300), rounds)
@@ -54,7 +54,7 @@ def run_fenced(*, quick: bool) -> list[Figure]:
 
 @contextmanager
 def _two_worlds() -> Iterator[_Worlds]:
-    """Make five nodes that stay well and five that fall ill, with a client and a bare lock for either."""
+    """Start five nodes that stay healthy and five that fail, with a client and a bare lock for each five."""
     with (
         LocalNodes(5) as well,
         LocalNodes(5) as ill,
@@ -67,10 +67,10 @@ def _two_worlds() -> Iterator[_Worlds]:
 
 
 def run_down(*, quick: bool) -> list[Figure]:
-    """Measure a pair while one of five nodes is dead, beside five good ones."""
+    """Measure a pair while one of five nodes is dead, next to five healthy ones."""
     with _two_worlds() as worlds:
         sides = _sides(worlds.locks, 200)
-        # The first node, to which both write first.
+        # The node to which both sides write first.
         worlds.ill.kill(0)
         _await_state(worlds.sick, "down")
         samples = interleave(sides, 8 if quick else 40)
@@ -78,7 +78,7 @@ def run_down(*, quick: bool) -> list[Figure]:
 
 
 def run_hung(*, quick: bool) -> list[Figure]:
-    """Measure a pair while one of five nodes is stopped, beside five good ones."""
+    """Measure a pair while one of five nodes is stopped, next to five healthy ones."""
     with _two_worlds() as worlds:
         sides = _sides(worlds.locks, 200)
         first = _first_moment(worlds, 1 if quick else 5)
@@ -86,7 +86,7 @@ def run_hung(*, quick: bool) -> list[Figure]:
         for lock in worlds.locks:
             time_pairs_for(0.3, lock.acquire, lock.release)
         _await_state(worlds.sick, "suspect")
-        # If not quick, it is long enough for the connection to be given up, and others to be tried in vain, meanwhile.
+        # If not quick, this is long enough for the client to drop the connection and fail to open others.
         samples = interleave(sides, 8 if quick else 70)
     return _against_healthy("hung", "1 node hung", samples) + first
 
@@ -98,25 +98,28 @@ def _sides(locks: Sequence[Lock | BareLock], pairs: int) -> list[partial[Sample]
 
 
 def _first_moment(worlds: _Worlds, times: int) -> list[Figure]:
-    """Measure what happens between a node's stop and everybody's knowing of it, several times over."""
+    """Measure pairs from a node's stop until the client knows of it, several times."""
     samples: list[list[Sample]] = [[] for _ in worlds.locks]
     for _ in range(times):
         for side, lock in enumerate(worlds.locks):
-            # Each has a first moment of its own: the node is stopped and resumed for each.
+            # Stop and resume the node for each side, so that each has its own first moment.
             falls_ill = side in _ILL
             if falls_ill:
                 worlds.ill.pause(0)
             samples[side].append(time_pairs_for(_FIRST, lock.acquire, lock.release))
             if falls_ill:
                 worlds.ill.resume(0)
-                # The node works off what it was sent meanwhile.
+                # Let the node execute what it was sent meanwhile.
                 time_pairs(lock.acquire, lock.release, 50)
                 _await_state(worlds.sick, "up")
     return _against_healthy("hung", f"first {_FIRST:g} s", samples, judge=False)
 
 
 def _against_healthy(bench: str, what: str, samples: Sequence[Sequence[Sample]], *, judge: bool = True) -> list[Figure]:
-    """Return figures of (ours well, ours ill, floor well, floor ill): beside the floor, and beside one's own health."""
+    """Return the figures of failing nodes, against the floor and against the same side on healthy nodes.
+
+    `samples` has four sides: ours on healthy and on failing nodes, then the floor on both.
+    """
     ours_well, ours_ill, bare_well, bare_ill = samples
     figures = []
     for label, pick in (("p50", _p50), ("p99", _p99)):
@@ -137,7 +140,7 @@ def _against_healthy(bench: str, what: str, samples: Sequence[Sequence[Sample]],
     if judge:
         cpu = [[sample.cpu for sample in side] for side in (ours_ill, bare_ill)]
         figures.append(compare(bench, f"{what}: client CPU", "us", cpu[0], cpu[1]))
-        say(f"    ... healthy p50 beside it: {statistics.median(_p50(ours_well)):.0f} us")
+        say(f"    ... healthy p50 next to it: {statistics.median(_p50(ours_well)):.0f} us")
     return figures
 
 

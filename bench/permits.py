@@ -1,8 +1,8 @@
-"""Permits: how many per second, in how many rounds, and for how much of a node's time; and the rate limiter.
+"""Permits per second, rounds and node time per permit; and the rate limiter.
 
-A semaphore is *loaded* to so many percent when as many of its permits are out, on average. Some are taken before, and
-stay out; the others go in and out all the time, by threads of two processes, so that nodes hear of them in different
-orders. Beside it, in turns, the same threads have an uncontended lock each.
+A semaphore's *load* is the percentage of its permits that are out, on average. Some are acquired before, and stay out;
+threads of two processes acquire and release the others all the time, so nodes hear of them in different orders. In
+turn with that, the same threads use an uncontended lock each.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from redsync.testing import LocalNodes
 
 _PERMITS = (10, 100, 1_000, 10_000)
 _LOADS = {10: None, 50: 1.05, 95: 3.0}
-"""In percent, with the rounds per permit that are hoped for."""
+"""Loads in percent, with the target of rounds per permit."""
 
 _PROCESSES = 2
 _MOST_THREADS = 10
-"""Of both processes; fewer if there are not so many permits for them."""
+"""Of both processes together; fewer if there are fewer permits for them."""
 
 _NODE_US = 50.0
-"""Microseconds of a node that an acquire or a release shall take at most, with the most permits."""
+"""The target for an acquire or a release: at most these microseconds of a node's time, with the most permits."""
 
 _SAMPLES = 100
 
@@ -42,24 +42,24 @@ _RATE = 1_000
 _RATE_THREADS = 8
 
 _LEASE = 600.0
-"""Seconds for which nodes keep what is out all the time: it is not renewed meanwhile."""
+"""Lease in seconds of the permits that stay out, long enough to need no renewal."""
 
 _CHUNKS = 1_000
-"""What is out all the time are at most so many acquisitions, of several permits each if need be."""
+"""The most acquisitions that stay out; each has several permits if necessary."""
 
 
 class Takers:
-    """The processes that take and give back."""
+    """The processes that acquire and release."""
 
     def __init__(self, processes: Sequence[subprocess.Popen[str]]) -> None:
         self._processes = processes
         for process in processes:
             assert process.stdout is not None
             if process.stdout.readline() != "ready\n":
-                raise RuntimeError("a process that takes permits did not start")
+                raise RuntimeError("a process that acquires permits did not start")
 
     def run(self, kind: str, name: str, permits: int, threads: int, seconds: float) -> list[Answer]:
-        """Let so many threads, over all processes, take and give back for so long."""
+        """Let `threads` threads, over all processes, acquire and release for `seconds`."""
         start = time.monotonic() + 0.03
         order = {"kind": kind, "name": name, "permits": permits, "start": start, "end": start + seconds}
         asked = []
@@ -73,7 +73,7 @@ class Takers:
         for process in asked:
             assert process.stdout is not None
             if not (line := process.stdout.readline()):
-                raise RuntimeError("a process that takes permits failed")
+                raise RuntimeError("a process that acquires permits failed")
             answers.append(json.loads(line))
         return answers
 
@@ -148,12 +148,12 @@ def _measure_size(nodes: LocalNodes, client: Client, takers: Takers, permits: in
 
 
 def take_out(semaphore: Semaphore, out: int, wanted: int) -> int:
-    """Take permits that stay out, until there are so many."""
+    """Acquire permits that stay out, until `wanted` are out; return how many are."""
     chunk = max(semaphore.permits() // _CHUNKS, 1)
     while out < wanted:
         many = min(chunk, wanted - out)
         if semaphore.acquire(n=many, lease=_LEASE) is None:
-            raise RuntimeError("a permit that nobody else wants was refused")
+            raise RuntimeError("an uncontended permit was refused")
         out += many
     return out
 
@@ -163,9 +163,9 @@ def _p50(samples: Sequence[Sample]) -> list[float]:
 
 
 def _node_times(nodes: LocalNodes, semaphore: Semaphore, what: str, rounds: int) -> Iterator[Figure]:
-    """Measure what scripts take by the nodes' own account, that of the node which was disturbed the least.
+    """Measure the time of scripts as nodes report it; take the node that was disturbed the least.
 
-    All five share the cores of this machine, and count the time in which others have them.
+    All five share the cores of this machine, and also count the time in which others have the cores.
     """
     times: dict[str, list[float]] = {"acquire": [], "release": []}
     with ExitStack() as stack:
@@ -176,7 +176,7 @@ def _node_times(nodes: LocalNodes, semaphore: Semaphore, what: str, rounds: int)
                     node.config_resetstat()
                 taken = [semaphore.acquire() if step == "acquire" else semaphore.release() for _ in range(_SAMPLES)]
                 if step == "acquire" and None in taken:
-                    raise RuntimeError("a permit that nobody else wants was refused")
+                    raise RuntimeError("an uncontended permit was refused")
                 stats = [node.info("commandstats")["cmdstat_evalsha"] for node in connections]
                 microseconds.append(min(each["usec_per_call"] for each in stats))
     for step, microseconds in times.items():
@@ -192,7 +192,7 @@ def _measure_rate(takers: Takers, seconds: float) -> Iterator[Figure]:
     what = f"rate limiter, {_RATE:,} per {PER:g} s, {_PROCESSES} x {_RATE_THREADS}"
     answers = takers.run("rate", "rate", _RATE, _PROCESSES * _RATE_THREADS, seconds)
     at = sorted(instant for answer in answers for instant in answer["at"])
-    # From the first to the last whole number of windows' worth: what was allowed at once is neither gain nor loss.
+    # Count a whole number of windows' worth, from the first: a burst allowed at once is neither gain nor loss.
     whole = (len(at) - 1) // _RATE * _RATE
     reached = whole / (at[whole] - at[0]) if whole else 0.0
     ideal = _RATE / PER
@@ -204,5 +204,5 @@ def _measure_rate(takers: Takers, seconds: float) -> Iterator[Figure]:
 
 
 def most_in(instants: Sequence[float], window: float) -> int:
-    """Return how many of these instants, in their order, lie within some window of so many seconds at most."""
+    """Return the largest number of these sorted instants within any window of `window` seconds."""
     return max((bisect.bisect_right(instants, at + window) - i for i, at in enumerate(instants)), default=0)

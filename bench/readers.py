@@ -1,7 +1,7 @@
-"""The read-write lock: a pair beside the plain lock's, a node's time per script, and reads beside a writer.
+"""The read-write lock: a pair next to one of the plain lock, a node's time per script, and reads alongside a writer.
 
-The floor of all figures here is the plain lock, or ten readers. Reads take 2 ms each, as from a cache over a network,
-so one at a time makes less than 500 of them per second; a writer comes every second and takes 5 ms.
+The floor of all figures here is the plain lock, or ten readers. A read takes 2 ms, as from a cache over a network, so
+one at a time makes fewer than 500 per second; each second a writer takes 5 ms.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _time(lock: Any) -> float:
 
 
 def _scripts(url: str) -> list[Figure]:
-    """Return the time that a node itself measures for a reader's acquire, renewal and release, and a refused writer."""
+    """Return the time that a node reports for a reader's acquire, renewal and release, and for a refused writer."""
     connection = redis.Redis.from_url(url)
     for script in Script.shipped():
         connection.script_load(script.source)
@@ -108,7 +108,7 @@ def _reads(client: Client, seconds: float) -> list[Figure]:
 def _count(
     reading: AbstractContextManager[Any], writing: AbstractContextManager[Any], readers: int, seconds: float
 ) -> tuple[float, list[float]]:
-    """Return how many reads there are per second, and for how many ms each write had to wait."""
+    """Return the number of reads per second, and the milliseconds that each write had to wait."""
     end = time.monotonic() + seconds
     reads = [0] * readers
 

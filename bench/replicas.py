@@ -1,4 +1,4 @@
-"""A Sentinel group as the only node: what votes cost that wait for replicas, and how long a failover takes."""
+"""A Sentinel group as the only node: the cost of votes that wait for replicas, and the time of a failover."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NEEDED = b"1"
 
 
 class BareVote:
-    """A lock on one master, by hand: the command and `WAIT` in one write, and the release without it."""
+    """A minimal lock on one master: it writes the command and `WAIT` at once, and the release without `WAIT`."""
 
     def __init__(self, port: int, name: str) -> None:
         self._node = BareNode(port)
@@ -29,12 +29,12 @@ class BareVote:
         self._release = pack((b"EVALSHA", release, b"1", key, claim))
 
     def acquire(self) -> bool:
-        """Take it; return whether one replica has it."""
+        """Acquire the lock; return whether one replica has it."""
         granted, acknowledged = self._ask(self._acquire, 2)
         return granted == 1 and acknowledged >= 1
 
     def release(self) -> None:
-        """Give it back."""
+        """Release the lock."""
         self._ask(self._release, 1)
 
     def _ask(self, data: bytes, count: int) -> list[int]:
@@ -99,7 +99,7 @@ def _failovers(group: LocalSentinel, times: int) -> list[Figure]:
 
 
 def _kill_and_acquire(group: LocalSentinel, client: Client) -> tuple[float, float]:
-    """Kill the master; return after how many seconds the Sentinels named another, and a lock was granted."""
+    """Kill the master; return the seconds until the Sentinels named another one, and until a lock was granted."""
     old = group.master
     killer = threading.Thread(target=group.kill_master)
     begin = time.monotonic()

@@ -1,4 +1,4 @@
-"""What becomes of figures: a table for the terminal, one for the documentation, and JSON."""
+"""Output of figures: a table for the terminal, one for the documentation, and JSON."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from pathlib import Path
 import redis
 
 from bench.measure import Figure
+from bench.plots import plots, rows_of
 from redsync.testing import LocalNodes
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "benchmarks.md"
@@ -24,13 +25,13 @@ _NUMBERS = (3, 4, 5)
 
 
 def describe_machine() -> dict[str, str]:
-    """Return what the figures depend on."""
+    """Return the facts about this machine on which the figures depend."""
     with LocalNodes(1) as nodes, redis.Redis.from_url(nodes.urls[0]) as node:
         info = node.info("server")
     version = info.get("valkey_version")
     return {
         "cores": str(os.cpu_count()),
-        # What others do here: under a heavy load the cores, not the programs, decide, and ratios lose their meaning.
+        # The load by other programs: on busy cores, ratios lose their meaning.
         "load before": f"{os.getloadavg()[0]:.1f}",
         "system": f"{platform.system()} {platform.machine()}",
         "Python": f"{platform.python_version()} ({_build()})",
@@ -41,7 +42,7 @@ def describe_machine() -> dict[str, str]:
 
 
 def _build() -> str:
-    """Return how the interpreter was built, which decides much of the client's CPU time."""
+    """Return how the interpreter was built; the client's CPU time depends on it."""
     arguments = str(sysconfig.get_config_var("CONFIG_ARGS") or "")
     options = {"profile-guided optimization": "--enable-optimizations", "LTO": "--with-lto"}
     return "built " + " and ".join(
@@ -50,7 +51,7 @@ def _build() -> str:
 
 
 def as_text(figures: Sequence[Figure]) -> str:
-    """Return the table in columns."""
+    """Return the table in aligned columns."""
     rows = [_HEAD, *(_cells(figure) for figure in figures)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(_HEAD))]
     lines = []
@@ -76,22 +77,37 @@ def as_markdown(figures: Sequence[Figure], machine: dict[str, str]) -> str:
     return "\n".join(lines)
 
 
+def as_page(figures: Sequence[Figure], machine: dict[str, str]) -> str:
+    """Return the table with its marks, as in the documentation."""
+    return f"{_BEGIN}\n\n{as_markdown(figures, machine)}\n\n{_END}"
+
+
 def write_document(figures: Sequence[Figure], machine: dict[str, str]) -> None:
     """Put the table between the marks in the documentation.
 
     Raises:
-        ValueError: The marks are not there.
+        ValueError: The marks are missing.
     """
     text = DOCUMENT.read_text()
     before, begin, rest = text.partition(_BEGIN)
     _, end, after = rest.partition(_END)
     if not begin or not end:
-        raise ValueError(f"{DOCUMENT.name} has no {_BEGIN} ... {_END} to put the table between")
-    DOCUMENT.write_text(f"{before}{begin}\n\n{as_markdown(figures, machine)}\n\n{end}{after}")
+        raise ValueError(f"{DOCUMENT.name} has no {_BEGIN} ... {_END} for the table")
+    DOCUMENT.write_text(before + as_page(figures, machine) + after)
+
+
+def draw(folder: Path, page: str) -> list[Path]:
+    """Draw the plots of a page's table into a folder; return their files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    files = []
+    for name, figure in plots(*rows_of(page)).items():
+        files.append(folder / f"{name}.svg")
+        files[-1].write_text(figure.svg(), encoding="utf-8")
+    return files
 
 
 def write_json(path: Path, figures: Sequence[Figure], machine: dict[str, str]) -> None:
-    """Write everything for programs."""
+    """Write the machine and all figures as JSON."""
     content = {"machine": machine, "figures": [asdict(figure) | {"verdict": figure.verdict} for figure in figures]}
     path.write_text(json.dumps(content, indent=2) + "\n")
 

@@ -1,7 +1,7 @@
-"""What each kind's steps take of a node's time, by its own account, beside the smallest scripts that could do them.
+"""The node time of each kind's steps, as the node reports it, next to the smallest scripts for the same steps.
 
-One node serves redsync, another one the floor, each alone. A step's time is that of all scripts it sends to the node,
-so a step that needs two of them shows both.
+One node serves redsync, another one the floor, each alone. A step's time is the time of all scripts that it sends to
+the node: a step with two scripts counts both.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from redsync import Client
 from redsync.testing import LocalNodes
 
 _COUNT = 200
-"""How often each step runs in a round, each time with a name of its own; also the claims in a renewal of the floor."""
+"""Runs of each step in a round, each with its own name; also the number of claims in a renewal of the floor."""
 
 _HELD, _LEASE, _PERIODS = 1_000, 3.0, 2
-"""What the watchdog renews: so many locks, three times in a lease, and for how many periods in a round."""
+"""The locks that the watchdog renews, three times per lease; their lease in seconds; and the periods in a round."""
 
 _PERMITS, _OUT = 10_000, 9_500
 _RATE = 10_000
 
 _Steps: TypeAlias = dict[str, Callable[[int], object]]
-"""The steps of a kind in their order, each a function of the number of a name."""
+"""The steps of a kind in order, each a function of the number of a name."""
 
 
 def run(*, quick: bool) -> list[Figure]:
-    """Measure all kinds, then what the watchdog sends."""
+    """Measure all kinds, then the watchdog's renewals."""
     with LocalNodes(2) as nodes, ExitStack() as stack:
         ours, bare = (stack.enter_context(redis.Redis.from_url(url)) for url in nodes.urls)
         client = stack.enter_context(Client(nodes.urls[:1]))
@@ -100,11 +100,11 @@ def _floor(node: redis.Redis) -> _Steps:
 
 def _granted(reply: object) -> None:
     if not reply:
-        raise RuntimeError("something that nobody else wants was refused")
+        raise RuntimeError("an uncontended step was refused")
 
 
 def _times(node: redis.Redis, steps: _Steps) -> list[float]:
-    """Return how many microseconds the node took for each step."""
+    """Return the node's time for each step, in microseconds."""
     times = []
     for step in steps.values():
         node.config_resetstat()
@@ -115,7 +115,7 @@ def _times(node: redis.Redis, steps: _Steps) -> list[float]:
 
 
 def _watchdog_time(node: redis.Redis) -> float:
-    """Return how many microseconds the node took for each renewal of a claim, in a window of whole periods."""
+    """Return the node's time per renewal of a claim, in microseconds, over a window of whole periods."""
     node.config_resetstat()
     time.sleep(_PERIODS * _LEASE / 3)
     return _microseconds(node) / (_HELD * _PERIODS)

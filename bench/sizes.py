@@ -1,4 +1,4 @@
-"""What grows with many names and with many clients: memory of nodes and processes, connections, latency, CPU."""
+"""The costs of many names and many clients: memory of nodes and processes, connections, latency, CPU."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from redsync.testing import LocalNodes
 _PAIRS = 300
 _WINDOW = 3.0
 _PROCESSES = 4
-"""Of the many clients: two for each core of a small machine."""
+"""Processes for the many clients: two for each core of a small machine."""
 
 _MINUTES_MS = 600_000
-"""Lease of the floor's claims, which nobody renews."""
+"""Lease of the floor's claims in milliseconds; nothing renews them."""
 
 
 def run(*, quick: bool) -> list[Figure]:
-    """Measure 2,000 and 100,000 held names, then 20 and 200 clients; the smaller of each in a quick run."""
+    """Measure 2,000 and 100,000 held names, then 20 and 200 clients; a quick run takes only the smaller numbers."""
     figures = []
     for names in (2_000,) if quick else (2_000, 100_000):
         say(f"    ... {names:,} names")
@@ -52,7 +52,7 @@ def _measure_names(names: int) -> list[Figure]:
         locks = [client.get_lock(f"service:object:{i}") for i in range(names)]
         for lock in locks:
             if not lock.acquire():
-                raise RuntimeError("a lock that nobody else wants was refused")
+                raise RuntimeError("an uncontended lock was refused")
         held, held_here, beside = _memory_of(nodes) - before, resident() - mine, _pair(pair)
         for lock in locks:
             lock.release()
@@ -101,14 +101,14 @@ def _measure_clients(count: int) -> list[Figure]:
 
 
 class _Crowd:
-    """The processes with the many clients, and what each said of its own."""
+    """The processes with the many clients, and the costs that each reports."""
 
     def __init__(self, processes: Sequence[subprocess.Popen[str]]) -> None:
         self._processes = processes
         self.opened: list[Opened] = [json.loads(_line(process)) for process in processes]
 
     def beside(self, lock: Lock, pairs: int) -> tuple[float, float]:
-        """Let each client make so many pairs in a window; return their CPU in percent, and a pair of `lock` in us."""
+        """Let each client make `pairs` pairs in a window; return their CPU in percent, and a pair of `lock` in us."""
         start = time.monotonic() + 0.1
         for process in self._processes:
             assert process.stdin is not None

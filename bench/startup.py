@@ -1,4 +1,4 @@
-"""What it costs to import redsync and to start its commands, beside redis-py alone. Fresh processes in turns."""
+"""The cost of importing redsync and of starting its commands, next to redis-py alone: fresh processes in turn."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _BASE = "import redis"
 
 
 def _command(arguments: list[str], *modules: str) -> str:
-    """Return what a command does before it begins: it parses its arguments, and loads what it needs."""
+    """Return a program that does what a command does before its work: parse its arguments, and load its modules."""
     loads = "".join(f"; import redsync.{module}" for module in modules)
     return f"import sys; sys.argv[1:] = {arguments!r}; from redsync.cli import main; main(){loads}"
 
 
-# Neither says to which nodes or what to do, so both end before they do anything.
+# Both lack nodes, or a command to run, so they end before they do anything.
 _LOCK = _command(
     ["lock", "x"],
     "client",
@@ -36,7 +36,7 @@ WITHIN = {
     "redsync lock": (_LOCK, 30),
     "redsync ls": (f"import redis; {_LS}", 30),
 }
-"""What may cost how many milliseconds more than redis-py alone."""
+"""Statements, and the milliseconds that each may cost beyond redis-py alone."""
 
 _PACKAGE = "import redsync"
 
@@ -44,7 +44,7 @@ _PROGRAM = "import time; t = time.perf_counter(); {}; print(time.perf_counter() 
 
 
 def run(*, quick: bool) -> list[Figure]:
-    """Measure imports with warm caches, and of bytecode: installers compile what they install, a source tree is not."""
+    """Measure imports with warm caches and compiled bytecode, as after an installation, unlike in a source tree."""
     compileall.compile_dir(Path(redsync.__file__).parent, quiet=1)
     statements = [_BASE, _PACKAGE, *(statement for statement, _ in WITHIN.values())]
     for statement in statements:
@@ -54,7 +54,7 @@ def run(*, quick: bool) -> list[Figure]:
     floor = statistics.median(redis)
     figures = []
     for (what, (_, most)), mine in zip(WITHIN.items(), others, strict=True):
-        # What redsync adds is the difference within a round, for the same reason as ratios are.
+        # Like ratios, the time that redsync adds is computed within a round.
         extra = statistics.median(own - base for own, base in zip(mine, redis, strict=True))
         share = statistics.median(own / base for own, base in zip(mine, redis, strict=True))
         target = f"redsync <= floor + {most} ms"
@@ -64,7 +64,7 @@ def run(*, quick: bool) -> list[Figure]:
 
 
 def _import(statement: str) -> float:
-    """Return how long the statement takes in a new interpreter, in milliseconds."""
+    """Return the time of the statement in a new interpreter, in milliseconds."""
     command = [sys.executable, "-c", _PROGRAM.format(statement)]
     environment = {name: value for name, value in os.environ.items() if name != "REDSYNC_URLS"}
     result = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=60)

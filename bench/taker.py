@@ -1,7 +1,7 @@
-"""One process of `bench.permits`: `taker NUMBER URLS`. Says "ready"; each line that it reads is an order to carry out.
+"""One process of `bench.permits`: `taker NUMBER URLS`. Prints "ready"; then each line that it reads is an order.
 
-An order is a JSON object: what to take (`kind`), its `name`, how many there are (`permits`), by how many `threads`, and
-from when until when, on the machine's monotonic clock. The answer is a JSON object too, see `Answer`.
+An order is a JSON object with the `kind` and `name` of the synchronizer, its number of `permits`, the number of
+`threads`, and the `start` and `end` on the machine's monotonic clock. The answer is a JSON object too, see `Answer`.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ PER = 1.0
 
 
 class Answer(TypedDict):
-    """What came of an order.
+    """The result of an order.
 
     Attributes:
-        taken: How many were taken; all but those of the rate limiter were given back.
-        rounds: How often nodes were asked for them, all of them at once each time.
-        at: When each of the rate limiter's was had, seconds on the machine's monotonic clock.
+        taken: The number of acquisitions; all were released, except those of the rate limiter.
+        rounds: The number of rounds that they took.
+        at: The times of the rate limiter's acquisitions, in seconds of the machine's monotonic clock.
     """
 
     taken: int
@@ -50,13 +50,13 @@ class _Rounds:
         Attempt.ask = counted  # type: ignore[method-assign,assignment]
 
     def so_far(self) -> int:
-        # To look at it counts too.
+        # Reading the counter advances it, too.
         self._looks += 1
         return next(self._count) + 1 - self._looks
 
 
 def main() -> None:
-    """Carry out orders until there are no more."""
+    """Run orders until there are no more."""
     number, client = sys.argv[1], Client(json.loads(sys.argv[2]), restart_guard=0.0)
     rounds = _Rounds()
     print("ready", flush=True)
@@ -71,7 +71,7 @@ def main() -> None:
 
 
 def _crowd(client: Client, number: str, order: dict) -> list[tuple[int, list[float]]]:
-    """Let threads take and give back; return for each how often, and when if that matters."""
+    """Let threads acquire and release; return each thread's count, and the times for the rate limiter."""
     results: list[tuple[int, list[float]]] = []
     start, end = order["start"], order["end"]
 

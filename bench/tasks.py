@@ -1,4 +1,4 @@
-"""asyncio: one task alone, and many with a lock of their own each, beside a bare event loop."""
+"""asyncio: one task alone, and many tasks with a lock each, next to a bare event loop."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ def _in(runner: asyncio.Runner, lock: AsyncLock | BareAioLock, count: int) -> Sa
 
 
 async def _pairs(lock: AsyncLock | BareAioLock, count: int) -> Sample:
-    """Acquire and release so many times; return the latencies and the CPU time of this process."""
+    """Acquire and release `count` times; return the latencies and the CPU time of this process."""
     clock = time.perf_counter_ns
     nanoseconds = []
     cpu = time.process_time_ns()
     for _ in range(count):
         start = clock()
         if not await lock.acquire():
-            raise RuntimeError("a lock that nobody else wants was refused")
+            raise RuntimeError("an uncontended lock was refused")
         await lock.release()
         nanoseconds.append(clock() - start)
     cpu = time.process_time_ns() - cpu

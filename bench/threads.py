@@ -1,4 +1,4 @@
-"""Throughput of many threads, each with a lock of its own: one shared client, beside bare sockets for every thread."""
+"""Throughput of many threads with a lock each: one shared client, next to bare sockets for each thread."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _JUDGED = 16
 
 
 class Crew:
-    """Threads that wait for the word, then repeat their task for a given time, and so on.
+    """Threads that wait for the start of a round, then repeat their task for a given time.
 
-    They live for all rounds: starting a thread, and the first steps of a new owner, are not what is measured.
+    They live for all rounds: the figures exclude the start of threads, and the first steps of new owners.
     """
 
     def __init__(self, tasks: Sequence[Callable[[], None]]) -> None:
@@ -54,9 +54,9 @@ class Crew:
             self._start.abort()
 
     def run(self, seconds: float) -> tuple[float, float]:
-        """Let all work for so long; return how often they did their task per second, and the least share of a thread.
+        """Let all threads work for `seconds`; return their tasks per second, and the smallest share of a thread.
 
-        The share is relative to the mean: 1.0 when all threads got equally far.
+        The share is relative to the mean: 1.0 if all threads did the same number of tasks.
         """
         begin = time.perf_counter()
         self._deadline = begin + seconds
@@ -78,7 +78,7 @@ class Crew:
 
 
 def run(*, quick: bool) -> list[Figure]:
-    """Measure 16 threads, and others for information."""
+    """Measure 16 threads, and other numbers for information."""
     figures = []
     with LocalNodes(5) as nodes, nodes.client() as client:
         for threads in (2, _JUDGED) if quick else (1, 2, 4, 8, _JUDGED, 64):
@@ -111,5 +111,5 @@ def _run_with(nodes: LocalNodes, client: Client, threads: int, window: float, ro
 
 def _pair(lock: Lock | BareLock) -> None:
     if not lock.acquire():
-        raise RuntimeError("a lock that nobody else wants was refused")
+        raise RuntimeError("an uncontended lock was refused")
     lock.release()

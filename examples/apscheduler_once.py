@@ -1,6 +1,6 @@
-"""APScheduler: the same schedule on two machines, and each firing of a job runs on one of them.
+"""APScheduler: two machines have the same schedule, and one of them runs each firing of a job.
 
-Runs by itself, on throwaway servers; two schedulers in one process stand for two machines.
+Self-contained: it starts throwaway servers; two schedulers in one process stand for two machines.
 """
 
 import threading

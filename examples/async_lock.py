@@ -1,4 +1,4 @@
-"""asyncio: tasks take turns, one is cancelled while it waits, and one loses its lock in the middle of its work."""
+"""asyncio: tasks take turns, one is cancelled while it waits, and one loses its lock while it works."""
 
 import asyncio
 
@@ -10,7 +10,7 @@ async def work(name: str, lock: AsyncLock) -> None:
     async with lock:
         print(f"{name} works")
         await asyncio.sleep(0.05)
-        # Inside: the release hands the lock over at once, and the next may begin before it has returned here.
+        # Print inside the block: the release hands the lock over, and the next task may start before it returns here.
         print(f"{name} is done")
 
 
@@ -20,12 +20,12 @@ async def work_for_long(lock: AsyncLock) -> None:
             print("Dan works for an hour")
             await asyncio.sleep(3600)
     except LeaseLostError:
-        print("Dan was stopped, for the lock was lost")
+        print("Dan was stopped because the lock was lost")
 
 
 async def main() -> None:
     with LocalNodes(5) as nodes:
-        # With fresh servers of our own we know that nobody holds anything, so there is nothing to guard against.
+        # Nobody can hold a lock on fresh servers, so no restart guard is needed.
         async with AsyncClient(nodes.urls, lease=1.0, restart_guard=0) as client:
             lock = client.get_lock("report")
             ada = asyncio.create_task(work("Ada", lock))
@@ -38,7 +38,7 @@ async def main() -> None:
 
             dan = asyncio.create_task(work_for_long(lock))
             await asyncio.sleep(0.2)
-            print("an operator takes the lock away:", await lock.force_release())
+            print("an operator force-releases the lock:", await lock.force_release())
             await dan
 
 

@@ -1,11 +1,11 @@
-"""Celery: a task that is delivered twice, and does its work once.
+"""Celery: a task that is delivered twice does its work once.
 
-A broker delivers at least once: again when a worker was lost, when a task took longer than the visibility timeout, or
-when whoever sent it was not sure and sent it again. The lock keeps two deliveries apart; a record of what was done,
-made under the lock, is what the second one finds.
+A broker delivers at least once: again after a worker is lost, after a task takes longer than the visibility timeout, or
+after an unsure sender repeats the message. The lock separates two deliveries; the second one finds the record of the
+finished work, which the first one wrote under the lock.
 
-Runs by itself, on throwaway servers and with a worker of its own. With your own servers, set BROKER_URL and
-REDSYNC_URLS, and start `celery --app celery_once worker`.
+Self-contained: it starts throwaway servers and a worker. To use your own servers, set BROKER_URL and REDSYNC_URLS, and
+start `celery --app celery_once worker`.
 """
 
 import os
@@ -30,13 +30,13 @@ app = Celery("celery_once", broker=BROKER_URL, backend=BROKER_URL)
 def charge(self: OnceTask, order: int) -> str:
     if is_charged(order):
         return "charged already"
-    time.sleep(0.5)  # asks a bank
+    time.sleep(0.5)  # stands for a request to a bank
     self.hold.check()
     note_charged(order)
     return "charged"
 
 
-# The record: a table with a unique key, in whatever database the shop has.
+# The record: a table with a unique key, in the shop's database.
 
 
 def shop() -> sqlite3.Connection:

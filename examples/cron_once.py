@@ -1,8 +1,8 @@
-"""cron: two machines have the same line in their crontab, and the job runs on one of them.
+"""cron: two machines have the same line in their crontabs, and one of them runs the job.
 
     0 3 * * *  redsync lock nightly-report --nonblock --conflict-exit-code 0 --quiet --min-hold 60 -- /usr/bin/report
 
-Runs by itself, on throwaway servers.
+Self-contained: it starts throwaway servers.
 """
 
 import os
@@ -36,7 +36,7 @@ def main() -> None:
         print(f"machine 2 wrote {written!r} and ended with status {second.returncode}")
 
         print("still held on machine 1:", lock.locked())
-        first.terminate()  # we do not wait for the minute to pass
+        first.terminate()  # rather than wait for the end of the minute
         first.communicate()
         print("status of machine 1:", first.returncode)
         print("free again:", not lock.locked())

@@ -1,6 +1,6 @@
-"""Django: a command that runs on one machine at a time, and a view that lets one request at a time at an order.
+"""Django: a command that runs on one machine at a time, and a view that handles one request per order at a time.
 
-A whole project in one file. Runs by itself, on throwaway servers; with your own, set REDSYNC_URLS.
+A whole project in one file. Self-contained: it starts throwaway servers. To use your own, set REDSYNC_URLS.
 """
 
 import os
@@ -41,7 +41,7 @@ class Order(models.Model):
         app_label = "shop"
 
 
-# In a project this is shop/management/commands/send_orders.py, and cron starts it on every machine.
+# In a project this is shop/management/commands/send_orders.py; cron starts it on each machine.
 
 
 class Command(BaseCommand):
@@ -50,7 +50,7 @@ class Command(BaseCommand):
     @single_run("send_orders")
     def handle(self, **options: object) -> None:
         for order in Order.objects.filter(paid=True, sent=False):
-            self.hold.check()  # stop if the lock was lost: another machine may be at it
+            self.hold.check()  # raises if the lock was lost: another machine may be sending
             order.sent = True
             order.save()
             self.stdout.write(f"sent order {order.pk}")
@@ -59,20 +59,20 @@ class Command(BaseCommand):
 # In a project this is shop/views.py.
 
 
-@transaction.non_atomic_requests  # else the transaction ends after the view, and so after its lock
+@transaction.non_atomic_requests  # otherwise the transaction would commit after the view has released its lock
 @require_POST
 def pay(request: HttpRequest, number: int) -> HttpResponse:
     try:
         with get_client().get_lock(f"order:{number}", timeout=2.0) as hold, transaction.atomic():
             order = Order.objects.get(pk=number)
             if order.paid:
-                return HttpResponse("paid already", status=409)
+                return HttpResponse("already paid", status=409)
             order.paid = True
             order.save()
-            hold.check()  # the last moment to take it all back
+            hold.check()  # the last chance to roll back
             return HttpResponse("paid")
     except AcquireTimeout:
-        return HttpResponse("somebody else is at this order", status=423, headers={"Retry-After": "2"})
+        return HttpResponse("the order is locked", status=423, headers={"Retry-After": "2"})
 
 
 urlpatterns = [path("pay/<int:number>", pay)]
@@ -86,7 +86,7 @@ def browse(number: int) -> str:
         reply = Browser().post(f"/pay/{number}")
         return f"{reply.status_code} {reply.content.decode()}"
     finally:
-        connection.close()  # Django has one for each thread
+        connection.close()  # Django opens one for each thread
 
 
 def main() -> None:
@@ -100,7 +100,7 @@ def main() -> None:
         with ThreadPoolExecutor(2) as browsers:
             print("paid twice at once:", *sorted(browsers.map(browse, [1, 1])), sep="\n  ")
         with another_machine.get_lock("order:2"):
-            print("while another machine has it:", browse(2), sep="\n  ")
+            print("while another machine holds the lock:", browse(2), sep="\n  ")
 
         with another_machine.get_lock("send_orders"):
             call_command(Command(stderr=sys.stdout))

@@ -1,6 +1,6 @@
-"""dogpile.cache: of all processes that miss an entry one computes it; the others wait for it, or use the old one.
+"""dogpile.cache: one of the processes that miss an entry computes it; the others wait for it, or use the old value.
 
-Runs by itself, on throwaway servers: three for the locks, and one for the cache.
+Self-contained: it starts throwaway servers, three for the locks and one for the cache.
 """
 
 import logging
@@ -49,14 +49,14 @@ def main() -> None:
             go_on.clear()
             renewed = pool.submit(caches[0].get_or_create, "report", compute, expiration_time=0)
             begun.wait()
-            print("while a new one is computed:", caches[1].get_or_create("report", compute, expiration_time=0))
+            print("while one reader computes:", caches[1].get_or_create("report", compute, expiration_time=0))
             go_on.set()
             print("then:", renewed.result())
 
         logging.getLogger("redsync.node").setLevel(logging.ERROR)  # we know which nodes are down
         for node in (0, 1):
             nodes.kill(node)
-        print("without a quorum of nodes:", caches[0].get_or_create("invoice", lambda: "an invoice, all the same"))
+        print("without a quorum of nodes:", caches[0].get_or_create("invoice", lambda: "an invoice anyway"))
 
         for cache in caches:
             cache.actual_backend.reader_client.connection_pool.disconnect()

@@ -1,6 +1,6 @@
 """FastAPI: the client lives as long as the application; a lock and a rate limiter are dependencies of a request.
 
-Runs by itself, on throwaway servers. With your own, set REDSYNC_URLS and run `uvicorn fastapi_lock:app`.
+Self-contained: it starts throwaway servers. To use your own, set REDSYNC_URLS and run `uvicorn fastapi_lock:app`.
 """
 
 import asyncio
@@ -15,9 +15,9 @@ from redsync.contrib.fastapi import Redsync
 from redsync.testing import LocalNodes
 
 BANK = 0.6
-"""How many seconds it takes."""
+"""Seconds that the request to the bank takes."""
 
-redsync = Redsync()  # the nodes are those of REDSYNC_URLS
+redsync = Redsync()  # the nodes come from REDSYNC_URLS
 app = FastAPI(lifespan=redsync.lifespan)
 
 OrderLock = Annotated[AsyncHold, redsync.lock("order:{number}", timeout=0.5)]
@@ -25,7 +25,7 @@ OrderLock = Annotated[AsyncHold, redsync.lock("order:{number}", timeout=0.5)]
 
 @app.post("/orders/{number}/pay", dependencies=[redsync.limit("pay:{client}", 4, per=60)])
 async def pay(number: int, hold: OrderLock) -> dict[str, str]:
-    await asyncio.sleep(BANK)  # ends here when the lock is lost
+    await asyncio.sleep(BANK)  # a loss of the lock cancels the request here
     hold.check()
     return {"paid": f"order {number}"}
 
@@ -45,10 +45,10 @@ async def main() -> None:
 
             request = asyncio.create_task(tell(web, 2))
             lock = another_machine.get_lock("order:2")
-            while not await lock.locked():  # noqa: ASYNC110  (an event would not be another machine's)
+            while not await lock.locked():  # noqa: ASYNC110  (another machine would have no event to wait for)
                 await asyncio.sleep(0.01)
             await lock.force_release()
-            print("lost on the way:", await request)
+            print("lock lost during the request:", await request)
 
             await tell(web, 3)
             print("too many:", await tell(web, 4))

@@ -1,8 +1,8 @@
-"""A fencing token: a holder that was paused for too long writes, and the database refuses it.
+"""A fencing token: a holder writes after too long a pause, and the database refuses the write.
 
-The table keeps the highest token that it has seen; a write that comes with a lower one changes nothing. Ada's process
-stops (here: it sleeps without being renewed) after it has looked at its lock and before it writes. No lock can help
-there; the token does. Runs by itself, on throwaway servers. With your own, write instead:
+The table stores the highest token that it has seen; a write with a lower token changes nothing. Ada's process pauses
+(here: it sleeps without renewal) after it has checked its lock and before it writes. No lock can prevent that write;
+the token does. Self-contained: it starts throwaway servers. To use your own, write instead:
 
     client = Client(["redis://redis-1:6379", "redis://redis-2:6379", "redis://redis-3:6379"])
 """
@@ -28,7 +28,7 @@ class Account:
         return self._database.execute("SELECT balance FROM account").fetchone()[0]
 
     def write(self, balance: int, token: int) -> bool:
-        """Write unless somebody with a later token has: one statement, so nothing comes in between."""
+        """Write unless a holder with a later token has written: one statement, so it is atomic."""
         with self._database:
             changed = self._database.execute(
                 "UPDATE account SET balance = ?, token = ? WHERE token <= ?", (balance, token, token)
@@ -47,7 +47,7 @@ def main() -> None:
 
 
 def work(account: Account, ada: Client, bob: Client) -> None:
-    # A short lease that is not renewed stands for a process that stops: its renewals would stop too.
+    # A short lease without renewal stands for a process that pauses: its renewals would pause too.
     lock = ada.get_fenced_lock("account:7", lease=0.5)
     try:
         with lock as hold:
@@ -60,9 +60,9 @@ def work(account: Account, ada: Client, bob: Client) -> None:
                 print("Bob has a higher token:", later.fencing_token > token)
                 print("Bob writes:", account.write(account.balance - 30, later.fencing_token))
 
-            print("Ada goes on and writes:", account.write(balance + 50, token))
+            print("Ada resumes and writes:", account.write(balance + 50, token))
     except LeaseLostError:
-        print("Ada is told that the lock was lost, too late for her write")
+        print("Ada learns that the lock was lost, too late for her write")
     print("the balance is", account.balance)
 
 

@@ -1,6 +1,6 @@
-"""A first lock: two workers want the same job, one at a time does it.
+"""A first lock: two workers want the same job, and one at a time does it.
 
-Runs by itself, on throwaway servers. With your own, write instead:
+Self-contained: it starts throwaway servers. To use your own, write instead:
 
     client = Client(["redis://redis-1:6379", "redis://redis-2:6379", "redis://redis-3:6379"])
 """
@@ -28,7 +28,7 @@ def main() -> None:
         for worker in workers:
             worker.join()
 
-        # Not everybody wants to wait.
+        # Try without waiting.
         lock = client.get_lock("report:2026", timeout=0.2)
         begun = threading.Event()
         somebody = threading.Thread(target=work, args=(client, "Eve", begun))

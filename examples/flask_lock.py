@@ -1,6 +1,6 @@
-"""Flask: a view holds a lock while it is at work, and another one is limited.
+"""Flask: one view holds a lock while it runs, and another one has a rate limit.
 
-Runs by itself, on throwaway servers. With your own, set REDSYNC_URLS and run `gunicorn flask_lock:app`.
+Self-contained: it starts throwaway servers. To use your own, set REDSYNC_URLS and run `gunicorn flask_lock:app`.
 """
 
 import os
@@ -18,7 +18,7 @@ redsync = Redsync()
 @app.post("/orders/<int:number>/pay")
 @redsync.lock("order:{number}", timeout=0.5)
 def pay(number: int) -> dict[str, str]:
-    time.sleep(0.1)  # asks a bank
+    time.sleep(0.1)  # stands for a request to a bank
     redsync.hold.check()
     return {"paid": f"order {number}"}
 

@@ -1,6 +1,6 @@
-"""gunicorn: each worker has a client of its own, made after the fork by a hook, see gunicorn/gunicorn.conf.py.
+"""gunicorn: each worker has its own client, created after the fork by a hook in gunicorn/gunicorn.conf.py.
 
-Runs by itself, on throwaway servers.
+Self-contained: it starts throwaway servers.
 """
 
 import os
@@ -19,12 +19,12 @@ PROJECT = Path(__file__).parent / "gunicorn"
 
 
 def next_worker(log: IO[str]) -> tuple[str, str]:
-    """Return which worker the hook reports next, and its client."""
+    """Return the worker that the hook reports next, and its client."""
     return next(found.groups() for line in log if (found := re.search(r"worker (\d+) is client (\S+)", line)))
 
 
 def ask(url: str) -> tuple[str, str]:
-    """Return which worker answered, and its client."""
+    """Return the worker that answers, and its client."""
     with urllib.request.urlopen(url, timeout=10) as reply:
         _, worker, _, client = reply.read().decode().split()
     return worker, client

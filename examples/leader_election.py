@@ -1,7 +1,7 @@
-"""A leader among several processes: one leads, the others wait, and one of them takes over when it dies or is deposed.
+"""Leader election: one process leads, the others wait, and one of them takes over if the leader dies or loses its lock.
 
-Runs by itself, on throwaway servers. With your own, set REDSYNC_URLS and start `leader_election.py NAME` on each
-machine.
+Self-contained: it starts throwaway servers. To use your own, set REDSYNC_URLS and start `leader_election.py NAME` on
+each machine.
 """
 
 import os
@@ -15,25 +15,25 @@ from redsync.testing import LocalNodes
 
 
 def lead(name: str, hold: Hold) -> None:
-    """Do the leader's work until it has to step down."""
+    """Do the leader's work until it must step down."""
     print(name, "leads", hold.fencing_token, flush=True)
-    while not hold.wait_lost(timeout=0.1):  # the pause between two steps ends at once when the lock is lost
+    while not hold.wait_lost(timeout=0.1):  # the pause between two steps ends at once if the lock is lost
         hold.check()
-        # One step, short against the lease. What it writes carries hold.fencing_token, the number of this term.
+        # One step, much shorter than the lease. Its writes carry hold.fencing_token, the number of this term.
 
 
 def stand(name: str, lock: FencedLock) -> None:
-    """Be a candidate for as long as the process lives."""
+    """Be a candidate until the process ends."""
     while True:
         try:
-            with lock as hold:  # waits for as long as another one leads, and while too few nodes answer
+            with lock as hold:  # waits while another candidate leads, or too few nodes answer
                 lead(name, hold)
         except LeaseLostError:
             print(name, "steps down", flush=True)
 
 
 def candidate(name: str) -> None:
-    # SIGTERM raises SystemExit: the `with` statements end, and the next leader begins at once.
+    # SIGTERM raises SystemExit: the `with` statements end, and the next leader starts at once.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit())
     with Client.from_env(lease=1.5) as client:
         print(name, "is ready", flush=True)
@@ -48,7 +48,7 @@ def start(name: str, news: int) -> subprocess.Popen[bytes]:
 
 
 def expect(lines: IO[str], what: str) -> tuple[str, str]:
-    """Return who reports that next, and what else it says."""
+    """Return the candidate that reports `what` next, and the rest of its line."""
     name, _, said = lines.readline().rstrip().partition(" ")
     assert said.startswith(what), (name, said)
     return name, said.removeprefix(what)
@@ -72,16 +72,16 @@ def main() -> None:
 
             candidates[first].terminate()
             second, next_term = expect(lines, "leads")
-            print("that one was asked to end, and the last one leads:", second in others)
+            print("that one got SIGTERM, and the last one leads:", second in others)
             print("the number of the term has grown:", int(next_term) > int(term))
 
             operator.get_fenced_lock("leader").force_release()
             print(
-                "the lock was taken away:",
+                "the lock was force-released:",
                 "the leader" if expect(lines, "steps down")[0] == second else "?",
                 "steps down",
             )
-            print("nobody else is left, and it leads again:", expect(lines, "leads")[0] == second)
+            print("no other candidate is left, and it leads again:", expect(lines, "leads")[0] == second)
         finally:
             for process in candidates.values():
                 process.terminate()
@@ -89,7 +89,7 @@ def main() -> None:
 
 
 def find_leader(operator: Client, candidates: dict[str, subprocess.Popen[bytes]]) -> tuple[str, set[str]]:
-    """Return the name of the leader, and those of the others."""
+    """Return the name of the leader, and the names of the others."""
     (holder,) = operator.inspect("leader").holders
     (leader,) = [name for name, process in candidates.items() if process.pid == holder.pid]
     return leader, set(candidates) - {leader}

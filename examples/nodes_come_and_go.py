@@ -1,4 +1,4 @@
-"""Nodes come and go: a minority does no harm, without a majority nothing is granted, and all heals by itself."""
+"""Nodes fail and come back: a failed minority does no harm, a failed majority stops new grants, and all recovers."""
 
 import logging
 import time
@@ -32,7 +32,7 @@ def main() -> None:
             for i in (0, 1):
                 nodes.restart(i)
             await_state(client, "up", 5)
-            print("they are back, empty: the watchdog gives them the claim again")
+            print("they are back, empty: the watchdog writes the claim there again")
             hold.check()
 
         for i in (0, 1, 2):
@@ -43,7 +43,7 @@ def main() -> None:
             print("three of five are dead:", error.sentence)
 
         nodes.restart(0)
-        print("one is back: locked again, by the same client:", lock.acquire(timeout=10))
+        print("one is back: the same client acquires the lock:", lock.acquire(timeout=10))
         lock.release()
 
 

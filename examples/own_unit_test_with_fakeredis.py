@@ -1,6 +1,6 @@
-"""A unit test of your own code, without a server: fakeredis instances are accepted as nodes.
+"""A unit test for your code, without a server: the nodes are fakeredis instances.
 
-Run it with pytest, or as a program. To test against real servers, with real failures, use `redsync.testing.LocalNodes`
+Run it with pytest, or as a program. To test against real servers and real failures, use `redsync.testing.LocalNodes`
 or the pytest fixtures `redsync_nodes` and `redsync_client`.
 """
 
@@ -15,7 +15,7 @@ from redsync import AcquireTimeout, Client
 
 
 class Shop:
-    """Sells what is in stock, never more."""
+    """Never sells more than its stock."""
 
     def __init__(self, client: Client, stock: int) -> None:
         self._client = client

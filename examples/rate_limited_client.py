@@ -1,6 +1,6 @@
-"""A client of an HTTP API that allows ten calls in any second, however many workers there are.
+"""A client of an HTTP API that allows ten calls in any second; all workers share the limit.
 
-Runs by itself, on throwaway servers and an API of its own that counts. With your own servers, write instead:
+Self-contained: it starts throwaway servers, and an API that counts. To use your own servers, write instead:
 
     client = Client(["redis://redis-1:6379", "redis://redis-2:6379", "redis://redis-3:6379"])
 """
@@ -16,11 +16,11 @@ from redsync.testing import LocalNodes
 RATE, PER = 10, 1.0
 
 ROOM = 0.3
-"""The API counts when calls arrive, the limiter when they are allowed; some take so many seconds longer than others."""
+"""Seconds by which the delay varies between the limiter's permission and the arrival, which the API counts."""
 
 
 class Api(BaseHTTPRequestHandler):
-    """The API: it notes when it was called."""
+    """The API: it records the time of each call."""
 
     calls: list[float] = []  # noqa: RUF012
 
@@ -31,7 +31,7 @@ class Api(BaseHTTPRequestHandler):
         self.wfile.write(b"hello")
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-        """Say nothing."""
+        """Log nothing."""
 
 
 class Fetcher:
@@ -43,7 +43,7 @@ class Fetcher:
 
     def get(self, path: str) -> bytes:
         self._limiter.acquire()
-        # The call itself may take any time. What is limited is how often one begins.
+        # The call may take any time: the limiter restricts how often one begins.
         with urllib.request.urlopen(self._url + path) as reply:
             body: bytes = reply.read()
         return body
@@ -53,7 +53,7 @@ def main() -> None:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Api)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     with LocalNodes(3) as nodes, nodes.client() as one, nodes.client() as two:
-        # Two clients stand for two processes: the limit is theirs together.
+        # Two clients stand for two processes, which share the limit.
         fetchers = [Fetcher(client, f"http://127.0.0.1:{server.server_port}") for client in (one, two)]
 
         def work(number: int) -> None:

@@ -1,10 +1,11 @@
-"""A cache that many read and few fill: readers go side by side, and of many who miss the same entry one computes it.
+"""A cache with many reads and few writes: readers run in parallel; one of the readers that miss an entry computes it.
 
-`Cache` looks twice: under the read lock, and again when it has the write lock, for somebody else may have filled the
-entry while it waited. So a stampede of readers costs one computation. It then goes on reading what it wrote, without
-letting another writer in between.
+`Cache` looks twice: under the read lock, and again under the write lock, because another reader may have filled the
+entry meanwhile. So a stampede of readers costs one computation. The writer then continues as a reader, and no other
+writer gets in between.
 
-Runs by itself, on throwaway servers. A dict stands for what your processes share: a file, a table, a directory.
+Self-contained: it starts throwaway servers. A dict stands for data that your processes share: a file, a table, a
+directory.
 """
 
 import threading
@@ -24,12 +25,12 @@ class Cache:
 
     @contextmanager
     def reading(self, key: str, compute: Callable[[], Any]) -> Iterator[Any]:
-        """Give the entry, computed if it is missing; nobody changes any entry in the body."""
+        """Yield the entry, computed if it is missing; no entry changes while the body runs."""
         with self._lock.read_lock:
             if key in self._entries:
                 yield self._entries[key]
                 return
-        # A reader can't become a writer: two of them would wait for each other. So: give it back, and look again.
+        # A reader can't become a writer: two such readers would wait for each other. So release, and look again.
         with self._lock.write_lock:
             if key not in self._entries:
                 self._entries[key] = compute()
@@ -40,7 +41,7 @@ class Cache:
             self._lock.read_lock.release()
 
     def update(self, **entries: Any) -> None:
-        """Change several entries: readers see all of the changes, or none."""
+        """Change several entries: readers see all changes or none."""
         with self._lock.write_lock:
             for key, value in entries.items():
                 self._entries[key] = value
@@ -88,7 +89,7 @@ def main() -> None:
         over.set()
         for reader in readers:
             reader.join()
-        print(f"4 updates between the reads of 4 readers, {len(torn)} of them seen half done")
+        print(f"4 updates between the reads of 4 readers, {len(torn)} of them seen incomplete")
 
 
 if __name__ == "__main__":

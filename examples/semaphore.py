@@ -1,6 +1,6 @@
-"""A semaphore: whatever the number of workers and machines, no more than three downloads at a time.
+"""A semaphore: at most three downloads at a time, over all workers and machines.
 
-Twelve threads of two clients, which could as well be processes on two machines, want to download.
+Twelve threads of two clients want to download; they could also be processes on two machines.
 """
 
 import threading
@@ -14,7 +14,7 @@ AT_ONCE = 3
 
 
 class Mirror:
-    """What is downloaded from: it counts who is there."""
+    """The server of the downloads: it counts those under way."""
 
     def __init__(self) -> None:
         self._counting = threading.Lock()
@@ -32,7 +32,7 @@ class Mirror:
 
 
 def download(client: Client, mirror: Mirror, number: int) -> int:
-    with client.get_semaphore("mirror", AT_ONCE):  # waits its turn: first come, first served
+    with client.get_semaphore("mirror", AT_ONCE):  # waits for a permit: first come, first served
         return mirror.download(number)
 
 
@@ -44,8 +44,8 @@ def main() -> None:
         print(f"{mirror.most} at a time")
 
         semaphore = here.get_semaphore("mirror", AT_ONCE)
-        with semaphore.acquire(n=2):  # a big one counts twice, all or none
-            print("free beside the big one:", semaphore.available())
+        with semaphore.acquire(n=2):  # a big download takes two permits, or none
+            print("free next to the big one:", semaphore.available())
             print("two more:", there.get_semaphore("mirror", AT_ONCE).acquire(False, n=2))
         print("free again:", semaphore.available())
 

@@ -1,7 +1,8 @@
-"""What to do when a lock is lost while the work goes on: stop it, and know that it was not protected to the end.
+"""How to react to the loss of a lock: stop the work, and know that its last part was not protected.
 
 A hold is lost when a majority of the nodes forgets it, or can't be reached until its lease ends. There are three ways
-to hear of it: a callback, a look (`check`), and the error at the end of `with`. Here the lock is taken away by force.
+to learn of it: a callback, a check (`check`), and the error at the end of `with`. Here an operator force-releases the
+lock.
 """
 
 import threading
@@ -15,14 +16,14 @@ def copy_files(client: Client) -> None:
     stop = threading.Event()
 
     def on_lost(hold: Hold) -> None:
-        # In whatever thread notices: be quick, leave the work to others.
-        print(f"told: {hold.name!r} is lost")
+        # This runs in the thread that notices the loss: be quick, and leave the work to others.
+        print(f"on_lost: {hold.name!r} is lost")
         stop.set()
 
     try:
         with client.get_lock("files", on_lost=on_lost) as hold:
             for number in range(1, 1000):
-                hold.check()  # raises LeaseLostError; or look at `hold.lost`, or at an event of your own
+                hold.check()  # raises LeaseLostError; or look at `hold.lost`, or at your own event
                 print(f"copying file {number}")
                 stop.wait(0.2)
     except LeaseLostError as error:
@@ -37,7 +38,7 @@ def main() -> None:
         while not lock.locked():
             time.sleep(0.01)
         time.sleep(0.3)
-        print(f"an operator takes the lock away: {lock.force_release()}")
+        print(f"an operator force-releases the lock: {lock.force_release()}")
         worker.join()
 
 

@@ -8,7 +8,7 @@ with client.get_lock("report:2026") as hold:
     ...
 ```
 
-Names are loaded when they are first used: the pytest plugin imports this package in every test run.
+Names are loaded at their first use: the pytest plugin imports this package in every test run.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ _HOMES = {
     "WriteLock": "redsync._facades.read_write_lock",
 }
 
-# Each kind of synchronizer; `redsync._kinds` explains the columns. A plain tuple, because that costs nothing to load.
+# Each kind of synchronizer; `redsync._kinds` explains the columns. A plain tuple, because it costs nothing to load.
 _KINDS = (
     ("lock", "lock", "lock", "queue", "lock"),
     ("fair_lock", "fair", "lock", "order", "lock"),

@@ -1,7 +1,7 @@
-"""The kinds of synchronizers: what the simulator, the benchmark and the tests need to know to treat them all.
+"""The kinds of synchronizers, as a table for the simulator, the benchmark and the tests.
 
-A row of `redsync._KINDS` registers a kind. Code that loops over kinds, or makes one by its name, takes it from here. So
-a new kind that is used like an older one needs no other entry. What a kind *does* is in its facade and its protocol.
+A row of `redsync._KINDS` registers a kind. Code that loops over kinds, or makes one by its name, uses this table. So a
+new kind that is used like an older one needs no other entry. A kind's facade and protocol define its behaviour.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ class Kind(NamedTuple):
     """One kind of synchronizer.
 
     Attributes:
-        noun: Its full name: a `fair_lock` is made by `get_fair_lock`; its classes are `FairLock` and `AsyncFairLock`.
+        noun: Its full name: `get_fair_lock` makes a `fair_lock`; its classes are `FairLock` and `AsyncFairLock`.
         word: Its short name, also on the command lines of the simulator and the benchmark.
-        like: The word of the kind that it is used like, with all its promises. This chooses the simulator's workers and
-            checkers, and the tests.
+        like: The word of the kind with the same use and promises. It selects the simulator's workers and checkers, and
+            the tests.
         waits: How waiters are served: in `order` of arrival, from a `queue` that others may overtake, after `pauses`
             without a place on the nodes, or all `together`.
-        shown: What `redsync ls` and `redsync show` call it; empty if nodes keep nothing of its own.
+        shown: Its name in `redsync ls` and `redsync show`; empty if nodes keep nothing for it.
     """
 
     noun: str
@@ -35,7 +35,7 @@ class Kind(NamedTuple):
 
     @property
     def facade(self) -> str:
-        """The name of its class for threads; for asyncio with `Async` before it."""
+        """The name of its class for threads; the one for asyncio has `Async` in front."""
         return "".join(part.capitalize() for part in self.noun.split("_"))
 
     def maker(self, client: Any) -> Callable[..., Any]:
@@ -48,4 +48,4 @@ KINDS: Final[dict[str, Kind]] = {row[1]: Kind._make(row) for row in redsync._KIN
 """Every kind, by its word."""
 
 LOCKS: Final = tuple(kind for kind in KINDS.values() if kind.like in ("lock", "mutex"))
-"""Those that have the methods of a lock and are made by a name alone."""
+"""The kinds that have a lock's methods and are made from a name alone."""

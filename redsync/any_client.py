@@ -1,4 +1,4 @@
-"""What the clients of both flavours have in common: settings, identity, pickling. `client` has the two."""
+"""The common base of the clients of both flavours: settings, identity, pickling."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ __all__ = ["AnyClient"]
 DriverT = TypeVar("DriverT", "ThreadRunner", "AioRunner")
 
 _shared: weakref.WeakValueDictionary[tuple[Any, ...], AnyClient[Any]] = weakref.WeakValueDictionary()
-_shared_guard = threading.RLock()  # a finalizer may make a client, too
+_shared_guard = threading.RLock()  # a finalizer may make a client too
 
 _unpickled: dict[tuple[Any, ...], AnyClient[Any]] = {}
-"""Clients made for what was unpickled, kept as long as the process lives: a worker of a pool gets lock after lock, and
+"""Clients made for unpickled objects, kept as long as the process lives: a pool worker unpickles lock after lock, and
 must not connect for each."""
 
 
@@ -47,10 +47,10 @@ os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 class AnyClient(ABC, Generic[DriverT]):
-    """What the clients of both flavours have in common: settings, identity, pickling."""
+    """The common base of the clients of both flavours: settings, identity, pickling."""
 
     _REDIS: ClassVar[type[Any]]
-    # What every driver runs for its client.
+    # The protocols that every driver runs for its client.
     _WATCHDOG = staticmethod(watchdog)
     _FAREWELL = staticmethod(farewell)
     _SURROUNDINGS: ClassVar[Surroundings] = REAL
@@ -68,8 +68,8 @@ class AnyClient(ABC, Generic[DriverT]):
     ) -> None:
         made = make_nodes(nodes, self._REDIS)
         if restart_guard is None:
-            # One plain node that lost its memory has lost everything with it; where Sentinels stand for it, another
-            # server takes its place while clients believe what it has not got.
+            # A single plain node that loses its memory loses all claims with it. Behind a locator, another server may
+            # replace it while clients have valid claims that this server lacks.
             restart_guard = lease if len(made) > 1 or made[0].locator is not None else 0.0
         timing = _timing(lease, node_timeout, drift_factor, restart_guard)
         self._prefix = encode_prefix(prefix)
@@ -82,7 +82,7 @@ class AnyClient(ABC, Generic[DriverT]):
         }
         self._urls = tuple(dict.fromkeys(node.url for node in made))
         self._runner: DriverT = self._make_runner(made, timing, listeners)
-        # Forgotten without close(): the maintenance closes, for a finalizer may run in the middle of anything.
+        # Dropped without close(): the maintenance closes it, because a finalizer may interrupt anything.
         self._finalizer: weakref.finalize[..., Any] = weakref.finalize(self, self._runner.abandon)
         self._finalizer.atexit = False
         for listener in listeners:
@@ -100,18 +100,18 @@ class AnyClient(ABC, Generic[DriverT]):
 
     @classmethod
     def from_env(cls, nodes: Any = (), **options: Any) -> Self:
-        """Return a client made from `REDSYNC_URLS` (comma separated), `_PREFIX`, `_LEASE` and `_RESTART_GUARD`.
+        """Return a client made from `REDSYNC_URLS` (comma-separated), `_PREFIX`, `_LEASE` and `_RESTART_GUARD`.
 
         Args:
-            nodes: The nodes, if not those of the environment.
-            **options: As for the class; they take the place of what the environment says.
+            nodes: The nodes; by default those of the environment.
+            **options: As for the class; they override the environment.
 
         Raises:
-            ConfigurationError: No URLs, or a number that is none.
+            ConfigurationError: There are no URLs, or a number is invalid.
         """
         urls = nodes or split_urls(os.environ.get("REDSYNC_URLS", ""))
         if not urls:
-            raise ConfigurationError("REDSYNC_URLS is not set: give the nodes' URLs, separated by commas")
+            raise ConfigurationError("REDSYNC_URLS is not set: set it to the nodes' URLs, separated by commas")
         if "REDSYNC_PREFIX" in os.environ:
             options.setdefault("prefix", os.environ["REDSYNC_PREFIX"])
         for option in ("lease", "restart_guard"):
@@ -121,47 +121,47 @@ class AnyClient(ABC, Generic[DriverT]):
             try:
                 options[option] = float(text)
             except ValueError:
-                message = f"REDSYNC_{option.upper()} is a number of seconds, not {text!r}"
+                message = f"REDSYNC_{option.upper()} must be a number of seconds, not {text!r}"
                 raise ConfigurationError(message) from None
         return cls(urls, **options)
 
     @property
     def id(self) -> str:
-        """The client's UUID; another one in the child of a fork."""
+        """The client's UUID; a forked child has another."""
         return self._runner.client_id
 
     @property
     def quorum(self) -> int:
-        """How many nodes must grant."""
+        """How many nodes must grant a claim."""
         return self._runner.session.quorum
 
     @property
     def prefix(self) -> bytes:
-        """What the names of all keys begin with."""
+        """The start of every key's name."""
         return self._prefix
 
     @property
     def runner(self) -> DriverT:
-        """What runs the protocols; not for applications."""
+        """The runner of the protocols; not for applications."""
         return self._runner
 
     def nodes(self) -> list[NodeStatus]:
-        """Return the state of every node as this client sees it; asks nobody."""
+        """Return each node's state as this client sees it; asks no node."""
         return self._runner.statuses()
 
     def _survey(self, name: str | bytes) -> Steps[Tally]:
         from redsync._protocols import lock_survey
 
         keys = LockKeys.of(self._prefix, encode_name(name))
-        # As nobody, see `Exclusive._holder_steps`.
+        # A new owner, see `Exclusive._holder_steps`.
         return lock_survey.survey(self._runner.session, keys, self._runner.new_owner())
 
     def __reduce__(self) -> tuple[Any, ...]:
         for node in self._runner.nodes:
             if node.url is None:
                 raise TypeError(
-                    f"a client is pickled as the URLs of its nodes, and no URL says how to reach node "
-                    f"{node.index + 1}, {node.address}: it can't say {node.unsaid}"
+                    f"a client is pickled as the URLs of its nodes, but no URL can describe node "
+                    f"{node.index + 1}, {node.address}: it can't express {node.unsaid}"
                 )
         return _client_of, (type(self), self._urls, self._options)
 
@@ -173,7 +173,7 @@ class AnyClient(ABC, Generic[DriverT]):
 
 
 def _client_of(kind: type[AnyClient[Any]], urls: tuple[str, ...], options: dict[str, Any]) -> AnyClient[Any]:
-    """Return this process's client for those nodes and options: what was unpickled shares its connections."""
+    """Return this process's client for those nodes and options, whose connections all unpickled objects share."""
     identity = kind, urls, tuple(options.items())
     with _shared_guard:
         client = _shared.get(identity)
@@ -184,11 +184,11 @@ def _client_of(kind: type[AnyClient[Any]], urls: tuple[str, ...], options: dict[
 
 def _timing(lease: float, node_timeout: float, drift_factor: float, restart_guard: float) -> Timing:
     if not 0 <= drift_factor < 1:
-        raise ConfigurationError(f"drift_factor is a number from 0 to 1, not {drift_factor!r}")
+        raise ConfigurationError(f"drift_factor must be at least 0 and less than 1, not {drift_factor!r}")
     if not 0 < node_timeout < float("inf"):
-        raise ConfigurationError(f"node_timeout is a positive number of seconds, not {node_timeout!r}")
+        raise ConfigurationError(f"node_timeout must be a positive number of seconds, not {node_timeout!r}")
     if not 0 <= restart_guard < float("inf"):
-        raise ConfigurationError(f"restart_guard is a number of seconds from 0 on, not {restart_guard!r}")
+        raise ConfigurationError(f"restart_guard must be a number of seconds, at least 0, not {restart_guard!r}")
     timing = Timing(lease, node_timeout, drift_factor, restart_guard)
     try:
         timing.check_lease(lease)

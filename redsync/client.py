@@ -1,7 +1,7 @@
-"""The client for threads: nodes in, synchronizers out. `client_async` is its twin.
+"""The client for threads: nodes in, synchronizers out; `client_async` is its twin.
 
-With `any_client` the only places that join facades and drivers. The facades are taken from the package, which loads
-each when it is first used: few programs use more than one or two.
+Together with `any_client` they are the only modules that join facades and drivers. They get the facades from the
+package, which loads each at its first use: few programs use more than one or two.
 """
 
 from __future__ import annotations
@@ -33,28 +33,28 @@ S = TypeVar("S")
 class Client(AnyClient[ThreadRunner]):
     """Makes synchronizers over N independent Redis masters, for threads.
 
-    All its synchronizers share the connections, one maintenance thread and one identity. Use one client per process
-    and let all threads share it. Connections come and go by themselves: a client whose nodes are all down is no error,
-    its operations are, until a quorum of the nodes is back.
+    All its synchronizers share the connections, one maintenance thread and one identity. Use one client per process,
+    shared by all threads. It connects and reconnects automatically, and can be made while all nodes are down: only its
+    operations raise errors, until a quorum of the nodes is back.
 
     Args:
-        nodes: A list of URLs (`redis://`, `rediss://`, `unix://`) or `redis.Redis` instances, whose settings are used
-            but not their connections. Every node must be another server, without replication between them. One URL or
-            instance by itself is one node.
-        prefix: What the names of all keys begin with.
-        lease: For how many seconds nodes keep a claim that the watchdog renews: how long others wait for what a
-            crashed holder left behind.
-        node_timeout: The longest wait for a node in seconds, while the others have not decided.
-        drift_factor: By how much, at most, clocks run at different rates.
-        restart_guard: For how many seconds after it was started, emptied or given other data a node takes no part in
-            new grants, because it may have forgotten claims that are still believed; at least as long as the longest
-            lease that anybody uses. None: the lease if there is more than one node, else 0. Locks with a longer lease
-            of their own are guarded for that long, unless this is 0.
-        listeners: Called with each event, in whatever thread it happens; they must be quick.
+        nodes: A list of URLs (`redis://`, `rediss://`, `unix://`) or `redis.Redis` instances; the client uses their
+            settings, not their connections. The nodes must be different servers, without replication between them. A
+            single URL or instance is one node.
+        prefix: The start of every key's name.
+        lease: Seconds for which nodes keep a claim that the watchdog renews. If the holder crashes, others wait this
+            long.
+        node_timeout: The longest wait for a node in seconds, while the other nodes have not decided.
+        drift_factor: The largest difference between the rates of two clocks; 0.01 is 1 %.
+        restart_guard: Seconds for which a node takes no part in new grants after it was started, emptied or given other
+            data, because it may have forgotten valid claims. It must be at least the longest lease of any client. None:
+            the lease, or 0 for a single node with a fixed address. Locks with a longer lease are guarded for that long,
+            unless this is 0.
+        listeners: Called with each event, in the thread in which it happens; each must be quick.
 
     Raises:
-        ConfigurationError: No node, the same server twice, or settings that contradict each other. What was given as a
-            node is never shown, as it may have a password.
+        ConfigurationError: There is no node, a server is listed twice, or settings contradict each other. The message
+            never shows a given node, because it may contain a password.
     """
 
     _REDIS = redis.Redis
@@ -88,14 +88,14 @@ class Client(AnyClient[ThreadRunner]):
 
         Args:
             name: 1 to 512 bytes; text is encoded as UTF-8.
-            timeout: How long `with` waits, in seconds; None for ever.
-            lease: For how many seconds the nodes keep a claim, unrenewed; None: the client's lease, renewed.
-            max_hold: After how many seconds a hold ends although it is renewed; None for no limit.
+            timeout: The longest wait of `with` in seconds; None for no limit.
+            lease: Seconds for which the nodes keep a claim, unrenewed; None: the client's lease, renewed.
+            max_hold: Seconds after which a hold ends even if renewed; None for no limit.
             on_lost: Called once with the hold when it is lost, in the thread that notices; it must be quick, or the
                 renewals of other holds wait for it.
 
         Raises:
-            ValueError: A name or a number that can't be.
+            ValueError: The name or a number is invalid.
         """
         return redsync.Lock(self, name, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
 
@@ -108,19 +108,19 @@ class Client(AnyClient[ThreadRunner]):
         max_hold: float | None = None,
         on_lost: Callable[[redsync.Hold], object] | None = None,
     ) -> redsync.Mutex:
-        """Return a mutex of that name: the canonical Redlock, not reentrant, owned by the object that acquires it.
+        """Return a mutex of that name: the canonical Redlock, non-reentrant, owned by the object that acquires it.
 
-        With `prefix=""` it shares locks with redlock-py, redlock-rb, node-redlock and go-redsync.
+        With `prefix=""` it and the locks of redlock-py, redlock-rb, node-redlock and go-redsync exclude each other.
 
         Args:
             name: 1 to 512 bytes; text is encoded as UTF-8.
-            timeout: How long `with` waits, in seconds; None for ever.
-            lease: For how many seconds the nodes keep a claim, unrenewed; None: the client's lease, renewed.
-            max_hold: After how many seconds a hold ends although it is renewed; None for no limit.
+            timeout: The longest wait of `with` in seconds; None for no limit.
+            lease: Seconds for which the nodes keep a claim, unrenewed; None: the client's lease, renewed.
+            max_hold: Seconds after which a hold ends even if renewed; None for no limit.
             on_lost: As for `get_lock`.
 
         Raises:
-            ValueError: A name or a number that can't be.
+            ValueError: The name or a number is invalid.
         """
         return redsync.Mutex(self, name, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
 
@@ -137,13 +137,13 @@ class Client(AnyClient[ThreadRunner]):
 
         Args:
             name: 1 to 512 bytes; text is encoded as UTF-8.
-            timeout: How long `with` waits, in seconds; None for ever.
-            lease: For how many seconds the nodes keep a claim, unrenewed; None: the client's lease, renewed.
-            max_hold: After how many seconds a hold ends although it is renewed; None for no limit.
+            timeout: The longest wait of `with` in seconds; None for no limit.
+            lease: Seconds for which the nodes keep a claim, unrenewed; None: the client's lease, renewed.
+            max_hold: Seconds after which a hold ends even if renewed; None for no limit.
             on_lost: As for `get_lock`.
 
         Raises:
-            ValueError: A name or a number that can't be.
+            ValueError: The name or a number is invalid.
         """
         return redsync.FairLock(self, name, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
 
@@ -161,7 +161,7 @@ class Client(AnyClient[ThreadRunner]):
         The options are those of `get_lock`.
 
         Raises:
-            ValueError: A name or a number that can't be.
+            ValueError: The name or a number is invalid.
         """
         return redsync.FencedLock(self, name, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
 
@@ -175,20 +175,20 @@ class Client(AnyClient[ThreadRunner]):
         max_hold: float | None = None,
         on_lost: Callable[[redsync.Hold], object] | None = None,
     ) -> redsync.SpinLock:
-        """Return a lock of that name that tries again and again instead of queueing.
+        """Return a lock of that name that polls instead of queueing.
 
         Args:
             name: 1 to 512 bytes; text is encoded as UTF-8.
-            backoff: Called with the number of tries so far, returns for how many seconds to sleep before the next one;
-                None: 1 ms to 0.1 s, doubled each time and spread by chance.
-            timeout: How long `with` waits, in seconds; None for ever.
-            lease: For how many seconds the nodes keep a claim, unrenewed; None: the client's lease, renewed.
-            max_hold: After how many seconds a hold ends although it is renewed; None for no limit.
+            backoff: Called with the number of tries so far; returns the seconds to sleep before the next. None: 1 ms to
+                0.1 s, doubled each time, with random jitter.
+            timeout: The longest wait of `with` in seconds; None for no limit.
+            lease: Seconds for which the nodes keep a claim, unrenewed; None: the client's lease, renewed.
+            max_hold: Seconds after which a hold ends even if renewed; None for no limit.
             on_lost: As for `get_lock`.
 
         Raises:
-            ValueError: A name or a number that can't be.
-            TypeError: A `backoff` that is no function.
+            ValueError: The name or a number is invalid.
+            TypeError: `backoff` is not a function.
         """
         return redsync.SpinLock(
             self, name, backoff=backoff, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost
@@ -203,17 +203,17 @@ class Client(AnyClient[ThreadRunner]):
         max_hold: float | None = None,
         on_lost: Callable[[redsync.Hold], object] | None = None,
     ) -> redsync.ReadWriteLock:
-        """Return the read-write lock of that name: many hold its `read_lock`, or one its `write_lock`.
+        """Return the read-write lock of that name: many owners hold its `read_lock`, or one its `write_lock`.
 
         Args:
             name: 1 to 512 bytes; text is encoded as UTF-8.
-            timeout: As for `get_lock`, and so all options; they are those of both locks.
-            lease: For how many seconds the nodes keep a claim, unrenewed; None: the client's lease, renewed.
-            max_hold: After how many seconds a hold ends although it is renewed; None for no limit.
+            timeout: As for `get_lock`; all options apply to both locks.
+            lease: Seconds for which the nodes keep a claim, unrenewed; None: the client's lease, renewed.
+            max_hold: Seconds after which a hold ends even if renewed; None for no limit.
             on_lost: Called once with the hold when it is lost.
 
         Raises:
-            ValueError: A name or a number that can't be.
+            ValueError: The name or a number is invalid.
         """
         return redsync.ReadWriteLock(self, name, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
 
@@ -227,18 +227,18 @@ class Client(AnyClient[ThreadRunner]):
         max_hold: float | None = None,
         on_lost: Callable[[redsync.Permit], object] | None = None,
     ) -> redsync.Semaphore:
-        """Return the semaphore of that name: at most so many permits at a time; one name is one semaphore.
+        """Return the semaphore of that name: at most `permits` at a time; all objects of one name are the same.
 
         Args:
             name: 1 to 512 bytes; text is encoded as UTF-8.
-            permits: How many there are, 1 to 10,000; the same number in all programs, until somebody resizes it.
-            timeout: How long `with` waits, in seconds; None for ever.
-            lease: For how many seconds the nodes keep a permit, unrenewed; None: the client's lease, renewed.
-            max_hold: After how many seconds a permit ends although it is renewed; None for no limit.
+            permits: 1 to 10,000; the same number in all programs, until a resize.
+            timeout: The longest wait of `with` in seconds; None for no limit.
+            lease: Seconds for which the nodes keep a permit, unrenewed; None: the client's lease, renewed.
+            max_hold: Seconds after which a permit ends even if renewed; None for no limit.
             on_lost: As for `get_lock`, with the permit.
 
         Raises:
-            ValueError: A name or a number that can't be.
+            ValueError: The name or a number is invalid.
         """
         return redsync.Semaphore(self, name, permits, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
 
@@ -257,12 +257,12 @@ class Client(AnyClient[ThreadRunner]):
             name: 1 to 512 bytes; text is encoded as UTF-8.
             rate: 1 to 10,000; the same number in all programs.
             per: The length of a window in seconds, at most a year; the same in all programs.
-            timeout: How long `with` waits, in seconds; None for ever.
-            restart_guard: For how many seconds at most a node that has just started grants nothing; None: until nothing
-                counts any more that it may have forgotten. Lower it only for nodes that write everything to disk.
+            timeout: The longest wait of `with` in seconds; None for no limit.
+            restart_guard: The most seconds for which a newly started node grants nothing; None: until no success that
+                it may have forgotten counts. Lower it only for nodes that write everything to disk.
 
         Raises:
-            ValueError: A name or a number that can't be.
+            ValueError: The name or a number is invalid.
         """
         return redsync.RateLimiter(self, name, rate, per, timeout=timeout, restart_guard=restart_guard)
 
@@ -273,24 +273,24 @@ class Client(AnyClient[ThreadRunner]):
 
         Args:
             name: 1 to 512 bytes; text is encoded as UTF-8.
-            timeout: For how many seconds `count_down` goes on while too few nodes answer.
-            keep: For how many seconds after its last use the nodes keep it.
+            timeout: Seconds for which `count_down` retries while too few nodes answer.
+            keep: Seconds for which the nodes keep the latch after its last use.
 
         Raises:
-            ValueError: A name or a number that can't be.
+            ValueError: The name or a number is invalid.
         """
         return redsync.CountDownLatch(self, name, timeout=timeout, keep=keep)
 
     def get_multi_lock(self, *locks: ExclusiveLock, timeout: float | None = None) -> redsync.MultiLock:
-        """Return several locks as one: held all or none, acquired in an order in which nobody deadlocks.
+        """Return several locks as one: all or none held, acquired in an order that can't deadlock.
 
         Args:
-            *locks: Locks of any kind, also of other clients; each once.
-            timeout: How long `with` waits for all of them together, in seconds; None for ever.
+            *locks: Locks of any kind, even of other clients; each once.
+            timeout: The longest wait of `with` for all of them together in seconds; None for no limit.
 
         Raises:
-            ValueError: No lock, one that is given twice, or a timeout that can't be.
-            TypeError: Something that is no lock of this flavour.
+            ValueError: No lock is given, one is given twice, or the timeout is invalid.
+            TypeError: An argument is not a lock of this flavour.
         """
         return redsync.MultiLock(locks, timeout=timeout)
 
@@ -317,23 +317,23 @@ class Client(AnyClient[ThreadRunner]):
         on_busy: str | Callable[..., Any] = "raise",
         **options: Any,
     ) -> Any:
-        """Decorate a function so that it runs under the lock whose name its arguments make.
+        """Decorate a function: it runs under a lock that its arguments name.
 
         `@client.locked("report:{user_id}", timeout=0)` locks `report:7` while `f(user_id=7)` runs.
 
         Args:
-            name: The lock's name, a template for `str.format`: `{user}` is a parameter, `{user.id}` an attribute of it,
-                `{user[0]}` an item of it, `{{` a brace. A template reads nothing but the arguments: an attribute
-                that begins with `_` is refused, except `__class__`, `__name__`, `__qualname__` and `__module__`.
-            timeout: How long to wait, in seconds; 0 for one try, None for ever.
-            on_busy: What to do when others held it all the time: "raise" `AcquireTimeout`, "skip" the call and return
-                None, or a function that is called with the same arguments instead.
+            name: The lock's name, a template for `str.format`: `{user}` is a parameter, `{user.id}` its attribute,
+                `{user[0]}` its item, `{{` a brace. A template reads only the arguments, and no attribute that begins
+                with `_`, except `__class__`, `__name__`, `__qualname__` and `__module__`.
+            timeout: The longest wait in seconds; 0 for one try, None for no limit.
+            on_busy: The result of a call if other owners held the lock throughout: "raise" `AcquireTimeout`, "skip" the
+                call and return None, or a function to call with the same arguments instead.
             **options: As for `get_lock`.
 
         Raises:
-            ValueError: A field that is no parameter or reads what is not public, an invalid template or option, or an
-                `on_busy` of no known kind.
-            TypeError: Not a function or method. Also a coroutine function, because this client is for threads, and a
+            ValueError: A field is not a parameter or reads a private attribute, the template or an option is invalid,
+                or `on_busy` is unknown.
+            TypeError: Not a function or method; or a coroutine function, because this client is for threads; or a
                 generator function or `@contextmanager`, because its body would run without the lock.
         """
         from redsync._facades.decorator import locked_decorator
@@ -341,7 +341,7 @@ class Client(AnyClient[ThreadRunner]):
         return locked_decorator(self.get_lock, name, timeout, on_busy, options)
 
     def inspect(self, name: str | bytes) -> redsync.LockInfo:
-        """Return who holds a lock and who waits for it, by what the nodes say now.
+        """Return a lock's holders and waiters, according to the nodes now.
 
         Raises:
             QuorumError: Too few nodes answered.
@@ -351,9 +351,9 @@ class Client(AnyClient[ThreadRunner]):
     # The end.
 
     def close(self) -> None:
-        """Release what is held in all threads, stop the maintenance, close the connections; idempotent.
+        """Release the holds of all threads, stop the maintenance, close the connections; idempotent.
 
-        Threads that wait for a lock get `ClientClosedError`, as does every operation from now on.
+        Threads that wait for a lock get `ClientClosedError`, as does every later operation.
         """
         self._runner.close()
 

@@ -30,21 +30,21 @@ S = TypeVar("S")
 class AsyncClient(AnyClient[AioRunner]):
     """Makes synchronizers over N independent Redis masters, for asyncio.
 
-    All its synchronizers share one connection per node, one maintenance task and one identity; no thread is started.
-    It belongs to the event loop that first uses it: use one client per loop, close it before the loop ends, best with
-    `async with`, which also waits a moment for the first connections. Without that the first operation does.
+    All its synchronizers share one connection per node, one maintenance task and one identity; it starts no thread. It
+    belongs to the event loop that first uses it: use one client per loop, and close it before the loop ends, preferably
+    by `async with`, which also waits briefly for the first connections. Otherwise the first operation does.
 
     Args:
-        nodes: A list of URLs (`redis://`, `rediss://`, `unix://`) or `redis.asyncio.Redis` instances, whose settings
-            are used but not their connections. Every node must be another server, without replication between them.
-            One URL or instance by itself is one node.
-        prefix: What the names of all keys begin with.
+        nodes: A list of URLs (`redis://`, `rediss://`, `unix://`) or `redis.asyncio.Redis` instances; the client uses
+            their settings, not their connections. The nodes must be different servers, without replication between
+            them. A single URL or instance is one node.
+        prefix: The start of every key's name.
         lease: As for `Client`; likewise `node_timeout`, `drift_factor` and `restart_guard`.
-        listeners: Called with each event, in the loop; they must be quick.
+        listeners: Called with each event, in the loop; each must be quick.
 
     Raises:
-        ConfigurationError: No node, one listed twice, or settings that contradict each other. That two nodes are the
-            same server shows when they are connected: then the first operation raises it, or `async with`.
+        ConfigurationError: There is no node, one is listed twice, or settings contradict each other. If two nodes prove
+            to be the same server, the first operation raises it, or `async with`.
     """
 
     _REDIS = redis.asyncio.Redis
@@ -76,14 +76,14 @@ class AsyncClient(AnyClient[AioRunner]):
 
         Args:
             name: 1 to 512 bytes; text is encoded as UTF-8.
-            timeout: How long `async with` waits, in seconds; None for ever.
-            lease: For how many seconds the nodes keep a claim, unrenewed; None: the client's lease, renewed.
-            max_hold: After how many seconds a hold ends although it is renewed; None for no limit.
-            on_lost: Called once with the hold when it is lost, in the loop; it must be quick. Without it the body of an
-                `async with` is cancelled then.
+            timeout: The longest wait of `async with` in seconds; None for no limit.
+            lease: Seconds for which the nodes keep a claim, unrenewed; None: the client's lease, renewed.
+            max_hold: Seconds after which a hold ends even if renewed; None for no limit.
+            on_lost: Called once with the hold when it is lost, in the loop; it must be quick. Without it, the loss
+                cancels the body of an `async with`.
 
         Raises:
-            ValueError: A name or a number that can't be.
+            ValueError: The name or a number is invalid.
         """
         return redsync.AsyncLock(self, name, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
 
@@ -96,19 +96,19 @@ class AsyncClient(AnyClient[AioRunner]):
         max_hold: float | None = None,
         on_lost: Callable[[redsync.AsyncHold], object] | None = None,
     ) -> redsync.AsyncMutex:
-        """Return a mutex of that name: the canonical Redlock, not reentrant, owned by the object that acquires it.
+        """Return a mutex of that name: the canonical Redlock, non-reentrant, owned by the object that acquires it.
 
-        With `prefix=""` it shares locks with redlock-py, redlock-rb, node-redlock and go-redsync.
+        With `prefix=""` it and the locks of redlock-py, redlock-rb, node-redlock and go-redsync exclude each other.
 
         Args:
             name: 1 to 512 bytes; text is encoded as UTF-8.
-            timeout: How long `async with` waits, in seconds; None for ever.
-            lease: For how many seconds the nodes keep a claim, unrenewed; None: the client's lease, renewed.
-            max_hold: After how many seconds a hold ends although it is renewed; None for no limit.
+            timeout: The longest wait of `async with` in seconds; None for no limit.
+            lease: Seconds for which the nodes keep a claim, unrenewed; None: the client's lease, renewed.
+            max_hold: Seconds after which a hold ends even if renewed; None for no limit.
             on_lost: As for `get_lock`.
 
         Raises:
-            ValueError: A name or a number that can't be.
+            ValueError: The name or a number is invalid.
         """
         return redsync.AsyncMutex(self, name, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
 
@@ -125,13 +125,13 @@ class AsyncClient(AnyClient[AioRunner]):
 
         Args:
             name: 1 to 512 bytes; text is encoded as UTF-8.
-            timeout: How long `async with` waits, in seconds; None for ever.
-            lease: For how many seconds the nodes keep a claim, unrenewed; None: the client's lease, renewed.
-            max_hold: After how many seconds a hold ends although it is renewed; None for no limit.
+            timeout: The longest wait of `async with` in seconds; None for no limit.
+            lease: Seconds for which the nodes keep a claim, unrenewed; None: the client's lease, renewed.
+            max_hold: Seconds after which a hold ends even if renewed; None for no limit.
             on_lost: As for `get_lock`.
 
         Raises:
-            ValueError: A name or a number that can't be.
+            ValueError: The name or a number is invalid.
         """
         return redsync.AsyncFairLock(self, name, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
 
@@ -149,7 +149,7 @@ class AsyncClient(AnyClient[AioRunner]):
         The options are those of `get_lock`.
 
         Raises:
-            ValueError: A name or a number that can't be.
+            ValueError: The name or a number is invalid.
         """
         return redsync.AsyncFencedLock(self, name, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
 
@@ -163,20 +163,20 @@ class AsyncClient(AnyClient[AioRunner]):
         max_hold: float | None = None,
         on_lost: Callable[[redsync.AsyncHold], object] | None = None,
     ) -> redsync.AsyncSpinLock:
-        """Return a lock of that name that tries again and again instead of queueing.
+        """Return a lock of that name that polls instead of queueing.
 
         Args:
             name: 1 to 512 bytes; text is encoded as UTF-8.
-            backoff: Called with the number of tries so far, returns for how many seconds to sleep before the next one;
-                None: 1 ms to 0.1 s, doubled each time and spread by chance.
-            timeout: How long `async with` waits, in seconds; None for ever.
-            lease: For how many seconds the nodes keep a claim, unrenewed; None: the client's lease, renewed.
-            max_hold: After how many seconds a hold ends although it is renewed; None for no limit.
+            backoff: Called with the number of tries so far; returns the seconds to sleep before the next. None: 1 ms to
+                0.1 s, doubled each time, with random jitter.
+            timeout: The longest wait of `async with` in seconds; None for no limit.
+            lease: Seconds for which the nodes keep a claim, unrenewed; None: the client's lease, renewed.
+            max_hold: Seconds after which a hold ends even if renewed; None for no limit.
             on_lost: As for `get_lock`.
 
         Raises:
-            ValueError: A name or a number that can't be.
-            TypeError: A `backoff` that is no function.
+            ValueError: The name or a number is invalid.
+            TypeError: `backoff` is not a function.
         """
         return redsync.AsyncSpinLock(
             self, name, backoff=backoff, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost
@@ -191,17 +191,17 @@ class AsyncClient(AnyClient[AioRunner]):
         max_hold: float | None = None,
         on_lost: Callable[[redsync.AsyncHold], object] | None = None,
     ) -> redsync.AsyncReadWriteLock:
-        """Return the read-write lock of that name: many hold its `read_lock`, or one its `write_lock`.
+        """Return the read-write lock of that name: many owners hold its `read_lock`, or one its `write_lock`.
 
         Args:
             name: 1 to 512 bytes; text is encoded as UTF-8.
-            timeout: As for `get_lock`, and so all options; they are those of both locks.
-            lease: For how many seconds the nodes keep a claim, unrenewed; None: the client's lease, renewed.
-            max_hold: After how many seconds a hold ends although it is renewed; None for no limit.
+            timeout: As for `get_lock`; all options apply to both locks.
+            lease: Seconds for which the nodes keep a claim, unrenewed; None: the client's lease, renewed.
+            max_hold: Seconds after which a hold ends even if renewed; None for no limit.
             on_lost: Called once with the hold when it is lost.
 
         Raises:
-            ValueError: A name or a number that can't be.
+            ValueError: The name or a number is invalid.
         """
         return redsync.AsyncReadWriteLock(self, name, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
 
@@ -215,18 +215,18 @@ class AsyncClient(AnyClient[AioRunner]):
         max_hold: float | None = None,
         on_lost: Callable[[redsync.AsyncPermit], object] | None = None,
     ) -> redsync.AsyncSemaphore:
-        """Return the semaphore of that name: at most so many permits at a time; one name is one semaphore.
+        """Return the semaphore of that name: at most `permits` at a time; all objects of one name are the same.
 
         Args:
             name: 1 to 512 bytes; text is encoded as UTF-8.
-            permits: How many there are, 1 to 10,000; the same number in all programs, until somebody resizes it.
-            timeout: How long `async with` waits, in seconds; None for ever.
-            lease: For how many seconds the nodes keep a permit, unrenewed; None: the client's lease, renewed.
-            max_hold: After how many seconds a permit ends although it is renewed; None for no limit.
+            permits: 1 to 10,000; the same number in all programs, until a resize.
+            timeout: The longest wait of `async with` in seconds; None for no limit.
+            lease: Seconds for which the nodes keep a permit, unrenewed; None: the client's lease, renewed.
+            max_hold: Seconds after which a permit ends even if renewed; None for no limit.
             on_lost: As for `get_lock`, with the permit.
 
         Raises:
-            ValueError: A name or a number that can't be.
+            ValueError: The name or a number is invalid.
         """
         return redsync.AsyncSemaphore(
             self, name, permits, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost
@@ -247,12 +247,12 @@ class AsyncClient(AnyClient[AioRunner]):
             name: 1 to 512 bytes; text is encoded as UTF-8.
             rate: 1 to 10,000; the same number in all programs.
             per: The length of a window in seconds, at most a year; the same in all programs.
-            timeout: How long `async with` waits, in seconds; None for ever.
-            restart_guard: For how many seconds at most a node that has just started grants nothing; None: until nothing
-                counts any more that it may have forgotten. Lower it only for nodes that write everything to disk.
+            timeout: The longest wait of `async with` in seconds; None for no limit.
+            restart_guard: The most seconds for which a newly started node grants nothing; None: until no success that
+                it may have forgotten counts. Lower it only for nodes that write everything to disk.
 
         Raises:
-            ValueError: A name or a number that can't be.
+            ValueError: The name or a number is invalid.
         """
         return redsync.AsyncRateLimiter(self, name, rate, per, timeout=timeout, restart_guard=restart_guard)
 
@@ -263,24 +263,24 @@ class AsyncClient(AnyClient[AioRunner]):
 
         Args:
             name: 1 to 512 bytes; text is encoded as UTF-8.
-            timeout: For how many seconds `count_down` goes on while too few nodes answer.
-            keep: For how many seconds after its last use the nodes keep it.
+            timeout: Seconds for which `count_down` retries while too few nodes answer.
+            keep: Seconds for which the nodes keep the latch after its last use.
 
         Raises:
-            ValueError: A name or a number that can't be.
+            ValueError: The name or a number is invalid.
         """
         return redsync.AsyncCountDownLatch(self, name, timeout=timeout, keep=keep)
 
     def get_multi_lock(self, *locks: AsyncExclusiveLock, timeout: float | None = None) -> redsync.AsyncMultiLock:
-        """Return several locks as one: held all or none, acquired in an order in which nobody deadlocks.
+        """Return several locks as one: all or none held, acquired in an order that can't deadlock.
 
         Args:
-            *locks: Locks of any kind, also of other clients; each once.
-            timeout: How long `async with` waits for all of them together, in seconds; None for ever.
+            *locks: Locks of any kind, even of other clients; each once.
+            timeout: The longest wait of `async with` for all of them together in seconds; None for no limit.
 
         Raises:
-            ValueError: No lock, one that is given twice, or a timeout that can't be.
-            TypeError: Something that is no lock of this flavour.
+            ValueError: No lock is given, one is given twice, or the timeout is invalid.
+            TypeError: An argument is not a lock of this flavour.
         """
         return redsync.AsyncMultiLock(locks, timeout=timeout)
 
@@ -312,23 +312,23 @@ class AsyncClient(AnyClient[AioRunner]):
         on_busy: str | Callable[..., Any] = "raise",
         **options: Any,
     ) -> Any:
-        """Decorate a coroutine function so that it runs under the lock whose name its arguments make.
+        """Decorate a coroutine function: it runs under a lock that its arguments name.
 
         `@client.locked("report:{user_id}", timeout=0)` locks `report:7` while `await f(user_id=7)` runs.
 
         Args:
-            name: The lock's name, a template for `str.format`: `{user}` is a parameter, `{user.id}` an attribute of it,
-                `{user[0]}` an item of it, `{{` a brace. A template reads nothing but the arguments: an attribute
-                that begins with `_` is refused, except `__class__`, `__name__`, `__qualname__` and `__module__`.
-            timeout: How long to wait, in seconds; 0 for one try, None for ever.
-            on_busy: What to do when others held it all the time: "raise" `AcquireTimeout`, "skip" the call and return
-                None, or a function, plain or coroutine, that is called with the same arguments instead.
+            name: The lock's name, a template for `str.format`: `{user}` is a parameter, `{user.id}` its attribute,
+                `{user[0]}` its item, `{{` a brace. A template reads only the arguments, and no attribute that begins
+                with `_`, except `__class__`, `__name__`, `__qualname__` and `__module__`.
+            timeout: The longest wait in seconds; 0 for one try, None for no limit.
+            on_busy: The result of a call if other owners held the lock throughout: "raise" `AcquireTimeout`, "skip" the
+                call and return None, or a function, plain or coroutine, to call with the same arguments instead.
             **options: As for `get_lock`.
 
         Raises:
-            ValueError: A field that is no parameter or reads what is not public, an invalid template or option, or an
-                `on_busy` of no known kind.
-            TypeError: Not a coroutine function or method; this client is for asyncio. Also one that is made of a
+            ValueError: A field is not a parameter or reads a private attribute, the template or an option is invalid,
+                or `on_busy` is unknown.
+            TypeError: Not a coroutine function or method, because this client is for asyncio; or one made of a
                 generator function, because its body could run without the lock.
         """
         from redsync._facades.decorator import async_locked_decorator
@@ -336,7 +336,7 @@ class AsyncClient(AnyClient[AioRunner]):
         return async_locked_decorator(self.get_lock, name, timeout, on_busy, options)
 
     async def inspect(self, name: str | bytes) -> redsync.LockInfo:
-        """Return who holds a lock and who waits for it, by what the nodes say now.
+        """Return a lock's holders and waiters, according to the nodes now.
 
         Raises:
             QuorumError: Too few nodes answered.
@@ -346,14 +346,14 @@ class AsyncClient(AnyClient[AioRunner]):
     # The end.
 
     async def close(self) -> None:
-        """Release what is held in all tasks, stop the maintenance, close the connections; idempotent.
+        """Release the holds of all tasks, stop the maintenance, close the connections; idempotent.
 
-        Tasks that wait for a lock get `ClientClosedError`, as does every operation from now on.
+        Tasks that wait for a lock get `ClientClosedError`, as does every later operation.
         """
         await self._runner.close()
 
     async def __aenter__(self) -> Self:
-        """Bind the client to the running loop and give the first connections a moment.
+        """Bind the client to the running loop and wait briefly for the first connections.
 
         Raises:
             ConfigurationError: Two nodes are the same server.

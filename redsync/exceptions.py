@@ -1,20 +1,20 @@
-"""What can go wrong, organised by what the caller should do about it.
+"""The errors, organized by the caller's response.
 
 ```
 RedsyncError
 ├── AcquireTimeout        (TimeoutError)      others hold it: try later, or wait longer
-├── NotOwnedError         (RuntimeError)      the code released or extended what it does not hold: fix the code
+├── NotOwnedError         (RuntimeError)      the code released or extended a lock not held: fix the code
 │   └── LeaseLostError                        the hold ended before its release: stop the protected work
 ├── UpgradeError          (RuntimeError)      a reader asked for the write lock: release the read lock first
-├── QuorumError           (ConnectionError)   too few nodes answered: look at `.votes`, mend the nodes
-├── OverReleaseError      (ValueError)        more permits given back than taken: fix the code
-├── KeyTypeError          (TypeError)         the key is in use for something else: choose another name or prefix
+├── QuorumError           (ConnectionError)   too few nodes answered: look at `.votes`, repair the nodes
+├── OverReleaseError      (ValueError)        more permits released than acquired: fix the code
+├── KeyTypeError          (TypeError)         the key has another use: choose another name or prefix
 ├── ConfigurationError    (ValueError)        the settings contradict themselves or the nodes: fix the settings
-├── ReentrantCallError    (RuntimeError)      a signal handler or finalizer came in between: act later, not there
+├── ReentrantCallError    (RuntimeError)      a signal handler or finalizer interrupted a call: act later, not there
 └── ClientClosedError     (RuntimeError)      an operation after `close()`: fix the code
 ```
 
-Each error keeps what it knows as attributes and writes its own sentence from them, so that programs never parse text.
+Each error has its data as attributes and builds its message from them, so programs never parse text.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ __all__ = [
 
 
 class RedsyncError(Exception):
-    """Base of every error that redsync raises on purpose."""
+    """The base of all errors that redsync raises on purpose."""
 
 
 class ConfigurationError(RedsyncError, ValueError):
-    """The settings contradict themselves or the nodes; the message says which, and what to change."""
+    """The settings contradict themselves or the nodes; the message says which to change, and how."""
 
 
 class ClientClosedError(RedsyncError, RuntimeError):
@@ -56,30 +56,29 @@ class ClientClosedError(RedsyncError, RuntimeError):
 
 
 class ReentrantCallError(RedsyncError, RuntimeError):
-    """A signal handler or finalizer called the client in the middle of another call of the same thread.
+    """A signal handler or finalizer called the client during another call of the same thread.
 
-    Nothing was done: to wait for that other call there would be to wait for ever. `release()` and `close()` never
-    raise this.
+    Nothing was done: a wait for that other call would never end. `release()` and `close()` never raise this error.
     """
 
     def __init__(
         self,
-        message: str = "this signal handler or finalizer has interrupted another call of the same client: set a flag "
-        "here and act on it later; only release() and close() work everywhere",
+        message: str = "this signal handler or finalizer interrupted another call of the same client: set a flag here "
+        "and act on it later; only release() and close() work everywhere",
     ) -> None:
         super().__init__(message)
 
 
 class OverReleaseError(RedsyncError, ValueError):
-    """More permits were given back than this client holds; nothing was changed."""
+    """The code released more permits than this client holds; nothing changed."""
 
 
 class _NamedError(RedsyncError):
-    """An error about one synchronizer and, where nodes were asked, about what each of them said.
+    """An error of one synchronizer, with the nodes' votes if any were asked.
 
     Attributes:
-        name: The synchronizer's name as the caller gave it.
-        votes: What each node said, in the order of the client's nodes; empty when no node was asked.
+        name: The synchronizer's name, as given.
+        votes: Each node's vote, in the order of the client's nodes; empty if no node was asked.
     """
 
     name: str | bytes
@@ -87,7 +86,7 @@ class _NamedError(RedsyncError):
     votes: tuple[Vote, ...]
 
     def __init__(self, name: str | bytes, sentence: str, votes: Sequence[Vote] = ()) -> None:
-        # One argument: of two or more, the OSError among the bases would take the first for its errno.
+        # One argument: given more, a base class OSError would take the first as its errno.
         super().__init__(sentence)
         self.name = name
         self.sentence = sentence
@@ -109,10 +108,10 @@ def _restore(kind: type[_NamedError], sentence: str) -> _NamedError:
 
 
 class AcquireTimeout(_NamedError, TimeoutError):
-    """Others held it for the whole `timeout`.
+    """Other owners held it for the whole `timeout`.
 
     Attributes:
-        timeout: How long the caller was ready to wait, in seconds.
+        timeout: The caller's longest wait in seconds.
     """
 
     timeout: float
@@ -125,32 +124,32 @@ class AcquireTimeout(_NamedError, TimeoutError):
 
 
 class NotOwnedError(_NamedError, RuntimeError):
-    """This owner does not hold it, so nothing was changed on any node."""
+    """The owner does not hold it, so nothing changed on any node."""
 
 
 class LeaseLostError(NotOwnedError):
-    """The hold ended before its owner released it; work done since may have run beside another owner's.
+    """The hold ended before its release; work done since may have run alongside another owner's.
 
-    A lost hold never becomes valid again. Stop the protected work; what it wrote is only safe where the written
-    resource checked a fencing token.
+    A lost hold never becomes valid again. Stop the protected work; its writes are safe only if the resource checked a
+    fencing token.
     """
 
 
 class UpgradeError(_NamedError, RuntimeError):
-    """An owner that has the read lock asked for the write lock; nothing was changed.
+    """An owner of the read lock asked for the write lock; nothing changed.
 
-    It would wait for its own release, or for that of another reader that waits for the same. Release the read lock,
-    acquire the write lock, and look again at what was read: another writer may have come first.
+    It would wait for its own release, or for another reader that waits in the same way. Release the read lock, acquire
+    the write lock, and read the data again: another writer may have come first.
     """
 
 
 class QuorumError(_NamedError, ConnectionError):
-    """Too few nodes answered to decide; `votes` tells what each of them said.
+    """Too few nodes answered to decide; `votes` has each node's answer.
 
-    Not busy: whether others hold it is unknown. The lock works again, with the same client, as soon as a quorum of
-    its nodes does.
+    This does not mean busy: whether others hold it is unknown. The lock works again, with the same client, as soon as
+    a quorum of its nodes does.
     """
 
 
 class KeyTypeError(_NamedError, TypeError):
-    """The key holds a value of another type, which is left as it is."""
+    """The key holds a value of another type, which stays unchanged."""

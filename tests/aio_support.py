@@ -1,4 +1,4 @@
-"""What the tests of the asyncio flavour share: loops that are run with open eyes, clients, and turns of a loop."""
+"""Shared by the tests of the asyncio flavour: loops that report unseen errors, clients, and turns of a loop."""
 
 import asyncio
 import functools
@@ -20,17 +20,17 @@ try:
 except ImportError:  # no wheel for this system
     uvloop = None
 
-no_uvloop = pytest.mark.skipif(uvloop is None, reason="there is no uvloop for this system")
+no_uvloop = pytest.mark.skipif(uvloop is None, reason="uvloop does not exist for this system")
 
 comes_out = pytest.raises
-"""Around whole `async with` statements, of which it matters what they make of their bodies' errors."""
+"""Around whole `async with` statements, to test how they treat their bodies' errors."""
 
 both_loops = pytest.mark.parametrize("loop", ["asyncio", pytest.param("uvloop", marks=no_uvloop)])
 
 uvloop_in_sweeps = pytest.mark.parametrize(
     "loop", ["asyncio", pytest.param("uvloop", marks=[no_uvloop, pytest.mark.sweep])]
 )
-"""For sweeps themselves: what uvloop does otherwise shows in shorter tests."""
+"""For sweeps themselves: shorter tests show the differences of uvloop."""
 
 
 def loop_factory(loop="asyncio"):
@@ -38,7 +38,7 @@ def loop_factory(loop="asyncio"):
 
 
 class Complaints(logging.Handler):
-    """What a loop has to say that nobody asked for: errors that were never retrieved, tasks that were destroyed."""
+    """Unsolicited reports of a loop: errors that were never retrieved, tasks that were destroyed."""
 
     def __init__(self):
         super().__init__(logging.WARNING)
@@ -52,7 +52,7 @@ class Complaints(logging.Handler):
 
 
 def run(main, loop="asyncio", *, leaves_tasks=False):
-    """Run a coroutine function in a loop of its own; fail if it leaves tasks, or errors that nobody has seen."""
+    """Run a coroutine function in a new loop; fail if it leaves tasks, or unseen errors."""
     complaints = Complaints()
     log = logging.getLogger("asyncio")
     log.addHandler(complaints)
@@ -60,7 +60,7 @@ def run(main, loop="asyncio", *, leaves_tasks=False):
         with asyncio.Runner(loop_factory=loop_factory(loop)) as runner:
             runner.get_loop().set_exception_handler(complaints.handle_context)
             result = runner.run(_watched(main, leaves_tasks))
-        # What becomes of a task or future that nobody looks at shows when it is collected.
+        # An unobserved task or future reports its fate when it is collected.
         gc.collect()
     finally:
         log.removeHandler(complaints)
@@ -76,7 +76,7 @@ async def _watched(main, leaves_tasks):
 
 
 def other_tasks():
-    """Return the tasks of this loop but for the running one."""
+    """Return the tasks of this loop except the running one."""
     return asyncio.all_tasks() - {asyncio.current_task()}
 
 
@@ -91,7 +91,7 @@ def in_loop(test):
 
 
 async def until(condition, within=PATIENCE):
-    """Wait until something is true."""
+    """Wait until a condition is true."""
     deadline = time.monotonic() + within
     while not (result := condition()):
         assert time.monotonic() < deadline, f"it did not happen within {within:g} s"
@@ -100,22 +100,22 @@ async def until(condition, within=PATIENCE):
 
 
 async def turns(n):
-    """Let the loop go round n times."""
+    """Let the loop run n turns."""
     for _ in range(n):
         await asyncio.sleep(0)
 
 
 def client_of(nodes, **options):
-    """Return a client of these nodes, be they LocalNodes or a list, to be closed by the caller.
+    """Return a client of these nodes, LocalNodes or a list; the caller closes it.
 
-    Its lease is a minute: what is gone before was given back.
+    Its lease is a minute: claims that are gone sooner were released.
     """
     urls = getattr(nodes, "urls", nodes)
     return AsyncClient(urls, **{"restart_guard": 0.0, "lease": 60.0, **options})
 
 
 def claims(raw):
-    """Return what is on the nodes but for records, each with its node's index."""
+    """Return the keys on the nodes except records, each with its node's index."""
     return [(i, key) for i, node in enumerate(raw) for key in leftovers.claims(node)]
 
 
@@ -132,7 +132,7 @@ def new_seed():
 
 
 def structures(client):
-    """Return what the driver keeps of operations that are under way, by name, where there is anything."""
+    """Return the driver's structures for operations under way that are not empty, by name."""
     runner = client.runner
     transport = runner._maintenance.transport
     found = {
@@ -144,7 +144,6 @@ def structures(client):
         "asleep": len(transport._asleep),
         "rounds": transport._rounds,
         "active": runner._active,
-        "alarms": sum(alarm[2] is not None for alarm in transport._alarms._heap),
         "outbox": len(transport._outbox.items),
     }
     return {name: n for name, n in found.items() if n}

@@ -1,7 +1,7 @@
-"""One source of conformance tests for both flavours: the asyncio one behind the methods of the one for threads.
+"""One source of conformance tests for both flavours: gives the asyncio one the methods of the one for threads.
 
-Each thread of a test is stood for by a task of one event loop, its *actor*, which makes its calls. So the owner
-is a task where the test sees a thread, and all that is awaited is awaited in a real loop.
+A task of one event loop, its *actor*, represents each thread of a test and makes its calls. So the owner is a task
+where the test sees a thread, and everything that is awaited is awaited in a real loop.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ TWINS = {
 
 
 class Stage:
-    """The task's side: the calls that it is to make, and whether it was cancelled between two of them."""
+    """The task's side: the calls to make, and whether it was cancelled between two of them."""
 
     def __init__(self):
         self.jobs = asyncio.Queue()
@@ -51,13 +51,13 @@ class Stage:
             future.set_exception(error)
 
     def take_cancelled(self) -> bool:
-        """Return whether the task was cancelled between two calls; by the task itself."""
+        """Return whether the task was cancelled between two calls; called by the task itself."""
         cancelled, self._cancelled = self._cancelled, False
         return cancelled
 
 
 class Actor:
-    """The task that stands for one thread, and ends with it."""
+    """The task that represents one thread, and ends with it."""
 
     def __init__(self, bridge):
         self._loop = bridge.loop
@@ -66,7 +66,7 @@ class Actor:
         asyncio.run_coroutine_threadsafe(bridge.begin(self.stage.play(), name), self._loop).result(10)
 
     def call(self, function: Callable[[], object]):
-        """Call a function in the task, and await what it returns if it can be awaited."""
+        """Call a function in the task, and await its result if it is awaitable."""
         future = Future()
         self._loop.call_soon_threadsafe(self.stage.jobs.put_nowait, (function, future))
         try:
@@ -80,7 +80,7 @@ class Actor:
 
 
 class Bridge:
-    """An event loop in a thread of its own, and the actors of all other threads."""
+    """An event loop in its own thread, and the actors of all other threads."""
 
     def __init__(self):
         self.loop = asyncio.new_event_loop()
@@ -91,30 +91,30 @@ class Bridge:
 
     @property
     def actor(self) -> Actor:
-        """The calling thread's."""
+        """The calling thread's actor."""
         if not hasattr(self._local, "actor"):
             self._local.actor = Actor(self)
         return self._local.actor
 
     async def begin(self, coroutine, name):
-        """Start an actor's task, and keep it: a loop alone does not."""
+        """Start an actor's task, and keep a reference: a loop alone does not."""
         task = asyncio.create_task(coroutine, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     def call(self, function):
         if threading.current_thread() is self._thread:
-            # A callback, from the loop: what it calls awaits nothing.
+            # A callback, from the loop: the function that it calls awaits nothing.
             return self.cross(function())
         return self.cross(self.actor.call(function))
 
     def cross(self, value):
-        """Return what a test gets for a value of the other side."""
+        """Return the value that a test gets for a value of the other side."""
         return Bridged(self, value) if type(value) in TWINS else value
 
     def connect(self, nodes, **options):
         """Return a connected client, as for threads."""
-        # A test before may have left the body of a `with` by other ways than `__exit__`.
+        # An earlier test may have left the body of a `with` without `__exit__`.
         self.actor.stage.take_cancelled()
         client = AsyncClient(nodes, **options)
         return self.call(client.__aenter__)
@@ -160,7 +160,7 @@ class Bridged:
         if kwargs.get("on_lost") is not None:
             tell = kwargs["on_lost"]
             kwargs["on_lost"] = lambda hold: tell(self._bridge.cross(hold))
-        # What is made of locks of ours is made of the real ones.
+        # An object made of our locks must be made of the real ones.
         args = [each._real if type(each) is Bridged else each for each in args]
         return self._bridge.call(partial(method, *args, **kwargs))
 

@@ -1,7 +1,7 @@
-"""What tests share: real servers, clients that are closed in any case, other threads, and a guard against leftovers.
+"""Shared fixtures: real servers, clients that are always closed, other threads, and a check for leftovers.
 
-`REDSYNC_TEST_SERVERS` lists the executables to test with, separated as in PATH. Without it the tests run the one that
-`REDSYNC_SERVER` names, else the one that the environment has as a package: PATH differs from machine to machine.
+`REDSYNC_TEST_SERVERS` lists the executables to test with, separated as in PATH. Without it the tests run the server
+that `REDSYNC_SERVER` names, or else the one installed as a package: PATH differs from machine to machine.
 """
 
 import faulthandler
@@ -26,13 +26,13 @@ from tests.support.locks import PATIENCE
 
 SERVERS = [path for path in os.environ.get("REDSYNC_TEST_SERVERS", "").split(os.pathsep) if path]
 
-# For all that looks for a server by itself: tests, the commands and programs that they start, the docs' examples.
+# For all that looks for a server itself: tests, the commands and programs that they start, the docs' examples.
 if server := SERVERS[0] if SERVERS else pinned_server():
     os.environ["REDSYNC_SERVER"] = str(server)
 
 
-# What a shell without job control starts in the background ignores the first two, what nohup(1) starts the third, and
-# children inherit that: they are tested.
+# Background commands of a shell without job control ignore the first two signals, commands of nohup(1) the third, and
+# children inherit that; but tests need them.
 USUAL = {signal.SIGINT: signal.default_int_handler, signal.SIGQUIT: signal.SIG_DFL, signal.SIGHUP: signal.SIG_DFL}
 for number, handler in USUAL.items():
     if signal.getsignal(number) is signal.SIG_IGN:
@@ -47,13 +47,13 @@ def pytest_report_header():
 
 
 def pytest_collection_finish():
-    # What pytest keeps of eight thousand tests is never garbage: to look through it takes 0.3 s each time.
+    # pytest's data about eight thousand tests is never garbage: scanning it takes 0.3 s each time.
     gc.collect()
     gc.freeze()
 
 
 def pytest_unconfigure():
-    # A thread that a failed test has left waiting for ever would keep this process from its end.
+    # A thread that waits forever after a failed test would keep this process from exiting.
     faulthandler.dump_traceback_later(600, exit=True)
 
 
@@ -68,7 +68,7 @@ def pytest_generate_tests(metafunc):
 
 @pytest.fixture(autouse=True)
 def _levels_of_loggers() -> Iterator[None]:
-    """Commands and programs set them for their whole process; some tests run such in ours."""
+    """Commands and programs set them for their whole process; some tests run these in ours."""
     loggers = [logging.getLogger(name) for name in ("redsync", "redsync.watchdog", "redsync.node")]
     before = [logger.level for logger in loggers]
     yield
@@ -86,7 +86,7 @@ def bridge() -> Iterator[Bridge]:
 
 @pytest.fixture
 def flavour(request) -> str:
-    """Which clients `make_client` makes: "threads", or "asyncio" behind the methods of those."""
+    """The kind of clients that `make_client` makes: "threads", or "asyncio" behind the methods of those."""
     return getattr(request, "param", "threads")
 
 
@@ -94,7 +94,8 @@ def flavour(request) -> str:
 def both_flavours(flavour):
     """Run a test for threads and, in sweeps, for asyncio; see the marks `asyncio_too` and `threads_only`.
 
-    Facades of both flavours are the same lines over the same protocols: what drivers do otherwise has its own tests.
+    Facades of both flavours are the same lines over the same protocols: other tests cover the differences between
+    drivers.
     """
 
 
@@ -106,21 +107,21 @@ def server_path() -> str | None:
 
 @pytest.fixture(scope="session")
 def _redsync_shared_nodes(server_path):
-    """Replaces the plugin's own, so that `redsync_nodes` too runs the listed servers."""
+    """Replaces the plugin's own fixture, so that `redsync_nodes` too runs the listed servers."""
     with LocalNodes(5, server=server_path) as nodes:
         yield nodes
 
 
 @pytest.fixture
 def nodes(redsync_nodes, monkeypatch) -> LocalNodes:
-    """Five nodes, running and empty; on a busy machine clients wait a little longer until they have met all of them."""
+    """Five nodes, running and empty; on a busy machine clients wait a little longer for their first connections."""
     for module in (maintenance, aio_maintenance):
         monkeypatch.setattr(module, "STRAGGLERS", 0.5)
     return redsync_nodes
 
 
 class Worker:
-    """One other thread, so one other owner, that does what it is told."""
+    """One other thread, so one other owner, that acts on request."""
 
     def __init__(self):
         self._pool = ThreadPoolExecutor(1)
@@ -157,12 +158,12 @@ def other(make_worker) -> Worker:
 
 @pytest.fixture
 def all_nodes_met():
-    """Who uses it gets clients that have met every node, so that each claim reaches all of them."""
+    """Makes the test's clients connect to every node first, so that each claim reaches all of them."""
 
 
 @pytest.fixture
 def make_client(nodes, flavour, make_worker, eventually, request) -> Iterator[Callable[..., Client]]:
-    """Make clients, of all nodes unless told otherwise, that are closed before other threads are waited for."""
+    """Make clients, by default of all nodes, that are closed before the test joins other threads."""
     clients = []
     meet_all = "all_nodes_met" in request.fixturenames
 
@@ -217,7 +218,7 @@ def raw(nodes) -> Iterator[Raw]:
 
 @pytest.fixture(scope="session")
 def eventually():
-    """Wait until something is true."""
+    """Wait until a condition is true."""
 
     def wait(condition: Callable[[], object], within: float = PATIENCE):
         deadline = time.monotonic() + within
@@ -231,10 +232,10 @@ def eventually():
 
 @pytest.fixture(scope="session")
 def promptly():
-    """Return a function that does something until it takes no longer than promised, and returns the seconds it took.
+    """Return a function that repeats a call until it takes no longer than promised, and returns the seconds it took.
 
-    A machine that stands still makes one try late, a mistake makes all of them late. What is done may itself tell the
-    seconds, where not all of it counts.
+    A machine that stalls makes one try late, a bug makes all of them late. The call may return the seconds itself, if
+    not all of its time counts.
     """
 
     def promptly(function: Callable[[], float | None], within: float) -> float:
@@ -250,7 +251,7 @@ def promptly():
     return promptly
 
 
-# What a test leaves behind.
+# Leftovers of a test.
 
 
 @pytest.fixture(autouse=True)
@@ -261,7 +262,7 @@ def _nothing_is_left_behind(request, flavour):
     yield
     deadline = time.monotonic() + PATIENCE
     while (left := redsync_threads() - threads) or open_sockets() - sockets:
-        # Frames of a caught exception keep what they refer to; a thread ends a moment after its last step.
+        # Frames of a caught exception keep their objects alive; a thread ends a moment after its last step.
         gc.collect()
         if time.monotonic() > deadline:
             pytest.fail(f"left behind: {[thread.name for thread in left]}, sockets {open_sockets() - sockets}")

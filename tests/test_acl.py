@@ -1,4 +1,4 @@
-"""The rules for users in docs/operate/settings.md are enough for everything, and each of their words is needed."""
+"""The rules for users in docs/operate/settings.md suffice for everything, and each word is needed."""
 
 import asyncio
 import contextlib
@@ -37,7 +37,7 @@ def called_by(scripts):
 
 
 class Guarded:
-    """Nodes with users who may do what rules say."""
+    """Nodes with users that have given rules."""
 
     def __init__(self, nodes):
         self.admins = [redis.Redis.from_url(url) for url in nodes.urls]
@@ -48,7 +48,7 @@ class Guarded:
 
     @property
     def knows_channels(self):
-        """Whether rules tell of channels: the page says what to do where they can't."""
+        """True if rules can name channels; the page says what to do otherwise."""
         major, minor, *_ = self.admins[0].info("server")["redis_version"].split(".")
         return (int(major), int(minor)) >= (6, 2)
 
@@ -64,16 +64,16 @@ class Guarded:
         return {(entry["reason"], entry["object"]) for admin in self.admins for entry in admin.acl_log()}
 
     def executed(self):
-        """Return which commands the nodes have executed, and of which they know subcommands only as a whole."""
+        """Return the executed commands, and those whose subcommands the nodes count as a whole."""
         stats = [admin.info("commandstats") for admin in self.admins]
         return {name.removeprefix("cmdstat_") for stat in stats for name, each in stat.items() if each["calls"]}
 
     def client(self, **options):
-        # A guard that is over at once: with 0, nobody would ask for birth records.
+        # A guard that ends at once: with 0, no client would ask for birth records.
         return Client(self.urls(), **{"lease": LEASE, "restart_guard": 0.001, "node_timeout": 2.0, **options})
 
     def command(self, *arguments, user="app"):
-        """Run a command of the command line; return its status and what it wrote."""
+        """Run a command of the command line; return its status and output."""
         urls = [word for url in self.urls(user) for word in ("--url", url)]
         said = io.StringIO()
         with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
@@ -81,7 +81,7 @@ class Guarded:
         return status, said.getvalue()
 
     def lock_command(self, *arguments):
-        """Run `redsync lock`, which starts a program, in a process of its own."""
+        """Run `redsync lock`, which starts a program, in a new process."""
         urls = [word for url in self.urls() for word in ("--url", url)]
         command = [sys.executable, "-m", "redsync.cli", "lock", *urls, *arguments]
         return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
@@ -113,7 +113,7 @@ def in_other_thread(function):
 
 
 def use_lock(one, two, get, eventually):
-    """Do everything that can be done with a kind of lock, which `get` makes for a client."""
+    """Do everything that a kind of lock can do; `get` makes it for a client."""
     mine, yours = get(one), get(two)
     assert mine.acquire(timeout=20)
     assert not yours.acquire(False)
@@ -154,7 +154,7 @@ def use_semaphore(one, two, guarded, eventually):
     eventually(lambda: one.inspect("sem").waiters)
     eventually(lambda: all(admin.exists("redsync:sem") for admin in guarded.admins))
     guarded.admins[0].delete("redsync:sem", "redsync_slots:{redsync:sem}")
-    permit.extend()  # and writes it down again where it was forgotten
+    permit.extend()  # and heals it where it was forgotten
     assert len(mine.holders()) == 1
     assert mine.available() == 0
     mine.resize(3)
@@ -188,7 +188,7 @@ async def use_async(urls):
 
 
 def lose_connections(client, guarded, eventually):
-    """Let a client connect again: it ends the connections that it has lost."""
+    """Make a client reconnect: it ends its lost connections."""
 
     def ended():
         stats = [admin.info("commandstats") for admin in guarded.admins]
@@ -205,7 +205,7 @@ def use_commands(guarded, one, eventually):
     one.get_count_down_latch("shown").try_set_count(1)
     with one.get_lock("shown"):
         for command in (["ls"], ["show", "shown"], ["doctor", "--json"], ["bench", "--seconds", "0.05"]):
-            # 1: the doctor may find fault with servers that have just started.
+            # 1: the doctor may complain about newly started servers.
             status, said = guarded.command(*command)
             assert status == 0 or (command[0] == "doctor" and status == 1), said
             if command[0] == "doctor":
@@ -219,14 +219,14 @@ def use_commands(guarded, one, eventually):
     assert status == 0, said
     owner = json.loads(said)["nodes"][0]["holders"][0]["owner"]
     status, said = guarded.command("break", "broken", "--owner", owner, "--yes")
-    assert (status, said) == (0, "taken away on 3 of 3 nodes\n")
+    assert (status, said) == (0, "released on 3 of 3 nodes\n")
     with pytest.raises(LeaseLostError):
         lock.release()
     done = guarded.lock_command("job", "-w", "20", "--", "echo", "done")
     assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
 
 
-def test_rule_is_enough_for_everything_and_all_of_it_is_used(guarded, eventually):
+def test_rule_suffices_for_everything_and_all_of_it_is_used(guarded, eventually):
     guarded.allow(ALL)
     with guarded.client() as one, guarded.client() as two:
         eventually(lambda: [node.state for node in one.nodes()] == ["up"] * 3)
@@ -240,11 +240,11 @@ def test_rule_is_enough_for_everything_and_all_of_it_is_used(guarded, eventually
     asyncio.run(use_async(guarded.urls()))
     executed = guarded.executed()
     assert guarded.refused() == set()
-    # Who executed it would have been refused without the word. Before Redis 7 subcommands are counted as a whole.
+    # An executed command would have been refused without the word. Before Redis 7 subcommands count as a whole.
     assert {word for word in commands_of(ALL) if not {word, word.split("|")[0]} & executed} == set()
 
 
-def test_rule_has_what_any_branch_of_the_scripts_calls():
+def test_rule_has_every_command_that_the_scripts_call():
     ours = {
         "ping",
         "info",
@@ -278,24 +278,24 @@ def test_rule_has_what_any_branch_of_the_scripts_calls():
         "+zadd",
     ],
 )
-def test_without_a_word_something_is_refused(word, guarded, make_worker):
+def test_without_a_word_a_command_is_refused(word, guarded, make_worker):
     if word.startswith("&") and not guarded.knows_channels:
         pytest.skip("these servers have no rules for channels")
     guarded.allow([each for each in ALL if each != word])
     for admin in guarded.admins:
         admin.script_flush()
-    # Some end in an error, others in silence: who waits polls if it can't subscribe.
+    # Some end in an error, others silently: a waiter that can't subscribe polls.
     with contextlib.suppress(RedsyncError), guarded.client(node_timeout=0.2) as client:
         lock = client.get_lock("x")
         if lock.acquire(False):
-            make_worker().do(lock.acquire, timeout=0.3)  # takes a place in line
+            make_worker().do(lock.acquire, timeout=0.3)  # takes a place in the queue
             lock.release()
     assert guarded.refused()
 
 
 @pytest.mark.parametrize("kind", [kind for kind in LOCKS if kind.waits == "pauses"], ids=lambda kind: kind.word)
-def test_lock_that_waits_by_pauses_needs_no_subscription(guarded, make_worker, kind):
-    """Its page says: take it when the nodes' ACL allows no SUBSCRIBE."""
+def test_lock_that_polls_needs_no_subscription(guarded, make_worker, kind):
+    """Its page recommends it when the nodes' ACL forbids SUBSCRIBE."""
     guarded.allow([word for word in ALL if word != "+subscribe"])
 
     async def in_tasks(holder):
@@ -318,7 +318,7 @@ def test_lock_that_waits_by_pauses_needs_no_subscription(guarded, make_worker, k
     assert guarded.refused() == {("command", "subscribe")}
 
 
-def test_what_the_page_adds_for_other_databases_and_prefixes(guarded):
+def test_additions_for_other_databases_and_prefixes_suffice(guarded):
     places = [word.replace("redsync:*", "billing:*") if word == "~redsync:*" else word for word in ALL]
     guarded.allow([*places, "~redsync:client:*", "+select"])
     urls = [url.removesuffix("/0") + "/3" for url in guarded.urls()]
@@ -331,7 +331,7 @@ def test_what_the_page_adds_for_other_databases_and_prefixes(guarded):
     assert "db0" not in guarded.admins[0].info("keyspace")
 
 
-def test_who_may_look_can_look_and_change_nothing(guarded):
+def test_read_only_user_can_inspect_and_change_nothing(guarded):
     guarded.allow(ALL)
     guarded.allow(LOOK, "look")
     with guarded.client() as client, client.get_lock("x") as hold:
@@ -340,7 +340,7 @@ def test_who_may_look_can_look_and_change_nothing(guarded):
             assert status == 0
             assert text in said
         status, said = guarded.command("doctor", "--json", user="look")
-        assert status in (0, 1)  # it may find fault with servers that have just started
+        assert status in (0, 1)  # it may complain about newly started servers
         assert "does not run our scripts" not in said
         assert guarded.refused() == set()
         assert guarded.command("break", "x", "--owner", hold.owner, "--yes", user="look")[0] != 0
@@ -349,6 +349,6 @@ def test_who_may_look_can_look_and_change_nothing(guarded):
         assert len(client.inspect("x").holders) == 1
 
 
-def test_rule_for_looking_has_what_its_script_calls():
+def test_read_only_rule_has_every_command_that_its_script_calls():
     ours = {"ping", "info", "time", "get", "evalsha", "eval", "config|get", "scan", "dbsize"}
     assert commands_of(LOOK) == called_by([Script.load("name_inspect")]) | ours

@@ -1,4 +1,4 @@
-"""Who may import whom: the contracts stand in pyproject.toml, here they are checked, and proven to bite."""
+"""Import contracts: pyproject.toml has them; these tests check them, and that they find violations."""
 
 import re
 import shutil
@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def lint_imports(folder: Path) -> subprocess.CompletedProcess[str]:
-    """Check the package in `folder`: import-linter looks in the current folder first."""
+    """Check the package in `folder`: import-linter searches the current folder first."""
     command = [sys.executable, "-c", "from importlinter.cli import lint_imports_command as run; run()", "--no-cache"]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
 
@@ -26,22 +26,22 @@ PLANTED = [
     ("_core/planted.py", "import time", "Time, randomness"),
     ("_core/planted.py", "import redsync._protocols", "Imports point downwards"),
     ("_protocols/planted.py", "from redis.asyncio import Redis", "Time, randomness"),
-    ("_drivers/planted.py", "import redsync._protocols", "Drivers know no protocol"),
-    ("_drivers/planted.py", "import redsync._facades.lock", "Drivers know no protocol"),
-    ("cli/planted.py", "import redsync._drivers", "The client alone"),
-    ("testing/planted.py", "import redsync._protocols", "The simulator knows no protocol"),
+    ("_drivers/planted.py", "import redsync._protocols", "Drivers import no protocol"),
+    ("_drivers/planted.py", "import redsync._facades.lock", "Drivers import no protocol"),
+    ("cli/planted.py", "import redsync._drivers", "Only the client joins"),
+    ("testing/planted.py", "import redsync._protocols", "The simulator imports no protocol"),
     ("_facades/lock.py", "import redsync.client", "Imports point downwards"),
     ("_facades/lock.py", "import threading", "Time, randomness"),
-    ("planted.py", "", "every module has its layer"),
-    ("_facades/exclusive.py", "import redsync._facades.lock", "What facades share"),
-    ("_facades/lock.py", "import redsync._facades.mutex", "Kinds know nothing of each other"),
-    ("_facades/planted.py", "import redsync._facades.mutex", "Kinds know nothing of each other"),
+    ("planted.py", "", "each module has a layer"),
+    ("_facades/exclusive.py", "import redsync._facades.lock", "The shared modules of facades"),
+    ("_facades/lock.py", "import redsync._facades.mutex", "Kinds do not import each other"),
+    ("_facades/planted.py", "import redsync._facades.mutex", "Kinds do not import each other"),
 ]
 
 
 @pytest.fixture(scope="module")
 def violations(tmp_path_factory):
-    """What is said of a package in which all of them were planted, by the contract that they break."""
+    """The output for a package with all of them planted, by broken contract."""
     folder = tmp_path_factory.mktemp("planted")
     shutil.copy(ROOT / "pyproject.toml", folder)
     shutil.copytree(ROOT / "redsync", folder / "redsync", ignore=shutil.ignore_patterns("__pycache__"))
@@ -59,5 +59,5 @@ def violations(tmp_path_factory):
 def test_contracts_find_planted_violation(violations, module, line, broken):
     (said,) = (said for contract, said in violations.items() if broken in contract)
     planted = f"redsync.{module.removesuffix('.py').replace('/', '.')}"
-    imported = line.replace("redis.asyncio", "redis").split()[1:2]  # of others it tells the package alone
+    imported = line.replace("redis.asyncio", "redis").split()[1:2]  # of other packages it shows only the name
     assert " -> ".join([planted, *imported]) in said

@@ -1,7 +1,7 @@
-"""Cancelled at any turn of the loop, and cancelled again at any later one: what is left of it.
+"""Operations cancelled at any turn of the loop, and again at any later one: what they leave.
 
-Whatever was cancelled leaves the lock either owned and releasable, or gone from every node; no place in any queue, no
-task, and nothing that anybody would complain about. The lease is a minute: what is gone was given back.
+A cancelled operation leaves the lock either owned and releasable, or gone from every node; no place in any queue, no
+task, and nothing that a loop complains about. The lease is a minute: a claim that is gone was released.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ sweep = pytest.mark.sweep
 states_of_nodes = pytest.mark.parametrize(
     "state", ["spread", pytest.param("healthy", marks=sweep), pytest.param("paused", marks=sweep)]
 )
-"""Spread: each node is heard some turns of the loop after the one before it. Paused: one says nothing."""
+"""Spread: each node is heard some turns of the loop after the previous one. Paused: one is silent."""
 
 
 healthy_or_paused = pytest.mark.parametrize(
@@ -41,7 +41,7 @@ lock_or_mutex = pytest.mark.parametrize("kind", ["lock", pytest.param("mutex", m
 
 
 class Ground:
-    """Two clients, and the nodes as they are to be found after each trial."""
+    """Two clients, and the expected state of the nodes after each trial."""
 
     def __init__(self, nodes, raw, clients, *, paused, events):
         self.client, self.other = clients
@@ -55,7 +55,7 @@ class Ground:
         return self._raw[:-1] if self._paused else self._raw
 
     async def is_clean(self, name="x", held=(), resting=None):
-        """Check that nothing is left, and that the other client can take the lock if nobody holds it."""
+        """Check that nothing is left, and that the other client can acquire the lock if it is free."""
         await until(lambda: claims(self.awake) == sorted((i, key) for i in range(len(self.awake)) for key in held))
         await until(lambda: structures(self.client) == (resting or {}))
         assert not [event for event in self.events if isinstance(event, HoldOrphaned)]
@@ -66,7 +66,7 @@ class Ground:
             await lock.release()
 
     async def end(self):
-        """Check that also the paused node gives everything up when it goes on."""
+        """Check that even the paused node releases everything when it resumes."""
         if self._paused:
             self._nodes.resume(len(self._raw) - 1)
         await until(lambda: claims(self._raw) == [])
@@ -102,9 +102,9 @@ def _receive_later(receive):
 
 
 async def cancel_at(operation, k, j):
-    """Start it, cancel it k turns of the loop after it began, and again j turns later if j is not 0.
+    """Start it, cancel it k turns of the loop after its start, and again j turns later if j is not 0.
 
-    Returns the task, and whether each cancellation met it before its end.
+    Returns the task, and whether each cancellation came before its end.
     """
     begun = asyncio.Event()
     task = asyncio.create_task(operation(begun))
@@ -125,9 +125,9 @@ async def cancel_at(operation, k, j):
 
 
 async def for_every_turn(operation, check, *, limit=100_000):
-    """Cancel it at any turn until its completion, at most at `limit`, and again at any later turn.
+    """Cancel it at any turn until its end, at most at `limit`, and again at any later turn.
 
-    The first turns are tried one by one; from then on some are left out, ever more of them, by the seed.
+    It tries the first turns one by one, then leaves out more and more of them, by the seed.
     """
     rng = random.Random(new_seed())
     k, trials, first = 0, 0, True
@@ -148,7 +148,7 @@ async def for_every_turn(operation, check, *, limit=100_000):
 
 
 async def give_back(lock):
-    """Release all there is, also when that is cancelled."""
+    """Release everything, even if cancelled."""
     cancelled = None
     while lock.owned():
         try:
@@ -163,7 +163,7 @@ def kinds(client):
     return {"lock": client.get_lock, "mutex": client.get_mutex}
 
 
-# What is cancelled, and leaves nothing.
+# Cancelled operations that leave nothing.
 
 
 async def acquire(lock, begun, _):
@@ -264,20 +264,20 @@ OPERATIONS = [acquire, acquire_again, release, release_a_hold_of_another_task, e
 @states_of_nodes
 @uvloop_in_sweeps
 @in_loop
-async def test_what_is_cancelled_at_any_turn_leaves_nothing(nodes, raw, state, operation, kind, *, loop):
+async def test_operation_cancelled_at_any_turn_leaves_nothing(nodes, raw, state, operation, kind, *, loop):
     async with ground_of(nodes, raw, state) as ground:
         lock = kinds(ground.client)[kind]("x")
         trials = await for_every_turn(lambda begun: operation(lock, begun, ground.client), ground.is_clean)
         assert trials > 1
 
 
-# What leaves others as they were.
+# Cancelled operations that leave others unchanged.
 
 
 @lock_or_mutex
 @states_of_nodes
 @in_loop
-async def test_acquire_that_waits_cancelled_at_any_turn_leaves_no_place_in_a_queue(nodes, raw, state, kind):
+async def test_waiting_acquire_cancelled_at_any_turn_leaves_no_place_in_a_queue(nodes, raw, state, kind):
     async with ground_of(nodes, raw, state) as ground:
         lock = kinds(ground.client)[kind]("x")
         holder = kinds(ground.other)[kind]("x")
@@ -317,8 +317,8 @@ async def test_acquire_with_a_timeout_cancelled_at_any_turn_leaves_no_place_in_a
 
 @states_of_nodes
 @in_loop
-async def test_acquire_cancelled_while_it_is_handed_the_lock_leaves_nothing(nodes, raw, state):
-    """The wake-up, the try that follows it and the cancellation meet in every order; the next one waits no longer."""
+async def test_acquire_cancelled_during_a_hand_over_leaves_nothing(nodes, raw, state):
+    """The wake-up, the try that follows and the cancellation come in every order; the next waiter waits no longer."""
     async with ground_of(nodes, raw, state) as ground:
         lock, holder = ground.client.get_lock("x"), ground.other.get_lock("x")
 
@@ -342,8 +342,8 @@ async def test_acquire_cancelled_while_it_is_handed_the_lock_leaves_nothing(node
 
 
 @in_loop
-async def test_waiter_cancelled_while_it_is_handed_the_lock_lets_the_next_one_have_it(nodes, raw):
-    """The wake-up is passed on. Who missed it would look by itself, but not before half a second is over."""
+async def test_waiter_cancelled_during_a_hand_over_passes_the_lock_to_the_next(nodes, raw):
+    """The wake-up is passed on. A waiter that missed it would look by itself, but only after half a second."""
     async with ground_of(nodes, raw, "healthy") as ground, client_of(nodes) as third:
         lock, holder, last = (client.get_lock("x") for client in (ground.client, ground.other, third))
         loop, late = asyncio.get_running_loop(), []
@@ -362,12 +362,12 @@ async def test_waiter_cancelled_while_it_is_handed_the_lock_lets_the_next_one_ha
             await second
             took = loop.time() - started_at
             await asyncio.wait([first])
-            # It may have had the lock when it was cancelled: its task ended, so that was given back.
+            # It may have had the lock when it was cancelled: its task ended, so the lock was released.
             await until(lambda: claims(raw) == [])
             return took
 
         for k in (*range(12), 16, 22, 30):
-            for _ in range(5):  # A machine that stands still makes some of them late.
+            for _ in range(5):  # A machine that stalls makes some of them late.
                 if await hand_over(k) < 0.45:
                     break
             else:
@@ -386,7 +386,7 @@ async def _release_when(holder, waiting, begun):
     await waiting
     begun.set()
     await asyncio.sleep(0)
-    # Whoever acquired it was the task that ended.
+    # The task that acquired it has ended.
     await ground_release(holder)
 
 
@@ -417,7 +417,7 @@ async def test_force_release_cancelled_at_any_turn_leaves_it_held_or_gone(nodes,
 
 
 @in_loop
-async def test_wait_for_a_loss_cancelled_at_any_turn_leaves_nobody_asleep(nodes, raw):
+async def test_wait_for_a_loss_cancelled_at_any_turn_leaves_no_sleeper(nodes, raw):
     async with ground_of(nodes, raw, "healthy") as ground, ground.client.get_lock("x") as hold:
 
         async def operation(begun):
@@ -433,14 +433,14 @@ async def test_wait_for_a_loss_cancelled_at_any_turn_leaves_nobody_asleep(nodes,
         await hold.release()
 
 
-# A client's beginning and end.
+# A client's start and end.
 
 
 @healthy_or_paused
 @uvloop_in_sweeps
 @in_loop
-async def test_first_use_cancelled_at_any_turn_leaves_a_client_that_can_be_used(nodes, raw, paused, loop):
-    """Whoever connects is not the one who waits for it."""
+async def test_first_use_cancelled_at_any_turn_leaves_a_usable_client(nodes, raw, paused, loop):
+    """The task that connects is not the one that waits."""
     if paused:
         nodes.pause(4)
     awake = raw[:4] if paused else raw
@@ -480,7 +480,7 @@ async def _take(lock):
 
 @healthy_or_paused
 @in_loop
-async def test_close_cancelled_at_any_turn_goes_on_by_itself(nodes, raw, paused):
+async def test_close_cancelled_at_any_turn_finishes_by_itself(nodes, raw, paused):
     if paused:
         nodes.pause(4)
     awake = raw[:4] if paused else raw
@@ -517,7 +517,7 @@ async def test_close_cancelled_at_any_turn_goes_on_by_itself(nodes, raw, paused)
 
 @in_loop
 async def test_all_tasks_cancelled_at_once_leave_nothing(nodes, raw):
-    """As at the end of a loop, with holders, waiters and those who are just asking; at several turns."""
+    """As at the end of a loop, with holders, waiters and rounds in flight; at several turns."""
     rng = random.Random(new_seed())
     for _ in range(6):
         client = client_of(nodes)

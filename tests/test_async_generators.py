@@ -1,4 +1,4 @@
-"""`async with lock` in async generators and dropped coroutines: where its body ends by a `GeneratorExit`."""
+"""`async with lock` in async generators and dropped coroutines: its body ends with a `GeneratorExit`."""
 
 import asyncio
 import gc
@@ -23,7 +23,7 @@ async def rows(lock):
 
 
 async def is_free(nodes, kind="lock"):
-    """Whether another client gets it at once."""
+    """Return True if another client gets it at once."""
     async with client_of(nodes) as other:
         lock = KINDS[kind](other)
         return bool(await lock.acquire(False)) and await lock.release() is None
@@ -40,7 +40,7 @@ def is_held(client):
 
 @types.coroutine
 def begin(coroutine):
-    """Run it in this task until it is inside, and then waits for something."""
+    """Run it in this task until it waits inside the body."""
     waits_for = coroutine.send(None)
     while not coroutine.cr_frame.f_locals.get("inside"):
         yield waits_for
@@ -60,13 +60,13 @@ async def sleep_in(lock):
     return inside
 
 
-# Closed as it should be.
+# Closed in the regular way.
 
 
 @each_entered
 @uvloop_in_sweeps
 @in_loop
-async def test_generator_that_is_closed_has_given_back_what_it_held(nodes, raw, kind, loop):
+async def test_closed_generator_has_released_its_lock(nodes, raw, kind, loop):
     async with client_of(nodes) as client:
         lock = KINDS[kind](client)
         async with aclosing(rows(lock)) as stream:
@@ -81,8 +81,8 @@ async def test_generator_that_is_closed_has_given_back_what_it_held(nodes, raw, 
 
 @each_entered
 @in_loop
-async def test_generator_that_another_task_ends_has_given_back(nodes, raw, kind):
-    """By closing it, or as fixtures of some test frameworks: one task goes up to the `yield`, another on from it."""
+async def test_generator_ended_by_another_task_has_released_its_lock(nodes, raw, kind):
+    """By closing it, or like fixtures of test frameworks: one task runs up to the `yield`, another one from there."""
     async with client_of(nodes) as client:
         lock = KINDS[kind](client)
 
@@ -104,8 +104,8 @@ async def _awaiting(awaitable):
 
 
 @in_loop
-async def test_generator_that_nobody_has_any_more_gives_back(nodes, raw):
-    """The loop closes it, in a task of its own."""
+async def test_dropped_generator_releases_its_lock(nodes, raw):
+    """The loop closes it, in a new task."""
     async with client_of(nodes) as client:
         async for _ in rows(client.get_lock("x")):
             break
@@ -114,7 +114,7 @@ async def test_generator_that_nobody_has_any_more_gives_back(nodes, raw):
         assert not is_held(client)
 
 
-def test_generators_that_are_left_when_the_loop_ends_say_nothing(nodes, raw):
+def test_generators_left_at_the_end_of_the_loop_are_silent(nodes, raw):
     streams = []
 
     async def main():
@@ -127,7 +127,7 @@ def test_generators_that_are_left_when_the_loop_ends_say_nothing(nodes, raw):
 
 
 @in_loop
-async def test_generator_that_another_loop_closes_is_given_back_by_its_own(nodes, raw):
+async def test_generator_closed_by_another_loop_is_released_by_its_own(nodes, raw):
     async with client_of(nodes) as client:
         stream = rows(client.get_lock("x"))
         await anext(stream)
@@ -139,7 +139,7 @@ async def test_generator_that_another_loop_closes_is_given_back_by_its_own(nodes
 
 
 @in_loop
-async def test_generator_of_a_task_that_ended_says_no_more_than_that(nodes, raw):
+async def test_generator_of_an_ended_task_adds_no_message(nodes, raw):
     events = []
     async with client_of(nodes, listeners=[events.append]) as client:
         stream = rows(client.get_lock("x"))
@@ -153,7 +153,7 @@ async def test_generator_of_a_task_that_ended_says_no_more_than_that(nodes, raw)
 
 
 @in_loop
-async def test_generator_that_is_closed_is_cancelled_by_no_loss_any_more(nodes):
+async def test_closed_generator_is_not_cancelled_by_a_later_loss(nodes):
     async with client_of(nodes) as client:
         stream = rows(client.get_lock("x"))
         await anext(stream)
@@ -164,7 +164,7 @@ async def test_generator_that_is_closed_is_cancelled_by_no_loss_any_more(nodes):
 
 
 @in_loop
-async def test_loss_while_a_generator_is_used_comes_out_where_that_is_closed(nodes):
+async def test_loss_during_a_generator_is_raised_by_its_close(nodes):
     async with client_of(nodes) as client:
         with comes_out(LeaseLostError):
             async with aclosing(rows(client.get_lock("x"))) as stream:
@@ -175,7 +175,7 @@ async def test_loss_while_a_generator_is_used_comes_out_where_that_is_closed(nod
 
 
 @in_loop
-async def test_what_a_generator_released_itself_is_no_problem_where_that_is_closed(nodes):
+async def test_generator_that_released_its_lock_closes_without_an_error(nodes):
     async with client_of(nodes) as client:
         lock = client.get_lock("x")
         stream = rows(lock)
@@ -185,12 +185,12 @@ async def test_what_a_generator_released_itself_is_no_problem_where_that_is_clos
         await goes_on()
 
 
-# Dropped: coroutines that are closed, in which nothing may be awaited.
+# Dropped: closed coroutines, in which no await is possible.
 
 
 @each_entered
 @in_loop
-async def test_coroutine_that_is_dropped_gives_back_in_the_next_turns(nodes, raw, kind):
+async def test_dropped_coroutine_releases_its_lock_in_the_next_turns(nodes, raw, kind):
     async with client_of(nodes) as client:
         lock = KINDS[kind](client)
         await drop(sleep_in(lock))
@@ -201,7 +201,7 @@ async def test_coroutine_that_is_dropped_gives_back_in_the_next_turns(nodes, raw
 
 
 @in_loop
-async def test_coroutine_that_another_thread_drops_gives_back_in_the_next_turns(nodes, raw):
+async def test_coroutine_dropped_in_another_thread_releases_its_lock_in_the_next_turns(nodes, raw):
     async with client_of(nodes) as client:
         coroutine = sleep_in(client.get_lock("x"))
         await begin(coroutine)
@@ -211,7 +211,7 @@ async def test_coroutine_that_another_thread_drops_gives_back_in_the_next_turns(
 
 
 @in_loop
-async def test_coroutine_that_is_dropped_gives_back_what_a_context_manager_holds_for_it(nodes, raw):
+async def test_dropped_coroutine_releases_its_context_managers_lock(nodes, raw):
     async with client_of(nodes) as client:
 
         @asynccontextmanager
@@ -232,7 +232,7 @@ async def test_coroutine_that_is_dropped_gives_back_what_a_context_manager_holds
 
 
 @in_loop
-async def test_coroutine_that_is_dropped_leaves_the_hold_of_the_task_that_drops_it(nodes, raw):
+async def test_dropped_coroutine_leaves_the_hold_of_the_dropping_task(nodes, raw):
     async with client_of(nodes) as client:
         lock = client.get_lock("x")
         async with lock as hold:
@@ -244,7 +244,7 @@ async def test_coroutine_that_is_dropped_leaves_the_hold_of_the_task_that_drops_
 
 
 @in_loop
-async def test_coroutine_that_is_dropped_with_a_lost_hold_is_written_down(nodes, caplog):
+async def test_dropped_coroutine_with_a_lost_hold_is_logged(nodes, caplog):
     async with client_of(nodes) as client:
         lock = client.get_lock("x", on_lost=print)
         await drop(_lose_in(client, lock))
@@ -262,7 +262,7 @@ async def _lose_in(client, lock):
 
 
 @in_loop
-async def test_coroutine_that_is_dropped_has_its_client_closed_by_the_loop(nodes, raw):
+async def test_loop_closes_the_client_of_a_dropped_coroutine(nodes, raw):
     clients = []
 
     async def work():
@@ -278,7 +278,7 @@ async def test_coroutine_that_is_dropped_has_its_client_closed_by_the_loop(nodes
 
 
 @in_loop
-async def test_generator_that_is_closed_has_closed_its_client(nodes, raw):
+async def test_closed_generator_has_closed_its_client(nodes, raw):
     async def stream():
         async with client_of(nodes) as client, client.get_lock("x"):
             yield client
@@ -290,7 +290,7 @@ async def test_generator_that_is_closed_has_closed_its_client(nodes, raw):
 
 
 @in_loop
-async def test_callback_is_no_task_that_could_await(nodes):
+async def test_callback_is_not_a_task(nodes):
     async with client_of(nodes) as client:
         seen = asyncio.get_running_loop().create_future()
         asyncio.get_running_loop().call_soon(lambda: seen.set_result(client.runner.in_task()))
@@ -301,7 +301,7 @@ async def test_callback_is_no_task_that_could_await(nodes):
 
 
 @in_loop
-async def test_coroutine_that_is_dropped_without_a_loop_says_nothing(nodes, monkeypatch):
+async def test_coroutine_dropped_without_a_loop_is_silent(nodes, monkeypatch):
     """As in the child of a fork."""
     async with client_of(nodes) as client:
         coroutine = sleep_in(client.get_lock("x"))
@@ -313,8 +313,8 @@ async def test_coroutine_that_is_dropped_without_a_loop_says_nothing(nodes, monk
 
 @each_entered
 @in_loop
-async def test_coroutine_that_is_dropped_and_closes_a_generator_itself_gives_back_all_the_same(nodes, kind):
-    """That can't be told from a generator whose end may await, see `frames`."""
+async def test_dropped_coroutine_that_closes_a_generator_itself_still_releases(nodes, kind):
+    """This looks like a generator whose end may await, see `frames`."""
 
     async def work(lock):
         async with aclosing(rows(lock)) as stream:
@@ -333,7 +333,7 @@ async def test_coroutine_that_is_dropped_and_closes_a_generator_itself_gives_bac
         assert not is_held(client)
 
 
-def test_coroutine_that_is_dropped_after_its_loop_says_nothing(nodes):
+def test_coroutine_dropped_after_its_loop_is_silent(nodes):
     coroutines = []
 
     async def main():

@@ -1,4 +1,4 @@
-"""Clients and event loops: which belongs to which, how either begins and ends, and what a fork makes of them."""
+"""Clients and event loops: which belongs to which, their start and end, and forks."""
 
 import asyncio
 import functools
@@ -42,13 +42,13 @@ BELONGS = "belongs to another event loop"
 
 @pytest.fixture
 def elsewhere():
-    """Return a function that runs a coroutine in another loop, in another thread."""
+    """Return a function that runs a coroutine in another loop and thread."""
     with ThreadPoolExecutor(1) as pool:
         yield lambda coroutine: pool.submit(asyncio.run, coroutine).result(20)
 
 
 @in_loop
-async def test_other_loop_gets_a_clear_error_for_whatever_it_asks(nodes, raw, elsewhere):
+async def test_other_loop_gets_a_clear_error_for_any_operation(nodes, raw, elsewhere):
     async with client_of(nodes) as client:
         lock = client.get_lock("x")
         async with lock as hold:
@@ -84,8 +84,8 @@ async def test_other_loop_gets_a_clear_error_for_whatever_it_asks(nodes, raw, el
 
 
 @in_loop
-async def test_hold_that_another_thread_finds_lost_is_lost_in_the_loop(nodes, raw, caplog):
-    """As one that computes in `asyncio.to_thread` and looks at it; it touches nothing that is the loop's."""
+async def test_hold_found_lost_in_another_thread_is_lost_in_the_loop(nodes, raw, caplog):
+    """Like a computation in `asyncio.to_thread` that checks the hold; it touches nothing of the loop's."""
     threads = set()
 
     def check(hold):
@@ -106,7 +106,7 @@ async def test_hold_that_another_thread_finds_lost_is_lost_in_the_loop(nodes, ra
 
 
 @uvloop_in_sweeps
-def test_client_serves_one_loop_that_may_stop_and_go_on_and_says_so_in_the_next(nodes, raw, loop):
+def test_client_serves_one_loop_even_with_stops_and_raises_in_the_next(nodes, raw, loop):
     client = client_of(nodes)
     with asyncio.Runner(loop_factory=loop_factory(loop)) as runner:
         for _ in range(2):
@@ -160,7 +160,7 @@ def test_client_and_locks_may_be_made_outside_of_any_loop(nodes, raw, loop):
     assert claims(raw) == []
 
 
-def test_client_that_was_never_used_needs_no_end(nodes):
+def test_unused_client_needs_no_close(nodes):
     client_of(nodes)
     gc.collect()
     client = client_of(nodes)
@@ -175,7 +175,7 @@ def test_client_that_was_never_used_needs_no_end(nodes):
 
 @in_loop
 async def test_lock_is_not_for_callbacks(nodes):
-    """An owner is a task, and a callback runs in none."""
+    """An owner is a task, and a callback does not run in one."""
     said = asyncio.get_running_loop().create_future()
     async with client_of(nodes) as client:
 
@@ -186,26 +186,26 @@ async def test_lock_is_not_for_callbacks(nodes):
                 said.set_result(str(error))
 
         asyncio.get_running_loop().call_soon(callback)
-        assert "owned by a task" in await said
+        assert "belongs to a task" in await said
 
 
-# Beginning.
+# The start.
 
 
 @uvloop_in_sweeps
 @in_loop
-async def test_tasks_that_use_a_client_first_all_at_once_share_its_beginning(nodes, raw, loop):
+async def test_tasks_that_use_a_new_client_at_once_share_its_start(nodes, raw, loop):
     client = client_of(nodes)
     results = await asyncio.gather(*(client.get_lock(f"x {i}").acquire() for i in range(20)))
     assert results == [True] * 20
-    # Each by a task of its own, which has ended.
+    # Each has its own task, which has ended.
     await until(lambda: claims(raw) == [])
     assert all(node.info("clients")["connected_clients"] <= 3 for node in raw)
     await client.close()
 
 
 @in_loop
-async def test_tasks_that_use_a_client_of_one_server_listed_twice_are_all_told(nodes):
+async def test_all_tasks_of_a_client_with_one_server_twice_get_the_error(nodes):
     port = nodes.ports[0]
     twice = [f"redis://127.0.0.1:{port}", f"redis://localhost:{port}"]
     client = AsyncClient(twice)
@@ -217,7 +217,7 @@ async def test_tasks_that_use_a_client_of_one_server_listed_twice_are_all_told(n
     with pytest.raises(RedsyncError):
         await client.get_lock("x").acquire()
     await client.close()
-    # When nobody waits for it any more, it fails without a complaint.
+    # Without a waiting task, it fails without a complaint.
     client = AsyncClient(twice)
     task = asyncio.create_task(client.get_lock("x").acquire())
     await turns(2)
@@ -228,7 +228,7 @@ async def test_tasks_that_use_a_client_of_one_server_listed_twice_are_all_told(n
 
 
 @in_loop
-async def test_beginning_goes_on_for_the_others_when_one_who_waits_is_cancelled(nodes):
+async def test_start_goes_on_for_the_others_when_one_waiter_is_cancelled(nodes):
     for after in (1, 3, 10):
         client = client_of(nodes)
         cancelled, *others = [asyncio.create_task(client.__aenter__()) for _ in range(3)]
@@ -244,7 +244,7 @@ async def test_beginning_goes_on_for_the_others_when_one_who_waits_is_cancelled(
 
 
 @uvloop_in_sweeps
-def test_loop_that_ends_gives_back_what_its_tasks_hold(nodes, raw, loop):
+def test_ending_loop_releases_its_tasks_holds(nodes, raw, loop):
     async def main():
         client, other = client_of(nodes), client_of(nodes)
         tasks.append(asyncio.create_task(_hold(client.get_lock("x"))))
@@ -306,10 +306,8 @@ async def _take_and_forget(client):
 @uvloop_in_sweeps
 @pytest.mark.parametrize("after", [0, 1, 2, 5])
 @pytest.mark.parametrize("closing", [False, True])
-def test_loop_that_ends_just_when_a_client_is_forgotten_or_closed_gives_back_what_it_holds(
-    nodes, raw, loop, after, closing
-):
-    """A local variable of the main function, and nobody has waited for its end."""
+def test_loop_that_ends_as_a_client_is_dropped_or_closed_releases_its_holds(nodes, raw, loop, after, closing):
+    """A local variable of the main function, and no task waits for its end."""
 
     async def main():
         client = client_of(nodes)
@@ -343,7 +341,7 @@ def test_loop_that_ends_while_nodes_are_paused_does_not_hang(nodes, raw):
     finally:
         for i in range(5):
             nodes.resume(i)
-    # What they were sent was late, not lost.
+    # Their commands were late, not lost.
     deadline = time.monotonic() + PATIENCE
     while claims(raw):
         assert time.monotonic() < deadline
@@ -351,8 +349,8 @@ def test_loop_that_ends_while_nodes_are_paused_does_not_hang(nodes, raw):
 
 
 @both_loops
-def test_loop_that_is_closed_under_a_client_leaves_it_to_be_closed_elsewhere(nodes, raw, loop):
-    """Against all rules, so the loop complains of its tasks; but nothing hangs, and nothing raises."""
+def test_client_of_a_closed_loop_can_be_closed_elsewhere(nodes, raw, loop):
+    """This breaks all rules, so the loop complains about its tasks; but nothing hangs or raises."""
     client = client_of(nodes, lease=1.0)
     own = loop_factory(loop)()
     own.set_exception_handler(lambda *_: None)
@@ -361,7 +359,7 @@ def test_loop_that_is_closed_under_a_client_leaves_it_to_be_closed_elsewhere(nod
     for task in asyncio.all_tasks(own):
         task._log_destroy_pending = False
     maintenance = client.runner._maintenance
-    # A connection that is being made would keep uvloop from closing.
+    # A pending connect would keep uvloop from closing.
     maintenance._connect_missing = lambda: None
     for link in maintenance.transport.links:
         link.shut()
@@ -376,8 +374,8 @@ def test_loop_that_is_closed_under_a_client_leaves_it_to_be_closed_elsewhere(nod
     gc.collect()
 
 
-@pytest.mark.filterwarnings("ignore::ResourceWarning")  # the loop's own, of the connection that was being made
-def test_loop_that_is_closed_while_a_client_connects_makes_it_raise_nothing(nodes, raw):
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # the loop's own complaint about the pending connect
+def test_client_whose_loop_closes_while_it_connects_raises_nothing(nodes, raw):
     client = client_of(nodes)
     own = asyncio.new_event_loop()
     own.set_exception_handler(lambda *_: None)
@@ -401,7 +399,7 @@ async def _take_and_keep(client):
 
 @uvloop_in_sweeps
 @in_loop
-async def test_client_that_is_forgotten_is_closed_by_its_loop(nodes, raw, loop):
+async def test_dropped_client_is_closed_by_its_loop(nodes, raw, loop):
     client = client_of(nodes)
     assert await client.get_lock("x").acquire()
     seen = weakref.ref(client)
@@ -415,7 +413,7 @@ async def test_client_that_is_forgotten_is_closed_by_its_loop(nodes, raw, loop):
 
 
 @in_loop
-async def test_client_that_is_forgotten_while_it_begins_is_closed_by_its_loop(nodes, raw):
+async def test_client_dropped_during_its_start_is_closed_by_its_loop(nodes, raw):
     for after in (1, 20, 100):
         client = client_of(nodes)
         task = asyncio.create_task(client.get_lock("x").acquire())
@@ -429,7 +427,7 @@ async def test_client_that_is_forgotten_while_it_begins_is_closed_by_its_loop(no
 
 
 @in_loop
-async def test_client_that_is_forgotten_in_another_thread_is_closed_by_its_loop(nodes, raw):
+async def test_client_dropped_in_another_thread_is_closed_by_its_loop(nodes, raw):
     clients = [client_of(nodes)]
     assert await clients[0].get_lock("x").acquire()
     await asyncio.to_thread(clients.clear)
@@ -440,7 +438,7 @@ async def test_client_that_is_forgotten_in_another_thread_is_closed_by_its_loop(
 
 @uvloop_in_sweeps
 @in_loop
-async def test_close_lets_waiters_go_and_frees_what_others_hold(nodes, raw, loop):
+async def test_close_ends_waits_and_releases_other_tasks_holds(nodes, raw, loop):
     client, other = client_of(nodes), client_of(nodes)
     assert await other.get_lock("x").acquire()
     waiters = [asyncio.create_task(client.get_lock("x").acquire()) for _ in range(5)]
@@ -501,7 +499,7 @@ async def test_close_twice_and_concurrently_is_one_close(nodes, raw, loop):
 
 
 @in_loop
-async def test_close_in_another_loop_while_it_is_being_closed_says_whose_it_is(nodes, elsewhere):
+async def test_close_in_another_loop_during_the_close_raises(nodes, elsewhere):
     client = client_of(nodes)
     async with client.get_lock("x"):
         pass
@@ -513,7 +511,7 @@ async def test_close_in_another_loop_while_it_is_being_closed_says_whose_it_is(n
         blocked.set()
         await client.close()
 
-    # While this loop waits for it, the close is under way.
+    # The close runs while this loop waits for it.
     with pytest.raises(ConfigurationError, match=BELONGS):
         elsewhere(close())
     await closing
@@ -531,7 +529,7 @@ FORKS = """
     unused = AsyncClient(sys.argv[1:], lease=60, node_timeout=20, restart_guard=0)
 
     def in_child(main):
-        # In a loop of its own, though the parent's is running, as multiprocessing does it.
+        # The child runs a new loop although the parent's is running, as with multiprocessing.
         child = os.fork()
         if not child:
             status = 1
@@ -579,8 +577,8 @@ FORKS = """
 """
 
 
-def test_child_of_a_fork_has_clients_of_its_own_and_an_interrupted_parent_gives_back_what_it_holds(nodes, raw):
-    """The child holds nothing and does no harm to its parent's connections; nobody closes the parent's clients."""
+def test_forked_child_has_its_own_clients_and_an_interrupted_parent_releases_its_holds(nodes, raw):
+    """The child holds nothing and does not harm its parent's connections; nothing closes the parent's clients."""
     command = [sys.executable, "-W", "error", "-c", textwrap.dedent(FORKS), *nodes.urls]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "interrupted\n", "")

@@ -1,4 +1,4 @@
-"""The async multi-lock: cancelled at every turn of the loop, and what becomes of the body of an `async with`."""
+"""The async multi-lock: cancelled at every turn of the loop, and the body of its `async with`."""
 
 import asyncio
 import types
@@ -84,7 +84,7 @@ async def enter_and_leave(multi, begun):
 )
 @states_of_nodes
 @in_loop
-async def test_what_is_cancelled_at_any_turn_leaves_nothing(nodes, raw, state, operation):
+async def test_operation_cancelled_at_any_turn_leaves_nothing(nodes, raw, state, operation):
     async with ground_of(nodes, raw, state) as ground:
         multi, holder = multi_of(ground.client), ground.other.get_lock("z")
         if operation is acquire_in_vain:
@@ -95,7 +95,7 @@ async def test_what_is_cancelled_at_any_turn_leaves_nothing(nodes, raw, state, o
 
 
 @in_loop
-async def test_wait_for_a_loss_cancelled_at_any_turn_leaves_nobody_asleep(nodes, raw):
+async def test_wait_for_a_loss_cancelled_at_any_turn_leaves_no_sleeper(nodes, raw):
     async with ground_of(nodes, raw, "healthy") as ground, multi_of(ground.client) as hold:
         states = [part._state for part in hold._holds]
         before = [list(state.watching) for state in states]
@@ -112,12 +112,12 @@ async def test_wait_for_a_loss_cancelled_at_any_turn_leaves_nobody_asleep(nodes,
         assert await for_every_turn(operation, check) > 1
 
 
-# Dropped: coroutines that are closed, as when a loop is gone.
+# Dropped: closed coroutines, as after the end of a loop.
 
 
 @types.coroutine
 def drop(coroutine, when):
-    """Run it in this task until the condition is true where it awaits, and close it there."""
+    """Run it in this task until the condition is true at an await, and close it there."""
     waits_for = coroutine.send(None)
     while not when():
         yield waits_for
@@ -127,10 +127,10 @@ def drop(coroutine, when):
 
 
 @in_loop
-async def test_acquire_that_is_dropped_awaits_nothing_more(nodes):
+async def test_dropped_acquire_awaits_nothing_more(nodes):
     async with client_of(nodes) as client, client_of(nodes) as other, other.get_lock("z"):
         multi = multi_of(client)
-        # A coroutine that awaits while it is closed is a RuntimeError.
+        # A coroutine that awaits while being closed is a RuntimeError.
         await drop(multi.acquire(), multi._locks[1].owned)
         await until(lambda: not len(client.runner.session.holds))
 
@@ -139,7 +139,7 @@ async def test_acquire_that_is_dropped_awaits_nothing_more(nodes):
 
 
 @in_loop
-async def test_body_is_cancelled_once_when_some_are_lost(nodes, raw):
+async def test_body_is_cancelled_once_when_several_are_lost(nodes, raw):
     async with client_of(nodes) as client:
         multi = multi_of(client)
         for names in ("x", "y", "z", "xz", "zyx"):
@@ -156,7 +156,7 @@ async def test_body_is_cancelled_once_when_some_are_lost(nodes, raw):
                         cancelled.append("cleaned up")
                         raise
             assert cancelled == [True, "cleaned up"]
-            assert info.value.name == max(names), "given back in reverse order"
+            assert info.value.name == max(names), "released in reverse order"
             assert len(getattr(info.value, "__notes__", [])) == len(names) - 1
             await goes_on()
             await until(lambda: not claims(raw))
@@ -179,7 +179,7 @@ async def test_body_is_cancelled_when_locks_of_several_clients_are_lost(nodes, r
 
 
 @in_loop
-async def test_body_that_released_what_is_lost_is_told_all_the_same(nodes):
+async def test_body_that_released_a_lost_hold_still_gets_the_error(nodes):
     async with client_of(nodes) as client:
         with comes_out(LeaseLostError, match="'y'"):
             async with multi_of(client) as hold:
@@ -193,7 +193,7 @@ async def test_body_that_released_what_is_lost_is_told_all_the_same(nodes):
 
 
 @in_loop
-async def test_loss_is_noted_on_the_error_of_the_body(nodes):
+async def test_loss_is_a_note_on_the_error_of_the_body(nodes):
     async with client_of(nodes) as client:
         with comes_out(KeyError) as info:
             async with multi_of(client):
@@ -214,8 +214,8 @@ async def test_body_is_not_cancelled_for_a_lock_with_on_lost(nodes):
                 lose(client, "x")
                 assert await hold.wait_lost(5)
                 await asyncio.sleep(0.01)
-                lost.append("and went on")
-        assert [getattr(each, "name", each) for each in lost] == ["x", "and went on"]
+                lost.append("and continued")
+        assert [getattr(each, "name", each) for each in lost] == ["x", "and continued"]
         with comes_out(LeaseLostError, match="'y'"):
             async with multi:
                 lose(client, "y")
@@ -226,7 +226,7 @@ async def test_body_is_not_cancelled_for_a_lock_with_on_lost(nodes):
 @pytest.mark.parametrize("names", ["y", "xz"])
 @in_loop
 async def test_loss_together_with_a_cancelled_task_does_not_swallow_it(nodes, raw, names):
-    """Whichever comes first, also in one turn of the loop, and also when several are lost."""
+    """In either order, even in one turn of the loop, and even when several are lost."""
 
     async def hold(client, begun):
         async with multi_of(client):
@@ -252,7 +252,7 @@ async def test_loss_together_with_a_cancelled_task_does_not_swallow_it(nodes, ra
                 lose_all(client)
             with comes_out((asyncio.CancelledError, LeaseLostError)) as info:
                 await task
-            # The loss comes out only if it had been told when the cancellation came, or that came at the with's end.
+            # The loss propagates only if it came before the cancellation, or that came at the end of the with.
             assert task.cancelled() or turns_between < 0
             assert all("was lost" in note for note in getattr(info.value, "__notes__", []))
             await until(lambda: not claims(raw))

@@ -1,4 +1,4 @@
-"""What is asyncio's own about the rate limiter: cancellation, and calls of coroutine functions."""
+"""The rate limiter's asyncio parts: cancellation, and calls of coroutine functions."""
 
 import asyncio
 from functools import partial
@@ -16,7 +16,7 @@ def is_gone(raw, key):
 
 
 @in_loop
-async def test_acquire_that_is_cancelled_at_any_turn_takes_nothing_unless_it_succeeded(nodes, raw):
+async def test_acquire_cancelled_at_any_turn_acquires_nothing_unless_it_succeeded(nodes, raw):
     async with client_of(nodes) as client:
         for turn in range(12):
             limiter = client.get_rate_limiter(f"x{turn}", 1, DAY)
@@ -26,7 +26,7 @@ async def test_acquire_that_is_cancelled_at_any_turn_takes_nothing_unless_it_suc
                 with pytest.raises(asyncio.CancelledError):
                     await task
                 await until(partial(is_gone, raw, f"redsync:x{turn}"))
-                assert await limiter.acquire(False), "nothing was taken"
+                assert await limiter.acquire(False), "nothing was acquired"
             else:
                 assert task.result()
             assert not await limiter.acquire(False)
@@ -34,7 +34,7 @@ async def test_acquire_that_is_cancelled_at_any_turn_takes_nothing_unless_it_suc
 
 
 @in_loop
-async def test_waiter_that_is_cancelled_leaves_the_line(nodes, raw):
+async def test_cancelled_waiter_leaves_the_queue(nodes, raw):
     async with client_of(nodes) as client:
         limiter = client.get_rate_limiter("x", 1, DAY)
         await limiter.acquire()
@@ -48,7 +48,7 @@ async def test_waiter_that_is_cancelled_leaves_the_line(nodes, raw):
 
 
 @in_loop
-async def test_call_of_a_coroutine_function_takes_one(nodes):
+async def test_call_of_a_coroutine_function_acquires_one(nodes):
     async with client_of(nodes) as client:
         limiter = client.get_rate_limiter("x", 3, DAY)
 
@@ -67,5 +67,5 @@ async def test_call_of_a_coroutine_function_takes_one(nodes):
         assert await limiter(timeout=0, on_busy=instead)(call.__wrapped__)(5) == -5
         with pytest.raises(AcquireTimeout):
             await limiter(timeout=0.3)(call.__wrapped__)(6)
-        with pytest.raises(TypeError, match="is no coroutine function"):
+        with pytest.raises(TypeError, match="is not a coroutine function"):
             limiter(lambda: 1)

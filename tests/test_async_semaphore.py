@@ -1,4 +1,4 @@
-"""What is asyncio's own about the semaphore: cancellation, and the body of `async with` when a permit is lost."""
+"""The semaphore's asyncio parts: cancellation, and the body of `async with` when a permit is lost."""
 
 import asyncio
 import time
@@ -17,14 +17,14 @@ def is_free(raw):
 
 
 def lose(client):
-    """Let the only permit be lost, as the watchdog would, at this instant."""
+    """Make the only permit lost at this instant, like the watchdog."""
     (state,) = client.runner.session.holds
     state.valid_until = state.renew_at = 0.0
     client.runner.session.holds.watch(state)
 
 
 @in_loop
-async def test_acquire_that_is_cancelled_at_any_turn_leaves_nothing(nodes, raw):
+async def test_acquire_cancelled_at_any_turn_leaves_nothing(nodes, raw):
     async with client_of(nodes) as client:
         semaphore = client.get_semaphore("x", 2)
         await (await semaphore.acquire()).release()
@@ -41,7 +41,7 @@ async def test_acquire_that_is_cancelled_at_any_turn_leaves_nothing(nodes, raw):
 
 
 @in_loop
-async def test_waiter_that_is_cancelled_lets_those_behind_it_come_nearer(nodes, raw):
+async def test_cancelled_waiter_lets_those_behind_it_advance(nodes, raw):
     async with client_of(nodes) as client, client_of(nodes) as other:
         semaphore, elsewhere = client.get_semaphore("x", 2), other.get_semaphore("x", 2)
 
@@ -65,7 +65,7 @@ async def test_waiter_that_is_cancelled_lets_those_behind_it_come_nearer(nodes, 
 
 
 @in_loop
-async def test_release_that_is_cancelled_gives_the_permit_back(nodes, raw):
+async def test_cancelled_release_still_releases_the_permit(nodes, raw):
     async with client_of(nodes) as client:
         semaphore = client.get_semaphore("x", 2)
         permit = await semaphore.acquire()
@@ -95,7 +95,7 @@ async def test_body_is_cancelled_when_its_permit_is_lost(nodes, of_permit):
 
 
 @in_loop
-async def test_body_goes_on_if_losses_are_told_otherwise(nodes):
+async def test_body_goes_on_with_an_on_lost_callback(nodes):
     lost = []
     async with client_of(nodes) as client:
         semaphore = client.get_semaphore("x", 2, on_lost=lost.append)

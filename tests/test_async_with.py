@@ -1,4 +1,4 @@
-"""`async with lock`: what becomes of its body when the hold is lost, alone and together with other cancellations."""
+"""`async with lock`: its body when the hold is lost, alone and together with other cancellations."""
 
 import asyncio
 from contextlib import suppress
@@ -12,7 +12,7 @@ ENDLESS = 30
 
 
 def lose(client, name="x"):
-    """Let the hold of that name be lost, as the watchdog would, at this instant."""
+    """Make the hold of that name lost at this instant, like the watchdog."""
     (state,) = (state for state in client.runner.session.holds if state.name == name)
     state.valid_until = 0.0
     state.renew_at = 0.0
@@ -30,7 +30,7 @@ def make_client(nodes, events):
 
 
 async def goes_on():
-    """Show that no cancellation of the running task is left, and that it can await as ever."""
+    """Check that no cancellation of the running task is left, and that it can await as before."""
     assert asyncio.current_task().cancelling() == 0
     await asyncio.sleep(0.001)
     await turns(3)
@@ -62,8 +62,8 @@ async def test_body_is_cancelled_when_the_hold_is_lost(make_client, events, raw,
 
 
 @in_loop
-async def test_body_is_cancelled_when_the_nodes_forget_or_its_lease_is_over(make_client, raw):
-    """What really happens, with the watchdog's own renewal."""
+async def test_body_is_cancelled_when_the_nodes_forget_or_its_lease_ends(make_client, raw):
+    """The real case, with the watchdog's own renewal."""
     async with make_client(lease=0.6) as client:
         with comes_out(LeaseLostError):
             async with client.get_lock("x"):
@@ -97,7 +97,7 @@ async def test_body_that_computes_is_cancelled_at_its_next_await(make_client):
 
 
 @in_loop
-async def test_loss_that_the_body_or_its_end_notices_comes_out_once_and_cancels_nothing_later(make_client):
+async def test_loss_noticed_by_the_body_or_its_end_is_raised_once_and_cancels_nothing_later(make_client):
     async def check(hold):
         hold.check()
 
@@ -114,7 +114,7 @@ async def test_loss_that_the_body_or_its_end_notices_comes_out_once_and_cancels_
 
 
 @in_loop
-async def test_loss_comes_out_whatever_the_body_makes_of_its_cancellation(make_client):
+async def test_loss_propagates_no_matter_how_the_body_handles_its_cancellation(make_client):
     async def swallow(hold):
         with suppress(asyncio.CancelledError):
             await asyncio.sleep(ENDLESS)
@@ -167,7 +167,7 @@ async def test_body_that_turns_the_cancellation_into_its_own_error_keeps_it(make
 
 
 @in_loop
-async def test_hold_that_was_released_inside_is_not_lost_any_more(make_client):
+async def test_hold_released_inside_can_no_longer_be_lost(make_client):
     async with make_client() as client:
         async with client.get_lock("x") as hold:
             state = hold._state
@@ -178,11 +178,11 @@ async def test_hold_that_was_released_inside_is_not_lost_any_more(make_client):
         await goes_on()
 
 
-# Told in another way.
+# With a callback.
 
 
 @in_loop
-async def test_body_with_on_lost_is_told_by_that_alone_even_if_it_raises(make_client, caplog):
+async def test_body_with_on_lost_learns_of_the_loss_only_by_it_even_if_it_raises(make_client, caplog):
     told = []
 
     def on_lost(hold):
@@ -204,7 +204,7 @@ async def test_body_with_on_lost_is_told_by_that_alone_even_if_it_raises(make_cl
 
 @in_loop
 async def test_body_may_cancel_itself_in_on_lost(make_client):
-    """Whoever does that is an outsider: the cancellation comes out."""
+    """That counts as a cancellation from outside, which propagates."""
     async with make_client() as client:
         task = asyncio.current_task()
         with comes_out(asyncio.CancelledError):
@@ -218,7 +218,7 @@ async def test_body_may_cancel_itself_in_on_lost(make_client):
 
 
 @in_loop
-async def test_nested_withs_of_one_lock_both_tell_the_loss(make_client, raw):
+async def test_nested_withs_of_one_lock_both_raise_the_loss(make_client, raw):
     lost = []
     async with make_client() as client:
         lock = client.get_lock("x")
@@ -229,7 +229,7 @@ async def test_nested_withs_of_one_lock_both_tell_the_loss(make_client, raw):
                         lose(client)
                         await asyncio.sleep(ENDLESS)
                 except asyncio.CancelledError as error:
-                    # Both withs had asked for it, and it is the outer one's to take back.
+                    # Both withs had requested it, and the outer one withdraws it.
                     lost.append(error)
                     raise
         assert any("was lost" in note for note in lost[0].__notes__)
@@ -240,7 +240,7 @@ async def test_nested_withs_of_one_lock_both_tell_the_loss(make_client, raw):
 
 
 @in_loop
-async def test_nested_withs_of_two_locks_tell_the_loss_of_each(make_client, raw):
+async def test_nested_withs_of_two_locks_raise_each_loss(make_client, raw):
     async with make_client() as client:
         for lost in ("ab", "ba", "a", "b"):
             with comes_out(LeaseLostError) as info:
@@ -248,14 +248,14 @@ async def test_nested_withs_of_two_locks_tell_the_loss_of_each(make_client, raw)
                     for name in lost:
                         lose(client, name)
                     await asyncio.sleep(ENDLESS)
-            assert info.value.name == min(lost), "the outer one has the last word if it was lost itself"
+            assert info.value.name == min(lost), "the outer one's own loss comes last"
             await goes_on()
             await until(lambda: not claims(raw))
             assert len(client.runner.session.holds) == 0
 
 
 @in_loop
-async def test_loss_of_the_outer_lock_while_the_inner_is_being_released_gives_both_back(make_client, nodes, raw):
+async def test_loss_of_the_outer_lock_during_the_inner_release_releases_both(make_client, nodes, raw):
     """At every turn of the loop from the inner release on."""
     async with make_client() as client:
         for k in (*range(12), 16, 24, 40):
@@ -291,8 +291,8 @@ async def test_outer_with_that_survives_the_loss_of_the_inner_goes_on(make_clien
 
 
 @in_loop
-async def test_child_task_that_was_given_the_hold_is_not_cancelled(make_client):
-    """The owner is: whoever hands a hold on looks after those who have it."""
+async def test_child_task_with_the_hold_is_not_cancelled(make_client):
+    """The owner is: code that hands a hold on must take care of the receivers."""
     async with make_client() as client:
         with comes_out(LeaseLostError):
             async with client.get_lock("x") as hold:
@@ -332,7 +332,7 @@ async def test_children_of_a_task_group_are_cancelled_with_the_body(make_client)
 @uvloop_in_sweeps
 @in_loop
 async def test_loss_together_with_a_cancelled_task_does_not_swallow_it(make_client, raw, loop):
-    """Whichever comes first, also in one turn of the loop."""
+    """In either order, even in one turn of the loop."""
 
     async def hold(client, begun):
         async with client.get_lock("x"):
@@ -354,7 +354,7 @@ async def test_loss_together_with_a_cancelled_task_does_not_swallow_it(make_clie
                     lose(client)
             with comes_out((asyncio.CancelledError, LeaseLostError)) as info:
                 await task
-            # The loss comes out only if it had been told when the cancellation came, or that came at the with's end.
+            # The loss propagates only if it came before the cancellation, or that came at the end of the with.
             assert task.cancelled() or turns_between < 0
             assert all("was lost" in note for note in getattr(info.value, "__notes__", []))
             await until(lambda: not claims(raw))
@@ -362,7 +362,7 @@ async def test_loss_together_with_a_cancelled_task_does_not_swallow_it(make_clie
 
 
 @in_loop
-async def test_loss_in_the_turn_of_the_cancellation_leaves_both_told(make_client):
+async def test_loss_in_the_turn_of_the_cancellation_reports_both(make_client):
     async def hold(client):
         async with client.get_lock("x"):
             lose(client)
@@ -384,14 +384,14 @@ async def test_loss_in_the_turn_of_the_cancellation_leaves_both_told(make_client
 
 
 @in_loop
-async def test_loss_together_with_a_timeout_is_told_to_each_by_its_own(make_client):
-    """Both at once; the outer of the two has the last word."""
+async def test_loss_together_with_a_timeout_raises_each_in_its_own_block(make_client):
+    """Both at once; the outer one's error comes last."""
     async with make_client() as client:
 
         async def body(timeout):
             lose(client)
             await turns(1)
-            # In the turn after this one the watchdog tells the loss; the timeout may be first or second.
+            # In the next turn the watchdog reports the loss; the timeout may come first or second.
             timeout.reschedule(asyncio.get_running_loop().time())
             await asyncio.sleep(ENDLESS)
 
@@ -400,7 +400,7 @@ async def test_loss_together_with_a_timeout_is_told_to_each_by_its_own(make_clie
                 async with client.get_lock("x"):
                     await body(timeout)
         await goes_on()
-        # A timeout that comes alone, in an earlier turn, is the body's own error.
+        # A timeout alone, in an earlier turn, is the body's own error.
         with comes_out((LeaseLostError, TimeoutError)):
             async with client.get_lock("x"):
                 async with asyncio.timeout(ENDLESS) as timeout:
@@ -449,7 +449,7 @@ async def test_loss_together_with_the_failure_of_a_task_group_lets_the_group_fai
 
 
 @in_loop
-async def test_cancellation_from_outside_comes_out_and_gives_the_locks_back(make_client, raw):
+async def test_cancellation_from_outside_propagates_and_releases_the_locks(make_client, raw):
     async def hold(client):
         async with client.get_lock("x"), client.get_mutex("y"):
             begun.set()
@@ -471,8 +471,8 @@ async def test_cancellation_from_outside_comes_out_and_gives_the_locks_back(make
 
 
 @in_loop
-async def test_task_that_had_been_cancelled_before_can_still_lose(make_client):
-    """It swallowed that, and its count stays at one for ever; what the with adds it takes away."""
+async def test_task_cancelled_earlier_can_still_lose(make_client):
+    """It swallowed that, so its count stays at one forever; the with removes only what it added."""
 
     async def stubborn(client):
         with suppress(asyncio.CancelledError):
@@ -490,7 +490,7 @@ async def test_task_that_had_been_cancelled_before_can_still_lose(make_client):
         assert await task == 1
 
 
-# Leaving, in other ways.
+# Other ends.
 
 
 @in_loop

@@ -1,4 +1,4 @@
-"""The client: which nodes it takes, what it says of them, how it ends, and what becomes of it in a fork."""
+"""The client: the nodes that it accepts, their states, its end, and forks."""
 
 import gc
 import pickle
@@ -28,7 +28,7 @@ def states(client):
 
 @pytest.fixture
 def maintenance_threads():
-    """Return a function that gives the maintenance threads which this test has started and that still run."""
+    """Return a function that returns the running maintenance threads of this test."""
 
     def running():
         return {thread for thread in threading.enumerate() if thread.name == "redsync-maintenance"}
@@ -53,7 +53,7 @@ def test_client_works_on_an_even_number_of_nodes(make_client, other, raw, eventu
 
 
 def test_one_node_needs_no_list(nodes, raw):
-    """Be it a URL or a client of redis-py; and a pickled client is made of the same."""
+    """A URL or a redis-py client; a pickled client has the same node."""
     for node in (nodes.urls[0], raw[0]):
         with Client(node, restart_guard=0) as client, client.get_lock("x"):
             assert client.quorum == 1
@@ -62,7 +62,7 @@ def test_one_node_needs_no_list(nodes, raw):
             assert pickle.loads(pickle.dumps(client)) is client
 
 
-def test_nodes_may_be_clients_of_redis_py(nodes, raw, other, eventually):
+def test_nodes_may_be_redis_py_clients(nodes, raw, other, eventually):
     before = [len(connection.connection_pool._available_connections) for connection in raw]
     with Client([raw[0], nodes.urls[1], raw[2]], restart_guard=0) as client:
         lock = client.get_lock("x")
@@ -86,7 +86,7 @@ def test_node_may_be_a_unix_socket(server_path, tmp_path, other):
         assert states(client) == ["up"]
 
 
-def test_node_may_want_a_password(server_path, other):
+def test_node_may_require_a_password(server_path, other):
     with LocalNodes(2, server=server_path, config={"requirepass": "s3cr:t/"}) as nodes:
         urls = [url.replace("redis://", "redis://:s3cr%3At%2F@") for url in nodes.urls]
         with Client(urls, restart_guard=0, node_timeout=20.0) as client:
@@ -97,7 +97,7 @@ def test_node_may_want_a_password(server_path, other):
             assert "s3cr" not in repr(client)
 
 
-def test_wrong_password_is_told_by_the_first_operation(server_path):
+def test_first_operation_reports_a_wrong_password(server_path):
     with LocalNodes(1, server=server_path, config={"requirepass": "secret"}) as nodes, nodes.client() as client:
         with pytest.raises(QuorumError) as info:
             client.get_lock("x").acquire(False)
@@ -114,7 +114,7 @@ def test_database_of_the_url_is_used(make_client, nodes, raw, eventually):
                 eventually(lambda: connection.exists("redsync:x"))
 
 
-# Settings that can't be
+# Invalid settings
 
 
 def test_client_is_refused_without_a_node():
@@ -129,8 +129,11 @@ SEVERAL = "redis://127.0.0.1:1/0, redis://127.0.0.1:2/0"
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        *((text, "no URL") for text in ("", "localhost:6379", "http://localhost", "redis", "redis://127.0.0.1:port")),
-        (SEVERAL, "several URLs in one text: give a list"),
+        *(
+            (text, "not a valid URL")
+            for text in ("", "localhost:6379", "http://localhost", "redis", "redis://127.0.0.1:port")
+        ),
+        (SEVERAL, "several URLs in one string: give a list"),
     ],
 )
 def test_client_is_refused_when_a_node_is_not_one_url(text, said):
@@ -153,12 +156,12 @@ SECRETIVE = [
 
 @pytest.mark.parametrize("flavour", [Client, AsyncClient])
 @pytest.mark.parametrize("node", SECRETIVE, ids=lambda node: type(node).__name__)
-def test_node_of_another_type_is_told_by_place_and_type_and_never_shown(node, flavour):
-    with pytest.raises(ConfigurationError, match="node 2 must be a URL as text or a redis") as caught:
+def test_node_of_another_type_is_reported_by_position_and_type_and_never_shown(node, flavour):
+    with pytest.raises(ConfigurationError, match="node 2 must be a URL string or a redis") as caught:
         flavour(["redis://127.0.0.1:1", node])
     assert type(node).__name__ in str(caught.value)
     if not isinstance(node, tuple | list | set):
-        with pytest.raises(ConfigurationError, match="must be a URL as text or a redis") as caught:
+        with pytest.raises(ConfigurationError, match="must be a URL string or a redis") as caught:
             flavour(node)
         assert type(node).__name__ in str(caught.value)
     assert "hunter2" not in "".join(traceback.format_exception(caught.value))
@@ -168,7 +171,7 @@ def test_client_is_refused_when_a_node_is_of_the_other_flavour():
     for flavour, node in ((Client, redis.asyncio.Redis()), (AsyncClient, redis.Redis())):
         for given in (node, [node]):
             with pytest.raises(
-                ConfigurationError, match=f"must be a URL as text or a .*, not .*{type(node).__module__}"
+                ConfigurationError, match=f"must be a URL string or a .*, not .*{type(node).__module__}"
             ):
                 flavour(given)
 
@@ -201,7 +204,7 @@ def test_client_is_refused_when_one_server_has_two_addresses(nodes, raw, mainten
     ],
     ids=str,
 )
-def test_client_is_refused_when_a_setting_can_not_be(nodes, options, maintenance_threads):
+def test_client_is_refused_with_an_invalid_setting(nodes, options, maintenance_threads):
     with pytest.raises(ConfigurationError):
         Client(nodes.urls, **options)
     assert not maintenance_threads()
@@ -290,7 +293,7 @@ def test_from_env_takes_one_url(environment, nodes):
         ("REDSYNC_PREFIX", "x" * 513),
     ],
 )
-def test_from_env_refuses_what_can_not_be(environment, name, value):
+def test_from_env_refuses_invalid_values(environment, name, value):
     environment.setenv("REDSYNC_URLS", "redis://127.0.0.1:1")
     if value is None:
         environment.delenv(name)
@@ -300,10 +303,10 @@ def test_from_env_refuses_what_can_not_be(environment, name, value):
         Client.from_env()
 
 
-# Looking at nodes
+# The nodes' states
 
 
-def test_client_tells_who_it_is_and_what_its_nodes_are(make_client, nodes):
+def test_client_tells_its_id_and_its_nodes_states(make_client, nodes):
     first, second = make_client(), make_client()
     assert str(uuid.UUID(first.id)) == first.id
     assert first.id != second.id
@@ -317,7 +320,7 @@ def test_client_tells_who_it_is_and_what_its_nodes_are(make_client, nodes):
         assert (status.state, status.last_error) == ("up", None)
 
 
-def test_client_tells_of_a_dead_node_until_it_is_back(make_client, nodes, eventually):
+def test_client_reports_a_dead_node_until_it_is_back(make_client, nodes, eventually):
     events = []
     client = make_client(listeners=[events.append])
     nodes.kill(1)
@@ -335,7 +338,7 @@ def test_client_tells_of_a_dead_node_until_it_is_back(make_client, nodes, eventu
     assert events[0].reason
 
 
-def test_client_is_made_without_a_majority_and_works_when_it_is_there(make_client, nodes, eventually):
+def test_client_made_without_a_majority_works_once_there_is_one(make_client, nodes, eventually):
     for i in range(4):
         nodes.kill(i)
     client, seconds = timed(make_client)
@@ -352,7 +355,7 @@ def test_client_is_made_without_a_majority_and_works_when_it_is_there(make_clien
 # The end
 
 
-def test_close_releases_what_all_threads_hold(make_client, make_worker, raw, eventually):
+def test_close_releases_the_holds_of_all_threads(make_client, make_worker, raw, eventually):
     client = make_client()
     client.get_lock("mine").acquire()
     client.get_lock("mine").acquire()
@@ -363,7 +366,7 @@ def test_close_releases_what_all_threads_hold(make_client, make_worker, raw, eve
     eventually(lambda: raw.keys() == [set()] * 5)
 
 
-def test_close_lets_waiters_go(make_client, other, make_worker, raw, eventually):
+def test_close_ends_waits(make_client, other, make_worker, raw, eventually):
     client, holder = make_client(), make_client()
     make_worker().do(holder.get_lock("x").acquire)
     waiter = other.start(client.get_lock("x").acquire)
@@ -377,14 +380,14 @@ def test_close_lets_waiters_go(make_client, other, make_worker, raw, eventually)
     eventually(lambda: raw.keys() == [{b"redsync:x"}] * 5)
 
 
-def test_close_does_nothing_the_second_time(make_client, maintenance_threads):
+def test_second_close_does_nothing(make_client, maintenance_threads):
     client = make_client()
     client.close()
     client.close()
     assert not maintenance_threads()
 
 
-def test_close_takes_no_long_time_when_nodes_do_not_answer(make_client, nodes, maintenance_threads):
+def test_close_is_quick_when_nodes_do_not_answer(make_client, nodes, maintenance_threads):
     client = make_client()
     client.get_lock("x").acquire()
     for i in range(4):
@@ -401,7 +404,7 @@ def test_close_of_one_client_leaves_others_alone(make_client):
         hold.check()
 
 
-def test_forgotten_client_releases_and_ends_its_threads(nodes, raw, eventually, maintenance_threads):
+def test_dropped_client_releases_and_ends_its_threads(nodes, raw, eventually, maintenance_threads):
     client = Client(nodes.urls, restart_guard=0)
     client.get_lock("x").acquire()
     eventually(lambda: raw.count("redsync:x") == 5)
@@ -472,8 +475,8 @@ FORKS = """
 """
 
 
-def test_child_of_a_fork_holds_nothing_and_gives_nothing_back(nodes):
-    # Python 3.12 and later warn of every fork while there are threads; how we get along with one is what is tested.
+def test_forked_child_holds_nothing_and_releases_nothing(nodes):
+    # Python 3.12 and later warn of every fork while there are threads; this test is about such a fork.
     command = [sys.executable, "-W", "ignore:This process:DeprecationWarning", "-c", textwrap.dedent(FORKS)]
     done = subprocess.run([*command, *nodes.urls], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, "")
@@ -487,8 +490,8 @@ def test_child_of_a_fork_holds_nothing_and_gives_nothing_back(nodes):
 
 
 @pytest.mark.parametrize("url", ["http://:secret@host", "redis://:secret@host:port", "redis://:secret/@host:1"])
-def test_url_that_is_none_is_told_without_its_password(url):
-    with pytest.raises(ConfigurationError, match="node 2 is no URL such as") as caught:
+def test_invalid_url_is_reported_without_its_password(url):
+    with pytest.raises(ConfigurationError, match="node 2 is not a valid URL") as caught:
         Client(["redis://127.0.0.1:1", url])
     assert "secret" not in str(caught.value)
     assert caught.value.__suppress_context__, "redis-py's error may quote it"

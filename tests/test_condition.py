@@ -1,4 +1,4 @@
-"""`threading.Condition` over a redsync lock: what the standard library promises holds, with the lock on the nodes."""
+"""`threading.Condition` over a redsync lock keeps the standard library's promises."""
 
 import threading
 import time
@@ -18,7 +18,7 @@ KINDS = {
     ),
     "multi of reentrant ones": lambda client: client.get_multi_lock(client.get_lock("x"), client.get_fenced_lock("a")),
 }
-"""One for each way to give back all and have it again: others do it as the lock does."""
+"""One for each way to release all and acquire it again; other kinds do it like the lock."""
 
 
 @pytest.fixture(params=KINDS)
@@ -36,12 +36,12 @@ def condition(lock):
 
 
 def free(raw):
-    """Whether no node keeps a claim; tokens outlive claims."""
+    """Return True if no node keeps a claim; tokens outlive claims."""
     return not any(key for keys in raw.keys() for key in keys if not key.startswith(b"redsync_token"))  # noqa: SIM118
 
 
 def waiting(lock, condition):
-    """Whether somebody waits for the condition; taken under the lock, so that waiter has let go of it."""
+    """Return True if a waiter has released the lock and waits; acquires the lock to find out."""
     with lock:
         return bool(condition._waiters)
 
@@ -127,7 +127,7 @@ def test_notify_all_wakes_every_waiter(lock, condition, make_worker, eventually)
 
 
 @once
-def test_producers_and_consumers_pass_everything_on(condition, make_worker):
+def test_producers_and_consumers_lose_no_item(condition, make_worker):
     items, room = deque(), 2
 
     def produce(numbers):
@@ -210,7 +210,7 @@ multi = pytest.mark.parametrize("lock", ["multi of reentrant ones"], indirect=Tr
 
 @multi
 def test_wait_restores_each_locks_count_in_a_multi_lock(lock, condition, client, other, eventually):
-    """One of its locks was acquired more often than the others: all of it is given back, and had again."""
+    """One of its locks was acquired more often than the others: all acquisitions are released, and made again."""
     single = client.get_lock("x")
 
     def wait():
@@ -228,7 +228,7 @@ def test_wait_restores_each_locks_count_in_a_multi_lock(lock, condition, client,
 
 
 @multi
-def test_wait_of_a_multi_lock_that_misses_one_raises_and_gives_nothing_back(lock, condition, client):
+def test_wait_of_a_multi_lock_that_lacks_one_raises_and_releases_nothing(lock, condition, client):
     client.get_lock("x").acquire()
     for call in (condition.wait, condition.notify):
         with pytest.raises(RuntimeError, match="un-acquired"):
@@ -241,7 +241,7 @@ def test_wait_of_a_multi_lock_that_misses_one_raises_and_gives_nothing_back(lock
 
 
 @multi
-def test_wait_of_a_multi_lock_that_lost_one_gives_back_the_others(lock, condition, client, raw, eventually):
+def test_wait_of_a_multi_lock_that_lost_one_releases_the_others(lock, condition, client, raw, eventually):
     lock.acquire()
     eventually(lambda: raw.count("redsync:a") == 5)
     for node in raw:
@@ -254,7 +254,7 @@ def test_wait_of_a_multi_lock_that_lost_one_gives_back_the_others(lock, conditio
 
 @pytest.fixture
 def restoring(make_client, make_worker, eventually):
-    """Return a client, and a wait that has ended, has had the first lock of two again, and waits for the second."""
+    """Return a client, and a notified wait that has acquired the first of two locks again and waits for the second."""
     client, thief = make_client(lease=1.0), make_client()
     lock = client.get_multi_lock(client.get_lock("a"), client.get_lock("x"))
     condition, stolen, may_wait, log = threading.Condition(lock), make_worker(), threading.Event(), []
@@ -278,8 +278,8 @@ def restoring(make_client, make_worker, eventually):
     return client, waiter, log, lambda: stolen.do(thief.get_lock("x").release)
 
 
-def test_locks_of_a_multi_lock_are_had_again_all_or_none(restoring, raw, eventually):
-    """While the second is waited for, the first is lost."""
+def test_locks_of_a_multi_lock_are_acquired_again_all_or_none(restoring, raw, eventually):
+    """During the wait for the second, the first is lost."""
     client, waiter, log, give_back = restoring
 
     def is_lost():

@@ -1,4 +1,4 @@
-"""The program that `make check` reads with two type checkers uses every public name, method, option and attribute."""
+"""The program that `make check` gives to two type checkers uses every public name, method, option and attribute."""
 
 import ast
 import inspect
@@ -13,9 +13,9 @@ import redsync.testing
 CONSUMER = Path(__file__).parent / "typing" / "consumer.py"
 SYNTAX = {"__enter__", "__aenter__", "__call__"}
 
-# What only the library itself calls.
+# Only the library itself calls these.
 NOT_FOR_USERS = {"Client.runner", "AsyncClient.runner", "LockInfo.read", "PermitHolder.of"}
-# The simulator is a world of its own, with machines, nodes and a network: tests/testing/simulator.
+# The simulator has its own tests: tests/testing/simulator.
 NOT_HERE = {"Simulation", "SimulationError"}
 
 KINDS = {name: getattr(redsync, name) for name in redsync.__all__} | {
@@ -24,11 +24,11 @@ KINDS = {name: getattr(redsync, name) for name in redsync.__all__} | {
 
 
 class Uses(ast.NodeVisitor):
-    """What a program uses of the classes that its functions take as parameters.
+    """The parts that a program uses of the classes of its functions' parameters.
 
     Attributes:
         members: Attributes and methods, by class; `with` and a call count as the methods behind them.
-        options: Keywords that are given, by `Class.method`; of a class itself, by `Class`.
+        options: The keywords given, by `Class.method`; for a class itself, by `Class`.
     """
 
     def __init__(self, program: ast.Module):
@@ -87,7 +87,7 @@ def names_in(annotation):
 
 
 def public(kind):
-    """Return what a program may use of a class: what it does not share with all errors or all tuples."""
+    """Return the members of a class, except those of all errors or all tuples."""
     common = {name for base in (OSError, tuple) if issubclass(kind, base) for name in dir(base)} | set(dir(Exception))
     declared = {name for base in kind.__mro__ for name in inspect.get_annotations(base)}
     members = (set(dir(kind)) | declared) - common
@@ -131,7 +131,7 @@ def test_consumer_gives_every_option_of_a_class(name):
     assert options <= USES.options[f"{name}.__call__"]
 
 
-def test_call_that_is_missing_is_found():
+def test_missing_call_is_found():
     uses = Uses(ast.parse("async def use(lock: AsyncLock | AsyncMutex, n: int) -> None:\n    await lock.acquire()"))
     assert uses.members == {"AsyncLock": {"acquire"}, "AsyncMutex": {"acquire"}}
     assert public(redsync.AsyncLock) - uses.members["AsyncLock"] >= {"release", "__aenter__"}

@@ -1,32 +1,35 @@
-"""The documentation's examples run and print what the pages say, and no page is missing from the navigation.
+"""The documentation's examples run and print what the pages say, and the navigation lists every page.
 
-The Python blocks of a page are one script, in their order, at the lines where they stand. A `text` block right after a
-Python block is what that one prints, `...` standing for anything. A page with test functions is run by pytest. Hosts
-named `redis-1`, `redis-2` ... are local nodes.
+The Python blocks of a page are one script, in order, at their own lines. A `text` block right after a Python block is
+that block's output; `...` matches anything. pytest runs a page with test functions. Hosts named `redis-1`, `redis-2`
+... are local nodes.
 
-The `bash` blocks of a page are one script as well, which runs after that in Python and finds the nodes empty, and all
+The `bash` blocks of a page are also one script, which runs after the Python one and finds the nodes empty, and all
 five of them in REDSYNC_URLS. Each command must succeed: one that is meant to fail ends in `|| echo "status $?"`. Their
-`text` shows one run: addresses, processes, owners, times and durations may differ, and so may spaces; what goes to
-standard error is part of it. `make` is not run, but looks whether there is such a target; `pip` does nothing.
+`text` shows one run: addresses, processes, owners, times, durations and spaces may differ; standard error is part of
+it. `make` only checks that the target exists; `pip` does nothing.
 
-Pages whose blocks run for longer are listed in `SWEEPS`, and run in `make test-all` only.
+`SWEEPS` lists pages with slow blocks, which run in `make test-all` only.
 
-An HTML comment `<!-- skip: reason -->` before a block leaves it out. What is in no language that runs is listed, with
-the reason, in `NOT_RUN`.
+An HTML comment `<!-- skip: reason -->` before a block skips it. `NOT_RUN` lists the languages that do not run, each
+with the reason.
 """
 
 import doctest
+import importlib.util
 import os
 import re
+import shlex
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from redsync.cli import FAMILIES, exits
+from redsync.cli import FAMILIES, _parse, exits
 from tests.support.warm import LIBRARY, WarmPython
 
 ROOT = Path(__file__).parents[1]
@@ -36,12 +39,13 @@ BLOCK = re.compile(
     r"(?:^<!-- skip: (?P<skip>.+?) -->\n+)?^```(?P<language>\w*)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL
 )
 NOT_RUN = {
-    "text": "what a block prints, or a picture",
+    "text": "a block's output, or a picture",
     "conf": "a server's settings: test_acl.py runs servers with them",
-    "go": "what a program was before its migration; there is no compiler here",
+    "go": "a program before its migration; there is no compiler here",
     "java": "as Go",
     "toml": "a project's settings: the tests of the module that reads them have them",
     "sql": "for a database that is not here",
+    "yaml": "settings of a monitoring server that is not here",
 }
 SWEEPS = {
     "python": {"docs/testing.md", "docs/howto/testing-your-code.md", "docs/howto/long-jobs.md", "docs/safety.md"},
@@ -63,7 +67,7 @@ BLURRED = {
 
 
 class Script:
-    """A page's blocks in one language, and what they have to print, by the number of the line where they begin."""
+    """A page's blocks in one language and their expected output, by the number of their first line."""
 
     def __init__(self, text: str, language: str) -> None:
         self.language = language
@@ -84,7 +88,7 @@ class Script:
         self.has_tests = "\ndef test_" in self.source
 
     def faults(self, printed: str) -> list[str]:
-        """Return where the page says something else than was printed."""
+        """Return the places where the page differs from the output."""
         found = {}
         for part in printed.split(MARK)[1:]:
             number, _, output = part.partition("\n")
@@ -102,7 +106,7 @@ class Script:
 
 
 def blurred(text: str) -> str:
-    """Return text without what differs from run to run."""
+    """Return text without the parts that differ between runs."""
     for pattern, name in BLURRED.items():
         text = re.sub(pattern, name, text)
     return text.strip()
@@ -128,18 +132,18 @@ def python():
 
 @pytest.fixture
 def run(redsync_nodes, tmp_path, python):
-    """Run a page's script in one language, and tell where the page says something else than it prints."""
+    """Run a page's script in one language, and report where the page differs from its output."""
 
     def run(path, language):
         urls = redsync_nodes.urls
         text = re.sub(r"redis://redis-(\d+):6379", lambda match: urls[int(match[1]) - 1], path.read_text())
         script = Script(text, language)
-        # Not the page's own name: a page may be called as a module is.
+        # Not the page's own name, which may be a module's name.
         file = tmp_path / f"page_{path.stem.replace('-', '_').lower()}.py"
         file.write_text(script.source)
         settings = {
             "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
-            "PYTHONUNBUFFERED": "1",  # as on a terminal: output and errors in the order in which they were written
+            "PYTHONUNBUFFERED": "1",  # as on a terminal: output and errors in the order of writing
             "REDSYNC_URLS": ",".join(urls),
             "REDSYNC_RESTART_GUARD": "0",
         }
@@ -190,7 +194,7 @@ def test_checker_finds_planted_mistakes():
 @pytest.mark.parametrize(
     ("code", "output", "right"),
     [
-        ("echo 'who  holds'", "who holds", True),
+        ("echo 'two  words'", "two words", True),
         ("echo who >&2", "who", True),
         ("echo who", "what", False),
         ("echo 12345678-abcd-abcd-abcd-0123456789ab:7 has 1 of 2 nodes", "{owner} has 1 of 2 nodes", True),
@@ -214,18 +218,18 @@ def test_checker_finds_planted_mistakes_of_commands(code, output, right, tmp_pat
 
 
 @pytest.mark.parametrize("path", PAGES, ids=name_of)
-def test_every_fence_belongs_to_a_block_that_runs_or_says_why_not(path):
-    """An indented or mistyped fence would be left out silently."""
+def test_every_fence_belongs_to_a_block_that_runs_or_tells_why_not(path):
+    """An indented or mistyped fence would be skipped silently."""
     text = path.read_text()
     blocks = list(BLOCK.finditer(text))
     assert text.count("```") == 2 * len(blocks)
     assert {block["language"] for block in blocks} <= {*MARKING, *NOT_RUN}
-    # Commands are not hidden in what does not run.
+    # No commands are hidden in blocks that do not run.
     assert not [block for block in blocks if block["language"] in NOT_RUN and block["code"].startswith("$ ")]
 
 
-def test_what_is_installed_is_what_there_is():
-    """The shell script of a page does not run pip, so names of distributions and extras are looked up instead."""
+def test_installed_distributions_and_extras_exist():
+    """A page's shell script does not run pip, so look up the names of distributions and extras."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     texts = [path.read_text() for path in PAGES]
     named = [each for text in texts for each in re.findall(r"pip install .*?([\w-]*redsync[\w-]*)(?:\[(.*?)\])?", text)]
@@ -237,13 +241,106 @@ def test_what_is_installed_is_what_there_is():
 
 def test_command_line_page_lists_every_command_and_status():
     page = (DOCS / "cli/index.md").read_text()
-    listed = set(re.findall(r"^\| `redsync ([a-z]+)", page, re.MULTILINE))
+    listed = set(re.findall(r"^\| \[`redsync ([a-z]+)", page, re.MULTILINE))
     assert listed == {command for family in FAMILIES.values() for command in family}
     rows = re.findall(r"^\|.*", exits.__doc__, re.MULTILINE)
     assert len(rows) > 10
     assert "\n".join(rows) in page
 
 
+def commands_not_run(page):
+    """Yield the commands of this package, with arguments, that a page mentions in inline code or shows in `text`."""
+    names = "|".join(command for family in FAMILIES.values() for command in family)
+    blocks = [block["code"] for block in BLOCK.finditer(page) if block["language"] == "text"]
+    inline = re.findall(r"`([^`]+)`", BLOCK.sub("", page))
+    for line in "\n".join([*blocks, *inline]).splitlines():
+        if found := re.search(rf"\bredsync (?:{names}) (?=\S)(?!--[\w-]+$)[^|]*", line):
+            yield re.sub(r" \.\.\.(?= \S)", "", found[0])
+
+
+@pytest.mark.parametrize("path", PAGES, ids=name_of)
+def test_commands_that_do_not_run_have_valid_arguments(path):
+    for command in commands_not_run(path.read_text()):
+        assert _parse(shlex.split(command)[1:]), command
+
+
+def test_commands_that_do_not_run_are_found():
+    page = "`redsync ls x | head`, `redsync ls`, `redsync lock --lease`, `redsync show ... y`\n"
+    page += "\n```text\n0 3 * * *  redsync doctor a\n```\n"
+    assert list(commands_not_run(page)) == ["redsync doctor a", "redsync ls x ", "redsync show y"]
+    with pytest.raises(SystemExit):
+        _parse(["doctor", "redis://redis-1:6379"])
+
+
 def test_navigation_lists_every_page():
     listed = re.findall(r"^ +- .+: (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
     assert sorted(listed) == sorted(path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md"))
+
+
+def test_titles_of_pages_differ():
+    titles = [path.read_text().splitlines()[0] for path in PAGES if path.name not in {"README.md", "changelog.md"}]
+    assert all(title.startswith("# ") for title in titles)
+    assert not [title for title, number in Counter(titles).items() if number > 1]
+
+
+def stray_stars(page):
+    """Return the lines with stars that are neither in code nor around bold text, so that readers see them."""
+    prose = re.sub(r"`[^`]+`", "code", BLOCK.sub("", page))
+    return [line for line in re.sub(r"\*\*(?=\S)[^*]+(?<=\S)\*\*", "", prose).splitlines() if "**" in line]
+
+
+@pytest.mark.parametrize("path", PAGES, ids=name_of)
+def test_page_shows_no_stray_stars(path):
+    assert not stray_stars(path.read_text())
+
+
+def test_stray_stars_are_found():
+    page = "Bold **is `bold`**, `2**31`.\n\n```python\n2**31\n```\n\nBelow 2**53.\n"
+    assert stray_stars(page) == ["Below 2**53."]
+
+
+def tool(name):
+    """Import a script of tools/."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "tools" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("html", "marked"),
+    [
+        ("<code>lock --lease 3</code>", '<code>lock <span class="unbroken">--lease</span> 3</code>'),
+        ("<code>-c</code>", '<code><span class="unbroken">-c</span></code>'),
+        ("<code>f() -&gt; int</code>", '<code>f() <span class="unbroken">-&gt;</span> int</code>'),
+        ("<code>get_lock</code>", "<code>get_lock</code>"),
+        ("<code>redsync_acquire_rounds_total</code>", "<code>redsync_<wbr>acquire_<wbr>rounds_<wbr>total</code>"),
+        ("a --lease", "a --lease"),
+        ("<code>46cc29da-568c-4518-a59f-776bfeaf620e</code>", "<code>46cc29da-568c-4518-a59f-776bfeaf620e</code>"),
+        ("<pre><span></span><code>a --lease\n</code></pre>", "<pre><span></span><code>a --lease\n</code></pre>"),
+    ],
+)
+def test_build_says_where_inline_code_may_break(html, marked):
+    assert tool("line_breaks").on_page_content(html) == marked
+
+
+def test_build_marks_long_cells_of_tables():
+    row = '<td>a <a href="long/page.html">&lt;link&gt;</a></td><td style="text-align: left;">a cell with {} text</td>'
+    marked = row.format("long").replace("<td style", '<td class="long" style')
+    assert tool("line_breaks").on_page_content(row.format("")) == row.format("")
+    assert tool("line_breaks").on_page_content(row.format("long")) == marked
+
+
+@pytest.mark.parametrize(
+    ("html", "found"),
+    [
+        ('<script src="https://cdn.example/x.js"></script>', ["https://cdn.example/x.js"]),
+        ("<script src=//cdn.example/x.js></script>", ["//cdn.example/x.js"]),
+        ('<link rel="stylesheet" href="https://cdn.example/x.css">', ["https://cdn.example/x.css"]),
+        ('<img alt="" src="https://img.example/badge.svg">', ["https://img.example/badge.svg"]),
+        ('<a href="https://redis.io">Redis</a><link rel="canonical" href="https://docs.example/">', []),
+        ('<script src="javascripts/iframe-worker.js"></script><link rel="stylesheet" href="x.css">', []),
+    ],
+)
+def test_build_finds_what_pages_would_fetch_from_elsewhere(html, found):
+    assert tool("self_contained").foreign(html) == found

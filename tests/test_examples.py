@@ -1,4 +1,4 @@
-"""Each example runs as its user would run it, warns of nothing, and says what it promises to say."""
+"""Each example runs as its user would run it, without warnings, and prints what it promises."""
 
 import os
 import re
@@ -22,8 +22,8 @@ SAYS = {
         Bob is done
         Eve was cancelled: True
         Dan works for an hour
-        an operator takes the lock away: True
-        Dan was stopped, for the lock was lost
+        an operator force-releases the lock: True
+        Dan was stopped because the lock was lost
         """,
     "first_lock.py": r"""
         (Ada|Bob) writes the report; the lock is valid for 30 s and is renewed
@@ -39,16 +39,16 @@ SAYS = {
         Ada reads 100 and is paused
         Bob has a higher token: True
         Bob writes: True
-        Ada goes on and writes: False
-        Ada is told that the lock was lost, too late for her write
+        Ada resumes and writes: False
+        Ada learns that the lock was lost, too late for her write
         the balance is 70
         """,
     "watch_a_hold.py": r"""
         copying file 1
         (copying file \d+
-        )*an operator takes the lock away: True
+        )*an operator force-releases the lock: True
         (copying file \d+
-        )*told: 'files' is lost
+        )*on_lost: 'files' is lost
         (copying file \d+
         )*stopped: the hold of lock 'files' was lost: .*
         """,
@@ -57,12 +57,12 @@ SAYS = {
         two of five are dead: .*
         they are back, .*
         three of five are dead: lock 'job': .*
-        one is back: locked again, by the same client: True
+        one is back: the same client acquires the lock: True
         """,
     "semaphore.py": r"""
         downloaded: 0 1 2 3 4 5 6 7 8 9 10 11
         3 at a time
-        free beside the big one: 1
+        free next to the big one: 1
         two more: None
         free again: 3
         """,
@@ -70,17 +70,21 @@ SAYS = {
         the next call is allowed in [01]\.\d s
         24 calls; at most (9|10) in any second
         """,
+    "pytest_exclusive.py": r"""
+        run 1: 6 passed
+        run 2: 6 passed
+        """,
     "read_mostly_cache.py": r"""
         20 readers missed it, 1 computed it
-        4 updates between the reads of 4 readers, 0 of them seen half done
+        4 updates between the reads of 4 readers, 0 of them seen incomplete
         """,
     "django_once.py": r"""
         paid twice at once:
         200 paid
-        409 paid already
-        while another machine has it:
-        423 somebody else is at this order
-        not run: another machine is at it, and holds 'send_orders'
+        409 already paid
+        while another machine holds the lock:
+        423 the order is locked
+        not run: another machine holds 'send_orders'
         sent order 1
         """,
     "celery_once.py": r"""
@@ -93,8 +97,8 @@ SAYS = {
         """,
     "fastapi_lock.py": r"""
         free: 200 \{"paid":"order 1"\}
-        held by another machine: 423 \{"detail":"somebody else is at it"\}
-        lost on the way: 503 \{"detail":"the lock service is out of reach"\}
+        held by another machine: 423 \{"detail":"the resource is locked"\}
+        lock lost during the request: 503 \{"detail":"the lock service is unavailable"\}
         too many: 429 \{"detail":"too many requests"\}
         """,
     "apscheduler_once.py": r"""
@@ -116,17 +120,17 @@ SAYS = {
         """,
     "dogpile_mutex.py": r"""
         8 readers have \{'report number 1'\}, computed 1 time
-        while a new one is computed: report number 1
+        while one reader computes: report number 1
         then: report number 2
-        without a quorum of nodes: an invoice, all the same
+        without a quorum of nodes: an invoice anyway
         """,
     "leader_election.py": r"""
         three candidates, 1 leads
         the leader was killed, and another one leads: True
-        that one was asked to end, and the last one leads: True
+        that one got SIGTERM, and the last one leads: True
         the number of the term has grown: True
-        the lock was taken away: the leader steps down
-        nobody else is left, and it leads again: True
+        the lock was force-released: the leader steps down
+        no other candidate is left, and it leads again: True
         """,
     "gunicorn_workers.py": r"""
         workers: 2 clients: 2
@@ -151,7 +155,7 @@ FRAMEWORKS = {
     "flask_lock.py",
     "gunicorn_workers.py",
 }
-"""They need the extra `examples`."""
+"""These need the extra `examples`."""
 
 LONG = {"cron_once.py", "leader_election.py", "rate_limited_client.py"}
 
@@ -187,15 +191,15 @@ def pattern_of(name):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_example_says_what_it_promises_and_warns_of_nothing(name, raw, python, tmp_path):
+def test_example_prints_what_it_promises_without_warnings(name, raw, python, tmp_path):
     if name == "celery_once.py" and version_of(raw[0]) < (6, 2):
         pytest.skip("Celery itself needs Redis 6.2: its broker reads a sorted set by ZRANGE with BYSCORE")
-    # Programs of frameworks are no forks of ours; and a worker that they start may warn of what it likes.
+    # Programs of frameworks need a new process, not a fork of this one; and their workers may print any warning.
     path = EXAMPLES / name
     done = run("-W", "error", str(path)) if name in FRAMEWORKS else python.run(path, tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.fullmatch(pattern_of(name), unindented(done.stdout)), done.stdout
-    # Where logging is not configured, a loss is told there.
+    # Without logging configuration, a loss is reported there.
     assert all(
         re.match("lost the hold of '(files|report|account:7|order:2|leader)'", line)
         for line in done.stderr.splitlines()
@@ -203,7 +207,7 @@ def test_example_says_what_it_promises_and_warns_of_nothing(name, raw, python, t
 
 
 @pytest.mark.parametrize("path", PAGES, ids=attrgetter("name"))
-def test_page_shows_what_the_example_says_that_it_includes(path):
+def test_page_shows_the_output_of_the_example_that_it_includes(path):
     text = path.read_text()
     names = INCLUDED.findall(text)
     assert len(names) == text.count("--8<--\nexamples/")

@@ -1,4 +1,4 @@
-"""The error tree: who is whose child, what each knows and says, and that errors travel between processes."""
+"""The error tree: base classes, attributes, messages, and errors that travel between processes."""
 
 import copy
 import pickle
@@ -37,8 +37,8 @@ ERRORS = [
     LeaseLostError("x", "the hold of lock 'x' was lost", VOTES),
     UpgradeError("x", "lock 'x': a reader can't become a writer"),
     QuorumError("x", "lock 'x': 3 of 5 nodes failed", VOTES),
-    QuorumError(b"x", "nobody was asked"),
-    OverReleaseError("4 permits given back, 3 taken"),
+    QuorumError(b"x", "no node was asked"),
+    OverReleaseError("4 permits released, 3 acquired"),
     KeyTypeError("x", "the key of lock 'x' holds a value of another type", list(VOTES)),
     ConfigurationError("no nodes were given"),
     ClientClosedError(),
@@ -71,7 +71,7 @@ def spell(error):
 def test_error_has_the_bases_of_the_contract(error, bases):
     assert all(issubclass(error, base) for base in bases)
     builtin = {TimeoutError, RuntimeError, ConnectionError, ValueError, TypeError} - set(bases)
-    assert not any(issubclass(error, base) for base in builtin), "nobody catches it by accident"
+    assert not any(issubclass(error, base) for base in builtin), "no code catches it by accident"
 
 
 def test_all_errors_are_known():
@@ -81,23 +81,23 @@ def test_all_errors_are_known():
     assert set(exceptions.__all__) <= set(redsync.__all__)
 
 
-def test_lost_leases_alone_can_be_told_from_programming_errors():
+def test_lost_leases_are_distinguishable_from_programming_errors():
     assert not isinstance(NotOwnedError("x", "sentence"), LeaseLostError)
 
 
 @pytest.mark.parametrize("error", NAMED, ids=spell)
-def test_named_error_keeps_what_it_knows(error):
+def test_named_error_keeps_its_data(error):
     assert error.name in ("x", b"x", b"\xff")
     assert isinstance(error.votes, tuple)
     assert all(isinstance(vote, Vote) for vote in error.votes)
 
 
-def test_votes_are_kept_in_the_order_of_the_nodes_and_empty_where_none_was_asked():
+def test_votes_are_in_the_order_of_the_nodes_and_empty_if_none_was_asked():
     assert QuorumError("x", "sentence", list(VOTES)).votes == VOTES
     assert AcquireTimeout("x", 2.5).votes == NotOwnedError("x", "sentence").votes == ()
 
 
-def test_error_says_what_each_node_said():
+def test_error_shows_each_nodes_vote():
     assert str(QuorumError("x", "lock 'x': 2 of 3 nodes failed", VOTES)) == (
         "lock 'x': 2 of 3 nodes failed [10.0.0.1:6379 granted: 1; 10.0.0.2:6379 refused: [29000, b'c:1']; "
         "10.0.0.3:6379 failed: no answer within 0.25 s]"
@@ -136,14 +136,14 @@ def test_error_arrives_as_it_left_with_its_notes(error):
 
 
 @pytest.mark.parametrize("error", [AcquireTimeout("x", 2.5), QuorumError("x", "a sentence", VOTES)])
-def test_error_is_none_of_the_operating_systems(error):
-    """Its bases are OSErrors: handlers look at `errno` and `filename`, which are numbers and paths."""
+def test_error_has_no_errno_or_filename(error):
+    """Its bases are OSErrors: handlers check `errno` and `filename`, which are numbers and paths."""
     assert isinstance(error, OSError)
     assert (error.errno, error.strerror, error.filename, error.filename2) == (None, None, None, None)
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=spell)
-def test_error_can_be_chained_and_caught_as_redsyncs(error):
+def test_error_can_be_chained_and_caught_as_redsync_error(error):
     cause = OSError("connection refused")
     with pytest.raises(RedsyncError) as caught:
         raise copy.copy(error) from cause

@@ -1,4 +1,4 @@
-"""What `import redsync` gives."""
+"""The names of `import redsync`."""
 
 import ast
 import importlib
@@ -14,13 +14,13 @@ EXPORTS = sorted(redsync.__all__)
 
 
 def test_exports_have_each_kind_in_both_flavours_and_nothing_twice():
-    """`tests/typing/consumer.py` names all of them: nothing comes or goes unnoticed."""
+    """`tests/typing/consumer.py` names all of them, so no name comes or goes unnoticed."""
     assert {name for kind in KINDS.values() for name in (kind.facade, f"Async{kind.facade}")} <= set(EXPORTS)
     assert len(set(EXPORTS)) == len(EXPORTS)
 
 
 @pytest.mark.parametrize("name", EXPORTS)
-def test_export_is_importable_and_at_home_in_the_package(name):
+def test_export_is_importable_and_defined_in_the_package(name):
     value = getattr(redsync, name)
     assert value.__name__ == name
     assert value.__module__.startswith("redsync.")
@@ -29,7 +29,7 @@ def test_export_is_importable_and_at_home_in_the_package(name):
     assert value.__doc__
 
 
-def test_exports_are_listed_and_come_with_a_star_import_and_are_loaded_when_they_are_used():
+def test_exports_are_listed_star_imported_and_loaded_at_their_first_use():
     program = """
 import redsync, sys
 loaded = [name for name in sys.modules if name.startswith(("redsync.", "redis"))]
@@ -58,4 +58,4 @@ def test_name_that_does_not_exist_is_an_attribute_error():
         _ = redsync.Clinet
     assert not hasattr(redsync, "import_module_of_nothing")
     with pytest.raises(ImportError, match="Clinet"):
-        exec("from redsync import Clinet")  # a programmer's typing error, in a test's own words
+        exec("from redsync import Clinet")  # a typing error

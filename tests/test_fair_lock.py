@@ -1,4 +1,4 @@
-"""The fair lock as its users meet it: whose turn it is, on real nodes, for threads and for asyncio."""
+"""The public contract of the fair lock: the order of turns, on real nodes, for threads and for asyncio."""
 
 import pytest
 
@@ -12,7 +12,7 @@ def lock(client):
 
 @pytest.fixture
 def line_up(client, make_client, make_worker, eventually):
-    """Let so many workers, each with its own client, queue one after the other; note the order of their turns."""
+    """Make n workers, each with its own client, queue one after the other; record the order of their turns."""
 
     def start(count, served):
         def take(number):
@@ -29,7 +29,7 @@ def line_up(client, make_client, make_worker, eventually):
 
 
 @pytest.mark.asyncio_too
-def test_holder_that_wants_it_again_queues_behind_who_waits(lock, line_up):
+def test_holder_that_acquires_again_queues_behind_waiters(lock, line_up):
     served = []
     lock.acquire()
     started = line_up(3, served)

@@ -9,7 +9,7 @@ from redsync import Client, ConfigurationError
 
 
 def claims_of(fake):
-    """Return the keys but for the records of clients and of the node's birth."""
+    """Return the keys except client and birth records."""
     return [key for key in fake.keys("*") if not key.startswith((b"redsync:client:", b"redsync_birth"))]
 
 
@@ -29,19 +29,19 @@ def lock(client):
     return client.get_lock("x")
 
 
-def test_lock_is_taken_and_given_back(lock, fakes, eventually):
+def test_lock_is_acquired_and_released(lock, fakes, eventually):
     assert lock.acquire()
     assert lock.owned()
     assert lock.locked()
-    # Not at once: the maintenance may be sending as well, and then sends this too.
+    # Not at once: the maintenance may be sending, and then sends this too.
     eventually(lambda: [fake.hlen("redsync:x") for fake in fakes] == [1, 1, 1])
     lock.release()
     assert not lock.locked()
     eventually(lambda: [claims_of(fake) for fake in fakes] == [[], [], []])
 
 
-def test_instance_that_forgot_takes_no_part_in_new_grants(client, lock, fakes, eventually):
-    """The guard of birth records needs no server: uptime is what an instance has none of."""
+def test_emptied_instance_takes_no_part_in_new_grants(client, lock, fakes, eventually):
+    """Birth records guard without a server; an instance has no uptime."""
     with lock:
         fakes[0].flushall()
     assert lock.acquire(False)
@@ -54,7 +54,7 @@ def test_holder_is_known_by_its_process(client, lock):
         assert client.inspect("x").holders[0].pid == os.getpid()
 
 
-def test_mutex_is_taken_and_given_back(client, fakes, eventually):
+def test_mutex_is_acquired_and_released(client, fakes, eventually):
     mutex = client.get_mutex("x")
     with mutex as hold:
         eventually(lambda: [fake.get("redsync:x") for fake in fakes] == [hold.owner.encode()] * 3)
@@ -78,7 +78,7 @@ def test_nodes_are_up(client):
     assert len({status.address for status in statuses}) == 3
 
 
-def test_single_instance_is_enough_for_a_unit_test(other):
+def test_single_instance_suffices_for_a_unit_test(other):
     with Client([fakeredis.FakeRedis()]) as client, client.get_lock("x"):
         assert not other.do(client.get_lock("x").acquire, False)
 

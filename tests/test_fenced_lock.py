@@ -1,4 +1,4 @@
-"""The fenced lock as its users meet it: its tokens, on real nodes that fail, for threads and for asyncio."""
+"""The public contract of the fenced lock: its tokens, on real nodes that fail, for threads and for asyncio."""
 
 import time
 
@@ -27,7 +27,7 @@ def growing(tokens):
 
 @pytest.mark.asyncio_too
 def test_each_acquisition_has_a_higher_token(lock, make_client, other):
-    """Of one thread, of another, and of another client."""
+    """Of one thread, another thread, and another client."""
     elsewhere = make_client().get_fenced_lock("x")
     tokens = [take(lock), take(lock), other.do(take, lock), take(elsewhere), take(lock)]
     assert growing(tokens)
@@ -81,8 +81,8 @@ def test_tokens_grow_while_nodes_die_and_come_back_empty(lock, nodes, raw, make_
     assert growing(tokens)
 
 
-def test_token_that_one_node_is_ahead_with_is_written_back(lock, raw, nodes, make_client, eventually):
-    """AB, then BC: whoever comes next must see it on every quorum."""
+def test_token_that_only_one_node_has_is_written_back(lock, raw, nodes, make_client, eventually):
+    """AB, then BC: the next owner must see it on every quorum."""
     first = take(lock)
     ahead = first + 3_600_000_000  # an hour: tokens are at least the microseconds of a node's clock
     raw[0].set(TOKEN, ahead)
@@ -105,14 +105,14 @@ def test_waiter_gets_a_higher_token_than_the_holder(lock, client, make_worker, e
     assert growing([token, *tokens])
 
 
-def test_lock_that_is_held_without_a_token_is_not_entered_again_as_a_fenced_one(client, lock):
+def test_lock_held_without_a_token_is_not_reentered_as_a_fenced_one(client, lock):
     with client.get_lock("x") as hold:
         assert hold.fencing_token is None
         with pytest.raises(KeyTypeError, match="no token"):
             lock.acquire()
 
 
-def test_token_key_is_kept_for_a_day_and_a_foreign_one_is_told(lock, raw):
+def test_token_key_is_kept_for_a_day_and_a_foreign_value_is_an_error(lock, raw):
     take(lock)
     for node in raw:
         assert 86_000 < node.ttl(TOKEN) <= 86_400

@@ -1,4 +1,4 @@
-"""`with lock` in generators: closed, dropped or ended, in whatever thread."""
+"""`with lock` in generators: closed, dropped or ended, in any thread."""
 
 import gc
 import sys
@@ -12,7 +12,7 @@ from tests.support.kinds import KINDS, each_entered
 
 @pytest.fixture
 def is_free(make_client):
-    """Return a function that tells whether another client gets it at once."""
+    """Return a function that returns True if another client gets it at once."""
     other = make_client()
 
     def ask(kind="lock"):
@@ -24,7 +24,7 @@ def is_free(make_client):
 
 @pytest.fixture
 def unraisable(monkeypatch):
-    """What came out where nobody could catch it."""
+    """Errors that no code could catch."""
     found = []
     monkeypatch.setattr(sys, "unraisablehook", lambda args: found.append(args.exc_value))
     return found
@@ -47,7 +47,7 @@ def lose(client):
 
 
 @each_entered
-def test_generator_that_is_closed_gives_back(client, is_free, kind):
+def test_closed_generator_releases_its_lock(client, is_free, kind):
     lock = KINDS[kind](client)
     with closing(begun(lock)) as stream:
         assert next(stream) == 1
@@ -56,8 +56,8 @@ def test_generator_that_is_closed_gives_back(client, is_free, kind):
 
 
 @each_entered
-def test_generator_that_another_thread_ends_gives_back(client, is_free, other, kind):
-    """Closed, dropped, or run to its end, as a streaming response by a server's pool of threads."""
+def test_generator_ended_by_another_thread_releases_its_lock(client, is_free, other, kind):
+    """Closed, dropped, or run to its end, like a streaming response in a server's thread pool."""
     lock = KINDS[kind](client)
     other.do(begun(lock).close)
     assert is_free(kind)
@@ -70,12 +70,12 @@ def test_generator_that_another_thread_ends_gives_back(client, is_free, other, k
     assert not lock._entered
 
 
-def test_generator_that_another_thread_closes_gives_back_the_permit_it_entered(client, is_free, other):
+def test_generator_closed_by_another_thread_releases_its_entered_permit(client, is_free, other):
     other.do(begun(client.get_semaphore("x", 1).acquire()).close)
     assert is_free("semaphore")
 
 
-def test_generator_that_another_thread_closes_gives_back_what_its_context_managers_hold(client, is_free, other):
+def test_generator_closed_by_another_thread_releases_its_context_managers_locks(client, is_free, other):
     @contextmanager
     def guarded():
         with client.get_lock("x"):
@@ -92,7 +92,7 @@ def test_generator_that_another_thread_closes_gives_back_what_its_context_manage
     assert is_free("multi")
 
 
-def test_generator_that_another_thread_closes_leaves_that_threads_own_hold(client, other):
+def test_generator_closed_by_another_thread_leaves_that_threads_own_hold(client, other):
     lock = client.get_read_write_lock("x").read_lock
 
     def close(stream):
@@ -106,7 +106,7 @@ def test_generator_that_another_thread_closes_leaves_that_threads_own_hold(clien
     assert lock.hold_count() == 0
 
 
-def test_generators_that_are_closed_in_the_wrong_order_give_back_each_its_own(client):
+def test_generators_closed_in_the_wrong_order_release_each_its_own(client):
     semaphore, permits = client.get_semaphore("x", 2), []
 
     def stream():
@@ -125,7 +125,7 @@ def test_generators_that_are_closed_in_the_wrong_order_give_back_each_its_own(cl
     assert semaphore.available() == 2
 
 
-def test_stack_that_is_handed_on_gives_back_where_it_is_closed(client, is_free):
+def test_exit_stack_that_is_handed_on_releases_where_it_is_closed(client, is_free):
     def enter(stack):
         with stack:
             stack.enter_context(client.get_lock("x"))
@@ -150,24 +150,24 @@ def test_condition_in_a_generator_goes_on_with_the_hold(client, is_free, other):
     assert is_free()
 
 
-def test_loss_comes_out_where_the_generator_is_closed(client):
+def test_close_of_the_generator_raises_a_loss(client):
     stream = begun(client.get_lock("x"))
     lose(client)
     with pytest.raises(LeaseLostError):
         stream.close()
 
 
-def test_lock_that_cannot_be_given_back_is_told_where_the_generator_is_closed(client, other):
+def test_close_of_the_generator_raises_a_failed_release(client, other):
     lock = client.get_lock("x")
     stream = begun(lock)
-    lock._entered.clear()  # as if it was entered in a way that leaves no trace
+    lock._entered.clear()  # as if it was entered without a trace
     with pytest.raises(NotOwnedError, match="this thread"):
         other.do(stream.close)
     stream.close()
     lock.release()
 
 
-def test_generator_says_nothing_of_what_was_given_back_before(client, unraisable):
+def test_generator_is_silent_about_a_lock_released_before(client, unraisable):
     lock = client.get_lock("x")
     stream = begun(lock)
     lock.release()

@@ -1,4 +1,4 @@
-"""Handing over as users meet it: who waits has the lock from its release on, on real nodes, for threads and asyncio."""
+"""Hand-overs: a waiter has the lock from its release on, on real nodes, for threads and asyncio."""
 
 import pytest
 
@@ -8,21 +8,21 @@ pytestmark = pytest.mark.usefixtures("both_flavours", "all_nodes_met")
 
 LOCK, PLACES = "redsync:x", "redsync_places:{redsync:x}"
 PLACE = 3.0
-"""Seconds for which a place is kept, and so what is handed over until it is renewed."""
+"""Seconds for which a place is kept, and so a handed-over claim until its renewal."""
 
 
 @pytest.fixture(params=["get_lock", "get_mutex", "get_fair_lock"])
 def get(request, make_client):
-    """Make a lock of each kind, of a client of its own."""
+    """Make a lock of a kind, with its own client."""
     return lambda: getattr(make_client(), request.param)("x")
 
 
 @pytest.fixture
 def wait_for(make_worker, eventually, raw):
-    """Let a worker wait for a lock until each node knows it; return the worker and what comes of it."""
+    """Make a worker wait for a lock until each node knows it; return the worker and the future result."""
 
     def start(lock):
-        # A node where the waiter came before the holder's claim grants each of its asks, and has no place for it.
+        # A node that the waiter reached before the holder's claim grants all its attempts, and has no place for it.
         eventually(lambda: all(node.exists(LOCK) for node in raw))
         known = raw[0].hlen(PLACES)
         worker = make_worker()
@@ -34,7 +34,7 @@ def wait_for(make_worker, eventually, raw):
 
 
 @pytest.mark.asyncio_too
-def test_lock_is_never_free_between_its_release_and_who_waits(get, wait_for, make_client, raw, eventually):
+def test_lock_is_never_free_between_its_release_and_a_waiter(get, wait_for, make_client, raw, eventually):
     lock, heirs, newcomer = get(), get(), get()
     for free in (lock.release, lock.force_release):
         lock.acquire()
@@ -58,7 +58,7 @@ def test_heir_is_renewed_long_before_its_place_would_end(get, wait_for, raw, eve
     lock.release()
     assert waiter.result(20)
     assert worker.do(heirs.remaining) > 0
-    # A node that the release reaches after the renewal is renewed with the next one: four of five are no bare majority.
+    # A node that gets the release after the renewal is renewed with the next one: four of five exceed a bare majority.
     eventually(lambda: sum(node.pttl(LOCK) > 2_000 * PLACE for node in raw) >= 3, within=PLACE)
     eventually(lambda: worker.do(heirs.remaining) > 2 * PLACE, within=PLACE)
     worker.do(heirs.release)
@@ -66,7 +66,7 @@ def test_heir_is_renewed_long_before_its_place_would_end(get, wait_for, raw, eve
 
 @pytest.mark.asyncio_too
 @pytest.mark.parametrize("kind", ["get_lock", "get_mutex", "get_fair_lock", "get_fenced_lock", "write_lock"])
-def test_heir_with_a_lease_of_its_own_has_it_for_that_long(kind, make_client, wait_for, raw):
+def test_heir_with_its_own_lease_has_the_lock_for_that_long(kind, make_client, wait_for, raw):
     def make(lease=None):
         client = make_client()
         if kind == "write_lock":
@@ -84,7 +84,7 @@ def test_heir_with_a_lease_of_its_own_has_it_for_that_long(kind, make_client, wa
     worker.do(heirs.release)
 
 
-def test_lock_is_handed_over_by_a_majority_of_nodes(get, wait_for, nodes):
+def test_majority_of_nodes_hands_the_lock_over(get, wait_for, nodes):
     lock, heirs, newcomer = get(), get(), get()
     lock.acquire()
     worker, waiter = wait_for(heirs)

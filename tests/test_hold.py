@@ -1,4 +1,4 @@
-"""Holds: what `with lock as hold` gives, to look at and to hand on, and how its holder is told of a loss."""
+"""Holds from `with lock as hold`: to inspect, to hand on, and reports of a loss."""
 
 import time
 
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.usefixtures("both_flavours")
 # Holds
 
 
-def test_lost_hold_still_says_so_when_its_release_failed(lock, raw):
+def test_lost_hold_still_reports_it_after_a_failed_release(lock, raw):
     hold = lock.__enter__()
     lose(raw, lock)
     with pytest.raises(LeaseLostError):
@@ -44,10 +44,10 @@ def test_wait_lost_returns_false_when_only_the_inner_hold_was_released(lock, oth
         assert watcher.result(20) is False
 
 
-# Being told of a loss
+# Reports of a loss
 
 
-def test_on_lost_is_not_called_for_acquisitions_that_were_released(client, raw):
+def test_on_lost_is_not_called_for_released_acquisitions(client, raw):
     calls = []
     lock = client.get_lock("x", on_lost=calls.append)
     with lock:
@@ -83,7 +83,7 @@ def test_on_lost_that_raises_breaks_nothing(make_client, raw, caplog):
         lost.release()
 
 
-def test_majority_that_forgets_is_told_before_the_lease_ends(make_client, raw, caplog, eventually):
+def test_forgetful_majority_is_reported_before_the_lease_ends(make_client, raw, caplog, eventually):
     client = make_client(lease=3.0)
     lost = []
     with pytest.raises(LeaseLostError), client.get_lock("x", on_lost=lost.append) as hold:  # noqa: PT012  # its body
@@ -109,7 +109,7 @@ def test_hold_survives_a_rolling_restart_of_all_nodes(make_client, nodes, raw, e
 
 
 @pytest.mark.parametrize("noticed", [True, False])
-def test_reentry_says_that_the_lock_was_lost_and_never_wins_it_back(lock, raw, other, eventually, noticed):
+def test_reentry_raises_after_a_loss_and_never_wins_the_lock_back(lock, raw, other, eventually, noticed):
     hold = lock.__enter__()
     flush(raw)
     if noticed:

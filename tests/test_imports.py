@@ -1,4 +1,4 @@
-"""What a program loads: what it uses, and redis-py, which it needs anyway. `make bench` tells what that costs."""
+"""A program loads only the modules that it uses, and redis-py, which it needs anyway; `make bench` shows the cost."""
 
 import pytest
 
@@ -10,7 +10,7 @@ ASYNCIO = {f"redsync._drivers.{name}" for name in ("aio", "aio_transport", "aio_
 THREADS = {f"redsync._drivers.{name}" for name in ("threads", "transport", "maintenance", "leadership", "pollers")}
 MODULES = {kind.facade: redsync._HOMES[kind.facade].removeprefix("redsync._facades.") for kind in _kinds.KINDS.values()}
 BASIC = MODULES.pop("Lock")
-"""Others are made of it."""
+"""Others are based on it."""
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +21,7 @@ def python():
 
 @pytest.fixture
 def loaded(python, tmp_path):
-    """Return the modules that a program loads beside redis-py and all that comes with it."""
+    """Return the modules that a program loads besides redis-py and its dependencies."""
 
     def loaded(program, **environment):
         file = tmp_path / "program.py"
@@ -56,7 +56,7 @@ def test_program_of_tasks_loads_no_driver_for_threads(loaded):
 @pytest.mark.parametrize("name", ["Lock", *MODULES])
 def test_synchronizer_loads_no_other_kind(name, loaded):
     modules = loaded(f"from redsync import Client, {name}")
-    # Those that wrap a lock, or share its kind of claim.
+    # Kinds that wrap a lock, or share its kind of claim.
     shared = {"CountDownLatch": {"fenced_lock"}, "RateLimiter": {"semaphore"}}.get(name, set())
     mine = {MODULES[name]} if name in MODULES else set()
     assert mine <= {module.removeprefix("redsync._facades.") for module in modules}
@@ -92,7 +92,7 @@ def test_command_loads_nothing_of_the_others(arguments, mine, loaded):
     modules = loaded(f"from redsync.cli import main; main({arguments!r})", REDSYNC_URLS="redis://127.0.0.1:1")
     ours = {name.removeprefix("redsync.") for name in modules if f"{name}.".startswith("redsync.cli.")}
     assert ours == COMMON | {f"cli.{name}" for name in mine}
-    # Beside what redis-py loads when it connects.
+    # Besides the modules that redis-py loads when it connects.
     assert {"rich", "fakeredis", "lupa", "multiprocessing", "statistics"} & modules == set()
     assert of_asyncio(modules) == set()
     assert not any("testing" in name for name in modules)

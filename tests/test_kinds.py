@@ -1,4 +1,4 @@
-"""One place registers a kind: what it says is true, and few other files name a kind."""
+"""One place registers a kind: its row is true, and few other files name a kind."""
 
 import functools
 import inspect
@@ -14,18 +14,19 @@ from redsync.testing.simulator.workload import SIMULATED
 ROOT = Path(__file__).parents[1]
 CODE = ["redsync", "tests", "bench", "examples", "tools", "pyproject.toml", "Makefile"]
 FILES_MAX = 8
+DOCUMENTATION = ROOT / "tools" / "figures.py"  # its words are those of the pictures
 
 
 @functools.cache
 def files():
-    """Return all files that are not documentation, with their texts in small letters."""
+    """Return all files that are not documentation, with their texts in lower case."""
     paths = [path for name in CODE for path in [ROOT / name, *(ROOT / name).rglob("*")]]
-    own = {path for path in paths if path.is_file() and "__pycache__" not in path.parts}
+    own = {path for path in paths if path.is_file() and "__pycache__" not in path.parts} - {DOCUMENTATION}
     return {str(path.relative_to(ROOT)): path.read_text(errors="replace").lower() for path in sorted(own)}
 
 
 def naming(kind):
-    """Return the files that name a kind or its way to wait: `odd_lock`, `OddLock`, "odd lock", `"odd"`, `odding`."""
+    """Return the files that name a kind or its way of waiting: `odd_lock`, `OddLock`, "odd lock", `"odd"`, `odding`."""
     noun = kind.noun.replace("_", "[ _]?")
     pattern = re.compile(rf'(?<![a-z]){noun}|["`]{kind.word}["`]|(?<![a-z]){kind.word}n?ing')
     return {name for name, text in files().items() if pattern.search(text)}
@@ -40,7 +41,7 @@ def listed():
 
 
 def test_adding_a_synchronizer_touches_the_listed_files_and_no_others():
-    """The lock that waits by pauses is the page's example: it has all that a kind of its own needs."""
+    """The lock that polls with pauses is the page's example: it has everything that a new kind needs."""
     (example,) = (kind for kind in KINDS.values() if kind.waits == "pauses")
     assert naming(example) == set(listed())
     assert len(listed()) <= FILES_MAX
@@ -53,10 +54,10 @@ def test_clients_make_each_registered_kind_and_no_other():
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
-def test_kind_has_what_its_row_says(kind):
+def test_kind_matches_its_row(kind):
     for client, facade in ((redsync.Client, kind.facade), (redsync.AsyncClient, f"Async{kind.facade}")):
         assert inspect.signature(kind.maker(client)).return_annotation == f"redsync.{facade}"
-    assert KINDS[kind.like].like == kind.like, "it is like one that is a pattern itself"
+    assert KINDS[kind.like].like == kind.like, "it is like a kind that is like itself"
     assert (kind.shown == "") == (kind.like == "multi")
 
 
@@ -67,5 +68,5 @@ def test_lock_has_the_methods_of_the_kind_that_it_is_like():
         }
 
 
-def test_every_kind_is_simulated_but_those_that_others_stand_for():
+def test_every_kind_is_simulated_except_those_that_others_represent():
     assert set(KINDS) - set(SIMULATED) == {"mutex", "multi"}

@@ -1,4 +1,4 @@
-"""The count-down latch as its users meet it, on real nodes that fail, for threads and for asyncio."""
+"""The public contract of the count-down latch, on real nodes that fail, for threads and for asyncio."""
 
 import pickle
 import time
@@ -26,7 +26,7 @@ def test_latch_that_was_never_set_is_open(latch, raw):
 
 
 @pytest.mark.asyncio_too
-def test_latch_opens_when_it_was_counted_down(latch, make_client):
+def test_latch_opens_when_counted_down(latch, make_client):
     elsewhere = make_client().get_count_down_latch("x")
     assert latch.try_set_count(3) is True
     assert elsewhere.try_set_count(7) is False
@@ -40,7 +40,7 @@ def test_latch_opens_when_it_was_counted_down(latch, make_client):
     assert elsewhere.count() == 1
 
 
-def test_all_who_wait_are_woken_at_once(latch, make_client, make_worker, eventually, promptly, *, raw):
+def test_all_waiters_are_woken_at_once(latch, make_client, make_worker, eventually, promptly, *, raw):
     clients = [make_client() if i < 3 else None for i in range(6)]
     workers = [make_worker() for _ in clients]
 
@@ -61,7 +61,7 @@ def test_all_who_wait_are_woken_at_once(latch, make_client, make_worker, eventua
         assert all(opened is True for opened, _ in results)
         return max(at for _, at in results) - started_at
 
-    promptly(open_it, 0.4)  # Who looks now and then would see it after 0.5 s.
+    promptly(open_it, 0.4)  # A polling waiter would see it after 0.5 s.
     eventually(lambda: all(keys <= {KEY.encode()} for keys in keys_of_latch(raw)))
 
 
@@ -71,7 +71,7 @@ def keys_of_latch(raw):
 
 
 @pytest.mark.asyncio_too
-def test_deleted_latch_is_as_if_never_set_and_releases_who_waits(latch, other, eventually, raw):
+def test_deleted_latch_is_as_if_never_set_and_wakes_waiters(latch, other, eventually, raw):
     latch.delete()
     latch.try_set_count(5)
     waiter = other.start(latch.wait)
@@ -111,7 +111,7 @@ def test_latch_is_not_opened_by_nodes_that_die_hang_or_come_back_empty(latch, no
     assert make_client().get_count_down_latch("x").count() == 0
 
 
-def test_count_down_that_failed_may_be_repeated_and_waits_for_a_quorum(client, nodes, other):
+def test_failed_count_down_may_be_repeated_and_waits_for_a_quorum(client, nodes, other):
     patient = client.get_count_down_latch("x", timeout=20.0)
     latch = client.get_count_down_latch("x", timeout=0.4)
     latch.try_set_count(3)
@@ -142,7 +142,7 @@ def test_latch_is_kept_for_a_while_after_its_last_use(client, raw):
     assert sum(node.ttl(KEY) > 80_000 for node in raw) >= 3
 
 
-def test_all_that_nodes_keep_of_a_latch_ends_within_a_day_unless_told_otherwise(latch, raw, other, eventually):
+def test_all_keys_of_a_latch_expire_within_a_day_by_default(latch, raw, other, eventually):
     assert latch.try_set_count(2)
     waiter = other.start(latch.wait, 10)
     eventually(lambda: raw.count("redsync_latch_waiters:{redsync:x}") == 5)
@@ -153,7 +153,7 @@ def test_all_that_nodes_keep_of_a_latch_ends_within_a_day_unless_told_otherwise(
     assert waiter.result(20) is True
 
 
-def test_foreign_value_is_told_and_left_as_it_is(latch, raw):
+def test_foreign_value_is_an_error_and_stays_unchanged(latch, raw):
     for node in raw:
         node.set(KEY, "mine")
     for call in (latch.count, latch.wait, latch.count_down, latch.delete, lambda: latch.try_set_count(1)):
@@ -162,13 +162,13 @@ def test_foreign_value_is_told_and_left_as_it_is(latch, raw):
     assert all(node.get(KEY) == b"mine" for node in raw)
 
 
-def test_what_can_not_be_is_refused(client, latch):
+def test_invalid_arguments_are_refused(client, latch):
     for call in (latch.try_set_count, latch.count_down):
         for number in (0, -1, 2**31):
             with pytest.raises(ValueError, match="counts from 1"):
                 call(number)
         for number in (1.0, True, "1", None):
-            with pytest.raises(TypeError, match="whole numbers"):
+            with pytest.raises(TypeError, match="a latch counts integers"):
                 call(number)
     for options in ({"timeout": None}, {"timeout": -1}, {"timeout": -3}, {"keep": 0}, {"keep": float("inf")}):
         with pytest.raises(ValueError, match="seconds"):
@@ -187,7 +187,7 @@ def test_latch_of_one_node(make_client):
     assert latch.name == "x"
 
 
-@pytest.mark.threads_only(reason="what is pickled is the real object")
+@pytest.mark.threads_only(reason="pickling needs the real object")
 def test_pickled_latch_is_the_same_latch(latch):
     latch.try_set_count(2)
     again = pickle.loads(pickle.dumps(latch))

@@ -1,6 +1,6 @@
 """The rate limiter as a decorator of plain functions; see `test_async_rate_limiter` for coroutine functions.
 
-What it shares with `client.locked` is tested in `test_decorator` and `test_wrapping`.
+`test_decorator` and `test_wrapping` test the parts shared with `client.locked`.
 """
 
 import time
@@ -10,7 +10,7 @@ import pytest
 from redsync import AcquireTimeout
 
 
-def test_each_call_takes_one_and_waits_for_it(client):
+def test_each_call_acquires_one_and_waits_for_it(client):
     @client.get_rate_limiter("x", 2, 0.4)
     def call(number):
         return number, time.monotonic()
@@ -21,7 +21,7 @@ def test_each_call_takes_one_and_waits_for_it(client):
     assert all(later - sooner >= 0.4 for sooner, later in zip(instants, instants[2:], strict=False))
 
 
-def test_call_that_the_rate_does_not_allow_in_time_raises_or_does_as_it_is_told(client):
+def test_call_that_the_rate_does_not_allow_in_time_follows_on_busy(client):
     limiter, calls = client.get_rate_limiter("x", 1, 60, timeout=0.1), []
     call = limiter(calls.append)
     call(1)
@@ -33,7 +33,7 @@ def test_call_that_the_rate_does_not_allow_in_time_raises_or_does_as_it_is_told(
     assert calls == [1]
 
 
-def test_decorator_is_refused_when_an_option_can_not_be(client):
+def test_decorator_is_refused_with_an_invalid_option(client):
     limiter = client.get_rate_limiter("x", 1, 60)
     with pytest.raises(ValueError, match="on_busy"):
         limiter(on_busy="wait")

@@ -1,4 +1,4 @@
-"""The reentrant lock as its users meet it: the public contract, on real nodes, in threads."""
+"""The public contract of the reentrant lock, on real nodes, in threads."""
 
 import contextlib
 import gc
@@ -13,7 +13,7 @@ from tests.support.locks import PATIENCE, claims, timed
 
 pytestmark = pytest.mark.usefixtures("both_flavours")
 
-# Owners, hold counts, and what the nodes store
+# Owners, hold counts, and the keys on the nodes
 
 
 def test_nodes_store_owner_and_hold_count_as_acquisitions_nest(client, lock, raw, eventually):
@@ -69,7 +69,7 @@ def test_name_may_be_any_1_to_512_bytes(client, other, raw, eventually):
     assert waiters.result(20) == [True] * len(NAMES)
 
 
-def test_serials_of_threads_are_never_used_again(lock):
+def test_serials_of_threads_are_never_reused(lock):
     owners = []
 
     def take():
@@ -85,7 +85,7 @@ def test_serials_of_threads_are_never_used_again(lock):
     assert sorted(set(serials)) == serials
 
 
-# Side by side with threading.RLock
+# Compared with threading.RLock
 
 
 @pytest.fixture(params=["threading.RLock", "redsync"])
@@ -169,7 +169,7 @@ def test_interrupted_waiter_leaves_nothing_behind(client, lock, other, raw, even
 # Without a quorum
 
 
-def test_acquire_says_what_each_node_said_and_waits_until_they_are_back(lock, nodes, other, raw, eventually):
+def test_acquire_reports_each_vote_and_waits_until_nodes_are_back(lock, nodes, other, raw, eventually):
     for i in range(3):
         nodes.kill(i)
     error, seconds = timed(lock.acquire, False)
@@ -198,7 +198,7 @@ def test_lease_is_refused_when_used_up_by_the_drift_of_the_client(make_client):
         lock.acquire(lease=0.004)
 
 
-# Looking
+# Queries
 
 
 def test_locked_is_true_when_a_silent_node_may_complete_the_quorum(client, lock, nodes, raw, eventually):
@@ -207,7 +207,7 @@ def test_locked_is_true_when_a_silent_node_may_complete_the_quorum(client, lock,
     nodes.kill(0)
     eventually(lambda: client.nodes()[0].state == "down")
     for node in raw[3:]:
-        node.execute_command("CLIENT", "PAUSE", 100)  # these two answer after the two that know of nobody
+        node.execute_command("CLIENT", "PAUSE", 100)  # these two answer after the two without a holder
     assert lock.locked()
 
 
@@ -239,7 +239,7 @@ def test_with_releases_only_its_own_acquisition(lock):
 # Weak references
 
 
-def test_forgotten_lock_stays_held(client, other):
+def test_dropped_lock_stays_held(client, other):
     client.get_lock("x").acquire()
     gc.collect()
     assert not other.do(client.get_lock("x").acquire, False)

@@ -1,4 +1,4 @@
-"""Looking at locks: who holds them, who waits, and who is behind that."""
+"""Inspecting locks: holders, waiters, and their processes."""
 
 import contextlib
 import os
@@ -14,14 +14,14 @@ import pytest
 pytestmark = pytest.mark.usefixtures("both_flavours")
 
 
-def test_inspect_tells_of_a_free_lock(client):
+def test_inspect_shows_a_free_lock(client):
     info = client.inspect("x")
     assert (info.name, info.kind, info.holders, info.waiters) == ("x", "none", (), ())
     assert [vote.node for vote in info.votes] == [status.address for status in client.nodes()]
     assert client.inspect(b"x").name == b"x"
 
 
-def test_inspect_tells_of_the_holder(client, make_client, other):
+def test_inspect_shows_the_holder(client, make_client, other):
     lock = client.get_lock("x")
     with lock as hold, lock:
         info = make_client().inspect("x")
@@ -35,7 +35,7 @@ def test_inspect_tells_of_the_holder(client, make_client, other):
 
 
 @pytest.mark.asyncio_too
-def test_inspect_tells_of_waiters(client, make_worker, eventually):
+def test_inspect_shows_waiters(client, make_worker, eventually):
     lock = client.get_lock("x")
 
     def wait():
@@ -51,15 +51,15 @@ def test_inspect_tells_of_waiters(client, make_worker, eventually):
     eventually(lambda: client.inspect("x").waiters == ())
 
 
-def test_inspect_tells_of_a_foreign_value(client, raw):
+def test_inspect_shows_a_foreign_value(client, raw):
     for node in raw:
         node.rpush("redsync:x", 1)
     info = client.inspect("x")
     assert (info.kind, info.holders) == ("list", ())
 
 
-def test_inspect_takes_a_string_for_the_mutex_of_whoever_wrote_it(client, raw):
-    """As redlock-py does, and others that keep the canonical Redlock: only a value, and nobody known behind it."""
+def test_inspect_shows_any_string_as_a_mutex(client, raw):
+    """redlock-py and other canonical Redlocks store only a value, without a known process."""
     for node in raw:
         node.set("redsync:x", "any value", nx=True, px=20_000)
     info = client.inspect("x")
@@ -69,7 +69,7 @@ def test_inspect_takes_a_string_for_the_mutex_of_whoever_wrote_it(client, raw):
     assert (holder.host, holder.pid, holder.program, holder.since) == (None, None, None, None)
 
 
-def test_inspect_tells_what_most_nodes_keep(client, raw):
+def test_inspect_shows_what_most_nodes_keep(client, raw):
     for node in raw[:2]:
         node.rpush("redsync:x", 1)
     with client.get_lock("x") as hold:
@@ -88,7 +88,7 @@ def test_inspect_counts_holders_by_quorum(client, raw):
     assert holder.remaining is None
 
 
-def test_inspect_tells_what_a_minority_of_dead_nodes_said(client, nodes):
+def test_inspect_shows_the_votes_of_a_dead_minority(client, nodes):
     nodes.kill(0)
     with client.get_lock("x"):
         info = client.inspect("x")
@@ -115,17 +115,17 @@ def test_inspect_does_not_wait_for_a_minority_of_hung_nodes(make_client, nodes):
         assert not client.get_lock("y").force_release()
 
 
-def test_inspect_refuses_a_name_that_can_not_be(client):
+def test_inspect_refuses_an_invalid_name(client):
     with pytest.raises(ValueError, match="1 to 512 bytes"):
         client.inspect("")
 
 
-# Who is behind a holder.
+# A holder's process.
 
 
 @pytest.fixture
 def start_program(nodes, tmp_path):
-    """Return a function that runs a program in a process of its own; it is told to go on by `communicate`."""
+    """Return a function that runs a program in a new process; `communicate` makes it continue."""
     processes = []
 
     def start(program):
@@ -147,8 +147,8 @@ def records(raw):
     return [set(node.keys("redsync:client:*")) for node in raw]
 
 
-def test_inspect_shows_processes_of_holders_elsewhere_and_of_killed_ones(client, start_program, eventually):
-    """A record outlasts its process for a while, so that people can see whose claim it is that has to expire."""
+def test_inspect_shows_processes_of_remote_and_of_killed_holders(client, start_program, eventually):
+    """A record outlives its process for a while, so people can see whose claim has yet to expire."""
     began = time.time()
     process = start_program(
         """
@@ -176,11 +176,11 @@ def test_inspect_shows_processes_of_holders_elsewhere_and_of_killed_ones(client,
     assert began - 1 <= holder.since <= time.time()
 
 
-def test_record_is_on_all_nodes_while_the_client_lives_and_gone_when_it_is_closed(make_client, raw, eventually):
+def test_record_is_on_all_nodes_until_the_client_is_closed(make_client, raw, eventually):
     client = make_client()
     key = f"redsync:client:{client.id}".encode()
     eventually(lambda: records(raw) == [{key}] * 5)
-    assert all(60_000 < node.pttl(key) <= 65_000 for node in raw), "it expires when the client can't withdraw it"
+    assert all(60_000 < node.pttl(key) <= 65_000 for node in raw), "it expires if the client can't remove it"
     client.close()
     eventually(lambda: records(raw) == [set()] * 5)
 
@@ -194,7 +194,7 @@ def test_record_reaches_a_node_that_was_down_as_soon_as_it_is_back(make_client, 
     eventually(lambda: records(raw) == [{key}] * 5)
 
 
-def test_inspect_shows_who_it_is_as_long_as_one_node_knows(client, make_client, raw, eventually):
+def test_inspect_shows_the_process_as_long_as_one_node_knows_it(client, make_client, raw, eventually):
     other = make_client()
     key = f"redsync:client:{other.id}"
     eventually(lambda: raw.count(key) == 5)

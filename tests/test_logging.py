@@ -1,4 +1,4 @@
-"""What the library logs: one line per change of a node, an error for a lost hold only, and never into the void."""
+"""The library's log: one line for each change of a node, an error only for a lost hold, and no record is dropped."""
 
 import logging
 import os
@@ -14,7 +14,7 @@ NAMES = ["redsync", "redsync.watchdog", "redsync.node"]
 
 @pytest.fixture
 def lines(caplog):
-    """Return a function that gives what was logged so far: logger, level, message."""
+    """Return a function that returns the records so far: logger, level, message."""
     caplog.set_level(logging.DEBUG, "redsync")
 
     def lines(level=logging.DEBUG):
@@ -28,14 +28,14 @@ def lines(caplog):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_logger_has_no_handler_and_no_level_of_its_own(client, name):
+def test_logger_has_no_own_handler_and_level(client, name):
     logger = logging.getLogger(name)
     assert logger.handlers == []
     assert logger.level == logging.NOTSET
     assert logger.propagate
 
 
-def test_nothing_above_info_is_logged_when_all_goes_well(make_client, lines, other):
+def test_nothing_above_info_is_logged_without_failures(make_client, lines, other):
     client = make_client()
     lock = client.get_lock("x")
     with lock, lock:
@@ -45,7 +45,7 @@ def test_nothing_above_info_is_logged_when_all_goes_well(make_client, lines, oth
     assert lines(logging.WARNING) == []
 
 
-def test_node_that_goes_and_comes_is_one_line_each(make_client, nodes, lines, eventually):
+def test_node_that_goes_down_and_comes_back_is_one_line_each(make_client, nodes, lines, eventually):
     client = make_client()
     address = f"127.0.0.1:{nodes.ports[2]}"
     nodes.kill(2)
@@ -71,7 +71,7 @@ def test_node_that_goes_and_comes_is_one_line_each(make_client, nodes, lines, ev
     assert "up" in up
 
 
-def test_nodes_that_are_down_from_the_start_are_one_line_each_and_a_missing_quorum_is_no_error(
+def test_nodes_down_from_the_start_are_one_line_each_and_a_missing_quorum_logs_no_error(
     make_client, nodes, lines, eventually
 ):
     for i in range(3):
@@ -98,7 +98,7 @@ def test_lost_hold_is_one_error(client, raw, lines):
     assert owner in message
 
 
-def test_warnings_and_losses_alone_reach_stderr_when_logging_is_not_configured(nodes):
+def test_only_warnings_and_losses_reach_stderr_without_logging_configuration(nodes):
     program = f"""if True:
         import os, signal, sys, time
         from redsync import Client, LeaseLostError

@@ -1,4 +1,4 @@
-"""The multi-lock as its users meet it: several locks as one, on real nodes, for threads and for asyncio."""
+"""The public contract of the multi-lock: several locks as one, on real nodes, for threads and for asyncio."""
 
 import itertools
 import time
@@ -23,7 +23,7 @@ from tests.support.locks import PATIENCE, timed
 pytestmark = pytest.mark.usefixtures("both_flavours", "all_nodes_met")
 
 comes_out = pytest.raises
-"""Around whole `with` statements, of which it matters what they make of their bodies' errors."""
+"""Around whole `with` statements whose handling of their bodies' errors is tested."""
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def far(make_client, far_nodes):
 
 
 def lose(client, name):
-    """Let the hold of that name be lost, as the watchdog would, at this instant; return it."""
+    """Make the hold of that name lost at this instant, like the watchdog; return it."""
     (state,) = (state for state in client.runner.session.holds if state.name == name)
     state.valid_until = 0.0
     state.renew_at = 0.0
@@ -71,10 +71,10 @@ def keys(*names):
     return [{f"redsync:{name}".encode() for name in names}] * 5
 
 
-# Made of locks
+# Its locks
 
 
-def test_multi_lock_is_made_of_one_lock_at_least(client):
+def test_multi_lock_needs_at_least_one_lock(client):
     with client.get_multi_lock(client.get_lock("x")) as hold:
         assert (hold.name, hold.fencing_token) == (("x",), None)
         assert client.get_lock("x").owned()
@@ -90,7 +90,7 @@ def test_multi_lock_is_refused_when_a_lock_is_given_twice(client, make_client, l
             client.get_multi_lock(lock, client.get_lock("y"), twin)
 
 
-def test_same_name_is_another_lock_under_another_prefix_or_on_other_nodes(client, make_client, far, nodes):
+def test_same_name_is_another_lock_with_another_prefix_or_on_other_nodes(client, make_client, far, nodes):
     elsewhere = make_client([f"{url}/3" for url in nodes.urls])
     clients = [client, make_client(prefix="other:"), far, elsewhere]
     multi = client.get_multi_lock(*[each.get_lock("x") for each in clients])
@@ -102,7 +102,7 @@ def test_same_name_is_another_lock_under_another_prefix_or_on_other_nodes(client
 
 
 @pytest.mark.asyncio_too
-def test_multi_lock_is_refused_when_made_of_something_else(client, lock, multi, nodes, flavour):
+def test_multi_lock_is_refused_with_anything_but_locks(client, lock, multi, nodes, flavour):
     with lock as hold:
         pass
     if flavour == "threads":
@@ -111,16 +111,16 @@ def test_multi_lock_is_refused_when_made_of_something_else(client, lock, multi, 
         with Client(nodes.urls, restart_guard=0.0) as plain:
             theirs = plain.get_lock("x")
     for thing in (None, "x", ["lock"], client, hold, theirs):
-        with pytest.raises(TypeError, match=f"a multi-lock for {flavour} is made of locks for {flavour}"):
+        with pytest.raises(TypeError, match=f"a multi-lock for {flavour} takes locks for {flavour}"):
             client.get_multi_lock(lock, thing)
-    with pytest.raises(TypeError, match="not of multi-locks"):
+    with pytest.raises(TypeError, match="not multi-locks"):
         client.get_multi_lock(client.get_lock("x"), multi)
 
 
 # The order
 
 
-def test_order_is_the_same_whatever_the_order_of_the_arguments(client, make_client, far):
+def test_order_does_not_depend_on_the_order_of_the_arguments(client, make_client, far):
     locks = [
         far.get_lock("x"),
         client.get_lock("x"),
@@ -150,11 +150,11 @@ def test_locks_are_acquired_in_sorted_order(client, other, make_worker, raw, eve
 
 
 def spelled(nodes, host):
-    """Return the URLs of nodes, spelled otherwise."""
+    """Return other URLs for the same nodes."""
     return [url.replace("127.0.0.1", host) for url in nodes.urls]
 
 
-def test_who_waits_for_one_of_several_locks_of_one_name_holds_none_of_them(client, far, other, make_worker, eventually):
+def test_waiter_for_one_of_several_locks_of_one_name_holds_none_of_them(client, far, other, make_worker, eventually):
     near_lock, far_lock = client.get_lock("x"), far.get_lock("x")
     multi = client.get_multi_lock(near_lock, far_lock, client.get_lock("a"), client.get_lock("z"))
     for held, free, where in ((near_lock, far_lock, client), (far_lock, near_lock, far)):
@@ -163,7 +163,7 @@ def test_who_waits_for_one_of_several_locks_of_one_name_holds_none_of_them(clien
         waiting = waiter.start(multi.acquire)
         eventually(lambda where=where: where.inspect("x").waiters)
         assert not free.locked()
-        assert client.get_lock("a").locked(), "what comes before them is held meanwhile"
+        assert client.get_lock("a").locked(), "earlier locks are held meanwhile"
         assert not client.get_lock("z").locked()
         other.do(held.release)
         assert waiting.result(20)
@@ -171,7 +171,7 @@ def test_who_waits_for_one_of_several_locks_of_one_name_holds_none_of_them(clien
         waiter.do(multi.release)
 
 
-def test_programs_that_spell_the_nodes_differently_never_deadlock(make_client, make_worker, nodes, far_nodes):
+def test_programs_with_different_urls_of_the_nodes_never_deadlock(make_client, make_worker, nodes, far_nodes):
     one = make_client(spelled(nodes, "127.0.0.1")), make_client(spelled(far_nodes, "localhost"))
     two = make_client(spelled(nodes, "localhost")), make_client(spelled(far_nodes, "127.0.0.1"))
     inside = []
@@ -191,7 +191,7 @@ def test_programs_that_spell_the_nodes_differently_never_deadlock(make_client, m
     assert orders == [[False, True]] * 4, "each began with another one"
 
 
-def test_locks_of_one_name_are_had_at_once_or_not_at_all_without_waiting(client, far, other):
+def test_locks_of_one_name_are_all_acquired_at_once_or_none(client, far, other):
     locks = [client.get_lock("x"), far.get_lock("x")]
     multi = client.get_multi_lock(*locks)
     for held in locks:
@@ -205,7 +205,7 @@ def test_locks_of_one_name_are_had_at_once_or_not_at_all_without_waiting(client,
 
 
 @pytest.mark.threads_only
-def test_locks_of_one_name_are_held_again_after_a_wait_of_their_condition(client, far, other, make_worker, eventually):
+def test_locks_of_one_name_are_held_again_after_a_conditions_wait(client, far, other, make_worker, eventually):
     locks, worker = [client.get_lock("x"), far.get_lock("x")], make_worker()
     multi = client.get_multi_lock(*locks)
     worker.do(multi.acquire)
@@ -221,7 +221,7 @@ def test_locks_of_one_name_are_held_again_after_a_wait_of_their_condition(client
 
 
 @pytest.mark.asyncio_too
-def test_lock_that_is_given_twice_by_different_addresses_is_refused(client, make_client, nodes, raw, eventually):
+def test_lock_given_twice_by_different_addresses_is_refused(client, make_client, nodes, raw, eventually):
     multi = client.get_multi_lock(client.get_lock("x"), make_client(spelled(nodes, "localhost")).get_mutex("x"))
     for timeout in (-1, 0):
         with pytest.raises(ConfigurationError, match="'x' is given twice"):
@@ -245,7 +245,7 @@ def test_acquire_is_false_and_leaves_nothing_when_others_hold_one(multi, locks, 
     multi.release()
 
 
-def test_acquire_gives_all_back_when_a_key_is_of_another_type(multi, raw, eventually):
+def test_acquire_releases_all_when_a_key_has_another_type(multi, raw, eventually):
     for node in raw:
         node.lpush("redsync:d", "foreign")
     with pytest.raises(KeyTypeError) as info:
@@ -254,7 +254,7 @@ def test_acquire_gives_all_back_when_a_key_is_of_another_type(multi, raw, eventu
     eventually(lambda: raw.keys() == keys("d"))
 
 
-def test_acquire_waits_for_all_of_them_together_no_longer_than_the_timeout(client, other, make_worker, raw, eventually):
+def test_timeout_bounds_the_wait_for_all_locks_together(client, other, make_worker, raw, eventually):
     a, b = client.get_lock("a"), client.get_lock("b")
     third = make_worker()
     other.do(a.acquire)
@@ -276,8 +276,8 @@ def test_acquire_waits_for_all_of_them_together_no_longer_than_the_timeout(clien
 
 
 @pytest.mark.threads_only
-def test_lock_whose_turn_comes_when_the_time_is_up_gets_one_short_try(client, monkeypatch):
-    """A timeout of 0 would be a try that may last as long as any."""
+def test_lock_that_comes_after_the_timeout_gets_one_short_try(client, monkeypatch):
+    """A timeout of 0 would be a try of full length."""
     lock, timeouts = client.get_lock("x"), []
     request = type(lock)._request
 
@@ -296,7 +296,7 @@ def test_lock_whose_turn_comes_when_the_time_is_up_gets_one_short_try(client, mo
     assert timeouts[3:] == [0.0] * 3 + [None] * 3
 
 
-def test_acquire_gives_all_back_when_the_nodes_of_one_client_are_down(client, far, far_nodes, raw, eventually):
+def test_acquire_releases_all_when_the_nodes_of_one_client_are_down(client, far, far_nodes, raw, eventually):
     multi = client.get_multi_lock(client.get_lock("a"), far.get_lock("b"), client.get_lock("c"))
     far_nodes.kill(0)
     far_nodes.kill(1)
@@ -315,16 +315,16 @@ def test_acquire_gives_all_back_when_the_nodes_of_one_client_are_down(client, fa
     multi.release()
 
 
-def test_acquire_gives_all_back_when_a_lease_is_refused(client, make_client, raw, eventually):
+def test_acquire_releases_all_when_a_lease_is_refused(client, make_client, raw, eventually):
     strict = make_client(drift_factor=0.9999)
     multi = client.get_multi_lock(client.get_lock("a"), strict.get_lock("b"))
     with pytest.raises(ValueError, match="drift"):
-        multi.acquire(lease=19)  # of which drift would take all with the second client, and little with the first
+        multi.acquire(lease=19)  # drift would use up all of it with the second client, and little with the first
     assert not client.get_lock("a").owned()
     eventually(lambda: raw.keys() == [set()] * 5)
 
 
-def test_acquire_gives_all_back_when_the_client_is_closed_meanwhile(make_client, other, client, raw, eventually):
+def test_acquire_releases_all_when_the_client_is_closed_meanwhile(make_client, other, client, raw, eventually):
     theirs = client.get_lock("b")
     other.do(theirs.acquire)
     closing = make_client()
@@ -341,7 +341,7 @@ def test_acquire_gives_all_back_when_the_client_is_closed_meanwhile(make_client,
 
 
 @pytest.mark.parametrize("in_time", [True, False])
-def test_acquire_raises_when_one_is_lost_while_another_is_waited_for(client, other, raw, eventually, in_time):
+def test_acquire_raises_when_one_is_lost_during_the_wait_for_another(client, other, raw, eventually, in_time):
     a, b = client.get_lock("a"), client.get_lock("b")
     other.do(b.acquire)
 
@@ -368,7 +368,7 @@ def test_acquire_raises_when_one_is_lost_while_another_is_waited_for(client, oth
 # Re-entry
 
 
-def test_failed_reentry_leaves_what_was_held_before(client, other, raw, eventually):
+def test_failed_reentry_keeps_earlier_holds(client, other, raw, eventually):
     a, b, c = (client.get_lock(name) for name in "abc")
     multi = client.get_multi_lock(a, b, c)
     other.do(c.acquire)
@@ -390,8 +390,8 @@ def test_mutex_keeps_a_multi_lock_from_being_reentrant(client, raw, eventually):
     eventually(lambda: raw.keys() == [set()] * 5)
 
 
-def test_mutex_that_another_thread_acquired_meanwhile_is_left_to_it(client, other, make_worker, eventually):
-    """The object is shared: what it holds may be another's."""
+def test_mutex_that_another_thread_acquired_meanwhile_stays_held(client, other, make_worker, eventually):
+    """The object is shared: its hold may be another thread's."""
     lock, mutex = client.get_lock("a"), client.get_mutex("b")
     third = make_worker()
     third.do(lock.acquire)
@@ -404,7 +404,7 @@ def test_mutex_that_another_thread_acquired_meanwhile_is_left_to_it(client, othe
     third.do(lock.release)
 
 
-def test_reentry_raises_when_what_is_held_was_lost(client, raw, eventually):
+def test_reentry_raises_after_a_loss(client, raw, eventually):
     a, b, c = (client.get_lock(name) for name in "abc")
     b.acquire()
     lose(client, "b")
@@ -436,7 +436,7 @@ def test_release_raises_and_changes_nothing_when_one_is_not_held(multi, locks, o
     eventually(lambda: raw.keys() == [set()] * 5)
 
 
-def test_one_loss_is_the_loss_of_all_and_release_gives_all_back(client, multi, locks, raw, eventually):
+def test_one_loss_is_a_loss_of_all_and_release_releases_all(client, multi, locks, raw, eventually):
     multi.acquire()
     for name in "bd":
         state = lose(client, name)
@@ -481,8 +481,8 @@ def test_with_raises_at_its_end_when_some_were_lost(client, multi, raw, eventual
 
 
 @pytest.mark.threads_only
-def test_with_notes_every_loss_on_the_error_of_its_body(client, multi):
-    """In asyncio the body is cancelled before."""
+def test_with_adds_every_loss_as_a_note_to_the_error_of_its_body(client, multi):
+    """With asyncio the body would be cancelled before."""
     with comes_out(KeyError) as info, multi:
         for name in "ac":
             lose(client, name)
@@ -491,12 +491,12 @@ def test_with_notes_every_loss_on_the_error_of_its_body(client, multi):
     assert not multi.locked()
 
 
-def test_with_gives_the_others_back_and_raises_when_the_body_released_one(multi, locks, raw, eventually):
+def test_with_releases_the_others_and_raises_when_the_body_released_one(multi, locks, raw, eventually):
     with pytest.raises(NotOwnedError, match="'b'") as info, multi as hold:  # noqa: PT012  # the body of the lock
         locks[0].release()
         with pytest.raises(NotOwnedError):
             hold.release()
-        assert locks[1].owned(), "the hold gives back all or nothing"
+        assert locks[1].owned(), "the hold releases all or nothing"
     assert not hasattr(info.value, "__notes__")
     with pytest.raises(NotOwnedError) as info, multi:
         multi.release()
@@ -565,10 +565,10 @@ def test_wait_lost_raises_when_its_client_is_closed_and_others_can_still_be_lost
     ring(second)
 
 
-# Leases, looks, operators
+# Leases, queries, operators
 
 
-def test_lease_is_that_of_each_lock_or_of_the_call(client, raw, eventually):
+def test_lease_is_each_locks_own_or_the_calls(client, raw, eventually):
     short, long = client.get_lock("a", lease=5), client.get_lock("b")
     multi = client.get_multi_lock(short, long)
     with multi as hold:
@@ -593,7 +593,7 @@ def test_extend_raises_when_too_few_nodes_of_one_answer(client, far, far_nodes):
         assert far.get_lock("b").remaining() <= 30
 
 
-def test_force_release_takes_all_away(client, multi, other, raw, eventually):
+def test_force_release_frees_all(client, multi, other, raw, eventually):
     assert multi.force_release() is False
     theirs = [client.get_lock("b"), client.get_mutex("d")]
     for lock in theirs:

@@ -1,7 +1,6 @@
-"""The mutex as its users meet it: the public contract, on real nodes, in threads.
+"""The public contract of the mutex, on real nodes, in threads.
 
-Beside `threading.Lock`, whose contract it has, with its owner: the object. `tests/test_mutex_trouble.py` goes on with
-what can happen to it.
+It has the contract of `threading.Lock`; its owner is the object. `tests/test_mutex_trouble.py` tests failures.
 """
 
 import threading
@@ -13,7 +12,7 @@ from tests.support.locks import values
 
 pytestmark = pytest.mark.usefixtures("both_flavours", "all_nodes_met")
 
-# Side by side with threading.Lock
+# Compared with threading.Lock
 
 
 @pytest.fixture(params=["threading.Lock", "redsync"])

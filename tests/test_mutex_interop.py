@@ -1,7 +1,7 @@
-"""The mutex and other Python libraries on the same five nodes: it excludes redlock-py and pottery, and they exclude it.
+"""The mutex, redlock-py and pottery on the same five nodes exclude each other.
 
-With `prefix=""` a mutex lives where theirs do: at the name itself for redlock-py, at `redlock:<name>` for pottery. They
-publish nothing, so who waits for them polls; and so do they.
+With `prefix=""` a mutex uses their keys: the name itself for redlock-py, `redlock:<name>` for pottery. They publish
+nothing, so a waiter for their locks polls; and so do they.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ SHORT = 0.3
 
 @pytest.fixture(scope="module")
 def pottery():
-    """The library, without the `json.dumps` that it gives to the whole process."""
+    """The library, without its patch of `json.dumps` for the whole process."""
     dumps = json.dumps
     import pottery
 
@@ -51,7 +51,7 @@ class RedlockPyLock:
 
 
 class PotteryLock:
-    """A lock of pottery, whose calls leave threads behind that go on with what it did not wait for."""
+    """A lock of pottery, whose calls leave threads behind that finish the work it did not wait for."""
 
     key = "redlock:x"
 
@@ -79,7 +79,7 @@ class PotteryLock:
             return call()
         finally:
             for thread in set(threading.enumerate()) - before:
-                with contextlib.suppress(RuntimeError):  # One that has not begun is not ours.
+                with contextlib.suppress(RuntimeError):  # A thread that has not started is another's.
                     thread.join()
 
 
@@ -135,7 +135,7 @@ def test_ours_waits_for_their_release_by_polling(make_client, theirs, other, raw
     eventually(lambda: client.inspect(theirs.key).waiters)
     released_at = time.monotonic()
     theirs.release()
-    # Nobody wakes it, and their lease would go on for long: it looks again within 1.5 s.
+    # No message wakes it, and their lease is long: it looks again within 1.5 s.
     assert waiter.result(20) is True
     assert time.monotonic() - released_at < 15
     eventually(lambda: set().union(*raw.keys()) <= {theirs.key.encode()})
@@ -145,7 +145,7 @@ def test_ours_waits_for_their_release_by_polling(make_client, theirs, other, raw
 
 def test_ours_gets_it_when_their_lease_ends(ours, theirs, raw, eventually):
     started = time.monotonic()
-    eventually(lambda: theirs.acquire(lease=SHORT))  # on a machine that stands still it takes too long
+    eventually(lambda: theirs.acquire(lease=SHORT))  # on a machine that stalls it takes too long
     assert ours.acquire(timeout=20) is True
     assert time.monotonic() - started > SHORT * 0.9
     theirs.release()
@@ -223,8 +223,8 @@ def test_their_release_after_a_loss_leaves_ours_alone(ours, theirs, raw, eventua
         hold.extend()
 
 
-def test_minority_that_they_hold_keeps_nobody_out(ours, theirs, nodes, raw, eventually):
-    """A claim of theirs that was left behind on two nodes, as by a process that died in the middle."""
+def test_minority_that_they_hold_excludes_no_owner(ours, theirs, nodes, raw, eventually):
+    """Their claim was left behind on two nodes, as by a process that died halfway."""
     theirs.acquire()
     for node in raw[:3]:
         node.delete(theirs.key)
@@ -252,7 +252,7 @@ def test_no_update_is_lost_among_threads_of_both(make_theirs, make_ours, raw):
             counter = value + 1
             release()
 
-    # Before any of them works: a thread of pottery waits for all that have begun since.
+    # Before any of them works: a thread of pottery waits for all threads started since.
     with ThreadPoolExecutor(4) as threads:
         ready = threading.Barrier(4)
         for task in [threads.submit(ready.wait) for _ in range(4)]:

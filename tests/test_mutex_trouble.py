@@ -1,4 +1,4 @@
-"""What can happen to a mutex: lost holds, dropped objects, other processes, values of other types, missing nodes."""
+"""Mutex failures: lost holds, dropped objects, other processes, values of other types, missing nodes."""
 
 import copy
 import gc
@@ -37,8 +37,8 @@ def test_second_acquire_raises_after_a_loss_until_it_is_released(noticed, client
         assert mutex.acquire(False) is False
 
 
-def test_waiter_is_told_when_its_object_loses_meanwhile(client, mutex, other, raw, eventually):
-    """Else the release by the thread that lost would give back what the waiter has got."""
+def test_waiter_gets_an_error_when_its_object_loses_meanwhile(client, mutex, other, raw, eventually):
+    """Otherwise the release by the thread that lost would release the waiter's hold."""
     mutex.acquire(lease=0.3)
     waiter = other.start(mutex.acquire)
     with pytest.raises(LeaseLostError, match="'x'"):
@@ -74,7 +74,7 @@ WARNED = ("redsync.watchdog", "WARNING")
 
 
 def test_object_dropped_while_held_is_released_with_a_warning(client, raw, other, caplog, eventually):
-    """Also if somebody wants to be told of a loss."""
+    """Even with an on_lost callback."""
     mutex, theirs = client.get_mutex("x", on_lost=print), client.get_mutex("x")
     mutex.acquire()
     waiter = other.start(theirs.acquire)
@@ -91,11 +91,11 @@ def test_object_dropped_while_held_is_released_with_a_warning(client, raw, other
 
 
 def told(caplog):
-    """Return what was logged of holds; on a busy machine nodes may be suspect for a moment, and that is logged too."""
+    """Return the log records of holds; on a busy machine nodes may be suspect briefly, and that is logged too."""
     return [record for record in caplog.records if record.name != "redsync.node"]
 
 
-def test_object_dropped_when_released_says_nothing(client, caplog, eventually):
+def test_object_dropped_after_its_release_logs_nothing(client, caplog, eventually):
     for _ in range(3):
         with client.get_mutex("released"):
             pass

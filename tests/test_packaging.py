@@ -1,15 +1,21 @@
-"""What a user gets from `pip install`: the wheel's content, the metadata, the public names."""
+"""The result of `pip install`: the wheel's content, the metadata, the public names, and a user's first minutes."""
 
+import os
+import re
 import subprocess
 import sys
+import time
 import tomllib
 import zipfile
 from importlib import metadata, resources
 from pathlib import Path
 
 import pytest
+import redis
+from packaging.requirements import Requirement
 
 import redsync
+from redsync.testing.servers import find_server, free_ports
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "redsync"
@@ -41,7 +47,7 @@ def test_wheel_announces_command_and_plugin(wheel):
     ]  # fmt: skip
 
 
-def test_installed_version_is_that_of_source():
+def test_installed_version_is_that_of_the_source():
     assert metadata.version("redsync-toolkit") == redsync_version()
 
 
@@ -50,6 +56,76 @@ def test_type_marker_and_scripts_are_found_as_resources():
     assert (installed / "py.typed").is_file()
     for path in (PACKAGE / "_lua").glob("*.lua"):
         assert (installed / "_lua" / path.name).read_text() == path.read_text()
+
+
+# The first minutes of a user with nothing but Python: the pages' steps, with the wheel and its requirements.
+
+
+def required(name, extras=("",)):
+    """Return the distributions that a distribution needs, including itself."""
+    found = {name}
+    for text in metadata.requires(name) or ():
+        need = Requirement(text)
+        if need.marker is None or any(need.marker.evaluate({"extra": extra}) for extra in extras):
+            found |= required(need.name, tuple(need.extras) or ("",))
+    return found
+
+
+@pytest.fixture(scope="module")
+def fresh(wheel, tmp_path_factory):
+    """A command that runs Python with only the wheel and the requirements of `redsync-toolkit[server,cli]`."""
+    folder = tmp_path_factory.mktemp("fresh")
+    wheel.extractall(folder)
+    for name in required("redsync-toolkit", ("server", "cli")) - {"redsync-toolkit"}:
+        distribution = metadata.distribution(name)
+        for top in {path.parts[0] for path in distribution.files if path.parts[0] not in ("..", "__pycache__")}:
+            if not (folder / top).exists():
+                (folder / top).symlink_to(distribution.locate_file(top))
+    (folder / "bin").mkdir()
+    command = folder / "bin" / "redsync"
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} -S -m redsync.cli "$@"\n')
+    command.chmod(0o755)
+    (folder / "bin" / "valkey-server").symlink_to(find_server())
+
+    def run(*words, **variables):
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("REDSYNC", "PYTHON"))}
+        path = f"{folder / 'bin'}:{os.environ['PATH']}"
+        environment = kept | {"PYTHONPATH": str(folder), "PATH": path} | variables
+        began = time.monotonic()
+        done = subprocess.run(words, env=environment, cwd=folder, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout, time.monotonic() - began
+
+    return run
+
+
+def blocks(page, language):
+    return re.findall(rf"(?ms)^```{language}\n(.*?)^```$", (ROOT / "docs" / page).read_text())
+
+
+def test_home_page_gives_a_held_lock_in_a_minute(fresh):
+    tells_where = "import redsync; print(redsync.__file__)\n"
+    out, seconds = fresh(sys.executable, "-S", "-c", tells_where + blocks("index.md", "python")[0])
+    where, said = out.splitlines()
+    assert not where.startswith(str(ROOT))
+    assert said == "still held: True"
+    assert seconds < 60
+
+
+@pytest.mark.sweep
+def test_three_own_servers_hold_a_lock_in_five_minutes(fresh):
+    script = "".join(block for block in blocks("install.md", "bash") if "7001" in block)
+    ports = dict(zip(("7001", "7002", "7003"), map(str, free_ports()), strict=False))
+    script = re.sub("|".join(ports), lambda written: ports[written.group()], script)
+    try:
+        out, seconds = fresh("bash", "-c", script)
+    finally:
+        for port in map(int, ports.values()):
+            with redis.Redis(port=port) as node:
+                node.shutdown(nosave=True)
+    assert out.splitlines()[-1] == "it runs"
+    assert "it says how long to wait" in out
+    assert seconds < 300
 
 
 def redsync_version() -> str:

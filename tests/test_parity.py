@@ -1,4 +1,4 @@
-"""Threads and asyncio have the same names and signatures; what may wait is awaited, and nothing else."""
+"""Threads and asyncio have the same names and signatures; only methods that may wait are coroutines."""
 
 import inspect
 
@@ -12,7 +12,7 @@ PAIRS = [(plain, awaited) for awaited, plain in TWINS.items()]
 
 
 def pairs_with(method):
-    """Return the twins that have a method; the pair of a read and a write lock is no lock itself."""
+    """Return the twins that have a method; a pair of read and write lock is not a lock itself."""
     return [(plain, awaited) for plain, awaited in PAIRS if hasattr(plain, method)]
 
 
@@ -36,7 +36,7 @@ def public(kind):
 
 
 def shape(function):
-    """Return a signature without its types: those differ, as a Lock is no AsyncLock."""
+    """Return a signature without its types, which differ: a Lock is not an AsyncLock."""
     return [(p.name, p.kind, p.default) for p in inspect.signature(function).parameters.values()]
 
 
@@ -76,7 +76,7 @@ def test_with_becomes_async_with(plain, awaited):
     assert inspect.iscoroutinefunction(awaited.__aenter__)
     assert inspect.iscoroutinefunction(awaited.__aexit__)
     assert shape(plain.__exit__) == shape(awaited.__aexit__)
-    assert not hasattr(awaited, "__enter__"), "a forgotten `async` is an error, and no lock without an effect"
+    assert not hasattr(awaited, "__enter__"), "a forgotten `async` is an error, not a lock without an effect"
     assert not hasattr(plain, "__aenter__")
 
 

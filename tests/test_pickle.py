@@ -28,7 +28,7 @@ def test_client_and_lock_are_the_same_within_their_process(client, other):
                 assert not other.do(twin.acquire, False)
 
 
-def test_lock_carries_on_lost(client, raw):
+def test_lock_keeps_on_lost(client, raw):
     lost = []
     lock = client.get_lock("x", on_lost=lost.append)
     with pytest.raises((TypeError, AttributeError, pickle.PicklingError)):

@@ -1,4 +1,4 @@
-"""The rate limiter as its users meet it: the public contract, on real nodes, in both flavours."""
+"""The public contract of the rate limiter, on real nodes, in both flavours."""
 
 import pickle
 import time
@@ -36,11 +36,11 @@ def narrowest(instants, rate):
     return min(later - sooner for sooner, later in zip(instants, instants[rate:], strict=False))
 
 
-# Taking.
+# Acquiring.
 
 
 @pytest.mark.asyncio_too
-def test_as_many_succeed_as_the_rate_allows_and_no_more(daily, make_client):
+def test_exactly_as_many_succeed_as_the_rate_allows(daily, make_client):
     elsewhere = make_client().get_rate_limiter("x", 2, DAY)
     assert daily.available() == 2
     assert daily.acquire() is True
@@ -50,7 +50,7 @@ def test_as_many_succeed_as_the_rate_allows_and_no_more(daily, make_client):
     assert daily.available() == elsewhere.available() == 0
 
 
-def test_who_waits_succeeds_when_the_window_has_passed(limiter):
+def test_waiter_succeeds_when_the_window_has_passed(limiter):
     instants = []
     for _ in range(7):
         assert limiter.acquire()
@@ -59,7 +59,7 @@ def test_who_waits_succeeds_when_the_window_has_passed(limiter):
     assert instants[-1] - instants[0] < PATIENCE
 
 
-def test_what_was_taken_stays_taken_when_the_client_is_closed(make_client):
+def test_successes_still_count_after_the_close(make_client):
     one = make_client()
     assert one.get_rate_limiter("x", 1, DAY).acquire()
     one.close()
@@ -68,7 +68,7 @@ def test_what_was_taken_stays_taken_when_the_client_is_closed(make_client):
     assert not make_client().get_rate_limiter("x", 1, DAY).acquire(False)
 
 
-# Looking.
+# Queries.
 
 
 @pytest.mark.asyncio_too
@@ -77,13 +77,13 @@ def test_retry_after_is_zero_while_one_is_free(limiter):
     limiter.acquire(n=2)
     assert limiter.retry_after() == 0.0
     assert limiter.retry_after(2) > 0.0
-    assert limiter.available() == 1, "nothing is taken by looking"
+    assert limiter.available() == 1, "a query acquires nothing"
 
 
 # With, and as a decorator.
 
 
-def test_with_takes_one_and_gives_nothing_back(daily):
+def test_with_acquires_one_and_returns_nothing(daily):
     with daily as entered:
         assert entered.rate == 2
         assert daily.available() == 1
@@ -97,10 +97,10 @@ def test_with_waits_for_its_timeout(client, daily):
         pytest.fail("the body must not run")
 
 
-# Disagreement, strangers, outages.
+# Disagreement, foreign values, outages.
 
 
-def test_programs_that_disagree_are_told(client, daily):
+def test_programs_that_disagree_get_an_error(client, daily):
     daily.acquire()
     for rate, per in ((3, DAY), (2, 60.0)):
         other = client.get_rate_limiter("x", rate, per)
@@ -110,7 +110,7 @@ def test_programs_that_disagree_are_told(client, daily):
     assert daily.acquire(False)
 
 
-def test_semaphore_of_the_same_name_is_told_apart(client, daily):
+def test_semaphore_of_the_same_name_is_an_error(client, daily):
     daily.acquire()
     semaphore = client.get_semaphore("x", 2)
     for use in (semaphore.acquire, semaphore.available, lambda: semaphore.resize(5)):
@@ -142,9 +142,9 @@ def test_node_that_lost_its_memory_is_kept_out_for_a_window(make_client, raw):
 # Arguments.
 
 
-def test_numbers_that_can_not_be_are_refused(client, limiter):
+def test_invalid_numbers_are_refused(client, limiter):
     for rate in (0, -1, 10_001, 1.5, "3", None, True):
-        with pytest.raises(ValueError, match="a rate is a number from 1 to 10,000"):
+        with pytest.raises(ValueError, match="a rate must be an integer from 1 to 10,000"):
             client.get_rate_limiter("x", rate, 1)
     for per in (0, -1, float("inf"), float("nan"), 10**400, "1", None, True, 400 * DAY):
         with pytest.raises(ValueError, match="a window"):
@@ -154,11 +154,11 @@ def test_numbers_that_can_not_be_are_refused(client, limiter):
             client.get_rate_limiter("x", 1, 1, restart_guard=guard)
     for n in (0, -1, 4, 1.0, True, None):
         for use in (lambda n=n: limiter.acquire(n=n), partial(limiter.retry_after, n)):
-            with pytest.raises(ValueError, match=r"allows 3 per 0.4 s: n is a number from 1 to 3"):
+            with pytest.raises(ValueError, match=r"allows 3 per 0.4 s: n must be an integer from 1 to 3"):
                 use()
 
 
-def test_timeouts_that_can_not_be_are_refused(client, limiter):
+def test_invalid_timeouts_are_refused(client, limiter):
     for arguments in ({"timeout": -2}, {"blocking": False, "timeout": 1}, {"timeout": float("nan")}):
         with pytest.raises(ValueError, match="timeout"):
             limiter.acquire(**arguments)
@@ -166,7 +166,7 @@ def test_timeouts_that_can_not_be_are_refused(client, limiter):
         client.get_rate_limiter("x", 1, 1, timeout=-3)
 
 
-def test_limiter_says_what_it_is(limiter):
+def test_repr_describes_the_limiter(limiter):
     assert (limiter.name, limiter.rate, limiter.per) == ("x", 3, 0.4)
     assert repr(limiter).endswith("RateLimiter 'x' of 3 per 0.4 s>")
 

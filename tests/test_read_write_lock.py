@@ -1,4 +1,4 @@
-"""The read-write lock as its users meet it, on real nodes, for threads and for asyncio."""
+"""The public contract of the read-write lock, on real nodes, for threads and for asyncio."""
 
 import contextlib
 import pickle
@@ -37,11 +37,11 @@ def is_free(raw, eventually):
 
 @pytest.fixture
 def waiters(client, eventually):
-    """Wait until so many wait."""
+    """Wait until n owners wait."""
     return lambda count: eventually(lambda: len(client.inspect("x").waiters) == count)
 
 
-# Who is let in.
+# Admission.
 
 
 @pytest.mark.asyncio_too
@@ -60,7 +60,7 @@ def test_many_read_at_once(read, write, make_worker, is_free):
     is_free()
 
 
-def test_reader_re_enters_while_a_writer_waits(read, write, other, make_worker, waiters):
+def test_reader_reenters_while_a_writer_waits(read, write, other, make_worker, waiters):
     with read:
         waiting = other.start(write.acquire)
         waiters(1)
@@ -72,7 +72,7 @@ def test_reader_re_enters_while_a_writer_waits(read, write, other, make_worker, 
     other.do(write.release)
 
 
-def test_writer_goes_on_reading_beside_those_who_wait(read, write, other, waiters, is_free):
+def test_writer_goes_on_reading_beside_waiting_readers(read, write, other, waiters, is_free):
     with write:
         reading = other.start(read.acquire)
         waiters(1)
@@ -86,19 +86,19 @@ def test_writer_goes_on_reading_beside_those_who_wait(read, write, other, waiter
     is_free()
 
 
-def test_reader_that_asks_to_write_is_told_so_at_once(read, write):
+def test_reader_that_asks_to_write_gets_an_error_at_once(read, write):
     with read:
         for options in ({}, {"blocking": False}, {"timeout": 60}):
             error, seconds = timed(write.acquire, **options)
             assert isinstance(error, UpgradeError)
             assert "release the read lock first" in str(error)
             assert seconds < PATIENCE
-            assert read.owned(), "and goes on reading"
+            assert read.owned(), "and continues reading"
     assert write.acquire(False)
     write.release()
 
 
-def test_writer_that_reads_may_write_again_until_it_gives_that_back(read, write):
+def test_writer_that_reads_may_write_again_until_its_release(read, write):
     with write, read:
         assert write.acquire(False)
         write.release()
@@ -109,7 +109,7 @@ def test_writer_that_reads_may_write_again_until_it_gives_that_back(read, write)
     read.release()
 
 
-def test_reader_that_lost_its_lock_is_told_of_that_when_it_asks_to_write(read, write, raw):
+def test_reader_that_lost_its_lock_gets_that_error_when_it_asks_to_write(read, write, raw):
     read.acquire()
     flush(raw)
     with pytest.raises(LeaseLostError):
@@ -125,7 +125,7 @@ def test_reader_that_lost_its_lock_is_told_of_that_when_it_asks_to_write(read, w
 # Waiting.
 
 
-def test_readers_that_wait_are_served_at_once_and_together(read, write, make_worker, waiters, is_free):
+def test_waiting_readers_are_served_at_once_and_together(read, write, make_worker, waiters, is_free):
     held = threading.Barrier(6)
 
     def take():
@@ -140,7 +140,7 @@ def test_readers_that_wait_are_served_at_once_and_together(read, write, make_wor
     is_free()
 
 
-def test_readers_get_on_when_the_writer_before_them_gives_up(read, write, other, make_worker, waiters, *, promptly):
+def test_readers_advance_when_the_writer_before_them_gives_up(read, write, other, make_worker, waiters, *, promptly):
     def give_up():
         with read:
             impatient = other.start(write.acquire, timeout=1.5)
@@ -156,10 +156,10 @@ def test_readers_get_on_when_the_writer_before_them_gives_up(read, write, other,
     promptly(give_up, 0.4)
 
 
-# Leases, and losing.
+# Leases and losses.
 
 
-def test_claims_are_renewed_each_for_itself(make_client, other, raw):
+def test_each_claim_is_renewed_by_itself(make_client, other, raw):
     client = make_client(lease=SHORT)
     lock = client.get_read_write_lock("x")
     other.do(lock.read_lock.acquire, lease=1.5)
@@ -174,7 +174,7 @@ def test_claims_are_renewed_each_for_itself(make_client, other, raw):
         other.do(lock.read_lock.release)
 
 
-def test_forced_release_takes_it_from_all_readers(client, lock, make_worker):
+def test_force_release_takes_it_from_all_readers(client, lock, make_worker):
     readers = [make_worker() for _ in range(2)]
     for reader in readers:
         reader.do(lock.read_lock.acquire)
@@ -187,7 +187,7 @@ def test_forced_release_takes_it_from_all_readers(client, lock, make_worker):
             reader.do(lock.read_lock.release)
 
 
-# Looking.
+# Queries.
 
 
 def test_inspect_names_readers_and_writer(client, lock, other):
@@ -211,15 +211,15 @@ def test_multi_lock_takes_one_of_the_two_with_others(client, lock, other):
         client.get_multi_lock(lock.read_lock, lock.write_lock)
 
 
-# Nodes that fail.
+# Failing nodes.
 
 
 @pytest.mark.parametrize(("mode", "wanted"), [("read_lock", "write_lock"), *swept(("write_lock", "read_lock"))])
-def test_node_that_restarts_empty_lets_nobody_in_beside_the_holder(make_client, nodes, other, mode, wanted):
-    """Three of five keep the claim; with a guard the two that forgot it do not vote, and renewals heal them."""
+def test_node_that_restarts_empty_admits_no_second_owner(make_client, nodes, other, mode, wanted):
+    """Three of five keep the claim; with a guard the two forgetful ones do not vote, and renewals heal them."""
     client = make_client(lease=SHORT, restart_guard=1.0)
     lock = client.get_read_write_lock("x")
-    assert getattr(lock, mode).acquire(timeout=10), "when the nodes have run for as long as the guard"
+    assert getattr(lock, mode).acquire(timeout=10), "once the nodes have run for as long as the guard"
     for i in (0, 1):
         nodes.kill(i)
         nodes.restart(i)
@@ -250,11 +250,11 @@ def test_pair_is_pickled_with_its_options_and_never_with_a_hold(client):
         assert copied.name == "x"
         assert copied.read_lock._options() == pair.read_lock._options()
         single = pickle.loads(pickle.dumps(pair.write_lock))
-        assert single.owned(), "of this thread, whichever object it is asked of"
+        assert single.owned(), "of this thread, from any object"
     assert not single.owned()
 
 
-def test_objects_tell_their_names(lock):
+def test_objects_show_their_names(lock):
     assert lock.name == lock.read_lock.name == lock.write_lock.name == "x"
     assert repr(lock) == "<ReadWriteLock 'x'>"
     assert repr(lock.read_lock) == "<ReadLock 'x'>"

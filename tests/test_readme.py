@@ -1,4 +1,4 @@
-"""What stands outside the documentation's site has no dead links either: `mkdocs --strict` looks at the site alone."""
+"""Files outside the documentation's site have no dead links; `mkdocs --strict` checks only the site."""
 
 import re
 from pathlib import Path

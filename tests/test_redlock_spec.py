@@ -1,10 +1,10 @@
-"""The mutex against the page that defines Redlock, claim by claim, on real nodes.
+"""The mutex against the page that defines Redlock, statement by statement, on real nodes.
 
-https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/ is quoted in the docstrings. Where it warns of
-a naive way, the test also takes that way and shows that it breaks.
+The docstrings quote https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/. Where it warns of a naive
+way, the test also tries that way and shows that it breaks.
 
-What holds for all kinds of locks is shown in `tests/kinds`: one client at most holds it, a majority of nodes is enough,
-a release lets the next one in at once, and extensions end at a limit.
+`tests/kinds` shows the promises of all locks: at most one client holds it, a majority of nodes suffices, a release
+admits the next owner at once, and extensions end at a limit.
 """
 
 import contextlib
@@ -39,7 +39,7 @@ def calls(node, command):
 
 
 def await_answers(client, eventually):
-    """Wait until every node answers; one connection keeps the order, so it has executed all that was sent before."""
+    """Wait until every node answers; a connection keeps the order, so the node has executed all earlier commands."""
 
     def answers():
         with contextlib.suppress(QuorumError):
@@ -56,7 +56,7 @@ def proxies(nodes):
 
 @pytest.fixture
 def make_remote(proxies, make_client):
-    """Make clients that reach the nodes through the proxies only."""
+    """Make clients that reach the nodes only through the proxies."""
     return lambda **options: make_client([proxy.url for proxy in proxies], **options)
 
 
@@ -84,7 +84,7 @@ def test_lock_of_a_killed_client_is_free_after_its_lease_and_not_before(nodes, m
 # Correct implementation with a single instance
 
 
-def test_single_instance_lock_is_what_set_nx_px_leaves(make_client, raw):
+def test_single_instance_lock_is_the_result_of_set_nx_px(make_client, raw):
     """ "SET resource_name my_random_value NX PX 30000" """
     node, mutex = raw[0], make_client(n=1).get_mutex("x")
     with mutex as hold:
@@ -116,17 +116,17 @@ def test_release_leaves_the_lock_of_another_client_that_del_would_remove(make_cl
     """ "Using just DEL is not safe as a client may remove another client's lock." """
     node, (first, second, third) = raw[0], (make_client(n=1).get_mutex("x") for _ in range(3))
     # The first is blocked for longer than its lease, and the second gets it; without a place in the queue, for which
-    # the third would give the lock back to it.
+    # the third would hand the lock over to it.
     first.acquire(lease=0.2)
     eventually(lambda: second.acquire(False))
-    node.delete(KEY)  # what a first client that knows no better does now
+    node.delete(KEY)  # the naive first client does this now
     assert third.acquire(False)
     assert second.owned()  # so does the third
     third.release()
     for each in (first, second):
         with pytest.raises(LeaseLostError):
             each.release()
-    # The same with a script that compares, whether or not the first knows by its clock that it is too late.
+    # The same with a script that compares, no matter whether the first knows by its clock that it is too late.
     for lease in (0.2, 30.0):
         first.acquire(lease=lease)
         if lease == 30.0:
@@ -150,7 +150,7 @@ def test_validity_is_counted_from_before_the_first_message(make_remote, proxies)
     started = time.monotonic()
     mutex.acquire(lease=40.0)
     remaining = mutex.remaining()
-    # Who counts from the answer, a round trip later, believes for 0.2 s more.
+    # A client that counts from the answer, a round trip later, would believe for 0.2 s more.
     assert 40.0 * 0.99 - 0.002 - (time.monotonic() - started) <= remaining <= 40.0 * 0.99 - 0.002 - 0.2
 
 
@@ -187,7 +187,7 @@ def test_node_that_is_down_costs_little_against_the_lease(nodes, mutex):
     with pytest.raises(QuorumError):
         mutex.acquire(False)
     assert time.monotonic() - started < 30 / 2
-    # Who sets no such timeout is blocked by it.
+    # Without such a timeout, the node blocks the client.
     with (
         redis.Redis.from_url(nodes.urls[0], socket_timeout=0.3, retry=None) as plain,
         pytest.raises(redis.TimeoutError),
@@ -211,7 +211,7 @@ def test_majority_in_time_wins_and_less_than_a_majority_never(mutex, raw):
                 node.delete(KEY)
 
 
-def test_majority_that_took_longer_than_the_lease_is_none(monkeypatch, nodes, make_client, other, raw, *, eventually):
+def test_majority_that_took_longer_than_the_lease_fails(monkeypatch, nodes, make_client, other, raw, *, eventually):
     """Step 3: "and the total time elapsed to acquire the lock is less than lock validity time" """
     ahead = [0.0]
     monkeypatch.setattr(Client, "_SURROUNDINGS", REAL._replace(clock=lambda: clock() + sum(ahead)))
@@ -233,17 +233,17 @@ def test_majority_that_took_longer_than_the_lease_is_none(monkeypatch, nodes, ma
     eventually(lambda: raw.count(KEY) == 0 and [calls(node, "set") - 1 for node in raw] == before)
 
 
-def test_failed_attempt_is_undone_also_where_it_got_no_answer(make_remote, proxies, raw, eventually):
+def test_failed_attempt_is_rolled_back_even_on_silent_nodes(make_remote, proxies, raw, eventually):
     """Step 5: "it will try to unlock all the instances (even the instances it believed it was not able to lock)" """
     client = make_remote()
-    await_answers(client, eventually)  # its record has been set as well
+    await_answers(client, eventually)  # its record was set too
     before = [(calls(node, "set"), calls(node, "del")) for node in raw[:2]]
     for proxy in proxies[:2]:
         proxy.drop_replies = True
     for node in raw[2:]:
         node.set(KEY, "another")
     assert client.get_mutex("x").acquire(False) is False
-    # The two that kept silent had granted, for 30 s.
+    # The two silent nodes had granted, for 30 s.
     eventually(lambda: [(calls(node, "set") - 1, calls(node, "del") - 1) for node in raw[:2]] == before)
     assert [node.exists(KEY) for node in raw] == [0, 0, 1, 1, 1]
 
@@ -266,7 +266,7 @@ def test_split_vote_is_tried_again_after_random_delays(make_remote, proxies, oth
     """ "it should try again after a random delay in order to try to desynchronize multiple clients" """
     mutex = make_remote().get_mutex("x")
     for proxy in proxies[2:]:
-        proxy.delay = 0.005  # those that grant are heard first, and all are
+        proxy.delay = 0.005  # grants are heard first, and all nodes are heard
     for node, value in zip(raw[2:], ("second", "second", "third"), strict=True):
         node.set(KEY, value)
     with raw[0].monitor() as monitor:
@@ -281,7 +281,7 @@ def test_split_vote_is_tried_again_after_random_delays(make_remote, proxies, oth
     assert attempt.result(20) is True
 
 
-def test_partition_costs_the_expiry_and_late_releases_harm_nobody(make_remote, proxies, mutex, raw, eventually):
+def test_partition_costs_the_expiry_and_late_releases_do_no_harm(make_remote, proxies, mutex, raw, eventually):
     """ "However, we pay an availability penalty equal to TTL time on network partitions" """
     partitioned = make_remote(lease=0.7)
     theirs = partitioned.get_mutex("x")
@@ -311,7 +311,7 @@ def test_release_reaches_the_node_that_never_answered(nodes, mutex, raw, eventua
     mutex.acquire()
     mutex.release()
     nodes.resume(4)
-    # It set the key after all, and had to delete it.
+    # It set the key in the end, and had to delete it.
     eventually(lambda: calls(raw[4], "del") == before + 1)
 
 
@@ -330,7 +330,7 @@ def test_keys_are_there_for_the_minimum_validity(make_remote, proxies, raw, even
     earliest, latest = map(min, zip(*map(expiry, raw), strict=True))
     believed_until = mutex.remaining() + time.monotonic()
     assert t2 + (ttl - (t2 - t1) - drift) <= believed_until < earliest
-    # Who counts the TTL from T2 believes when the first key is gone.
+    # A client that counts the TTL from T2 believes after the first key is gone.
     assert t2 - t1 >= 0.2
     assert t2 + ttl > latest
 
@@ -347,7 +347,7 @@ def test_extension_touches_only_keys_with_the_value_assigned(mutex, raw, eventua
     eventually(lambda: all(node.pttl(KEY) > 15_000 for node in raw[:4]))
     assert raw[4].get(KEY) == b"another"
     assert raw[4].pttl(KEY) <= 10_000
-    assert raw[4].pexpire(KEY, 20_000)  # A script that does not compare would have done that to another's lock.
+    assert raw[4].pexpire(KEY, 20_000)  # A script that does not compare would have extended another client's lock.
 
 
 def test_extension_needs_a_majority_within_the_validity_time(client, mutex, nodes, raw, eventually):
@@ -366,7 +366,7 @@ def test_extension_needs_a_majority_within_the_validity_time(client, mutex, node
     await_answers(client, eventually)
     for node in raw[:3]:
         node.delete(KEY)
-    # Nobody else has it, so a new SET would be granted: that is no extension.
+    # No other client has it, so a new SET would be granted: that is not an extension.
     with pytest.raises(LeaseLostError):
         mutex.extend()
     with pytest.raises(LeaseLostError):
@@ -378,7 +378,7 @@ def test_extension_needs_a_majority_within_the_validity_time(client, mutex, node
     assert raw.count(KEY) == 0
 
 
-# Crash recovery; last in this file, as these tests wait until the nodes are older than a guard
+# Crash recovery; last in this file, because these tests wait until the nodes are older than a guard
 
 
 @pytest.mark.parametrize("partitioned", [False, True], ids=["A and B refuse", "A and B are out of reach"])
@@ -392,7 +392,7 @@ def test_restarted_node_does_not_let_a_second_client_in(
         proxy.refuse = True  # D and E, for the first client
     assert (first := make_remote().get_mutex("x", lease=4.0)).acquire(False)
     eventually(lambda: [node.exists(KEY) for node in raw] == [1, 1, 1, 0, 0])
-    proxies[2].refuse = True  # or the first would bring its claim back to C at once
+    proxies[2].refuse = True  # or the first client would heal its claim on C at once
     proxies[2].cut()
     nodes.restart(2)
     await_answers(careful, eventually)
@@ -405,7 +405,7 @@ def test_restarted_node_does_not_let_a_second_client_in(
             second.acquire(False)
     else:
         assert second.acquire(False) is False
-    # Without the guard C, D and E are a majority, and two clients believe: "it no longer participates" is needed.
+    # Without the guard C, D and E are a majority, and two clients believe: so "it no longer participates".
     assert naive.acquire(False)
     assert first.remaining() > 0
     naive.release()
@@ -420,7 +420,7 @@ def test_restarted_majority_grants_nothing_until_the_guard_is_over(nodes, make_c
     """ "if a majority of instances crash, the system will become globally unavailable for TTL" """
     careful, naive = make_client(lease=1.0, restart_guard=1.0), make_client(lease=1.0)
     eventually(lambda: {careful.nodes()[i].state for i in (0, 1, 3, 4)} == {"up"}, within=20)
-    # The first of them is a quorum together with those that went on.
+    # The first of them makes a quorum with the nodes that kept running.
     restarted_at = time.monotonic()
     for i in range(3):
         nodes.restart(i)

@@ -1,4 +1,4 @@
-"""What a client gives back while nodes answer by errors is free as soon as the nodes execute commands again."""
+"""A lock released while nodes answer with errors is free as soon as the nodes execute commands again."""
 
 import contextlib
 import itertools
@@ -37,7 +37,7 @@ def admins(nodes):
         *swept(*((kind, busy) for kind in ("mutex", "fair_lock", "read_lock", "write_lock", "semaphore"))),
     ],
 )
-def test_release_that_a_majority_refused_is_executed_when_it_is_well(make_client, admins, eventually, trouble, kind):
+def test_release_refused_by_a_majority_is_executed_after_its_recovery(make_client, admins, eventually, trouble, kind):
     mine, yours = make_client(), make_client()
     assert yours.get_lock("warm up").acquire(timeout=60)
     held = synchronizer(mine, kind)
@@ -45,13 +45,13 @@ def test_release_that_a_majority_refused_is_executed_when_it_is_well(make_client
     with trouble(admins) as code:
         held.release()
         eventually(lambda: any(code in (node.last_error or "") for node in mine.nodes()), within=60)
-        with contextlib.suppress(QuorumError):  # or they can say at least that it is held
+        with contextlib.suppress(QuorumError):  # or they can at least tell that it is held
             assert kind == "read_lock" or not synchronizer(yours, kind).acquire(timeout=0.1)
     assert synchronizer(yours, "write_lock" if kind == "read_lock" else kind).acquire(timeout=60)
 
 
-def test_closed_client_has_given_back_what_was_refused_a_moment_before(make_client, admins, eventually):
-    """Closing waits for the nodes as long as for an answer."""
+def test_closed_client_has_released_what_was_refused_a_moment_before(make_client, admins, eventually):
+    """A close waits for the nodes as long as for an answer."""
     client = make_client(node_timeout=30.0)
     lock = client.get_lock("x", lease=LEASE)
     assert lock.acquire(timeout=60)
@@ -65,12 +65,12 @@ def test_closed_client_has_given_back_what_was_refused_a_moment_before(make_clie
 
 
 @pytest.mark.parametrize("kind", ["lock", *swept("mutex", "fair_lock", "read_lock", "write_lock")])
-def test_hold_is_not_believed_longer_where_a_majority_refuses_to_lengthen_it(make_client, admins, eventually, kind):
-    """Those nodes forget it when its lease is over, and may let others in then."""
+def test_hold_is_not_valid_longer_if_a_majority_refuses_the_renewal(make_client, admins, eventually, kind):
+    """Those nodes forget it when its lease ends, and may then grant others."""
     held = synchronizer(make_client(lease=1.0), kind)
     assert held.acquire(timeout=60)
     seen = []
     with read_only(admins):
         eventually(lambda: seen.append(held.remaining()) or not seen[-1], within=60)
     renewed = sum(later > before for before, later in itertools.pairwise(seen))
-    assert renewed <= 1, "that was under way"
+    assert renewed <= 1, "that was in flight"

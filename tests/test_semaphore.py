@@ -1,6 +1,6 @@
-"""The semaphore as its users meet it: the public contract, on real nodes, in both flavours.
+"""The public contract of the semaphore, on real nodes, in both flavours.
 
-Beside `threading.Semaphore`, whose contract it has.
+It has the contract of `threading.Semaphore`.
 """
 
 import pickle
@@ -34,7 +34,7 @@ def semaphore(client):
 
 @pytest.fixture
 def elsewhere(make_client):
-    """The same semaphore in another process, as far as nodes can tell."""
+    """The same semaphore in another process, as seen by the nodes."""
     return make_client().get_semaphore("x", 3)
 
 
@@ -42,11 +42,11 @@ def is_free(raw):
     return raw.keys() == [{LIMIT}] * len(raw)
 
 
-# Taking and giving back.
+# Acquire and release.
 
 
 @pytest.mark.asyncio_too
-def test_permits_are_had_until_there_are_no_more_and_given_back(client, semaphore, elsewhere, raw, eventually):
+def test_permits_are_acquired_until_none_is_left_and_released(client, semaphore, elsewhere, raw, eventually):
     permit = semaphore.acquire()
     assert isinstance(permit, Permit)
     assert permit
@@ -71,7 +71,7 @@ def test_permits_are_had_until_there_are_no_more_and_given_back(client, semaphor
     eventually(lambda: is_free(raw))
 
 
-def test_several_permits_are_had_all_or_none(semaphore, elsewhere):
+def test_several_permits_are_acquired_all_or_none(semaphore, elsewhere):
     two = semaphore.acquire(n=2)
     assert elsewhere.acquire(False, n=2) is None
     assert elsewhere.acquire(False, None, 1)
@@ -80,7 +80,7 @@ def test_several_permits_are_had_all_or_none(semaphore, elsewhere):
     assert semaphore.available() == 2
 
 
-def test_release_gives_back_the_latest_first(semaphore, elsewhere):
+def test_release_releases_the_latest_first(semaphore, elsewhere):
     first, second = semaphore.acquire(), semaphore.acquire()
     semaphore.release()
     assert first.remaining() > 0
@@ -93,7 +93,7 @@ def test_release_gives_back_the_latest_first(semaphore, elsewhere):
     assert semaphore.available() == 3
 
 
-def test_any_thread_may_give_a_permit_back(semaphore, other):
+def test_any_thread_may_release_a_permit(semaphore, other):
     permit = semaphore.acquire()
     other.do(permit.release)
     semaphore.acquire()
@@ -105,7 +105,7 @@ def test_any_thread_may_give_a_permit_back(semaphore, other):
 
 
 @pytest.mark.asyncio_too
-def test_with_takes_permits_and_gives_them_back(semaphore):
+def test_with_acquires_and_releases_permits(semaphore):
     with semaphore as permit:
         assert permit.remaining() > 0
         with semaphore:
@@ -130,7 +130,7 @@ def test_with_waits_for_its_timeout(client, semaphore):
 
 
 @pytest.mark.asyncio_too
-def test_release_inside_of_the_only_permit_is_told_at_the_end(semaphore):
+def test_release_of_the_only_permit_inside_raises_at_the_end(semaphore):
     with pytest.raises(NotOwnedError), semaphore:
         semaphore.release()
     assert semaphore.available() == 3
@@ -143,7 +143,7 @@ def test_permit_is_renewed_until_it_is_released(make_client, eventually):
     semaphore = make_client(lease=SHORT).get_semaphore("x", 1)
 
     def outlives_its_lease():
-        """A machine that stands still for a lease makes one try lose it, a mistake makes all of them lose it."""
+        """A machine that stalls for a lease makes one try fail, a bug makes all of them fail."""
         try:
             with semaphore as permit:
                 lost, seconds = timed(permit.wait_lost, SHORT * 1.1)
@@ -155,7 +155,7 @@ def test_permit_is_renewed_until_it_is_released(make_client, eventually):
     eventually(outlives_its_lease)
 
 
-def test_permit_with_a_lease_comes_back_by_itself(semaphore, elsewhere):
+def test_permit_with_a_lease_becomes_free_by_itself(semaphore, elsewhere):
     permit = semaphore.acquire(n=3, lease=0.2)
     assert elsewhere.acquire(timeout=20)
     assert permit.lost
@@ -166,7 +166,7 @@ def test_permit_with_a_lease_comes_back_by_itself(semaphore, elsewhere):
         semaphore.release()
 
 
-def test_loss_inside_with_is_told(client, eventually):
+def test_loss_inside_with_raises_at_the_end(client, eventually):
     lost = []
     semaphore = client.get_semaphore("x", 2, lease=0.1, on_lost=lost.append)
     with pytest.raises(LeaseLostError), semaphore as permit:
@@ -175,7 +175,7 @@ def test_loss_inside_with_is_told(client, eventually):
     assert [type(permit) for permit in lost] in ([Permit], [type(permit)])
 
 
-def test_close_gives_all_back(make_client, semaphore, raw, eventually):
+def test_close_releases_all(make_client, semaphore, raw, eventually):
     client = make_client()
     held = client.get_semaphore("x", 3)
     held.acquire(n=2)
@@ -189,7 +189,7 @@ def test_close_gives_all_back(make_client, semaphore, raw, eventually):
 # Waiting.
 
 
-def test_release_wakes_who_waits(semaphore, elsewhere, other, eventually, raw, *, promptly):
+def test_release_wakes_a_waiter(semaphore, elsewhere, other, eventually, raw, *, promptly):
     def hand_over():
         permit = semaphore.acquire(n=3)
         waiting = other.start(elsewhere.acquire)
@@ -206,13 +206,13 @@ def test_release_wakes_who_waits(semaphore, elsewhere, other, eventually, raw, *
     eventually(lambda: raw.count("redsync_queue:{redsync:x}") == 0)
 
 
-def test_who_waits_for_many_is_not_overtaken(semaphore, elsewhere, make_worker, client, eventually):
+def test_waiter_for_many_is_not_overtaken(semaphore, elsewhere, make_worker, client, eventually):
     singles = [semaphore.acquire() for _ in range(3)]
     many = make_worker().start(elsewhere.acquire, n=3)
     eventually(lambda: len(client.inspect("x").waiters) == 1)
     for permit in singles[:2]:
         permit.release()
-        assert semaphore.acquire(False) is None, "it would have to wait for ever"
+        assert semaphore.acquire(False) is None, "it would wait forever"
     singles[2].release()
     assert many.result(20)
 
@@ -220,7 +220,7 @@ def test_who_waits_for_many_is_not_overtaken(semaphore, elsewhere, make_worker, 
 # The limit.
 
 
-def test_programs_that_disagree_are_told(client, semaphore, elsewhere):
+def test_programs_that_disagree_get_an_error(client, semaphore, elsewhere):
     semaphore.acquire().release()
     other = client.get_semaphore("x", 4)
     with pytest.raises(ConfigurationError, match=r"has 3 permits on its nodes, not 4: use one number .* resize\(4\)"):
@@ -229,7 +229,7 @@ def test_programs_that_disagree_are_told(client, semaphore, elsewhere):
 
 
 @pytest.mark.asyncio_too
-def test_resize_is_learnt_by_all(client, semaphore, elsewhere):
+def test_all_clients_learn_of_a_resize(client, semaphore, elsewhere):
     held = semaphore.acquire(n=3)
     elsewhere.resize(5)
     assert semaphore.permits() == 5
@@ -237,10 +237,10 @@ def test_resize_is_learnt_by_all(client, semaphore, elsewhere):
     assert semaphore.acquire(False, n=2)
     assert client.get_semaphore("x", 3).acquire(False) is None
     held.release()
-    assert client.get_semaphore("x", 7).acquire(False), "whatever it was made with"
+    assert client.get_semaphore("x", 7).acquire(False), "even if made with another number"
 
 
-def test_growth_wakes_who_waits(semaphore, elsewhere, other, eventually, raw):
+def test_growth_wakes_waiters(semaphore, elsewhere, other, eventually, raw):
     semaphore.acquire(n=3)
     waiting = other.start(elsewhere.acquire, timeout=20)
     eventually(lambda: raw.count("redsync_queue:{redsync:x}") == 5)
@@ -248,10 +248,10 @@ def test_growth_wakes_who_waits(semaphore, elsewhere, other, eventually, raw):
     assert waiting.result(20)
 
 
-# Looks.
+# Queries.
 
 
-def test_without_a_quorum_there_is_no_permit(make_client, nodes):
+def test_no_permit_without_a_quorum(make_client, nodes):
     client = make_client()
     semaphore = client.get_semaphore("x", 3)
     permit = semaphore.acquire()
@@ -266,20 +266,20 @@ def test_without_a_quorum_there_is_no_permit(make_client, nodes):
     permit.release()
 
 
-# At the edge.
+# Arguments.
 
 
 @pytest.mark.asyncio_too
-def test_numbers_that_can_not_be_are_refused(client, semaphore):
+def test_invalid_numbers_are_refused(client, semaphore):
     for permits in (0, -1, 10_001, 1.5, "3", None, True):
         for call in (lambda permits=permits: client.get_semaphore("x", permits), partial(semaphore.resize, permits)):
             with pytest.raises(ValueError, match="1 to 10,000 permits"):
                 call()
     for n in (0, -1, 4, 1.0, None, True):
-        with pytest.raises(ValueError, match="n is a number from 1 to that"):
+        with pytest.raises(ValueError, match="n must be an integer up to that"):
             semaphore.acquire(n=n)
     for n in (0, -1, 1.0, None):
-        with pytest.raises(ValueError, match="from 1 on"):
+        with pytest.raises(ValueError, match="a positive number of permits"):
             semaphore.release(n)
     with pytest.raises(ValueError, match="non-blocking"):
         semaphore.acquire(False, 1.0)
@@ -289,7 +289,7 @@ def test_numbers_that_can_not_be_are_refused(client, semaphore):
         semaphore.acquire(lease=0)
 
 
-def test_semaphore_says_what_it_is(semaphore):
+def test_repr_describes_the_semaphore(semaphore):
     assert semaphore.name == "x"
     assert repr(semaphore) == "<Semaphore 'x' of 3 permits>"
 

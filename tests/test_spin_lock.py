@@ -1,4 +1,4 @@
-"""The spin lock as its users meet it: it tries again and again, on real nodes, for threads and for asyncio."""
+"""The public contract of the spin lock: it polls, on real nodes, for threads and for asyncio."""
 
 import math
 import pickle
@@ -17,7 +17,7 @@ def lock(client):
 
 
 class Backoff:
-    """Notes with what it was asked, and says the same each time."""
+    """Records its arguments, and always returns the same pause."""
 
     def __init__(self, pause):
         self._pause = pause
@@ -53,13 +53,13 @@ def test_backoff_is_called_with_the_number_of_tries_and_kept(client, lock, other
     assert client.get_spin_lock("x", backoff=backoff).acquire(timeout=1) is False
     assert backoff.tries == list(range(1, len(backoff.tries) + 1))
     assert 2 <= len(backoff.tries) <= 21, "0.05 s and a round each"
-    # Each acquire counts anew.
+    # Each acquire counts from the beginning.
     assert client.get_spin_lock("x", backoff=backoff).acquire(timeout=0.01) is False
     assert backoff.tries[-1] == 1
     other.do(lock.release)
 
 
-def test_backoff_is_not_asked_when_the_lock_is_free_or_not_waited_for(client, lock, other):
+def test_backoff_is_not_called_without_a_wait(client, lock, other):
     backoff = Backoff(0.01)
     with client.get_spin_lock("x", backoff=backoff) as hold:
         hold.check()
@@ -77,13 +77,13 @@ def test_default_backoff_grows_from_a_millisecond_to_a_tenth_of_a_second():
     assert shortest == pytest.approx([pause / 4 for pause in longest], rel=0.01)
 
 
-def test_backoff_that_gives_no_pause_is_a_value_error_and_leaves_nothing(client, lock, other, raw, eventually):
+def test_backoff_with_an_invalid_pause_is_a_value_error_and_leaves_nothing(client, lock, other, raw, eventually):
     other.do(lock.acquire)
     owner = client.inspect("x").holders[0].owner.encode()
     for pause in (-0.1, math.inf, -math.inf, math.nan):
         bad = client.get_spin_lock("x", backoff=lambda tries, pause=pause: pause)
         for wait in (bad.acquire, bad.__enter__):
-            with pytest.raises(ValueError, match=f"backoff of lock 'x' is a number of seconds from 0 on, not {pause}"):
+            with pytest.raises(ValueError, match=f"backoff of lock 'x' must be .* seconds, at least 0, not {pause}"):
                 wait()
         assert bad.hold_count() == 0
     eventually(lambda: claims(raw) == [{owner: b"1"}] * 5)
@@ -91,7 +91,7 @@ def test_backoff_that_gives_no_pause_is_a_value_error_and_leaves_nothing(client,
     eventually(lambda: raw.keys() == [set()] * 5)
 
 
-def test_backoff_that_raises_comes_out_and_leaves_nothing(client, lock, other, raw, eventually):
+def test_backoff_that_raises_propagates_and_leaves_nothing(client, lock, other, raw, eventually):
     other.do(lock.acquire)
     for backoff, error in ((lambda _: "soon", TypeError), ({}.__getitem__, KeyError)):
         with pytest.raises(error):
@@ -101,9 +101,9 @@ def test_backoff_that_raises_comes_out_and_leaves_nothing(client, lock, other, r
     assert lock.acquire(False)
 
 
-def test_backoff_is_refused_when_it_is_no_function(client):
+def test_backoff_that_is_not_a_function_is_refused(client):
     for backoff in (0.1, "soon", (1, 2)):
-        with pytest.raises(TypeError, match="backoff is a function from the number of tries to seconds, not"):
+        with pytest.raises(TypeError, match="backoff must be a function from the number of tries to seconds, not"):
             client.get_spin_lock("x", backoff=backoff)
 
 

@@ -1,4 +1,4 @@
-"""Rules of our own that no linter knows. CONTRIBUTING.md gives the reasons."""
+"""House rules that no linter checks. CONTRIBUTING.md gives the reasons."""
 
 import ast
 import functools
@@ -25,7 +25,7 @@ HANDS = (
     "redsync.client",
     "redsync.client_async",
     "redsync.testing",
-)  # hold things of threading and asyncio
+)  # hold objects of threading and asyncio
 LINES_MAX = 400
 
 
@@ -52,7 +52,7 @@ class Module:
                 case ast.Call():
                     self.calls.append(node)
                 case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
-                    # Of a method and a function with one name, the one that must be driven counts.
+                    # If a method and a function share a name, the one that must be driven counts.
                     self.functions[name] = self.functions.get(name, False) or returns_steps(node)
                 case ast.ImportFrom(module=str(source)):
                     self.imports |= {alias.asname or alias.name: f"{source}.{alias.name}" for alias in node.names}
@@ -78,10 +78,10 @@ def load_package() -> list[Module]:
 
 
 def find_undriven(modules: list[Module]) -> Iterator[str]:
-    """Yield each call of a protocol whose steps nobody performs.
+    """Yield each call of a protocol whose steps are not performed.
 
     Steps may be the operand of `yield from`, an argument of another call (`runner.run(release(...))`), returned, or
-    yielded together with who performs them (`yield lock, release(...)`).
+    yielded together with the object that performs them (`yield lock, release(...)`).
     """
     by_name = {module.name: module for module in modules}
     driven = {name for module in modules for name, is_steps in module.functions.items() if is_steps}
@@ -107,7 +107,7 @@ def find_undriven(modules: list[Module]) -> Iterator[str]:
             case ast.Attribute(value=ast.Name(id=base), attr=name) if module.imports.get(base) in by_name:
                 return gives_steps(f"{module.imports[base]}.{name}")
             case ast.Attribute(attr=name) if name in driven:
-                # `thing.release()`: only its name tells. A protocol has nothing else to release, a facade perhaps.
+                # `thing.release()`: only the name tells. A protocol has nothing else to release, but a facade may.
                 if module.name.startswith(SANS_IO):
                     return isinstance(user, ast.Expr | ast.Assign | ast.AnnAssign)
                 return name not in plain and not module.name.startswith(HANDS)
@@ -174,7 +174,7 @@ def test_checker_finds_planted_violations():
     assert sorted(found) == ["alias", "assigned", "bare", "by name", "method", "module", "tested"]
 
 
-def test_bare_yield_stands_in_traps_only():
+def test_bare_yield_stands_only_in_traps():
     """`tally = yield from broadcast(...)` has an exact type, `reply = yield Broadcast(...)` has not."""
     found = [
         f"{module.name}:{node.lineno}"
@@ -186,7 +186,7 @@ def test_bare_yield_stands_in_traps_only():
     assert found == []
 
 
-def test_modules_are_short_and_say_what_they_are():
+def test_modules_are_short_and_have_docstrings():
     found = []
     for path in PACKAGE.rglob("*.py"):
         source = path.read_text()
@@ -197,16 +197,16 @@ def test_modules_are_short_and_say_what_they_are():
 
 
 UNTESTED = {
-    "_drivers/interruptions.py": "has no code: the reasons for which an interruption breaks links",
-    "_protocols/acquire_requests.py": "holds data: what an acquire is told, which each test of one tells it",
+    "_drivers/interruptions.py": "has no code: the reasons why an interruption breaks links",
+    "_protocols/acquire_requests.py": "holds data: the arguments of an acquire, which each test of one has",
     "_protocols/fair_lock.py": "holds data: a kind that differs by its script; its queue is tested in test_places.py",
 }
-"""Modules without a test module of their own, and why."""
+"""Modules without their own test module, and why."""
 
 
 @pytest.mark.parametrize("part", ["_core", "_drivers", "_protocols"])
-def test_each_module_has_a_test_module_of_its_own(part):
-    """`test_latch_exchange.py` is that of `latch_exchange.py`, but not of `latch.py`."""
+def test_each_module_has_its_own_test_module(part):
+    """`test_latch_exchange.py` belongs to `latch_exchange.py`, not to `latch.py`."""
     modules = {path.stem for path in (PACKAGE / part).glob("[!_]*.py")}
     found = modules.copy()
     for path in (ROOT / "tests" / part.removeprefix("_")).glob("test_*.py"):
@@ -217,12 +217,12 @@ def test_each_module_has_a_test_module_of_its_own(part):
 
 NEUTRAL = {
     "_protocols/acquiring.py": {"refusal"},
-    "_protocols/attempts.py": {"refusal", "self._state", "place", "self._place", "self._request.record"},
+    "_protocols/attempts.py": {"refusal", "self._state", "place", "self._place", "self._request.outcome.record"},
     "_protocols/renewal.py": {"state.lost", "lease", "cohort", "composed"},
     "_core/holds.py": {"self.lost", "held", "cohort", "state.cohort"},
     "_core/cohorts.py": {"state.lost", "state.cohort", "cohort"},
 }
-"""Modules that do not ask what kind of thing they have, and what they may compare with None for other reasons."""
+"""Modules that must not ask for the kind, and the names that they may compare with None for other reasons."""
 
 
 @pytest.mark.parametrize("path", NEUTRAL)
@@ -250,7 +250,7 @@ def test_protocols_write_nothing_into_a_tally():
 
 
 TALLIES = {"tally", "written", "freed", "first", "state.tally", "latch.latest"}
-"""What protocols call what a round has said."""
+"""The protocols' names for the result of a round."""
 
 
 def _below(base):

@@ -1,4 +1,4 @@
-"""The facades for threads are made out of those for asyncio: words, code, and what is written by hand."""
+"""The facades for threads are generated from those for asyncio: words, code, and hand-written methods."""
 
 import importlib.util
 from pathlib import Path
@@ -15,20 +15,20 @@ class AsyncThing:
     """For tasks."""
 
     async def acquire(self, n: int = 1) -> AsyncHold:
-        """Take it in this task, as `async with` does.
+        """Acquire it in this task, as `async with` does.
 
         Args:
-            n: How many of those that an `async with` has taken, a number that is given to each task, and is told to it
-                as well.
+            n: The number of the permits that an `async with` has acquired, a number that each task gets, and that it
+                has to pass on.
 
         Raises:
-            ValueError: It is none.
+            ValueError: It is not a number.
         """
         # Nothing else awaits.
         return AsyncHold(await self._runner.run(self._steps(n)))
 
     async def release(self) -> None:
-        """Give it back. A release that is cancelled does so all the same, without waiting for the nodes."""
+        """Release it. A cancelled release still takes effect, without waiting for the nodes."""
         await self._runner.run(self._release_steps())
 
     async def __aenter__(self) -> Self:
@@ -62,14 +62,14 @@ class Thing:
     kept = 1
 
     def acquire(self, n: int = 1) -> Hold:
-        """Take it in this thread, as `with` does.
+        """Acquire it in this thread, as `with` does.
 
         Args:
-            n: How many of those that a `with` has taken, a number that is given to each thread, and is told to it as
-                well.
+            n: The number of the permits that a `with` has acquired, a number that each thread gets, and that it has to
+                pass on.
 
         Raises:
-            ValueError: It is none.
+            ValueError: It is not a number.
         """
         # Nothing else awaits.
         return Hold(self._runner.run(self._steps(n)))
@@ -78,7 +78,7 @@ class Thing:
         """Stays."""
 
     def release(self) -> None:
-        """Give it back."""
+        """Release it."""
         self._runner.give_back(self._release_steps())
 
     def __enter__(self) -> Self:
@@ -92,19 +92,19 @@ def test_methods_are_copied_in_the_words_of_threads():
     assert twins.copy_methods(THING, SOURCE, TARGET) == MADE
 
 
-def test_method_that_the_twin_lacks_stands_behind_the_one_before():
+def test_method_that_the_twin_lacks_is_inserted_behind_the_previous_one():
     without = MADE.replace(MADE[MADE.index("    def release") : MADE.index("    def __enter__")], "")
     made = twins.copy_methods(THING, SOURCE, without)
     assert sorted(made.splitlines()) == sorted(MADE.splitlines())
     assert list(twins.methods(made, "Thing")) == ["acquire", "release", "by_hand", "__enter__"]
 
 
-def test_method_that_the_twin_lacks_is_told_if_none_is_before_it():
+def test_method_that_the_twin_lacks_raises_if_none_is_before_it():
     with pytest.raises(LookupError, match="Thing has no acquire"):
         twins.copy_methods(THING, SOURCE, "class Thing:\n    pass\n")
 
 
-def test_check_finds_a_copy_that_is_old(monkeypatch, tmp_path, capsys):
+def test_check_finds_an_outdated_copy(monkeypatch, tmp_path, capsys):
     (tmp_path / "there.py").write_text(SOURCE)
     (tmp_path / "here.py").write_text(TARGET)
     monkeypatch.setattr(twins, "PACKAGE", tmp_path)

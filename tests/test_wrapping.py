@@ -1,4 +1,4 @@
-"""What decorators protect: functions and methods, in whatever wrapping. All else is refused when it is decorated."""
+"""Decorators accept functions and methods, in any wrapping, and refuse anything else at once."""
 
 import functools
 import inspect
@@ -90,7 +90,7 @@ class Thing:
 
 
 def wrapping(inner):
-    """Return a plain function that says what it is made of, as a user's own decorator does."""
+    """Return a plain function that declares what it wraps, like a user's own decorator."""
 
     @functools.wraps(inner)
     def outer(*args, **kwargs):
@@ -100,7 +100,7 @@ def wrapping(inner):
 
 
 def awaiting(inner):
-    """Return a coroutine function that says what it is made of."""
+    """Return a coroutine function that declares what it wraps."""
 
     @functools.wraps(inner)
     async def outer(*args, **kwargs):
@@ -233,7 +233,7 @@ def test_coroutine_function_is_refused_by_the_client_for_threads(decorator, func
 
 @each(PLAIN, WRAPPED_COROUTINES)
 def test_function_is_refused_by_the_client_for_asyncio(async_decorator, function):
-    with pytest.raises(TypeError, match="is no coroutine function: use the Client's decorator"):
+    with pytest.raises(TypeError, match="is not a coroutine function: use the Client's decorator"):
         async_decorator(function)
 
 
@@ -245,16 +245,16 @@ def test_generator_function_is_refused(decorator, async_decorator, function):
 
 
 @each(OTHERS)
-def test_what_is_no_function_is_refused(decorator, async_decorator, function):
+def test_anything_but_a_function_is_refused(decorator, async_decorator, function):
     for decorate in (decorator, async_decorator):
         with pytest.raises(TypeError, match="is neither a function nor a method"):
             decorate(function)
 
 
 @each(FOR_CLASSES)
-def test_decorator_stands_below_those_of_a_class(decorator, async_decorator, function):
+def test_decorator_must_be_below_classmethod_and_staticmethod(decorator, async_decorator, function):
     for decorate in (decorator, async_decorator):
-        with pytest.raises(TypeError, match=r"^@(staticmethod|classmethod) stands above this decorator"):
+        with pytest.raises(TypeError, match=r"^@(staticmethod|classmethod) must be above this decorator"):
             decorate(function)
 
 
@@ -266,7 +266,7 @@ def test_marked_function_is_a_coroutine_function(client):
     assert inspect.iscoroutinefunction(AsyncClient(NOBODY).locked("x")(marked))
 
 
-def test_refusal_names_what_is_inside(client):
+def test_refusal_names_the_inner_layer(client):
     with pytest.raises(TypeError, match=r"^manager is a generator function"):
         client.locked("x")(functools.partial(manager))
     with pytest.raises(TypeError, match=r"^Awaited\.__call__ is a coroutine function"):

@@ -1,8 +1,8 @@
-"""Make the facades for threads out of those for asyncio: `python tools/twins.py`; with `--check`, say if they are old.
+"""Generate the facades for threads from those for asyncio: `python tools/twins.py`; with `--check`, list stale ones.
 
-Each method of a facade is written once, for asyncio. Its twin for threads is the same without `async` and `await`, in
-the words of threads. What a facade has besides (its description, its attributes, and what only threads have) is written
-by hand and stays; so do the methods named here, which differ in what they do.
+Each method of a facade is written once, for asyncio. Its twin for threads is the same without `async` and `await`, and
+its docstring speaks of threads. The rest of a facade for threads (its description, its attributes, and methods that
+asyncio does not have) is written by hand, and so are the methods listed here, which behave differently.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ PACKAGE = Path(__file__).parents[1] / "redsync"
 
 
 class Twin(NamedTuple):
-    """A class for asyncio, and the one for threads that its methods are copied to.
+    """A class for asyncio, and the class for threads that gets copies of its methods.
 
     Attributes:
         source: The module of the class for asyncio.
-        name: Its name without `Async`, which is that of its twin.
+        name: Its name without `Async`, which is the name of its twin.
         target: The module of the twin.
-        by_hand: Methods that have no copy.
+        by_hand: Methods that are not copied.
     """
 
     source: str
@@ -64,17 +64,17 @@ CODE = (
     (r"__a(enter|exit)__", r"__\1__"),
     (r"\.run_at_once\(", ".run("),
 )
-"""What is replaced in code, and in the names that docstrings quote."""
+"""Replacements in code, and in names that docstrings quote."""
 
 WORDS = (
-    (r" A release that is cancelled does so all the same, without waiting for the nodes\.", ""),
-    (r"A release that is cancelled gives it back all the same, without waiting for the nodes\.\n\n", ""),
-    (r" One that is cancelled may have counted or not, as one that failed\.", ""),
-    (r"; nothing to await, it asks nobody\b", ""),
+    (r" A cancelled release still takes effect, without waiting for the nodes\.", ""),
+    (r"A cancelled release still takes effect, without waiting for the nodes\.\n\n", ""),
+    (r" A cancelled call may or may not have counted, like a failed one\.", ""),
+    (r" Not a coroutine: it asks no node\.", ""),
     (r"\bthe call is cancelled\b", "the call is interrupted"),
     (r", awaited\.", "."),
     (
-        r"in the loop; it must be quick\. Without it the body of an `async with` is cancelled then\.",
+        r"in the loop; it must be quick\. Without it, the loss cancels the body of an `async with`\.",
         "in the thread that notices; it must be quick, or the renewals of other holds wait for it.",
     ),
     (r"\ban `async with`", "a `with`"),
@@ -82,11 +82,11 @@ WORDS = (
     (r"\bTasks that\b", "Threads that"),
     (r"\btask(s?)\b", r"thread\1"),
 )
-"""What is replaced in docstrings besides: patterns, over a text in which each paragraph is one line."""
+"""Further replacements in docstrings; they see each paragraph as one line."""
 
 
 def main() -> int:
-    """Do what the command line says; return the exit status: 1 if a file is old."""
+    """Write or check the twins; return the exit status: 1 if the check finds a stale file."""
     check, old = "--check" in sys.argv[1:], False
     for target in dict.fromkeys(twin.target for twin in TWINS):
         path = PACKAGE / f"{target}.py"
@@ -99,10 +99,10 @@ def main() -> int:
             continue
         old = True
         if check:
-            sys.stderr.write(f"{path} is older than its twin: run `make twins`\n")
+            sys.stderr.write(f"{path} is stale: run `make twins`\n")
         else:
             path.write_text(made)
-            sys.stdout.write(f"{path} is new\n")
+            sys.stdout.write(f"wrote {path}\n")
     return int(check and old)
 
 
@@ -113,10 +113,10 @@ def formatted(text: str, path: Path) -> str:
 
 
 def copy_methods(twin: Twin, source: str, target: str) -> str:
-    """Return the target with its copies of the source's methods renewed; a new one stands behind the copy before it.
+    """Return the target with updated copies of the source's methods; a new copy follows the copy of the method before.
 
     Raises:
-        LookupError: The twin has none before it.
+        LookupError: A new method has no copied method before it.
     """
     lines, before = target.split("\n"), None
     for name, (begin, end) in methods(source, f"Async{twin.name}").items():
@@ -130,14 +130,14 @@ def copy_methods(twin: Twin, source: str, target: str) -> str:
                 after = mine[before][1]
                 lines[after:after] = ["", *copy]
             else:
-                raise LookupError(f"{twin.name} has no {place}: write it once, where it is to stand")
+                raise LookupError(f"{twin.name} has no {place}: add one by hand at the right place")
         if place in methods("\n".join(lines), twin.name):
             before = place
     return "\n".join(lines)
 
 
 def methods(text: str, name: str) -> dict[str, tuple[int, int]]:
-    """Return where the methods of a class stand, overloads and decorators included: first line and the line after."""
+    """Return the span of each method of a class, with overloads and decorators: its first line and the line after."""
     (found,) = [node for node in ast.parse(text).body if isinstance(node, ast.ClassDef) and node.name == name]
     spans: dict[str, tuple[int, int]] = {}
     for node in found.body:
@@ -163,17 +163,17 @@ def threaded(method: str, name: str) -> str:
 
 
 def in_code(text: str, name: str) -> str:
-    """Return code for threads; what gives back never waits for what its own thread has begun."""
+    """Return code for threads; a release never waits for a protocol that its own thread has begun."""
     for pattern, replacement in CODE:
         text = re.sub(pattern, replacement, text)
     return text.replace("runner.run(", "runner.give_back(") if name == "release" else text
 
 
 def in_words(docstring: str) -> str:
-    """Return a docstring for threads; paragraphs that change are filled anew."""
+    """Return a docstring for threads, with changed paragraphs reflowed."""
     blocks: list[str] = []
     for line in re.findall(r"[^\n]+\n*", docstring):
-        # A line belongs to the block above, unless a paragraph or a heading ended there, or it begins another entry.
+        # A line continues the block above unless that ended a paragraph or a heading, or the line begins a new entry.
         above = blocks[-1] if blocks else "\n\n"
         is_apart = above.endswith(("\n\n", ":\n")) or line.strip() == '"""'
         if not is_apart and (indent_of(line) > indent_of(above) or indent_of(line) == 8):
@@ -184,12 +184,12 @@ def in_words(docstring: str) -> str:
 
 
 def indent_of(block: str) -> int:
-    """Return how far the first line of a block is from the margin; the docstring's own first line is at 8."""
+    """Return the indentation of a block's first line; the first line of a docstring counts as 8."""
     return 8 if block.startswith('"""') else len(block) - len(block.lstrip())
 
 
 def refilled(block: str) -> str:
-    """Return a block for threads, filled anew if that changes it."""
+    """Return a block for threads, reflowed if it changed."""
     lines = block.rstrip("\n").split("\n")
     flat = " ".join([lines[0], *(line.strip() for line in lines[1:])]) + block[len(block.rstrip("\n")) :]
     made = flat

@@ -1,4 +1,4 @@
-"""A WSGI application whose requests take turns, across all its workers."""
+"""A WSGI application whose requests take turns across all its workers."""
 
 import functools
 import os

@@ -1,6 +1,6 @@
-"""What CLUSTER NODES tells: one server's view of its cluster, with the number of each decision.
+"""Replies to CLUSTER NODES: one server's view of its cluster, with the number of each decision.
 
-CLUSTER SLOTS and CLUSTER SHARDS leave the numbers (`config-epoch`) out, and users need no further right for them.
+CLUSTER SLOTS and CLUSTER SHARDS lack these numbers (`config-epoch`). CLUSTER NODES takes no further right than they do.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from redsync._core.text import printable
 __all__ = ["ClusterServer", "masters_in", "owner_in", "read_cluster"]
 
 _SLOTS_FROM: Final = 8
-"""The first field of a line that is a slot or a range of slots."""
+"""The index of the first field of a line that is a slot or a range of slots."""
 
 
 class ClusterServer(NamedTuple):
-    """One server, as another one or itself knows it.
+    """One server's entry in a server's view.
 
     Attributes:
         name: Its 40 digits.
-        host: Its name or address, empty if it was never told its own.
+        host: Its name or address; empty if it never learned its own.
         port: Its port.
-        is_master: Whether it is a master, with slots or without.
-        master: Whose replica it is, `-` for none.
+        is_master: True for a master, with slots or without.
+        master: The name of its master; `-` if it is not a replica.
         epoch: The number of the decision that gave it its slots.
-        ranges: Its slots: `7`, `0-5460`; one that is on its way is there as well, in brackets.
+        ranges: Its slots: `7`, `0-5460`; a migrating slot appears in brackets.
     """
 
     name: str
@@ -38,7 +38,7 @@ class ClusterServer(NamedTuple):
     ranges: tuple[str, ...]
 
     def owns(self, slot: int) -> bool:
-        """Whether that slot is one of its own."""
+        """Return whether it owns that slot."""
         for each in self.ranges:
             first, _, last = each.partition("-")
             if not each.startswith("[") and int(first) <= slot <= int(last or first):
@@ -50,7 +50,7 @@ def read_cluster(text: bytes) -> list[ClusterServer]:
     """Return the servers that a reply to CLUSTER NODES lists.
 
     Raises:
-        AttributeError, IndexError, ValueError: It is no such reply.
+        AttributeError, IndexError, ValueError: It is not such a reply.
     """
     return [_read(printable(line).split()) for line in text.decode("utf-8", "replace").splitlines() if line]
 
@@ -67,5 +67,5 @@ def masters_in(servers: Sequence[ClusterServer]) -> list[ClusterServer]:
 
 
 def owner_in(servers: Sequence[ClusterServer], slot: int) -> ClusterServer | None:
-    """Return the master that has a slot, None if nobody has it."""
+    """Return the master that owns a slot; None if there is none."""
     return next((server for server in masters_in(servers) if server.owns(slot)), None)

@@ -1,18 +1,19 @@
 """Cohorts: holds of one kind and lease that the watchdog looks at together, in the order in which they are due.
 
 The watchdog asks for the cohort that is due first, looks at its holds, and puts the cohort back. So a wake-up costs
-what is due then, however much is held besides. What has ended comes before all that is due: a loss is told after the
-round that is under way, however many renewals wait for their turn. What always holds:
+as much as is due then, however many other holds there are. Holds that have ended come before all that are due: the
+watchdog reports a loss right after the round under way, however many renewals wait for their turn. Invariants:
 
-* A hold of the table that is not lost is in one cohort: it is *fresh* until the watchdog next looks for work, and then
-  in the cohort that is `HoldState.cohort`. A step that is interrupted may leave it in an earlier one too; there it does
+* A hold of the table that is not lost is in one cohort. It is *fresh* until the watchdog next looks for work, and then
+  in the cohort that is `HoldState.cohort`. After an interrupted step it may be in an earlier cohort too; there it does
   not count.
-* A cohort stands in the heap at an instant that is not later than any of its holds' `due`. A hold whose `due` comes
-  closer is fresh again. One whose `due` moves away makes the watchdog look too early, once.
-* What adds and removes holds costs O(1), for each acquire and each release does it. Only the watchdog touches the heap.
+* A cohort stands in the heap at an instant no later than the `due` of any of its holds. A hold whose `due` comes closer
+  is fresh again. One whose `due` moves away makes the watchdog look too early, once.
+* Adding and removing a hold costs O(1), because each acquire and each release does it. Only the watchdog touches the
+  heap.
 * The cohort at which the watchdog looks stays first in the heap. A watchdog that fails half-way leaves it to the next.
 
-When to renew what is decided in `_protocols/watchdog.py`.
+`_protocols/watchdog.py` decides when to renew what.
 """
 
 from __future__ import annotations
@@ -32,26 +33,26 @@ if TYPE_CHECKING:
 __all__ = ["MOST", "Cohort", "Composed", "Schedule", "soon"]
 
 MOST = 200
-"""Claims per renewal command: some 0.5 ms of a node's time, so that other clients' commands are not held up."""
+"""The most claims per renewal command: about 0.5 ms of a node's time, which hardly delays other clients' commands."""
 
 _PURGE_FROM = 64
-"""The least number of cohorts for which a purge is worth its time."""
+"""The smallest number of cohorts for which a purge is worth its time."""
 
 _Key: TypeAlias = tuple[str, float, bool]
-"""What the holds of a cohort have in common: the script that renews them, the lease, and whether they are renewed."""
+"""Shared by the holds of a cohort: the script that renews them, the lease, and whether the watchdog renews them."""
 
 
 def soon(lease: float) -> float:
-    """Return for how many seconds ahead holds go along with those that are due, which makes few and full commands."""
+    """Return how many seconds early a hold may be renewed along with others, so that commands are few and full."""
     return lease / 12
 
 
 class Composed(NamedTuple):
-    """A renewal as it was last sent, which is sent again as it is while nothing has changed.
+    """A renewal as it was last sent; sent again unchanged as long as its holds don't change.
 
     Attributes:
-        holds: Which holds it renews.
-        marks: What may change of them between two renewals, see `HoldState.marks_of`.
+        holds: The holds that it renews.
+        marks: Their values that may change between two renewals, see `HoldState.marks_of`.
         command: The command.
         limits: The limits that it carries, see `Renewal`.
     """
@@ -66,11 +67,11 @@ class Cohort:
     """Up to `MOST` holds of one kind and lease, due at about the same time.
 
     Attributes:
-        key: What they have in common.
+        key: Shared by all of them, see `_Key`.
         due: The instant at which the watchdog looks at them.
         ends_at: An instant before which none of them ends.
         holds: The holds, in the order in which they joined.
-        aligned: Whether they share `due` and `ends_at` at this moment, so that nobody need look at each of them.
+        aligned: True if all share `due` and `ends_at` at this moment, which saves a look at each of them.
         composed: Their latest renewal; None before the first.
         packed: Its bytes.
     """
@@ -97,14 +98,14 @@ class Cohort:
         return self.due + soon(self.key[1])
 
     def take(self, state: HoldState, before: Cohort) -> None:
-        """Let a hold of another cohort join this one."""
+        """Move a hold from another cohort to this one."""
         self.ends_at = min(self.ends_at, state.valid_until)
         self.holds[state] = None
         state.cohort = self
         before.holds.pop(state, None)
 
     def align(self, due: float, ends_at: float) -> None:
-        """Record that all its holds are due and end at these instants; to be followed by `put` in the same step."""
+        """Record that all its holds are due and end at these instants; `put` must follow in the same step."""
         self.due, self.ends_at, self.aligned = due, ends_at, True
 
     def discard(self, state: HoldState) -> None:
@@ -115,19 +116,19 @@ class Cohort:
 
 
 class Schedule:
-    """When the watchdog looks at which holds."""
+    """All cohorts of one client, by when the watchdog looks at them."""
 
     def __init__(self) -> None:
         self._fresh = Cohort(("", 0.0, False), -math.inf)
-        # The numbers keep the order of equal instants, and cohorts from being compared.
+        # The numbers order equal instants, so that cohorts are never compared.
         self._heap: list[tuple[float, int, Cohort]] = []
         self._numbers = count()
-        # An instant before which no hold ends that is not fresh.
+        # An instant before which no hold ends, fresh ones aside.
         self._ends_at = math.inf
         self._purge_at = _PURGE_FROM
 
     def add(self, state: HoldState) -> None:
-        """Add a new hold; the caller sees to it that the watchdog wakes up in time."""
+        """Add a new hold; the caller makes sure that the watchdog wakes up in time."""
         state.cohort = fresh = self._fresh
         fresh.holds[state] = None
 
@@ -144,7 +145,7 @@ class Schedule:
             self._fresh.take(state, state.cohort)
 
     def ended(self, now: float) -> list[HoldState]:
-        """Return the holds whose validity is over, and which are not yet lost."""
+        """Return the holds whose validity is over, but which are not yet lost."""
         if self._fresh.holds:
             self._arrange(self._fresh)
         if now < self._ends_at:
@@ -154,7 +155,7 @@ class Schedule:
             if cohort.ends_at <= now:
                 live = [state for state in cohort.holds if state.lost is None]
                 found += [state for state in live if state.valid_until <= now]
-                # Those that were found keep it in the past until they are lost.
+                # The holds that were found keep it in the past until they are lost.
                 cohort.ends_at = min((state.valid_until for state in live), default=math.inf)
         self._ends_at = min((entry[2].ends_at for entry in self._heap), default=math.inf)
         return found
@@ -169,7 +170,7 @@ class Schedule:
             if not cohort.holds:
                 heappop(heap)
             elif instant < cohort.due:
-                # An interruption came before it was put back.
+                # An interruption struck before it was put back.
                 heapreplace(heap, (cohort.due, next(self._numbers), cohort))
             else:
                 cohort.aligned = False
@@ -177,7 +178,7 @@ class Schedule:
         return None
 
     def gather(self, cohort: Cohort, last: float) -> None:
-        """Let holds of its kind join a cohort that are to be renewed by the instant `last`, as far as they fit."""
+        """Move to a cohort the holds of its kind that are due for renewal by the instant `last`, as far as they fit."""
         room = MOST - len(cohort.holds)
         if room <= 0:
             return
@@ -189,7 +190,7 @@ class Schedule:
                 room = MOST - len(cohort.holds)
 
     def put(self, cohort: Cohort) -> None:
-        """Put the cohort back that was `first`, after its holds were looked at; those due much later leave it."""
+        """Put back the cohort that was `first`, after the look at its holds; those due much later leave it."""
         assert self._heap[0][2] is cohort, "only the watchdog changes the order"
         if cohort.aligned:
             cohort.aligned = False
@@ -225,7 +226,7 @@ class Schedule:
             self._ends_at = min(self._ends_at, cohort.ends_at)
 
     def _purge(self) -> None:
-        """Drop the cohorts whose holds are all gone; the next purge comes when there are twice as many."""
+        """Drop the cohorts without holds; the next purge comes when there are twice as many cohorts."""
         if len(self._heap) >= self._purge_at:
             self._heap = [entry for entry in self._heap if entry[2].holds]
             heapify(self._heap)

@@ -1,17 +1,18 @@
 """Crowds: of the many waiters of one client for one lock, only the first stand in the nodes' queues.
 
 A waiter renews its place on the nodes every second or two. Ten thousand waiters of one client would keep client and
-nodes busy with that alone. So `FRONT` of them ask; the others wait inside the process, in the order in which they came,
-and each asks when one before it was served or gave up. For the nodes its waiting begins then. If it told them how long
-it has really waited, nodes would order the waiters of one client differently, because they learn of them at slightly
-different instants; so they would hand the lock over to several of them.
+nodes busy with that alone. So `FRONT` of them ask; the others wait inside the process, in order of arrival. Each asks
+once one before it was served or gave up, and tells the nodes that its waiting begins then. If it told them how long it
+has really waited, nodes would order the waiters of one client differently, because they learn of them at slightly
+different instants. Then they would hand the lock over to several of them.
 
-While few acquires of the client wait, for whatever locks, the client only counts them. So up to `FRONT` more waiters
-for a lock may have begun by then.
+While few acquires of the client wait, for any locks, the client only counts them. So up to `FRONT` more waiters for a
+lock may have begun by then.
 
-**A guess.** After an acquire that had to queue, or went away empty, the client's next acquire of that lock expects
+**A guess.** After an acquire that had to queue, or did not get the lock, the client's next acquire of that lock expects
 others to hold it, and asks for a place with its first try. The client remembers that, not the lock object: programs
-often make one for each acquisition.
+often make a lock object for each acquisition. It also remembers how many were before that acquire: if there were many,
+the next one is in no hurry.
 
 Each operation here runs within one step of a protocol.
 """
@@ -27,18 +28,19 @@ from redsync._core.keys import HoldKey
 __all__ = ["FRONT", "Crowds"]
 
 FRONT = 64
-"""Waiters of one client for one lock that ask: more than nodes can serve before the next one has its place."""
+"""How many waiters of one client for one lock ask: more than nodes serve before the next has its place."""
 
 _MOST_EXPECTED = 1024
-"""The number of locks that others are expected to hold; the one noted longest ago is dropped first."""
+"""The most locks that others are expected to hold; the one recorded longest ago is dropped first."""
 
 
 class Crowds:
     """The waiters of one client, by crowd: those in front ask, those behind wait inside the process.
 
     Attributes:
-        under_way: How many acquires are under way.
-        expected: The locks that others are expected to hold, the latest last.
+        under_way: The number of acquires under way.
+        expected: The locks that others are expected to hold, the latest last, each with the number of waiters that were
+            ahead of the client's latest waiter.
         mute: The crowds in which the latest round of a waiter in front found no quorum; kept only while others are
             behind.
     """
@@ -47,14 +49,14 @@ class Crowds:
         self._front: Final[dict[Hashable, set[bytes]]] = {}
         self._behind: Final[dict[Hashable, OrderedDict[bytes, None]]] = {}
         self.under_way = 0
-        self.expected: Final[OrderedDict[HoldKey, None]] = OrderedDict()
+        self.expected: Final[OrderedDict[HoldKey, int]] = OrderedDict()
         self.mute: Final[set[Hashable]] = set()
 
-    def expect(self, lock: HoldKey, *, others: bool) -> None:
-        """Record whether others are expected to hold the lock at the next acquire."""
+    def expect(self, lock: HoldKey, *, others: bool, ahead: int = 0) -> None:
+        """Record whether others are expected to hold the lock at the next acquire, and how many to wait before it."""
         self.expected.pop(lock, None)
         if others:
-            self.expected[lock] = None
+            self.expected[lock] = ahead
             if len(self.expected) > _MOST_EXPECTED:
                 self.expected.popitem(last=False)
 
@@ -71,7 +73,7 @@ class Crowds:
         return True
 
     def is_in_front(self, crowd: Hashable, waiter: bytes) -> bool:
-        """Whether the waiter may ask now."""
+        """Return whether the waiter may ask now."""
         return waiter in self._front.get(crowd, ())
 
     def note(self, crowd: Hashable, *, mute: bool) -> None:
@@ -82,7 +84,7 @@ class Crowds:
             self.mute.discard(crowd)
 
     def leave(self, crowd: Hashable, waiter: bytes) -> bytes | None:
-        """Leave a crowd, if in it; return the waiter that moves to the front instead, to be woken, or None."""
+        """Leave the crowd; return the waiter that moves to the front instead and must be woken, or None."""
         front, behind = self._front.get(crowd), self._behind.get(crowd)
         if front is not None:
             front.discard(waiter)

@@ -1,29 +1,29 @@
 """Effects as data: all that a protocol can ask of the world, and the only places where a protocol yields.
 
-A protocol is a generator (`Steps[T]`) that makes every decision and performs nothing. It yields an effect, the driver
+A protocol is a generator (`Steps[T]`) that makes every decision and performs nothing. It yields an effect; the driver
 performs it and sends the reply in:
 
-| effect | what the driver does | reply |
+| effect | the driver | reply |
 |---|---|---|
 | `Broadcast` | sends a command to every node, waits for the verdict or the timeout | `Tally` |
-| `Tell` | sends a command to every node and waits for nothing | None |
+| `Tell` | sends a command to every node and does not wait | None |
 | `Wait` | sleeps until a wake-up or an instant | `Wakeup` |
 | `Signal` | wakes the sleepers of this process that wait for a key | None |
 | `Notify` | hands an event to the application | None |
 
-Two promises of every driver carry the protocols' correctness:
+The protocols' correctness rests on two promises of every driver:
 
 * **Steps are atomic.** Between two yields a protocol runs alone: no other protocol of the same client runs at the same
-  time, in any thread. So state that protocols share (the table of holds) needs no lock of its own, and a protocol reads
-  like asyncio code: the state can change at a yield, and nowhere else.
+  time, in any thread. So state that protocols share (the table of holds) needs no lock, and a protocol reads like
+  asyncio code: the state can change at a yield, and nowhere else.
 * **Order per owner.** Each node executes the commands of one owner in the order in which they were yielded, over one
   connection. A late acquire is always followed by its release. A command written to a connection that was given up may
-  come later: exclusion does not rest on order, as each hold has a claim of its own.
+  come later. Exclusion does not rest on order, as each hold has its own claim.
 
-An interruption (KeyboardInterrupt, a cancelled task, a closed client) is *thrown in* at the yield; the driver then goes
-on performing the protocol's clean-up effects to the end. Protocols are never closed half-way.
+An interruption (KeyboardInterrupt, a cancelled task, a closed client) is *thrown in* at the yield. The driver then
+continues until it has performed all of the protocol's clean-up effects. It never closes a protocol half-way.
 
-The functions below contain the only bare `yield`s; everything else says `yield from`, so that reply types are exact.
+The functions below contain the only bare `yield`s. All other code says `yield from`, so that reply types are exact.
 """
 
 from __future__ import annotations
@@ -59,17 +59,17 @@ T = TypeVar("T")
 Arg: TypeAlias = bytes | int | Guard
 
 _LEAST_LINGERING = 0.02
-"""The least time in seconds for which a round lingers: a healthy node on a busy machine may stand still that long."""
+"""The shortest time in seconds for which a round lingers: a healthy node on a busy machine may stall that long."""
 
 _SLOWER = 4
-"""If that is more, a round lingers this many times as long as the quorum took."""
+"""A round lingers this many times as long as the quorum took, if that is longer."""
 
 
 class Command(NamedTuple):
     """A script with its keys and arguments, the same for every node.
 
     Attributes:
-        script: What the node executes.
+        script: The script to execute.
         keys: The script's KEYS.
         args: The script's ARGV.
     """
@@ -85,15 +85,15 @@ class Command(NamedTuple):
 
 
 class Packing(Protocol):
-    """Knows the bytes of a command, or most of them, so that the driver need not pack it."""
+    """Knows the bytes of a command, or most of them, and so saves the driver from packing it."""
 
     def data(self, command: Command, pack: Callable[[Command], bytes]) -> bytes:
-        """Return the bytes of a command that is about to be sent; `pack` makes them."""
+        """Return the bytes of a command that is about to be sent; `pack` would make them."""
         ...
 
 
 class Packed:
-    """The bytes of a command that may be sent again as it is."""
+    """The bytes of a command that may be sent again unchanged."""
 
     __slots__ = ("_latest",)
 
@@ -112,24 +112,24 @@ class Broadcast(NamedTuple):
     """Send a command to all nodes at once; resume as soon as the verdict is WON or LOST, or at the timeout.
 
     Attributes:
-        command: What to send, or a function that makes it at the instant of sending, when the order of the client's
-            commands is certain. If the function returns None, the driver sends nothing.
-        owner: Whose command it is; None if it acts for several owners.
+        command: The command, or a function that makes it at the instant of sending, when the order of the client's
+            commands is certain. If it returns None, the driver sends nothing.
+        owner: The owner of the command; None if it acts for several owners.
         judge: Reads a reply, see `quorum.Judge`.
-        timeout: How long the round may wait for nodes, in seconds from sending.
+        timeout: The longest time that the round waits for nodes, in seconds from sending.
         guard: Seconds for which a node must have remembered everything to have a vote; 0.0 for all but new claims.
         owed_to: Bit set of the nodes that must get the command in any case: a node out of reach gets it as soon as it
             is back, unless that is after `owed_until`.
-        owed_until: The instant from which the delivery is pointless, because nodes expire what the command removes. It
-            does not bind for a node that left commands unanswered: it may execute them at any time, and what they write
-            lasts from then on.
+        owed_until: The instant from which delivery is pointless, because nodes expire what the command removes. It
+            does not bind for a node that left commands unanswered: the node may execute them at any time, and what they
+            write lasts from then on.
         decide: Replaces the plain count of votes, see `Tally`.
-        thorough: Whether to tell silence from refusals, see `Tally`.
-        late: Whether to record votes that come after the round was won, see `Tally`.
-        lingers: Whether to wait for the other nodes after the round is won, until `lingers_until`: what they know
-            counts too.
-        subscribe: Keep wake-ups for this key from before the sending on, so that the `Wait` misses none.
-        packing: Knows the bytes of the command; None if nobody does.
+        thorough: True to distinguish silence from refusals, see `Tally`.
+        late: True to record votes that come after the round was won, see `Tally`.
+        lingers: True to wait for the other nodes after the round is won, until `lingers_until`: what they know counts
+            too.
+        subscribe: Collect wake-ups for this key from before the sending on, so that the `Wait` misses none.
+        packing: Knows the bytes of the command; None if nothing does.
     """
 
     command: Command | Callable[[], Command | None]
@@ -151,7 +151,7 @@ class Broadcast(NamedTuple):
         return Tally(nodes, self.judge, self.decide, thorough=self.thorough, late=self.late, lingers=self.lingers)
 
     def lingers_until(self, sent_at: float, won_at: float) -> float:
-        """Return until when to wait for the other nodes: later, by the pace of the first nodes, they count as hung."""
+        """Return until when to wait for the other nodes: after that, by the pace of the first ones, they are hung."""
         return min(won_at + max(_LEAST_LINGERING, _SLOWER * (won_at - sent_at)), sent_at + self.timeout)
 
 
@@ -167,19 +167,19 @@ class Tell(NamedTuple):
 class Wait(NamedTuple):
     """Sleep until the instant `until` or a wake-up for `key`, whichever comes first.
 
-    Nodes wake a waiter one by one, as a release reaches them: the wait ends when `enough` nodes have signalled, or
-    `grace` after the first one did.
+    A release reaches the nodes one by one, and each wakes the waiter. So the wait ends when `enough` nodes have
+    signalled, or `grace` after the first one did.
 
     Attributes:
         until: The latest instant, seconds on the driver's clock.
         key: The words of the nodes' messages to wait for; None for a plain sleep.
-        enough: How many nodes' signals end the wait at once.
-        grace: How long to wait for further signals after the first, in seconds.
-        mark: The mark of signals that say that a node has handed the claim over; None if no node can.
-        unless: For a key that is signalled within this process: the driver calls it once it has begun to listen, and
+        enough: The number of nodes whose signals end the wait at once.
+        grace: The time to wait for further signals after the first, in seconds.
+        mark: The mark in the signal of a node that has handed the claim over; None if no node can.
+        unless: For a key that is signalled within this process: the driver calls it once it listens for signals, and
             ends the wait at once if it returns true. So no `Signal` slips in between the protocol's look and its sleep.
-        retry_at: For a sleep after a round that found no quorum: it ends when it is this run's turn, among all that
-            sleep so, and not before this instant; see `retries`. The turn lasts until the run sleeps again or ends.
+        retry_at: For a sleep after a round that found no quorum: it ends at this run's turn among all such sleepers,
+            and not before this instant; see `retries`. The turn lasts until the run sleeps again or ends.
     """
 
     until: float
@@ -204,12 +204,12 @@ class Notify(NamedTuple):
 
 
 class Wakeup(NamedTuple):
-    """The end of a wait. A hint that waiting may be over, never proof.
+    """The end of a wait: a hint that the protocol may continue, never proof.
 
     Attributes:
         at: The instant, seconds on the driver's clock.
-        signals: How many nodes signalled; 0 when the instant came first.
-        handed: Bit set of the nodes whose signals have the mark of the `Wait`. That is proof, as their votes would be.
+        signals: The number of nodes that signalled; 0 if the instant came first.
+        handed: Bit set of the nodes whose signals have the mark of the `Wait`. These are proof, like votes.
     """
 
     at: float
@@ -224,21 +224,21 @@ Steps: TypeAlias = Generator[Effect, Reply, T]
 
 
 def broadcast(effect: Broadcast) -> Steps[Tally]:
-    """Ask all nodes and return what they said."""
+    """Ask all nodes and return their votes."""
     reply = yield effect
-    assert isinstance(reply, Tally), f"a Broadcast is answered by a Tally, not {reply!r}"
+    assert isinstance(reply, Tally), f"the reply to a Broadcast is a Tally, not {reply!r}"
     return reply
 
 
 def tell(effect: Tell) -> Steps[None]:
-    """Tell all nodes something and go on."""
+    """Send all nodes a command and continue."""
     yield effect
 
 
 def wait(effect: Wait) -> Steps[Wakeup]:
     """Sleep and return what ended the sleep."""
     reply = yield effect
-    assert isinstance(reply, Wakeup), f"a Wait is answered by a Wakeup, not {reply!r}"
+    assert isinstance(reply, Wakeup), f"the reply to a Wait is a Wakeup, not {reply!r}"
     return reply
 
 

@@ -1,4 +1,4 @@
-"""What a client tells its listeners: frozen values, safe to keep and to hand to other threads."""
+"""Events for a client's listeners: frozen values, safe to keep and to hand to other threads."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class HoldLost(NamedTuple):
     Attributes:
         name: The synchronizer's name.
         owner: The former holder, as `Hold.owner` names it.
-        reason: A sentence that says what ended the hold.
+        reason: The cause, as a sentence.
         state: The hold itself.
     """
 
@@ -27,7 +27,7 @@ class HoldLost(NamedTuple):
 
 
 class HoldOrphaned(NamedTuple):
-    """The watchdog gave a hold back because its owner ended without a release: a thread or task, or a dropped object.
+    """The watchdog released a hold whose owner had ended without a release: a thread, a task or a dropped object.
 
     Attributes:
         name: The synchronizer's name.

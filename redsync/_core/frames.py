@@ -1,15 +1,15 @@
 """Frames: where a `with` statement stands, and how its body ended.
 
 A `with` in a generator or coroutine may end in another thread or task than it began in: the one that closes it, the
-loop's, or the garbage collector's. Its frame is still the same, and no other `with` runs in it. So the frame identifies
-the statement.
+loop's, or the garbage collector's. Its frame is still the same, and no other `with` runs in that frame. So the frame
+identifies the statement.
 
-When a `GeneratorExit` ends the body of an `async with`, an async generator was closed at its `yield`, by `aclose()` or
-the loop, or a coroutine was dropped, by `close()` or the garbage collector. In the first case `__aexit__` may await; in
-the second an await would raise `RuntimeError`. The traceback tells them apart: in the first case the error came only
+A `GeneratorExit` ends the body of an `async with` in two cases. Either an async generator was closed at its `yield`, by
+`aclose()` or the loop: then `__aexit__` may await. Or a coroutine was dropped, by `close()` or the garbage collector:
+then an await would raise `RuntimeError`. The traceback distinguishes them: in the first case the error came only
 through async generators that stood at a `yield`. Any other traceback counts as a dropped coroutine.
 
-A dropped coroutine whose own clean-up calls `aclose()` looks like the first case: there an await fails.
+A dropped coroutine whose own clean-up calls `aclose()` looks like the first case. There an await fails.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _AFTER_YIELD: Final = 1
 
 
 def statement() -> FrameType | None:
-    """Return the frame of the `with` whose begin or end calls this, if it can be closed; None for a plain function.
+    """Return the frame of the `with` whose enter or exit calls this, if it can be closed; None for a plain function.
 
     A context manager entered through an `ExitStack` belongs to the frame that uses the stack.
     """
@@ -39,7 +39,7 @@ def statement() -> FrameType | None:
 
 
 def may_await(error: GeneratorExit) -> bool:
-    """Whether `__aexit__` may await after that error ended the body of its `async with`."""
+    """Return whether `__aexit__` may await after that error ended the body of its `async with`."""
     traceback = error.__traceback__
     while traceback is not None and _stands_at_yield(traceback):
         traceback = traceback.tb_next
@@ -50,7 +50,7 @@ def _stands_at_yield(traceback: TracebackType) -> bool:
     code, at = traceback.tb_frame.f_code, traceback.tb_lasti
     if not code.co_flags & CO_ASYNC_GENERATOR:
         return False
-    # The frame would go on with a RESUME, which says whether it stands at a `yield` or an `await`. From Python 3.13 on
-    # the traceback points at this instruction, before that at the one before.
+    # The frame's next instruction is a RESUME, which says whether it stands at a `yield` or an `await`. From Python
+    # 3.13 on the traceback points at this instruction, in earlier versions at the one before.
     resume = at if code.co_code[at] == _RESUME else at + 2
     return code.co_code[resume] == _RESUME and code.co_code[resume + 1] & 3 == _AFTER_YIELD

@@ -3,13 +3,13 @@
 Invariants:
 
 * A record is in the table from the step in which a quorum granted the claim until the step that begins its last
-  release. A renewal looks at `live` at the instant of sending, and a release ends `live` before it is sent: the two
-  can't overtake each other, because one connection to each node carries both.
-* `valid_until` only ever moves forward, and only while the hold is not lost.
-* `lost` is set once and never taken back. A lost hold stays in the table until its owner has released each of its
+  release. A renewal looks at `live` at the instant of sending, and a release ends `live` before it is sent. Neither can
+  overtake the other, because one connection to each node carries both.
+* `valid_until` only moves forward, and only while the hold is not lost.
+* `lost` is set once and never cleared. A lost hold stays in the table until its owner has released each of its
   acquisitions, so that each release raises the loss.
 
-Guarded by the atomicity of protocol steps (see `effects`); single attributes may be read from anywhere at any time.
+Guarded by the atomicity of protocol steps (see `effects`); any thread may read single attributes at any time.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from itertools import chain
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from redsync._core.claims import ClaimKind
@@ -39,8 +39,8 @@ class Renewal(NamedTuple):
 
     Attributes:
         keys: The script's KEYS.
-        args: Its ARGV, without the last one that all kinds share.
-        limits: The limits that the call carries, for each semaphore in the order of its keys: one for each permit.
+        args: The script's ARGV, without the last one, which all kinds share.
+        limits: The limits that the call carries: for each semaphore, in the order of its keys, one for each permit.
     """
 
     keys: tuple[bytes, ...]
@@ -56,28 +56,29 @@ class HoldState:
         kind: The kind of its claim.
         keys: The keys on the nodes.
         owner: The holder.
-        claim: The claim as nodes keep it, different from any other.
-        count: How many acquisitions are not yet released.
-        lease: How long nodes keep the claim, in seconds, from each renewal on.
-        valid_until: Until when holding may be believed.
-        renew_at: When the watchdog renews the hold next; infinity if it does not renew it.
-        fill_at: When to check whether more than a bare majority keeps the claim; infinity once that is so.
+        claim: The claim as nodes keep it; no other claim is equal.
+        count: The number of acquisitions not yet released.
+        lease: The seconds for which nodes keep the claim, from each renewal on.
+        valid_until: The instant until which the hold may be believed.
+        renew_at: The instant of the watchdog's next renewal; infinity if it does not renew it.
+        fill_at: The instant at which to check whether more than a bare majority keeps the claim; infinity once it does.
         fill_pause: Seconds between the last two such checks.
         tally: The round that won the hold, which records late votes; None once the watchdog has checked it, or a
-            renewal has shown anew which nodes keep the claim.
-        ends_at: When `max_hold` ends the hold, whatever the renewals say.
+            renewal has shown again which nodes keep the claim.
+        ends_at: The instant at which `max_hold` ends the hold, whatever the renewals say.
         touched: Bit set of the nodes that may keep the claim.
-        kept_until: The instant at which the last of them forgets it; later than `valid_until` by the drift allowance at
-            least, and much later when `max_hold` ends the hold early.
-        live: Whether renewals may be sent.
+        kept_until: The instant at which the last of them forgets it; later than `valid_until` by at least the drift
+            allowance, and much later if `max_hold` ends the hold early.
+        since: The instant from which it is held; infinity if that is not known.
+        live: True while renewals may be sent.
         lost: Why the hold ended before its release; None if it did not.
-        on_lost: What to call when the hold is lost: one callback for each acquisition that brought one.
-        watching: What else to call then, for code that sleeps until the hold ends, or for a body to cancel.
+        on_lost: The callbacks for a loss: one for each acquisition that brought one.
+        watching: Further callbacks for a loss, for code that sleeps until the hold ends, or for a body to cancel.
         fencing_token: The token of a fenced lock; None for other kinds.
-        watchers: How many sleep until the hold ends.
-        what: What messages call it.
-        cohort: The holds among which the watchdog looks at it; None once it has ended.
-        entered: Whether a `with` statement will give it back.
+        watchers: The number of callers that sleep until the hold ends.
+        what: The noun for it in messages.
+        cohort: The cohort with which the watchdog looks at it; None once it has ended.
+        entered: True if a `with` statement will release it.
     """
 
     __slots__ = (
@@ -99,6 +100,7 @@ class HoldState:
         "on_lost",
         "owner",
         "renew_at",
+        "since",
         "tally",
         "touched",
         "valid_until",
@@ -122,6 +124,7 @@ class HoldState:
         ends_at: float,
         touched: int,
         kept_until: float,
+        since: float = math.inf,
     ) -> None:
         self.name = name
         self.kind = kind
@@ -136,6 +139,7 @@ class HoldState:
         self.ends_at = ends_at
         self.touched = touched
         self.kept_until = kept_until
+        self.since = since
         self.live = True
         self.lost: str | None = None
         self.fill_at = math.inf
@@ -149,17 +153,17 @@ class HoldState:
         self.cohort: Cohort | None = None
 
     def valid(self, now: float) -> bool:
-        """Whether holding may be believed at that instant."""
+        """Return whether the hold may be believed at that instant."""
         return self.live and self.lost is None and now < self.valid_until
 
     def ended(self, now: float) -> bool:
-        """Whether the hold is lost, or its validity is over at that instant although nobody has noticed yet."""
+        """Return whether the hold is lost, or its validity is over at that instant, even if nobody has noticed yet."""
         return self.lost is not None or (self.live and now >= self.valid_until)
 
     def forget_callback(self, on_lost: Callable[[HoldState], object] | None) -> None:
-        """Forget the callback of an acquisition that was given back; keep no more callbacks than acquisitions.
+        """Forget the callback of an acquisition that was released; keep no more callbacks than acquisitions.
 
-        An acquisition may be given back through an object with another callback, or with none.
+        An object with another callback, or with none, may have released the acquisition.
         """
         if on_lost in self.on_lost:
             self.on_lost.remove(on_lost)
@@ -167,16 +171,16 @@ class HoldState:
 
     @property
     def renewed(self) -> bool:
-        """Whether the watchdog renews it."""
+        """True if the watchdog renews it."""
         return self.renew_at != math.inf
 
     @property
     def holder(self) -> str:
-        """The holder as text; for a claim that belongs to no thread, the claim as nodes keep it."""
+        """The holder as text; the claim as nodes keep it, if it belongs to no thread."""
         return str(self.owner) if self.kind.is_threads else self.claim.decode()
 
     def release_command(self, prepared: Prepared) -> tuple[Command, Packing | None]:
-        """Return the command that leaves `count` acquisitions, and what knows its bytes, if anything does."""
+        """Return the command that leaves `count` acquisitions, and its `Packing`, if any."""
         if self.count:
             return Command(self.kind.release, self.keys.all, (self.claim, self.count, self.rest)), None
         spelling = prepared.spell_release(self.kind.release, self.keys.all, self.keys.channel)
@@ -184,20 +188,20 @@ class HoldState:
 
     @property
     def rest(self) -> bytes:
-        """The argument of a release besides the count: Redisson's channel."""
+        """The argument of a release after the count: Redisson's channel."""
         return self.keys.channel
 
     def mismatched(self, votes: Votes) -> int:  # noqa: ARG002  (of a lock, nodes grant all or nothing)
-        """Return the bit set of the nodes that granted something other than this hold."""
+        """Return the bit set of the nodes that granted something else than this hold."""
         return 0
 
     @property
     def end_key(self) -> bytes:
-        """The key that is signalled within this process when the hold ends."""
+        """The key of the signal within this process that the hold has ended."""
         return b"end " + self.claim + b" " + self.keys.lock
 
     def note_sent(self, nodes: int, kept_until: float) -> None:
-        """Record which nodes may keep the claim, whatever they answered, and until when."""
+        """Record the nodes that may keep the claim, whatever they answered, and until when."""
         self.touched |= nodes
         self.kept_until = max(self.kept_until, kept_until)
 
@@ -215,11 +219,11 @@ class HoldState:
 
     @classmethod
     def marks_of(cls, holds: Sequence[Self]) -> list[Any]:
-        """Return of each hold what its part of such a call says and what may change."""
+        """Return for each hold the values in its part of such a call that may change."""
         return [state.count for state in holds]
 
     def enlist(self, permits: dict[bytes, dict[HoldState, None]]) -> None:
-        """Enter the hold in the table of permits by key, if it is a permit."""
+        """Add the hold to the table of permits by key, if it is a permit."""
 
     def delist(self, permits: dict[bytes, dict[HoldState, None]]) -> None:
         """Remove the hold from that table."""
@@ -227,7 +231,7 @@ class HoldState:
     @property
     def due(self) -> float:
         """When the watchdog must look at the hold: to renew it, to fill up its majority, or to report its loss."""
-        # Spelled out, because every acquire and every renewal of every hold comes here.
+        # Not `min`: this runs in every acquire and every renewal of every hold.
         due = self.renew_at if self.renew_at < self.valid_until else self.valid_until  # noqa: FURB136
         return due if due < self.fill_at else self.fill_at  # noqa: FURB136
 
@@ -236,17 +240,17 @@ class HoldTable:
     """All holds of one client.
 
     Attributes:
-        orphans: Owners that have ended, whatever they may hold; filled by `orphan`, emptied by the watchdog.
-        watched_until: The instant at which the watchdog will look next; a hold that is due earlier moves it and calls
-            the alarm. It stays even if that hold is gone: so a lock that is taken and released all the time wakes the
-            watchdog once per period, not once per acquire.
+        orphans: Owners that have ended, with or without holds; filled by `orphan`, emptied by the watchdog.
+        watched_until: The instant at which the watchdog will look next. A hold that is due earlier moves it and calls
+            the alarm. It stays even if that hold is gone: so a lock that is acquired and released all the time wakes
+            the watchdog once per period, not once per acquire.
     """
 
     def __init__(self, alarm: Callable[[], None]) -> None:
         """Make an empty table; `alarm` wakes the watchdog, from any thread, without blocking."""
-        # Keyed by owner, so an ended owner costs one look-up: most owners end without any hold.
+        # Keyed by owner, so an ended owner costs one look-up: most owners end without a hold.
         self._holds: dict[Owner, dict[HoldKey, HoldState]] = {}
-        # Permits again by key: any thread may give back the latest one.
+        # Permits also by key: any thread may release the latest one.
         self._permits: dict[bytes, dict[HoldState, None]] = {}
         self._schedule = Schedule()
         self._alarm = alarm
@@ -259,8 +263,12 @@ class HoldTable:
     def __iter__(self) -> Iterator[HoldState]:
         return iter(list(chain.from_iterable(map(dict.values, self._holds.values()))))
 
+    def first(self, most: int) -> list[HoldState]:
+        """Return the holds of the owners that have held something for longest, each one's oldest first."""
+        return list(islice(chain.from_iterable(map(dict.values, self._holds.values())), most))
+
     def get(self, key: HoldKey, owner: Owner) -> HoldState | None:
-        """Return the owner's hold of `key`, which is a `LockKeys.hold`, lost or not; None if there is none."""
+        """Return the owner's hold of `key` (a `LockKeys.hold`), lost or not; None if there is none."""
         held = self._holds.get(owner)
         return held.get(key) if held is not None else None
 
@@ -269,9 +277,9 @@ class HoldTable:
         return list(self._holds.get(owner, {}).values())
 
     def permits(self, key: bytes) -> Iterator[HoldState]:
-        """Return the permits of that key, lost or not, latest first; those that a `with` will give back last of all.
+        """Return the permits of that key, lost or not: latest first, those that a `with` will release at the end.
 
-        Whoever wants the latest of thousands looks at no others. No permit may come or go meanwhile.
+        Lazy, so the latest of thousands costs one step. No permit may be added or removed meanwhile.
         """
         ours = self._permits.get(key, {})
         return (state for entered in (False, True) for state in reversed(ours) if state.entered == entered)
@@ -284,7 +292,7 @@ class HoldTable:
         self._alarm_before(state.due)
 
     def watch(self, state: HoldState) -> None:
-        """Make the watchdog look in time, after a hold's `due` has changed."""
+        """Make the watchdog look in time after a hold's `due` has changed."""
         if state.cohort is not None:
             self._schedule.hasten(state)
             self._alarm_before(state.due)
@@ -295,7 +303,7 @@ class HoldTable:
             self._alarm()
 
     def orphan(self, owner: Owner) -> None:
-        """Record that an owner has ended, and can't release anything any more.
+        """Record that an owner has ended, and can no longer release anything.
 
         Finalizers call it, in any thread at any point: it takes no lock, and its look-up is one step.
         """
@@ -304,20 +312,20 @@ class HoldTable:
             self._alarm()
 
     def ended(self, now: float) -> list[HoldState]:
-        """Return the holds whose validity is over, and of which nobody knows yet."""
+        """Return the holds whose validity is over although nobody has noticed yet."""
         return self._schedule.ended(now)
 
     def due(self, now: float) -> Cohort | None:
-        """Return the holds at which to look first; None if that is not before `now`."""
+        """Return the holds to look at first; None if they are not due at `now`."""
         cohort = self._schedule.first()
         return cohort if cohort is not None and cohort.due <= now else None
 
     def gather(self, cohort: Cohort, last: float) -> None:
-        """Let holds go along with a cohort that are to be renewed by the instant `last`."""
+        """Add holds to a cohort that are due for renewal by the instant `last`."""
         self._schedule.gather(cohort, last)
 
     def put(self, cohort: Cohort) -> None:
-        """Put the holds back at which the watchdog has looked."""
+        """Put back the holds that the watchdog has looked at."""
         self._schedule.put(cohort)
 
     def watch_next(self, now: float) -> float:
@@ -327,7 +335,7 @@ class HoldTable:
         return self.watched_until
 
     def remove(self, state: HoldState) -> None:
-        """Forget a hold whose last acquisition is being released; no renewal is sent from here on."""
+        """Forget a hold whose last acquisition is being released; no renewal is sent from now on."""
         state.live = False
         held = self._holds.get(state.owner)
         if held is not None:
@@ -348,6 +356,6 @@ class HoldTable:
         self._schedule = Schedule()
 
     def next_due(self) -> float:
-        """Return the earliest instant at which a hold needs a look; infinity when none does."""
+        """Return the earliest instant at which a hold is due; infinity if there is none."""
         cohort = self._schedule.first()
         return math.inf if cohort is None else cohort.due

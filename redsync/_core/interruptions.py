@@ -1,8 +1,8 @@
 """Interruptions: errors that pass through our code but are not its own.
 
-A signal handler runs in the main thread between any two steps of the program, and its error comes out there. Often that
+A signal handler runs in the main thread between any two steps of the program, and its error is raised there. Often that
 is a `TimeoutError`, which is an `OSError`: code that expects a socket's errors must not take it for one of these. The
-traceback tells them apart. The error of a socket, or of a thread that can't be started, comes through our modules and
+traceback distinguishes them. The error of a socket, or of a thread that can't be started, comes through our modules and
 those that wrap sockets and threads; the error of a handler comes through the handler.
 """
 
@@ -20,9 +20,9 @@ _WRAPPERS: Final = frozenset(
 
 
 def is_interruption(error: BaseException) -> bool:
-    """Whether a signal handler raised the caught error, and not the code that was called.
+    """Return whether a signal handler raised the caught error, instead of the code that was called.
 
-    Call this in the function that has caught the error.
+    Call this in the function that caught the error.
     """
     if not isinstance(error, Exception):
         return True
@@ -36,7 +36,7 @@ def is_interruption(error: BaseException) -> bool:
 
 
 class expected(suppress):  # noqa: N801  (it is used like the function that it extends)
-    """Suppresses errors like `contextlib.suppress`, but lets an interruption out."""
+    """Suppresses errors like `contextlib.suppress`, but not an interruption."""
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

@@ -1,13 +1,14 @@
 """The names of keys and channels, derived in this one place.
 
-A lock named `x` lives at `prefix + x`. Its side keys carry that key in braces, so that on a cluster all keys of one
-lock fall into one slot; a key that already has a hash tag keeps its own (Redisson's rule, whose channel name we share).
-The queue of `{x}` is spelled differently from that of `x`: two names never share a key.
+A lock named `x` lives at `prefix + x`. Its side keys carry that key in braces, so that a cluster keeps all keys of one
+lock in one slot. A key that already has a hash tag keeps its own (Redisson's rule, whose channel name we share). The
+queue of `{x}` is spelled differently from that of `x`: two names never share a key.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple, TypeAlias
 
 from redsync.exceptions import ConfigurationError
@@ -17,7 +18,7 @@ __all__ = ["HoldKey", "LatchKeys", "LockKeys", "client_key", "encode_name", "wak
 MAX_NAME = 512
 
 HoldKey: TypeAlias = bytes | tuple[bytes, bytes]
-"""A lock's key, or a pair of key and mode: no name, whatever its bytes, can make a key equal a pair."""
+"""A lock's key, or a pair of key and mode. No name, whatever its bytes, makes a key equal to a pair."""
 
 
 def encode_name(name: str | bytes) -> bytes:
@@ -25,7 +26,7 @@ def encode_name(name: str | bytes) -> bytes:
 
     Raises:
         TypeError: It is neither str nor bytes.
-        ValueError: It is empty or longer than 512 bytes as UTF-8.
+        ValueError: It is empty, or longer than 512 bytes as UTF-8.
     """
     if not isinstance(name, (str, bytes)):
         raise TypeError(f"a name is str or bytes, not {type(name).__name__}")
@@ -39,9 +40,9 @@ def encode_prefix(prefix: str) -> bytes:
     """Return the prefix of all keys as bytes.
 
     Raises:
-        ConfigurationError: It is not text or longer than 512 bytes.
+        ConfigurationError: It is not a str, or longer than 512 bytes.
     """
-    refusal = ConfigurationError(f"a prefix is a text of at most {MAX_NAME} bytes, not {prefix!r:.80}")
+    refusal = ConfigurationError(f"a prefix is a str of at most {MAX_NAME} bytes, not {prefix!r:.80}")
     if not isinstance(prefix, str):
         raise refusal
     try:
@@ -53,13 +54,14 @@ def encode_prefix(prefix: str) -> bytes:
     return raw
 
 
+@lru_cache(maxsize=16)
 def wake_channel(client_id: str) -> bytes:
     """Return the channel over which nodes wake the waiters of one client."""
     return f"redsync:wake:{client_id}".encode()
 
 
 def client_key(client_id: str) -> bytes:
-    """Return the key at which the nodes keep the record of a client."""
+    """Return the key of a client's record on the nodes."""
     return f"redsync:client:{client_id}".encode()
 
 
@@ -68,16 +70,16 @@ class LockKeys:
     """The keys of one lock.
 
     Attributes:
-        lock: Hash claim -> hold count, expiring as a whole; Redisson's RLock layout. Other kinds keep their claims
-            there.
+        lock: Hash claim -> hold count, which expires as a whole; Redisson's RLock layout. Other kinds keep their
+            claims there.
         queue: Sorted set of waiting owners by arrival, node time in ms.
-        places: Hash waiting owner -> "expiry number mark guard channel": until when its place is kept, and how to
-            hand the lock over to it.
+        places: Hash waiting owner -> "expiry number mark guard channel": until when the node keeps its place, and how
+            to hand the lock over to it.
         channel: Redisson's channel for releases of this lock.
         token: The node's latest fencing token.
         all: The keys in the order in which the lock's scripts take them.
         held: The keys that a renewal takes, in its order.
-        hold: What distinguishes an owner's holds: the lock, with the mode if the lock has several.
+        hold: Distinguishes an owner's holds: the lock, with the mode if the lock has several.
     """
 
     lock: bytes
@@ -91,7 +93,7 @@ class LockKeys:
 
     @classmethod
     def of(cls, prefix: bytes, name: bytes, mode: bytes = b"") -> LockKeys:
-        """Return the keys of the lock with that name; `mode` tells apart what one owner may hold of it at once."""
+        """Return the keys of the lock with that name; `mode` distinguishes holds that one owner may have at once."""
         lock = prefix + name
         tagged = b"{" in lock
         ours = b":" + lock if tagged else b"{" + lock + b"}"
@@ -105,7 +107,7 @@ class LatchKeys(NamedTuple):
     """The keys of one count-down latch; a lock may have the same name.
 
     Attributes:
-        latch: Hash: generation, size, and what each client has counted down.
+        latch: Hash: generation, size, and the total that each client has counted down.
         waiters: Sorted set of waiters, "channel owner", by when their places end, node time in ms.
         setting: The fenced lock under which clients set or delete the latch.
         all: The keys in the order in which the latch's scripts take them.

@@ -1,11 +1,11 @@
-"""Knowledge of a count-down latch: values that only ever grow, so that they can be joined in any order.
+"""Knowledge of a count-down latch: values that only grow, so they can be joined in any order.
 
 Each setting of a latch is a *generation*, a number that is higher than all before it. Within a generation, each client
-adds up what it has counted down itself, and only the total travels: nodes keep the maximum, so a repetition changes
-nothing. A join of two nodes' knowledge takes the higher generation, and within one the higher total of each client. The
-latch is open when the totals add up to its size. A latch that nobody has set has generation 0 and size 0.
+adds up its own count-downs, and sends only the total. Nodes keep the maximum, so a repetition changes nothing. A join
+of two nodes' knowledge takes the higher generation, and within one the higher total of each client. The latch is open
+when the totals add up to its size. A latch that was never set has generation 0 and size 0.
 
-A node that lost its memory may have known more than it does now: it says so, see `Told`.
+A node that lost its memory may have known more than it does now: its reply says so, see `Told`.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ __all__ = ["Arrivals", "LatchState", "Told"]
 
 
 _HIGHEST: Final = 1 << 52
-"""No generation (a fencing token) and no count is higher; the number of one broken node must not spread."""
+"""The highest possible generation (a fencing token) or count: the number of one broken node must not spread."""
 
 
 @dataclass(frozen=True, slots=True)
 class LatchState:
-    """What a node or client knows of a latch.
+    """A node's or client's knowledge of a latch.
 
     Attributes:
         generation: The number of the setting; 0 for none.
-        size: The count that it was set to.
-        arrivals: How much each client has counted down, by its UUID.
+        size: The count to which it was set.
+        arrivals: The total that each client has counted down, by its UUID.
     """
 
     generation: int = 0
@@ -39,11 +39,11 @@ class LatchState:
 
     @property
     def count(self) -> int:
-        """The count that is left; 0 if the latch is open or was never set."""
+        """The remaining count; 0 if the latch is open or was never set."""
         return max(self.size - sum(self.arrivals.values()), 0)
 
     def join(self, other: LatchState) -> LatchState:
-        """Return what both know together."""
+        """Return the knowledge of both together."""
         if self.generation != other.generation:
             return self if self.generation > other.generation else other
         joined = dict(self.arrivals)
@@ -52,7 +52,7 @@ class LatchState:
         return LatchState(self.generation, self.size, joined)
 
     def covers(self, other: LatchState) -> bool:
-        """Whether the other adds nothing to this."""
+        """Return whether the other adds nothing to this one."""
         if self.generation != other.generation:
             return self.generation > other.generation
         return all(self.arrivals.get(client, 0) >= total for client, total in other.arrivals.items())
@@ -63,30 +63,29 @@ class LatchState:
 
     @classmethod
     def read(cls, reply: Any) -> LatchState:
-        """Return what a node has told.
+        """Return the state that a node replied.
 
         Raises:
-            TypeError, ValueError: It is not what the script replies.
+            TypeError, ValueError: The script never replies so.
         """
         if reply.__class__ is not list:
-            raise ValueError(f"a latch is told as a list, not {outline(reply)}")
+            raise ValueError(f"a latch is a list, not {outline(reply)}")
         generation, size, *rest = reply
         state = cls(generation, size, dict(zip(rest[::2], rest[1::2], strict=True)))
         numbers = (generation, size, *state.arrivals.values())
         if {number.__class__ for number in numbers} != {int} or {key.__class__ for key in rest[::2]} - {bytes}:
-            raise ValueError(f"a latch is numbers and clients, not {outline(reply)}")
+            raise ValueError(f"a latch consists of numbers and clients, not {outline(reply)}")
         if max(numbers) > _HIGHEST:
             raise ValueError(f"a number of absurd size: {outline(reply)}")
         return state
 
 
 class Told(NamedTuple):
-    """What a node has told; true if the node never knew more.
+    """A node's reply; true if the node never knew more.
 
     Attributes:
-        state: What the node knows.
-        life: Since when the node remembers, by its own clock in ms, if it may have known more before; None if it never
-            knew more.
+        state: The node's knowledge.
+        life: Since when the node remembers, by its own clock in ms, if it may have known more before; else None.
     """
 
     state: LatchState
@@ -97,10 +96,10 @@ class Told(NamedTuple):
 
     @classmethod
     def read(cls, reply: Any) -> Self:
-        """Return what a node has told.
+        """Return a node's reply.
 
         Raises:
-            TypeError, ValueError: It is not what the script replies.
+            TypeError, ValueError: The script never replies so.
         """
         if reply.__class__ is list and len(reply) % 2:
             if reply[-1].__class__ is not int:
@@ -110,17 +109,17 @@ class Told(NamedTuple):
 
 
 class Arrivals:
-    """What one client is counting down on one latch, in all its threads, until it knows that a quorum knows.
+    """One client's count-downs of one latch, in all its threads, until a quorum is known to have them.
 
     A call that failed may have counted or not. It is *in doubt*, and the client's next call repeats it: so a caller
     that calls again after an error counts once.
 
-    The client keeps this object as long as a call is under way: what that call has read from the nodes may be older
-    than what another call has counted since.
+    The client keeps this object as long as a call is under way: the state that this call has read from the nodes may be
+    older than the count-down of another call.
 
     Attributes:
-        running: How many calls are under way.
-        doubt: How much was in calls that failed.
+        running: The number of calls under way.
+        doubt: The sum of the counts in calls that failed.
     """
 
     __slots__ = ("_confirmed", "_generation", "_total", "doubt", "running")
@@ -130,7 +129,7 @@ class Arrivals:
         self.running = self.doubt = 0
 
     def begin(self, state: LatchState, client: bytes, n: int) -> int | None:
-        """Count `n` more, less what was in doubt; return the client's new total, None if the latch was set anew."""
+        """Count `n` more, less the count in doubt; return the client's new total, None if the latch was set again."""
         if state.generation < self._generation:
             return None
         if state.generation > self._generation:
@@ -141,15 +140,15 @@ class Arrivals:
         return self._total
 
     def confirms(self, generation: int, total: int) -> bool:
-        """Whether a quorum is known to know that total, perhaps by another thread's call."""
+        """Return whether a quorum is known to have that total, perhaps by another thread's call."""
         return generation != self._generation or total <= self._confirmed
 
     def confirm(self, generation: int, total: int) -> None:
-        """Record that a quorum knows that total."""
+        """Record that a quorum has that total."""
         if generation == self._generation:
             self._confirmed = max(self._confirmed, total)
 
     def fail(self, generation: int, n: int) -> None:
-        """Record that a call failed, even if others have confirmed what it counted: its caller can't know that."""
+        """Record that a call failed, even if others have confirmed its count: its caller can't know that."""
         if generation == self._generation:
             self.doubt += n

@@ -1,4 +1,4 @@
-"""Whether nodes remember: birth records, and what a node without one gets.
+"""Does a node remember? Birth records, and what a node without one gets.
 
 A node that lost memory may have forgotten claims that are still believed, tokens, and counts. Its *birth record* says
 since when it remembers, and under which server process the record was written: `original MS PROCESS` for a node that
@@ -8,34 +8,35 @@ never forgot anything, `newborn MS PROCESS` for one that may have. A record coun
   and its record looks as good as ever. But a restart is another process.
 * Data that was replaced under a live process (a replica for a while, an imported dump) brings the record of another
   process along.
-* FLUSHALL takes the record away.
+* FLUSHALL deletes the record.
 
-So each connection begins with `node_initialize`, which compares the record with the process that it runs in. Each
-acquire names the processes that its client is connected to (`Processes`), and the granting script refuses under the
-record of any other process: so no client can miss a restart. A record of an earlier form names no process, and counts
+So each connection begins with `node_initialize`, which compares the record with the process in which it runs. Each
+acquire names the processes to which its client is connected (`Processes`), and the granting script refuses under the
+record of any other process. So no client can miss a restart. A record of an earlier format names no process, and counts
 as one of another process.
 
 **First use.** A node without a record has forgotten, unless nobody has used the nodes yet. If a client asks and finds
-all nodes without one, a node may have been used and emptied between two answers. Hence the first look leaves a mark, a
-*blank* record. Under it a node grants nothing to a client with a restart guard, and FLUSHALL takes it away like any
-other record. A client looks twice, and the second time only after all nodes have answered the first look. Marks that
-are the same both times were there at one instant, between the looks, on all nodes at once: none of them could have
-granted anything since its mark, and none has been emptied since. Then all nodes get an *original* record, each only in
-exchange for that very mark, so that a late command makes no emptied node original. This compares no clock with another,
-and judges no age.
+all nodes without one, a node may have been used and emptied between two answers. So the first look leaves a mark, a
+*blank* record. Under it a node grants nothing to a client with a restart guard, and FLUSHALL deletes it like any other
+record. A client looks twice, the second time only after all nodes have answered the first look. Marks that are the same
+both times were there at one instant, between the looks, on all nodes at once: none of them could have granted anything
+since its mark, and none has been emptied since. Then all nodes get an *original* record, each only in exchange for that
+very mark, so that a late command makes no emptied node original. This compares no clock with another, and judges no
+age.
 
-One thing nobody can know: whether all nodes were emptied together before the first look. Clients that have used the
-nodes before know better, and the server's uptime tells too.
+One thing cannot be known: that all nodes were emptied together before the first look. But clients that used the nodes
+before know, and the server's uptime shows it too.
 
-**A node that Sentinels stand for** changes its server without a restart, and the same process may come back after
-another one had its place. So there the process has an epoch as well, the number of the Sentinels' decision, and the
-history of its data (`master_replid`), which is another one after each promotion: `run@7.0a1b2c3d`. Whatever differs is
-another process. The history tells where numbers do not: a client that has not heard of two decisions would take a
-server that was a replica in between, and got its own old record back, for what it was. The record that follows is
-*joining*, and under it nothing is granted. It follows even where there is no record, for a replica that is promoted
-before it has got anything looks like a new node; only the number 0 says that nothing was decided yet. Once the group's
-replicas have the record (`acknowledgements`), none of them can acknowledge any more what the server before grants,
-unless it comes back there (`locators`). Only then a client makes it newborn, and the guard counts from there.
+**A node behind Sentinels** changes its server without a restart, and the same process may come back after another one
+took over in between. So there the name of the process includes an epoch, the number of the Sentinels' decision, and the
+history of its data (`master_replid`), which changes with each promotion: `run@7.0a1b2c3d`. A process that differs in
+any of these is another process. The history tells processes apart where numbers do not: a client that missed two
+decisions would not notice that a server was a replica in between, and got its own old record back. The record that
+follows is *joining*, and under it a node grants nothing. It follows even where there is no record, because a replica
+that is promoted before it got any data looks like a new node; only the number 0 says that nothing was decided yet. Once
+the group's replicas have the record (`acknowledgements`), none of them can acknowledge grants of the former server any
+more, unless it reconnects to that server (`locators`). Only then does a client make the record newborn, and the guard
+counts from there.
 
 **Many clients may begin at once.** Then a client may find some nodes original and others still blank, because another
 client's records are on their way. So it looks again for `FIRST_USE` seconds. Nodes that are still blank then, and all
@@ -72,7 +73,7 @@ NEWBORN: Final = b"newborn"
 LOOK: Final = b"look"
 
 FIRST_USE: Final = 0.5
-"""Seconds for which a client that finds some nodes blank looks again, as other clients may be about to mark them."""
+"""Seconds for which a client that finds some nodes blank looks again: other clients may be about to mark them."""
 
 
 class Birth(NamedTuple):
@@ -80,8 +81,8 @@ class Birth(NamedTuple):
 
     Attributes:
         kind: ORIGINAL, NEWBORN, BLANK or JOINING.
-        since_ms: When it was written, by the node's clock.
-        process: The server process that it was written under.
+        since_ms: The instant at which it was written, by the node's clock.
+        process: The server process under which it was written.
         age: Seconds for which the node has remembered everything, by its own clock.
     """
 
@@ -92,27 +93,27 @@ class Birth(NamedTuple):
 
     @property
     def mark(self) -> bytes:
-        """What distinguishes this record from any other of the same kind."""
+        """Distinguishes this record from any other of the same kind."""
         return b"%d,%b" % (self.since_ms, self.process)
 
     @property
     def run_id(self) -> str:
-        """What the record tells of the `run_id` of its process: the beginning."""
+        """The beginning of its process's `run_id`; the record has no more."""
         return self.process.partition(b"@")[0].decode(errors="replace")
 
     @classmethod
     def read(cls, record: bytes | None, now: float) -> Self | None:
-        """Return what a record says at that instant of the node's clock, in seconds; None if there is none.
+        """Return the meaning of a record at that instant of the node's clock, in seconds; None if there is no record.
 
         Raises:
-            ValueError: The value is no birth record.
+            ValueError: The value is not a birth record.
         """
         if not record:
             return None
         kind, _, rest = record.partition(b" ")
         since_ms, _, process = rest.partition(b" ")
         if kind not in (ORIGINAL, NEWBORN, BLANK, JOINING):
-            raise ValueError(f"the key {BIRTH_KEY.decode()} holds {record!r:.40}, which is no birth record")
+            raise ValueError(f"the key {BIRTH_KEY.decode()} holds {record!r:.40}, which is not a birth record")
         return cls(kind, int(since_ms), process, max(now - int(since_ms) / 1000, 0.0))
 
     @classmethod
@@ -122,7 +123,7 @@ class Birth(NamedTuple):
         The record is None if none was written under that process: a node that is out of memory keeps its old record.
 
         Raises:
-            TypeError, ValueError: It is not what the script replies.
+            TypeError, ValueError: The script never replies so.
         """
         record, now_ms, process = reply
         if process.__class__ is not bytes or not process:
@@ -132,28 +133,28 @@ class Birth(NamedTuple):
 
 
 def elected(run_id: str, epoch: int, history: str) -> bytes:
-    """Return the process of a node that was made the master by a decision, as scripts get it.
+    """Return the process of a node that a decision made the master, as an argument of scripts.
 
     Args:
         run_id: The server's own name.
         epoch: The number of the decision.
-        history: Its `master_replid`: another one with each promotion.
+        history: Its `master_replid`, which changes with each promotion.
     """
     return b",%b@%d.%b," % (run_id[:_PROCESS].encode(), epoch, history[:_HISTORY].encode())
 
 
 _PROCESS: Final = 16
-"""How many characters of a `run_id` name the process."""
+"""The number of characters of a `run_id` that name the process."""
 
 _HISTORY: Final = 8
-"""How many characters of a `master_replid` are enough to tell two of a group apart."""
+"""The number of characters of a `master_replid` that tell two of a group apart."""
 
 
 class Processes:
-    """The server processes that a client is connected to.
+    """The server processes to which a client is connected.
 
     Attributes:
-        named: All of them, as scripts get them: `,PROCESS,PROCESS,`. Replaced as a whole.
+        named: All of them, as an argument of scripts: `,PROCESS,PROCESS,`. Replaced as a whole.
     """
 
     __slots__ = ("_of_node", "named")
@@ -164,19 +165,19 @@ class Processes:
         self.named = b",-,"
 
     def note(self, node: int, process: bytes) -> None:
-        """Record the present process of the node with that index."""
+        """Record the current process of the node with that index."""
         self._of_node[node] = process
         self.named = b",%b," % b",".join(name for _, name in sorted(self._of_node.items()))
 
     def guard(self, ms: int) -> Guard:
-        """Return the argument by which a script grants only on a node that has remembered everything for `ms`."""
+        """Return the argument that makes a script grant only on a node that has remembered everything for `ms`."""
         return Guard(ms, self)
 
 
 class Guard:
     """An argument of a script: for how many ms a node must have remembered everything, and under which processes.
 
-    The driver turns it into bytes when it sends the command, for by then the client may know other processes.
+    The driver turns it into bytes when it sends the command: by then the client may know other processes.
     """
 
     __slots__ = ("_ms", "_processes")
@@ -190,13 +191,13 @@ class Guard:
 
 
 def next_step(births: Sequence[Birth | None], *, certain: bool, steady: bool, patient: bool) -> bytes | None:
-    """Return what to do about nodes whose record does not tell, if any: LOOK, ORIGINAL or NEWBORN; None: nothing.
+    """Return what to do about blank, joining or missing records: LOOK, ORIGINAL or NEWBORN; None if there are none.
 
     Args:
-        births: The records of all nodes that have been asked.
-        certain: Whether all nodes have been asked, and none of them is known to have had a record before.
-        steady: Whether all nodes had the same records at the look before this one.
-        patient: Whether there is time to look again.
+        births: The records of all nodes that were asked.
+        certain: True if all nodes were asked, and none of them is known to have had a record before.
+        steady: True if all nodes had the same records at the look before this one.
+        patient: True if there is time to look again.
     """
     kinds = {BLANK if birth is None else birth.kind for birth in births}
     if not kinds & {BLANK, JOINING}:

@@ -1,11 +1,16 @@
-"""What a client tells its observers: everything that metrics and traces are made of.
+"""Observing: the data that a client gives its observers, the source of metrics and traces.
 
 Ordinary listeners get an event when something goes wrong. An *observer* also learns of each acquire, hold, renewal and
-reply. That is much, so the rules are strict:
+reply. That is a lot, so the rules are strict:
 
-* Nothing is built while nobody observes: protocols look at `Session.observed` first, or at `AcquireRequest.record`.
+* A client without observers builds no reports: protocols look at `Session.observed` first, or at `Outcome.record`.
 * Protocols write into plain records (`AcquireRecord`), or yield `Notify`. So no observer runs inside a protocol's step.
 * Drivers append to the deques of an `Ear`. A deque's append is atomic, needs no lock, and runs no foreign code.
+
+Most observers only count, and can do so later. The ear of such an observer has a *journal*. If all ears of a client
+have one, protocols record there the two most frequent events, success and release, and call no observer. All other
+events still come to `Ear.hear`. The observer empties its journal when it likes; an acquire that finds the journal long
+tells the observer so (`JournalFilled`), outside of any step.
 """
 
 from __future__ import annotations
@@ -16,6 +21,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
 from redsync._core.events import Event
+from redsync._core.journals import Journal
 
 if TYPE_CHECKING:
     from redsync._core.holds import HoldState
@@ -24,21 +30,25 @@ if TYPE_CHECKING:
 __all__ = [
     "AcquireEnded",
     "AcquireRecord",
+    "ClocksRead",
     "Detail",
     "Ear",
     "HoldEnded",
     "HoldsRenewed",
+    "JournalFilled",
     "Observer",
     "RetryAfterTold",
     "Step",
     "WatchdogWoke",
+    "journals_of",
+    "noting_of",
 ]
 
 _MOST_REPLIES = 65_536
-"""Round trips and failed votes kept for an observer until it fetches them; then the oldest are dropped."""
+"""The most round trips and failed votes kept until an observer fetches them; the oldest are dropped first."""
 
 _MOST_STEPS = 128
-"""Steps kept of one acquire: one that waits for hours takes thousands."""
+"""The most steps kept of one acquire: a wait of hours has thousands."""
 
 
 class Step(NamedTuple):
@@ -46,8 +56,8 @@ class Step(NamedTuple):
 
     Attributes:
         what: "round", "split", "queued", "woken" or "handed over".
-        at: The instant, seconds on the driver's clock.
-        votes: For a round: how many nodes granted, refused and failed.
+        at: The instant, in seconds on the driver's clock.
+        votes: For a round: the numbers of nodes that granted, refused and failed.
     """
 
     what: str
@@ -56,76 +66,87 @@ class Step(NamedTuple):
 
 
 class AcquireRecord:
-    """What one acquire does, for observers; the acquire itself never reads it.
+    """A record of one acquire, for observers; the acquire itself never reads it.
 
     Attributes:
         name: The synchronizer's name.
-        kind: Its kind, such as "fair_lock".
-        wanted: How many holds or permits it asks for.
+        kind: The synchronizer's kind, such as "fair_lock".
+        wanted: The number of holds or permits that the acquire asks for.
         limit: The semaphore's number of permits; None for other kinds.
-        started: When it began, seconds on the driver's clock.
-        steps: What happened, the first `_MOST_STEPS` of it.
-        rounds: How many rounds it took; `splits` and `hand_overs` likewise.
-        waiting: Whether it has begun to wait for others.
+        started: The instant at which it began, in seconds on the driver's clock.
+        steps: The first `_MOST_STEPS` of its steps; None if no observer reads them.
+        rounds: The number of rounds so far; `splits` and `hand_overs` likewise.
+        at: The end of the latest round or hand-over; None before the first.
+        waiting: True once it has begun to wait for others.
     """
 
-    __slots__ = (
-        "_queued",
-        "_round_at",
-        "hand_overs",
-        "kind",
-        "limit",
-        "name",
-        "rounds",
-        "splits",
-        "started",
-        "steps",
-        "waiting",
-        "wanted",
-    )
+    # Class attributes, because most acquires take one round and do not wait.
+    rounds = splits = hand_overs = 0
+    at: float | None = None
+    waiting = _queued = False
 
-    def __init__(self, name: str | bytes, kind: str, wanted: int, limit: int | None, started: float) -> None:
+    def __init__(  # noqa: PLR0917  (once for each acquire: keywords would cost more)
+        self,
+        name: str | bytes,
+        kind: str,
+        wanted: int,
+        limit: int | None,
+        started: float,
+        all_waiting: set[AcquireRecord],
+        steps: list[Step] | None,
+    ) -> None:
+        """Begin; `all_waiting`: the set of waiting records, `steps`: an empty list for the steps, or None."""
         self.name = name
         self.kind = kind
         self.wanted = wanted
         self.limit = limit
         self.started = started
-        self.steps: list[Step] = []
-        self.rounds = self.splits = self.hand_overs = 0
-        self.waiting = self._queued = False
-        self._round_at: float | None = None
+        self.steps = steps
+        self._all_waiting = all_waiting
 
     def note_round(self, tally: Tally) -> None:
-        """Record a round, once."""
-        if tally.at == self._round_at:
+        """Record a round; a second report of the same round counts nothing."""
+        at = tally.at
+        if at == self.at:
             return
-        self._round_at = tally.at
+        self.at = at
         self.rounds += 1
-        self._note("round", tally.at, (tally.granted, tally.refused, tally.failed))
+        if self.steps is not None:
+            self._note("round", at, (tally.granted, tally.refused, tally.failed))
 
     def note_split(self, at: float) -> None:
-        """Record that no contender can have a quorum."""
+        """Record a split vote: no contender can win a quorum."""
         self.splits += 1
         self._note("split", at)
 
-    def note_sleep(self, at: float, *, queued: bool) -> None:
-        """Record that it sleeps between two rounds; `queued`: with a place in the nodes' queues, which is told once."""
+    def begin_waiting(self) -> None:
+        """Record that the acquire waits for others."""
         self.waiting = True
+        self._all_waiting.add(self)
+
+    def end_waiting(self) -> None:
+        """Record that the acquire no longer waits."""
+        self._all_waiting.discard(self)
+
+    def note_sleep(self, at: float, *, queued: bool) -> None:
+        """Record a sleep between two rounds, and once, if `queued`, that it has places in the nodes' queues."""
+        self.begin_waiting()
         if queued and not self._queued:
             self._queued = True
             self._note("queued", at)
 
     def note_woken(self, at: float) -> None:
-        """Record that nodes ended its sleep."""
+        """Record that nodes ended a sleep."""
         self._note("woken", at)
 
     def note_handed_over(self, at: float) -> None:
         """Record that nodes handed the claim over."""
         self.hand_overs += 1
+        self.at = at
         self._note("handed over", at)
 
     def _note(self, what: str, at: float, votes: tuple[int, int, int] | None = None) -> None:
-        if len(self.steps) < _MOST_STEPS:
+        if self.steps is not None and len(self.steps) < _MOST_STEPS:
             self.steps.append(Step(what, at, votes))
 
 
@@ -133,10 +154,10 @@ class AcquireEnded(NamedTuple):
     """An acquire ended, with success or without.
 
     Attributes:
-        record: What it did.
+        record: Its record.
         outcome: "won", "busy", "no_quorum" or "error".
-        hold: The hold; None if there is none.
-        error: The name of the error's class; empty if there was none.
+        hold: The hold that it acquired, if any.
+        error: The name of the error's class; empty if there was no error.
     """
 
     record: AcquireRecord
@@ -145,12 +166,28 @@ class AcquireEnded(NamedTuple):
     error: str = ""
 
 
-class HoldEnded(NamedTuple):
-    """A hold ended otherwise than by a loss that was noticed before; told again if several threads end it.
+class ClocksRead(NamedTuple):
+    """The client read the nodes' clocks, to compare them with its own.
 
     Attributes:
-        hold: The hold; `hold.lost` tells of a loss that its release found.
-        how: "released", or "given back": by the client, on behalf of an owner that ended, or when it was closed.
+        began: The instant before the first node was asked, in seconds on the client's clock.
+        ended: The instant after the last answer.
+        clocks: The address of each node that answered in that time, and its clock in seconds since 1970.
+        allowed: The most by which the rates of the clocks may differ.
+    """
+
+    began: float
+    ended: float
+    clocks: tuple[tuple[str, float], ...]
+    allowed: float
+
+
+class HoldEnded(NamedTuple):
+    """A hold ended, but not by a loss noticed earlier; reported again if several threads end it.
+
+    Attributes:
+        hold: The hold; `hold.lost` is set if its release found a loss.
+        how: "released" by its owner, or "given back" by the client: for an owner that ended, or when the client closes.
     """
 
     hold: HoldState
@@ -162,8 +199,8 @@ class HoldsRenewed(NamedTuple):
 
     Attributes:
         confirmed: The holds that a quorum confirmed.
-        left: Which part of its lease each of these had left when the answers came.
-        doubtful: The holds of which too few nodes said anything; the client asks again.
+        left: The share of the lease that each of these had left when the answers came.
+        doubtful: The holds about which too few nodes answered; the client asks again.
     """
 
     confirmed: tuple[HoldState, ...]
@@ -172,70 +209,102 @@ class HoldsRenewed(NamedTuple):
 
 
 class RetryAfterTold(NamedTuple):
-    """A rate limiter said in how many seconds it has room.
+    """The method `retry_after` of a rate limiter returned.
 
     Attributes:
         name: The rate limiter's name.
-        seconds: The answer.
+        seconds: The result, in seconds.
     """
 
     name: str | bytes
     seconds: float
 
 
+class JournalFilled(NamedTuple):
+    """A journal has become long; each observer of the client checks whether it is its own."""
+
+
 class WatchdogWoke(NamedTuple):
-    """The watchdog woke up to do what was due.
+    """The watchdog woke up, as something was due.
 
     Attributes:
-        lag: How many seconds later than planned.
+        lag: The delay after the planned instant, in seconds.
     """
 
     lag: float
 
 
-Detail: TypeAlias = AcquireEnded | HoldEnded | HoldsRenewed | RetryAfterTold | WatchdogWoke
+Detail: TypeAlias = AcquireEnded | ClocksRead | HoldEnded | HoldsRenewed | JournalFilled | RetryAfterTold | WatchdogWoke
 
 
 class Ear:
-    """What one client tells one observer.
+    """The channel from one client to one observer.
 
     Attributes:
         nodes: The addresses of the client's nodes.
         hear: Called with each event, in the thread or task in which it happens.
-        took: For each node, the seconds that it took for replies that a round waited for; the observer removes them.
-        failed: Failed votes, each as the node's index and the reason in words; the observer removes them.
+        took: For each node, the seconds until each reply that a round waited for; the observer removes them.
+        failed: Failed votes, each as the node's address and the reason in words; the observer removes them.
+        journal: The journal in which protocols record successes and releases; None if `hear` must get them at once.
 
     Args:
-        replies: How many round trips per node, and failed votes, are kept for it.
+        replies: The most round trips per node, and failed votes, kept until the observer removes them.
     """
 
-    __slots__ = ("__weakref__", "failed", "hear", "nodes", "took")
+    __slots__ = ("failed", "hear", "journal", "nodes", "took")
 
     def __init__(
-        self, nodes: Sequence[str], hear: Callable[[Event | Detail], object], *, replies: int = _MOST_REPLIES
+        self,
+        nodes: Sequence[str],
+        hear: Callable[[Event | Detail], object],
+        *,
+        replies: int = _MOST_REPLIES,
+        journal: Journal | None = None,
     ) -> None:
         self.nodes: Final = tuple(nodes)
         self.hear: Final = hear
-        self.took: Final = tuple(deque[float](maxlen=replies) for _ in nodes)
-        self.failed: Final = deque[tuple[int, str]](maxlen=replies)
+        self.took: tuple[deque[float], ...] = tuple(deque(maxlen=replies) for _ in nodes)
+        self.failed: deque[tuple[str, str]] = deque(maxlen=replies)
+        self.journal: Final = journal
 
     def note_votes(self, tally: Tally) -> None:
         """Record the failed votes of a round."""
         for node, choice in enumerate(tally.choices):
             if choice is not None and choice.value == "failed":
-                self.failed.append((node, str(tally.replies[node])))
+                self.failed.append((self.nodes[node], str(tally.replies[node])))
+
+
+def journals_of(ears: Sequence[Ear]) -> tuple[Journal, ...]:
+    """Return the journals of these ears; empty if an ear has none, as it must hear each event at once."""
+    journals = tuple(ear.journal for ear in ears if ear.journal is not None)
+    return journals if len(journals) == len(ears) else ()
+
+
+def noting_of(ears: Sequence[Ear]) -> tuple[Callable[[float], None], ...]:
+    """Return for each node what notes the time that a reply took, for all of these ears."""
+    per_node = zip(*(ear.took for ear in ears), strict=True)
+    return tuple(_for_all([took.append for took in each]) for each in per_node)
+
+
+def _for_all(notes: Sequence[Callable[[float], None]]) -> Callable[[float], None]:
+    def note(took: float) -> None:
+        for each in notes:
+            each(took)
+
+    # Called for each reply: the usual one observer needs no function of ours in between.
+    return notes[0] if len(notes) == 1 else note
 
 
 class Observer(ABC):
-    """A listener that is told everything; give it to a client as one of its `listeners`."""
+    """A listener that gets every report; pass it to a client as one of its `listeners`."""
 
     @abstractmethod
     def listen(self, nodes: Sequence[str], now: Callable[[], float]) -> Ear:
         """Return the ear for a client with these nodes and this clock; called once, before anything happens."""
 
     def attach(self, client: Any) -> None:  # noqa: B027  (not all observers need it)
-        """Begin to observe a client whose nodes and waiters can be asked for; must not keep it alive."""
+        """Begin to observe a client, and to query its nodes and waiters; must not keep the client alive."""
 
     def __call__(self, event: Event) -> None:  # noqa: ARG002  (a listener takes it)
-        """Make it a listener by its type; events come to the ear."""
+        """Fit the type of a listener; the client never calls this, but the ear."""
         raise AssertionError("a client calls the observer's ear")

@@ -1,13 +1,13 @@
 """Owners and claims: identities that are never mistaken for one another.
 
-An owner is `<client uuid>:<serial>`. The serial numbers the threads (tasks) of one process and is never reused, unlike
-the thread ids of an operating system: a new thread can't inherit the holds of one that ended.
+An owner is `<client uuid>:<serial>`. The serial numbers the threads (tasks) of one process and, unlike the thread ids
+of an operating system, is never reused: a new thread can't inherit the holds of one that ended.
 
 Nodes keep a *claim* for an owner, `<client uuid>:<serial>:<number>`, a field of a hash as in Redisson's RLock, so that
-Java and Python could share locks. Each outermost hold has a number of its own, and so has each try after a rollback. A
-command that comes late, over a connection that was given up long ago, can thus only touch the claim that it was meant
-for: nothing rests on the order between two connections. Numbers only grow. By the numbers, nodes recognize that a
-command is older than an owner's place in a queue, which is kept under the owner alone.
+Java and Python could share locks. Each outermost hold has its own number, and so has each try after a rollback. A late
+command, over a connection that was given up long ago, can only touch the claim for which it was sent: nothing rests on
+the order between two connections. Numbers only grow. By the numbers, nodes recognize a command that is older than its
+owner's place in a queue; places are kept under the owner alone.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ __all__ = ["Owner"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Owner:
-    """One thread or task of one client. Compared by identity: the driver keeps exactly one object per owner.
+    """One thread or task of one client. Compared by identity: the driver keeps exactly one object for each.
 
     Attributes:
         client_id: The client's UUID as text.
         serial: The thread's or task's number within its process, from 1.
-        wire: The owner as it stands in the nodes' queues, UTF-8.
+        wire: The owner in the nodes' queues, UTF-8.
         channel: The channel over which nodes wake this owner.
     """
 

@@ -1,4 +1,4 @@
-"""Permits: holds of slots of a semaphore; how nodes name slots, and what one round granted of them."""
+"""Permits: holds of slots of a semaphore; the nodes' spelling of slots, and their grants."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ def read_slots(text: bytes) -> tuple[int, ...]:
     """Return the slots that a node names.
 
     Raises:
-        ValueError: The text is no list of slots.
+        ValueError: The text is not a list of slots.
     """
     if text.isdigit() and b"%d" % (slot := int(text)) == text:
         return (slot,)
     slots = tuple(map(int, text.split(b",")))
     if write_slots(slots) != text or len(set(slots)) < len(slots) or min(slots) < 0:
-        raise ValueError(f"{text!r:.80} is no list of slots")
+        raise ValueError(f"{text!r:.80} is not a list of slots")
     return slots
 
 
@@ -34,7 +34,7 @@ def write_slots(slots: Iterable[int]) -> bytes:
 
 
 class SlotGrant(NamedTuple):
-    """A node grants slots.
+    """One node's grant of slots.
 
     Attributes:
         slots: The slots that it granted.
@@ -50,11 +50,11 @@ def _version(limit: Limit) -> int:
 
 
 class PermitState(HoldState):
-    """One permit: a hold of slots, of which the first `count` are not yet given back.
+    """One permit: a hold of slots, of which the first `count` are not yet released.
 
     Attributes:
-        slots: The slots that it has.
-        limit: What the client knows of its semaphore's limit.
+        slots: Its slots.
+        limit: The client's view of its semaphore's limit.
     """
 
     __slots__ = ("limit", "slots")
@@ -62,11 +62,15 @@ class PermitState(HoldState):
     what = "permit"
 
     def grant(self, slots: tuple[int, ...], limit: Limit) -> None:
-        """Record which slots were won, under which limit."""
+        """Record the slots that were won, and under which limit."""
         self.slots, self.limit = slots, limit
 
-    def release_command(self, prepared: Prepared) -> tuple[Command, Packing | None]:  # noqa: ARG002  (the slots differ)
-        return Command(self.kind.release, self.keys.all, (self.claim, self.count, self.rest)), None
+    def release_command(self, prepared: Prepared) -> tuple[Command, Packing | None]:
+        if self.count:
+            return Command(self.kind.release, self.keys.all, (self.claim, self.count, self.rest)), None
+        self.limit.released.append(self.slots[0])
+        spelling = prepared.spell_release(self.kind.release, self.keys.all, b"")
+        return spelling.command(self.claim), spelling
 
     @property
     def rest(self) -> bytes:
@@ -76,7 +80,7 @@ class PermitState(HoldState):
     def mismatched(self, votes: Votes) -> int:
         """Return the bit set of the nodes that answered, but did not grant exactly these slots.
 
-        A renewal must exchange the other slots there, or end a place in the line.
+        There a renewal must exchange the slots, or end a place in the line.
         """
         ours = set(self.slots)
         return sum(
@@ -86,12 +90,12 @@ class PermitState(HoldState):
         )
 
     def mismatched_in(self, tally: Tally | None) -> int:
-        """Return what `mismatched` does for all votes of a round, late ones included; 0 if it was not kept."""
+        """Return the result of `mismatched` for all votes of a round, late ones included; 0 without a round."""
         return 0 if tally is None else self.mismatched(tally.all_votes)
 
     @classmethod
     def renewal_of(cls, holds: Sequence[Self], leases_ms: Sequence[int]) -> Renewal:
-        # Many permits belong to one semaphore: send its keys once, with the newest limit that any of them knows.
+        # Many permits may belong to one semaphore: send its keys once, with the newest limit that any of them knows.
         numbers: dict[bytes, int] = {}
         limits: list[list[Limit]] = []
         keys: list[bytes] = []

@@ -1,9 +1,9 @@
-"""What is prepared once and used by many acquires: the terms of a lease, and commands spelled out but for the claim.
+"""Things prepared once for many acquires: the terms of a lease, and commands packed except for the claim.
 
-Most programs take the same locks again and again, mostly through a new lock object each time. So a client keeps here
-what does not change from one acquire to the next: the protocol finds it by key and lease, whatever object asks.
+Most programs acquire the same locks again and again, mostly through new lock objects. So a client keeps here what does
+not change from one acquire to the next. Protocols find it by key and lease.
 
-Nothing here decides anything. Whoever forgets an entry makes it again.
+Nothing here decides anything. A dropped entry is made again.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from redsync._core.memory import Processes
 from redsync._core.scripts import Script
 from redsync._core.timing import Timing, milliseconds
 
-__all__ = ["Prepared", "Spelling", "Terms"]
+__all__ = ["Prepared", "SlotSpelling", "Spelling", "Terms"]
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 _MOST_TERMS, _MOST_SPELLINGS = 64, 1024
-"""How many entries are kept; the oldest goes first."""
+"""The number of entries kept; the oldest is dropped first."""
 
 
 class Terms(NamedTuple):
-    """What follows from a lease.
+    """Values derived from a lease.
 
     Attributes:
-        lease: In seconds.
-        lease_ms: As scripts get it.
+        lease: The lease in seconds.
+        lease_ms: The lease as an argument of scripts.
         trusted: Seconds for which a claim may be believed, from the instant of its ask on.
         guard: Seconds for which a node must have remembered everything to grant.
-        memory: The guard as scripts get it.
-        round_timeout: How long a round may wait for nodes, in seconds.
+        memory: The guard as an argument of scripts.
+        round_timeout: The longest time that a round waits for nodes, in seconds.
     """
 
     lease: float
@@ -46,12 +46,12 @@ class Terms(NamedTuple):
 
 
 class Spelling:
-    """A command of one lock, its bytes spelled out but for the claim, which is its first argument; see `Packing`."""
+    """A command of one lock, packed except for the claim, which is its first argument; see `Packing`."""
 
     __slots__ = ("_args", "_head", "_keys", "_named", "_processes", "_script", "_tail")
 
     def __init__(self, script: Script, keys: tuple[bytes, ...], args: tuple[Arg, ...], processes: Processes) -> None:
-        """Spell it out; `args`: what follows the claim, `processes`: the processes that a guard among these names."""
+        """Pack it; `args`: those after the claim, `processes`: those that a guard among them names."""
         self._script, self._keys, self._args = script, keys, args
         self._processes = processes
         words = b"EVALSHA", script.sha, b"%d" % len(keys), *keys
@@ -63,15 +63,44 @@ class Spelling:
         return Command(self._script, self._keys, (claim, *self._args))
 
     def data(self, command: Command, pack: Callable[[Command], bytes]) -> bytes:  # noqa: ARG002
-        """Return the bytes of a command that was made here; see `Packing`."""
+        """Return the bytes of a command that `command` returned; see `Packing`."""
         named = self._processes.named
         if self._named is not named:
-            # In this order: another thread may come in between.
+            # In this order: another thread may run in between.
             self._tail = b"".join(map(_spell, self._args))
             self._named = named
         claim = command.args[0]
         assert isinstance(claim, bytes), "scripts get the claim first"
         return b"%b$%d\r\n%b\r\n%b" % (self._head, len(claim), claim, self._tail)
+
+
+class SlotSpelling(Spelling):
+    """An ask for slots, packed except for the claim and for the slot from which nodes search."""
+
+    __slots__ = ("_behind", "_end")
+
+    def __init__(
+        self,
+        script: Script,
+        keys: tuple[bytes, ...],
+        args: tuple[Arg, ...],
+        behind: tuple[Arg, ...],
+        processes: Processes,
+    ) -> None:
+        """Pack it; `args`: those between the claim and that slot, `behind`: those after it."""
+        super().__init__(script, keys, (*args, 0, *behind), processes)
+        self._args, self._behind = args, behind
+        self._end = b"".join(map(_spell, behind))
+
+    def command(self, claim: bytes, start: int = 0) -> Command:
+        """Return the command for a claim, to search from `start` on."""
+        return Command(self._script, self._keys, (claim, *self._args, start, *self._behind))
+
+    def data(self, command: Command, pack: Callable[[Command], bytes]) -> bytes:
+        start = command.args[len(self._args) + 1]
+        assert isinstance(start, int), "see `command`"
+        word = b"%d" % start
+        return b"%b$%d\r\n%b\r\n%b" % (super().data(command, pack), len(word), word, self._end)
 
 
 def _spell(arg: Arg) -> bytes:
@@ -80,17 +109,18 @@ def _spell(arg: Arg) -> bytes:
 
 
 class Prepared:
-    """What one client has prepared."""
+    """The terms and commands that one client has prepared."""
 
     def __init__(self, timing: Timing, processes: Processes) -> None:
-        """Begin with nothing; `processes`: the server processes, which commands name."""
+        """Begin with nothing; `processes`: the server processes that commands name."""
         self._timing: Final = timing
         self._processes: Final = processes
         self._terms: Final[dict[float | None, Terms]] = {}
         self._spellings: Final[dict[Hashable, Spelling]] = {}
+        self._slot_spellings: Final[dict[Hashable, SlotSpelling]] = {}
 
     def terms(self, lease: float | None) -> Terms:
-        """Return the terms of a lease in seconds; None: of the client's."""
+        """Return the terms of a lease in seconds; None for the client's lease."""
         terms = self._terms.get(lease)
         if terms is None:
             terms = _put(self._terms, lease, self._new_terms(lease), _MOST_TERMS)
@@ -113,8 +143,20 @@ class Prepared:
             spelling = _put(self._spellings, known, Spelling(script, keys, args, self._processes), _MOST_SPELLINGS)
         return spelling
 
+    def spell_slots(
+        self, script: Script, keys: tuple[bytes, ...], holds: int, terms: Terms, limit: tuple[int, int]
+    ) -> SlotSpelling:
+        """Return the ask for any slots under a limit, its version and number of permits, without a place in line."""
+        known = script.sha, keys[0], holds, terms.lease, limit
+        spelling = self._slot_spellings.get(known)
+        if spelling is None:
+            args = holds, terms.lease_ms, terms.memory, 0, 0, b"", *limit
+            made = SlotSpelling(script, keys, args, (b"", 0), self._processes)
+            spelling = _put(self._slot_spellings, known, made, _MOST_SPELLINGS)
+        return spelling
+
     def spell_release(self, script: Script, keys: tuple[bytes, ...], channel: bytes) -> Spelling:
-        """Return the release of a lock's last hold."""
+        """Return the release of a lock's last hold, or of a whole permit; `channel`: the script's last argument."""
         known = script.sha, keys[0]
         spelling = self._spellings.get(known)
         if spelling is None:

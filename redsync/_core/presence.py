@@ -11,17 +11,22 @@ import re
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
-__all__ = ["Claim", "ClientRecord", "digests_of", "owner_of"]
+__all__ = ["Claim", "ClientRecord", "digests_of", "owner_of", "told_claim"]
 
 _CLAIM: Final = re.compile(rb"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}:[0-9]+):[0-9]+")
 
 LONGEST: Final = 500
-"""How many characters of a host's or program's name are kept."""
+"""The most characters kept of a host's or program's name."""
+
+MOST_HELD: Final = 200
+"""Of how many holds a client tells since when it has them."""
 
 _DIGEST: Final = 4
 """The size of a node's digest in bytes."""
 
 _MOST_NODES: Final = 100
+
+_UUID: Final = 36
 
 _MODES: Final = {b"r": "read", b"w": "write", b"": None}
 
@@ -32,9 +37,11 @@ class ClientRecord(NamedTuple):
     Attributes:
         host: The machine's name.
         pid: The process id.
-        program: What runs there, for people.
-        since: When the client was made: seconds since 1970 by its machine's clock.
-        nodes: A digest for each node of its list; empty if it does not tell.
+        program: The program that runs there, for people.
+        since: The instant at which the client was made: seconds since 1970 by its machine's clock.
+        nodes: A digest for each node of its list; empty if the record has none.
+        held: The claims of its oldest holds, without the client's id, and since when it has them: seconds since 1970 by
+            its machine's clock. Younger holds come with a later announcement.
     """
 
     host: str
@@ -42,39 +49,48 @@ class ClientRecord(NamedTuple):
     program: str
     since: float
     nodes: tuple[str, ...] = ()
+    held: tuple[tuple[bytes, float], ...] = ()
 
     def pack(self) -> bytes:
         """Return the record as msgpack: a map, so that later versions can add to it."""
         import msgpack  # late: so that a bare `import redsync` does not wait for it
 
-        # Names that the system could not decode contain lone surrogates, which UTF-8 can't encode: write escapes.
-        packed: bytes = msgpack.packb(self._asdict(), unicode_errors="backslashreplace")
+        # Names that the system could not decode contain lone surrogates, which UTF-8 can't encode. So write escapes.
+        fields = {name: value for name, value in self._asdict().items() if name != "held" or value}
+        packed: bytes = msgpack.packb(fields, unicode_errors="backslashreplace")
         return packed
 
     @classmethod
     def unpack(cls, packed: bytes) -> ClientRecord | None:
-        """Return the packed record; None if it is no record, because other programs may write to the key."""
+        """Return the packed record; None if it is not one: other programs may write to the key."""
         import msgpack
 
         try:
             fields = msgpack.unpackb(packed)
             host, pid, program = str(fields["host"]), int(fields["pid"]), str(fields["program"])
             nodes = tuple(str(node)[: 2 * _DIGEST] for node in list(fields.get("nodes", ()))[:_MOST_NODES])
-            record = cls(host[:LONGEST], pid, program[:LONGEST], float(fields["since"]), nodes)
+            told = list(fields.get("held", ()))[:MOST_HELD]
+            held = tuple((claim[:LONGEST], float(since)) for claim, since in told if isinstance(claim, bytes))
+            record = cls(host[:LONGEST], pid, program[:LONGEST], float(fields["since"]), nodes, held)
             return record if 0 <= pid < 2**63 and math.isfinite(record.since) else None
         except (ValueError, TypeError, KeyError, OverflowError, msgpack.UnpackException):
             return None
 
 
 def digests_of(homes: Sequence[str]) -> tuple[str, ...]:
-    """Return the digest of each node, by which lists can be compared and which tells no address."""
+    """Return the digest of each node, for comparing lists without revealing addresses."""
     return tuple(sorted(hashlib.blake2b(home.encode(), digest_size=_DIGEST).hexdigest() for home in homes))
 
 
 def owner_of(claim: bytes) -> str:
-    """Return the owner of a claim on a lock: our claims without their number, other libraries' claims as they are."""
+    """Return the owner of a claim on a lock: our claims without their number, other libraries' claims unchanged."""
     ours = _CLAIM.fullmatch(claim)
     return (claim if ours is None else ours[1]).decode("utf-8", "backslashreplace")
+
+
+def told_claim(claim: bytes) -> bytes:
+    """Return a claim as its client's record has it: without the id of the client."""
+    return claim[_UUID + 1 :]
 
 
 class Claim(NamedTuple):
@@ -82,10 +98,10 @@ class Claim(NamedTuple):
 
     Attributes:
         owner: The holder.
-        hold_count: How many acquisitions it has to release.
+        hold_count: The number of acquisitions that it has to release.
         mode: "read" or "write" for a read-write lock; None for other kinds.
-        remaining: Seconds until the node forgets the claim; None when it never does.
-        client: The record of the holder's client, None if unknown.
+        remaining: Seconds until the node forgets the claim; None if it never does.
+        client: The record of the holder's client; None if unknown.
         raw: The claim as the node keeps it.
     """
 
@@ -96,20 +112,26 @@ class Claim(NamedTuple):
     client: ClientRecord | None
     raw: bytes
 
+    @property
+    def held_since(self) -> float | None:
+        """Since when it is held, seconds since 1970 by the holder's clock; None if its client has not told that yet."""
+        told = dict(self.client.held).get(told_claim(self.raw)) if self.client else None
+        return told if told is not None and math.isfinite(told) else None
+
     @classmethod
     def read(cls, words: Any, *, by_thread: bool) -> Claim:
-        """Return a claim from a script's words: claim, hold count, mode, remaining ms (-1: for ever), record.
+        """Return a claim from a script's words: claim, hold count, mode, remaining ms (-1: without limit), record.
 
         Args:
             words: The script's words for one claim.
-            by_thread: Whether a thread or task holds it, not an object.
+            by_thread: True if a thread or task holds it, False if an object does.
 
         Raises:
-            ValueError: None of our scripts replies that.
+            ValueError: None of our scripts replies so.
         """
         raw, count, mode, remaining_ms, record = words
         if (type(raw), type(count), type(remaining_ms)) != (bytes, int, int):
-            raise ValueError(f"{words!r:.80} tells of no claim")
+            raise ValueError(f"{words!r:.80} is not a claim")
         client = ClientRecord.unpack(record) if record else None
         remaining = remaining_ms / 1000 if remaining_ms >= 0 else None
         owner = owner_of(raw) if by_thread else raw.decode("utf-8", "backslashreplace")

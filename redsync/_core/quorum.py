@@ -1,20 +1,20 @@
 """Counting votes: when a round over N independent nodes is won, lost, or still open.
 
-A *round* sends one command to every node. Each node casts one vote: GRANTED or REFUSED when it answered, FAILED when
-it did not (error, timeout, kept out after a restart). The *tally* of a round has a three-valued verdict:
+A *round* sends one command to every node. Each node casts one vote: GRANTED or REFUSED if it answered, FAILED if it
+did not (error, timeout, kept out after a restart). The *tally* of a round has one of three verdicts:
 
 * WON as soon as a quorum of nodes GRANTED;
 * LOST as soon as a quorum of GRANTED has become impossible;
 * PENDING otherwise.
 
-The quorum is `n // 2 + 1` of the *configured* nodes, never of those that happen to answer: two quorums then always
-share a node, also for even N, and that shared node is the whole safety argument.
+The quorum is `n // 2 + 1` of the *configured* nodes, never of those that happen to answer. So two quorums always share
+a node, also for even N. The whole safety argument rests on that shared node.
 
 A LOST round is either *busy* (enough nodes answered, they refused) or *without quorum* (more than `n - quorum` nodes
 FAILED). The two are never merged: busy is an answer, no quorum is an outage.
 
-A tally does not change while a resumed protocol reads it: votes that come after the verdict are not counted, and are
-recorded, if at all, in a copy. Not thread-safe: the driver that fills a tally guards it.
+A tally does not change while a resumed protocol reads it: votes that come after the verdict are not counted. If they
+are recorded, then in a copy. Not thread-safe: the driver that fills a tally guards it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = ["Choice", "Judge", "Tally", "Verdict", "Vote", "Votes", "outline", "q
 
 
 class Choice(Enum):
-    """What one node said in one round."""
+    """One node's vote in one round."""
 
     GRANTED = "granted"
     REFUSED = "refused"
@@ -38,7 +38,7 @@ class Choice(Enum):
 
 
 class Verdict(Enum):
-    """What a tally amounts to."""
+    """The verdict of a tally."""
 
     PENDING = "pending"
     WON = "won"
@@ -49,18 +49,21 @@ class Verdict(Enum):
 _GRANTED, _REFUSED, _FAILED = Choice.GRANTED, Choice.REFUSED, Choice.FAILED
 _PENDING, _WON, _LOST = Verdict.PENDING, Verdict.WON, Verdict.LOST
 
-Judge: TypeAlias = Callable[[Any], object]
-"""Reads a script's reply and returns its meaning: true if the node grants, false if it refuses.
+_UNLIKE_ALL = object()
+"""No reply, not even a null."""
 
-It raises on a reply of unknown shape."""
+Judge: TypeAlias = Callable[[Any], object]
+"""Reads a script's reply and returns its meaning: true for a grant, false for a refusal.
+
+Raises on a reply of unknown shape."""
 
 
 _ODD = (TypeError, ValueError, ArithmeticError, IndexError, KeyError, AttributeError, RecursionError)
-"""What a judge raises on a reply of unknown shape."""
+"""The errors of a judge that meets a reply of unknown shape."""
 
 
 class _Outline(reprlib.Repr):
-    """Formats a reply, neither long nor deep: formatting all of it could take too much time or stack."""
+    """Formats a reply with limits on length and depth: all of it could take too much time or stack."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -95,7 +98,7 @@ class Vote(NamedTuple):
     Attributes:
         node: The node's address, `host:port` or a path.
         choice: GRANTED, REFUSED or FAILED.
-        detail: What the node replied, or why it FAILED, as text.
+        detail: The node's reply, or why it FAILED, as text.
     """
 
     node: str
@@ -111,10 +114,10 @@ class Votes:
 
     Attributes:
         nodes: The addresses of the configured nodes.
-        quorum: How many grants win.
-        choices: Each node's choice, None while it has not voted.
-        answers: Each node's reply as the judge reads it; None for a node that has not voted, or FAILED.
-        replies: Each node's reply as it came, or the reason (text) for which it FAILED: for people.
+        quorum: The number of grants that win.
+        choices: Each node's choice; None if it has not voted.
+        answers: Each node's reply as the judge reads it; None if the node has not voted, or FAILED.
+        replies: Each node's raw reply, or the reason (text) why it FAILED; for people to read.
     """
 
     __slots__ = ("answers", "choices", "nodes", "quorum", "replies")
@@ -152,7 +155,7 @@ class Votes:
 
     @property
     def votes(self) -> tuple[Vote, ...]:
-        """Each node's vote, for people; a node that the round did not wait for is listed as FAILED, but not counted."""
+        """Each node's vote, for people to read; a node not waited for appears as FAILED, but does not count."""
         return tuple(
             Vote(node, choice, reply if choice is _FAILED else outline(reply))
             if choice is not None
@@ -162,20 +165,22 @@ class Votes:
 
 
 class Tally(Votes):
-    """The votes of one round so far; attributes as for `Votes`, and these.
+    """The votes of one round so far; has the attributes of `Votes`, and these.
 
     Attributes:
-        granted: How many nodes GRANTED; `refused`, `failed` likewise. They add up to the nodes that voted.
-        verdict: WON, LOST or PENDING; once it is not PENDING neither it nor the counts change any more.
-        late: Whether to record votes that come after the round was won too, see `all_votes`.
-        lingers: Whether to wait for these votes as well, and so to record failures too, until the tally is frozen.
-        sent: Bit set of the nodes that were handed the command: only these may ever execute it.
+        granted: The number of nodes that GRANTED; `refused`, `failed` likewise. They add up to the nodes that voted.
+        verdict: WON, LOST or PENDING; once it is WON or LOST, neither it nor the counts change any more.
+        late: True to record votes that come after the round was won, see `all_votes`.
+        lingers: True to wait for these votes too, and record failures among them, until the tally is frozen.
+        sent: Bit set of the nodes to which the driver handed the command: only these may ever execute it.
         sent_at: The instant before the first byte was sent, seconds on the driver's clock.
         at: The instant at which the protocol was resumed, seconds on the driver's clock.
     """
 
     __slots__ = (
         "_decide",
+        "_grant",
+        "_granted_answer",
         "_judge",
         "_late_votes",
         "_thorough",
@@ -205,13 +210,14 @@ class Tally(Votes):
         Args:
             nodes: The addresses of the configured nodes.
             judge: Reads a reply.
-            decide: Replaces the plain count of votes.
-            thorough: A round is LOST only by refusals that rule a quorum out, or when every node has voted: silence
+            decide: Replaces the plain count of votes, from the vote on by which a quorum has granted, or a node has
+                refused or failed.
+            thorough: The round is LOST only by refusals that rule a quorum out, or when every node has voted: silence
                 must not count as a refusal. A function returns whether these refusals also say enough about the holder.
-            late: Record votes after the round was won.
-            lingers: Record votes and failures after that.
+            late: Record votes that come after the round was won.
+            lingers: Record votes and failures that come after that, and wait for them.
         """
-        # Spelled out: each round has one, and `super` is not cheap.
+        # Inlined: each round makes a tally, and `super` is not cheap.
         n = len(nodes)
         self.nodes, self.quorum = nodes, n // 2 + 1
         self.choices, self.answers, self.replies = [None] * n, [None] * n, [None] * n
@@ -222,72 +228,82 @@ class Tally(Votes):
         self.lingers = lingers
         self.sent_at = self.at = 0.0
         self._judge = judge
+        # The latest number that a node granted by; and the answer of the latest grant.
+        self._grant: object = _UNLIKE_ALL
+        self._granted_answer: Any = None
         # Replaced as a whole: node, choice, answer and reply of each.
         self._late_votes: tuple[tuple[int, Choice, Any, object], ...] = ()
         self._decide = decide
         self._thorough = thorough
 
     def record(self, node: int, reply: object) -> bool | None:
-        """Count the reply of the node with that index; return True if this vote ended the waiting.
+        """Count the reply of the node with that index; return True if this vote ended the wait.
 
-        None means that the judge knows no such reply, and the vote FAILED: it may be the answer to another command.
+        None means that the judge does not know such a reply, so the vote FAILED: it may answer another command.
         """
         if self.verdict is not _PENDING:
             return self._note_late(node, reply) if self.late and self.verdict is _WON else False
-        if self.choices[node] is not None:
+        choices = self.choices
+        if choices[node] is not None:
             return False
-        try:
-            answer = self._judge(reply)
-            grants = True if answer else False  # noqa: SIM210  (`bool` would be a call)
-        except _ODD as error:
-            if is_interruption(error):
-                raise
-            self.fail(node, f"unexpected reply {outline(reply)}")
-            return None
-        # No call from here on until the choice is stored: an interruption would leave an answer without a choice.
-        self.replies[node], self.answers[node] = reply, answer
-        if grants:
-            self.choices[node] = _GRANTED
-            self.granted = votes = self.granted + 1
-            if self._decide is None:
-                if votes >= self.quorum:
-                    self.verdict = _WON
-                    return True
-                if not (self.refused or self.failed):
-                    # Only refusals and failures can lose it.
-                    return False
-        else:
-            self.choices[node] = _REFUSED
-            self.refused += 1
+        if reply is not self._grant:
+            try:
+                answer = self._judge(reply)
+                grants = True if answer else False  # noqa: SIM210  (`bool` would be a call)
+            except _ODD as error:
+                if is_interruption(error):
+                    raise
+                self.fail(node, f"unexpected reply {outline(reply)}")
+                return None
+            if not grants:
+                self.replies[node], self.answers[node] = reply, answer
+                choices[node] = _REFUSED
+                self.refused += 1
+                return self._decided()
+            # Most nodes say the same, and the same number means the same.
+            self._granted_answer, self._grant = answer, reply if reply.__class__ is int else _UNLIKE_ALL
+        # No call until the choice is stored: an interruption in between would leave an answer without a choice.
+        self.replies[node], self.answers[node] = reply, self._granted_answer
+        choices[node] = _GRANTED
+        self.granted = votes = self.granted + 1
+        if votes < self.quorum:
+            if not (self.refused or self.failed):
+                # Before a quorum has granted, only refusals and failures decide anything.
+                return False
+        elif self._decide is None:
+            self.verdict = _WON
+            return True
         return self._decided()
 
     def _note_late(self, node: int, reply: object) -> bool | None:
-        """Record a vote that came after the verdict; return values as for `record`.
+        """Record a vote that came after the verdict; returns the same as `record`.
 
-        The vote does not count any more, but shows which nodes keep the claim.
+        The vote no longer counts, but shows which nodes keep the claim.
         """
         if self.choices[node] is not None:
             return False
         if self._late_votes and [late for late in self._late_votes if late[0] == node]:
             return False
-        answer = None
-        try:
-            answer = self._judge(reply)
-            choice = _GRANTED if answer else _REFUSED
-        except _ODD as error:
-            if is_interruption(error):
-                raise
-            choice, reply = _FAILED, f"unexpected reply {outline(reply)}"
+        answer, choice = self._granted_answer, _GRANTED
+        if reply is not self._grant:
+            answer = None
+            try:
+                answer = self._judge(reply)
+                choice = _GRANTED if answer else _REFUSED
+            except _ODD as error:
+                if is_interruption(error):
+                    raise
+                choice, reply = _FAILED, f"unexpected reply {outline(reply)}"
         if self.lingers:
             self.replies[node], self.answers[node], self.choices[node] = reply, answer, choice
         else:
-            # Apart, because the protocol may be reading the tally.
+            # Kept apart, because the protocol may be reading the tally.
             self._late_votes += ((node, choice, answer, reply),)
         return (self.lingers and not self.open) if choice is not _FAILED else None
 
     @property
     def all_votes(self) -> Votes:
-        """All votes so far, late ones included; votes that were returned do not change any more."""
+        """All votes so far, late ones included; the returned object never changes."""
         late = self._late_votes
         if not late:
             return self
@@ -298,7 +314,7 @@ class Tally(Votes):
 
     @property
     def open(self) -> bool:
-        """Whether the round still waits for votes."""
+        """True while the round waits for votes."""
         return self.verdict is _PENDING or (self.lingers and self.verdict is _WON and None in self.choices)
 
     def freeze(self) -> None:
@@ -306,7 +322,7 @@ class Tally(Votes):
         self.late = self.lingers = False
 
     def fail(self, node: int, reason: str) -> bool:
-        """Count the node as FAILED for that reason, if it has not voted; return True if that ended the waiting."""
+        """Count the node as FAILED for that reason, if it has not voted; return True if that ended the wait."""
         if self.verdict is not _PENDING:
             if not self.open or self.choices[node] is not None:
                 return False
@@ -314,7 +330,7 @@ class Tally(Votes):
             self.choices[node] = _FAILED
             return not self.open
         if self.choices[node] is not None:
-            # An interruption may have come between the count of that vote and the verdict.
+            # An interruption may have struck after that vote was counted, but before the verdict.
             return self._decided()
         self.replies[node] = reason
         self.choices[node] = _FAILED
@@ -322,21 +338,21 @@ class Tally(Votes):
         return self._decided()
 
     def close(self, reason: str) -> None:
-        """End the round: nodes that have not voted FAILED for that reason. Then the verdict is no longer PENDING."""
+        """End the round: nodes that have not voted become FAILED for that reason, and the verdict is WON or LOST."""
         for node, choice in enumerate(self.choices):
             if choice is None and self.verdict is _PENDING:
                 self.fail(node, reason)
         if self.verdict is _PENDING:
-            # Only a custom decision can leave a full tally open: no more votes will come, so the round was not won.
+            # Only a custom decision can leave a full tally PENDING. No more votes will come, so the round was not won.
             self.verdict = _LOST
 
     def _decided(self) -> bool:
-        """Update the verdict after a vote, and return whether there is one; `record` sees a plain win by itself."""
+        """Update the verdict after a vote, and return whether it is final; `record` detects a plain win by itself."""
         if self._decide is not None:
             self.verdict = self._decide(self)
             if self.verdict is not _PENDING:
-                # Not called again. It may refer to a hold that keeps this tally: only the cycle collector would free
-                # both.
+                # Not needed again. It may refer to a hold that refers to this tally: only the cycle collector would
+                # free both.
                 self._decide = None
         elif len(self.nodes) - self.refused - self.failed < self.quorum and self._is_definite():
             self.verdict = _LOST
@@ -350,10 +366,10 @@ class Tally(Votes):
 
     @property
     def won(self) -> bool:
-        """Whether a quorum GRANTED."""
+        """True if a quorum GRANTED."""
         return self.verdict is _WON
 
     @property
     def without_quorum(self) -> bool:
-        """Whether so many nodes FAILED that the others could not have granted: an outage, not contention."""
+        """True if too many nodes FAILED for the others to form a quorum: an outage, not contention."""
         return self.failed > len(self.nodes) - self.quorum

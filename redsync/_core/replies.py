@@ -2,18 +2,18 @@
 
 hiredis allocates all elements of an array as soon as it has read their number. The twelve bytes `*2147483647` cost 17
 GB, and seconds in which no thread of the process runs: one broken node would stop all threads. So this module looks at
-the headers before hiredis gets them. What always holds:
+the headers before hiredis gets them. Invariants:
 
-* the arrays under way have room for no more than `MOST_ELEMENTS` elements that have not come, besides arrays that
+* the arrays under way have room for at most `MOST_ELEMENTS` elements that have not come, not counting arrays that
   announce fewer than a thousand; hiredis nests at most 1,024 of these;
-* a line has at most `MOST_IN_LINE` bytes, for an unfinished line is searched again with each piece that comes.
+* a line has at most `MOST_IN_LINE` bytes, because the reader searches an unfinished line again with each piece.
 
 Small pieces, and those without a large number after a header's first byte, pass at once. The reader walks the others
-from header to header: pieces with such a number (it may as well be part of a name), and pieces that begin or end within
-an element. A walk begins between two elements, hence it never takes a payload for a header.
+from header to header: pieces with such a number (which may be part of a name), and pieces that begin or end within an
+element. A walk begins between two elements, so it never takes a payload for a header.
 
 This module does not check how many bytes may come without any complete reply (`MOST_BYTES`), or for how long: the code
-that takes the replies does.
+that receives the replies does.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any, Final
 
 import hiredis
 
-__all__ = ["MOST_BYTES", "MOST_ELEMENTS", "MOST_IN_LINE", "NOTHING", "BoundedReader", "ReplyReader"]
+__all__ = ["LINES", "MOST_BYTES", "MOST_ELEMENTS", "MOST_IN_LINE", "NOTHING", "BoundedReader", "ReplyReader"]
 
 MOST_BYTES: Final = 8 << 20
 """The longest reply in bytes. Ten thousand permits, all with their holders, take less than half of it."""
@@ -33,7 +33,20 @@ MOST_ELEMENTS: Final = 1_000_000
 MOST_IN_LINE: Final = 1 << 16
 
 NOTHING: Final = object()
-"""What our readers return when no reply is complete."""
+"""Our readers return it when no reply is complete."""
+
+_NUMBERS: Final = {b":%d\r\n" % number: (number,) for number in range(64)}
+_DIGITS: Final = {line: numbers for line, numbers in _NUMBERS.items() if numbers < (3,)}
+
+LINES: Final[dict[bytes, tuple[int, ...]]] = {
+    **_NUMBERS,
+    **{one + two: _DIGITS[one] + _NUMBERS[two] for one in _DIGITS for two in _NUMBERS},
+    **{two + one: _NUMBERS[two] + _DIGITS[one] for one in _DIGITS for two in _NUMBERS},
+}
+"""The replies in most pieces: one or two lines, which need no parser where no reply is under way.
+
+Releases are answered by a digit, locks too, and permits by a number that is mostly small.
+"""
 
 _SIMPLE: Final = bytes.maketrans(b"~>%|123456789", b"****000000000")
 _LARGE: Final = b"*0000"
@@ -50,19 +63,22 @@ class ReplyReader:
     Attributes:
         feed: Takes received bytes, at least one. Raises `hiredis.ProtocolError` if they exceed the bounds.
         gets: Returns the next complete reply of the bytes fed, NOTHING if there is none.
+        has_more: Returns whether bytes are left behind the reply that `gets` has just returned.
     """
 
-    __slots__ = ("feed", "gets")
+    __slots__ = ("feed", "gets", "has_more")
 
     def __init__(self, reader: hiredis.Reader | None = None) -> None:
-        """Read with that reader of hiredis's, or a new one."""
+        """Read with that reader of hiredis, or a new one."""
         reader = reader or hiredis.Reader(notEnoughData=NOTHING)
         self.feed: Final = _feed_of(reader)
         self.gets: Final = reader.gets
+        # Right after a complete reply this is exact. Within a reply it is not: all bytes may have been consumed.
+        self.has_more: Final = reader.has_data
 
 
 def _feed_of(reader: hiredis.Reader) -> Callable[[bytes], object]:
-    # A closure is faster than attributes, and this runs for each piece that comes.
+    # A closure is faster than attributes, and this runs for each piece.
     walk, feed, has_data = _Walk(), reader.feed, reader.has_data
     walking = False
     last = b""
@@ -70,7 +86,7 @@ def _feed_of(reader: hiredis.Reader) -> Callable[[bytes], object]:
     def look(data: bytes) -> None:
         nonlocal walking, last
         if not walking and has_data():
-            # The piece before was not walked. It began between two elements, else it would have been.
+            # The reader did not walk the piece before. That piece began between two elements, else it would have.
             walk.go_on(last)
         last = b""
         walk.go_on(data)
@@ -105,7 +121,7 @@ class _Walk:
 
     @property
     def is_between(self) -> bool:
-        """Whether the walk is between two replies."""
+        """True if the walk is between two replies."""
         return not (self._payload or self._missing or self._head)
 
     def go_on(self, data: bytes) -> None:
@@ -143,7 +159,7 @@ class _Walk:
 
 
 class BoundedReader:
-    """What redis-py needs of a reader, behind all bounds."""
+    """A reader for redis-py, behind all bounds."""
 
     __slots__ = ("_nothing", "_reader", "_replies", "_size")
 
@@ -175,5 +191,5 @@ class BoundedReader:
         return reply
 
     def has_data(self) -> bool:
-        """Whether bytes of an incomplete reply have come."""
+        """Return whether bytes of an incomplete reply have come."""
         return self._reader.has_data()

@@ -1,7 +1,6 @@
-"""What facades and protocols see of the driver that runs them.
+"""The view that facades and protocols have of the driver that runs them.
 
-A facade holds a `Runner` and a `Session`, never a driver; only `client.py` and `client_async.py` know which driver it
-is.
+A facade has a `Runner` and a `Session`, never a driver. Only `client.py` and `client_async.py` know which driver runs.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 from redsync._core.crowds import Crowds
 from redsync._core.effects import Effect, Reply, Steps
 from redsync._core.holds import HoldTable
+from redsync._core.journals import Journal
 from redsync._core.memory import Processes
 from redsync._core.observing import AcquireRecord
 from redsync._core.ownership import Owner
@@ -22,6 +22,7 @@ from redsync._core.timing import Timing
 
 if TYPE_CHECKING:
     from redsync._core.latches import Arrivals
+    from redsync._core.presence import ClientRecord
 
 __all__ = ["AnyHost", "AnyRunner", "AsyncHost", "AsyncRunner", "Host", "Runner", "Scope", "Session", "drive"]
 
@@ -30,23 +31,26 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, eq=False)
 class Session:
-    """What all synchronizers of one client share.
+    """The state that one client's synchronizers share.
 
     Attributes:
-        nodes: How many nodes are configured.
+        nodes: The number of configured nodes.
         timing: The client's time settings.
-        holds: What the client believes to hold.
+        holds: The holds in which the client believes.
         random: Returns a random number in [0, 1), for delays that spread contenders.
-        record_key: Where the nodes keep the record of this client.
+        record_key: The key of this client's record on the nodes.
         record: The record, see `ClientRecord`; empty for a client that keeps none.
-        marks: Numbers that this client has not used before; each identifies one of its asks.
-        claims: Numbers of claims, none of which this client has used before, see `ownership`.
-        arrivals: What this client is counting down, by the latch's key; see `Arrivals`.
-        processes: The server processes that this client is connected to.
+        client: The same record, unpacked; None for a client that keeps none.
+        epoch: The offset from an instant of the driver's clock to seconds since 1970.
+        marks: Numbers not used before in this client; each identifies one of its asks.
+        claims: Numbers of claims, not used before in this client; see `ownership`.
+        arrivals: The count-downs under way, by the latch's key; see `Arrivals`.
+        processes: The server processes to which this client is connected.
         crowds: This client's waiters, by lock.
-        observed: Whether observers want to know everything, see `observing`.
-        acquiring: The acquires under way, if they are observed.
-        prepared: What many acquires use; see `prepared`.
+        observed: True if an observer wants everything, see `observing`.
+        journals: Where acquires and releases are noted for observers that read them later; see `observing`.
+        waiting: The acquires that wait for others now, if they are observed.
+        prepared: Terms and commands for many acquires; see `prepared`.
     """
 
     nodes: int
@@ -61,7 +65,10 @@ class Session:
     processes: Processes = field(default_factory=Processes)
     crowds: Crowds = field(default_factory=Crowds)
     observed: bool = False
-    acquiring: set[AcquireRecord] = field(default_factory=set)
+    journals: tuple[Journal, ...] = ()
+    waiting: set[AcquireRecord] = field(default_factory=set)
+    client: ClientRecord | None = None
+    epoch: float = 0.0
     prepared: Prepared = field(init=False)
 
     def __post_init__(self) -> None:
@@ -83,8 +90,8 @@ class AnyRunner(Protocol):
     """Runs protocols, for callers of either flavour.
 
     Attributes:
-        session: What the client's synchronizers share; a forked child has another one.
-        homes: Where each node keeps its keys; equal for two clients of the same nodes.
+        session: State that the client's synchronizers share; a forked child has another one.
+        homes: The home of each node's keys; equal for two clients of the same nodes.
     """
 
     @property
@@ -94,7 +101,7 @@ class AnyRunner(Protocol):
     def homes(self) -> tuple[str, ...]: ...
 
     def servers(self) -> frozenset[str]:
-        """Return the connected servers and databases, by the identities that the servers report."""
+        """Return the identities that the connected servers report, with their databases."""
         ...
 
     def owner(self) -> Owner:
@@ -102,11 +109,11 @@ class AnyRunner(Protocol):
         ...
 
     def new_owner(self) -> Owner:
-        """Return a new owner, for a claim that no thread or task owns."""
+        """Return a new owner, for a claim that belongs to no thread or task."""
         ...
 
     def now(self) -> float:
-        """Return the instant, in seconds on this runner's clock."""
+        """Return the current instant, in seconds on this runner's clock."""
         ...
 
     def require_open(self) -> None:
@@ -118,13 +125,13 @@ class Runner(AnyRunner, Protocol):
     """Runs protocols for the callers of one client, in threads."""
 
     def run(self, steps: Steps[T]) -> T:
-        """Perform the protocol's effects until it returns; its errors come out."""
+        """Perform the protocol's effects until it returns; raises its errors."""
         ...
 
     def give_back(self, steps: Steps[None]) -> None:
-        """Run a protocol that gives something back; never wait for an operation that the calling thread itself began.
+        """Run a protocol that releases something; never wait for an operation that the calling thread itself began.
 
-        In a signal handler or a finalizer, another thread may perform it a moment later.
+        In a signal handler or a finalizer, another thread may run it a moment later.
         """
         ...
 
@@ -133,13 +140,13 @@ class Scope(Protocol):
     """Cancels the body of an `async with`, and distinguishes that cancellation from all others."""
 
     def cancel(self) -> None:
-        """Cancel the task that opened the scope, at its next await, unless the scope was closed by then."""
+        """Cancel the task that opened the scope, at its next await, unless the scope is closed by then."""
         ...
 
     def close(self, error: BaseException | None) -> bool:
-        """End the scope; return whether `error` is this scope's cancellation and nobody else asked for one.
+        """End the scope; return whether `error` is this scope's cancellation and nobody else requested one.
 
-        A closed generator can't see what cancelled its task: there the result only says that nobody else asked for a
+        A closed generator can't see what cancelled its task: there the result only says that nobody else requested a
         cancellation.
         """
         ...
@@ -149,11 +156,11 @@ class AsyncRunner(AnyRunner, Protocol):
     """Runs protocols for the callers of one client, in tasks."""
 
     async def run(self, steps: Steps[T]) -> T:
-        """Perform the protocol's effects until it returns; its errors come out."""
+        """Perform the protocol's effects until it returns; raises its errors."""
         ...
 
     def run_at_once(self, steps: Steps[T]) -> T:
-        """Perform a protocol that waits for nothing: it neither broadcasts nor sleeps."""
+        """Run a protocol that waits for nothing: it neither broadcasts nor sleeps."""
         ...
 
     def scope(self) -> Scope:
@@ -161,11 +168,11 @@ class AsyncRunner(AnyRunner, Protocol):
         ...
 
     def in_task(self) -> bool:
-        """Return whether a task of the client's loop is running: nothing else can await a node's answer."""
+        """Return whether a task of the client's loop is running: only a task can await a node's answer."""
         ...
 
     def leave_to_loop(self, action: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Let the client's loop run an action that gives something back; finalizers may call this, in any thread."""
+        """Let the client's loop run an action that releases something; finalizers may call this, in any thread."""
         ...
 
 
@@ -173,7 +180,7 @@ RunnerT_co = TypeVar("RunnerT_co", bound=AnyRunner, covariant=True)
 
 
 class AnyHost(Protocol[RunnerT_co]):
-    """What a facade knows of the client that made it. Picklable if the client is.
+    """A facade's view of the client that made it. Picklable if the client is.
 
     Attributes:
         prefix: The prefix of all keys.
@@ -192,15 +199,15 @@ AsyncHost: TypeAlias = AnyHost[AsyncRunner]
 
 
 class _Dropped(BaseException):
-    """Stands for GeneratorExit in a protocol: `yield from` does not pass that on, but closes the inner generator."""
+    """Replaces GeneratorExit in a protocol: `yield from` would not pass that on, but close the inner generator."""
 
 
 async def drive(steps: Steps[T], perform: Callable[[Effect], Awaitable[Reply]]) -> T:
     """Drive a protocol with a function that performs one effect, for drivers whose protocols share one thread.
 
-    An error of `perform`, above all a cancellation, is thrown into the protocol, whose clean-up effects are then
-    performed to the end. These wait for nothing, so a second cancellation finds nothing to interrupt. A dropped
-    coroutine, in which nothing can be awaited any more, cleans up for the same reason.
+    An error of `perform`, above all a cancellation, is thrown into the protocol. Then `drive` performs all of the
+    protocol's clean-up effects. These wait for nothing, so a second cancellation finds nothing to interrupt. For the
+    same reason even a dropped coroutine, which can't await anything any more, cleans up.
     """
     reply: Reply = None
     interruption: BaseException | None = None
@@ -213,7 +220,7 @@ async def drive(steps: Steps[T], perform: Callable[[Effect], Awaitable[Reply]]) 
         except _Dropped:
             raise GeneratorExit from None
         finally:
-            # The error knows this frame, so this frame must not keep the error.
+            # The error refers to this frame, so this frame must not refer to the error.
             interruption = None
         try:
             reply = await perform(effect)

@@ -1,9 +1,9 @@
 """The Lua scripts as values: a name, a source, a digest.
 
-Each script is one file in `redsync/_lua`; a line `-- include: name` is replaced by the snippet `_lua/_name.lua`, so
-that what several scripts do alike (handing a lock over) is written once. Comments stay here: they would be half of what
-a new node gets. Every script is idempotent: a duplicate, a resend or a missed node cannot corrupt anything, because
-counts are set and never added.
+Each script is one file in `redsync/_lua`. A line `-- include: name` is replaced by the snippet `_lua/_name.lua`, so
+that code which several scripts share (such as the hand-over) exists once. Comments are not sent: they would be half of
+the text that a new node gets. Every script is idempotent: a duplicate, a resend or a missed node cannot corrupt
+anything, because scripts set counts and never add to them.
 """
 
 from __future__ import annotations
@@ -16,8 +16,18 @@ from typing import NamedTuple
 
 __all__ = ["Script"]
 
-_PASSING = ("_release", "_abandon", "_leave", "_settle", "_inspect", "_look", "client_announce", "client_withdraw")
-"""How the names of the scripts end that claim nothing."""
+_PASSING = (
+    "_release",
+    "_abandon",
+    "_leave",
+    "_settle",
+    "_inspect",
+    "_look",
+    "client_announce",
+    "client_withdraw",
+    "_clock",
+)
+"""Suffixes of the names of scripts that claim nothing."""
 
 _FOLDER = files("redsync").joinpath("_lua")
 _INCLUDE = re.compile(r"^-- include: (\w+)$", re.MULTILINE)
@@ -30,7 +40,7 @@ def _read(file_name: str) -> str:
 
 
 def _expand(text: str) -> str:
-    """Replace the lines that include a snippet; snippets may include others."""
+    """Replace each line that includes a snippet; snippets may include others."""
     return _INCLUDE.sub(lambda match: _expand(_read(f"_{match[1]}.lua")), text)
 
 
@@ -39,8 +49,8 @@ class Script(NamedTuple):
 
     Attributes:
         name: The file's name without `.lua`.
-        source: What the node gets, UTF-8.
-        sha: The SHA-1 by which the node knows it, hexadecimal ASCII.
+        source: The text that the node gets, UTF-8.
+        sha: The SHA-1 by which the node knows the script, hexadecimal ASCII.
     """
 
     name: str
@@ -52,7 +62,7 @@ class Script(NamedTuple):
 
     @property
     def must_last(self) -> bool:
-        """Whether others rely on what it writes, so that a node's replicas must have it before its vote counts."""
+        """True if others rely on what it writes, so that a node's replicas must have it before its vote counts."""
         return not self.name.endswith(_PASSING)
 
     @classmethod
@@ -65,6 +75,6 @@ class Script(NamedTuple):
     @classmethod
     @cache
     def shipped(cls) -> tuple[Script, ...]:
-        """Return all scripts of the package, for a node to load before their first use."""
+        """Return all scripts of the package, for nodes to load before their first use."""
         names = sorted(entry.name for entry in _FOLDER.iterdir())
         return tuple(cls.load(name[:-4]) for name in names if name.endswith(".lua") and not name.startswith("_"))

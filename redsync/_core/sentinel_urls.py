@@ -1,9 +1,9 @@
-"""URLs of nodes that a Sentinel group stands for.
+"""URLs of nodes behind a Sentinel group.
 
     redis+sentinel://user:password@host:26379,host:26379,host:26379/mymaster/0?replicas=2
 
-The user, the password, the database and all options of redis-py concern the master; `sentinel_username` and
-`sentinel_password` are for the Sentinels. With `rediss+sentinel://` the connections to both are encrypted.
+The user, the password, the database and all options of redis-py apply to the master; `sentinel_username` and
+`sentinel_password` are for the Sentinels. `rediss+sentinel://` encrypts the connections to both.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ _HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[^:\[\]]+)(?::([0-9]{1,5}))?")
 
 
 class GroupUrlError(ValueError):
-    """A URL names no Sentinel group; the text says what is wrong, and shows nothing of the URL."""
+    """Invalid URL of a Sentinel group; the text says what is wrong, and shows nothing of the URL."""
 
 
 class GroupUrl(NamedTuple):
-    """What the URL of a Sentinel group says.
+    """The content of a Sentinel group's URL.
 
     Attributes:
         service: The name by which the Sentinels know the master.
-        master: A URL of redis-py's with all settings for the master, and an address that is none.
-        sentinels: The address of each Sentinel, `host:port`, and a URL of redis-py's for it.
-        replicas: How many replicas the group has.
+        master: A redis-py URL with all settings for the master, and a placeholder address.
+        sentinels: The address of each Sentinel, `host:port`, and a redis-py URL for it.
+        replicas: The number of the group's replicas.
     """
 
     service: str
@@ -42,24 +42,25 @@ class GroupUrl(NamedTuple):
 
     @property
     def address(self) -> str:
-        """What to call the node."""
+        """The node's address in messages."""
         return f"{self.service}@{self.sentinels[0][0]}"
 
     @staticmethod
     def matches(url: str) -> bool:
-        """Whether a URL is about a Sentinel group."""
+        """Return whether a URL is that of a Sentinel group."""
         return url.startswith(("redis+sentinel://", "rediss+sentinel://"))
 
     @classmethod
     def read(cls, url: str) -> GroupUrl:
-        """Return what a URL says.
+        """Return the content of a URL.
 
         Raises:
-            GroupUrlError: It is no such URL.
+            GroupUrlError: It is not such a URL.
         """
         read = _URL.fullmatch(url)
         if read is None:
-            raise GroupUrlError("is no URL such as redis+sentinel://user:password@host:26379,host:26379/mymaster/0")
+            like = "redis+sentinel://user:password@host:26379,host:26379/mymaster/0"
+            raise GroupUrlError(f"is not a valid URL; expected something like {like}")
         tls, login, hosts, service, db, query = read.groups()
         options = dict(parse_qsl(query or "", keep_blank_values=True))
         replicas = number_of_replicas(options)
@@ -77,10 +78,10 @@ class GroupUrl(NamedTuple):
 
 
 def addresses_in(hosts: str, port: int) -> list[str]:
-    """Return the addresses that a URL lists, with a port for those without.
+    """Return the addresses that a URL lists; `port` is for those without a port.
 
     Raises:
-        GroupUrlError: One is no address, or there twice.
+        GroupUrlError: One is not an address, or is there twice.
     """
     addresses = [_address(host.strip(), port) for host in hosts.split(",")]
     require_different(addresses)
@@ -91,7 +92,7 @@ def require_different(addresses: Sequence[str]) -> None:
     """Check a list of addresses.
 
     Raises:
-        GroupUrlError: There is none, or one twice.
+        GroupUrlError: There is none, or one is there twice.
     """
     if not addresses:
         raise GroupUrlError("names no server")
@@ -100,19 +101,19 @@ def require_different(addresses: Sequence[str]) -> None:
 
 
 def number_of_replicas(options: dict[str, str]) -> int:
-    """Take the number of replicas out of a URL's options.
+    """Remove the number of replicas from a URL's options, and return it.
 
     Raises:
-        GroupUrlError: It is none.
+        GroupUrlError: It is not a valid number.
     """
     text = options.pop("replicas", "0")
     if not text.isdecimal() or int(text) > _MOST_REPLICAS:
-        raise GroupUrlError("has replicas= with something that is no number of replicas")
+        raise GroupUrlError("has replicas= with something that is not a number of replicas")
     return int(text)
 
 
 def _address(host: str, port: int) -> str:
     read = _HOST.fullmatch(host)
     if read is None or not 0 < int(read[2] or port) < 1 << 16:
-        raise GroupUrlError("names a server that is no host:port")
+        raise GroupUrlError("names a server that is not host:port")
     return f"{read[1]}:{read[2] or port}"

@@ -1,6 +1,6 @@
 """Slots: the keys under which nodes keep them.
 
-A module of its own, which programs without semaphores and rate limiters do not load.
+A separate module, so that programs without semaphores and rate limiters do not load it.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ class SlotKeys(LockKeys):
     """The keys of one semaphore: `lock` is a sorted set there, permit -> expiry, node time in ms.
 
     Attributes:
-        slots: Hash permit -> "slot,slot": which slots it has.
+        slots: Hash permit -> "slot,slot": its slots.
         taken: Bit map of the slots that are taken.
-        limit: "version permits": how many slots there are, and the version that orders the changes.
+        limit: "version permits": the number of slots, and the version that orders the changes.
     """
 
     slots: bytes

@@ -1,9 +1,8 @@
-"""How keys and scripts are spelled on a node.
+"""The spelling of keys and scripts on a node.
 
-A plain node has them as they are. A voter that a cluster lends keeps all its keys in one slot: each begins with a hash
-tag. It gets scripts of its own, in which the keys that scripts know by themselves have the tag as well, and messages go
-over channels of that slot. A cluster spreads a plain PUBLISH to all its servers, so one voter's message would look like
-one of each.
+A plain node has them unchanged. A voter of a cluster keeps all its keys in one slot: each begins with a hash tag. It
+gets its own scripts, in which the keys that scripts spell themselves have the tag too, and messages go over channels of
+that slot. A cluster spreads a plain PUBLISH to all its servers, so one voter's message would look like all voters'.
 """
 
 from __future__ import annotations
@@ -27,27 +26,27 @@ _PUBLISH: Final = re.compile(rb"redis\.call\('publish', ([^,]+), ([^\n]*)")
 
 
 class Spelling:
-    """Keys and scripts as they are."""
+    """The spelling of a plain node, which changes nothing."""
 
     def key(self, key: bytes) -> bytes:
-        """Return a key as the node has it."""
+        """Return the node's spelling of a key."""
         return key
 
     def plain(self, key: bytes) -> bytes:
-        """Return a key of the node as all nodes have it."""
+        """Return the plain spelling of the node's key."""
         return key
 
     def script(self, script: Script) -> Script:
-        """Return a script as the node has it."""
+        """Return the node's version of a script."""
         return script
 
     def command(self, command: Command) -> Command:
-        """Return a command as the node gets it."""
+        """Return the node's version of a command."""
         return command
 
 
 class Tagged(Spelling):
-    """Keys and scripts of one slot.
+    """The spelling of a voter whose keys are all in one slot.
 
     Args:
         slot: The slot.
@@ -75,7 +74,7 @@ class Tagged(Spelling):
         return Command(self.script(command.script), tuple(map(self.key, command.keys)), command.args)
 
     def _tagged(self, source: bytes) -> bytes:
-        """Return a script whose own keys have the tag, and whose messages name keys without it."""
+        """Return a script whose own keys have the tag, and whose messages name keys without the tag."""
         source = _OWN_KEY.sub(rb"'%b\1'" % self._tag, source)
         untagged = b"string.sub(KEYS[1], %d)" % (len(self._tag) + 1)
         return _PUBLISH.sub(
@@ -88,10 +87,10 @@ class Tagged(Spelling):
 
 @cache
 def tag_of(slot: int) -> bytes:
-    """Return what stands in braces before all keys of a slot: the first of a series that the slot gets."""
+    """Return the text in braces before all keys of a slot: the first of a series that hashes to the slot."""
     return next(tag for number in count() if crc_hqx(tag := b"rs%d" % number, 0) % SLOTS == slot)
 
 
 def slots_of(nodes: int) -> list[int]:
-    """Return the slots of so many voters: the middle of equal parts."""
+    """Return one slot for each of that many voters: the middles of equal parts."""
     return [(2 * index + 1) * SLOTS // (2 * nodes) for index in range(nodes)]

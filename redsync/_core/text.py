@@ -1,9 +1,9 @@
 """Foreign text, made safe for people to read: in error messages, log lines and on terminals.
 
-Programs that can write to a node, and the nodes themselves, choose names, hosts, programs, versions and the words of
-errors. Raw, these could move a terminal's cursor, recolour it, hide text, or begin a line that looks like one of ours.
-So we escape them where they become part of our text. Values for programs, such as the host that `inspect` returns, stay
-as they are.
+Programs that can write to a node, and the nodes themselves, choose names, hosts, programs, versions and error texts.
+Unescaped, these could move a terminal's cursor, recolour it, hide text, or begin a line that looks like one of ours. So
+we escape them where they become part of our text. Values for programs, such as the host that `inspect` returns, stay
+unchanged.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ LONGEST = 200
 def printable(text: str) -> str:
     """Return a text with unprintable characters escaped: controls, line ends, direction marks, lone surrogates.
 
-    Spaces stay, other white space is escaped. Printable characters stay as they are, so a second call changes nothing.
+    Spaces stay, other white space is escaped. Printable characters stay, so a second call changes nothing.
     """
     if text.isprintable():
         return text

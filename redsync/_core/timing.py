@@ -1,12 +1,12 @@
-"""The arithmetic of leases: how long a claim may be trusted, and how long to wait before trying again.
+"""The arithmetic of leases: how long a claim may be trusted, and how long to wait before the next try.
 
 All instants are seconds on the driver's clock, all durations seconds. A claim that was asked for at `sent_at` with a
 lease is trusted until
 
     valid_until = sent_at + lease - (lease * drift_factor + DRIFT_MIN)
 
-that is, the Redlock page's "TTL - (T2 - T1) - CLOCK_DRIFT" written as an instant. `sent_at` is taken before the first
-byte leaves, and each node starts its own TTL later than that: the client always stops believing before a node forgets.
+which is the Redlock page's "TTL - (T2 - T1) - CLOCK_DRIFT" as an instant. `sent_at` is read before the first byte
+leaves, and each node starts its own TTL later. So the client always stops believing before a node forgets.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ from typing import NamedTuple
 __all__ = ["MAX_LEASE", "Timing", "check_timeout", "milliseconds", "retry_delay"]
 
 DRIFT_MIN = 0.002
-"""Seconds added to the drift allowance: the nodes' expiry resolution and rounding, as in the Redis documentation."""
+"""Seconds added to the drift allowance for the nodes' expiry resolution and rounding, as in the Redis documentation."""
 
 MAX_LEASE = 366 * 86400.0
-"""The longest lease in seconds: more is a mistake in units, and would outlive every operator."""
+"""The longest lease in seconds: a longer one is a mistake in units."""
 
 _NODE_TIMEOUT_SHARE = 0.05
 _SHORTEST_NODE_TIMEOUT = 0.01
 
 
 def milliseconds(seconds: float) -> int:
-    """Return whole milliseconds, rounded up: a claim never ends on a node before its holder stops believing."""
+    """Return whole milliseconds, rounded up: so a claim never ends on a node before its holder stops believing."""
     return math.ceil(seconds * 1000)
 
 
 class Timing(NamedTuple):
-    """A client's time settings, and what follows from them.
+    """A client's time settings, and the values derived from them.
 
     Attributes:
         lease: The default lease in seconds.
-        node_timeout: The longest that a round waits for a node, in seconds, while its verdict is open.
-        drift_factor: By how much, at most, the clocks of client and nodes run at different rates.
-        restart_guard: Seconds for which a node that lost its memory takes no part in new grants; 0.0: no guard.
+        node_timeout: The longest time, in seconds, that a round waits for a node while its verdict is open.
+        drift_factor: The largest difference between the rates of the clocks of client and nodes.
+        restart_guard: Seconds for which a node that lost its memory takes no part in new grants; 0.0 for no guard.
     """
 
     lease: float
@@ -57,29 +57,29 @@ class Timing(NamedTuple):
     def guard(self, lease: float) -> float:
         """Return for how many seconds a node must have remembered everything to grant a claim with that lease.
 
-        A forgotten claim may be believed for as long as its lease. An acquire with a longer lease than the client's
-        assumes that others use such leases too. A guard of 0 stays 0, as the user chose it.
+        Its holder may believe a forgotten claim for as long as its lease. An acquire with a longer lease than the
+        client's assumes that others use such leases too. A guard of 0 stays 0, as the user chose it.
         """
         return max(self.restart_guard, lease) if self.restart_guard and lease > self.lease else self.restart_guard
 
     def round_timeout(self, lease: float) -> float:
         """Return how long a round about a claim with that lease may wait for a node, in seconds.
 
-        Small against the lease, so that waiting for a hung node cannot eat the validity; but never so small that a
+        A small part of the lease, so that waiting for a hung node can't use up the validity; but never so short that a
         healthy loopback round trip on a busy machine fails.
         """
         return min(self.node_timeout, max(lease * _NODE_TIMEOUT_SHARE, _SHORTEST_NODE_TIMEOUT))
 
     def check_lease(self, lease: float, called: str = "a lease") -> float:
-        """Return `lease` if a claim can live on it.
+        """Return `lease` if a claim can use it.
 
         Args:
             lease: In seconds.
             called: The name of the argument, for messages.
 
         Raises:
-            ValueError: It is not a positive, finite number, is used up by its own drift allowance, or is longer
-                than `MAX_LEASE`.
+            ValueError: It is not a positive, finite number, not longer than its own drift allowance, or longer than
+                `MAX_LEASE`.
         """
         if not _is_finite(lease) or lease <= 0:
             raise ValueError(f"{called} is a positive number of seconds, not {lease!r}")
@@ -98,12 +98,12 @@ def _is_finite(number: float) -> bool:
 
 
 def check_timeout(blocking: bool, timeout: float | None) -> float | None:
-    """Return how long an acquire may wait in seconds: 0.0 for one try, None for ever.
+    """Return how long an acquire may wait, in seconds: 0.0 for one try, None for no limit.
 
     The contract is that of `threading.RLock.acquire`, except that None means the same as -1.
 
     Raises:
-        ValueError: A timeout with a non-blocking call, a negative one other than -1, or not a number.
+        ValueError: The timeout comes with a non-blocking call, is negative other than -1, or is not a number.
     """
     endless = timeout is None or timeout == -1
     if not blocking:
@@ -113,17 +113,17 @@ def check_timeout(blocking: bool, timeout: float | None) -> float | None:
     if timeout is None or endless:
         return None
     if not _is_finite(timeout) or timeout < 0:
-        raise ValueError(f"a timeout is a number of seconds, or None or -1 to wait for ever; not {timeout!r}")
+        raise ValueError(f"a timeout is a number of seconds, or None or -1 to wait forever; not {timeout!r}")
     return float(timeout)
 
 
 def retry_delay(attempt: int, random: float, *, shortest: float = 0.001, longest: float = 0.1) -> float:
-    """Return how long to wait in seconds before try number `attempt` + 1 of something that failed by chance.
+    """Return how long to wait, in seconds, before try number `attempt` + 1 of something that failed by chance.
 
     Random over a span that doubles with each attempt, which spreads contenders further apart each time.
 
     Args:
-        attempt: How many tries have failed, from 1.
+        attempt: The number of failed tries, from 1.
         random: A random number in [0, 1).
         shortest: The span after the first failure, in seconds.
         longest: The longest span, in seconds.

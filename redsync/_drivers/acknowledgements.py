@@ -1,17 +1,17 @@
-"""Acknowledgements: a vote of a node with replicas counts once enough of them have what it wrote.
+"""Acknowledgements: a vote of a node with replicas counts once enough of them have its write.
 
-A master that fails takes with it what its replicas do not have yet; and one that is cut off from them goes on to vote
-while another is promoted, so the node would vote twice. Hence a majority of the *configured* group, the master among
-it, must have a vote: the commands of a write are followed by `WAIT`, and their votes are held back until it is
-answered. Two majorities of a group share a server, so what was acknowledged by one is known to the other, or older.
+A failed master loses the writes that its replicas lack. A master that is cut off from its replicas continues voting
+while another is promoted, so the node would vote twice. So a majority of the *configured* group, including the master,
+must have a vote: `WAIT` follows the commands of a write, and the link holds their votes back until it is answered. Two
+majorities of a group share a server, so a write that one acknowledged is known to the other, or older.
 
-`WAIT` counts the replicas that have what *this connection* wrote last. A vote may have written nothing (the claim was
-there already), and then it would wait for nothing: so a small write comes before it (`Dialect.touch`).
+`WAIT` counts the replicas that have the last write of *this connection*. If a vote wrote nothing (the claim already
+existed), it would wait for nothing. So a small write precedes it (`Dialect.touch`).
 
-A release or a rollback need not last: what a lost one leaves behind expires.
+A release or a rollback does not have to last: a claim that a lost one leaves behind expires.
 
-Messages are sent while the script runs, before anybody has acknowledged. So a hand-over that they tell of is no proof:
-the waiter is woken, and asks.
+Nodes send messages while the script runs, before any acknowledgement. So a hand-over in a message is not proof: it
+wakes the waiter, which then asks.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ from redsync._drivers.wakeups import MESSAGES
 __all__ = ["UNACKNOWLEDGED", "hold_back", "reason_against", "wait_commands"]
 
 UNACKNOWLEDGED: Final = "UNACKNOWLEDGED"
-"""The first word of the error that takes the place of a vote that too few replicas have."""
+"""The first word of the error that replaces a vote that too few replicas have."""
 
 
 def wait_commands(dialect: Dialect, needed: int, timeout: float) -> list[bytes]:
-    """Return the commands after which so many replicas have all that the connection has written or seen before.
+    """Return the commands after which `needed` replicas have everything that the connection wrote or saw before.
 
     Args:
-        dialect: How the node is spoken to.
-        needed: How many.
-        timeout: After how many seconds the node stops waiting for them.
+        dialect: The node's dialect.
+        needed: The number of replicas.
+        timeout: Seconds after which the node stops waiting for them.
     """
     return [*dialect.touch, pack("WAIT", str(needed), str(max(math.ceil(timeout * 1000), 1)))]
 
 
 def reason_against(dialect: Dialect, replies: Sequence[Any], needed: int) -> str | None:
-    """Return why the replies to `wait_commands` are not enough; None if they are."""
+    """Return why the replies to `wait_commands` do not suffice; None if they do."""
     *touched, count = replies
     for reply in touched[-1], count:
         if isinstance(reply, hiredis.ReplyError):
@@ -64,22 +64,23 @@ def reason_against(dialect: Dialect, replies: Sequence[Any], needed: int) -> str
 
 
 def hold_back(link: Link, needed: int, timeout: float) -> None:
-    """Let a link hand out votes only when so many replicas have acknowledged them.
+    """Make a link hand out votes only once `needed` replicas have acknowledged them.
 
     Args:
         link: The link, before its first use.
-        needed: How many replicas.
-        timeout: For how many seconds a round waits for the node. It waits for half of that, and the connection stands
-            still meanwhile: so the round learns that there were too few.
+        needed: The number of replicas.
+        timeout: Seconds for which a round waits for the node. The node waits half of that for its replicas, and the
+            connection stalls meanwhile; so the round learns that there were too few.
     """
     acknowledged = _Acknowledged(link.node.dialect, link.gets, needed, timeout / 2)
     link.swift = False
     link.parts = acknowledged.parts
-    link.gets = acknowledged.gets
+    link.gets, link.lines = acknowledged.gets, {}
+    link.has_more = lambda: True
 
 
 class _Acknowledged:
-    """What stands between a link and its node; it does not refer to the link, which must be in no cycle."""
+    """A layer between a link and its node; it does not refer to the link, which must not be part of a cycle."""
 
     def __init__(self, dialect: Dialect, gets: Callable[[], Any], needed: int, timeout: float) -> None:
         self._dialect: Final = dialect
@@ -88,14 +89,13 @@ class _Acknowledged:
         commands = wait_commands(dialect, needed, timeout)
         self._commands: Final = b"".join(commands)
         self._following: Final = len(commands)
-        # For each write under way, which of its votes must last. The thread that sends appends, the one that reads
-        # takes.
+        # For each write in flight, which of its votes must last. The sending thread appends, the reading one pops.
         self._writes: Final[deque[list[bool]]] = deque()
         self._replies: list[Any] = []
         self._ready: Final[deque[Any]] = deque()
 
     def parts(self, batch: Sequence[Request]) -> list[bytes]:
-        """Return the bytes of a batch that is about to be written; see `Link.parts`."""
+        """Return the bytes of a batch about to be written; see `Link.parts`."""
         lasting = [request.command is not None and request.command.script.must_last for request in batch]
         if not lasting:
             return []
@@ -130,7 +130,7 @@ class _Acknowledged:
 
 
 def _unproven(push: Any) -> Any:
-    """Return a node's message without the mark of a hand-over."""
+    """Return a node's message without its hand-over mark."""
     if push[0] not in MESSAGES or not isinstance(push[-1], bytes):
         return push
     _, _, key = push[-1].partition(b" ")

@@ -1,11 +1,11 @@
 """The driver for asyncio: runs protocols in their callers' tasks.
 
 * **Effects** are performed in the calling task, see `aio_driver`. Everything happens in the thread of one event loop.
-* **Owners are tasks**, see `tasks`. A task that ends while it holds is noticed in the next turn of the loop.
+* **Owners are tasks**, see `tasks`. If a task ends while it holds, the client notices in the next turn of the loop.
 * **Cancellation** is thrown into the protocol, whose clean-up effects are performed at once: they wait for nothing.
 * **One more task** per client does the work that no caller waits for, see `aio_maintenance`. No thread is started.
-* **One loop**: connections belong to the loop in which the client was first used, and so does the client.
-* **fork**: the child has another identity, holds nothing, and may use the client in a loop of its own.
+* **One loop**: the client and its connections belong to the loop that first used it.
+* **fork**: the child has another identity, holds nothing, and may use the client in its own loop.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from redsync._core.effects import Effect, Reply, Steps
 from redsync._core.events import Event
 from redsync._core.holds import HoldTable
 from redsync._core.keys import client_key
+from redsync._core.observing import journals_of, noting_of
 from redsync._core.ownership import Owner
 from redsync._core.presence import digests_of
 from redsync._core.runner import Session, drive
@@ -43,22 +44,22 @@ log = logging.getLogger("redsync")
 
 _serials = itertools.count(1)
 
-_OTHER_LOOP = "this client belongs to another event loop, the one that first used it: make an AsyncClient per loop"
+_OTHER_LOOP = "this client belongs to another event loop, the one that first used it: make one AsyncClient per loop"
 
 _CLOSE_TIMEOUT = 2.0
-"""Seconds that `close` waits for other tasks to leave what they are doing."""
+"""Seconds that `close` waits for other tasks to end their calls."""
 
 
 class AioRunner(AioDriver):
-    """Runs the protocols of one client in the tasks that call.
+    """Runs the protocols of one client in the calling tasks.
 
     Attributes:
-        session: What the client's synchronizers share.
+        session: The state that the client's synchronizers share.
         client_id: The UUID under which this process's holds are kept; a forked child has another.
         nodes: The configured nodes.
         homes: Where each of them keeps its keys.
-        closed: Whether the client is closed, so that nothing may begin.
-        now: Returns the instant in seconds; its clock goes on while the machine is suspended.
+        closed: True once the client is closed, so that nothing may begin.
+        now: Returns the current instant in seconds; its clock continues while the machine is suspended.
     """
 
     _MAINTENANCE: ClassVar = AioMaintenance
@@ -73,7 +74,7 @@ class AioRunner(AioDriver):
         farewell: Callable[[Session], Steps[None]],
         surroundings: Surroundings,
     ) -> None:
-        """Make a runner that belongs to no loop yet; the arguments are those of `ThreadRunner`."""
+        """Make a runner, not yet bound to a loop; the arguments are those of `ThreadRunner`."""
         super().__init__([node.address for node in nodes], surroundings.clock, listeners)
         self.nodes: Final = tuple(nodes)
         self.homes: Final = tuple(node.home for node in nodes)
@@ -86,17 +87,21 @@ class AioRunner(AioDriver):
         _runners.add(self)
 
     def _begin(self) -> None:
-        """Begin with an identity of our own and without a loop: at creation, and in the child of a fork."""
+        """Begin with a new identity and without a loop: at creation, and in the child of a fork."""
         self.client_id = self._surroundings.new_id()
         holds = HoldTable(self._alarm)
+        client = self._surroundings.describe()._replace(nodes=digests_of(self.homes))
         self.session = Session(
             len(self.nodes),
             self._timing,
             holds,
             self._surroundings.random,
             client_key(self.client_id),
-            self._surroundings.describe()._replace(nodes=digests_of(self.homes)).pack(),
+            client.pack(),
             observed=bool(self._notifier.ears),
+            journals=journals_of(self._notifier.ears),
+            client=client,
+            epoch=client.since - self.now(),
         )
         self._owners = TaskOwners(self.new_owner, holds.orphan)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -108,21 +113,21 @@ class AioRunner(AioDriver):
         self._left: set[asyncio.Task[None]] = set()
         self._idle: asyncio.Future[None] | None = None
 
-    # The loop, and what lives in it.
+    # The loop, and its tasks.
 
     @property
     def usable(self) -> bool:
-        """Whether another user may share this client now."""
+        """True while another user may share this client."""
         return not self.closed and self._loop in {None, _running_loop()}
 
     async def connect(self) -> None:
-        """Bind the client to the running loop and give the first connections a moment, unless that was done before.
+        """Bind the client to the running loop and wait briefly for the first connections, unless that was done before.
 
         Raises:
             ClientClosedError: The client was closed.
             ConfigurationError: Two nodes are the same server, or the client belongs to another loop.
         """
-        # A task that waits here may be cancelled; the others go on waiting.
+        # If a task that waits here is cancelled, the others wait on.
         await asyncio.shield(self._begin_opening())
         self.require_open()
 
@@ -130,12 +135,12 @@ class AioRunner(AioDriver):
         loop = self._require_loop()
         if self._opening is None:
             self._opening = loop.create_task(self._open(), name="redsync-opening")
-            # All waiting tasks may be cancelled before it fails; then nobody else retrieves its error.
+            # All waiting tasks may be cancelled before it fails; then no other code retrieves its error.
             self._opening.add_done_callback(_retrieve)
         return self._opening
 
     async def _await_opening(self, timeout: float) -> None:
-        """Wait for the first connections, but no longer than a round would; raise the error that they met, if any."""
+        """Wait for the first connections, but no longer than a round would; raise their error, if any."""
         assert self._opening is not None, "what runs has begun to open"
         assert self._maintenance is not None, "what runs has a loop"
         await asyncio.wait([self._opening], timeout=timeout)
@@ -147,7 +152,7 @@ class AioRunner(AioDriver):
     def _require_loop(self) -> asyncio.AbstractEventLoop:
         loop = asyncio.get_running_loop()
         if self._outlived and self._loop is not loop:
-            # Nobody has closed the client, so the error must not say that it is closed.
+            # The application has not closed the client, so the error must not say so.
             raise ConfigurationError(_OTHER_LOOP)
         self.require_open()
         if self._loop is None:
@@ -163,7 +168,7 @@ class AioRunner(AioDriver):
                 loop=loop,
                 tell=self._notifier.tell,
             )
-            self._maintenance.transport.ears = self._notifier.ears
+            self._maintenance.transport.noting = noting_of(self._notifier.ears)
         elif self._loop is not loop:
             raise ConfigurationError(_OTHER_LOOP)
         return loop
@@ -184,7 +189,7 @@ class AioRunner(AioDriver):
         await drive(self._watchdog(self.session, self.now()), self._perform_watchdog)
 
     def _alarm(self) -> None:
-        """Let the watchdog look; callable from anywhere, because a finalizer may run in any thread."""
+        """Make the watchdog look; callable in any thread, because a finalizer may run in any."""
         maintenance, loop = self._maintenance, self._loop
         if maintenance is None or loop is None:
             return
@@ -194,32 +199,32 @@ class AioRunner(AioDriver):
             with suppress(RuntimeError):  # The loop is closed.
                 loop.call_soon_threadsafe(maintenance.alarm)
 
-    # What facades see.
+    # The methods that facades use.
 
     def owner(self) -> Owner:
         """Return the running task's owner."""
         return self._owners()
 
     def new_owner(self) -> Owner:
-        """Return a new owner, unlike all before."""
+        """Return a new, unique owner."""
         return Owner.of(self.client_id, next(_serials))
 
     def scope(self) -> TaskScope:
-        """Open a scope around what the running task does from now on."""
+        """Open a scope around everything that the running task does from now on."""
         return TaskScope()
 
     def require_open(self) -> None:
-        """Return if the client is open, else raise `ClientClosedError`."""
+        """Raise `ClientClosedError` if the client was closed."""
         if self.closed:
             raise ClientClosedError
 
     def in_task(self) -> bool:
-        """Return whether a task of the client's loop is running: only such a task can await a node's answer."""
+        """Return True in a task of the client's loop: only such a task can await a node's answer."""
         loop = _running_loop()
         return loop is not None and loop is self._loop and asyncio.current_task() is not None
 
     def leave_to_loop(self, action: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Let the client's loop run an action that gives something back; callable from a finalizer, in any thread."""
+        """Let the client's loop run an action that releases something; callable in a finalizer, in any thread."""
         if self._loop is not None:
             with suppress(RuntimeError):  # The loop is closed.
                 self._loop.call_soon_threadsafe(self._begin_left, action)
@@ -231,7 +236,7 @@ class AioRunner(AioDriver):
         task.add_done_callback(self._left.discard)
 
     async def run(self, steps: Steps[T]) -> T:
-        """Perform the protocol's effects until it returns; its errors come out."""
+        """Perform the protocol's effects until it returns; return its result or raise its error."""
         if not self._ready or self.closed or self._loop is not asyncio.get_running_loop():
             self._begin_opening()
         subscribed: Subscribed = set()
@@ -246,17 +251,17 @@ class AioRunner(AioDriver):
                 self._idle.set_result(None)
 
     def run_at_once(self, steps: Steps[T]) -> T:
-        """Perform a protocol that waits for nothing; in another thread, leave its effects to the loop."""
+        """Run a protocol that waits for nothing; in another thread, leave its effects to the loop."""
         self.require_open()
         at_home = self._loop is None or _running_loop() is self._loop
         return _at_once(drive(steps, partial(self._perform, set()) if at_home else self._leave_to_loop))
 
     def servers(self) -> frozenset[str]:
-        """Return the servers and databases that are connected, by their own identities."""
+        """Return the connected servers and databases, by their own identities."""
         return frozenset(server for node in self.nodes if (server := node.server) is not None)
 
     def statuses(self) -> list[NodeStatus]:
-        """Return the state of every node."""
+        """Return each node's state."""
         if self._maintenance is not None:
             return self._maintenance.statuses()
         return [node.status(self.now(), suspect=False, guard=self._timing.restart_guard) for node in self.nodes]
@@ -271,9 +276,9 @@ class AioRunner(AioDriver):
     # The end.
 
     async def close(self) -> None:
-        """Release waiters, run the farewell protocol, stop the maintenance, end the connections; idempotent.
+        """Wake waiters, run the farewell protocol, stop the maintenance, end the connections; idempotent.
 
-        A close that is cancelled still runs to its end.
+        A cancelled close still runs to its end.
 
         Raises:
             ConfigurationError: The client belongs to another loop.
@@ -291,7 +296,7 @@ class AioRunner(AioDriver):
             await asyncio.shield(self._closing)
 
     async def _close_with_loop(self) -> None:
-        """Close the client because its loop ends, which cancels all tasks."""
+        """Close the client because its loop ends, which cancels all its tasks."""
         self._outlived = not self.closed
         self._begin_closing()
         while self._closing is not None and not self._closing.done():
@@ -329,7 +334,7 @@ class AioRunner(AioDriver):
                 self._idle = self._loop.create_future()
                 await asyncio.wait([self._idle], timeout=_CLOSE_TIMEOUT)
         finally:
-            # Even if the loop is ending and cancels us like all tasks.
+            # Even if the loop is ending and cancels this task like all others.
             try:
                 await drive(self._farewell(self.session), partial(self._perform, set()))
             finally:
@@ -338,12 +343,12 @@ class AioRunner(AioDriver):
     # fork.
 
     def restart_after_fork(self) -> None:
-        """Begin anew in the child of a fork: another identity, no holds, a loop of its own."""
+        """Start over in the child of a fork: a new identity, no holds, its own loop."""
         self.session.holds.clear()
         for node in self.nodes:
             node.forget()
         if self._maintenance is not None:
-            # Kept from the garbage collector: its transports would write a farewell to the parent's sockets.
+            # Kept alive: when collected, its transports would write a farewell to the parent's sockets.
             _inherited.append(self._maintenance)
         if not self.closed:
             self._begin()
@@ -353,9 +358,9 @@ async def _give_back(action: Callable[[], Coroutine[Any, Any, None]]) -> None:
     try:
         await action()
     except LeaseLostError as error:
-        log.warning("what a dropped coroutine held: %s", error)
+        log.warning("a dropped coroutine had lost its hold: %s", error)
     except RedsyncError:
-        pass  # It was given back before, or will be when the client closes.
+        pass  # It was released before, or will be when the client closes.
 
 
 def _retrieve(task: asyncio.Task[None]) -> None:
@@ -371,7 +376,7 @@ def _at_once(coroutine: Coroutine[object, None, T]) -> T:
         return result
     finally:
         coroutine.close()
-    raise AssertionError("what waits for nothing has waited")
+    raise AssertionError("a protocol that waits for nothing has waited")
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:

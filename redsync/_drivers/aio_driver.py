@@ -1,6 +1,6 @@
-"""Driving in a loop: performs the effects of a protocol in the task that calls.
+"""Driving in a loop: performs a protocol's effects in the calling task.
 
-A protocol's own code awaits nothing, so it runs alone. A cancellation comes out of the effect that is awaited.
+A protocol's own code awaits nothing, so it runs alone. A cancellation arises in the effect that is awaited.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ __all__ = ["AioDriver", "Subscribed"]
 log = logging.getLogger("redsync")
 
 Subscribed: TypeAlias = set[bytes | Retry]
-"""What a running protocol keeps until it ends: subscriptions to keys' wake-ups, and its turn to repeat a round."""
+"""The resources of a running protocol: subscriptions to keys' wake-ups, and its turn to repeat a round."""
 
 _LAST_CHANCE = 0.03
-"""The least time in seconds that nodes have to answer, however long the first connections took."""
+"""Seconds that nodes always have to answer, no matter how long the first connections took."""
 
 
 class AioDriver(ABC):
@@ -40,14 +40,14 @@ class AioDriver(ABC):
     def __init__(
         self, addresses: Sequence[str], now: Callable[[], float], listeners: Sequence[Callable[[Event], object]]
     ) -> None:
-        """Begin to drive; `now`: the clock, `listeners`: called with each event."""
+        """Make a driver; `now` is the clock, each of `listeners` is called with each event."""
         self.now: Final = now
         self._addresses: Final = addresses
         self._notifier: Final = Notifier(listeners, self._contain, addresses, now)
 
     @abstractmethod
     def require_open(self) -> None:
-        """Return if the client is open, else raise `ClientClosedError`."""
+        """Raise `ClientClosedError` if the client was closed."""
 
     @abstractmethod
     async def _await_opening(self, timeout: float) -> None:
@@ -83,10 +83,13 @@ class AioDriver(ABC):
         return self._maintenance.transport
 
     async def _broadcast(self, subscribed: Subscribed, effect: Broadcast) -> Tally:
-        transport, asked_at = self._transport, self.now()
+        assert self._maintenance is not None, "what runs has a loop"
+        transport, connecting = self._maintenance.transport, 0.0
         if not self._ready:
-            # The first use. Connecting is part of the round, so a caller's timeout is kept even if nodes hang.
+            # The first use. Connecting is part of the round, so a caller's timeout holds even if nodes hang.
+            asked_at = self.now()
             await self._await_opening(effect.timeout)
+            connecting = self.now() - asked_at
         if effect.subscribe is not None:
             transport.wakeups.subscribe(effect.subscribe, effect.guard)
             subscribed.add(effect.subscribe)
@@ -95,8 +98,12 @@ class AioDriver(ABC):
         tally.sent_at = sent_at = self.now()
         transport.send(request)
         if not request.done:
-            deadline = max(asked_at + effect.timeout, sent_at + min(effect.timeout, _LAST_CHANCE))
-            await transport.wait_for_round(request, deadline, effect.timeout)
+            left = effect.timeout
+            if connecting:
+                left = max(left - connecting, min(left, _LAST_CHANCE))
+            await transport.wait(request, sent_at + left)
+            if not request.done:
+                await transport.end_round(request, effect.timeout)
         if effect.lingers and tally.open:
             await transport.linger(request, tally, effect.lingers_until(sent_at, self.now()))
         if tally.failed and self._notifier.ears:
@@ -119,7 +126,7 @@ class AioDriver(ABC):
             self._transport.wakeups.unsubscribe(kept)
 
     async def _perform_watchdog(self, effect: Effect) -> Reply:
-        """Perform the watchdog's effects: the maintenance works while the watchdog sleeps."""
+        """Perform the watchdog's effects; the maintenance works while the watchdog sleeps."""
         if not isinstance(effect, Wait):
             return await self._perform(set(), effect)
         assert self._maintenance is not None, "what runs has a loop"
@@ -127,12 +134,12 @@ class AioDriver(ABC):
         return Wakeup(self.now(), 0)
 
     def _contain(self, error: BaseException) -> bool:
-        """Keep a callback's error from ending the maintenance; `sys.exit()` ends the loop, as in any callback."""
+        """Keep a callback's error from ending the maintenance; `sys.exit()` still ends the loop, as in any callback."""
         maintenance, loop = self._maintenance, self._loop
         if maintenance is None or loop is None or not maintenance.is_current():
             return False
         if isinstance(error, asyncio.CancelledError):
-            log.error("a callback raised %r in the client's own task, where that ends nothing", error)
+            log.error("a callback raised %r in the client's own task, which continues", error)
         else:
             loop.call_soon(_raise, error)
         return True

@@ -1,7 +1,7 @@
 """Links of the asyncio driver: one connection per node, read by the event loop.
 
-redis-py makes and authenticates the connection, so that all its options work. Then the link takes over its asyncio
-transport: the loop hands what arrives to the link, over TCP, TLS or a unix socket, with asyncio's loop or uvloop.
+redis-py opens and authenticates the connection, so all its options work. Then the link takes over its asyncio
+transport: the loop hands received bytes to the link, over TCP, TLS or a unix socket, with asyncio's loop or uvloop.
 
 fakeredis has no asyncio transport. Its commands are calls that a task awaits, one after the other.
 """
@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 import hiredis
 from redis.exceptions import RedisError
 
-from redsync._core.replies import MOST_BYTES, NOTHING, ReplyReader
+from redsync._core.replies import LINES, MOST_BYTES, NOTHING, ReplyReader
 from redsync._drivers.channels import Talk, reply_error
 from redsync._drivers.links import BACKLOG_LIMIT, Link, bound_silence, let_reset, one_by_one
 from redsync._drivers.nodes import Node, describe_error
@@ -31,19 +31,21 @@ class Receiver(NamedTuple):
     """The callbacks of a link in use.
 
     Attributes:
-        receive: Called with the link when something has arrived.
-        break_off: Called with the link and the reason when nothing more will arrive.
+        receive: Called with the link, the instant, and what has arrived.
+        break_off: Called with the link and the reason when no more will arrive.
+        clock: Returns that instant.
     """
 
-    receive: Callable[[Link], None]
+    receive: Callable[[Link, float, Any], None]
     break_off: Callable[[Link, str], None]
+    clock: Callable[[], float]
 
 
 class AioLink(Link):
-    """What links on an event loop have in common: they poll nothing, and keep no bytes to send themselves.
+    """The base of links on an event loop: they poll nothing, and keep no unsent bytes themselves.
 
     Attributes:
-        raw: Whether there is a real connection.
+        raw: True if there is a real connection.
     """
 
     raw = True
@@ -55,7 +57,7 @@ class AioLink(Link):
         """Send commands before the link is in use; return their replies, errors as values, without pushes."""
 
     async def talk(self, talk: Talk[T]) -> T:
-        """Have a conversation and return its result; its errors come out."""
+        """Hold a conversation; return its result or raise its error."""
         replies: list[Any] = []
         while True:
             try:
@@ -66,7 +68,7 @@ class AioLink(Link):
             replies = await self.ask(*commands)
 
     def use(self, receiver: Receiver) -> None:
-        """Tell the receiver from now on what arrives."""
+        """Call the receiver for everything that arrives from now on."""
         self._receiver = receiver
         if self._lost is not None:
             receiver.break_off(self, self._lost)
@@ -75,28 +77,29 @@ class AioLink(Link):
         self.write(data)
 
     def flush(self) -> None:
-        """Do nothing: the asyncio transport sends what it keeps by itself."""
+        """Do nothing: the asyncio transport sends its buffer automatically."""
 
     def forget(self) -> None:
-        """Do nothing: a forked child can't use what it inherits of an event loop, and must not touch it."""
+        """Do nothing: a forked child can't use its parent's event loop, and must not touch it."""
 
 
 class StreamLink(AioLink, asyncio.Protocol):
     """A link over an asyncio transport."""
 
     swift = True
+    lines = LINES
 
     def __init__(self, node: Node, connection: Any) -> None:
         super().__init__(node)
-        # The writer closes its asyncio transport when it is collected, so it lives as long as we do.
+        # The writer closes its asyncio transport when it is collected, so keep it as long as this link.
         self._writer = connection._writer
         connection._reader = connection._writer = None
         self._asyncio_transport: Final[asyncio.Transport] = self._writer.transport
         reader = ReplyReader()
         self.gets = reader.gets
         self.feed = reader.feed
-        self.read = self._take
-        self.send = self._send
+        self.has_more = reader.has_more
+        self.send = self._asyncio_transport.write
         self._data = b""
         self._asking: asyncio.Future[None] | None = None
         self._asyncio_transport.set_protocol(self)
@@ -107,45 +110,40 @@ class StreamLink(AioLink, asyncio.Protocol):
 
     def use(self, receiver: Receiver) -> None:
         super().use(receiver)
-        if self._data:
-            receiver.receive(self)
-
-    def _send(self, data: bytes) -> int:
-        self._asyncio_transport.write(data)
-        return len(data)
+        if data := self._take():
+            receiver.receive(self, receiver.clock(), data)
 
     def write(self, data: bytes) -> None:
         self._asyncio_transport.write(data)
 
     def keep(self, data: bytes) -> None:
-        # A new link begins with the commands that its node is owed, however many these are.
+        # A new link begins with the commands that its node is owed, no matter how many.
         self._asyncio_transport.set_write_buffer_limits(high=BACKLOG_LIMIT + len(data))
         self._asyncio_transport.write(data)
 
-    def _take(self) -> bytes | None:
+    def _take(self) -> bytes:
         data, self._data = self._data, b""
-        return data or None
+        return data
 
     def data_received(self, data: bytes) -> None:
-        """Hand on what has arrived; called by the loop."""
+        """Hand received bytes on; called by the loop."""
         receiver = self._receiver
         if receiver is None:
             self._data += data
             self._stop_asking()
         else:
-            self._data = data
-            receiver.receive(self)
+            receiver.receive(self, receiver.clock(), data)
 
     def pause_writing(self) -> None:
-        """Give up a node that does not read; called by the loop."""
+        """Drop a node that does not read; called by the loop."""
         self._end(f"does not read: more than {BACKLOG_LIMIT} bytes wait for it")
 
     def eof_received(self) -> None:
-        """Give up a node that closed the connection; called by the loop."""
+        """Drop a node that closed the connection; called by the loop."""
         self._end("closed the connection")
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Give up a connection that has ended; called by the loop."""
+        """Drop a connection that has ended; called by the loop."""
         self._end("closed the connection" if error is None else describe_error(error))
 
     def _end(self, reason: str) -> None:
@@ -201,9 +199,7 @@ class CallingLink(AioLink):
         self._connection = connection
         self._commands: Final[asyncio.Queue[bytes]] = asyncio.Queue()
         self._answers: Final[deque[Any]] = deque()
-        self._fresh: list[Any] = []
         self._caller: asyncio.Task[None] | None = None
-        self.read = self._take
         self.feed = self._answers.extend
         self.gets = self._next
 
@@ -227,19 +223,17 @@ class CallingLink(AioLink):
             return reply_error(error)
 
     async def _call(self) -> None:
-        assert self._receiver is not None, "the link is in use"
+        receiver = self._receiver
+        assert receiver is not None, "the link is in use"
         try:
             while True:
-                self._fresh = [await self._answer(await self._commands.get())]
-                self._receiver.receive(self)
+                answer = await self._answer(await self._commands.get())
+                receiver.receive(self, receiver.clock(), [answer])
         except BaseException as error:
-            # Even if it is cancelled, like all tasks when a loop ends: nothing will be answered any more.
-            self._receiver.break_off(self, describe_error(error))
+            # Even if cancelled, like all tasks when a loop ends: no more answers will come.
+            receiver.break_off(self, describe_error(error))
             if not isinstance(error, Exception):
                 raise
-
-    def _take(self) -> list[Any]:
-        return self._fresh
 
     def _next(self) -> Any:
         return self._answers.popleft() if self._answers else NOTHING
@@ -258,7 +252,7 @@ async def open_link(node: Node, timeout: float) -> AioLink:
         timeout: Seconds for connecting, and for each answer.
 
     Raises:
-        OSError, RedisError: It could not be reached, or refused us.
+        OSError, RedisError: The node was unreachable or refused the client.
     """
     connection = node.make_connection(timeout)
     try:
@@ -266,6 +260,6 @@ async def open_link(node: Node, timeout: float) -> AioLink:
     except BaseException:
         await connection.disconnect(nowait=True)
         raise
-    # Found by name, not by type: a loop's transports need not be asyncio's.
+    # Found by name, not by type: other loops have their own transport classes.
     asyncio_transport = getattr(connection._writer, "transport", None)
     return CallingLink(node, connection) if asyncio_transport is None else StreamLink(node, connection)

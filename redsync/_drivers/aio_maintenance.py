@@ -1,10 +1,10 @@
 """Maintenance of an asyncio client: one task that does the work that no caller waits for.
 
-It runs the watchdog protocol. While the watchdog sleeps, it connects nodes again with growing pauses, looks for nodes
-that owe replies, and reports nodes whose state changed. Each connect has a task of its own, one at a time per node.
+It runs the watchdog protocol. While the watchdog sleeps, it reconnects nodes with growing pauses, looks for nodes that
+owe replies, and reports changes of nodes' states. Each connect has its own task, one at a time per node.
 
-A loop that ends cancels all its tasks. The maintenance then closes the client, so that holds are given back while that
-is still possible.
+A loop that ends cancels all its tasks. The maintenance then closes the client, which releases its holds while that is
+still possible.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class AioMaintenance:
     async def start(
         self, watch: Callable[[], Awaitable[object]], on_cancelled: Callable[[], Awaitable[object]]
     ) -> None:
-        """Wait a moment for the first connections, and start the task.
+        """Wait briefly for the first connections, and start the task.
 
         Args:
             watch: Runs the watchdog.
@@ -109,17 +109,19 @@ class AioMaintenance:
         if registry.conflict is not None:
             raise ConfigurationError(registry.conflict)
         self._task = self._loop.create_task(self._main(watch, on_cancelled), name="redsync-maintenance")
-        # Let it begin now: a task that is cancelled before its first step never runs, and would not close the client.
+        # Let it begin now: a task cancelled before its first step never runs, and would not close the client.
         await asyncio.sleep(0)
 
     async def _initialize_first(self) -> None:
-        """Initialize new nodes before the first claims, which wait a short time for that."""
+        """Initialize new nodes before the first claims, which wait briefly for that."""
         registry, timeout = self._registry, self._node_timeout
         end = self._clock() + FIRST_USE + timeout
         while self._clock() < end and not self._hurried:
             request = registry.initialize(self.transport.send)
             if request is not None:
-                await self.transport.wait_for_round(request, self._clock() + timeout, timeout)
+                await self.transport.wait(request, self._clock() + timeout)
+                if not request.done:
+                    await self.transport.end_round(request, timeout)
             elif registry.initialize_at < end:
                 await self._wait_until(registry.initialize_at, lambda: self._hurried)
             else:
@@ -133,7 +135,7 @@ class AioMaintenance:
                 try:
                     await watch()
                 except Exception:
-                    # A hold must not be lost because something else went wrong: log it, and go on with a new watchdog.
+                    # An unrelated error must not cost a hold: log it, and continue with a new watchdog.
                     log.exception("the watchdog failed and starts again; please report this")
                     await asyncio.sleep(PAUSE_AFTER_FAILURE)
         except Stopped:
@@ -146,7 +148,7 @@ class AioMaintenance:
             raise
 
     async def stop(self) -> None:
-        """End the task and all connections; cancellations meanwhile, however many, come out when that is done."""
+        """End the task and all connections; a cancellation meanwhile propagates when that is done."""
         self._stopping = True
         self._wake()
         ending = [*self._connecting.values(), *self._watches.tasks]
@@ -161,33 +163,33 @@ class AioMaintenance:
                 ended = await self._wait_for_end(ending)
             except asyncio.CancelledError as error:
                 cancelled = error
-        # A task that is cancelled before its first step never runs, and does not remove itself.
+        # A task cancelled before its first step never runs, and does not remove itself.
         self._connecting.clear()
         self.transport.dispose()
         if cancelled is not None:
             raise cancelled
 
     async def _wait_for_end(self, ending: Sequence[asyncio.Task[None]]) -> bool:
-        """Wait for these tasks, and for replies that nodes still owe; return True when that is done."""
+        """Wait for tasks, and for replies that nodes still owe; return True when that is done."""
         if pending := [task for task in ending if not task.done()]:
             await asyncio.wait(pending)
-        # Rollbacks may be on their way. Closing a socket with unread replies resets the connection and would lose them.
+        # Rollbacks may be in flight. Closing a socket with unread replies resets the connection and would lose them.
         self._patient_until = min(self._patient_until, self._clock() + self._node_timeout)
         while await self.transport.tend() and self._clock() < self._patient_until:  # noqa: ASYNC110  (no event ends it)
             await asyncio.sleep(0.001)
         return True
 
     def hurry(self) -> None:
-        """Stop waiting for first connections: a round goes ahead without them, and what it wins needs the watchdog."""
+        """Stop waiting for first connections: a round proceeds without them, and its claim needs the watchdog."""
         self._hurried = True
         self._wake()
 
     def is_current(self) -> bool:
-        """Whether the running task is the maintenance's."""
+        """Return True in the maintenance's own task."""
         return self._task is not None and self._task is asyncio.current_task()
 
     def alarm(self) -> None:
-        """Let the watchdog look at once."""
+        """Make the watchdog look at once."""
         self._alarmed = True
         self._wake()
 
@@ -200,7 +202,7 @@ class AioMaintenance:
         self._wake()
 
     def _wake(self) -> None:
-        # Tasks of a loop that was closed before they ended come here when they are garbage-collected.
+        # Tasks that outlive their closed loop come here when they are garbage-collected.
         if self._waiting is not None and not self._waiting.done() and not self._loop.is_closed():
             self._waiting.set_result(None)
 
@@ -218,10 +220,10 @@ class AioMaintenance:
             await self._wait_for(deadline - self._clock())
 
     async def sleep(self, until: float) -> None:
-        """Do the maintenance's work until that instant or an alarm.
+        """Do the maintenance's work until an instant or an alarm.
 
         Raises:
-            Stopped: The client is being closed.
+            Stopped: The client is closing.
         """
         registry = self._registry
         while True:
@@ -242,7 +244,7 @@ class AioMaintenance:
     # Nodes.
 
     def statuses(self) -> list[NodeStatus]:
-        """Return the state of every node."""
+        """Return each node's state."""
         return [
             status._replace(pending=self.transport.pending(i)) for i, status in enumerate(self._registry.statuses())
         ]
@@ -259,7 +261,7 @@ class AioMaintenance:
             async with asyncio.timeout(TIMEOUTS * self._connect_timeout):
                 await self._connect_link(node)
         except Exception as problem:
-            # The server at that address may answer anything, and a handshake with nonsense fails in many ways.
+            # Any server may answer at that address, and a handshake with nonsense fails in many ways.
             error = describe_error(problem)
             if isinstance(problem, ConfigurationError):
                 self._registry.note_conflict(str(problem))

@@ -1,7 +1,7 @@
 """The transport of a client for asyncio: one connection per node, for all its tasks.
 
 Everything happens in the loop's thread. A task that waits for a round sleeps on a future. The loop reads, and the
-transport hands out what it reads at once, see `dispatcher`. While several rounds are under way, everything that their
+transport hands out the replies at once, see `dispatcher`. While several rounds are in flight, everything that their
 tasks send in one turn of the loop goes out in one write per node.
 """
 
@@ -17,7 +17,6 @@ from redsync._core.quorum import Tally
 from redsync._drivers.aio_links import AioLink, Receiver
 from redsync._drivers.alarms import Alarms
 from redsync._drivers.dispatcher import Dispatcher
-from redsync._drivers.links import Link
 from redsync._drivers.nodes import Node
 from redsync._drivers.requests import Request, Sleeper
 from redsync._drivers.wakeups import Waits
@@ -26,7 +25,7 @@ __all__ = ["AioTransport"]
 
 
 class _Gate:
-    """A future that a task sleeps on, with the one method of a lock that wakes it."""
+    """A future that a task sleeps on, with a lock's `release` to wake it."""
 
     __slots__ = ("future",)
 
@@ -34,7 +33,7 @@ class _Gate:
         self.future = future
 
     def release(self) -> None:
-        # It may have been cancelled in the same turn of the loop.
+        # The future may have been cancelled in this turn of the loop.
         if not self.future.done():
             self.future.set_result(None)
 
@@ -43,7 +42,7 @@ class AioTransport(Dispatcher):
     """One connection per node.
 
     Attributes:
-        closed: Whether sleeps have to end; only sleepers that `lasts` are still waited for.
+        closed: True once sleeps must end; only a sleeper that `lasts`, as each round does, sleeps on.
     """
 
     def __init__(
@@ -69,9 +68,9 @@ class AioTransport(Dispatcher):
         )
         self._loop: Final = loop
         self._alarms: Final = Alarms(loop, clock)
-        self._receiver: Final = Receiver(self._receive_now, self._table.discard)
+        self._asleep: Final = self._alarms.asleep
+        self._receiver: Final = Receiver(self._receive, self._table.discard, clock)
         self.closed = False
-        self._asleep: Final[dict[Sleeper, None]] = {}  # an ordered set
         self._rounds = 0
         self._flushing_soon = False
 
@@ -79,12 +78,11 @@ class AioTransport(Dispatcher):
 
     def send(self, request: Request) -> None:
         """Send a request to all nodes, in the order of the calls; never blocks."""
+        self._outbox.items.append(request)
         if not self._rounds:
-            self._outbox.send(request)
-            return
-        # Other rounds are under way, and their tasks are likely to be resumed in this turn of the loop too.
-        self._outbox.put(request)
-        if not self._flushing_soon:
+            self._outbox.flush()
+        elif not self._flushing_soon:
+            # Other rounds are in flight, and their tasks are likely to resume in this turn of the loop too.
             self._flushing_soon = True
             self._loop.call_soon(self._flush)
 
@@ -95,38 +93,37 @@ class AioTransport(Dispatcher):
     # Waiting.
 
     async def wait(self, sleeper: Sleeper, deadline: float) -> None:
-        """Return when the sleeper is done, at the deadline, or when the transport is closed."""
+        """Return when the sleeper is done, at the deadline, or when the transport closes."""
         while not sleeper.done and (sleeper.lasts or not self.closed) and self._clock() < deadline:
-            gate = sleeper.gate = _Gate(self._loop.create_future())
-            alarm = self._alarms.set(deadline, sleeper)
-            self._asleep[sleeper] = None
+            future = self._loop.create_future()
+            sleeper.gate = _Gate(future)
+            if deadline < self._alarms.next:
+                self._alarms.arm(deadline)
+            self._asleep[sleeper] = deadline
+            self._rounds += sleeper.lasts
             try:
-                await gate.future
+                await future
             finally:
+                self._rounds -= sleeper.lasts
                 sleeper.gate = None
-                self._alarms.drop(alarm)
-                del self._asleep[sleeper]
+                alarm = self._asleep.pop(sleeper)
+                if isinstance(alarm, list):
+                    alarm[2] = None
 
-    async def wait_for_round(self, request: Request, deadline: float, timeout: float) -> None:
-        """Return when the request's tally is decided, at the deadline at the latest."""
-        self._rounds += 1
-        try:
-            await self.wait(request, deadline)
-            if not request.done:
-                # After a standstill of the process the deadline has passed, but answers may wait to be read.
-                self._look_for_suspects(await self._let_loop_read())
-                self._table.close(request, f"no answer within {timeout:g} s")
-        finally:
-            self._rounds -= 1
+    async def end_round(self, request: Request, timeout: float) -> None:
+        """Decide a tally that has waited to its deadline."""
+        # After the process was suspended, the deadline has passed, but unread answers may be waiting.
+        self._look_for_suspects(await self._let_loop_read())
+        self._table.close(request, f"no answer within {timeout:g} s")
 
     async def linger(self, request: Request, tally: Tally, deadline: float) -> None:
-        """Return when all nodes have voted in a round that was won, or at the deadline."""
+        """Return when all nodes have voted in a won round, or at the deadline."""
         self._begin_lingering(request, tally)
         await self.wait(request, deadline)
         self._end_lingering(request, tally)
 
     async def wait_for_wakeup(self, waits: Waits) -> tuple[int, int]:
-        """Sleep as the wake-ups ask for; return what they return."""
+        """Sleep through the waits and return their result."""
         with closing(waits):
             while True:
                 try:
@@ -138,18 +135,15 @@ class AioTransport(Dispatcher):
 
     # Reading.
 
-    def _receive_now(self, link: Link) -> None:
-        self._receive(link, self._clock())
-
     async def _let_loop_read(self) -> float:
-        """Let the loop read all that has come until now; return the instant of now, since reading may take long."""
+        """Let the loop read everything received so far; return the instant of the call, as reading may take long."""
         now = self._clock()
-        await asyncio.sleep(0)  # It looks for what has come,
-        await asyncio.sleep(0)  # and hands that out.
+        await asyncio.sleep(0)  # The loop polls,
+        await asyncio.sleep(0)  # and hands out what it found.
         return now
 
     async def tend(self) -> bool:
-        """Write what is left to be written, look for suspects; return True while nodes owe replies."""
+        """Write due repeats and leftovers, look for suspects; return True while nodes owe replies."""
         self._send_due()
         if not self._is_owed_replies():
             return False
@@ -159,19 +153,19 @@ class AioTransport(Dispatcher):
     # Links.
 
     def install(self, link: AioLink) -> None:
-        """Take a new link into use. What is owed to its node goes first, before any new claim."""
+        """Put a new link into use. Commands owed to its node go out before any new claim."""
         self._table.install(link)
         link.use(self._receiver)
 
     # The end.
 
     def close(self) -> None:
-        """End all sleeps, except those of sleepers that last."""
+        """End all sleeps, except those of sleepers that `lasts`."""
         self.closed = True
         for sleeper in list(self._asleep):
             sleeper.wake()
 
     def dispose(self) -> None:
-        """End all connections. Only after all callers have left."""
+        """End all connections; only after all callers have left."""
         self._alarms.clear()
         self._table.end()

@@ -1,4 +1,4 @@
-"""Watches of the driver for asyncio: `watches` has the rules, here each witness has a task."""
+"""Watches of the driver for asyncio: `watches` has the rules; here each witness has a task."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ __all__ = ["AioWatches"]
 
 
 class AioWatches:
-    """Follows where the servers of a client's nodes are."""
+    """Follows the servers of a client's nodes."""
 
     def __init__(
         self, nodes: Sequence[Node], timeout: float, clock: Callable[[], float], on_moved: Callable[[Node], None]
     ) -> None:
-        """Make them; arguments as for `Watches`."""
+        """Make the watches; arguments as for `Watches`."""
         self._of_node: Final = {
             node.index: _Watch(node, node.locator, timeout, clock, on_moved)
             for node in nodes
@@ -36,10 +36,10 @@ class AioWatches:
             watch.start()
 
     async def locate(self, node: Node) -> None:
-        """Return as soon as it is known where a node's server is.
+        """Return as soon as the place of a node's server is known.
 
         Raises:
-            ConnectionError: The witnesses did not say so in time.
+            ConnectionError: The witnesses did not report it in time.
             ConfigurationError: They never will.
         """
         if node.index in self._of_node:
@@ -47,7 +47,7 @@ class AioWatches:
 
     @property
     def tasks(self) -> list[asyncio.Task[None]]:
-        """The tasks that ask; they end when they are cancelled."""
+        """The tasks that ask; they end when cancelled."""
         return [task for watch in self._of_node.values() for task in watch.tasks]
 
 
@@ -82,7 +82,7 @@ class _Watch(Follower):
             try:
                 await self._ask(index, witness)
             except Exception as error:
-                # Whatever listens at that address may answer anything.
+                # The server at that address may answer anything.
                 self._locator.note_failure(index, describe_error(error))
                 self._news.set()
             await _pause()
@@ -119,8 +119,8 @@ async def _pause() -> None:
     """Sleep until the next question is due.
 
     Raises:
-        CancelledError: The task was cancelled, be it before: redis-py sends through `asyncio.wait_for`, which swallows
-            some cancellations on Python 3.11, and whoever closes the client waits for the end of this task.
+        CancelledError: The task was cancelled, now or before: redis-py sends through `asyncio.wait_for`, which swallows
+            some cancellations on Python 3.11, and a close of the client waits for the end of this task.
     """
     task = asyncio.current_task()
     if task is not None and task.cancelling():

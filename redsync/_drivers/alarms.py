@@ -1,7 +1,12 @@
 """Alarms: wake the sleepers of an event loop at their deadlines, with one timer for all.
 
-Hardly any round reaches its deadline. With one of the loop's timers for each round, setting and cancelling them would
-cost as much as the rest of the round.
+Few rounds reach their deadline. With a loop timer for each round, setting and cancelling it would cost as much as the
+rest of the round. So a sleeper only writes its deadline into `asleep`, and removes it when it wakes. One timer rings at
+the earliest deadline, or before it. Then the sleepers that came since the last time, and still sleep, get an entry in a
+heap. Most sleepers never do.
+
+`asleep` keeps its order, so these sleepers are its last: the others have their entry there instead of the deadline. A
+sleeper that wakes also leaves its entry, so that the heap keeps nothing alive.
 """
 
 from __future__ import annotations
@@ -17,65 +22,66 @@ from redsync._drivers.requests import Sleeper
 __all__ = ["Alarm", "Alarms"]
 
 Alarm: TypeAlias = list[Any]
-"""Its instant, a number that tells alarms of one instant apart, and the sleeper; None once the alarm was dropped."""
+"""The instant, a number that orders alarms of one instant, and the sleeper, None once it is awake."""
 
 _CROWD = 2000
-"""The least number of alarms that are searched for dropped ones: more than finished rounds leave behind."""
+"""The number of entries from which to search for those of sleepers that have woken."""
 
 
 class Alarms:
-    """The alarms of one transport. Everything happens in the loop's thread."""
+    """The alarms of one transport. Everything happens in the loop's thread.
+
+    Attributes:
+        asleep: The sleepers, each with its deadline, an instant of the clock. Before a sleeper with a deadline earlier
+            than `next` is added, call `arm`.
+        next: The instant of the timer; infinity without one.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, clock: Callable[[], float]) -> None:
         self._loop: Final = loop
         self._clock: Final = clock
+        self.asleep: Final[dict[Sleeper, float | Alarm]] = {}
+        self.next = math.inf
         self._heap: Final[list[Alarm]] = []
         self._count = 0
         self._crowd = _CROWD
-        self._next = math.inf
         self._timer: asyncio.TimerHandle | None = None
 
-    def set(self, at: float, sleeper: Sleeper) -> Alarm:
-        """Wake the sleeper at that instant of the clock, unless the alarm is dropped before."""
-        self._count += 1
-        alarm: Alarm = [at, self._count, sleeper]
-        if at != math.inf:
-            if len(self._heap) >= self._crowd:
-                self._sweep()
-            heappush(self._heap, alarm)
-            if at < self._next:
-                self._arm(at)
-        return alarm
-
-    @staticmethod
-    def drop(alarm: Alarm) -> None:
-        """Do not wake that sleeper any more; its entry is removed when it is due."""
-        alarm[2] = None
-
-    def _sweep(self) -> None:
-        """Remove dropped alarms, and set the number of alarms at which to do so next."""
-        self._heap[:] = [alarm for alarm in self._heap if alarm[2] is not None]
-        heapify(self._heap)
-        self._crowd = max(_CROWD, 2 * len(self._heap))
+    def arm(self, at: float) -> None:
+        """Set the timer to an instant."""
+        former, self._timer = self._timer, self._loop.call_later(max(at - self._clock(), 0.0), self._ring)
+        self.next = at
+        if former is not None:
+            former.cancel()
 
     def clear(self) -> None:
-        """Drop all alarms."""
+        """Wake nobody any more."""
         self._heap.clear()
         if self._timer is not None:
             self._timer.cancel()
 
-    def _arm(self, at: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._next = at
-        self._timer = self._loop.call_later(max(at - self._clock(), 0.0), self._ring)
-
     def _ring(self) -> None:
+        self._enter_new()
         heap, now = self._heap, self._clock()
-        while heap and (heap[0][2] is None or heap[0][0] <= now):
-            sleeper = heappop(heap)[2]
-            if sleeper is not None:
-                sleeper.wake()
-        self._next = math.inf
+        while heap and (heap[0][0] <= now or heap[0][2] is None):
+            alarm = heappop(heap)
+            if alarm[2] is not None:
+                alarm[2].wake()
+        self.next = math.inf
         if heap:
-            self._arm(heap[0][0])
+            self.arm(heap[0][0])
+
+    def _enter_new(self) -> None:
+        """Give the sleepers that came since the last time their entries."""
+        heap, asleep = self._heap, self.asleep
+        for sleeper, at in reversed(asleep.items()):
+            if isinstance(at, list):
+                break
+            self._count += 1
+            alarm = asleep[sleeper] = [at, self._count, sleeper]
+            if at != math.inf:
+                heappush(heap, alarm)
+        if len(heap) > self._crowd:
+            heap[:] = [alarm for alarm in heap if alarm[2] is not None]
+            heapify(heap)
+            self._crowd = max(_CROWD, 2 * len(heap))

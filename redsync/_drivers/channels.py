@@ -1,6 +1,6 @@
-"""Channels: the handshake with a node, over a fresh connection of redis-py's, before a link takes over its socket.
+"""Channels: the handshake with a node over a new redis-py connection, before a link takes over its socket.
 
-Whatever server listens there, its answers may cost only a bounded number of bytes and seconds.
+Bytes and seconds are bounded, no matter which server answers.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ __all__ = ["Channel", "Talk", "pack", "reply_error"]
 T = TypeVar("T")
 
 Talk: TypeAlias = Generator[list[bytes], list[Any], T]
-"""A conversation with a node over any carrier: yields commands, gets their replies (errors as values), returns T."""
+"""A conversation with a node over any connection: yields commands, gets replies (errors as values), returns T."""
 
 
 def pack(*parts: bytes | str) -> bytes:
     """Return a command in RESP.
 
-    Never pass numbers to hiredis: for those it calls back into Python, where a signal's handler may raise, and then
-    hiredis crashes the process (3.5.0).
+    Never pass numbers to hiredis: it calls back into Python for them. If a signal handler raises there, hiredis 3.5.0
+    crashes the process.
     """
     packed: bytes = hiredis.pack_command(parts)  # type: ignore[arg-type]  # the stub says a tuple of one
     return packed
 
 
 class Channel:
-    """A fresh connection to a node, still blocking: used for the handshake, then a link takes its socket."""
+    """A new connection to a node, still blocking: for the handshake, before a link takes its socket."""
 
     def __init__(self, connection: Any, timeout: float, until: float) -> None:
-        """Begin to talk.
+        """Make a channel.
 
         Args:
-            connection: The connection of redis-py's.
-            timeout: How many seconds the node may be silent.
-            until: When the conversation must be over, on the monotonic clock.
+            connection: The redis-py connection.
+            timeout: The most seconds of silence.
+            until: The instant at which the conversation must be over, on the monotonic clock.
         """
         self.connection: Final = connection
         self._timeout: Final = timeout
@@ -53,7 +53,7 @@ class Channel:
 
     @property
     def raw(self) -> bool:
-        """Whether there is a real socket; fakeredis has none and is called instead."""
+        """True if there is a real socket; fakeredis has none, so it is called instead."""
         return self.sock is not None
 
     def ask(self, *commands: bytes) -> list[Any]:
@@ -78,7 +78,7 @@ class Channel:
     def _receive(self, sock: socket.socket) -> bytes:
         left = self._until - time.monotonic()
         if left <= 0:
-            raise TimeoutError("did not end the handshake in time")
+            raise TimeoutError("did not finish the handshake in time")
         sock.settimeout(min(left, self._timeout))
         data = sock.recv(65536)
         if not data:
@@ -96,7 +96,7 @@ class Channel:
             return reply_error(error)
 
     def talk(self, talk: Talk[T]) -> T:
-        """Have a conversation; its errors come out."""
+        """Hold a conversation; return its result or raise its error."""
         replies: list[Any] = []
         while True:
             try:
@@ -107,12 +107,12 @@ class Channel:
             replies = self.ask(*commands)
 
     def close(self) -> None:
-        """Close it without telling the node."""
+        """Close the connection without a farewell to the node."""
         self.connection.disconnect()
 
 
 def reply_error(error: RedisError) -> hiredis.ReplyError:
-    """Return a node's error as a value, with the error code that redis-py cut off the text."""
+    """Return a node's error as a value, with the error code that redis-py cuts off."""
     code = {"NoScriptError": "NOSCRIPT", "ReadOnlyError": "READONLY", "BusyLoadingError": "LOADING"}
     name = code.get(type(error).__name__, "")
     text = str(error)

@@ -1,9 +1,9 @@
-"""Voters that a cluster lends: each is whoever owns one fixed slot.
+"""Voters of a cluster: each is the current owner of one fixed slot.
 
     redis+cluster://user:password@host:6379,host:6379,host:6379?nodes=3&replicas=1
 
-stands for three nodes. Their slots are spread evenly, the same for every client that names the same number. A slot has
-one owner, so its keys move with it, and a node whose slot moves changes its server, like one that fails over.
+stands for three nodes. Their slots are spread evenly, in the same way for every client that gives the same number. A
+slot has one owner, so its keys move with it. A node whose slot moves changes its server, as after a failover.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NO_CLUSTER: Final = "cluster support disabled"
 
 
 class ClusterLocator(Locator):
-    """What some nodes of a cluster say of the owner of a slot.
+    """The answers of some nodes of a cluster about the owner of a slot.
 
     Attributes:
         slot: The slot.
@@ -55,9 +55,9 @@ class ClusterLocator(Locator):
             return f"{_TOO_FEW}: {len(masters)} have slots, nodes={self._nodes}"
         owner = owner_in(masters, self.slot)
         if owner is None:
-            return f"nobody owns the slot {self.slot}"
+            return f"no node owns slot {self.slot}"
         replicas = sum(1 for server in known if server.master == owner.name)
-        # A node that was never told its address leaves it out about itself.
+        # A node that does not know its own address omits it.
         own = witness.address.rpartition(":")[0]
         return Word(Location(owner.host or own, owner.port, owner.epoch), replicas)
 
@@ -65,22 +65,22 @@ class ClusterLocator(Locator):
         wrong = [word for word in words if isinstance(word, str)]
         few = [word for word in wrong if word.startswith(_TOO_FEW)]
         if len(few) > len(words) // 2:
-            return f"the cluster has {few[0]}: a voter needs a master of its own. Give a smaller odd number of nodes"
+            return f"the cluster has {few[0]}: each voter needs its own master. Give a smaller odd number of nodes"
         if len([word for word in wrong if _NO_CLUSTER in word]) > len(words) // 2:
-            return "the servers are no cluster: name each of them as a node of its own, redis://host:6379/0"
+            return "the servers are not a cluster: list each of them as a separate node, redis://host:6379/0"
         return None
 
 
 def lent(url: str, client_class: type[Any]) -> list[tuple[str, Any, ClusterLocator]]:
-    """Return what each voter of a cluster is called, how to connect to its server, and its locator.
+    """Return the name of each voter of a cluster, a pool for its server, and its locator.
 
     Args:
         url: The URL.
         client_class: `redis.Redis` or `redis.asyncio.Redis`.
 
     Raises:
-        GroupUrlError: It names no cluster.
-        ValueError: redis-py does not know an option; the text may show it.
+        GroupUrlError: The URL does not name a cluster.
+        ValueError: redis-py does not know an option; the message may show it.
     """
     said = ClusterUrl.read(url)
     pool = client_class.from_url(said.server).connection_pool

@@ -1,12 +1,12 @@
-"""The connection table: which link each node has, and what becomes of the requests that a broken link leaves.
+"""The connection table: each node's link, and the requests that a broken link leaves behind.
 
 When a link breaks, all its pending requests fail; those that are owed to its node wait for the next link. While a node
 has a link, nothing is owed to it. Links are replaced one by one: None where there is no connection, so no caller ever
 waits for one.
 
 The transport's mutex guards everything here. It is held for arithmetic only, never over a system call that may block.
-An interruption can come at any call. So code that moves a request first adds it to its new place and then removes it
-from the old one, and can be repeated: a vote counts once, and an owed request is kept once.
+An interruption can come at any call. So code that moves a request first adds it to its new place, then removes it from
+the old one, and may run twice: a vote counts once, and an owed request is kept once.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ class ConnectionTable:
     Attributes:
         links: The link to each node, None where there is none.
         by_fd: The links that are polled.
-        plan: The links that take everything, their bit set, and the nodes that need a closer look; every node is in
-            one of the two. Replaced as a whole.
-        recount_at: The instant at which the plan must be computed anew.
-        guard: The longest guard of a claim so far: a node that takes part in all claims must remember at least so long.
+        plan: The links that get everything, their bit set, and the nodes that need a closer look; every node is in one
+            of the two. Replaced as a whole.
+        recount_at: The instant at which the plan must be recomputed.
+        guard: The longest guard of a claim so far; a node that takes part in all claims must remember that long.
     """
 
     def __init__(
@@ -51,16 +51,16 @@ class ConnectionTable:
         on_broken: Callable[[Node, str], None],
         on_refused: Callable[[], None],
     ) -> None:
-        """Make it without any link.
+        """Make a table without links.
 
         Args:
             nodes: The configured nodes.
-            clock: Returns the instant in seconds.
+            clock: Returns the current instant in seconds.
             mutex: Guards everything here.
             poller: Polls the links that have a descriptor; None if none has.
-            awaken: Wakes the thread or task that waits for a request, to look again.
-            on_broken: Called for each link that is given up.
-            on_refused: Called when a request is to be sent again later, so that the maintenance does so.
+            awaken: Makes the thread or task that waits for a request look again.
+            on_broken: Called for each discarded link.
+            on_refused: Called when the maintenance must repeat a request later.
         """
         self._nodes: Final = nodes
         self._clock: Final = clock
@@ -80,10 +80,10 @@ class ConnectionTable:
     # Which link each node has.
 
     def install(self, link: Link) -> bool:
-        """Take a new link into use, with the commands owed to its node recorded and kept ahead of any new claim.
+        """Put a new link into use; it keeps the commands owed to its node ahead of any new claim.
 
-        Returns whether anything was owed. Called by connecting threads, in which no signal's handler ever runs. A link
-        that comes after the end is closed at once.
+        Returns True if anything was owed. Called by connecting threads, where no signal handler ever runs. After `end`,
+        a new link is closed at once.
         """
         index, now = link.node.index, self._clock()
         with self._mutex:
@@ -109,15 +109,15 @@ class ConnectionTable:
         return bool(owed)
 
     def discard(self, link: Link, reason: str, *, orderly: bool = False) -> None:
-        """Stop using a link. Several threads may call it, even repeatedly: each pending request is settled once.
+        """Stop using a link. Any thread may call it, even repeatedly: each pending request is settled once.
 
-        Bytes written to it are dropped, because the next link gets what is owed; unless the end is `orderly`.
+        Unsent bytes are dropped, because the next link gets what is owed. An `orderly` end still sends them.
         """
         link.broken = link.broken or reason
         node, now = link.node, self._clock()
         with self._mutex:
             self._settle(link, link.broken, now)
-            # Last, so that after an interruption above the link is still found here, and discarded again.
+            # Last: after an interruption above, the link is still found here, and discarded again.
             first = self.links[node.index] is link
             if first:
                 if link.tag is not None and link.tag not in node.former:
@@ -134,11 +134,11 @@ class ConnectionTable:
         if newer is not None:
             # The flushing thread may still have been writing to this link when the next one was installed with all that
             # was owed until then. The next link has got nothing else yet, because that flush has not ended. Later would
-            # be too late: a release that comes behind its owner's next claim would end that claim.
-            self.discard(newer, "is owed what was lost with the connection before")
+            # be too late: a release behind its owner's next claim would end that claim.
+            self.discard(newer, "is owed commands that the previous connection lost")
 
     def end(self) -> None:
-        """Close all links, and take none into use any more: the client's end does not wait for every connection."""
+        """Close all links and accept no new ones: a closing client does not wait for pending connects."""
         with self._mutex:
             self._ended = True
         for link in list(self.links):
@@ -150,7 +150,7 @@ class ConnectionTable:
         """Settle all requests pending on a link as missed by its node."""
         fileno, node, pending = link.fileno, link.node, link.pending
         if self._poller is not None and self.by_fd.get(fileno) is link:
-            with expected(KeyError, OSError):  # An interruption came between the two, and this is the second try.
+            with expected(KeyError, OSError):  # An interruption came between these two lines; this is the second try.
                 self._poller.unregister(fileno)
             del self.by_fd[fileno]
         if pending:
@@ -170,7 +170,7 @@ class ConnectionTable:
                 self._poller.modify(link.fileno, events)
 
     def recount(self) -> None:
-        """Sort the nodes anew into those that take everything and those that need a closer look."""
+        """Sort the nodes again into those that get everything and those that need a closer look."""
         now = self._clock()
         with self._mutex:
             ready: list[Link] = []
@@ -188,10 +188,10 @@ class ConnectionTable:
             self.plan = (ready, sum(link.node.bit for link in ready), apart)
             self.recount_at = again
 
-    # What becomes of a request; with the mutex held.
+    # The fate of a request; with the mutex held.
 
     def miss(self, node: Node, request: Request, reason: str, now: float) -> None:
-        """Record that a node does not get a request now."""
+        """Record that a request does not reach a node now."""
         self.fail(node, request, reason)
         self._owed[node.index].add(request, node.bit, now)
 
@@ -215,13 +215,13 @@ class ConnectionTable:
         if tally.verdict is _PENDING and None not in tally.choices:
             # An interruption came between the last vote and the verdict.
             tally.close(reason)
-        # Even if this vote did not decide it: an interruption may have come between the verdict and this line.
+        # Even if this vote did not decide it: an interruption may have come between the verdict and this line earlier.
         if not tally.open:
             request.done = True
             self._awaken(request)
 
     def close(self, request: Request, reason: str) -> None:
-        """Count missing votes as failed, so that the request's tally is decided; without the mutex."""
+        """Count missing votes as failed, which decides the request's tally; without the mutex."""
         with self._mutex:
             if request.tally is not None:
                 request.tally.close(reason)

@@ -1,4 +1,4 @@
-"""Dialects: how drivers speak to a node: how commands are spelled for it (`spellings`), and what else differs."""
+"""Dialects: how drivers encode commands for a node (`spellings`), and other differences between nodes."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from redsync._drivers.requests import Request, pack_command
 __all__ = ["PLAIN", "ClusterDialect", "Dialect", "dialect_of"]
 
 _VOTES: Final = b"redsync:wake:votes"
-"""A channel that nobody listens to; users that may wake waiters may publish here."""
+"""A channel without listeners; users that may wake waiters may publish to it."""
 
 _VOTE_KEY: Final = b"redsync_vote"
 _A_MONTH_MS: Final = b"2592000000"
 
 
 class Dialect(Spelling):
-    """Commands as they are.
+    """Unchanged commands.
 
     Attributes:
-        touch: Commands that make a connection write something that replicas get, and need no memory.
+        touch: Commands that make a connection write something that replicas get; they need no memory.
     """
 
     touch: tuple[bytes, ...] = (pack("PUBLISH", _VOTES, b""),)
 
     def touched(self, replies: Sequence[Any]) -> bool:
-        """Whether the replies to `touch` say that something was written."""
+        """Return True if the replies to `touch` prove a write."""
         return isinstance(replies[-1], int)
 
     def data(self, request: Request) -> bytes:
@@ -37,7 +37,7 @@ class Dialect(Spelling):
         return request.data
 
     def subscription(self, channel: bytes) -> bytes:
-        """Return the command that subscribes to what scripts publish over a channel."""
+        """Return the command that subscribes to a channel to which scripts publish."""
         return pack("SUBSCRIBE", channel)
 
 
@@ -45,7 +45,7 @@ PLAIN: Final = Dialect()
 
 
 class ClusterDialect(Tagged, Dialect):
-    """Commands about keys of one slot.
+    """Commands for keys of one slot.
 
     Args:
         slot: The slot.
@@ -53,7 +53,7 @@ class ClusterDialect(Tagged, Dialect):
 
     def __init__(self, slot: int) -> None:
         super().__init__(slot)
-        # A cluster's PUBLISH is not replicated, and its SPUBLISH neither. PEXPIRE needs no memory, but a key.
+        # A cluster replicates neither PUBLISH nor SPUBLISH. PEXPIRE needs no memory, but a key.
         key = self.key(_VOTE_KEY)
         self.touch = pack("SETNX", key, b"1"), pack("PEXPIRE", key, _A_MONTH_MS)
 
@@ -69,5 +69,5 @@ class ClusterDialect(Tagged, Dialect):
 
 @cache
 def dialect_of(slot: int) -> ClusterDialect:
-    """Return the dialect of a slot: one for all clients, because each has scripts of its own, 130 kB of them."""
+    """Return the dialect of a slot: one for all clients, because each dialect has its own scripts, 130 kB of them."""
     return ClusterDialect(slot)

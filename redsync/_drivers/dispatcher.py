@@ -1,7 +1,7 @@
-"""The dispatcher hands replies to the rounds that wait for them: what the transports of both drivers have in common.
+"""The dispatcher hands replies to the rounds that wait for them; the transports of both drivers share it.
 
-`mutex` guards tallies, wake-ups, who flushes, what is owed, and the connection table. It is held for arithmetic only,
-never over a system call. With a single thread it is never contended, and costs nothing.
+`mutex` guards tallies, wake-ups, the flushing flag, owed requests, and the connection table. It is held for arithmetic
+only, never over a system call. With a single thread it is never contended, and costs nothing.
 """
 
 from __future__ import annotations
@@ -9,12 +9,11 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Sequence
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 import hiredis
 
 from redsync._core.interruptions import is_interruption
-from redsync._core.observing import Ear
 from redsync._core.quorum import Tally, outline
 from redsync._core.replies import MOST_BYTES, NOTHING
 from redsync._core.text import one_line
@@ -31,21 +30,21 @@ from redsync._drivers.wakeups import Wakeups
 __all__ = ["Dispatcher"]
 
 _MOST_MESSAGES = 20_000
-"""Wake-ups that a node may send in one second: two for each of ten thousand waiters."""
+"""The most wake-ups that a node may send in one second: two for each of ten thousand waiters."""
 
 _NODES_FAULTS = OSError, hiredis.HiredisError, TypeError, IndexError
-"""Errors from reading a link for which the node is to blame."""
+"""Errors of reading a link that are the node's fault."""
 
 _PUSH, _ERROR = hiredis.PushNotification, hiredis.ReplyError
 
 
 class Dispatcher:
-    """One connection per node, without the waiting and reading.
+    """One connection per node; subclasses add waiting and reading.
 
     Attributes:
         links: The link to each node, None where there is none.
         wakeups: The signals that end sleeps.
-        ears: What observers are told.
+        noting: For each node, what notes how long a reply took, for all observers; empty without observers.
     """
 
     _OUTBOX: ClassVar = Outbox
@@ -68,7 +67,7 @@ class Dispatcher:
         self._on_change: Final = on_change
         self._mutex: Final = mutex
         self._look_at = 0.0
-        self.ears: Sequence[Ear] = ()
+        self.noting: Sequence[Callable[[float], object]] = ()
         self.wakeups: Final = Wakeups(mutex, clock, awaken)
         self._table: Final = ConnectionTable(
             nodes, clock, mutex, poller, awaken, on_broken=on_broken, on_refused=on_change
@@ -76,12 +75,12 @@ class Dispatcher:
         self.links: Final = self._table.links
         self._outbox: Final[Outbox] = self._OUTBOX(self._table, clock, mutex, receive_at_once, on_change)
 
-    def _receive(self, link: Link, now: float) -> None:
-        """Read one link and hand out what has come; only one thread at a time may call it."""
+    def _receive(self, link: Link, now: float, data: Any = None) -> None:  # noqa: PLR0912  (calls per reply are dear)
+        """Read one link, unless its `data` was read, and hand out the replies; one thread at a time may call it."""
         again = False
         try:
             try:
-                data = link.read()
+                data = data or link.read()
             except BlockingIOError as error:
                 if is_interruption(error):
                     raise
@@ -90,95 +89,133 @@ class Dispatcher:
                 if data is not None:
                     self._table.discard(link, "closed the connection")
                 return
-            link.feed(data)
+            replies = link.lines.get(data) if link.whole else None
+            message = None
+            if replies is None:
+                piece, known = self.wakeups.known
+                if link.whole and data == piece:
+                    message = known
+                else:
+                    link.feed(data)
             with self._mutex:
                 # A thread that breaks a link sets `broken` before it settles the pending requests as missed. These
-                # replies belong to some of those: not to the requests that are left, nor to those that another thread
-                # appends unaware of the break.
+                # replies belong to settled requests, not to those that are left or that another thread appends, unaware
+                # of the break.
                 if link.broken is None:
-                    again = self._hand_out(link, now, len(data))
+                    if message is not None:
+                        self._deliver(link, message, now)
+                    elif replies is None or link.healing or link.again.under_way:
+                        again = self._hand_out(link, now, data, replies)
+                    else:
+                        for reply in replies:
+                            self._settle(link, reply, now)
             if link.broken is not None:
                 self._table.discard(link, link.broken)
         except BaseException as error:
-            # First, and by a mere assignment, because what follows may be interrupted too.
+            # First, by a plain assignment: an interruption may stop the lines below too.
             before, link.broken = link.broken, link.broken or HALF_READ
-            # TypeError comes from odd replies: a map with a list for a key, a message whose channel is none.
             if not isinstance(error, _NODES_FAULTS) or is_interruption(error):
                 self._table.discard(link, link.broken)
                 raise
             link.broken = before
-            to_nothing = isinstance(error, IndexError)
-            self._table.discard(link, "sent a reply to no command" if to_nothing else describe_error(error))
+            self._blame(link, error)
         if again:
             self._outbox.flush()
 
-    def _hand_out(self, link: Link, now: float, size: int) -> bool:  # noqa: PLR0912  (a call per reply is too dear)
-        """Give each reply to the oldest request of its link, each wake-up to its mailbox; with the mutex held.
+    def _blame(self, link: Link, error: Exception) -> None:
+        # Malformed replies raise TypeError: a map with a list as a key, a message with an invalid channel.
+        to_nothing = isinstance(error, IndexError)
+        self._table.discard(link, "sent a reply to no command" if to_nothing else describe_error(error))
 
-        Only whole answers to commands show that a node is well: a node that wakes waiters, or sends a byte now and
-        then, may owe its answers for ever.
+    def _hand_out(self, link: Link, now: float, data: Any, replies: tuple[int, ...] | None) -> bool:
+        """Give each reply to the oldest request of its link, each wake-up to its mailbox; with the mutex held.
 
         Args:
             link: The link that was read.
-            now: The instant.
-            size: How many bytes have been read.
+            now: The current instant.
+            data: The bytes read.
+            replies: Their replies; None if the parser has them.
 
         Returns:
-            Whether a request is to be sent again.
+            True if a request must be sent again.
         """
-        pending, gets, index = link.pending, link.gets, link.index
-        again = False
+        pending, whole = link.pending, link.whole
+        gets: Callable[[], Any] = link.gets if replies is None else iter((*replies, NOTHING)).__next__
+        again = link.whole = False
         behind: object = link.healing or link.again.under_way
-        request = None
-        while (reply := gets()) is not NOTHING:
+        handed = 0
+        while not link.whole and (reply := gets()) is not NOTHING:
+            handed += 1
             kind = reply.__class__
+            if replies is None and not link.has_more():
+                link.whole = True
             if kind is _PUSH:
-                self.wakeups.deliver(reply, link.node.bit, link.node.remembers_since)
-                self._note_message(link, now)
-                size = 0
-                continue
-            # Removed only when it is settled, so that after an interruption it is still there and can be missed.
-            request = pending[0]
-            if kind is _ERROR:
-                again |= self._hand_out_error(link, request, str(reply), now)
+                self._deliver(link, reply, now)
+                if handed == 1 and whole and link.whole:
+                    # The piece is this message and nothing else, and most nodes send the same.
+                    self.wakeups.known = data, reply
+            elif kind is _ERROR:
+                again |= self._hand_out_error(link, pending[0], str(reply), now)
                 behind = True
+                pending.popleft()
+                self._note_answer(link, now)
             else:
                 if behind:
-                    self._overtake(link, request, now)
-                tally = request.tally
-                if tally is not None and (tally.late or not request.done):
-                    if self.ears and not request.done:
-                        for ear in self.ears:
-                            ear.took[index].append(now - tally.sent_at)
-                    if ended := tally.record(index, reply):
-                        request.done = True
-                        if request.gate is not None:
-                            request.wake()
-                    elif ended is None:
-                        # A proxy may have lost an answer, or sent one twice: all later replies may belong to other
-                        # requests.
-                        raise hiredis.ProtocolError(f"sent an unexpected reply {outline(reply)}")
-            pending.popleft()
+                    self._overtake(link, pending[0], now)
+                self._settle(link, reply, now)
         if behind and link.again.at <= now:
             self._outbox.retry(link)
             again = True
-        if request is None:
-            self._note_unfinished(link, size)
-            return again
-        link.since, link.unfinished = now, 0
-        if link.suspect and not pending:
-            # Only once it has caught up: else a node that answers one command a second would be sent all of them.
-            link.suspect = False
-            self._table.recount_at = now
+        if replies is not None:
+            link.whole = True
+        if not handed:
+            self._note_unfinished(link, len(data))
         return again
 
+    def _settle(self, link: Link, reply: Any, now: float) -> None:
+        """Count a reply as the vote of its node in the oldest request of its link; with the mutex held."""
+        pending = link.pending
+        # Removed only once settled, so that after an interruption it is still there and counts as missed.
+        request = pending[0]
+        tally = request.tally
+        if tally is not None and (tally.late or not request.done):
+            if self.noting and not request.done:
+                # Another thread may have sent it after `now`, while this one read other links.
+                took = now - tally.sent_at if now > tally.sent_at else 0.0
+                self.noting[link.index](took)
+            if ended := tally.record(link.index, reply):
+                request.done = True
+                if request.gate is not None:
+                    request.wake()
+            elif ended is None:
+                # A proxy may have lost or repeated an answer, which would shift all later replies to other requests.
+                raise hiredis.ProtocolError(f"sent an unexpected reply {outline(reply)}")
+        pending.popleft()
+        link.since, link.unfinished = now, 0
+        if link.suspect:
+            self._note_answer(link, now)
+
+    def _note_answer(self, link: Link, now: float) -> None:
+        """Record a complete answer.
+
+        Only complete answers show that a node works: one that wakes waiters, or sends a byte now and then, may never
+        answer.
+        """
+        link.since, link.unfinished = now, 0
+        if link.suspect and not link.pending:
+            # Only once it has caught up: otherwise a node that answers one command a second would get all of them.
+            link.suspect = False
+            self._table.recount_at = now
+
     def _note_unfinished(self, link: Link, size: int) -> None:
-        """Record how many bytes of an unfinished answer were read."""
+        """Add to the bytes read of an unfinished answer."""
         link.unfinished += size
         if link.unfinished > MOST_BYTES:
             raise hiredis.ProtocolError(f"sent a reply of more than {MOST_BYTES} bytes")
 
-    def _note_message(self, link: Link, now: float) -> None:
+    def _deliver(self, link: Link, message: Sequence[Any], now: float) -> None:
+        """Put a node's wake-up into its mailbox; with the mutex held."""
+        self.wakeups.deliver(message, link.node.bit, link.node.remembers_since)
         link.unfinished = 0
         link.messages += 1
         if link.messages > _MOST_MESSAGES:
@@ -205,7 +242,7 @@ class Dispatcher:
         return False
 
     def _overtake(self, link: Link, request: Request, now: float) -> None:
-        """Drop requests to be sent again that precede an executed command; of owed ones, only the same claim's."""
+        """Drop repeats that precede an executed command; of owed requests, only those of the same claim."""
         bit, claim = link.node.bit, request.claim
         link.healing = [
             earlier
@@ -215,7 +252,7 @@ class Dispatcher:
         link.again.settle(request, now)
 
     def _send_due(self) -> None:
-        """Send again the requests that are due."""
+        """Send the repeats that are due."""
         now = self._clock()
         for link in self.links:
             if link is not None and link.again.at <= now:
@@ -225,18 +262,18 @@ class Dispatcher:
 
     @property
     def retry_at(self) -> float:
-        """The instant at which the next request is to be sent again that a node refused to execute."""
+        """The instant of the next repeat of a request that a node refused to execute."""
         return min([link.again.at for link in self.links if link is not None], default=math.inf)
 
     def _look_for_suspects(self, now: float | None = None) -> None:
-        """Find links that have owed replies for too long; `now`: an instant after which the sockets were read."""
+        """Find links that have owed replies for too long; `now` is an instant before the sockets were last read."""
         now = self._clock() if now is None else now
         self._look_at = now + self._node_timeout / 4
         for link in self.links:
             if link is None:
                 continue
             if link.broken is not None:
-                # The thread that broke it was interrupted before it could discard it.
+                # The thread that broke it was interrupted before the discard.
                 self._table.discard(link, link.broken)
             if not link.pending:
                 continue
@@ -248,35 +285,34 @@ class Dispatcher:
                 link.node.last_error = f"owes {len(link.pending)} replies for {silence:.2f} s"
                 self._on_change()
             if silence > GIVE_UP:
-                # The unanswered commands are lost or late; those that the node must get are owed to the next
-                # connection.
+                # The unanswered commands are lost or late; the next connection gets those that the node is owed.
                 self._table.discard(link, f"no answer for {silence:.0f} s")
 
     def _begin_lingering(self, request: Request, tally: Tally) -> None:
-        """Make a request that was done wait on, until all nodes have voted."""
+        """Reopen a request that was done, until all nodes have voted."""
         with self._mutex:
             request.done = not tally.open
 
     def _end_lingering(self, request: Request, tally: Tally) -> None:
-        """Freeze a tally: its protocol is going to read it."""
+        """Freeze a tally before its protocol reads it."""
         with self._mutex:
             request.done = True
             tally.freeze()
 
     def part(self, node: Node, reason: str) -> None:
-        """Give up the connection to a node, if there is one: it leads to a server that is not the node's any more."""
+        """Discard the connection to a node, if any, because it leads to a server that is no longer the node's."""
         link = self.links[node.index]
         if link is not None:
             self._table.discard(link, reason)
 
     def pending(self, index: int) -> int:
-        """Return how many releases and rollbacks a node has yet to execute, besides those under way."""
+        """Return how many releases and rollbacks a node has yet to get, besides those in flight."""
         with self._mutex:
             link = self.links[index]
             return self._table.owed(index) + (0 if link is None else len(list(link.again)))
 
     def reconsider(self) -> None:
-        """Compute again which nodes take part in what: what is known of a node's memory has changed."""
+        """Recompute which nodes take part, because the known state of a node's memory has changed."""
         with self._mutex:
             self._table.recount_at = 0.0
 

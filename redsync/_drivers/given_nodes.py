@@ -1,4 +1,4 @@
-"""Nodes as callers name them: URLs, or clients of redis-py's."""
+"""Nodes as given by callers: URLs, or redis-py clients."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from redsync.exceptions import ConfigurationError
 __all__ = ["make_nodes"]
 
 _SEVERAL: Final = re.compile(r",\s*[a-z+]+://")
-"""A separator between two URLs in one text; redis-py would take the first URL and ignore the rest."""
+"""A separator between two URLs in one string; redis-py would use the first URL and ignore the rest."""
 
 
 def make_nodes(nodes: Any, client_class: type[Any]) -> list[Node]:
-    """Return the nodes that a caller named by URLs or by redis-py clients: one, or a list.
+    """Return the nodes that a caller gave as URLs or as redis-py clients: one, or a list.
 
-    Errors never repeat the argument, because it may have a password.
+    Errors never repeat the argument, because it may contain a password.
 
     Raises:
-        ConfigurationError: There is no node, the same one twice, or something that is neither.
+        ConfigurationError: There is no node, one is listed twice, or an argument is neither.
     """
     given = [nodes] if isinstance(nodes, str | client_class) else nodes
     if isinstance(given, bytes | Mapping) or not isinstance(given, Iterable):
@@ -38,22 +38,24 @@ def make_nodes(nodes: Any, client_class: type[Any]) -> list[Node]:
     addresses = [node.address for node in made]
     twice = {address for address in addresses if addresses.count(address) > 1}
     if twice:
-        raise ConfigurationError(f"{min(twice)} is listed more than once: every node must be another server")
+        raise ConfigurationError(f"{min(twice)} is listed more than once: the nodes must be different servers")
     return made
 
 
 def _make(index: int, which: str, node: Any, client_class: type[Any]) -> list[Node]:
-    """Return the nodes that one of the given things stands for, the first with that index."""
+    """Return the nodes that one argument stands for; the first has that index."""
     if isinstance(node, str):
         if _SEVERAL.search(node):
-            raise ConfigurationError(f"{which} is several URLs in one text: give a list with one URL for each node")
+            raise ConfigurationError(f"{which} is several URLs in one string: give a list with one URL for each node")
         if GroupUrl.matches(node) or ClusterUrl.matches(node):
             return _located(index, which, node, client_class)
         try:
             pool: Any = client_class.from_url(node).connection_pool
         except ValueError:
-            # The ValueError's text is not shown either.
-            raise ConfigurationError(f"{which} is no URL such as redis://:password@host:6379/0") from None
+            # The ValueError's message is not shown either.
+            raise ConfigurationError(
+                f"{which} is not a valid URL; expected something like redis://:password@host:6379/0"
+            ) from None
     elif isinstance(node, client_class):
         pool = node.connection_pool
     else:
@@ -67,7 +69,7 @@ def _make(index: int, which: str, node: Any, client_class: type[Any]) -> list[No
 
 
 def _located(index: int, which: str, given: Any, client_class: type[Any]) -> list[Node]:
-    """Return the nodes that a Sentinel group or a cluster stands for, named by a URL or a client of redis-py's."""
+    """Return the nodes that a Sentinel group or a cluster stands for, given as a URL or a redis-py client."""
     try:
         if isinstance(given, str) and ClusterUrl.matches(given):
             nodes = _voters(index, given, client_class)
@@ -78,13 +80,13 @@ def _located(index: int, which: str, given: Any, client_class: type[Any]) -> lis
     except GroupUrlError as error:
         raise ConfigurationError(f"{which} {error}") from None
     except (ValueError, TypeError):
-        # redis-py's text may show a part of the URL.
+        # redis-py's message may show a part of the URL.
         raise ConfigurationError(f"{which} has an option or a value that redis-py does not know") from None
     return nodes
 
 
 def _group(index: int, given: Any, client_class: type[Any]) -> Node:
-    from redsync._drivers import sentinels  # late: most programs have none
+    from redsync._drivers import sentinels  # late: most programs use none
 
     url, unsaid = (given, "") if isinstance(given, str) else (None, "its Sentinels: name them by a URL")
     pool, locator = sentinels.managed(given) if url is None else sentinels.named(url, client_class)
@@ -93,7 +95,7 @@ def _group(index: int, given: Any, client_class: type[Any]) -> Node:
 
 
 def _voters(first: int, url: str, client_class: type[Any]) -> list[Node]:
-    from redsync._drivers.clusters import lent  # late: most programs have none
+    from redsync._drivers.clusters import lent  # late: most programs use none
 
     return [
         Node(index, pool, address, url, locator=locator, dialect=dialect_of(locator.slot))
@@ -102,10 +104,10 @@ def _voters(first: int, url: str, client_class: type[Any]) -> list[Node]:
 
 
 def _one(client_class: type[Any]) -> str:
-    return f"a URL as text or a {client_class.__module__.removesuffix('.client')}.{client_class.__name__}"
+    return f"a URL string or a {client_class.__module__.removesuffix('.client')}.{client_class.__name__}"
 
 
 def _type_of(thing: Any) -> str:
     kind = type(thing)
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-    return f"something of the type {name}"
+    return f"a value of type {name}"

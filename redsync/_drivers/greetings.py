@@ -1,4 +1,4 @@
-"""Greetings: the first commands on a new connection, before any others, over any carrier."""
+"""Greetings: the first commands on a new connection, before any others."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ INITIALIZE: Final = Script.load("node_initialize")
 
 
 def greet(node: Node, timeout: float, *, raw: bool) -> Talk[NodeInfo]:
-    """Settle since when a node remembers, and return what it says of itself.
+    """Determine since when a node remembers, and return its description of itself.
 
-    Every connection must begin so: the server may be another process than the last one.
+    Every connection must begin with this: the server may be another process than the last one.
 
     Args:
         node: The node.
-        timeout: For how many seconds it may wait for its replicas, if it has any that must acknowledge votes.
-        raw: Whether there is a real connection; fakeredis tells nothing of itself.
+        timeout: Seconds for which it may wait for its replicas, if any must acknowledge votes.
+        raw: True if there is a real connection; fakeredis does not describe itself.
 
     Raises:
-        ConnectionError: It can't be used as it is now.
-        ConfigurationError: It can't be used by its address alone.
+        ConnectionError: The node is unusable in its current state.
+        ConfigurationError: The node is unusable by its address alone.
     """
     version, uptime, run_id, history = "fakeredis", None, None, ""
     if raw:
@@ -47,11 +47,11 @@ def greet(node: Node, timeout: float, *, raw: bool) -> Talk[NodeInfo]:
         _require_master(replication)
         if "cluster" in (fields.get("redis_mode"), fields.get("server_mode")) and not node.is_lent:
             raise ConfigurationError(
-                f"{node.address} is part of a cluster, which has most keys elsewhere: name the cluster as a whole, "
+                f"{node.address} is part of a cluster, which keeps most keys on other nodes: give the whole cluster, "
                 f"redis+cluster://host:6379,host:6379?nodes=3"
             )
         if "uptime_in_seconds" not in fields:
-            raise ConnectionError(f"does not tell its uptime: it is no Redis or Valkey ({text!r:.60})")
+            raise ConnectionError(f"does not tell its uptime: it is not Redis or Valkey ({text!r:.60})")
         server = fields.get("server_name", "redis")
         number = fields.get(f"{server}_version") or fields.get("redis_version", "?")
         version = printable(f"{server} {number:.60}")
@@ -61,14 +61,14 @@ def greet(node: Node, timeout: float, *, raw: bool) -> Talk[NodeInfo]:
     words: list[bytes | str] = [initialize.sha, "1", node.dialect.key(BIRTH_KEY), LOOK]
     if node.location is not None:
         if run_id is None:
-            raise ConnectionError("hides its run_id: nobody could tell it from the server that had its place before")
+            raise ConnectionError("hides its run_id: clients can't tell it from the server that it replaced")
         words += [b"", elected(run_id, node.location.epoch, history)]
     waiting = wait_commands(node.dialect, node.needed, timeout) if node.needed else []
     load, look = pack("SCRIPT", "LOAD", initialize.source), pack("EVALSHA", *words)
     _, reply, *following = yield from _ask("the birth record", load, look, *waiting)
     reason = reason_against(node.dialect, following, node.needed) if waiting else None
     if reason is not None:
-        # Else its replicas might still acknowledge what its predecessor grants, however old the record is.
+        # Otherwise its replicas might still acknowledge grants of its predecessor, no matter how old the record is.
         raise ConnectionError(f"its birth record must last, but {reason}")
     process, birth = Birth.initialized(reply)
     return NodeInfo(run_id, version, uptime, pushes=raw, birth=birth, process=process)
@@ -80,7 +80,7 @@ def _fields(reply: Any) -> tuple[str, dict[str, str]]:
 
 
 def _require_master(fields: dict[str, str]) -> None:
-    """Refuse a replica: it takes no claims, and what it remembers is its master's."""
+    """Refuse a replica: it accepts no claims, and its memory is its master's."""
     if fields.get("role") != "slave":
         return
     master = printable(f"{fields.get('master_host', '?'):.100}:{fields.get('master_port', '?'):.10}")
@@ -90,16 +90,16 @@ def _require_master(fields: dict[str, str]) -> None:
 
 
 def end_former(node: Node) -> Talk[tuple[str, int] | None]:
-    """End the connections to a node that were given up, and ask for the number of this one; after `greet`.
+    """End a node's former connections, and ask for the number of this one; call it after `greet`.
 
     From then on the node executes nothing that was sent over them and has not arrived, or was not read yet. A node or
-    proxy may refuse both commands, or know neither: exclusion does not rest on them, see `docs/operate/settings.md`.
+    proxy may refuse or lack both commands: exclusion does not rely on them, see `docs/operate/settings.md`.
 
-    Returns what `Node.former` keeps; None if the node does not tell.
+    Returns an entry for `Node.former`; None if the node does not tell.
 
     Raises:
-        ConnectionError: The node is busy, and must be asked again before anything is sent. Else a former connection
-            would live on, or this one could not be ended later.
+        ConnectionError: The node is busy, and must be asked again before anything else is sent. Otherwise a former
+            connection would live on, or this one could not be ended later.
     """
     process, former = node.info.run_id if node.info is not None else None, node.former
     if process is None:
@@ -118,8 +118,8 @@ def end_former(node: Node) -> Talk[tuple[str, int] | None]:
 def load_scripts(dialect: Dialect) -> Talk[None]:
     """Load the scripts that a node lacks, before their first use; a node that refuses them gets them when needed.
 
-    Asking first spares most connections 130 kB, and the node the 0.5 ms that hashing them takes. A node that refuses to
-    answer the question gets all scripts.
+    The question saves most connections 130 kB, and the node 0.5 ms of hashing. A node that does not answer it gets all
+    scripts.
     """
     question, loads = _scripts(dialect)
     (known,) = yield [question]
@@ -131,22 +131,22 @@ def load_scripts(dialect: Dialect) -> Talk[None]:
 
 @functools.cache
 def _scripts(dialect: Dialect) -> tuple[bytes, list[bytes]]:
-    """Return the command that asks which scripts a node has, and the commands that load each."""
+    """Return the command that asks which scripts a node has, and the commands that load them."""
     shipped = [dialect.script(script) for script in Script.shipped()]
     question = pack("SCRIPT", "EXISTS", *(script.sha for script in shipped))
     return question, [pack("SCRIPT", "LOAD", script.source) for script in shipped]
 
 
 def subscribe(dialect: Dialect, channel: bytes, *, raw: bool) -> Talk[bool]:
-    """Subscribe this very connection to a channel; return False if the node can't or does not allow it."""
+    """Subscribe this connection to a channel; return False if the node can't or does not allow it."""
     if not raw:
         return False
-    # In RESP3 a granted SUBSCRIBE is answered by a push and not counted; an error would be the first reply.
+    # In RESP3 the answer to a granted SUBSCRIBE is a push, which is not counted; an error would be the first reply.
     (reply,) = yield [dialect.subscription(channel) + pack("PING")]
     if reply in (b"PONG", "PONG"):
         return True
     if not isinstance(reply, hiredis.ReplyError):
-        raise ConnectionError(f"answers SUBSCRIBE by {outline(reply)}: it does not speak RESP3")
+        raise ConnectionError(f"answers SUBSCRIBE with {outline(reply)}: it does not speak RESP3")
     yield [b""]  # The PING's reply follows the error.
     return False
 

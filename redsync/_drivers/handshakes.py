@@ -1,7 +1,7 @@
-"""Handshakes: bounds on what redis-py reads while it connects and authenticates, the same as for all replies.
+"""Handshakes: bounds on redis-py's reads while it connects and authenticates, the same as for all replies.
 
-redis-py's own parsers allocate memory for whatever a node announces, and wait as long as a byte comes now and then.
-These are the same parsers, with a bounded reader and a deadline.
+redis-py's own parsers allocate as much memory as a node announces, and wait as long as a byte comes now and then. These
+are the same parsers, with a bounded reader and a deadline.
 """
 
 from __future__ import annotations
@@ -17,31 +17,31 @@ from redsync._core.replies import BoundedReader
 __all__ = ["TIMEOUTS", "AioParser", "Parser", "parser_for"]
 
 TIMEOUTS = 2
-"""How many of its timeouts a connection may take until it can be used."""
+"""The most timeouts that a connection may take before it is usable."""
 
 
 class Parser(_HiredisParser):
-    """For connections that block."""
+    """A parser for blocking connections."""
 
     def on_connect(self, connection: Any, **kwargs: Any) -> None:
         """Begin to read."""
-        super().on_connect(connection, **kwargs)  # type: ignore[no-untyped-call]  # nor are others of redis-py's
+        super().on_connect(connection, **kwargs)  # type: ignore[no-untyped-call]  # untyped, like much of redis-py
         _bound(self)
         self._until = time.monotonic() + TIMEOUTS * connection.socket_timeout
 
     def read_from_socket(self, *args: Any, **kwargs: Any) -> Any:
-        """Read what has come, unless the deadline has passed.
+        """Read received bytes, unless the deadline has passed.
 
         Raises:
             TimeoutError: The deadline has passed.
         """
         if time.monotonic() > self._until:
-            raise TimeoutError("did not end the handshake in time")
+            raise TimeoutError("did not finish the handshake in time")
         return super().read_from_socket(*args, **kwargs)  # type: ignore[no-untyped-call]
 
 
 class AioParser(_AsyncHiredisParser):
-    """For connections of an event loop, where the connect as a whole has a timeout anyway."""
+    """A parser for connections of an event loop, where the whole connect has a timeout anyway."""
 
     def on_connect(self, connection: Any) -> None:
         """Begin to read."""
@@ -54,6 +54,6 @@ def _bound(parser: Any) -> None:
 
 
 def parser_for(connection_class: type[Any]) -> type[Any]:
-    """Return the parser that fits a class of redis-py's connections."""
+    """Return the parser for a redis-py connection class."""
     is_async = issubclass(connection_class, redis.asyncio.connection.AbstractConnection)
     return AioParser if is_async else Parser

@@ -1,7 +1,7 @@
-"""Interruptions: errors that a signal's handler raises in the middle of the driver's work, and their cost.
+"""Interruptions: errors that a signal handler raises in the middle of the driver's work, and their cost.
 
-The client gives up a connection on which a command or a reply is in doubt, although its node is well. It connects the
-node again at once, and reports no change of the node's state.
+If an interruption leaves a command or a reply in doubt, the client discards that connection, although the node works.
+It reconnects the node at once, and reports no change of the node's state.
 """
 
 from __future__ import annotations
@@ -14,4 +14,4 @@ HALF_SENT: Final = "an interruption left a command half sent"
 HALF_READ: Final = "an interruption left replies half handed out"
 
 INTERRUPTED: Final = frozenset({HALF_SENT, HALF_READ})
-"""The reasons for which a connection is given up although its node is well."""
+"""The reasons to discard the connection of a working node."""

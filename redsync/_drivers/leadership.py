@@ -1,9 +1,9 @@
-"""Leadership: of many threads that wait for replies, one at a time leads: it reads for all.
+"""Leadership: of the threads that wait for replies, one at a time leads: it reads for all.
 
-The others follow: each sleeps on its own gate until what it waits for has come, or it gets the lead. A leader whose own
-wait is over passes the lead on to the follower that has waited longest. Nobody leads when nobody waits.
+The others follow: each sleeps on its own gate until its wait is over or it gets the lead. A leader whose own wait is
+over passes the lead to the follower that has waited longest. Without waiting threads, no thread leads.
 
-The mutex, which the transport shares, guards everything here; `lead` is called without it.
+The mutex, shared with the transport, guards everything here; `lead` is called without it.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class Leadership:
     """The waiting threads, and the one that leads.
 
     Attributes:
-        closed: Whether sleeps have to end; only sleepers that `lasts` are still waited for.
-        leading: Whether a thread leads; guarded by the mutex.
+        closed: True once sleeps must end; only a sleeper that `lasts` sleeps on.
+        leading: True while a thread leads; guarded by the mutex.
     """
 
     def __init__(
@@ -37,15 +37,15 @@ class Leadership:
         *,
         make_lock: Callable[[], threading.Lock],
     ) -> None:
-        """Make it with nobody waiting.
+        """Make it without waiting threads.
 
         Args:
             mutex: Guards everything here.
-            clock: Returns the instant in seconds.
+            clock: Returns the current instant in seconds.
             waker: Interrupts the leader's poll.
             lead: Reads for all until the sleeper is done or the instant has come; called by one thread at a time.
                 Returns early if the sleeper no longer leads.
-            doing: Where a thread that sleeps here records that.
+            doing: Records that a thread sleeps here.
             make_lock: Returns a new lock, for a gate.
         """
         self._mutex: Final = mutex
@@ -59,7 +59,7 @@ class Leadership:
         self._followers: Final[dict[Sleeper, None]] = {}  # an ordered set
 
     def wait(self, sleeper: Sleeper, deadline: float) -> None:
-        """Return when the sleeper is done, at the deadline, or when the transport is closed; lead if nobody does."""
+        """Return when the sleeper is done, at the deadline, or when the transport closes; lead if no thread does."""
         sleeper.rest = self.rest
         try:
             while not sleeper.done and (sleeper.lasts or not self.closed):
@@ -88,30 +88,30 @@ class Leadership:
             try:
                 self.leave(sleeper)
             except BaseException:
-                # A thread that waits for the mutex can be interrupted too, and its lead would never end.
+                # A thread can be interrupted while it waits for the mutex too; then its lead would never end.
                 self.leave(sleeper)
                 raise
 
     def try_lead(self, sleeper: Sleeper) -> bool:
-        """Take the lead if nobody has it; `leave` gives it back."""
+        """Take the lead if no thread has it; `leave` returns it."""
         with self._mutex:
             if not self.leading:
                 self.leading = sleeper.leads = True
         return sleeper.leads
 
     def rest(self, sleeper: Sleeper) -> Callable[[], None]:
-        """Let a sleeper neither lead nor follow while its own thread does something else.
+        """Make a sleeper neither lead nor follow while its own thread does something else.
 
-        Returns a function that makes it look again whether it is done, and who leads.
+        Returns a function that makes it check again whether it is done, and who leads.
         """
         gate = self.leave(sleeper)
-        # A thread that was polling polls again, without the lead.
+        # The wake-up ends the poll of a thread that was polling, which no longer leads.
         return self._waker.wake if gate is None else gate.release
 
     def leave(self, sleeper: Sleeper) -> Gate | None:
-        """Make a sleeper neither lead nor follow; after an interruption it is called again.
+        """Make a sleeper neither lead nor follow; after an interruption, call it again.
 
-        Returns the gate that nobody else will release any more; None if it was released or there was none.
+        Returns the gate that nothing else will release; None if it was released or there was none.
         """
         with self._mutex:
             gate, sleeper.gate = sleeper.gate, None
@@ -121,7 +121,7 @@ class Leadership:
                 if heir.done:
                     del self._followers[heir]
                     continue
-                # Wake the heir first: after an interruption here it finds that we lead, and follows again.
+                # Wake the heir first: after an interruption here it finds that this thread leads, and follows again.
                 heir.wake()
                 # No call in between: one of the two has the lead.
                 del self._followers[heir]
@@ -131,13 +131,13 @@ class Leadership:
         return gate
 
     def awaken(self, sleeper: Sleeper) -> None:
-        """Wake a thread, which may be the leader in its poll, to look again; with the mutex held."""
+        """Wake a thread, which may be the polling leader, to look again; with the mutex held."""
         if sleeper.leads:
             self._waker.wake()
         sleeper.wake()
 
     def close(self) -> None:
-        """Let nobody sleep any longer."""
+        """End all sleeps, except those of sleepers that `lasts`."""
         with self._mutex:
             self.closed = True
             for follower in list(self._followers):

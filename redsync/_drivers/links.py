@@ -1,8 +1,8 @@
-"""Links: one connection of a client to one node, non-blocking and pipelined.
+"""Links: a client's connection to one node, non-blocking and pipelined.
 
-A link knows bytes and the order of replies: `pending` holds, oldest first, the requests that were sent and are not
-answered. The n-th reply belongs to the n-th command, whatever pushes come in between. That pairing must never slip, so
-a thread that is interrupted between recording a command and sending it breaks the link.
+A link knows bytes and the order of replies: `pending` holds the requests that were sent and are not answered, oldest
+first. The n-th reply belongs to the n-th command, no matter which pushes come in between. That pairing must never
+shift, so a thread that is interrupted between recording a command and sending it breaks the link.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ import struct
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import Any, Final
 
 from redis.exceptions import RedisError
 
 from redsync._core.interruptions import expected, is_interruption
-from redsync._core.replies import NOTHING
+from redsync._core.replies import LINES, NOTHING
 from redsync._drivers.channels import Channel
 from redsync._drivers.nodes import Node, describe_error
 from redsync._drivers.requests import Request
@@ -43,9 +44,7 @@ __all__ = [
 ]
 
 GIVE_UP = 10.0
-"""Seconds of silence after which a connection is replaced: the node may be well again although the connection is
-dead.
-"""
+"""Seconds of silence after which a connection is replaced: the node may work again behind a dead connection."""
 
 _NO_LINGER = struct.pack("ii", 1, 0)
 _USER_TIMEOUT = getattr(socket, "TCP_USER_TIMEOUT", None)
@@ -54,48 +53,54 @@ _NOT_NOW = BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError
 
 _READ_SIZE = 16384
 _RECORDS = 4
-"""The number of TLS records that are read at once."""
+"""The number of TLS records read at once."""
 
 BACKLOG_LIMIT = 4 << 20
-"""Bytes that may wait for a node that does not read: plenty, because a hung node gets nothing but releases."""
+"""The most bytes kept for a node that does not read: plenty, because a hung node gets only releases."""
 
 
 class Link(ABC):
-    """What all links have.
+    """The base of all links.
 
     Attributes:
         node: The node at the other end.
-        pending: The requests that were sent and are not answered, oldest first. The one thread that flushes the outbox
-            appends to it, the one that reads takes from it.
-        since: When the node last gave a whole answer, or was sent something after it owed nothing, in seconds on the
-            client's clock.
-        unfinished: About how many bytes have come of an answer that is not whole yet.
-        messages: About how many wake-ups have come since `counted_at`, an instant of the client's clock.
-        suspect: Whether the node owed replies for longer than the node timeout, and has not caught up yet.
-        broken: Why it can't be used any more; None while it can.
-        backlog: Whether bytes wait for the node to read.
-        healing: Requests that the node answered by NOSCRIPT; they are about to be sent again, unless a later one is
+        pending: The requests that were sent and are not answered, oldest first. The thread that flushes the outbox
+            appends to it, the thread that reads pops from it.
+        since: The instant at which the node last completed an answer, or was sent something after it owed nothing, in
+            seconds on the client's clock.
+        unfinished: Roughly the number of bytes received of an incomplete answer.
+        messages: Roughly the number of wake-ups received since `counted_at`, an instant of the client's clock.
+        suspect: True if the node owed replies for longer than the node timeout, and has not caught up yet.
+        lines: The pieces that need no parser, each with its replies; empty if the link holds replies back.
+        whole: True if the parser is known to be between two replies, so that the next piece begins with a reply.
+        broken: Why it can no longer be used; None while it can.
+        backlog: True while bytes wait for the node to read.
+        healing: Requests that the node answered with NOSCRIPT; they are sent again at once, unless a later one is
             executed first.
-        again: Requests that the node must get, but has answered by an error; they are sent again later.
-        swift: The one thread that flushes the outbox may `send` to it without a lock, whole batches at once, while
-            there is no backlog.
-        instant: Whether it answers in the very call that writes to it, and is read then; nothing polls it.
-        parts: Returns the bytes of a batch of requests, each piece for a `write` or `keep` of its own. Called once for
-            a batch, when it is pending and about to be written.
-        tag: The server process at the other end, and its number for this connection; None if it tells none.
-        read: Returns what has arrived, for `feed`: something empty if the node closed the connection; returns None, or
-            raises BlockingIOError, if nothing has.
-        feed: Takes what `read` returned.
-        gets: Returns the next complete reply of what was fed, NOTHING if there is none.
+        again: Requests that the node must get, but answered with an error; they are sent again later.
+        swift: True if the flushing thread may `send` to it without a lock, whole batches at once, while there is no
+            backlog.
+        instant: True if it answers in the call that writes to it, and is read then; nothing polls it.
+        parts: Returns the bytes of a batch of requests, each piece for a separate `write` or `keep`. Called once for a
+            batch, when it is pending and about to be written.
+        tag: The server process at the other end, and its number for this connection; None if it reports none.
+        send: Sends bytes at once; returns how many the system took, None if the link keeps the others itself.
+        read: Returns the bytes received, for `feed`, or an empty value if the node closed the connection. If nothing
+            has arrived, returns None or raises BlockingIOError. A link that an event loop reads has none.
+        feed: Takes what was read.
+        gets: Returns the next complete reply of those fed; NOTHING if there is none.
+        has_more: Returns False if the link holds nothing behind the reply that `gets` has just returned.
     """
 
     swift = False
     instant = False
+    lines: Mapping[bytes, tuple[int, ...]] = MappingProxyType({})
     tag: tuple[str, int] | None = None
-    send: Callable[[bytes], int]
+    send: Callable[[bytes], int | None]
     read: Callable[[], Any]
     feed: Callable[[Any], object]
     gets: Callable[[], Any]
+    has_more: Callable[[], bool]
     parts: Callable[[Sequence[Request]], list[bytes]]
 
     def __init__(self, node: Node) -> None:
@@ -107,17 +112,19 @@ class Link(ABC):
         self.messages = 0
         self.counted_at = -math.inf
         self.suspect = False
+        self.whole = False
         self.broken: str | None = None
         self.backlog = False
         self.healing: list[Request] = []
         self.again: Final = Retries()
         self.parts = in_one
+        self.has_more = _perhaps
 
     fileno = -1
 
     @abstractmethod
     def write(self, data: bytes) -> None:
-        """Send data; keep for later what the node does not take now. Raises OSError when the link is broken."""
+        """Send data; keep what the node does not accept now. Raises OSError when the link is broken."""
 
     @abstractmethod
     def keep(self, data: bytes) -> None:
@@ -125,32 +132,33 @@ class Link(ABC):
 
     @abstractmethod
     def flush(self) -> None:
-        """Send the kept bytes, as far as the node takes them."""
+        """Send as many of the kept bytes as the node accepts."""
 
     @abstractmethod
     def shut(self) -> None:
         """End the connection; written bytes still reach the node. The socket closes with its last user."""
 
     def reset(self) -> None:
-        """Give the connection up: written bytes that have not left this machine never will."""
+        """Drop the connection: written bytes that have not left this machine never will."""
         self.shut()
 
     @abstractmethod
     def forget(self) -> None:
-        """Give up this process's copy of a socket that belongs to the parent of a fork, and touch nothing else."""
+        """Close a forked child's copy of its parent's socket, and touch nothing else."""
 
 
 class SocketLink(Link):
     """A link over a real socket.
 
-    It is never part of a reference cycle, so its descriptor is closed as soon as its last user has left, and not only
-    when garbage is collected.
+    It is never part of a reference cycle, so its descriptor closes as soon as its last user has left, without waiting
+    for the garbage collector.
 
     Attributes:
         send: The socket's own send.
     """
 
     swift = True
+    lines = LINES
 
     def __init__(self, node: Node, channel: Channel) -> None:
         super().__init__(node)
@@ -159,8 +167,9 @@ class SocketLink(Link):
         self._sock: Final[Any] = channel.sock
         self.gets = channel.reader.gets
         self.feed = channel.reader.feed
+        self.has_more = channel.reader.has_more
         self._kept = bytearray()
-        # Guards `_kept`, and the TLS state of a socket that is read and written by two threads.
+        # Guards `_kept`, and the TLS state of a socket that two threads read and write.
         self._lock: Final = threading.Lock()
         self.send = self._sock.send
         if self.swift:
@@ -188,7 +197,7 @@ class SocketLink(Link):
             self._append(data)
 
     def _append(self, data: bytes) -> None:
-        # A new link begins with the commands that its node is owed, however many these are.
+        # A new link begins with the commands that its node is owed, no matter how many.
         if self._kept and len(self._kept) + len(data) > BACKLOG_LIMIT:
             raise ConnectionError(f"does not read: more than {BACKLOG_LIMIT} bytes wait for it")
         self._kept += data
@@ -207,17 +216,17 @@ class SocketLink(Link):
             self.backlog = False
 
     def shut(self) -> None:
-        # close() is unsafe: another thread may be about to read, and the number of a closed descriptor is soon reused.
+        # close() is unsafe: another thread may be about to read, and the system soon reuses a closed descriptor.
         with expected(OSError):  # ENOTCONN: the node was quicker.
             self._sock.shutdown(2)
 
     def reset(self) -> None:
-        # After a mere shutdown the kernel would go on for minutes to send what the node has not acknowledged. The reset
-        # ends the copy that a forked child may have, too.
+        # After a plain shutdown the kernel would keep sending unacknowledged bytes for minutes. The reset also ends the
+        # copy that a forked child may have.
         let_reset(self._sock)
         self.shut()
         with expected(OSError), socket.socket() as blank:
-            # This closes the socket at once, but keeps the descriptor, which another thread may be about to use.
+            # This closes the socket at once, but keeps its descriptor, which another thread may be about to use.
             os.dup2(blank.fileno(), self._sock.fileno(), inheritable=False)
 
     def forget(self) -> None:
@@ -235,8 +244,8 @@ class TlsLink(SocketLink):
     swift = False
 
     def read(self) -> bytes | None:  # A method, because an attribute would be a cycle.
-        # TLS hands data over record by record, and keeps what it has read ahead where no poll sees it. A poll does see
-        # what is left in the system, so a node that never stops sending does not keep the thread here.
+        # TLS delivers data record by record, and hides what it has read ahead from polls. A poll does see the bytes in
+        # the kernel, so a node that never stops sending does not keep the thread here.
         parts = []
         with self._lock:
             try:
@@ -278,7 +287,7 @@ class CallLink(Link):
         self.write(data)
 
     def flush(self) -> None:
-        """Do nothing: there is never anything left to send."""
+        """Do nothing: nothing is ever left to send."""
 
     def _answered(self) -> object:
         return self._answers or None
@@ -291,7 +300,7 @@ class CallLink(Link):
 
 
 def speak(link: Link) -> None:
-    """Let a link spell commands as its node needs them."""
+    """Make a link encode commands in its node's dialect."""
     dialect = link.node.dialect
     link.swift = False
     link.parts = lambda batch: [b"".join([dialect.data(request) for request in batch])] if batch else []
@@ -303,12 +312,12 @@ def in_one(batch: Sequence[Request]) -> list[bytes]:
 
 
 def one_by_one(batch: Sequence[Request]) -> list[bytes]:
-    """Return the bytes of each request, for a link that makes a call of each."""
+    """Return the bytes of each request, for a link that makes a call for each."""
     return [request.data for request in batch]
 
 
 def bound_silence(sock: Any) -> None:
-    """Make the kernel give up a connection whose data is not acknowledged for too long, where it can."""
+    """Make the kernel drop a connection with data unacknowledged for `GIVE_UP`, where it can."""
     if _USER_TIMEOUT is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
         with expected(OSError):
             sock.setsockopt(socket.IPPROTO_TCP, _USER_TIMEOUT, int(GIVE_UP * 1000))
@@ -320,8 +329,13 @@ def let_reset(sock: Any) -> None:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
 
 
+def _perhaps() -> bool:
+    """Return True: a link that can't tell may hold more."""
+    return True
+
+
 def _ignore(_: object) -> None:
-    """Do nothing: the answers are there already."""
+    """Do nothing: the answers are already stored."""
 
 
 def make_link(node: Node, channel: Channel) -> Link:

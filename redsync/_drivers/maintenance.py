@@ -1,12 +1,12 @@
 """The maintenance: one thread per client that does the work that no caller waits for.
 
-It runs the watchdog protocol. While the watchdog sleeps, it connects nodes again with growing pauses, reads late
-replies when no caller does, notices connections that were closed while idle, and reports nodes whose state changed.
+It runs the watchdog protocol. While the watchdog sleeps, it reconnects nodes with growing pauses, reads late replies
+when no caller does, detects idle connections that were closed, and reports changes of nodes' states.
 
-A connect may block for as long as its timeout, and renewals must not wait for it. So each connect has a thread of its
-own that ends with it, one at a time per node.
+A connect may block until its timeout, and renewals must not wait for it. So each connect has its own thread, which ends
+with it, one at a time per node.
 
-State here is written by the maintenance thread, except where a comment names the lock.
+Only the maintenance thread writes the state here, except where a comment names the lock.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ __all__ = ["PAUSE_AFTER_FAILURE", "STRAGGLERS", "TICK", "Maintenance", "Stopped"
 watchdog_log = logging.getLogger("redsync.watchdog")
 
 TICK = 1.0
-"""Seconds between two looks at idle connections, where the system does not report their end by itself."""
+"""Seconds between two checks of idle connections, where the system does not report their end."""
 
 PAUSE_AFTER_FAILURE = 0.1
 
 STRAGGLERS = 0.05
-"""Seconds that a new client waits for further nodes once a quorum is connected."""
+"""Seconds that a new client waits for more nodes once a quorum is connected."""
 
 
 _LAST_CONNECTIONS = 2.0
-"""Seconds that a client being closed waits at most for nodes that are being connected."""
+"""The most seconds that a closing client waits for pending connects."""
 
 
 class Stopped(BaseException):
@@ -62,7 +62,7 @@ class Maintenance:
 
     Attributes:
         transport: The client's transport.
-        on_abandoned: Called by the thread when nobody can use the client any more.
+        on_abandoned: Called by the thread when the client was abandoned.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class Maintenance:
         self._abandoned = False
         self._alarmed = False
         self.on_abandoned: Callable[[], None] = self.stop
-        # Guards the attributes below, which connecting threads write and a new client waits for.
+        # Guards the attributes below; connecting threads write them, and a new client waits for them.
         self._settled: Final = threading.Condition()
         self._connecting: Final[dict[int, threading.Thread]] = {}
         self._overdue_at: Final[dict[int, float]] = {}
@@ -113,7 +113,7 @@ class Maintenance:
     # Life.
 
     def start(self, watch: Callable[[], object]) -> None:
-        """Start the thread, and wait a moment for the first connections.
+        """Start the thread, and wait briefly for the first connections.
 
         Raises:
             ConfigurationError: Two nodes are the same server.
@@ -146,21 +146,21 @@ class Maintenance:
                     self.on_abandoned()
                 return
             except Exception:
-                # A hold must not be lost because something else went wrong: log it, and go on with a new watchdog.
+                # An unrelated error must not cost a hold: log it, and continue with a new watchdog.
                 watchdog_log.exception("the watchdog failed and starts again; please report this")
                 time.sleep(PAUSE_AFTER_FAILURE)
 
     def stop(self) -> None:
-        """End the thread and all connections; after an interruption it is called again."""
+        """End the thread and all connections; after an interruption, call it again."""
         self._stopping = True
         self._waker.wake()
-        # A thread that was not started can't be joined: there were no more threads, or an interruption came first.
+        # A thread can't be joined if it did not start: there were no more threads, or an interruption came first.
         if self._thread is not None and not self.is_current() and self._thread.is_alive():
             self._thread.join()
         self._watches.stop()
         with self._settled:
             connecting = list(self._connecting.values())
-        # Not for longer, because a node may be silent for ever. A connection that is made later is closed at once.
+        # No longer, because a node may be silent forever. A later connection is closed at once.
         deadline = self._clock() + min(2 * self._connect_timeout, _LAST_CONNECTIONS)
         for thread in connecting:
             if thread.is_alive():
@@ -172,20 +172,20 @@ class Maintenance:
         self._waker.close()
 
     def settle(self) -> None:
-        """Wait a moment for replies that nodes still owe.
+        """Wait briefly for replies that nodes still owe.
 
-        Rollbacks may be on their way. Closing a socket with unread replies resets the connection and would lose them.
+        Rollbacks may be in flight. Closing a socket with unread replies resets the connection and would lose them.
         """
         deadline = self._clock() + self._node_timeout
         while not self._disposing and self.transport.tend() and self._clock() < deadline:
             time.sleep(0.0005)
 
     def await_interrupted(self, timeout: float) -> None:
-        """Wait until nodes are connected again that lost their connection by an interruption."""
+        """Wait until the nodes that lost their connection by an interruption are connected again."""
         self.await_connections([node for node in self._nodes if node.excuse in INTERRUPTED], timeout)
 
     def await_connections(self, nodes: Sequence[Node], timeout: float) -> None:
-        """Connect these nodes, and wait for that at most `timeout` seconds."""
+        """Connect these nodes, and wait for them at most `timeout` seconds."""
         deadline = self._clock() + timeout
         with self._settled:
             while not all(node.connected for node in nodes) and (left := deadline - self._clock()) > 0:
@@ -194,32 +194,32 @@ class Maintenance:
                 self._settled.wait(min(left, max(self._next_try() - self._clock(), 0.01)))
 
     def join(self, timeout: float) -> None:
-        """Wait at most `timeout` seconds for the end of the thread, unless it is the calling one."""
+        """Wait at most `timeout` seconds for the thread's end, unless it is the calling thread."""
         if self._thread is not None and not self.is_current() and self._thread.is_alive():
             self._thread.join(timeout)
 
     def is_current(self) -> bool:
-        """Whether the calling thread is the maintenance's."""
+        """Return True in the maintenance's own thread."""
         return self._thread is threading.current_thread()
 
     def abandon(self) -> None:
-        """Let the thread call `on_abandoned` and end; never blocks."""
+        """Make the thread call `on_abandoned` and end; never blocks."""
         self._abandoned = True
         self._waker.wake()
 
     def release_waiters(self) -> None:
-        """End all sleeps, except those of sleepers that last."""
+        """End all sleeps, except those of sleepers that `lasts`."""
         self.transport.close()
 
     def forget(self) -> None:
-        """In the child of a fork: give up the copies of the parent's descriptors."""
+        """Close a forked child's copies of the parent's descriptors."""
         self._watches.forget()
         self.transport.forget()
         self._poller.close()
         self._waker.close()
 
     def alarm(self) -> None:
-        """Let the watchdog look at once; callable from any thread, never blocks."""
+        """Make the watchdog look at once; callable from any thread, never blocks."""
         self._alarmed = True
         self._waker.wake()
 
@@ -227,10 +227,10 @@ class Maintenance:
         self._waker.wake()
 
     def sleep(self, until: float) -> None:
-        """Do the maintenance's work until that instant or an alarm.
+        """Do the maintenance's work until an instant or an alarm.
 
         Raises:
-            Stopped: The client is being closed.
+            Stopped: The client is closing.
         """
         while True:
             owing = self.transport.tend()
@@ -254,7 +254,7 @@ class Maintenance:
             self._waker.drain()
 
     def _initialize_first(self) -> None:
-        """Initialize new nodes, in the thread that makes the client: its first claims wait a short time for that."""
+        """Initialize new nodes in the thread that makes the client; its first claims wait briefly for that."""
         transport, registry = self.transport, self._registry
         end = self._clock() + FIRST_USE + self._node_timeout
         while self._clock() < end:
@@ -272,18 +272,18 @@ class Maintenance:
     # Nodes.
 
     def statuses(self) -> list[NodeStatus]:
-        """Return the state of every node."""
+        """Return each node's state."""
         return [
             status._replace(pending=self.transport.pending(i)) for i, status in enumerate(self._registry.statuses())
         ]
 
     def _on_broken(self, node: Node, reason: str) -> None:
-        """Record that the transport lost its link to a node; called from the thread that noticed."""
+        """Record that the transport lost its link to a node; called in the thread that noticed."""
         self._registry.note_broken(node, reason)
         self._waker.wake()
 
     def _on_moved(self, node: Node) -> None:
-        """Follow a node to another server; called from the thread that was told."""
+        """Follow a node to another server; called in the thread that learned of the move."""
         self._registry.move(node, self.transport.part)
         self._waker.wake()
 
@@ -313,31 +313,30 @@ class Maintenance:
                     self._registry.note_tried(node, describe_error(error))
 
     def _note_overdue(self) -> None:
-        """Count nodes as tried whose connecting thread waits beyond all timeouts.
+        """Count a connect as tried if its thread has waited beyond all timeouts.
 
-        These timeouts begin anew with each byte of a TLS handshake, and do not bound the resolver.
+        Each byte of a TLS handshake restarts these timeouts, and they do not bound the resolver.
         """
         now = self._clock()
         for index in self._connecting:
             if self._overdue_at[index] <= now:
                 self._overdue_at[index] = math.inf
-                self._registry.note_overdue(self._nodes[index], "is neither connected nor refused in time")
+                self._registry.note_overdue(self._nodes[index], "neither connected nor refused in time")
 
     def _connect(self, node: Node) -> None:
-        """Connect a node; the body of a thread of its own."""
+        """Connect a node; runs in a thread for this node."""
         self._doing.what = BUSY
         error: str | None = None
         try:
             self._connect_link(node)
         except BaseException as problem:
-            # The server at that address may answer anything, and a handshake with nonsense fails in many ways. This
-            # also catches `sys.exit()` by the application that is asked for a password: else the node would never be
-            # tried again.
+            # Any server may answer at that address, and a handshake with nonsense fails in many ways. This also catches
+            # a `sys.exit()` by the application's credential provider; otherwise the node would never be tried again.
             error = describe_error(problem)
             if isinstance(problem, ConfigurationError):
                 self._registry.note_conflict(str(problem))
         with self._settled:
-            # If the client is being closed, that ended the try, which says nothing about the node.
+            # A closing client ends the try, which says nothing about the node.
             if not self._stopping:
                 self._registry.note_tried(node, error)
             del self._connecting[node.index]

@@ -1,9 +1,9 @@
-"""The node registry: what a client knows of its nodes beyond their links, for both drivers.
+"""The node registry: a client's knowledge of its nodes beyond their links, for both drivers.
 
 It knows when to try a node again, whether two nodes are one server, whether a node lost its memory (see `memory`), and
 which node's state has changed.
 
-`guard` guards what several threads write; with a single thread it is never contended.
+`guard` guards the state that several threads write; with a single thread it is never contended.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ __all__ = ["NodeRegistry"]
 log = logging.getLogger("redsync.node")
 
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
-"""Seconds between two tries to connect a node, at least and at most: one that is back counts again within 1 s."""
+"""The least and the most seconds between two connects of a node: one that is back counts again within 1 s."""
 
 _LOOK_AGAIN = 0.02
-"""Seconds between two looks at nodes that other clients may be about to initialize."""
+"""Seconds between two looks at nodes that other clients may be initializing."""
 
 _ASK_AGAIN = 1.0
-"""Seconds after which the client asks a node again that has not said what it remembers."""
+"""Seconds after which the client again asks nodes that did not report their memory."""
 
 _SETTLED = 1.0
-"""Seconds that a connection must have lasted, or the next try to connect waits for a pause."""
+"""Seconds that a connection must last; after a shorter one the next connect waits for a pause."""
 
 
 class Linked(Protocol):
@@ -65,7 +65,7 @@ class Transport(Protocol):
     def links(self) -> Sequence[Linked | None]: ...
 
     def reconsider(self) -> None:
-        """Compute again which nodes take part in what."""
+        """Recompute which nodes take part."""
         ...
 
 
@@ -73,9 +73,9 @@ class NodeRegistry:
     """The nodes of one client.
 
     Attributes:
-        reported: The indices of the nodes that have been connected once, or could not be.
-        conflict: Why the nodes can't be used together; None if they can.
-        initialize_at: When to call `initialize` again at the latest, seconds on the client's clock.
+        reported: The indices of the nodes for which a connect has succeeded or failed.
+        conflict: Why the nodes are unusable together; None if they are usable.
+        initialize_at: The latest instant at which to call `initialize` again, in seconds on the client's clock.
     """
 
     def __init__(
@@ -102,41 +102,41 @@ class NodeRegistry:
         self._random: Final = random
         self.reported: Final[set[int]] = set()
         self.conflict: str | None = None
-        # Nodes that have said who they are, in a try to connect that has not ended yet.
+        # Nodes that have identified themselves in a connect that has not ended yet.
         self._meeting: Final[set[int]] = set()
         self._failures: Final = [0] * len(nodes)
         self._retry_at: Final = [0.0] * len(nodes)
-        # Whether nodes are known to have had birth records: then none of them is new, whatever it forgets.
+        # True once nodes are known to have had birth records: then none of them is new, no matter what it forgets.
         self._seasoned = False
         self._patient_until: float | None = None
         self.initialize_at = float("inf")
         self._not_before = 0.0
-        # The latest question, what nodes were taken for when it was asked, and which nodes have answered it.
+        # The latest question, the nodes' records at that time, and the nodes that have answered it.
         self._asking: tuple[bytes, Request] | None = None
         self._taken_for: list[Birth | None] = []
         self._answered: set[int] = set()
-        # The nodes' first records. A later original one was written by a client that took an emptied node for new.
+        # The nodes' first records. A later original one is from a client that mistook an emptied node for new.
         self._marks: Final[dict[int, bytes]] = {}
         # Nodes that had the same mark when all had been asked once, and after that.
         self._steady: set[int] = set()
 
-    # Which nodes to connect when. All but `note_broken` are called with the guard held.
+    # Which nodes to connect, and when. All but `note_broken` are called with the guard held.
 
     def missing(self) -> list[int]:
-        """Return which nodes lack a link."""
+        """Return the nodes without a link."""
         return [i for i, link in enumerate(self._transport.links) if link is None]
 
     def next_try(self, connecting: Collection[int]) -> float:
-        """Return when the next node is due for a try, of those that are not `connecting`."""
+        """Return when the next node is due for a connect, except those that are `connecting`."""
         return min([self._retry_at[i] for i in self.missing() if i not in connecting], default=float("inf"))
 
     def due(self, connecting: Collection[int]) -> list[Node]:
-        """Return which nodes are to be connected now."""
+        """Return the nodes to connect now."""
         now = self._clock()
         return [self._nodes[i] for i in self.missing() if i not in connecting and self._retry_at[i] <= now]
 
     def put_off(self, node: Node, reason: str | None = None) -> None:
-        """Set the next try after a pause, which grows with each failure."""
+        """Schedule the next try after a pause, which grows with each failure."""
         if reason is not None:
             node.last_error = node.excuse = reason
         failures = self._failures[node.index] = self._failures[node.index] + 1
@@ -153,13 +153,13 @@ class NodeRegistry:
         self.reported.add(node.index)
 
     def note_overdue(self, node: Node, reason: str) -> None:
-        """Record that a try takes too long: nobody waits for its outcome."""
+        """Record that a try takes too long: no caller waits for its outcome."""
         self.put_off(node, reason)
         node.tried = True
         self.reported.add(node.index)
 
     def note_conflict(self, reason: str) -> None:
-        """Record that the nodes can't be used as they were given."""
+        """Record that the given nodes are unusable."""
         with self._guard:
             self.conflict = self.conflict or reason
 
@@ -167,7 +167,7 @@ class NodeRegistry:
         """Record that the transport lost its link to a node."""
         with self._guard:
             node.last_error = node.excuse = reason
-            if node.connected:  # else it broke before the try to connect was over, which counts by itself
+            if node.connected:  # otherwise it broke during the connect, which counts by itself
                 node.connected = False
                 if self._clock() - node.connected_at >= _SETTLED:
                     self._failures[node.index] = 0
@@ -175,39 +175,39 @@ class NodeRegistry:
                     self.put_off(node)
 
     def move(self, node: Node, part: Callable[[Node, str], None]) -> None:
-        """Connect a node whose server is another one now, without a pause; `part` gives its connection up."""
+        """Connect a node that has another server now, without a pause; `part` discards its connection."""
         with self._guard:
             self._failures[node.index], self._retry_at[node.index] = 0, 0.0
         reason = node.moved()
         if reason is not None:
             part(node, reason)
 
-    # The beginning.
+    # The start.
 
     def is_heard(self) -> bool:
-        """Whether every node has been connected once, or could not be."""
+        """Return True once a connect has succeeded or failed for every node."""
         return len(self.reported) == len(self._nodes)
 
     def has_quorum(self) -> bool:
-        """Whether enough nodes are connected for claims to be won."""
+        """Return True if enough nodes are connected to win claims."""
         return sum(node.connected for node in self._nodes) >= len(self._nodes) // 2 + 1
 
     def may_be_first_use(self) -> bool:
-        """Whether nodes without a birth record may be new: then nothing is granted before all nodes are heard."""
+        """Return True if nodes without a birth record may be new; they grant nothing before all nodes are heard."""
         met = [node for node in self._nodes if node.info is not None]
         return self._restart_guard > 0 and any(node.birth is None or node.birth.kind == BLANK for node in met)
 
     # Their identity and memory.
 
     def meet(self, node: Node, info: NodeInfo) -> None:
-        """Record what a node says of itself, and whether it may have lost its memory.
+        """Record a node's description of itself, and whether it may have lost its memory.
 
         Only nodes that are connected, or about to be, are compared. Servers may exchange their addresses (a floating
-        IP, DNS), and what an absent node said at its last connect must not keep its successor out.
+        IP, DNS), and the last description of an absent node must not keep its successor out.
 
         Raises:
-            ConfigurationError: It is the same server as another one.
-            ConnectionError: It is so for now, because two slots of a cluster have one owner.
+            ConfigurationError: It is the same server as another node.
+            ConnectionError: It is the same for now, because two slots of a cluster have one owner.
         """
         with self._guard:
             for other in self._nodes:
@@ -215,10 +215,8 @@ class NodeRegistry:
                     continue
                 if info.run_id is not None and other.info.run_id == info.run_id:
                     if node.is_lent and other.is_lent:
-                        # Until slots are moved apart again.
-                        raise ConnectionError(
-                            f"is on the same server as {other.address} now, and has no vote beside it"
-                        )
+                        # Until the slots are on different masters again.
+                        raise ConnectionError(f"is on the same server as {other.address} now, so it has no vote")
                     self.conflict = (
                         f"{other.address} and {node.address} are the same server: list each node once, or one failure "
                         f"would count as several"
@@ -233,10 +231,10 @@ class NodeRegistry:
         return node.index in self._meeting or self._transport.links[node.index] is not None
 
     def initialize(self, send: Callable[[Request], None]) -> Request | None:
-        """Take the next step to settle what nodes without a telling birth record remember; see `memory`.
+        """Take the next step to find out what nodes without a conclusive birth record remember; see `memory`.
 
-        Returns the request that was sent, if any. Called when an answer may have come, and again at `initialize_at`.
-        A new client takes the first steps in its own thread or task, and asks for no claim before.
+        Returns the request that was sent, if any. Called when an answer may have come, and again at `initialize_at`. A
+        new client takes the first steps in its own thread or task, and asks for no claim before.
         """
         if not self._restart_guard:
             return None
@@ -265,7 +263,7 @@ class NodeRegistry:
         return request
 
     def _question(self, now: float) -> tuple[bytes, tuple[bytes, ...]] | None:
-        """Return what to ask, and further arguments; None if no connected node needs it."""
+        """Return the question and its arguments; None if no connected node needs one."""
         asked = [node for node in self._nodes if node.info is not None]
         if not [node for node in asked if node.connected and node.remembers_since == float("inf")]:
             self._seasoned = self._seasoned or any(node.remembers_since < float("inf") for node in asked)
@@ -278,7 +276,7 @@ class NodeRegistry:
             steady=len(self._steady) == len(self._nodes),
             patient=now < self._patient_until,
         )
-        assert step is not None, "there is a node whose record does not tell"
+        assert step is not None, "there is a node with an inconclusive record"
         if step == ORIGINAL:
             marks = [node.birth.mark for node in asked if node.birth is not None]
             return step, (b" %b " % b" ".join(marks),)
@@ -286,7 +284,7 @@ class NodeRegistry:
         return step, ()
 
     def _take_answers(self) -> bool:
-        """Record what nodes have said that they remember; return whether any has."""
+        """Record the nodes' answers about their memory; return True if there are new ones."""
         if self._asking is None:
             return False
         step, request = self._asking
@@ -294,7 +292,7 @@ class NodeRegistry:
         answered = len(self._answered)
         votes = zip(self._nodes, request.tally.choices, request.tally.replies, self._taken_for, strict=True)
         for node, choice, reply, before in votes:
-            # Skip answers of nodes of which something else has become known meanwhile.
+            # Skip the answer of a node whose record has changed meanwhile.
             if choice is not Choice.GRANTED or node.index in self._answered or node.birth is not before:
                 continue
             self._answered.add(node.index)
@@ -312,7 +310,7 @@ class NodeRegistry:
         return len(self._answered) > answered
 
     def _judge(self, node: Node, birth: Birth | None) -> Birth | None:
-        """Return the record to believe of a node; this client may have known the node before it was emptied."""
+        """Return the record that counts for a node; this client may have known it before it was emptied."""
         if birth is None or birth.kind in (BLANK, JOINING):
             return birth
         first = self._marks.setdefault(node.index, birth.mark)
@@ -323,15 +321,15 @@ class NodeRegistry:
         self._wake()
         return True
 
-    # Whose state has changed.
+    # The nodes' states, and changes of them.
 
     def statuses(self) -> list[NodeStatus]:
-        """Return the state of every node."""
+        """Return each node's state."""
         now = self._clock()
         return [node.status(now, self._is_suspect(node), self._restart_guard) for node in self._nodes]
 
     def tell_changes(self) -> None:
-        """Log the changes of state since the last call, and tell listeners."""
+        """Log the changes of state since the last call, and report them to listeners."""
         now = self._clock()
         for node in self._nodes:
             change = node.change(now, self._is_suspect(node), self._restart_guard)

@@ -1,9 +1,9 @@
-"""Nodes: how to reach them, what they said of themselves, and whether they may vote.
+"""Nodes: how to reach them, their descriptions of themselves, and whether they may vote.
 
-redis-py makes and authenticates the connections, so that all its options work: URLs, TLS, unix sockets, ACL, credential
-providers, Sentinel. We take the pool's connection class and arguments, never a connection of the pool, and replace what
-would hurt a quorum client: no retries, explicit timeouts, RESP3, no maintenance notifications. After the handshake the
-driver takes over the socket.
+redis-py opens and authenticates the connections, so all its options work: URLs, TLS, unix sockets, ACL, credential
+providers, Sentinel. The client takes the pool's connection class and arguments, never a connection of the pool, and
+replaces what would hurt a quorum client: no retries, explicit timeouts, RESP3, no maintenance notifications. After the
+handshake the driver takes over the socket.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ __all__ = [
 log = logging.getLogger("redsync.node")
 
 _FORGETFUL = re.compile(r"FORGETFUL (-1|[0-9]{1,15})")
-"""A node's answer if it remembers for less time than a claim needs: for how many ms, or -1 if it can't tell."""
+"""A node's answer if it has remembered for less time than a claim needs: the time in ms, or -1 if it can't tell."""
 
 _CONFIRMED: Final = 2 / 3
-"""Within which part of the quarantine witnesses must have been asked; the rest is for drift, and for the vote."""
+"""The part of the quarantine within which witnesses must have been asked; the rest is for drift, and for the vote."""
 
 _DROPPED = (
     *("maint_notifications_pool_handler", "oss_cluster_maint_notifications_handler", "parser_class"),
@@ -54,26 +54,26 @@ _DROPPED = (
 _UNINTRODUCED = (
     {"driver_info": None} if "driver_info" in signature(redis.connection.AbstractConnection.__init__).parameters else {}
 )
-"""Keeps a connection from working out its own description, which takes longer than everything else."""
+"""Keeps a connection from computing its own description, which takes longer than everything else."""
 
 
 class _Once(Retry):
-    """No retries. Connections copy their retry policy, which would take as long as making them: this returns itself."""
+    """No retries. Connections copy their retry policy, which would take as long as making them; this copy is free."""
 
     def __deepcopy__(self, _memo: object) -> _Once:
         return self
 
 
 class NodeInfo(NamedTuple):
-    """What a node said of itself when it was connected.
+    """A node's description of itself at the connect.
 
     Attributes:
-        run_id: Identity of the server's process, None if it does not tell (fakeredis).
+        run_id: The identity of the server's process, None if the node does not tell (fakeredis).
         version: The server and its version for people, such as "valkey 9.1.2".
-        uptime: Seconds since its start, None if it does not tell.
-        pushes: Whether it wakes waiters by messages; else they poll.
-        birth: Its birth record, None if it has none that was written under this process.
-        process: What birth records call the server's process.
+        uptime: Seconds since its start, None if the node does not tell.
+        pushes: True if it wakes waiters by messages; otherwise they poll.
+        birth: Its birth record, None if it has none from this process.
+        process: The name of the server's process in birth records.
     """
 
     run_id: str | None
@@ -90,16 +90,16 @@ class NodeStatus(NamedTuple):
     Attributes:
         address: `host:port`, or a path for a unix socket.
         state: "up"; "down": no connection; "suspect": owes replies for longer than `node_timeout`; "quarantined":
-            restarted a moment ago, takes part in renewals but in no new grant.
-        version: The server and its version, None while it was never reached.
+            newly started or emptied, takes part in renewals but not in new grants.
+        version: The server and its version, None until it is first reached.
         uptime: Seconds since the server started, None if unknown.
-        last_error: The last trouble with it, None if there was none.
-        server: Where its server is now, `host:port`, for a node that Sentinels stand for; None for others, and while
-            that is not known.
-        epoch: The number of the Sentinels' decision that made this server the master.
-        quarantine_left: Seconds until it takes part in new grants again after a restart; infinity while that is not
-            known, 0.0 if it is in no quarantine.
-        pending: How many releases and rollbacks it has yet to execute, because it is out of reach or in trouble.
+        last_error: The last error of the node, None if there was none.
+        server: Where its server is now, `host:port`, for a node behind Sentinels or in a cluster; None for others, and
+            while unknown.
+        epoch: The number of the decision that made this server the master; None without `server`.
+        quarantine_left: Seconds until it takes part in new grants again after a restart; infinity while unknown, 0.0 if
+            it is not in quarantine.
+        pending: The number of releases and rollbacks that it has yet to get, because it is unreachable or refuses them.
     """
 
     address: str
@@ -116,29 +116,30 @@ class NodeStatus(NamedTuple):
 class Node:
     """One configured node.
 
-    The thread that connects it and a transport that loses it write to it. Every attribute is replaced as a whole, so
+    The thread that connects it and the transport that loses it write to it. Every attribute is replaced as a whole, so
     readers need no lock.
 
     Attributes:
-        index: Its place in the client's list, and its bit in bit sets of nodes.
+        index: Its position in the client's list, and its bit in bit sets of nodes.
         address: `host:port` or a path.
-        url: A URL that names it to another process; None if no URL can say how to connect.
-        unsaid: What no URL can say; empty if a URL can say everything.
-        locator: Says where its server is; None for a node with an address of its own.
-        location: Where that was when it was connected last; None for a node without a locator.
-        dialect: How commands are spelled for it.
-        info: What it said at the last connect.
-        connected_at: When that was, in seconds on the client's clock.
-        connected: Whether the client's transport is connected to it.
+        url: A URL for it in another process; None if no URL can describe the connection.
+        unsaid: The settings that no URL can express; empty if there are none.
+        locator: Finds its server; None for a node with a fixed address.
+        location: Where its server was at the last connect; None for a node without a locator.
+        dialect: The encoding of commands for it.
+        info: Its description of itself at the last connect.
+        connected_at: The time of the last connect, in seconds on the client's clock.
+        connected: True while the client's transport is connected to it.
         excuse: Why it is not connected.
-        started_at: When its server started, in seconds on the client's clock; minus infinity if it does not tell.
+        started_at: The instant at which its server started, in seconds on the client's clock; minus infinity if it does
+            not tell.
         birth: Its latest known birth record, None if it has none.
-        remembers_since: Since when it has remembered all claims; infinity while its birth record does not tell. A new
+        remembers_since: Since when it has remembered all claims; infinity while its birth record is inconclusive. A new
             claim needs nodes that have remembered for at least the claim's guard.
-        last_error: The last trouble, for people.
-        tried: Whether a connect has succeeded or failed yet; before that there is no state to report.
-        former: The connections that were given up, each by the server's process and its number there. The next
-            connection begins by ending them.
+        last_error: The last error, for people.
+        tried: True once a connect has succeeded or failed; before that there is no state to report.
+        former: The discarded connections, each by the server's process and its number there. The next connection begins
+            by ending them.
     """
 
     def __init__(
@@ -181,18 +182,18 @@ class Node:
 
     @property
     def server(self) -> str | None:
-        """Its process and database, whatever its URL says; None while it is not connected, or does not tell."""
+        """Its process and database, independent of its URL; None while it is not connected, or if it does not tell."""
         if not self.connected or self.info is None or self.info.run_id is None:
             return None
         return f"{self.info.run_id}/{self._pool.connection_kwargs.get('db') or 0}"
 
     def forget(self) -> None:
-        """Begin anew, as the child of a fork does."""
+        """Start over, in the child of a fork."""
         self.connected = self.tried = False
         self.excuse = "not connected yet"
 
     def make_connection(self, timeout: float) -> Any:
-        """Return a new connection of redis-py's, with all of its options, that is not connected yet.
+        """Return a new, unconnected redis-py connection with all its options.
 
         Args:
             timeout: Seconds for connecting, and for each answer until then.
@@ -202,25 +203,25 @@ class Node:
 
     @property
     def is_lent(self) -> bool:
-        """Whether a cluster lends it: two of them may come to one server."""
+        """True for a voter of a cluster: two of them may have the same server for a while."""
         return self.dialect is not PLAIN
 
     def try_options(self) -> None:
-        """Make a connection of each sort without connecting it.
+        """Make one connection of each kind without connecting it.
 
         Raises:
-            TypeError, ValueError: redis-py does not know an option. Else it would say so at each try, and to nobody.
+            TypeError, ValueError: redis-py does not know an option. Otherwise each connect would fail, unseen.
         """
         for pool in (self._pool, *(witness.pool for witness in (self.locator.witnesses if self.locator else ()))):
             new_connection(pool, 1.0)
 
     @property
     def needed(self) -> int:
-        """How many replicas must acknowledge its votes; 0: none."""
+        """The number of replicas that must acknowledge its votes."""
         return 0 if self.locator is None else self.locator.needed
 
     def moved(self) -> str | None:
-        """Return why its connection leads to a server that is its no longer; None if it does not."""
+        """Return why its connection leads to a former server; None if it does not."""
         if self.locator is None:
             return None
         present = self.locator.present
@@ -229,10 +230,10 @@ class Node:
         return f"its {self.locator.WITNESSES} name {present} as the master now, epoch {present.epoch}"
 
     def open(self, timeout: float) -> Channel:
-        """Connect and authenticate. This and the channel's use block for at most some `timeout`s in all.
+        """Connect and authenticate. This call and the channel's use block for at most a few `timeout`s in total.
 
         Raises:
-            OSError, RedisError: It could not be reached, or refused us.
+            OSError, RedisError: The node was unreachable or refused the client.
         """
         until = time.monotonic() + TIMEOUTS * timeout
         connection = self.make_connection(timeout)
@@ -244,10 +245,10 @@ class Node:
         return Channel(connection, timeout, until)
 
     def meet(self, info: NodeInfo, now: float) -> None:
-        """Record what the node says of itself, and for how long it has remembered everything."""
+        """Record the node's description of itself, and since when it has remembered everything."""
         self.info, self.connected_at = info, now
         if info.uptime is not None:
-            # A node subtracts two instants in whole seconds: its uptime may be 1 s too high, never too low.
+            # A node subtracts two instants in whole seconds, so its uptime may be 1 s too high, but never too low.
             self.started_at = now - max(info.uptime - 1.0, 0.0)
         self.remember(info.birth, now)
 
@@ -260,7 +261,7 @@ class Node:
             self.remembers_since = max(self.started_at, now - birth.age if birth.kind == NEWBORN else -math.inf)
 
     def note_forgetful(self, text: str, guard: float, now: float) -> str | None:
-        """Record an error reply; return its meaning if the node forgets too much, None for all other errors."""
+        """Record an error reply; return its meaning if the node remembers too little, None for all other errors."""
         forgetful = _FORGETFUL.fullmatch(text)
         if forgetful is None:
             return None
@@ -268,13 +269,13 @@ class Node:
         if age >= 0:
             self.remember(Birth(NEWBORN, 0, b"", age), now)
         elif self.birth is None or self.birth.kind not in (BLANK, JOINING):
-            # A node with a blank or joining record says so too, but that is known already.
+            # A node with a blank or joining record reports this too, but that is already known.
             self.remember(None, now)
         since = "it can't tell since when it remembers" if age < 0 else f"it remembers the last {age:.1f} s"
-        return self.unfit(now, guard) or f"restarted or emptied, may have forgotten what it is asked for: {since}"
+        return self.unfit(now, guard) or f"restarted or emptied, may have forgotten earlier claims: {since}"
 
     def unfit(self, now: float, guard: float) -> str | None:
-        """Return why the node takes no part in new grants with that guard at that instant; None if it does."""
+        """Return why the node takes no part in new grants with a guard at an instant; None if it does."""
         left = self.remembers_since + guard - now
         if not guard or left <= 0:
             return self._unconfirmed(now, guard)
@@ -285,7 +286,7 @@ class Node:
         )
 
     def _unconfirmed(self, now: float, guard: float) -> str | None:
-        """Return why its server may be its no longer, as far as the client knows; see `locators`."""
+        """Return why its server may no longer be the master, as far as the client knows; see `locators`."""
         if not (guard and self.needed) or self.locator is None or now - self.locator.confirmed_at <= guard * _CONFIRMED:
             return None
         why = f": {self.locator.excuse}" if self.locator.excuse else ""
@@ -316,9 +317,9 @@ class Node:
         """Return the change of state since the last call, None if there was none."""
         state = self._state(now, suspect, guard)
         if state == "down" and self.excuse in INTERRUPTED:
-            return None  # A well node, which is being connected again.
+            return None  # The node works, and is being reconnected.
         if state == self._told or not self.tried or (state == "quarantined" and self.remembers_since == math.inf):
-            # The meaning of a missing birth record is not known before the node and its peers were asked.
+            # The meaning of a missing birth record is unknown until the node and its peers were asked.
             return None
         self._told = state
         reason = {
@@ -349,12 +350,12 @@ _NO_MAINTENANCE = _no_maintenance()
 
 
 def new_connection(pool: Any, timeout: float, **settings: Any) -> Any:
-    """Return a new connection of redis-py's with the options of a pool, that is not connected yet.
+    """Return a new, unconnected redis-py connection with a pool's options.
 
     Args:
         pool: The pool, for its connection class and settings.
         timeout: Seconds for connecting, and for each answer until then.
-        **settings: Take the place of the pool's.
+        **settings: Settings that override the pool's.
     """
     kwargs = {key: value for key, value in pool.connection_kwargs.items() if key not in _DROPPED}
     kwargs.update(
@@ -372,7 +373,7 @@ def new_connection(pool: Any, timeout: float, **settings: Any) -> Any:
     if "maint_notifications_config" in kwargs:
         kwargs["maint_notifications_config"] = _NO_MAINTENANCE
     connection = pool.connection_class(**kwargs)
-    # Keep it from introducing itself as redis-py: that needs a permission whose name servers before 7.2 do not know.
+    # Keep it from introducing itself as redis-py, which needs a permission that servers before 7.2 do not know by name.
     # Set attributes, because the argument's name differs between versions of redis-py.
     connection.driver_info = connection.lib_name = connection.lib_version = None
     return connection

@@ -1,4 +1,4 @@
-"""The notifier tells the application what happened: logs, callbacks, listeners. The same for both drivers."""
+"""The notifier tells the application about events: by logs, callbacks and listeners. Both drivers share it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Notifier:
     """Logs events and hands them to callbacks and listeners, in the thread in which they happen.
 
     Attributes:
-        ears: What observers are told: all that listeners learn, and every detail.
+        ears: The receivers of all events and details, one for each observer.
     """
 
     def __init__(
@@ -30,12 +30,12 @@ class Notifier:
         nodes: Sequence[str] = (),
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Make it.
+        """Make a notifier.
 
         Args:
             listeners: Called with each event.
-            contain: Called with an error of a callback that is no `Exception`; returns whether it was handled, and must
-            not come out. The maintenance of a client must not end because a callback calls `sys.exit()`.
+            contain: Called with a callback's error that is not an `Exception`; returns True if the error was handled
+                and must not propagate. So a callback that calls `sys.exit()` does not end a client's maintenance.
             nodes: The addresses of the client's nodes.
             now: The client's clock.
         """
@@ -47,9 +47,9 @@ class Notifier:
         self._contain: Final = contain
 
     def announce(self, event: Event | Detail) -> None:
-        """Report an event of a hold: log it, then call its holder's callbacks, then the listeners.
+        """Report an event of a hold: log it, then call the holder's callbacks, then the listeners.
 
-        Details are for observers alone.
+        Only observers get details.
         """
         if not isinstance(event, (HoldLost, HoldOrphaned, NodeChanged)):
             for ear in self.ears:
@@ -57,11 +57,11 @@ class Notifier:
             return
         if isinstance(event, HoldLost):
             log.error("lost the hold of %r by %s: %s", event.name, event.owner, event.reason)
-            # A holder is told once, however often it re-entered one lock object.
+            # Each callback is called once, however often its holder re-entered the lock object.
             for callback in (*dict.fromkeys(event.state.on_lost), *event.state.watching):
                 self._call(callback, event.state)
         elif isinstance(event, HoldOrphaned):
-            log.warning("gave back the hold of %r: %s ended without releasing it", event.name, event.owner)
+            log.warning("released the hold of %r for %s, which ended without releasing it", event.name, event.owner)
         self.tell(event)
 
     def tell(self, event: Event) -> None:
@@ -78,7 +78,7 @@ class Notifier:
         try:
             function(*args)
         except Exception:
-            # The application's own callback failed; the hold, the watchdog and the other listeners go on.
+            # The application's own callback failed; the hold, the watchdog and the other listeners continue.
             logging.getLogger("redsync").exception("%r raised", function)
         except BaseException as error:
             if self._contain is None or not self._contain(error):

@@ -1,21 +1,21 @@
 """Outboxes: the requests of all owners of a client, written to all nodes in one order.
 
-A thread puts its request into the outbox. The first thread to come flushes for all until the outbox is empty, so
-commands of several threads share one write. `flushing` says that a thread does so. Only one flushes at a time, so
-every node gets the same order, which is also each owner's own.
+A thread puts its request into the outbox. The first thread flushes for all until the outbox is empty, so commands of
+several threads share one write. `flushing` is set while a thread does so. Only one thread flushes at a time, so every
+node gets the same order, which is also each owner's own.
 
-So an interruption of the flushing thread affects the requests of others, which have gone to sleep. This always holds: a
-request is in the outbox; or in the batch, not yet sent; or each node has it pending or has missed it, once. For that, a
-flush records where it is, and the next flush, usually by the interrupted thread itself, goes on there:
+So an interruption of the flushing thread affects the requests of other threads, which are asleep by then. Invariant: a
+request is in the outbox; or in the batch, not yet sent; or each node has it pending or has missed it, once. To keep it,
+a flush records its progress, and the next flush, usually by the interrupted thread itself, continues from there:
 
-| interrupted | account | then |
+| interrupted | record | then |
 |---|---|---|
 | while requests are taken | `batch`, and `_left` is None | nothing was sent; more is taken, and all is sent |
-| while a link is written to | `_doubtful`, that link | given up: what it had pending is missed, and owed |
-| between links | `_left`, `_apart`: who has yet to get it | they get it |
+| while a link is written to | `_doubtful`, that link | discarded: its pending requests are missed, and owed |
+| between links | `_left`, `_apart`: the nodes left | they get it |
 
-Python looks for signals when a function begins, after a call and where a loop goes round. The record is kept by plain
-assignments next to the steps they are about, with none of these points in between; do not separate them.
+Python checks for signals when a function begins, after a call and where a loop repeats. The record is kept by plain
+assignments next to the steps that they describe, with none of these points in between; do not separate them.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ _NO_REQUEST = Request(_NOTHING_TOLD, None)
 
 
 class Outbox:
-    """The requests that a client is to send; it also sends them.
+    """Keeps a client's requests until they are sent, and sends them.
 
     Attributes:
-        items: The requests that nobody has taken yet, in the order in which to send them; a pair of a link and a
-            request is sent to that link alone.
+        items: The requests not yet taken, in sending order; the next `flush` sends them. A pair of a link and a request
+            goes to that link alone.
         batch: The requests that the flushing thread has taken.
-        flushing: Whether a thread sends; guarded by the mutex.
-        on_left: Called when an interruption may have left requests behind, so that another thread calls `flush`.
+        flushing: True while a thread sends; guarded by the mutex.
+        on_left: Called when an interruption may have left requests behind; another thread must then call `flush`.
     """
 
     def __init__(
@@ -62,14 +62,14 @@ class Outbox:
         receive: Callable[[Link, float], None],
         on_left: Callable[[], None],
     ) -> None:
-        """Make it empty.
+        """Make an empty outbox.
 
         Args:
             table: Has the links.
-            clock: Returns the instant in seconds.
+            clock: Returns the current instant in seconds.
             mutex: Guards `flushing`.
             receive: Reads a link that answers at once, right after a write to it.
-            on_left: Called when an interruption may have left requests behind, so that another thread calls `flush`.
+            on_left: Called when an interruption may have left requests behind; another thread must then call `flush`.
         """
         self._table: Final = table
         self._clock: Final = clock
@@ -79,7 +79,7 @@ class Outbox:
         self.items: Final[deque[Request | tuple[Link, Request]]] = deque()
         self.flushing = False
         self._number = 0
-        # The record of a flush. `_apart`: the nodes that may not get everything; `_case`: the present one.
+        # The record of a flush. `_apart`: the nodes that may not get everything; `_case`: the current one.
         self.batch: list[Request] = []
         self._left: Iterator[Link] | None = None
         self._apart: Iterable[Node] = ()
@@ -91,24 +91,20 @@ class Outbox:
         self.items.append(request)
         self.flush()
 
-    def put(self, request: Request) -> None:
-        """Leave a request to the next `flush`, in the order of the calls."""
-        self.items.append(request)
-
     def resend(self, link: Link, request: Request) -> None:
         """Send a request again to one node, at the next `flush`; with the mutex held."""
         link.healing.append(request)
         self.items.append((link, request))
 
     def retry(self, link: Link) -> None:
-        """Send again what a node refused to execute, at the next `flush`; with the mutex held."""
+        """Send the requests that a node refused to execute again at the next `flush`; with the mutex held."""
         self.items.append((link, _NO_REQUEST))
         link.again.at = math.inf
 
     def flush(self) -> None:
         """Send all requests in the outbox, unless another thread does.
 
-        After an interruption it goes on, because others rely on it. After a second one it leaves the rest to the next
+        After an interruption it continues, because other threads rely on it. A second one leaves the rest to the next
         call.
         """
         try:
@@ -127,7 +123,7 @@ class Outbox:
             while items or self.batch:
                 with self._mutex:
                     if self.flushing:
-                        # The flushing thread looks at the outbox once more at its end.
+                        # The flushing thread checks the outbox once more before it ends.
                         return
                     self.flushing = mine = True
                 while items or self.batch:
@@ -138,7 +134,7 @@ class Outbox:
                 self.flushing = False
 
     def dispatch(self) -> None:
-        """Write what is in the outbox to every link; only one thread at a time is in here."""
+        """Write the outbox to every link; only one thread at a time may call it."""
         if self._doubtful is not None or self._case is not None:
             self._recover()
         now = self._clock()
@@ -152,27 +148,26 @@ class Outbox:
         self.batch, self._left = [], None
 
     def _recover(self) -> None:
-        """Settle the step at which an interruption came; after an interruption of its own it is called again."""
+        """Settle the interrupted step; after another interruption it is called again."""
         if self._doubtful is not None:
-            # Requests recorded there may have been sent or not, and may have been answered by now. Those not answered
-            # count as missed. If one was executed all the same, it is sent again, but before anything new on the next
-            # connection.
+            # Requests recorded there may or may not have been sent, or even answered. Unanswered ones count as missed.
+            # The next connection may repeat an executed one, but before anything new.
             self._table.discard(self._doubtful, HALF_SENT)
             if self._left is None:
-                # It was a request that is sent again, to that link alone.
+                # It was a repeat, for that link alone.
                 self.batch = []
         elif self._case is not None:
-            # The batch is on no link yet; some of it may have been counted as missed, but that counts once.
+            # The batch is on no link yet. Part of it may count as missed already; each miss counts once.
             self._offer(self._case, self._clock())
         self._case = self._doubtful = None
 
     # Taking.
 
     def _take(self, now: float) -> bool:
-        """Take requests from the outbox and decide which nodes get them; return False if there are none."""
-        items, batch = self.items, self.batch
+        """Take requests from the outbox and decide which nodes get them; return False if it was empty."""
+        items, batch, table = self.items, self.batch, self._table
         if batch and items and items[0] is batch[-1]:
-            # An interruption came between the append and the popleft below.
+            # An interruption came between the append and the `popleft` below.
             items.popleft()
         while items:
             item = items[0]
@@ -189,26 +184,24 @@ class Outbox:
                 item.number = self._number
             elif not self._compose(item):
                 continue
+            if item.guard > table.guard:
+                table.guard, table.recount_at = item.guard, 0.0
             batch.append(item)
             items.popleft()
         if not batch:
             return False
-        table = self._table
-        for request in batch:
-            if request.guard > table.guard:
-                table.guard, table.recount_at = request.guard, 0.0
         if now >= table.recount_at:
             table.recount()
         ready, bits, apart = table.plan
         for request in batch:
             if request.tally is not None:
                 request.tally.sent |= bits
-        self._apart = iter(apart)
+        self._apart = iter(apart) if apart else ()
         self._left = iter(ready)
         return True
 
     def _compose(self, request: Request) -> bool:
-        """Make a request's command now; return True if there is one, else drop the request from the outbox."""
+        """Make a request's command; return True if there is one, else drop the request from the outbox."""
         try:
             if request.make(self._number):
                 return True
@@ -216,8 +209,8 @@ class Outbox:
         except Exception as error:
             if is_interruption(error):
                 raise
-            # After an interruption the command is made as if for the first time. But this error would come again and
-            # again, and nothing behind the request would ever be sent.
+            # After an interruption the command could be made again. But this error would recur each time, and nothing
+            # behind the request would ever be sent.
             self._table.close(request, describe_error(error))
             self.items.popleft()
             raise
@@ -227,15 +220,15 @@ class Outbox:
     # Writing.
 
     def _post_all(self, now: float) -> None:
-        """Write to all nodes that take everything: the hot path."""
+        """Write to all nodes that get everything: the hot path."""
         assert self._left is not None, "the batch was taken"
         batch = self.batch
         alone = batch[0] if len(batch) == 1 else None
         data = b"".join([request.data for request in batch]) if alone is None else alone.data
         size = len(data)
         for link in self._left:
-            # From here to the end of the append, nothing may look for signals: a link in doubt must have the requests
-            # pending.
+            # From here to the end of the append, nothing may check for signals: the doubtful link must have the
+            # requests pending.
             self._doubtful = link
             pending = link.pending
             try:
@@ -246,7 +239,7 @@ class Outbox:
                 else:
                     pending.extend(batch)
                 sent = 0 if link.backlog else link.send(data)
-                if sent != size:
+                if sent != size and sent is not None:
                     self._keep(link, data[sent:])
             except OSError as error:
                 if is_interruption(error):
@@ -256,12 +249,12 @@ class Outbox:
                 else:
                     self._table.discard(link, describe_error(error))
             if link.broken is not None:
-                # Another thread broke it meanwhile, and may not have settled what was appended since.
+                # Another thread broke it meanwhile, and may not have settled the requests appended since.
                 self._table.discard(link, link.broken)
         self._doubtful = None
 
     def _keep(self, link: Link, data: bytes) -> None:
-        """Leave bytes that a node does not take now to the leader."""
+        """Leave bytes that a node does not accept now to the leader."""
         try:
             link.keep(data)
         except OSError as error:
@@ -272,9 +265,9 @@ class Outbox:
             self._table.watch(link, BOTH)
 
     def _offer(self, node: Node, now: float) -> None:
-        """Deal with a node that may not get everything.
+        """Send to a node that may not get everything.
 
-        A node without a connection gets nothing, a suspect one only what it is owed, a young one no new claims.
+        A node without a connection gets nothing, a suspect one only what it is owed, a quarantined one no new claims.
         """
         batch = []
         with self._mutex:
@@ -301,15 +294,15 @@ class Outbox:
         for request in batch:
             if request.tally is not None:
                 request.tally.sent |= link.node.bit
-        # As in `_post_all`: nothing in between may look for signals.
+        # As in `_post_all`: nothing in between may check for signals.
         self._doubtful = link
         link.pending.extend(batch)
 
     def _write(self, link: Link, batch: Sequence[Request], now: float) -> None:
-        """Write recorded requests to one link, in the way that suits it."""
+        """Write recorded requests to one link, in the link's own way."""
         try:
             for data in link.parts(batch):
-                # A link without a socket makes a call for each, and the first may break it.
+                # A link without a socket makes a call for each part, and the first may break it.
                 if link.broken is None:
                     link.write(data)
         except OSError as error:
@@ -330,7 +323,7 @@ class Outbox:
             return
         assert request.command is not None, "what was answered was sent"
         load = Request(_NOTHING_TOLD, None)
-        # No command: a dialect sends these bytes as they are.
+        # No command, so a dialect sends these bytes unchanged.
         load.command = None
         load.data = pack(b"SCRIPT", b"LOAD", link.node.dialect.script(request.command.script).source)
         now = self._clock()
@@ -344,7 +337,7 @@ class Outbox:
                     self._table.retry(link, request, now)
             else:
                 batch.append(request)
-            # Made pending before it stops healing, and both with the mutex held: a thread that discards the link finds
+            # Pending before it leaves `healing`, and both with the mutex held: a thread that discards the link finds
             # it.
             self._note(link, batch, now)
             link.healing = [other for other in link.healing if other is not request]
@@ -356,7 +349,7 @@ class Outbox:
             self._table.discard(link, link.broken)
 
     def _retry(self, link: Link) -> None:
-        """Send again what a node refused to execute, if that is due."""
+        """Send due repeats of requests that a node refused to execute."""
         now = self._clock()
         with self._mutex:
             batch = link.again.due(now, link.pending)

@@ -1,7 +1,7 @@
-"""Pollers: which descriptors are ready. epoll where the system has it, else poll behind the same methods.
+"""Pollers: find ready descriptors, by epoll where the system has it, otherwise by poll with the same methods.
 
-Any thread may change what is polled while another polls. epoll sees a change at once; poll only when it is called
-again, so a long poll is cut into slices there.
+Any thread may change the polled descriptors while another polls. epoll sees a change at once; poll sees it only in the
+next call, so `PollPoller` cuts a long poll into slices.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ WRITE: Final = 4  # EPOLLOUT, POLLOUT
 BOTH: Final = READ | WRITE
 
 _SLICE = 0.02
-"""Seconds until a change of what is polled takes effect where there is no epoll."""
+"""Seconds until a change of the polled descriptors takes effect without epoll."""
 
 
 class PollPoller:
@@ -30,7 +30,7 @@ class PollPoller:
         self.unregister: Final = self._poll.unregister
 
     def poll(self, timeout: float) -> list[tuple[int, int]]:
-        """Return pairs of descriptor and events, after `timeout` seconds at the latest."""
+        """Return pairs of descriptor and events, within `timeout` seconds."""
         deadline = time.monotonic() + timeout
         while True:
             left = deadline - time.monotonic()
@@ -39,18 +39,18 @@ class PollPoller:
                 return ready
 
     def close(self) -> None:
-        """Do nothing: there is nothing to free."""
+        """Do nothing: there are no resources to free."""
 
 
 if hasattr(select, "epoll"):
     Poller = select.epoll
 
     def make_poller() -> select.epoll:
-        """Return the best poller that the system has."""
+        """Return the system's best poller."""
         return select.epoll()
 else:
     Poller = PollPoller  # type: ignore[misc,assignment,unused-ignore]
 
     def make_poller() -> PollPoller:  # type: ignore[misc,unused-ignore]
-        """Return the best poller that the system has."""
+        """Return the system's best poller."""
         return PollPoller()

@@ -1,4 +1,4 @@
-"""What a client needs from its process: an identity, a clock, random numbers, and a call at the process's end."""
+"""A client's process: an identity, a clock, random numbers, and a call at the process's end."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from redsync._core.presence import ClientRecord
 
 __all__ = ["REAL", "Surroundings", "at_exit", "clock", "describe_process"]
 
-# While a machine is suspended its leases run on at the nodes, so where possible they run on here too.
+# While a machine is suspended, its leases run on at the nodes, so where possible they run on here too.
 clock: Callable[[], float] = (
     partial(time.clock_gettime, time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic
 )
 
 
 def describe_process() -> ClientRecord:
-    """Return the record of a client that is made now, in this process."""
+    """Return the record of a client made now in this process."""
     path = Path((getattr(sys, "argv", None) or [""])[0] or sys.executable)
     # `python -m package` runs package/__main__.py
     program = path.parent.name if path.name == "__main__.py" else path.name
@@ -33,13 +33,13 @@ def describe_process() -> ClientRecord:
 
 
 class Surroundings(NamedTuple):
-    """What a driver uses from its environment besides connections; a simulation has its own.
+    """The environment of a driver, except for connections; a simulation has its own.
 
     Attributes:
-        clock: Returns the instant in seconds; never goes back.
+        clock: Returns the current instant in seconds; never goes back.
         random: Returns a random number from 0 to 1.
-        new_id: Returns a UUID that nobody has had before, as text.
-        describe: Returns the record of a client that is made now.
+        new_id: Returns a new UUID, as text.
+        describe: Returns the record of a client made now.
     """
 
     clock: Callable[[], float]
@@ -52,12 +52,12 @@ REAL: Final = Surroundings(clock, random.random, lambda: str(uuid.uuid4()), desc
 
 
 def at_exit(function: Callable[[], object]) -> None:
-    """Call a function once when this process ends in an orderly way, even if registered several times.
+    """Call a function once at an orderly end of this process, even if registered several times.
 
-    A child of multiprocessing ends by `os._exit`, after its own finalizers. At its start it forgets its parent's
+    A multiprocessing child ends by `os._exit`, after its own finalizers. At its start it forgets its parent's
     finalizers, and those registered while its arguments are unpickled. So each process that connects must register
-    anew, and its finalizer is registered again after that start. Since Python 3.13 such a child also calls the
-    functions given to `atexit`.
+    again, and its finalizer is registered again after that start. Since Python 3.13 such a child also calls the
+    functions registered with `atexit`.
     """
     util = sys.modules.get("multiprocessing.util")
     known = _asked_for.setdefault(os.getpid(), set())
@@ -78,7 +78,7 @@ def _finalize(function: Callable[[], object]) -> None:
 
 @cache
 def _once(function: Callable[[], object]) -> Callable[[], None]:
-    """Return what calls it once in each process: the same object for the same function, so that `atexit` finds it."""
+    """Return a wrapper that calls it once in each process; always the same object, so that `atexit` finds it."""
 
     def end() -> None:
         ended = _ended.setdefault(os.getpid(), set())

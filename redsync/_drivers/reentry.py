@@ -1,18 +1,18 @@
-"""Re-entry: a thread that calls a client while it is in the middle of another call of the same client.
+"""Re-entry: a thread calls a client in the middle of another call of the same client.
 
-A signal's handler runs in the main thread, between any two of its steps. A finalizer runs in any thread, whenever
-Python collects garbage. If the interrupted code holds one of the client's locks, the handler's call must not wait for
-it: only the interrupted code can release it. So each thread records what it is doing for a client:
+A signal handler runs in the main thread, between any two of its steps. A finalizer runs in any thread, whenever Python
+collects garbage. If the interrupted code holds one of the client's locks, the handler's call must not wait for it: only
+the interrupted code can release it. So each thread records what it does for a client:
 
 | doing | the thread | a call in between |
 |---|---|---|
 | None | is outside | is an ordinary call |
 | `BUSY` | may hold a lock, or sends or reads for others | never waits, see below |
-| a sleeper | sleeps until that is done, and may have the lead | is carried out; first the sleeper gives up the lead |
-| `CALLING` | has called the application back | is carried out |
+| a sleeper | sleeps until that is done, and may have the lead | runs; first the sleeper gives up the lead |
+| `CALLING` | has called the application back | runs |
 
-Of the calls that come while the thread is busy, the maintenance performs those that give something back, or close the
-client, a moment later. All others raise `ReentrantCallError`.
+If a call comes while the thread is busy and releases something or closes the client, the maintenance performs it a
+moment later. All other calls raise `ReentrantCallError`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CALLING: Final = "calling"
 
 
 class Doing(threading.local):
-    """What the running thread does for one client.
+    """The running thread's state for one client.
 
     Attributes:
         what: One of the values above.
@@ -51,7 +51,7 @@ class Doing(threading.local):
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """Suspend the thread's sleep, or its call of the application, until the end of the block."""
+        """Suspend the thread's sleep or callback until the end of the block."""
         before = self.what
         go_on = None
         try:

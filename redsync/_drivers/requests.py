@@ -1,4 +1,4 @@
-"""Requests: the commands that a transport carries, and the sleepers that wait."""
+"""Requests, the commands that a transport carries, and sleepers, which wait."""
 
 from __future__ import annotations
 
@@ -14,16 +14,14 @@ from redsync._drivers.channels import pack
 __all__ = ["Gate", "Mailbox", "Owed", "Request", "Retry", "Sleeper", "pack_command"]
 
 _STALE_LIMIT = 10_000
-"""The number of expired requests kept for a node that left commands unanswered; the first to expire is dropped
-first.
-"""
+"""The most expired requests kept for a node that left commands unanswered; the first to expire is dropped first."""
 
 _PURGE_FROM = 256
-"""The least number of requests for which a purge is worth its time."""
+"""The number of requests from which a purge pays off."""
 
 
 def pack_command(command: Command) -> bytes:
-    """Return the bytes of a command."""
+    """Return a command's bytes."""
     script, keys, args = command
     words = [
         word if word.__class__ is bytes else b"%d" % word if isinstance(word, int) else bytes(word) for word in args
@@ -32,7 +30,7 @@ def pack_command(command: Command) -> bytes:
 
 
 class Gate(Protocol):
-    """What somebody sleeps on: a locked lock, or what acts like one."""
+    """A locked lock, or an equivalent, that a thread or task sleeps on."""
 
     def release(self) -> None:
         """Wake the sleeping thread or task."""
@@ -43,12 +41,12 @@ class Sleeper:
     """Something that a thread or task waits for. Guarded by the transport's mutex.
 
     Attributes:
-        done: Whether the wait is over.
-        leads: Whether the waiting thread has become the one that reads for all.
-        gate: What the thread or task sleeps on, while it sleeps.
-        lasts: Whether the wait goes on to its end even while the transport is being closed.
-        rest: Lets its thread do something else meanwhile; returns a function that lets it go on. Set by the code that
-            lets it sleep.
+        done: True once the wait is over.
+        leads: True while the waiting thread reads for all.
+        gate: The gate that the thread or task sleeps on; None while it does not sleep.
+        lasts: True if the wait continues to its end even while the transport closes.
+        rest: Frees the sleeping thread for another call; returns a function that resumes the wait. Set by the code that
+            makes it sleep.
     """
 
     done = False
@@ -58,7 +56,7 @@ class Sleeper:
     rest: Callable[[Sleeper], Callable[[], None]]
 
     def wake(self) -> None:
-        """Wake the sleeping thread or task, to look again."""
+        """Wake the sleeping thread or task, which then looks again."""
         gate = self.gate
         if gate is not None:
             self.gate = None
@@ -69,13 +67,13 @@ class Request(Sleeper):
     """One command on its way to all nodes; done when its tally is decided.
 
     Attributes:
-        effect: The effect that asked for it: it says whose command it is, and what nodes are owed.
-        guard: For how many seconds a node must have remembered everything to get it.
-        tally: The votes; None for a command whose replies nobody waits for.
+        effect: The effect that asked for it; it names the command's owner and the nodes that are owed it.
+        guard: The seconds for which a node must have remembered everything to get it.
+        tally: The votes; None for a command whose replies are ignored.
         command: The command; None until it is sent, if it is made then.
         data: Its bytes; empty until it is sent, if it is made then.
-        packing: Knows these bytes; None if nobody does.
-        number: Its place in the transport's order; 0 if it has none.
+        packing: Caches these bytes; None without a cache.
+        number: Its position in the transport's order; 0 if it has none.
         healed: Bit set of the nodes to which it was sent again after NOSCRIPT.
     """
 
@@ -92,7 +90,7 @@ class Request(Sleeper):
         if effect.__class__ is Broadcast:
             self.guard, self.packing = effect.guard, effect.packing
         self.tally = tally
-        # Not left to the thread that sends for all: that has enough to do, and an error here concerns this caller.
+        # Packed here, not by the flushing thread, which has enough to do: an error here concerns this caller.
         command = effect.command
         if command.__class__ is Command:
             self.command = command
@@ -100,10 +98,9 @@ class Request(Sleeper):
             self.data = pack_command(command) if packing is None else packing.data(command, pack_command)
 
     def make(self, number: int) -> bool:
-        """Make the command and its bytes, unless they are made; return False if there is nothing to send.
+        """Make the command and its bytes, unless they exist; return False if there is nothing to send.
 
-        Called at the instant of sending, in the transport's order; after an interruption it is called again, and goes
-        on.
+        Called at the instant of sending, in the transport's order; a call after an interruption continues the work.
         """
         self.number = number
         if self.command is None and not isinstance(self.effect.command, Command):
@@ -118,20 +115,20 @@ class Request(Sleeper):
         return pack_command(command) if self.packing is None else self.packing.data(command, pack_command)
 
     def owed(self, bit: int) -> bool:
-        """Whether the node with that bit must get it, now or later."""
+        """Return True if the node with that bit must get it, now or later."""
         return bool(self.effect.owed_to & bit)
 
     @property
     def claim(self) -> tuple[Arg, ...]:
-        """The claim that it is about: the key, and the identity, which is the first argument of such scripts."""
+        """The claim that it concerns: the key, and the identity, which is the first argument of such scripts."""
         command = self.command
         return () if command is None else command.keys[:1] + command.args[:1]
 
     def precedes(self, later: Request) -> bool:
-        """Whether it must not be sent again after `later`.
+        """Return True if it must not be sent again after `later`.
 
-        Two commands of one owner about one key keep their order. A command for several owners (a renewal) is never
-        sent again after another one; but any command may follow it, because it renews nothing that was released before.
+        Two commands of one owner for one key keep their order. A command for several owners (a renewal) is never sent
+        again after another command. Any command may follow it, because it renews nothing that was released before.
         """
         if self.command is None or later.command is None or later.number <= self.number:
             return False
@@ -143,17 +140,17 @@ class Request(Sleeper):
 class Owed:
     """The requests that an absent node gets as soon as it is back, in the transport's order.
 
-    After its `owed_until` a request is pointless, because what it removes has expired. The exception is a node that has
-    left commands unanswered: a hung node executes them when it goes on, however late, and what they make lasts from
-    then on. So until such a node is back, no request becomes pointless.
+    After its `owed_until` a request is pointless, because the claim that it removes has expired. The exception is a
+    node that left commands unanswered: a hung node executes them when it resumes, however late, and their claims live
+    from then on. So until such a node is back, no request becomes pointless.
 
-    The same command is kept once, at its latest place: a waiter that rolls back each of its tries while the node is
+    The same command is kept once, at its latest position: a waiter that rolls back each of its tries while the node is
     away owes it one rollback. So each claim that lives, or lived within its lease, has an entry or two, and these are
     never dropped. Of expired entries only the latest `_STALE_LIMIT` are kept, because a node that hangs for hours would
-    collect any number of them. A claim whose entry was dropped stays on the node for one lease after it goes on.
+    collect any number of them. A claim whose entry was dropped stays on the node for one lease after it resumes.
 
     Attributes:
-        unanswered: Whether the node has left commands unanswered since it was last connected.
+        unanswered: True if the node left commands unanswered since it was last connected.
     """
 
     def __init__(self) -> None:
@@ -176,7 +173,7 @@ class Owed:
                 self._purge(now)
 
     def take(self, now: float) -> list[Request]:
-        """Return the requests that the node must get now that it is back, and keep none."""
+        """Return the requests that the node must get, and forget all."""
         requests = [request for request in self._requests.values() if not self._is_pointless(request, now)]
         self._requests.clear()
         self._purge_at = _PURGE_FROM
@@ -184,13 +181,13 @@ class Owed:
         return sorted(requests, key=attrgetter("number"))
 
     def _purge(self, now: float) -> None:
-        """Drop pointless requests, wherever they stand; the next purge comes when there are twice as many."""
+        """Drop pointless requests; the next purge comes when twice as many are kept."""
         kept = [request for request in self._requests.values() if not self._is_pointless(request, now)]
         expired = sorted(
             (request.effect.owed_until for request in kept if request.effect.owed_until <= now), reverse=True
         )
         after = expired[_STALE_LIMIT] if len(expired) > _STALE_LIMIT else -math.inf
-        # A new table replaces the old one in one step, which no interruption can split.
+        # A new table replaces the old one in one step, so no interruption can split it.
         self._requests = {
             request.command: request for request in kept if request.command and request.effect.owed_until > after
         }
@@ -201,17 +198,17 @@ class Owed:
 
 
 _LONGEST_MARK = 20
-"""Digits; a longer mark is not from this client, and is not kept as a whole."""
+"""The most digits of a mark; a longer one is not from this client, and is cut."""
 
 
 class Mailbox(Sleeper):
-    """The wake-ups for one waiter; done when as many nodes as it needs have signalled.
+    """The wake-ups for one waiter; done when `needed` nodes have signalled.
 
     Attributes:
-        needed: How many nodes' signals wake the waiter.
+        needed: The number of nodes whose signals wake the waiter.
         signals: Bit set of the nodes that have signalled.
-        marks: By mark, which of them signalled with it, as a bit set.
-        guard: For how many seconds a node must have remembered everything to hand the claim over.
+        marks: For each mark, the bit set of the nodes that signalled with it.
+        guard: The seconds for which a node must have remembered everything to hand the claim over.
     """
 
     needed = 1
@@ -227,10 +224,10 @@ class Mailbox(Sleeper):
         mark = mark[:_LONGEST_MARK]
         self.signals |= bit
         self.marks[mark] = self.marks.get(mark, 0) | bit
-        if self.signals.bit_count() >= self.needed:
+        if not self.done and self.signals.bit_count() >= self.needed:
             self.done = True
             self.wake()
 
 
 class Retry(Sleeper):
-    """A run of a protocol that found no quorum and waits for its turn to ask again; done when it must look again."""
+    """A protocol run that found no quorum and waits for its turn to try again; done when it must look again."""

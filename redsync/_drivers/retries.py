@@ -1,15 +1,15 @@
-"""Retries: commands that a connected node must get, but has answered by an error instead of executing them.
+"""Retries: commands that a connected node must get, but answered with an error instead of executing them.
 
 A node that runs a slow script (BUSY), loads its data, can't save it, or is out of memory refuses releases too. The
-client sends them again until they are executed, or pointless: one at first, with growing pauses; when that is executed,
-more and more of the others follow. So a node in trouble gets few commands, and one that is well again gets all of them
+client sends them again until they are executed or pointless: first a single one, with growing pauses; once that is
+executed, more and more of the others. So a node in trouble gets few commands, and a recovered one gets all of them
 soon.
 
-**Order.** Sent again after a later command about the same claim, a rollback would end what that command has made. So a
-refused command waits while such a command is under way, and is dropped once one was executed: the sender of that
-command knows of everything that the node may keep, and gives it back in turn.
+**Order.** If a rollback were sent again after a later command for the same claim, it would end that command's claim. So
+a refused command waits while such a command is in flight, and is dropped once one was executed: the sender of that
+command knows of every claim that the node may keep, and releases it in turn.
 
-A connection that ends leaves all of these to the next one, like commands that were never answered.
+A connection that ends leaves all of these to the next one, like unanswered commands.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from redsync._drivers.requests import Request
 __all__ = ["Retries", "is_refused"]
 
 _SHORTEST, _LONGEST = 0.01, 0.5
-"""Seconds between two tries while a node answers by errors, at least and at most."""
+"""The least and the most seconds between two tries while a node answers with errors."""
 
 _FASTER, _MOST = 8, 512
-"""By what factor the number of commands grows after a success, and the most that are sent at once."""
+"""The factor by which the number of commands grows after a success, and the most commands sent at once."""
 
 _number = attrgetter("number")
 
 _WRONG = re.compile(r"\bWRONGTYPE\b|^ERR unknown command|^ERR wrong number of arguments|^UNACKNOWLEDGED ")
-"""Redis 6 puts the place in the script before WRONGTYPE. What too few replicas have was executed."""
+"""Redis 6 puts the place in the script before WRONGTYPE. An UNACKNOWLEDGED command was executed."""
 
 
 def is_refused(text: str) -> bool:
-    """Whether an error means that a command was not executed but may be later, not that the command is wrong."""
+    """Return True if an error means that the node may execute the command later, False if the command is wrong."""
     return _WRONG.search(text) is None
 
 
@@ -45,8 +45,8 @@ class Retries:
     """The requests to be sent again over one connection; guarded by the transport's mutex.
 
     Attributes:
-        at: When the next requests are due; infinity if there are none, or the last try is not answered yet.
-        under_way: Whether there are any, or the last try is not answered yet.
+        at: The instant at which the next requests are due; infinity if there are none, or the last try is unanswered.
+        under_way: True if there are any, or the last try is unanswered.
     """
 
     def __init__(self) -> None:
@@ -61,9 +61,9 @@ class Retries:
         return iter(tuple(self._requests.values()))
 
     def add(self, request: Request, now: float) -> None:
-        """Keep a request that was answered by an error; it replaces an earlier one about the same claim."""
+        """Keep a request that was answered with an error; it replaces an earlier one for the same claim."""
         self.under_way = True
-        kept = self._requests.pop(request.claim, request)  # The last to fail is the last to be tried again.
+        kept = self._requests.pop(request.claim, request)  # The last to fail is the last to try again.
         self._requests[request.claim] = max(kept, request, key=_number)
         if request is self._last:
             self._last = None
@@ -73,10 +73,9 @@ class Retries:
             self.at = now + self._pause
 
     def settle(self, request: Request, now: float) -> None:
-        """Record that a command was executed, or is wrong: this settles earlier ones about the same claim."""
+        """Record that a command was executed or is wrong, which settles earlier ones for the same claim."""
         claim, last = request.claim, self._last
-        # An earlier command may be executed after a later one: it was sent again because the node had forgotten its
-        # script.
+        # A node may execute an earlier command after a later one: one sent again because the script was missing.
         if _number(self._requests.get(claim, request)) <= request.number:
             self._requests.pop(claim, None)
         if last is not None and last.claim == claim and last.number <= request.number:
@@ -87,7 +86,7 @@ class Retries:
             self.clear()
 
     def due(self, now: float, pending: Iterable[Request]) -> list[Request]:
-        """Return the requests to send again now, in order; `pending`: those sent and not answered yet."""
+        """Return the requests to send again now, in order; `pending` are those sent and not answered yet."""
         later = {request.claim for request in pending}
         for request in self:
             if request.effect.owed_until <= now:
@@ -103,7 +102,7 @@ class Retries:
         return batch
 
     def remove(self, batch: Iterable[Request]) -> None:
-        """Forget requests that have been recorded as sent."""
+        """Forget requests that were recorded as sent."""
         for request in batch:
             self._requests.pop(request.claim, None)
 

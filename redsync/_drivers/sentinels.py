@@ -1,6 +1,6 @@
-"""Nodes that a Sentinel group stands for: how to connect to their masters and their Sentinels.
+"""Nodes behind a Sentinel group: how to connect to their masters and their Sentinels.
 
-Callers name them by a URL (`sentinel_urls`), or by a client that `Sentinel.master_for` of redis-py's returned.
+Callers give a URL (`sentinel_urls`), or a client from redis-py's `Sentinel.master_for`.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from redsync._drivers.locators import Location, Locator, Witness, Word
 __all__ = ["SentinelLocator", "Settings", "managed", "named"]
 
 _UNKNOWN: Final = "No such master"
-"""What a Sentinel says if it does not know the name of the master."""
+"""A Sentinel's reply if it does not know the name of the master."""
 
 
 class SentinelLocator(Locator):
-    """What the Sentinels of a group say of its master.
+    """The answers of a group's Sentinels about its master.
 
     Attributes:
         service: The name by which they know it.
@@ -35,7 +35,7 @@ class SentinelLocator(Locator):
     def __init__(self, service: str, witnesses: Sequence[Witness], replicas: int) -> None:
         super().__init__(witnesses, replicas)
         self.service: Final = service
-        # The first one tells the address too, but during a failover that of the old master with the new number.
+        # The first reply has an address too, but during a failover the old master's with the new number.
         self.questions = pack("SENTINEL", "MASTER", service), pack("SENTINEL", "GET-MASTER-ADDR-BY-NAME", service)
 
     @property
@@ -62,22 +62,22 @@ class SentinelLocator(Locator):
 
 
 class Settings(NamedTuple):
-    """How to connect: what we use of a pool of redis-py's."""
+    """The parts of a redis-py pool that make a connection."""
 
     connection_class: Any
     connection_kwargs: dict[str, Any]
 
 
 def named(url: str, client_class: type[Any]) -> tuple[Any, SentinelLocator]:
-    """Return how to connect to the master that a URL names, and its locator.
+    """Return a pool for the master that a URL names, and its locator.
 
     Args:
         url: The URL.
         client_class: `redis.Redis` or `redis.asyncio.Redis`.
 
     Raises:
-        GroupUrlError: It names no Sentinel group.
-        ValueError: redis-py does not know an option; the text may show it.
+        GroupUrlError: The URL does not name a Sentinel group.
+        ValueError: redis-py does not know an option; the message may show it.
     """
     said = GroupUrl.read(url)
     witnesses = [
@@ -87,7 +87,7 @@ def named(url: str, client_class: type[Any]) -> tuple[Any, SentinelLocator]:
 
 
 def managed(pool: Any) -> tuple[Any, SentinelLocator]:
-    """Return what `named` does, of the pool of a client that `Sentinel.master_for` returned.
+    """Do the same as `named` for the pool of a client from `Sentinel.master_for`.
 
     Raises:
         GroupUrlError: It has no Sentinels, or one twice.
@@ -103,7 +103,7 @@ def managed(pool: Any) -> tuple[Any, SentinelLocator]:
 
 
 def _unmanaged(connection_class: type[Any]) -> type[Any]:
-    """Return the class whose connections go to the host they are given, and do not ask Sentinels themselves."""
+    """Return the class whose connections go to the given host, without asking Sentinels themselves."""
     module: Any = redis.connection
     if issubclass(connection_class, redis.asyncio.connection.AbstractConnection):
         module = redis.asyncio.connection

@@ -1,4 +1,4 @@
-"""Tasks as owners, and the cancelling of their bodies: what every driver on an asyncio loop needs."""
+"""Tasks as owners, and the cancellation of their bodies, for any driver on an asyncio loop."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class TaskOwners:
         owner = self._owners.get(task)  # type: ignore[arg-type]  # None is not in there
         if owner is None:
             if task is None:
-                raise RuntimeError("an async lock is owned by a task: call this in a coroutine, not in a callback")
+                raise RuntimeError("an async lock belongs to a task: call this in a coroutine, not in a callback")
             owner = self._owners[task] = self._new_owner()
             task.add_done_callback(self._end)
         return owner
@@ -46,7 +46,7 @@ class TaskScope:
 
     def __init__(self) -> None:
         task = asyncio.current_task()
-        assert task is not None, "who opens a scope has an owner, so is a task"
+        assert task is not None, "only an owner opens a scope, so it is a task"
         self._task: Final = task
         self._loop: Final = task.get_loop()
         self._before: Final = task.cancelling()
@@ -56,8 +56,8 @@ class TaskScope:
 
     def cancel(self) -> None:
         """Cancel the task that opened the scope, at its next await, unless the scope was closed by then."""
-        # Not at once: the running task may be the one that has just noticed the loss, and may leave the scope before it
-        # awaits anything. Cancelled then, it would learn of the loss a second time, at an await outside the scope.
+        # Not at once: the running task may itself have noticed the loss, and may leave the scope before its next await.
+        # A cancellation would then report the loss a second time, at an await outside the scope.
         if self._handle is None and not self._closed:
             self._handle = self._loop.call_soon(self._cancel)
 

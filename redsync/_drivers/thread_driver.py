@@ -1,7 +1,7 @@
-"""Driving in threads: performs the effects of a protocol in the thread that calls, until it returns.
+"""Driving in threads: performs a protocol's effects in the calling thread, until the protocol returns.
 
 The lock `_monitor` is held while a protocol's own code runs, and never while an effect is performed. An interruption of
-an effect is thrown into the protocol, whose clean-up effects are then performed to the end.
+an effect is thrown into the protocol; the driver then performs its clean-up effects to the end.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ T = TypeVar("T")
 log = logging.getLogger("redsync")
 
 Subscribed: TypeAlias = set[bytes | Retry]
-"""What a running protocol keeps until it ends: subscriptions to keys' wake-ups, and its turn to repeat a round."""
+"""The resources of a running protocol: subscriptions to keys' wake-ups, and its turn to repeat a round."""
 
 
 class ThreadDriver(ABC):
     """Performs effects for a runner of threads; `threads` begins and ends a client.
 
     Attributes:
-        closed: Whether the client was closed: then nobody sleeps any more.
+        closed: True once the client was closed: then no caller sleeps any more.
     """
 
     closed: bool
@@ -51,7 +51,7 @@ class ThreadDriver(ABC):
     def __init__(
         self, addresses: Sequence[str], now: Callable[[], float], listeners: Sequence[Callable[[Event], object]]
     ) -> None:
-        """Begin to drive; `now`: the clock, `listeners`: called with each event."""
+        """Make a driver; `now` is the clock, each of `listeners` is called with each event."""
         self.now: Final = now
         self._addresses: Final = addresses
         self._notifier: Final = Notifier(listeners, self._contain, addresses, now)
@@ -62,7 +62,7 @@ class ThreadDriver(ABC):
         interruption: BaseException | None = None
         while True:
             try:
-                while True:  # Within the `try`: an interruption can come where a loop goes round.
+                while True:  # Within the `try`: an interruption can come where a loop repeats.
                     with monitor:
                         effect = steps.send(reply) if interruption is None else steps.throw(interruption)
                     interruption = None
@@ -76,15 +76,15 @@ class ThreadDriver(ABC):
                 if steps.gi_frame is None:  # type: ignore[attr-defined]  # every generator has it
                     result: T = stop.value
                     return result
-                # The StopIteration came from a signal's handler.
+                # The StopIteration came from a signal handler.
                 interruption = stop
             except BaseException as error:
                 if inspect.getgeneratorstate(steps) == inspect.GEN_CLOSED:
-                    # The protocol raised it and has ended. Drop it, or this frame and the error would keep each other
-                    # alive.
+                    # The protocol raised it and has ended. Drop the reference, or this frame and the error would keep
+                    # each other alive.
                     interruption = None
                     raise
-                # The protocol cleans up, whether the error came from an effect or from the lines above.
+                # The protocol cleans up, no matter whether an effect or the lines above raised the error.
                 interruption = error
 
     def _perform(self, effect: Effect, subscribed: Subscribed) -> Reply:
@@ -132,7 +132,7 @@ class ThreadDriver(ABC):
         retry = next((kept for kept in subscribed if isinstance(kept, Retry)), None)
         if retry is None and effect.retry_at is not None:
             retry = Retry()
-            # Before it takes a place in the queue of retries, so that the end of the run gives that place up.
+            # Before it joins the queue of retries, so that the end of the run removes it from there.
             subscribed.add(retry)
         signals = transport.wait_for_wakeup(transport.wakeups.waits(effect, retry))
         if self.closed:
@@ -140,7 +140,7 @@ class ThreadDriver(ABC):
         return Wakeup(self.now(), *signals)
 
     def _perform_watchdog(self, effect: Effect, subscribed: Subscribed) -> Reply:
-        """Perform the watchdog's effects: the maintenance works while the watchdog sleeps."""
+        """Perform the watchdog's effects; the maintenance works while the watchdog sleeps."""
         if not isinstance(effect, Wait):
             return self._perform(effect, subscribed)
         while self._deferred:
@@ -152,11 +152,11 @@ class ThreadDriver(ABC):
         try:
             self._drive(steps, set(), self._perform)
         except RedsyncError as error:
-            log.warning("what a signal handler or finalizer gave back: %s", error)
+            log.warning("a release by a signal handler or finalizer failed: %s", error)
 
     def _contain(self, error: BaseException) -> bool:
-        """Keep a callback's error from ending a thread of the client's; in a caller's thread it comes out."""
+        """Keep a callback's error from ending the client's own thread; in a caller's thread the error propagates."""
         if not self._maintenance.is_current():
             return False
-        log.error("a callback raised %r in the client's own thread, where that ends nothing", error)
+        log.error("a callback raised %r in the client's own thread, which continues", error)
         return True

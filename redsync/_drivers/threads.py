@@ -1,8 +1,9 @@
 """The driver for threads: runs protocols in their callers' threads.
 
 * **Effects** are performed in the calling thread, one step of a protocol at a time, see `thread_driver`.
-* **Owners are threads**, numbered per process and never reused; the number of a thread lives in a `threading.local`.
-* **Interruptions** are thrown into the protocol, whose clean-up effects are then performed to the end.
+* **Owners are threads**, numbered per process. Numbers are never reused; a thread's number lives in a
+  `threading.local`.
+* **Interruptions** are thrown into the protocol; the driver then performs its clean-up effects to the end.
 * **One more thread** per client does the work that no caller waits for, see `maintenance`.
 * **fork**: the child gets a new client id, new locks and new connections, and holds nothing. It closes its copies of
   the parent's sockets without sending anything to the nodes.
@@ -25,6 +26,7 @@ from redsync._core.events import Event
 from redsync._core.holds import HoldTable
 from redsync._core.keys import client_key
 from redsync._core.memory import Processes
+from redsync._core.observing import journals_of, noting_of
 from redsync._core.ownership import Owner
 from redsync._core.presence import digests_of
 from redsync._core.runner import Session
@@ -45,11 +47,11 @@ log = logging.getLogger("redsync")
 
 _serials = itertools.count(1)
 _CLOSE_TIMEOUT = 2.0
-"""Seconds that `close` waits for other threads to leave what they are doing."""
+"""Seconds that `close` waits for other threads to end their calls."""
 
 
 class _Tag:
-    """Ends with its thread, and then tells the watchdog that no thread can release what that thread holds."""
+    """Ends with its thread, and then tells the watchdog that the thread's holds are orphaned."""
 
     __slots__ = ("_holds", "_owner")
 
@@ -71,10 +73,10 @@ class _Identity(threading.local):
 
 
 class ThreadRunner(ThreadDriver):
-    """Runs the protocols of one client in the threads that call.
+    """Runs the protocols of one client in the calling threads.
 
     Attributes:
-        session: What the client's synchronizers share.
+        session: The state that the client's synchronizers share.
         client_id: The UUID under which this process's holds are kept; a forked child has another.
         nodes: The configured nodes.
         homes: Where each of them keeps its keys.
@@ -90,14 +92,14 @@ class ThreadRunner(ThreadDriver):
         farewell: Callable[[Session], Steps[None]],
         surroundings: Surroundings,
     ) -> None:
-        """Make a runner that does not connect yet.
+        """Make a runner, without connecting.
 
         Args:
             nodes: The configured nodes.
             timing: The client's time settings.
             listeners: Called with each event.
             watchdog: The protocol that the maintenance runs for as long as the client lives.
-            farewell: The protocol that gives back what is held when the client is closed.
+            farewell: The protocol that releases all holds when the client is closed.
             surroundings: Clock, random numbers and identity.
         """
         super().__init__([node.address for node in nodes], surroundings.clock, listeners)
@@ -112,7 +114,7 @@ class ThreadRunner(ThreadDriver):
         _runners.add(self)
 
     def _start(self) -> None:
-        """Begin with an identity, locks and connections of our own: at creation, and in the child of a fork."""
+        """Begin with a new identity, locks and connections: at creation, and in the child of a fork."""
         self.client_id = self._surroundings.new_id()
         self._identity = _Identity()
         self._doing = Doing()
@@ -136,30 +138,34 @@ class ThreadRunner(ThreadDriver):
         )
         self._maintenance.on_abandoned = self._close
         self._transport: Transport = self._maintenance.transport
-        self._transport.ears = self._notifier.ears
+        self._transport.noting = noting_of(self._notifier.ears)
+        client = self._surroundings.describe()._replace(nodes=digests_of(self.homes))
         self.session = Session(
             len(self.nodes),
             self._timing,
             HoldTable(self._maintenance.alarm),
             self._surroundings.random,
             client_key(self.client_id),
-            self._surroundings.describe()._replace(nodes=digests_of(self.homes)).pack(),
+            client.pack(),
             processes=processes,
             observed=bool(self._notifier.ears),
+            journals=journals_of(self._notifier.ears),
+            client=client,
+            epoch=client.since - self.now(),
         )
 
     @property
     def usable(self) -> bool:
-        """Whether another user may share this client now."""
+        """True while another user may share this client."""
         return not self.closed
 
     def connect(self) -> None:
-        """Start the maintenance and give the first connections a moment, unless that was done before.
+        """Start the maintenance and wait briefly for the first connections, unless that was done before.
 
         Raises:
             ClientClosedError: The client was closed.
             ConfigurationError: Two nodes are the same server.
-            ReentrantCallError: This thread is connecting it already.
+            ReentrantCallError: This thread is already connecting it.
         """
         with self._doing.busy(), self._opening:
             self.require_open()
@@ -184,7 +190,7 @@ class ThreadRunner(ThreadDriver):
     def _watch(self) -> None:
         self._drive(self._watchdog(self.session, self.now()), set(), self._perform_watchdog)
 
-    # What facades see.
+    # The methods that facades use.
 
     def owner(self) -> Owner:
         """Return the calling thread's owner."""
@@ -196,16 +202,16 @@ class ThreadRunner(ThreadDriver):
         return owner
 
     def new_owner(self) -> Owner:
-        """Return a new owner, unlike all before."""
+        """Return a new, unique owner."""
         return Owner.of(self.client_id, next(_serials))
 
     def require_open(self) -> None:
-        """Return if the client is open, else raise `ClientClosedError`."""
+        """Raise `ClientClosedError` if the client was closed."""
         if self.closed:
             raise ClientClosedError
 
     def run(self, steps: Steps[T]) -> T:
-        """Perform the protocol's effects until it returns; its errors come out."""
+        """Perform the protocol's effects until it returns; return its result or raise its error."""
         doing = self._doing
         if doing.what is not None:
             return self._run_in_between(steps)
@@ -213,9 +219,9 @@ class ThreadRunner(ThreadDriver):
         try:
             doing.what = BUSY
             try:
-                # Counted before `_ready` is read: close() clears that first and then waits for the counted threads.
-                # Within the `try`, because an interruption may come right after the append: close() would then wait for
-                # us in vain.
+                # Counted before `_ready` is read: close() clears that first, then waits for the counted threads.
+                # Within the `try`: otherwise, after an interruption right behind the append, close() would wait for a
+                # thread that has left.
                 self._active.append(None)
                 if not self._ready:
                     # The first call in the child of a fork, or one after close().
@@ -229,7 +235,7 @@ class ThreadRunner(ThreadDriver):
             doing.what = None
 
     def give_back(self, steps: Steps[None]) -> None:
-        """Run a protocol that gives something back; leave it to the maintenance if this thread must not wait."""
+        """Run a protocol that releases something; leave it to the maintenance if this thread must not wait."""
         if self._doing.what is not BUSY:
             self.run(steps)
             return
@@ -238,7 +244,7 @@ class ThreadRunner(ThreadDriver):
         self._maintenance.alarm()
 
     def _run_in_between(self, steps: Steps[T]) -> T:
-        """Run a protocol in the middle of another call of this thread: in a callback, a finalizer, a handler."""
+        """Run a protocol inside another call of this thread: in a callback, a finalizer, a signal handler."""
         if self._doing.what is BUSY:
             self.require_open()
             raise ReentrantCallError
@@ -246,18 +252,18 @@ class ThreadRunner(ThreadDriver):
             return self.run(steps)
 
     def servers(self) -> frozenset[str]:
-        """Return the servers and databases that are connected, by their own identities."""
+        """Return the connected servers and databases, by their own identities."""
         return frozenset(server for node in self.nodes if (server := node.server) is not None)
 
     def statuses(self) -> list[NodeStatus]:
-        """Return the state of every node."""
+        """Return each node's state."""
         return self._maintenance.statuses()
 
     def close(self) -> None:
-        """Release waiters, run the farewell protocols, stop the maintenance, end the connections; idempotent.
+        """Wake waiters, run the farewell protocol, stop the maintenance, end the connections; idempotent.
 
-        Never waits for a call that the calling thread itself has begun: a handler or a finalizer in the middle of one
-        leaves the whole close to the maintenance, and so does a callback of the maintenance.
+        Never waits for a call that the calling thread itself has begun: inside one, a handler or a finalizer leaves the
+        whole close to the maintenance. So does a callback of the maintenance.
         """
         what = self._doing.what
         if what is BUSY or self._maintenance.is_current():
@@ -270,7 +276,7 @@ class ThreadRunner(ThreadDriver):
                 self._close_in_between()
 
     def _close_in_between(self) -> None:
-        """Give back what is held, and leave the rest to the maintenance: this thread's own call has yet to clean up."""
+        """Release all holds, and leave the rest to the maintenance: this thread's own call has yet to clean up."""
         with self._doing.busy():
             self.closed = True
             if self._ready:
@@ -291,7 +297,7 @@ class ThreadRunner(ThreadDriver):
                 first, self.closed = not self.closed, True
                 started, self._ready = self._ready, False
             if not first:
-                # Another thread closes it; wait for that, because at the interpreter's exit nobody goes on after us.
+                # Another thread is closing it; wait, because at the interpreter's exit no thread continues after us.
                 self._maintenance.join(2 * _CLOSE_TIMEOUT)
             if started:
                 self._maintenance.release_waiters()
@@ -300,14 +306,14 @@ class ThreadRunner(ThreadDriver):
                     time.sleep(0.001)
                 self._maintenance.await_interrupted(deadline - self.now())
         finally:
-            # Interrupted or not: a later call finds the client closed, so nobody would do the rest. Steps that are
-            # interrupted, perhaps before they began, are done again.
+            # Even after an interruption: a later call finds the client closed, so no other call would do this.
+            # Interrupted steps, perhaps not even begun, run again.
             if started:
                 try:
                     self._drive(self._farewell(self.session), set(), self._perform)
                 except BaseException:
                     self._drive(self._farewell(self.session), set(), self._perform)
-                    # A half-sent command has cost a connection; the next connection brings what the node is owed.
+                    # A half-sent command has cost a connection; the next one delivers what the node is owed.
                     self._maintenance.await_connections(up, _CLOSE_TIMEOUT)
                     raise
                 finally:
@@ -324,7 +330,7 @@ class ThreadRunner(ThreadDriver):
     # fork.
 
     def restart_after_fork(self) -> None:
-        """Begin anew in the child of a fork: another identity, no holds, connections of its own."""
+        """Start over in the child of a fork: a new identity, no holds, its own connections."""
         holds, maintenance = self.session.holds, self._maintenance
         holds.clear()
         maintenance.forget()

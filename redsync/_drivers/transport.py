@@ -2,15 +2,15 @@
 
 The rules for any number of threads:
 
-* **Sending**: one thread at a time, for all, see `outboxes`.
-* **Reading**: one thread at a time polls the sockets and hands out replies and wake-ups, see `leadership`. When nobody
-  waits, nobody reads: replies that are owed (stragglers after an early verdict) stay in the sockets until the next
-  leader, or the maintenance, takes them.
-* `_mutex` guards what `dispatcher` lists, and who leads. It is held for arithmetic only, never over a system call.
+* **Sending**: one thread at a time sends for all, see `outboxes`.
+* **Reading**: one thread at a time polls the sockets and hands out replies and wake-ups, see `leadership`. While no
+  thread waits, none reads: late replies, after an early verdict, stay in the sockets until the next leader or the
+  maintenance reads them.
+* `_mutex` guards the state that `dispatcher` lists, and the lead. It is held for arithmetic only, never over a system
+  call.
 
-A thread that is interrupted while it reads first breaks the link, by a mere assignment, because the pairing of commands
-and replies may have slipped. If another interruption cuts the rest short, the next thread that sees the link discards
-it.
+An interruption of the reading thread may shift the pairing of commands and replies. So that thread first breaks the
+link, by a plain assignment. If another interruption stops it there, the next thread that sees the link discards it.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from redsync.exceptions import ClientClosedError
 __all__ = ["Transport"]
 
 _LONGEST_POLL = 1.0
-"""Seconds after which a polling thread finds out by itself that it no longer leads: its wake-up may be drained."""
+"""Seconds after which a polling thread checks whether it still leads: another thread may drain its wake-up."""
 
 
 class Transport(Dispatcher):
     """One connection per node.
 
     Attributes:
-        make_lock: Returns a new lock. Tests of all interleavings replace this attribute and the next two.
+        make_lock: Returns a new lock. Interleaving tests replace this attribute and the next two.
         make_poller: Returns a new poller.
         make_waker: Returns a new waker.
         send: Sends a request to all nodes, in the order of the calls; never blocks.
@@ -54,7 +54,7 @@ class Transport(Dispatcher):
     make_poller = staticmethod(make_poller)
     make_waker = Waker
 
-    def __init__(  # noqa: PLR0917  (what a client gives it)
+    def __init__(  # noqa: PLR0917  (the client's parts)
         self,
         nodes: Sequence[Node],
         clock: Callable[[], float],
@@ -88,7 +88,7 @@ class Transport(Dispatcher):
     def carry(self, request: Request, deadline: float) -> None:
         """Send a request; return when it is done, or at the deadline.
 
-        While no other thread sends or leads, one step takes both parts. Else it does what `send` and `wait` do.
+        If no other thread sends or leads, one step takes both roles. Otherwise this is `send`, then `wait`.
         """
         outbox, leadership = self._outbox, self._leadership
         request.rest = leadership.rest
@@ -98,7 +98,7 @@ class Transport(Dispatcher):
                 outbox.items.append(request)
                 with self._mutex:
                     if not (leadership.leading or outbox.flushing):
-                        # One assignment, which no interruption splits.
+                        # One assignment: no interruption can split it.
                         leadership.leading = request.leads = outbox.flushing = mine = True
                 if mine:
                     while outbox.items or outbox.batch:
@@ -107,8 +107,7 @@ class Transport(Dispatcher):
                 if outbox.items or outbox.batch:
                     outbox.empty()
             except BaseException:
-                # As in `Outbox.flush`, and not by calling that: an interruption at its beginning would leave us the
-                # flushing thread.
+                # Inlined from `Outbox.flush`: an interruption at the start of that call would leave `flushing` set.
                 if mine:
                     outbox.flushing = False
                 try:
@@ -129,17 +128,17 @@ class Transport(Dispatcher):
                     raise
 
     def wait(self, sleeper: Sleeper, deadline: float) -> None:
-        """Return when the sleeper is done, at the deadline, or when the transport is closed; read for all if needed."""
+        """Return when the sleeper is done, at the deadline, or when the transport closes; read for all if needed."""
         self._leadership.wait(sleeper, deadline)
 
     def linger(self, request: Request, tally: Tally, deadline: float) -> None:
-        """Return when all nodes have voted in a round that was won, or at the deadline."""
+        """Return when all nodes have voted in a won round, or at the deadline."""
         self._begin_lingering(request, tally)
         self.wait(request, deadline)
         self._end_lingering(request, tally)
 
     def wait_for_wakeup(self, waits: Waits) -> tuple[int, int]:
-        """Sleep as the wake-ups ask for; return what they return."""
+        """Sleep through the waits and return their result."""
         with closing(waits):
             while True:
                 try:
@@ -150,22 +149,23 @@ class Transport(Dispatcher):
                 self._leadership.wait(sleeper, until)
 
     def _lead(self, sleeper: Sleeper, deadline: float) -> None:
-        poll, clock, doing = self._poller.poll, self._clock, self._doing
+        # The dictionary of this thread: an attribute of a `threading.local` is found more slowly.
+        poll, clock, doing = self._poller.poll, self._clock, self._doing.__dict__
         while not sleeper.done and (sleeper.lasts or not self._leadership.closed):
             now = clock()
-            if now >= deadline:
-                return
             left = deadline - now
-            doing.what = sleeper
+            if left <= 0:
+                return
+            doing["what"] = sleeper
             try:
                 ready = poll(left if left < _LONGEST_POLL else _LONGEST_POLL)  # noqa: FURB136  (`min` is a call)
             except (OSError, ValueError) as error:
                 if self._disposed and not is_interruption(error):
-                    # A signal's handler has closed the client, in the middle of this poll.
+                    # A signal handler closed the client during this poll.
                     raise ClientClosedError from None
                 raise
             finally:
-                doing.what = BUSY
+                doing["what"] = BUSY
             if not sleeper.leads:
                 return
             self._serve(ready)
@@ -173,18 +173,20 @@ class Transport(Dispatcher):
                 self._look_for_suspects()
 
     def _serve(self, ready: Sequence[tuple[int, int]]) -> None:
-        """Read the links that a poll found ready, hand out replies, write what waited for room; only for the leader."""
-        by_fd, now = self._table.by_fd, self._clock()
+        """Read ready links, hand out their replies, write their backlog; only the leader calls it."""
+        find, receive, now = self._table.by_fd.get, self._receive, self._clock()
         for fd, events in ready:
-            link = by_fd.get(fd)
+            link = find(fd)
             if link is None:
                 if fd == self._waker.fileno:
                     self._waker.drain()
-                continue
-            if events != READ and events & WRITE:
-                self._unclog(link)
-            if events != WRITE:
-                self._receive(link, now)
+            elif events == READ:
+                receive(link, now)
+            else:
+                if events & WRITE:
+                    self._unclog(link)
+                if events != WRITE:
+                    receive(link, now)
 
     def _unclog(self, link: Link) -> None:
         try:
@@ -202,18 +204,18 @@ class Transport(Dispatcher):
         if not link.backlog:
             self._table.watch(link, READ)
             if link.backlog:
-                # Another thread left bytes behind after the flush; its own call of `watch` may have come before ours.
+                # Another thread kept bytes after the flush, and its call of `watch` may have come before ours.
                 self._table.watch(link, BOTH)
 
     def _receive_at_once(self, link: Link, now: float) -> None:
-        """Read a link without a socket, for the leader, which can't poll it."""
+        """Read a link without a socket, which the leader can't poll."""
         self._receive(link, now)
         self._waker.wake()
 
     # Links.
 
     def install(self, link: Link) -> None:
-        """Take a new link into use. What is owed to its node goes first, before any new claim."""
+        """Put a new link into use. Commands owed to its node go out before any new claim."""
         owed = self._table.install(link)
         if link.instant:
             self._receive(link, self._clock())
@@ -221,46 +223,46 @@ class Transport(Dispatcher):
             self._unclog(link)
 
     def tend(self) -> bool:
-        """Read and write what is possible at once, unless a leader does so; return True while nodes owe replies."""
+        """Read and write without waiting, unless a leader does so; return True while nodes owe replies."""
         keeper = Sleeper()
         try:
             if self._leadership.try_lead(keeper):
                 self._serve(self._poller.poll(0))
                 self._look_for_suspects()
         finally:
-            # Even after an error above: an interruption must not leave the lead taken by a thread that is gone.
+            # Even after an error above: an interruption must not leave the lead with a thread that has left.
             if keeper.leads:
                 try:
                     self._leadership.leave(keeper)
                 except BaseException:
                     self._leadership.leave(keeper)
                     raise
-        # The outbox only keeps what an interrupted thread left there.
+        # The outbox holds only requests that an interrupted thread left there.
         self._send_due()
         return self._is_owed_replies()
 
     # The end.
 
     def end_round(self, request: Request, reason: str) -> None:
-        """Count missing votes as failed, so that the request's tally is decided."""
-        # After a standstill of the process the deadline has passed, but answers may wait to be read.
+        """Count missing votes as failed, which decides the request's tally."""
+        # After the process was suspended, the deadline has passed, but unread answers may be waiting.
         self.tend()
         if not request.done:
             self._table.close(request, reason)
 
     def close(self) -> None:
-        """End all sleeps, except those of sleepers that last."""
+        """End all sleeps, except those of sleepers that `lasts`."""
         self._leadership.close()
 
     def dispose(self) -> None:
-        """End all connections. Only after all callers have left."""
+        """End all connections; only after all callers have left."""
         self._disposed = True
         self._table.end()
         self._poller.close()
         self._waker.close()
 
     def forget(self) -> None:
-        """Give up the copies of the parent's sockets in the child of a fork."""
+        """Close a forked child's copies of the parent's sockets."""
         for link in self.links:
             if link is not None:
                 link.forget()

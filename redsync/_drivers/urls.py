@@ -1,8 +1,8 @@
-"""URLs of nodes that were given as redis-py clients: how another process can reach them.
+"""URLs of nodes that were given as redis-py clients, for other processes.
 
-A client pickles as the URLs of its nodes. A URL must connect exactly as the redis-py client does: one that leaves out a
-setting, or has a wrong password, would take a worker to another server, or to none. So redis-py reads each URL again,
-and the URL counts only if the same settings come out. A setting that no URL can express is refused, by name.
+A client pickles as the URLs of its nodes. A URL must connect exactly as the redis-py client does: one that omits a
+setting, or has a wrong password, would lead a worker to another server, or to none. So redis-py parses each URL again,
+and the URL counts only if the same settings come out. A setting that no URL can express is refused by name.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ _MEANINGLESS: Final = frozenset(
         *("protocol", "retry", "retry_on_error", "retry_on_timeout", "socket_timeout", "socket_connect_timeout"),
         *("health_check_interval", "decode_responses", "maint_notifications_config", "parser_class"),
         *("maint_notifications_pool_handler", "oss_cluster_maint_notifications_handler"),
-        # and these do not change what is reached, or as whom.
+        # and these do not change the server or the user.
         *("orig_host_address", "orig_socket_timeout", "orig_socket_connect_timeout"),
         *("driver_info", "lib_name", "lib_version"),
     }
 )
 _PLACED: Final = ("host", "port", "path", "db", "username", "password")
-"""Settings with a place of their own in a URL; all others go into its query."""
+"""Settings with their own place in a URL; all others go into its query."""
 
 _PLAIN: Final = frozenset("abcdefghijklmnopqrstuvwxyz0123456789.-_")
 
 
 def url_of(pool: Any, client_class: type[Any]) -> tuple[str | None, str]:
-    """Return a URL that connects as a pool of redis-py does; if there is none, None and what it could not say.
+    """Return a URL that connects like a redis-py pool, and ""; without such a URL, None and what it can't express.
 
     Args:
         pool: The pool.
@@ -45,7 +45,7 @@ def url_of(pool: Any, client_class: type[Any]) -> tuple[str | None, str]:
     url = _spelled(kind, settings, _settings(usual, usual))
     try:
         read = client_class.from_url(url).connection_pool
-    except ValueError:  # a value that redis-py reads as something else, such as an invalid port
+    except ValueError:  # redis-py can't parse a value back, such as an invalid port
         return None, "its address"
     if read.connection_class is not pool.connection_class:
         return None, f"connections of the class {kind}"
@@ -55,7 +55,7 @@ def url_of(pool: Any, client_class: type[Any]) -> tuple[str | None, str]:
 
 
 def _usual(kind: str, client_class: type[Any]) -> Any:
-    """Return a pool of the same sort with nothing set; None if there is no such sort."""
+    """Return a default pool of the same kind; None for an unknown kind."""
     given: dict[str, dict[str, Any]] = {
         "Connection": {},
         "SSLConnection": {"ssl": True},
@@ -65,7 +65,7 @@ def _usual(kind: str, client_class: type[Any]) -> Any:
 
 
 def _settings(usual: Any, pool: Any) -> dict[str, Any]:
-    """Return the settings that decide where a pool connects and as whom, with usual values for those not set."""
+    """Return the settings that determine a pool's server and user, with default values for those not set."""
     everything = {**usual.connection_kwargs, **pool.connection_kwargs}
     return {
         # An empty user or password means the same as None.
@@ -102,11 +102,11 @@ def _host(host: Any) -> str:
     text = str(host)
     if ":" in text:
         return f"[{text}]"
-    # A URL's host is read in lower case, unless its capitals are quoted.
+    # redis-py reads a URL's host in lower case, unless its capitals are quoted.
     return "".join(chr(byte) if chr(byte) in _PLAIN else f"%{byte:02X}" for byte in text.encode())
 
 
 def _same(one: Any, other: Any) -> bool:
-    # Each pool has its own handlers, which equal only themselves.
+    # Each pool has its own handlers, each equal only to itself.
     compares: Any = type(one).__eq__
     return type(one) is type(other) if compares is object.__eq__ else bool(one == other)

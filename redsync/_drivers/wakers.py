@@ -1,4 +1,4 @@
-"""Wakers: interrupt a thread that sleeps in a poll, from any thread, without blocking."""
+"""Wakers: end another thread's poll, from any thread, without blocking."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Waker:
     """A pipe to oneself: readable after `wake` until `drain`.
 
     Attributes:
-        fileno: What to poll for reading.
+        fileno: The descriptor to poll for reading.
     """
 
     def __init__(self) -> None:
@@ -24,8 +24,8 @@ class Waker:
         self.fileno: Final = self._near.fileno()
 
     def wake(self) -> None:
-        """Make it readable. Does nothing once it is closed: the thread that it would have woken is gone."""
-        with expected(OSError):  # A full pipe is readable already.
+        """Make it readable. Does nothing once it is closed: the thread to wake has ended."""
+        with expected(OSError):  # A full pipe is already readable.
             self._far.send(b"\0")
 
     def drain(self) -> None:

@@ -1,8 +1,8 @@
-"""Wake-ups: mailboxes for signals of nodes, bells for signals of other threads of this process, turns to ask again.
+"""Wake-ups: mailboxes for nodes' signals, bells for signals of other threads of this process, turns to try again.
 
-A waiter opens a mailbox or a bell before it looks at the condition that it waits for, so no signal is lost between look
-and sleep. The transport does the sleeping: here a sleep is a generator of *waits*, each a sleeper and an instant. It
-goes on when the sleeper is done or the instant has come. The transport's mutex guards everything here.
+A waiter opens a mailbox or a bell before it checks the condition that it waits for, so no signal is lost between check
+and sleep. The transport does the sleeping: here a sleep is a generator of *waits*, each a sleeper and an instant. The
+transport resumes it when the sleeper is done or the instant has come. The transport's mutex guards everything here.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Callable, Generator, Sequence
 from typing import Any, Final, TypeAlias
 
 from redsync._core.effects import Wait
+from redsync._core.keys import wake_channel
 from redsync._core.quorum import outline
 from redsync._core.retries import RetryQueue
 from redsync._drivers.requests import Mailbox, Retry, Sleeper
@@ -20,15 +21,21 @@ from redsync._drivers.requests import Mailbox, Retry, Sleeper
 __all__ = ["MESSAGES", "Waits", "Wakeups"]
 
 MESSAGES: Final = frozenset({b"message", b"smessage"})
-"""What pushes begin with that bring a message."""
+"""The first elements of pushes that carry a message."""
 
 Waits: TypeAlias = Generator[tuple[Sleeper, float], None, tuple[int, int]]
-"""What to sleep for until when, one after the other; returns how many signals have come, and from
-which nodes those with the mark."""
+"""Sleepers, each with the instant until which to sleep for it; returns the number of signals, and the bit set of the
+nodes that signalled with the mark."""
 
 
 class Wakeups:
-    """The mailboxes and bells of one transport, and the queue of runs that found no quorum."""
+    """One transport's mailboxes and bells, and its queue of runs that found no quorum.
+
+    Attributes:
+        known: A message as nodes send it, and as the parser returns it, so that it needs no parser: the latest one that
+            came, or the one by which nodes would hand a lock over to the latest waiter. One tuple, because a thread
+            reads it without the lock, and a piece with the message of another would be a vote that no node gave.
+    """
 
     def __init__(self, mutex: threading.Lock, clock: Callable[[], float], awaken: Callable[[Sleeper], None]) -> None:
         self._mutex: Final = mutex
@@ -37,13 +44,14 @@ class Wakeups:
         self._mailboxes: Final[dict[bytes, Mailbox]] = {}
         self._bells: Final[dict[bytes, list[Mailbox]]] = {}
         self._retries: Final[RetryQueue[Retry]] = RetryQueue(self._call)
+        self.known: tuple[bytes, Sequence[Any]] = (b"", ())
 
     def subscribe(self, key: bytes, guard: float = 0.0) -> None:
-        """Keep nodes' wake-ups for that key from now on; forget earlier ones.
+        """Collect nodes' wake-ups for that key from now on; forget earlier ones.
 
         Args:
-            key: What the wake-ups say.
-            guard: For how many seconds a node must have remembered everything to hand the claim over.
+            key: The key that the wake-ups name.
+            guard: The seconds for which a node must have remembered everything to hand the claim over.
         """
         mailbox = Mailbox()
         mailbox.guard = guard
@@ -51,7 +59,7 @@ class Wakeups:
             self._mailboxes[key] = mailbox
 
     def unsubscribe(self, kept: bytes | Retry) -> None:
-        """Forget the wake-ups for that key, or end that run's turn so that others get theirs."""
+        """Forget that key's wake-ups, or end that run's turn, so that other runs get theirs."""
         with self._mutex:
             if isinstance(kept, bytes):
                 self._mailboxes.pop(kept, None)
@@ -59,7 +67,7 @@ class Wakeups:
                 self._retries.end(kept, self._clock())
 
     def waits(self, effect: Wait, retry: Retry | None) -> Waits:
-        """Sleep as the effect says; `retry` is the run's, if it finds no quorum now or did before."""
+        """Sleep as the effect says; `retry` is the run's, if it finds no quorum now or found none before."""
         if effect.retry_at is not None:
             assert retry is not None, "this run found no quorum"
             return self.take_turn(retry, effect.retry_at, effect.until)
@@ -80,19 +88,21 @@ class Wakeups:
         mailbox = self._mailboxes.get(key)
         if mailbox is not None:
             if mailbox.guard and remembers_since + mailbox.guard > self._clock():
-                # The node has no vote for a new claim, so none for one that it hands over either.
+                # The node has no vote for new claims, so none for a claim that it hands over.
                 mark = b"0"
             mailbox.signal(bit, mark)
 
     def wait_for_nodes(
         self, key: bytes | None, until: float, enough: int, grace: float, mark: bytes | None = None
     ) -> Waits:
-        """Sleep until enough nodes have signalled, the grace after the first is over, or the instant has come.
+        """Sleep until enough nodes have signalled, the grace after the first signal is over, or the instant has come.
 
-        Returns how many nodes signalled, and which of them with that mark.
+        Returns the number of nodes that signalled, and the bit set of those that signalled with that mark.
         """
         with self._mutex:
             mailbox = self._mailboxes.get(key) if key is not None else None
+            if mailbox is not None and key is not None and mark is not None:
+                self._expect(key, mark)
         if mailbox is None:
             yield Sleeper(), until
             return 0, 0
@@ -105,8 +115,14 @@ class Wakeups:
             yield mailbox, min(until, self._clock() + grace)
         return mailbox.signals.bit_count(), mailbox.marks.get(mark, 0) if mark is not None else 0
 
+    def _expect(self, key: bytes, mark: bytes) -> None:
+        """Make a hand-over's message known."""
+        channel, text = wake_channel(key.partition(b":")[0].decode()), b"%b %b" % (mark, key)
+        piece = b">3\r\n$7\r\nmessage\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n" % (len(channel), channel, len(text), text)
+        self.known = piece, (b"message", channel, text)
+
     def wait_for_bell(self, key: bytes, until: float, unless: Callable[[], bool]) -> Waits:
-        """Sleep until `ring` is called for that key, or the instant has come; not at all if `unless` is true."""
+        """Sleep until `ring` is called for that key or the instant has come; not at all if `unless()` is true."""
         bell = Mailbox()
         with self._mutex:
             self._bells.setdefault(key, []).append(bell)
@@ -128,7 +144,7 @@ class Wakeups:
                 self._awaken(bell)
 
     def take_turn(self, retry: Retry, ready_at: float, until: float) -> Waits:
-        """Sleep until it is this run's turn to ask again, or the instant has come; it lasts until `unsubscribe`."""
+        """Sleep until this run's turn to try again, or the instant, has come; the turn lasts until `unsubscribe`."""
         retries, waits = self._retries, True
         try:
             with self._mutex:
@@ -141,7 +157,7 @@ class Wakeups:
                     break
                 yield retry, min(look_at, until)
                 now = self._clock()
-                # Woken neither by a call nor by the time: the transport is closed.
+                # Woken neither by a call nor by the clock: the transport is closed.
                 waits = now < until and (retry.done or now >= look_at)
         finally:
             with self._mutex:

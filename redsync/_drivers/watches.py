@@ -1,8 +1,8 @@
-"""Watches of the driver for threads: they ask the witnesses of a node where its server is, again and again.
+"""Watches of the driver for threads: they poll the witnesses of a node for its server.
 
-Each witness has a thread, because one that is silent must not delay what the others say. They ask twice a second,
-which costs them a few microseconds; the message about a failover could be lost. So a client follows a failover at
-most half a second after a majority of them tells of it.
+Each witness has a thread, because a silent one must not delay the others. A message about a failover could be lost, so
+a watch polls, twice a second, which costs a witness a few microseconds. So a client follows a failover at most half a
+second after a majority of the witnesses reports it.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from redsync.exceptions import ConfigurationError
 __all__ = ["ASK_EVERY", "Follower", "Watches"]
 
 ASK_EVERY: Final = 0.5
-"""Seconds between two questions to a Sentinel."""
+"""Seconds between two questions to a witness."""
 
 
 class Watches:
-    """Follows where the servers of a client's nodes are."""
+    """Follows the servers of a client's nodes."""
 
     def __init__(
         self, nodes: Sequence[Node], timeout: float, clock: Callable[[], float], on_moved: Callable[[Node], None]
     ) -> None:
-        """Make them.
+        """Make the watches.
 
         Args:
-            nodes: The client's nodes; those with an address of their own need no watch.
-            timeout: For how many seconds a witness may be silent; `locate` waits for half of that.
+            nodes: The client's nodes; those with a fixed address need no watch.
+            timeout: Seconds for which a witness may be silent; `locate` waits half of that.
             clock: The client's clock, in seconds.
-            on_moved: Called with a node whose server is another one now.
+            on_moved: Called with a node that has another server now.
         """
         self._of_node: Final = {
             node.index: _Watch(node, node.locator, timeout, clock, on_moved)
@@ -50,30 +50,30 @@ class Watches:
             watch.start()
 
     def locate(self, node: Node) -> None:
-        """Return as soon as it is known where a node's server is.
+        """Return as soon as the place of a node's server is known.
 
         Raises:
-            ConnectionError: The witnesses did not say so in time.
+            ConnectionError: The witnesses did not report it in time.
             ConfigurationError: They never will.
         """
         if node.index in self._of_node:
             self._of_node[node.index].locate()
 
     def stop(self) -> None:
-        """End all questions, and wait a moment for that."""
+        """End all questions, and wait briefly for their end."""
         for watch in self._of_node.values():
             watch.stop()
         for watch in self._of_node.values():
             watch.join()
 
     def forget(self) -> None:
-        """Give up the copies of the parent's sockets in the child of a fork."""
+        """Close a forked child's copies of the parent's sockets."""
         for watch in self._of_node.values():
             watch.forget()
 
 
 class Follower:
-    """What both drivers do alike: follows one node."""
+    """Follows one node; the common base of both drivers' watches."""
 
     def __init__(
         self,
@@ -90,20 +90,20 @@ class Follower:
         self._on_moved: Final = on_moved
 
     def _ask_now(self, witness: int) -> tuple[bytes, ...]:
-        """Return what to ask a witness now."""
+        """Return the questions for a witness, asked now."""
         return self._locator.ask(witness, self._clock())
 
     def _hear(self, witness: int, replies: Sequence[Any]) -> bool:
-        """Take what a witness said; return whether the node is to be connected anew."""
+        """Record a witness's replies; return True if the node must be connected again."""
         before = self._locator.present
         self._locator.note(witness, replies)
         return self._locator.present not in (None, before) or self._node.moved() is not None
 
     def _take_place(self) -> None:
-        """Let the node be connected where its server is.
+        """Set the node's location to the place of its server.
 
         Raises:
-            ConnectionError: The witnesses did not say so in time.
+            ConnectionError: The witnesses did not report it in time.
             ConfigurationError: They never will.
         """
         if self._locator.conflict is not None:
@@ -158,12 +158,12 @@ class _Watch(Follower):
             channel.close()
 
     def _follow(self, index: int, witness: Witness) -> None:
-        """Ask one witness until the end; the body of a thread of its own."""
+        """Ask one witness until the end; runs in a thread for this witness."""
         while not self._stopping:
             try:
                 self._ask(index, witness)
             except Exception as error:
-                # Whatever listens at that address may answer anything.
+                # The server at that address may answer anything.
                 with self._news:
                     self._locator.note_failure(index, describe_error(error))
                     self._news.notify_all()

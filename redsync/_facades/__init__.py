@@ -1,4 +1,4 @@
-"""The facades: what callers touch, one module per synchronizer, for threads and for asyncio; one line per method.
+"""The facades: the public interface, one module per synchronizer, for threads and for asyncio; one line per method.
 
-A facade checks its arguments, says for whom to ask, and hands a protocol to the client's driver.
+A facade checks its arguments, chooses the owner, and hands a protocol to the client's driver.
 """

@@ -1,7 +1,7 @@
-"""Acquire, release and `with`: what locks and semaphores have in common, in both flavours.
+"""Acquire, release and `with`: the common base of locks and semaphores, in both flavours.
 
-An acquire that is interrupted after its success gives its hold back, because the caller will never learn of it. So does
-the begin of a `with`: unless `__enter__` returns, Python does not call `__exit__`.
+An acquire that is interrupted after its success releases its hold, because the caller never learns of it. So does the
+start of a `with`: unless `__enter__` returns, Python does not call `__exit__`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ TaskHoldT = TypeVar("TaskHoldT", bound=AsyncHold)
 
 
 def _tell_lost(make_hold: Callable[[HoldState], HoldT], on_lost: Callable[[HoldT], object], state: HoldState) -> None:
-    """Hand a lost hold to a callback; a function, so that it refers neither to the lock object nor to its class."""
+    """Hand a lost hold to a callback; a function, so that it keeps no reference to the lock object or its class."""
     on_lost(make_hold(state))
 
 
@@ -45,7 +45,7 @@ def _kind_of(facade: type) -> str:
 
 
 class Claimable(Enterable[RunnerT_co, HoldT]):
-    """What locks and semaphores of both flavours have in common: everything that needs no waiting."""
+    """The common base of locks and semaphores of both flavours: the methods that do not wait."""
 
     _HOLD: type[HoldT]
 
@@ -65,14 +65,14 @@ class Claimable(Enterable[RunnerT_co, HoldT]):
         self._lease = None if lease is None else timing.check_lease(lease)
         self._max_hold = None if max_hold is None else timing.check_lease(max_hold, "max_hold")
         self._on_lost = on_lost
-        # Not a bound method: a hold must not keep alive a lock object that the program has dropped.
+        # Not a bound method: a hold must not keep a lock object alive that the program has dropped.
         self._tell_lost = None if on_lost is None else partial(_tell_lost, partial(self._HOLD, host), on_lost)
         self._entered = {}
 
     @property
     @abstractmethod
     def name(self) -> str | bytes:
-        """The name, as it was given."""
+        """The name, as given."""
 
     @abstractmethod
     def _request(self, timeout: float | None, lease: float | None, count: int) -> AcquireRequest:
@@ -88,19 +88,19 @@ class Claimable(Enterable[RunnerT_co, HoldT]):
 
     @property
     def _limit(self) -> int | None:
-        """How many permits there are; None for a lock."""
+        """The number of permits; None for a lock."""
         return None
 
     @abstractmethod
     def _undo_steps(self, state: HoldState, count: int) -> Steps[None]:
-        """Return the protocol that gives back the hold of an interrupted acquire."""
+        """Return the protocol that releases the hold of an interrupted acquire."""
 
     @abstractmethod
     def _may_release(self, hold: HoldT) -> bool:
-        """Whether leaving the `with` that returned `hold` releases the current hold, even if it is another one."""
+        """Return True if leaving the `with` that returned `hold` releases the current hold, even if it is another."""
 
     def _options(self) -> dict[str, Any]:
-        """Return the options that the object was made with."""
+        """Return the object's options."""
         return {
             "timeout": self._timeout,
             "lease": self._lease,
@@ -114,7 +114,7 @@ class ThreadClaimable(Claimable[Runner, ThreadHoldT], ThreadEnterable[ThreadHold
 
     @abstractmethod
     def release(self) -> None:
-        """Give one acquisition back."""
+        """Release one acquisition."""
 
     def _acquire(self, timeout: float | None, lease: float | None = None, count: int = 1) -> ThreadHoldT | None:
         runner, request = self._runner, self._request(timeout, lease, count)
@@ -126,21 +126,21 @@ class ThreadClaimable(Claimable[Runner, ThreadHoldT], ThreadEnterable[ThreadHold
             if request.outcome.state is not None:
                 self._undo(request.outcome.state, count)
             raise
-        # No call here: an interruption at its begin would leave the lock held, and no caller to know it.
+        # No call here: an interruption at its start would leave a lock held that no caller knows of.
         return hold
 
     def _undo(self, state: HoldState, count: int) -> None:
-        # Only the interruption matters; a hold that is lost or can't be given back everywhere is gone all the same.
+        # Report only the interruption: a hold that is lost, or not released on every node, is over anyway.
         with suppress(RedsyncError):
             self._runner.give_back(self._undo_steps(state, count))
 
     def __enter__(self) -> ThreadHoldT:
-        """Acquire, waiting up to the `timeout` option; for ever by default.
+        """Acquire; wait at most for the `timeout` option, without limit by default.
 
         Raises:
-            AcquireTimeout: Others held it all the time.
+            AcquireTimeout: Other owners held it throughout.
             QuorumError: Too few nodes answered before the timeout.
-            ConfigurationError: For a semaphore, the nodes know another number of permits than this program.
+            ConfigurationError: The nodes have another number of permits for this semaphore.
         """
         hold = self._acquire(self._timeout)
         if hold is None:
@@ -160,7 +160,7 @@ class ThreadClaimable(Claimable[Runner, ThreadHoldT], ThreadEnterable[ThreadHold
             return
         try:
             if not hold._released and not hold._is_being_released():
-                # The body may have released and acquired again, as a condition does.
+                # The body may have released and acquired it again, as a condition does.
                 self.release() if self._may_release(hold) else hold.release()
         except RedsyncError as error:
             if not is_interruption(error):
@@ -174,7 +174,7 @@ class TaskClaimable(Claimable[AsyncRunner, TaskHoldT], TaskEnterable[TaskHoldT])
 
     @abstractmethod
     async def release(self) -> None:
-        """Give one acquisition back."""
+        """Release one acquisition."""
 
     async def _acquire(self, timeout: float | None, lease: float | None = None, count: int = 1) -> TaskHoldT | None:
         runner, request = self._runner, self._request(timeout, lease, count)
@@ -190,19 +190,19 @@ class TaskClaimable(Claimable[AsyncRunner, TaskHoldT], TaskEnterable[TaskHoldT])
         return hold
 
     async def __aenter__(self) -> TaskHoldT:
-        """Acquire, waiting up to the `timeout` option; for ever by default.
+        """Acquire; wait at most for the `timeout` option, without limit by default.
 
         The body is cancelled when the hold is lost, unless there is an `on_lost` option.
 
         Raises:
-            AcquireTimeout: Others held it all the time.
+            AcquireTimeout: Other owners held it throughout.
             QuorumError: Too few nodes answered before the timeout.
-            ConfigurationError: For a semaphore, the nodes know another number of permits than this program.
+            ConfigurationError: The nodes have another number of permits for this semaphore.
         """
         hold = await self._acquire(self._timeout)
         if hold is None:
             raise AcquireTimeout(self.name, self._timeout or 0.0)
-        # Nothing is awaited from here on, so nothing comes between the acquire and the `__aexit__` that goes with it.
+        # No await from here on, so nothing comes between the acquire and its `__aexit__`.
         hold._state.entered = True
         if self._on_lost is None:
             hold._open_scope()
@@ -215,7 +215,7 @@ class TaskClaimable(Claimable[AsyncRunner, TaskHoldT], TaskEnterable[TaskHoldT])
             return
         try:
             if not hold._released:
-                # The body may have released and acquired again.
+                # The body may have released and acquired it again.
                 await (self.release() if self._may_release(hold) else hold.release())
         finally:
             self._forget(hold)

@@ -1,4 +1,4 @@
-"""`@client.locked("report:{user_id}")`: a function that runs under a lock named by its arguments."""
+"""`@client.locked("report:{user_id}")`: runs a function under a lock that its arguments name."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LockT = TypeVar("LockT", bound=Lock | AsyncLock)
 
 
 class _Rule(Generic[LockT]):
-    """The arguments of a decorator: which lock a call needs, and what to do if that is busy."""
+    """The arguments of a decorator: the lock that a call needs, and the action if it is busy."""
 
     def __init__(
         self,
@@ -29,7 +29,7 @@ class _Rule(Generic[LockT]):
         options: dict[str, Any],
     ) -> None:
         if not isinstance(template, str):
-            raise TypeError(f"the name given to @client.locked is text, not {template!r}")
+            raise TypeError(f"the name for @client.locked must be a string, not {template!r}")
         self._get_lock = get_lock
         self._template = template
         self._options = {"timeout": check_timeout(True, timeout), **options}
@@ -39,11 +39,11 @@ class _Rule(Generic[LockT]):
         """Return a function that makes the lock for a call of `function`.
 
         Raises:
-            ValueError: The template can't be filled from the function's parameters, or the name is invalid for a lock.
-            TypeError: An unknown option.
+            ValueError: The function's parameters can't fill the template, or the name is invalid for a lock.
+            TypeError: An option is unknown.
         """
         signature = inspect.signature(function)
-        # Make a lock and drop it at once: that finds mistakes in options and in the constant parts of the name.
+        # Make a lock and drop it: this finds errors in options and in the constant parts of the name.
         self._get_lock(_fill_on_trial(self._template, signature), **self._options)
 
         def lock_of_call(*args: Any, **kwargs: Any) -> LockT:
@@ -63,7 +63,7 @@ _INNARDS = frozenset(
 
 
 class _Probe:
-    """Stands for every argument while a template is checked, and refuses attributes that a template may not read."""
+    """Stands for every argument in a template's check; refuses attributes that a template must not read."""
 
     def __getattribute__(self, name: str) -> _Probe:
         # If an argument is a function, `{f.__globals__[x]}` would read the global variables of its module.
@@ -82,19 +82,19 @@ class _Probe:
 
 
 def _fill_on_trial(template: str, signature: inspect.Signature) -> str:
-    """Return a name that the template may make; `str.format` itself reads it, so nested fields are checked too."""
+    """Return a sample name from the template; `str.format` itself parses it, so nested fields are checked too."""
     names = signature.parameters
     known = ", ".join(names) or "none"
     try:
         return template.format(**dict.fromkeys(names, _Probe()))
     except KeyError as error:
-        message = f"names {error.args[0]!r}, which is no parameter of the function (it has: {known})"
+        message = f"names {error.args[0]!r}, which is not a parameter of the function (it has: {known})"
     except IndexError:
-        message = f"has a field without a name, which is no parameter of the function (it has: {known})"
+        message = f"has a field without a name, so it matches no parameter of the function (it has: {known})"
     except AttributeError as error:
         message = f"reads the attribute {error.name!r}, which is not public: use a parameter or a property"
     except ValueError as error:
-        message = f"is no template for str.format: {error} (a brace of the name itself is written twice)"
+        message = f"is not a template for str.format: {error} (double each literal brace)"
     raise ValueError(f"{template!r} {message}")
 
 

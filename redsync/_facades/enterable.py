@@ -1,6 +1,6 @@
-"""Objects for `with` statements: they know which statements are open, and release at the end of each.
+"""Objects for `with` statements: they know their open statements, and release at the end of each.
 
-A statement in a generator or coroutine may end in another thread or task than it began in, so its frame identifies it,
+A statement in a generator or coroutine may begin in one thread or task and end in another, so its frame identifies it,
 see `frames`. The owner identifies a statement in a plain function.
 """
 
@@ -26,46 +26,46 @@ TaskEnteredT = TypeVar("TaskEnteredT", bound=Cancelling)
 
 
 def note(error: BaseException, problem: BaseException) -> None:
-    """Add a problem, with its own notes, as notes to the error that comes out instead."""
+    """Add a problem and its notes as notes to the error that propagates instead."""
     for line in (f"redsync: {problem}", *getattr(problem, "__notes__", ())):
         error.add_note(line)
 
 
 def _concerns_closer(problem: RedsyncError, hold: Entered | None) -> bool:
-    """Whether a problem at the end of a `with` must reach the code that closes its generator, where notes get lost.
+    """Return True if a problem at the end of a `with` must reach the code that closes its generator, which loses notes.
 
-    A hold that had been given back before is no such problem, be it by the body or because its task or client ended.
+    A hold released earlier, by the body or because its task or client ended, is not such a problem.
     """
     return isinstance(problem, LeaseLostError) or (hold is None and isinstance(problem, NotOwnedError))
 
 
 class Enterable(ABC, Generic[RunnerT_co, EnteredT]):
-    """An object for `with` statements, which knows the holds of its open statements."""
+    """An object for `with` statements that knows the holds of its open statements."""
 
     _runner: RunnerT_co
     _entered: dict[FrameType | Owner | None, list[EnteredT]]
-    """Innermost last, by the frame of the statement if another owner may end it, else by its owner: so two threads
-    never change one list at the same time."""
+    """Holds, innermost last; keyed by the statement's frame if another owner may end it, else by its owner. So two
+    threads never change one list at the same time."""
 
     def _enter(self, hold: EnteredT, frame: FrameType | None) -> None:
-        """Record the hold that a `with` in that frame returned."""
+        """Record the hold that a `with` in the frame returned."""
         hold._entered_by = owner = self._runner.owner()
         hold._entered_at = frame or owner
         self._entered.setdefault(hold._entered_at, []).append(hold)
 
     def _entered_in(self, place: FrameType | Owner | None) -> EnteredT | None:
-        """Return the hold of the innermost `with` in that frame, or of that owner in plain functions."""
+        """Return the hold of the innermost `with` in a frame, or of an owner's in plain functions."""
         holds = self._entered.get(place)
         return holds[-1] if holds else None
 
     def _innermost(self, frame: FrameType | None) -> EnteredT | None:
-        """Return the hold of the `with` that ends there; None in the child of a fork, which has none."""
+        """Return the hold of the `with` that ends in the frame; None in the child of a fork, which has none."""
         owner = self._runner.owner()
-        # A hold that was entered elsewhere, as by a stack that was handed on, is the owner's latest.
+        # A hold entered elsewhere, as by an exit stack that was handed on, is the owner's latest.
         return self._entered_in(frame or owner) or next(reversed(self._entered_of(owner)), None)
 
     def _entered_of(self, owner: Owner) -> list[EnteredT]:
-        """Return the holds that the owner's statements have open, wherever they stand; innermost last."""
+        """Return the holds of all the owner's open statements, innermost last."""
         return [hold for holds in list(self._entered.values()) for hold in holds if hold._entered_by is owner]
 
     def _forget(self, hold: EnteredT | None) -> None:
@@ -85,7 +85,7 @@ class ThreadEnterable(Enterable[Runner, EnteredT]):
 
     @abstractmethod
     def _leave(self, hold: EnteredT | None) -> None:
-        """Release the hold of a `with`; a second call does only the rest."""
+        """Release the hold of a `with`; a second call finishes an interrupted one."""
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -94,11 +94,11 @@ class ThreadEnterable(Enterable[Runner, EnteredT]):
 
         Raises:
             LeaseLostError: The hold was lost.
-            NotOwnedError: It was released inside by `release()` of the lock; or this is the child of a fork.
+            NotOwnedError: The lock's `release()` released it inside; or this is the child of a fork.
             ClientClosedError: The client was closed inside.
 
-        If the body raised, its own error comes out and carries the problem as a note. If a generator was closed, in any
-        thread, a loss comes out of its `close()`.
+        If the body raised, its own error propagates and carries the problem as a note. If a generator was closed, in
+        any thread, its `close()` raises a loss.
         """
         hold = None
         try:
@@ -110,7 +110,7 @@ class ThreadEnterable(Enterable[Runner, EnteredT]):
                     raise
                 note(error, problem)
                 return
-            # Interrupted, perhaps before the release began: nobody will call `__exit__` again.
+            # Interrupted, perhaps before the release began: Python does not call `__exit__` again.
             with suppress(RedsyncError):
                 self._leave(hold or self._innermost(statement()))
             raise
@@ -130,13 +130,13 @@ class TaskEnterable(Enterable[AsyncRunner, TaskEnteredT]):
 
         Raises:
             LeaseLostError: The hold was lost, and the body was cancelled for that reason or ended without an error.
-            NotOwnedError: It was released inside by `release()` of the lock.
+            NotOwnedError: The lock's `release()` released it inside.
             ClientClosedError: The client was closed inside.
 
-        If the body raised for another reason, its own error comes out and carries the problem as a note. So does a
-        cancellation from outside, even one that comes together with the loss. If an async generator was closed, in any
-        task, a loss comes out of its `aclose()`. If a coroutine was dropped, where nothing can be awaited, the loop
-        does all this in its next turns.
+        If the body raised for another reason, its own error propagates and carries the problem as a note. So does a
+        cancellation from outside, even together with the loss. If an async generator was closed, in any task, its
+        `aclose()` raises a loss. If a coroutine was dropped, where no await is possible, the loop does all this in its
+        next turns.
         """
         frame, closed = statement(), isinstance(error, GeneratorExit)
         if isinstance(error, GeneratorExit) and not (may_await(error) and self._runner.in_task()):
@@ -148,7 +148,7 @@ class TaskEnterable(Enterable[AsyncRunner, TaskEnteredT]):
         try:
             await self._leave(hold)
             if hold is not None and told:
-                # The body had released the lost hold, and hidden the loss.
+                # The body released the lost hold, and hid the loss.
                 hold._check_loss()
         except RedsyncError as problem:
             if error is None or (told and (not closed or _concerns_closer(problem, hold))):

@@ -1,7 +1,7 @@
-"""What locks and mutexes have in common: acquire, release, `with`, looks; for threads. `exclusive_async` is its twin.
+"""The common base of locks and mutexes for threads: acquire, release, `with`, queries; `exclusive_async` is the twin.
 
-An object stands for a name; a hold belongs to an owner, and the kinds differ in who that is. The decisions are in
-`redsync._protocols`; this module has only what callers touch.
+An object stands for a name; a hold belongs to an owner, and each kind has its own owners. `redsync._protocols` makes
+the decisions; this module has only the interface.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ __all__ = ["Exclusive", "ExclusiveLock", "Saved"]
 
 
 Saved: TypeAlias = tuple[int, float | None]
-"""The acquisitions that an owner gave back to wait for a condition: how many, and their lease (None: the usual one)."""
+"""The acquisitions that an owner released to wait for a condition: their number and lease (None: the default lease)."""
 
 
 class Exclusive(Claimable[RunnerT_co, HoldT]):
-    """A lock that one owner at a time holds, over all nodes of a client: everything that needs no waiting."""
+    """A lock over all nodes of a client, held by one owner at a time: the methods that do not wait."""
 
     _KIND: ClassVar[ClaimKind]
     _OWNER: ClassVar[str]
@@ -54,25 +54,25 @@ class Exclusive(Claimable[RunnerT_co, HoldT]):
 
     @property
     def name(self) -> str | bytes:
-        """The lock's name, as it was given."""
+        """The lock's name, as given."""
         return self._name
 
     def owned(self) -> bool:
-        """Return whether the owner holds the lock validly now."""
+        """Return True while the owner has a valid hold."""
         state = self._state()
         return state is not None and state.valid(self._runner.now())
 
     def hold_count(self) -> int:
-        """Return how many acquisitions the owner has to release; 0 if it does not hold the lock validly."""
+        """Return how many acquisitions the owner has yet to release; 0 without a valid hold."""
         state = self._state()
         return state.count if state is not None and state.valid(self._runner.now()) else 0
 
     def remaining(self) -> float:
-        """Return for how many seconds the owner's hold may be believed, 0.0 if there is none."""
+        """Return for how many seconds the owner's hold stays valid, 0.0 if it has none."""
         state, now = self._state(), self._runner.now()
         return state.valid_until - now if state is not None and state.valid(now) else 0.0
 
-    # What tells the kinds apart.
+    # The differences between the kinds.
 
     @abstractmethod
     def _claimant(self) -> Owner:
@@ -80,9 +80,9 @@ class Exclusive(Claimable[RunnerT_co, HoldT]):
 
     @abstractmethod
     def _state(self) -> HoldState | None:
-        """Return the hold that this object's methods refer to when this thread or task calls them."""
+        """Return the hold that this object's methods refer to in the calling thread or task."""
 
-    # What both flavours run.
+    # The protocols of both flavours.
 
     def _request(self, timeout: float | None, lease: float | None, count: int) -> AcquireRequest:
         return AcquireRequest(
@@ -106,8 +106,8 @@ class Exclusive(Claimable[RunnerT_co, HoldT]):
         return self._release_steps(state, count)
 
     def _holder_steps(self) -> Steps[str | None]:
-        # A look has an owner of its own: a refused release is sent again behind it, but not behind its owner's next
-        # claim.
+        # A query has a new owner: a refused release may be sent again behind it, but not behind its own owner's next
+        # command.
         from redsync._protocols import lock_survey
 
         runner = self._runner
@@ -143,28 +143,28 @@ class ExclusiveLock(Exclusive[Runner, Hold], ThreadClaimable[Hold]):
     _HOLD = Hold
 
     def acquire(self, blocking: bool = True, timeout: float | None = -1, *, lease: float | None = None) -> bool:
-        """Take the lock; return whether it is held now. The contract is that of `threading.RLock`.
+        """Acquire the lock; return True on success. The contract is that of `threading.RLock`.
 
         Args:
-            blocking: Whether to wait while others hold it.
+            blocking: Wait while another owner holds it; if False, try once.
             timeout: The longest wait in seconds; -1 or None for no limit.
             lease: Seconds for which the nodes keep the claim, unrenewed; None: the lock's or client's lease, the latter
                 renewed by the watchdog. A nested acquire inherits the outermost one's renewal.
 
         Raises:
-            QuorumError: Too few nodes answered: at once if not blocking, else when the timeout is over.
-            LeaseLostError: The owner held the lock already, and that hold was lost.
+            QuorumError: Too few nodes answered: at once if not blocking, else at the end of the timeout.
+            LeaseLostError: The owner already held the lock, and that hold was lost.
             KeyTypeError: The key holds a value of another type.
-            ValueError: Arguments that contradict each other, or a lease that no claim can live on.
+            ValueError: The arguments contradict each other, or the lease is invalid.
         """
         return self._acquire(check_timeout(blocking, timeout), lease) is not None
 
     def release(self) -> None:
-        """Give one acquisition back.
+        """Release one acquisition.
 
         Raises:
-            NotOwnedError: The owner does not hold the lock; nothing was changed.
-            LeaseLostError: The owner held the lock, and lost it before.
+            NotOwnedError: The owner does not hold the lock; nothing changed.
+            LeaseLostError: The owner held the lock, but had lost it.
         """
         self._runner.give_back(self._release_steps(self._own(), 1))
 
@@ -172,28 +172,28 @@ class ExclusiveLock(Exclusive[Runner, Hold], ThreadClaimable[Hold]):
         self._runner.give_back(self._release_steps(self._own(), holds))
 
     def locked(self) -> bool:
-        """Return whether anyone holds the lock on a quorum of nodes; an instant later that may have changed.
+        """Return True if any owner holds the lock on a quorum of nodes; the answer may be outdated at once.
 
         Raises:
-            QuorumError: Too few nodes answered to tell.
+            QuorumError: Too few nodes answered.
         """
         return self._runner.run(self._holder_steps()) is not None
 
     def extend(self, lease: float | None = None) -> None:
-        """Lengthen the owner's hold now, see `Hold.extend`.
+        """Extend the owner's hold now, see `Hold.extend`.
 
         Raises:
             NotOwnedError: The owner does not hold the lock.
             LeaseLostError: Its hold was lost.
-            QuorumError: Too few nodes answered; the hold stays as it was.
+            QuorumError: Too few nodes answered; the hold is unchanged.
         """
         Hold(self._host, self._own()).extend(lease)
 
     def force_release(self) -> bool:
-        """Take the lock away from its holder, for the next waiter; return whether it was held.
+        """Take the lock from its holder and free it for the next waiter; return True if it was held.
 
-        The former holder learns of it from its next renewal, at the latest when its lease ends: until then two may
-        believe. For operators, not for programs.
+        The former holder learns of this at its next renewal, at the latest when its lease ends. Until then two owners
+        may believe that they hold the lock. For operators, not for programs.
 
         Raises:
             QuorumError: Too few nodes answered; those that did have freed it.
@@ -201,12 +201,12 @@ class ExclusiveLock(Exclusive[Runner, Hold], ThreadClaimable[Hold]):
         """
         return self._runner.run(self._force_steps())
 
-    # What threading.Condition asks of a lock.
+    # The interface that threading.Condition needs.
 
     def _is_owned(self) -> bool:
         state = self._state()
         if state is not None:
-            # Check here, where nobody waits yet: an error of a release would leave a false waiter in the condition.
+            # Check here, before anything waits: an error of a release would leave a false waiter in the condition.
             self._runner.run(check(state, self._runner.now()))
         return state is not None
 
@@ -220,12 +220,12 @@ class ExclusiveLock(Exclusive[Runner, Hold], ThreadClaimable[Hold]):
         self._restore(self._acquire(None, lease, count))
 
     def _save(self) -> Saved:
-        """Return what `_acquire_restore` needs to acquire the owner's present holds again."""
+        """Return the values that `_acquire_restore` needs to acquire the owner's current holds again."""
         state = self._own()
         return state.count, None if state.renewed else state.lease
 
     def _restore(self, again: Hold | None) -> None:
-        """Make the objects returned by this object's open `with` statements stand for the owner's new hold."""
+        """Make the hold objects of this object's open `with` statements stand for the owner's new hold."""
         if again is not None:
             for hold in self._entered_of(self._runner.owner()):
                 hold._state = again._state

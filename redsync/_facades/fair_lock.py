@@ -5,7 +5,7 @@ with client.get_fair_lock("printer"):
     print_report()
 ```
 
-The decisions are in `redsync._protocols.places`; this module has only what callers touch.
+`redsync._protocols.places` makes the decisions; this module has only the interface.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ __all__ = ["AsyncFairLock", "FairLock"]
 
 
 class FairLock(Lock):
-    """A reentrant lock that serves waiters in the order in which they came, owned by the thread that acquired it.
+    """A reentrant lock that serves waiters in order of arrival, owned by the thread that acquired it.
 
     The guarantees are those of `Lock`, and one more: a waiter that finished queueing before another asked is served
-    before it. That relies on no clock. It no longer holds for a waiter whose places were forgotten by so many nodes
-    that less than a quorum still has them, or that was silent for 3 s (a stopped process). Nobody barges: nodes refuse
-    a free lock to all but the first in the queue, so `acquire(False)` may be False while nobody holds it.
+    before it. This relies on no clock. It ends for a waiter if less than a quorum of nodes still has its places, or if
+    it was silent for 3 s (a stopped process). No owner barges: nodes refuse a free lock to all but the first in the
+    queue, so `acquire(False)` may return False while no owner holds it.
 
-    Use one kind of lock per name: a `Lock` of the same name excludes this one, but does not heed its queue.
+    Use one kind of lock per name: a `Lock` of the same name excludes this one, but ignores its queue.
 
     Algorithm: Lamport's bakery with a quorum instead of shared memory. Made by `Client.get_fair_lock`.
     """
@@ -37,9 +37,9 @@ class FairLock(Lock):
 
 
 class AsyncFairLock(AsyncLock):
-    """A reentrant lock that serves waiters in the order in which they came, owned by the task that acquired it.
+    """A reentrant lock that serves waiters in order of arrival, owned by the task that acquired it.
 
-    As `FairLock`, with tasks instead of threads. Made by `AsyncClient.get_fair_lock`.
+    Like `FairLock`, with tasks instead of threads. Made by `AsyncClient.get_fair_lock`.
     """
 
     _KIND = FAIR_LOCK

@@ -1,11 +1,11 @@
-"""The fenced lock: each acquisition has a number that is higher than those of all before it.
+"""The fenced lock: each acquisition has a number higher than all before it.
 
 ```python
 with client.get_fenced_lock("account:7") as hold:
-    store.write(balance, token=hold.fencing_token)  # which refuses a token below the highest it has seen
+    store.write(balance, token=hold.fencing_token)  # the store refuses a token below the highest it has seen
 ```
 
-The decisions are in `redsync._protocols.fenced_lock` and `tokens`; this module has only what callers touch.
+`redsync._protocols.fenced_lock` and `tokens` make the decisions; this module has only the interface.
 """
 
 from __future__ import annotations
@@ -37,27 +37,27 @@ class _Fenced(Exclusive[RunnerT_co, HoldT]):
 
 
 class FencedLock(_Fenced[Any, Any], Lock):
-    """A reentrant lock whose every acquisition has a token, owned by the thread that acquired it.
+    """A reentrant lock with a token for each acquisition, owned by the thread that acquired it.
 
     The guarantees are those of `Lock`, and one more: `hold.fencing_token` is higher than that of every earlier
-    acquisition of the name, whichever nodes failed, lagged behind, lost their data or came back with older data. A
-    node that forgot its token, or gave none for a day, goes on from its clock. So the order breaks if the clocks of
-    nodes are further apart than `restart_guard` and one of them lost data, or further apart than a day; or if the
-    only node's clock was set back over a restart. A nested acquire keeps the token. A token is a positive integer
-    below 2**53.
+    acquisition of the name, no matter which nodes failed, lagged behind, lost their data or came back with older data.
+    A node that forgot its token, or issued none for a day, continues from its clock. So the order breaks if the nodes'
+    clocks differ by more than `restart_guard` and one of the nodes lost data, or if they differ by more than a day; or
+    if the clock of a single node was set back during a restart. A nested acquire keeps the token. A token is a positive
+    integer below `2**53`.
 
     Use it where the resource can compare tokens: the resource keeps the highest token that it has seen, and refuses
-    writes with a lower one. So it refuses a write of a holder that was paused for too long, however late it comes.
+    writes with a lower one. So it refuses the late write of a holder that was paused for too long.
 
     Use one kind of lock per name: a `Lock` of the same name excludes this one, but its holds have no tokens.
 
-    Algorithm: fencing tokens as M. Kleppmann describes them; each node counts, and the client writes the maximum of a
+    Algorithm: fencing tokens as described by M. Kleppmann; each node counts, and the client writes the maximum of a
     quorum back to a quorum. Made by `Client.get_fenced_lock`.
     """
 
 
 class AsyncFencedLock(_Fenced[Any, Any], AsyncLock):
-    """A reentrant lock whose every acquisition has a token, owned by the task that acquired it.
+    """A reentrant lock with a token for each acquisition, owned by the task that acquired it.
 
-    As `FencedLock`, with tasks instead of threads. Made by `AsyncClient.get_fenced_lock`.
+    Like `FencedLock`, with tasks instead of threads. Made by `AsyncClient.get_fenced_lock`.
     """

@@ -1,4 +1,4 @@
-"""A hold: one acquisition of a lock or mutex, to look at and to hand on."""
+"""A hold: one acquisition of a lock or mutex, to inspect and to hand on."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["AnyHold", "AsyncHold", "Cancelling", "Entered", "Hold"]
 
 
 class Entered(ABC):
-    """What a `with` statement returns: it knows the statement's owner and place until the statement is over."""
+    """The result of a `with` statement: it knows the statement's owner and place until the statement ends."""
 
     _entered_by: Owner | None = None
     _entered_at: FrameType | Owner | None = None
@@ -32,7 +32,7 @@ class Entered(ABC):
 
 
 class AnyHold(Entered, Generic[RunnerT_co]):
-    """What holds of both flavours have in common: everything that needs no waiting."""
+    """The common base of holds of both flavours: the methods that do not wait."""
 
     _NOUN: ClassVar[str] = "hold"
 
@@ -56,7 +56,7 @@ class AnyHold(Entered, Generic[RunnerT_co]):
 
     @property
     def owner(self) -> str:
-        """The holder: `<client uuid>:<serial of the thread or task>`; for a mutex its value, as the nodes store it."""
+        """The holder, `<client uuid>:<serial of the thread or task>`; for a mutex, its value as the nodes store it."""
         return self._state.holder
 
     @property
@@ -66,21 +66,21 @@ class AnyHold(Entered, Generic[RunnerT_co]):
 
     @property
     def lost(self) -> bool:
-        """Whether the hold ended before its release. Asks no node: the end of the lease shows at once."""
+        """True if the hold ended before its release. Asks no node; the end of the lease shows at once."""
         if self._released:
             return self._lost_at_release
         return self._state.ended(self._host.runner.now())
 
     def remaining(self) -> float:
-        """Return for how many seconds the hold may still be believed, 0.0 if not at all.
+        """Return for how many seconds the hold stays valid, 0.0 if it is not.
 
-        While the watchdog renews the hold, it moves that end on.
+        Each renewal by the watchdog moves that end.
         """
         now = self._host.runner.now()
         return self._state.valid_until - now if not self._released and self._state.valid(now) else 0.0
 
     def _check_steps(self) -> Steps[None]:
-        # A loss is reported to every look, even after another object gave the hold back.
+        # Every check reports a loss, even after another object released the hold.
         if self._released or self._state.lost is None:
             self._refuse_released()
         return holding.check(self._state, self._host.runner.now())
@@ -107,22 +107,22 @@ class AnyHold(Entered, Generic[RunnerT_co]):
             if isinstance(error, LeaseLostError) and not is_interruption(error):
                 self._lost_at_release = True
                 raise
-            # Interrupted, perhaps before anything was given back: then it can still be released.
+            # Interrupted, perhaps before anything was released: then it can still be released.
             self._released = self._state.count < count
             raise
 
     def _share(self) -> int:
-        """Return how many acquisitions a release of this hold gives back."""
+        """Return how many acquisitions a release of this hold ends."""
         return 1
 
     def _note_released(self) -> None:
         """Record that the `with` that returned this hold is over."""
-        # Another thread may have got its loss, from the release that took it out of the client's table.
+        # Another thread may have got the error, from the release that removed the hold from the client's table.
         self._lost_at_release = self._lost_at_release or self._state.lost is not None
         self._released = True
 
     def _is_being_released(self) -> bool:
-        """Whether acquisitions were given back since the last call of this method, which precedes a release."""
+        """Return True if acquisitions were released since the last call; each call precedes a release."""
         last, self._count = self._count, self._state.count
         return last is not None and self._state.count < last
 
@@ -146,10 +146,10 @@ class AnyHold(Entered, Generic[RunnerT_co]):
 
 # Its methods come from those of AsyncHold: change those, then run `make twins`.
 class Hold(AnyHold[Runner]):
-    """One acquisition of a lock: what `with lock as hold` gives, to look at and to hand on.
+    """One acquisition of a lock, from `with lock as hold`, to inspect and to hand on.
 
-    Valid until it is released, or lost; a lost hold never becomes valid again. All methods may be called from any
-    thread, even from one that does not own the lock.
+    Valid until it is released or lost; a lost hold never becomes valid again. Any thread may call any method, even if
+    it does not own the lock.
     """
 
     def check(self) -> None:
@@ -162,7 +162,7 @@ class Hold(AnyHold[Runner]):
         self._host.runner.run(self._check_steps())
 
     def wait_lost(self, timeout: float | None = None) -> bool:
-        """Sleep until the hold is lost or released; return whether it was lost.
+        """Sleep until the hold is lost or released; return True if it was lost.
 
         Args:
             timeout: The longest wait in seconds; None for no limit.
@@ -171,24 +171,24 @@ class Hold(AnyHold[Runner]):
         return self.lost
 
     def extend(self, lease: float | None = None) -> None:
-        """Lengthen the hold now, on a quorum of nodes; never shortens it.
+        """Extend the hold now, on a quorum of nodes; never shortens it.
 
         Args:
             lease: Seconds from now; None for the lease it was acquired with.
 
         Raises:
             LeaseLostError: The hold was lost.
-            QuorumError: Too few nodes answered; the hold stays as it was.
-            ValueError: The lease is not a number of seconds a claim can live on.
+            QuorumError: Too few nodes answered; the hold is unchanged.
+            ValueError: The lease is invalid.
         """
         self._host.runner.run(self._extend_steps(lease))
 
     def release(self) -> None:
-        """Give this acquisition back; the lock is free once its owner has given back all its acquisitions.
+        """Release this acquisition; the lock is free once its owner has released all its acquisitions.
 
         Raises:
-            LeaseLostError: The hold was lost before.
-            NotOwnedError: The hold was released before.
+            LeaseLostError: The hold was lost.
+            NotOwnedError: The hold was already released.
         """
         self._host.runner.give_back(self._release_steps())
 
@@ -207,7 +207,7 @@ class Cancelling(Entered):
             state.watching.append(self._cancel)
 
     def _close_scope(self, error: BaseException | None) -> bool:
-        """Stop cancelling; return whether a loss may come out instead of `error`, see `Scope`."""
+        """Stop cancelling; return True if a loss may propagate instead of `error`, see `Scope`."""
         if self._scope is None:
             return False
         for state in self._watched:
@@ -220,14 +220,14 @@ class Cancelling(Entered):
 
 
 class AsyncHold(AnyHold[AsyncRunner], Cancelling):
-    """One acquisition of an async lock: what `async with lock as hold` gives, to look at and to hand on.
+    """One acquisition of an async lock, from `async with lock as hold`, to inspect and to hand on.
 
-    Valid until it is released, or lost; a lost hold never becomes valid again. All methods may be called from any task
-    of the client's event loop, even from one that does not own the lock.
+    Valid until it is released or lost; a lost hold never becomes valid again. Any task of the client's event loop may
+    call any method, even if it does not own the lock.
     """
 
     def check(self) -> None:
-        """Return if the lock is still held; nothing to await, it asks nobody.
+        """Return if the lock is still held. Not a coroutine: it asks no node.
 
         Raises:
             LeaseLostError: The hold was lost.
@@ -236,7 +236,7 @@ class AsyncHold(AnyHold[AsyncRunner], Cancelling):
         self._host.runner.run_at_once(self._check_steps())
 
     async def wait_lost(self, timeout: float | None = None) -> bool:
-        """Sleep until the hold is lost or released; return whether it was lost.
+        """Sleep until the hold is lost or released; return True if it was lost.
 
         Args:
             timeout: The longest wait in seconds; None for no limit.
@@ -245,31 +245,31 @@ class AsyncHold(AnyHold[AsyncRunner], Cancelling):
         return self.lost
 
     async def extend(self, lease: float | None = None) -> None:
-        """Lengthen the hold now, on a quorum of nodes; never shortens it.
+        """Extend the hold now, on a quorum of nodes; never shortens it.
 
         Args:
             lease: Seconds from now; None for the lease it was acquired with.
 
         Raises:
             LeaseLostError: The hold was lost.
-            QuorumError: Too few nodes answered; the hold stays as it was.
-            ValueError: The lease is not a number of seconds a claim can live on.
+            QuorumError: Too few nodes answered; the hold is unchanged.
+            ValueError: The lease is invalid.
         """
         await self._host.runner.run(self._extend_steps(lease))
 
     async def release(self) -> None:
-        """Give this acquisition back; the lock is free once its owner has given back all its acquisitions.
+        """Release this acquisition; the lock is free once its owner has released all its acquisitions.
 
-        A release that is cancelled gives it back all the same, without waiting for the nodes.
+        A cancelled release still takes effect, without waiting for the nodes.
 
         Raises:
-            LeaseLostError: The hold was lost before.
-            NotOwnedError: The hold was released before.
+            LeaseLostError: The hold was lost.
+            NotOwnedError: The hold was already released.
         """
         await self._host.runner.run(self._release_steps())
 
     def _open_scope(self) -> None:
-        """Cancel the body in the running task when the hold is lost."""
+        """Make a loss of the hold cancel the body in the running task."""
         self._watch(self._host.runner.scope(), [self._state])
 
     def _check_loss(self) -> None:

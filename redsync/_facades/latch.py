@@ -1,12 +1,12 @@
-"""The count-down latch: waiters sleep until a number of things has happened.
+"""The count-down latch: waiters sleep until a number of events has happened.
 
 ```python
 latch = client.get_count_down_latch("import:2026")
-latch.try_set_count(3)  # three workers call latch.count_down() when they are done
+latch.try_set_count(3)  # three workers then call latch.count_down() at their end
 latch.wait()
 ```
 
-The decisions are in `redsync._protocols.latch`; this module has only what callers touch.
+`redsync._protocols.latch` makes the decisions; this module has only the interface.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _MOST = 2**31 - 1
 
 def _check_number(number: Any) -> int:
     if isinstance(number, bool) or not isinstance(number, int):
-        raise TypeError(f"a latch counts whole numbers, not {number!r}")
+        raise TypeError(f"a latch counts integers, not {number!r}")
     if not 1 <= number <= _MOST:
         raise ValueError(f"a latch counts from 1 to {_MOST}, not {number!r}")
     return number
 
 
 class _AnyLatch(Generic[RunnerT_co]):
-    """What latches of both flavours have in common: everything that needs no waiting."""
+    """The common base of latches of both flavours: the methods that do not wait."""
 
     def __init__(
         self, host: AnyHost[RunnerT_co], name: str | bytes, *, timeout: float = 10.0, keep: float = 86400.0
@@ -42,15 +42,15 @@ class _AnyLatch(Generic[RunnerT_co]):
         self._runner = host.runner
         checked = check_timeout(True, timeout)
         if checked is None:
-            raise ValueError("a count-down is not tried for ever: its timeout is a number of seconds")
+            raise ValueError("a count-down must not retry without limit: its timeout must be a number of seconds")
         if not 0 < keep <= MAX_LEASE:
-            raise ValueError(f"a latch is kept for a number of seconds, up to a year, not {keep!r}")
+            raise ValueError(f"keep must be a positive number of seconds, at most a year, not {keep!r}")
         self._timeout, self._keep = checked, float(keep)
         self._latch = protocol.Latch(name, LatchKeys.of(host.prefix, encode_name(name)), self._keep)
 
     @property
     def name(self) -> str | bytes:
-        """The latch's name, as it was given."""
+        """The latch's name, as given."""
         return self._latch.name
 
     def _set_steps(self, n: int) -> Steps[bool]:
@@ -88,18 +88,17 @@ def _make(kind: type[_AnyLatch[Any]], host: AnyHost[Any], name: str | bytes, opt
 
 # Its methods come from those of AsyncCountDownLatch: change those, then run `make twins`.
 class CountDownLatch(_AnyLatch[Runner]):
-    """A count on all nodes of a client that lets all waiters go on once it is counted down to 0.
+    """A count on all nodes of a client that wakes all waiters once it is counted down to 0.
 
-    It opens only when it has been counted down from its number to 0: no failure of nodes opens it, and each call counts
-    once, however often its command is repeated on the way. It opens late, or not at all, if a majority of the nodes
-    forgot what was counted down. After that a client that has not seen it set may get a `QuorumError`. A latch that was
-    never set, or not used for `keep` seconds, counts as open. So does, for a client that has not seen it set, a latch
-    that all nodes forgot while no client was connected.
+    It opens only once counted down to 0: no node failure opens it, and each call counts once, no matter how often its
+    command is repeated. It opens late, or never, if a majority of the nodes forgot the count-downs; then a client that
+    has not seen it set may get a `QuorumError`. A latch that was never set, or not used for `keep` seconds, counts as
+    open. If all nodes forgot a latch while no client was connected, it counts as open for a client that has not seen it
+    set.
 
-    Once open, it can be set again. Nobody holds it: what a client counted down stays counted after the client is
-    closed.
+    Once open, it can be set again. No client holds it: a client's count-downs remain after the client is closed.
 
-    Algorithm: a grow-only counter per client, joined over a quorum and written back; set under a fenced lock. Made by
+    Algorithm: a grow-only counter per client, merged over a quorum and written back; set under a fenced lock. Made by
     `Client.get_count_down_latch`.
     """
 
@@ -107,102 +106,102 @@ class CountDownLatch(_AnyLatch[Runner]):
         """Set the latch to `n`, at least 1; return False if it is set and not open.
 
         Raises:
-            QuorumError: Too few nodes answered, or too late; the latch may have been set all the same.
-            AcquireTimeout: Others were setting or deleting the latch for 10 s.
+            QuorumError: Too few nodes answered, or too late; the latch may still have been set.
+            AcquireTimeout: Other clients were setting or deleting the latch for 10 s.
         """
         return self._runner.run(self._set_steps(n))
 
     def count_down(self, n: int = 1) -> None:
         """Count the latch down by `n`, and open it at 0; no effect if it is open or was never set.
 
-        While too few nodes answer, the call tries again, for the seconds of the `timeout` option.
+        While too few nodes answer, the call tries again, for up to the `timeout` option.
 
         Raises:
-            QuorumError: Too few nodes answered for that long. The call may have counted or not; call again, and this
-                client's next call counts for both.
+            QuorumError: Too few nodes answered for that long. The call may or may not have counted; call again, and
+                this client's next call counts for both.
         """
         self._runner.run(self._count_down_steps(n))
 
     def count(self) -> int:
-        """Return the count that is left; 0 if the latch is open or was never set.
+        """Return the remaining count; 0 if the latch is open or was never set.
 
         Raises:
-            QuorumError: Too few nodes answered, or too many have forgotten whether the latch was set.
+            QuorumError: Too few nodes answered, or too many forgot whether the latch was set.
         """
         return self._runner.run(self._count_steps())
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Sleep until the latch is open; return True then, False when the time is up.
+        """Sleep until the latch is open; return False if the timeout ends first, else True.
 
         Args:
-            timeout: The longest wait in seconds; None for no limit, 0 for one look.
+            timeout: The longest wait in seconds; None for no limit, 0 to check once.
 
         Raises:
-            QuorumError: Too few nodes answered when the time was up.
+            QuorumError: Too few nodes answered at the end of the timeout.
         """
         return self._runner.run(self._wait_steps(timeout))
 
     def delete(self) -> None:
-        """Delete the latch, as if it had never been set, which releases all waiters.
+        """Delete the latch, as if it had never been set, and wake all waiters.
 
         Raises:
-            QuorumError: Too few nodes answered, or too late; the latch may have been deleted all the same.
-            AcquireTimeout: Others were setting or deleting the latch for 10 s.
+            QuorumError: Too few nodes answered, or too late; the latch may still have been deleted.
+            AcquireTimeout: Other clients were setting or deleting the latch for 10 s.
         """
         self._runner.run(self._delete_steps())
 
 
 class AsyncCountDownLatch(_AnyLatch[AsyncRunner]):
-    """A count on all nodes of a client that lets all waiters go on once it is counted down to 0.
+    """A count on all nodes of a client that wakes all waiters once it is counted down to 0.
 
-    As `CountDownLatch`, with tasks instead of threads. Made by `AsyncClient.get_count_down_latch`.
+    Like `CountDownLatch`, with tasks instead of threads. Made by `AsyncClient.get_count_down_latch`.
     """
 
     async def try_set_count(self, n: int) -> bool:
         """Set the latch to `n`, at least 1; return False if it is set and not open.
 
         Raises:
-            QuorumError: Too few nodes answered, or too late; the latch may have been set all the same.
-            AcquireTimeout: Others were setting or deleting the latch for 10 s.
+            QuorumError: Too few nodes answered, or too late; the latch may still have been set.
+            AcquireTimeout: Other clients were setting or deleting the latch for 10 s.
         """
         return await self._runner.run(self._set_steps(n))
 
     async def count_down(self, n: int = 1) -> None:
         """Count the latch down by `n`, and open it at 0; no effect if it is open or was never set.
 
-        While too few nodes answer, the call tries again, for the seconds of the `timeout` option. One that is cancelled
-        may have counted or not, as one that failed.
+        While too few nodes answer, the call tries again, for up to the `timeout` option. A cancelled call may or may
+        not have counted, like a failed one.
 
         Raises:
-            QuorumError: Too few nodes answered for that long. The call may have counted or not; call again, and this
-                client's next call counts for both.
+            QuorumError: Too few nodes answered for that long. The call may or may not have counted; call again, and
+                this client's next call counts for both.
         """
         await self._runner.run(self._count_down_steps(n))
 
     async def count(self) -> int:
-        """Return the count that is left; 0 if the latch is open or was never set.
+        """Return the remaining count; 0 if the latch is open or was never set.
 
         Raises:
-            QuorumError: Too few nodes answered, or too many have forgotten whether the latch was set.
+            QuorumError: Too few nodes answered, or too many forgot whether the latch was set.
         """
         return await self._runner.run(self._count_steps())
 
     async def wait(self, timeout: float | None = None) -> bool:
-        """Sleep until the latch is open; return True then, False when the time is up.
+        """Sleep until the latch is open; return False if the timeout ends first, else True.
 
         Args:
-            timeout: The longest wait in seconds; None for no limit, 0 for one look.
+            timeout: The longest wait in seconds; None for no limit, 0 to check once.
 
         Raises:
-            QuorumError: Too few nodes answered when the time was up.
+            QuorumError: Too few nodes answered at the end of the timeout.
         """
         return await self._runner.run(self._wait_steps(timeout))
 
     async def delete(self) -> None:
-        """Delete the latch, as if it had never been set, which releases all waiters.
+        """Delete the latch, as if it had never been set, and wake all waiters.
 
         Raises:
-            QuorumError: Too few nodes answered, or too late; the latch may have been deleted all the same.
-            AcquireTimeout: Others were setting or deleting the latch for 10 s.
+            QuorumError: Too few nodes answered, or too late; the latch may still have been deleted.
+            AcquireTimeout: Other clients were setting or deleting the latch for 10 s.
         """
         await self._runner.run(self._delete_steps())

@@ -4,10 +4,10 @@
 lock = client.get_lock("report:2026")
 with lock as hold:  # waits; the body never runs without the lock
     write_report()
-    hold.check()  # LeaseLostError if the lock is not ours any more
+    hold.check()  # raises LeaseLostError if the lock was lost
 ```
 
-The decisions are in `redsync._protocols.lock`; this module has only what callers touch.
+`redsync._protocols.lock` makes the decisions; this module has only the interface.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["AsyncLock", "Lock", "Reentrant"]
 
 
 class Reentrant(Exclusive[RunnerT_co, HoldT]):
-    """A lock that its owner may acquire several times, and must release as often."""
+    """A lock that its owner may acquire repeatedly, and must release as often."""
 
     _KIND = protocol.LOCK
 
@@ -49,12 +49,12 @@ class Reentrant(Exclusive[RunnerT_co, HoldT]):
 class Lock(Reentrant[Any, Any], ExclusiveLock):
     """A reentrant lock over all nodes of a client, owned by the thread that acquired it.
 
-    At any instant at most one owner believes to hold it, as long as clocks run at rates within `drift_factor`; an
-    owner believes until its `remaining()` is 0. It stays available while a quorum of nodes answers, and becomes free by
-    itself within one lease when its holder dies. Acquire it as often as you like in one thread; release it as often.
+    At any instant at most one owner has a valid hold, as long as clock rates differ by at most `drift_factor`; a hold
+    is valid until its `remaining()` is 0. The lock stays available while a quorum of nodes answers, and becomes free
+    within one lease after its holder dies. A thread may acquire it repeatedly, and must release it as often.
 
-    Without a lease of its own, the watchdog renews the hold as long as the thread has it. With one, it ends when the
-    lease does.
+    Without its own lease, the watchdog renews the hold as long as the thread has it. With one, the hold ends with the
+    lease.
 
     Algorithm: Redlock with the reentrant layout of Redisson's RLock. Made by `Client.get_lock`.
     """
@@ -65,8 +65,8 @@ class Lock(Reentrant[Any, Any], ExclusiveLock):
 class AsyncLock(Reentrant[Any, Any], AsyncExclusiveLock):
     """A reentrant lock over all nodes of a client, owned by the task that acquired it.
 
-    The guarantees are those of `Lock`. Only the task that acquired the lock releases it; its `AsyncHold` can be handed
-    on. If a task ends while it holds, its holds are given back, with a warning.
+    The guarantees are those of `Lock`. Only the task that acquired the lock may release it; its `AsyncHold` may be
+    handed on. If a task ends while it holds the lock, the client releases it and logs a warning.
 
     Made by `AsyncClient.get_lock`.
     """

@@ -1,4 +1,4 @@
-"""The result of `client.inspect`: who holds a lock, and who waits for it."""
+"""The result of `client.inspect`: a lock's holders and waiters."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ _KINDS = {"hash": "lock", "fenced": "fenced lock", "string": "mutex", "zset": "s
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """One owner of a lock as a quorum of nodes knows it.
+    """One owner of a lock, as known to a quorum of nodes.
 
     Attributes:
-        owner: `<client uuid>:<serial of the thread or task>`; for a mutex its value.
-        host: The machine it runs on, None if unknown.
-        pid: Its process, None if unknown.
-        program: What that process runs, None if unknown.
-        since: When its client was made, seconds since 1970 by its machine's clock; None if unknown.
+        owner: `<client uuid>:<serial of the thread or task>`; for a mutex, its value.
+        host: The owner's machine, None if unknown.
+        pid: The owner's process, None if unknown.
+        program: The program that the process runs, None if unknown.
+        since: The instant at which its client was made, in seconds since 1970 by its machine's clock; None if unknown.
         mode: "read" or "write" for a read-write lock, else None. An owner that does both is listed twice.
-        hold_count: How many acquisitions it has to release.
-        remaining: Seconds for which a quorum of nodes keeps its claim unless it is renewed; None: no expiry.
+        hold_count: The number of acquisitions that it has yet to release.
+        remaining: Seconds for which a quorum of nodes keeps its claim without a renewal; None: no expiry.
     """
 
     owner: str
@@ -43,16 +43,16 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class LockInfo:
-    """Who holds a lock and who waits for it.
+    """A lock's holders and waiters.
 
     Attributes:
         name: The lock's name.
-        kind: "lock", "fenced lock" (if grants of that name have had tokens within a day), "mutex", "read-write lock",
-            "semaphore", "none" if nothing is at its key, or the type of a foreign value.
+        kind: "lock", "fenced lock" (if grants of that name had tokens within a day), "mutex", "read-write lock",
+            "semaphore", "none" if its key is empty, or the type of a foreign value.
         holders: The owners that hold it on a quorum of nodes; of many readers at most 63, those whose claims last
             longest. Empty for a semaphore: use `Semaphore.holders`.
-        waiters: The owners that wait on any node that answered, longest first: `<client uuid>:<serial of the thread or
-            task>`.
+        waiters: The owners that wait on any node that answered, longest wait first: `<client uuid>:<serial of the
+            thread or task>`.
         votes: Each node's vote; "not waited for" if it was much slower than a quorum.
     """
 
@@ -67,10 +67,10 @@ class LockInfo:
         """Return the result of a survey of all nodes.
 
         Raises:
-            QuorumError: Too few nodes answered to tell who holds it.
+            QuorumError: Too few nodes answered.
         """
         if tally.without_quorum:
-            raise QuorumError(name, f"lock {name!r}: too few nodes answered to tell who holds it", tally.votes)
+            raise QuorumError(name, f"lock {name!r}: too few nodes answered to tell its holders", tally.votes)
         looks: list[Look] = [look for look in tally.answers if look is not None]
         by_owner: dict[tuple[str, str | None], list[Claim]] = {}
         for look in looks:
@@ -83,7 +83,7 @@ class LockInfo:
             if look.kind != "none"
         )
         kind = kinds.most_common(1)[0][0] if kinds else "none"
-        # The holder of a fair lock keeps its place in the queue. A mutex stands there without the number of its value.
+        # The holder of a fair lock keeps its place in the queue. A mutex queues without the number in its value.
         served = {name for holder in holders for name in (holder.owner, holder.owner.rpartition(":")[0])}
         waiters = dict.fromkeys(waiter for look in looks for waiter in look.waiters if waiter not in served)
         return cls(name, kind, tuple(holders), tuple(waiters), tally.votes)

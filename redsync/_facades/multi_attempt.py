@@ -1,14 +1,14 @@
-"""One attempt of a multi-lock to take its locks, for both flavours: which lock comes next, and what to give back.
+"""One attempt of a multi-lock to acquire its locks, for both flavours: which to acquire next, and which to release.
 
-A multi-lock acquires its locks in the order of their keys, whatever the order of the arguments: so among owners that
-wait for each other, one always holds the last lock of all, and goes on.
+A multi-lock acquires its locks in the order of their keys, regardless of the order of the arguments. So among owners
+that wait for each other, one always holds the last lock of all, and continues.
 
-**Tied locks** have one key, on the nodes of different clients. No order of these is known to all programs: a node has
-many URLs; a server's identity changes when it restarts, and its data is gone when it is emptied; and a server that is
-down tells nothing. Two programs with opposite orders could wait for each other for ever. So the attempt relies on no
-order: while it holds a tied lock, it only tries the twins. If it can't have one of them at once, it gives all of them
-back, and waits for that one first, after a random pause that keeps two programs from meeting again and again. Thus an
-owner that waits holds only locks with smaller keys, and the argument above needs no more than the keys.
+**Tied locks**, or twins, share one key on the nodes of different clients. Programs share no common order of twins: a
+node has many URLs; a server's identity changes when it restarts, and its data is gone when it is emptied; and a server
+that is down reports nothing. Two programs with opposite orders could wait for each other forever. So the attempt
+relies on no order: while it holds a tied lock, it tries each twin only once. If one is busy, it releases all of them,
+and waits for the busy one first, after a random pause that keeps two programs from colliding again and again. So a
+waiting owner holds only locks with smaller keys, and the argument above needs only the keys.
 
 Twins that turn out to be the same lock, because their nodes report the same servers, are an error.
 """
@@ -32,18 +32,18 @@ from redsync.exceptions import ConfigurationError, KeyTypeError, QuorumError, Re
 __all__ = ["Attempt", "Course"]
 
 _INSTANT = 1e-6
-"""The timeout in seconds when the time is up: one try, and a shorter one than with a timeout of 0."""
+"""The timeout in seconds after the deadline: one try, shorter than with a timeout of 0."""
 
 
 Course: TypeAlias = Generator[tuple[Exclusive[Any, Any], Steps[Any]] | None, Any, None]
-"""Yields protocols to run, each with its lock, whose runner runs it; gets the result, or its error. None at the end."""
+"""Yields protocols, each with the lock whose runner runs it; gets the result or the error. Yields None at the end."""
 
 
 class Attempt(Generic[HoldT]):
-    """One attempt to take all locks, which can give everything back at any point.
+    """One attempt to acquire all locks; it can release everything at any point.
 
     Attributes:
-        busy: The lock that others held all the time; None if there was none.
+        busy: The lock that other owners held throughout; None if there was none.
     """
 
     __slots__ = ("_deadline", "_holds", "_lease", "_locks", "_now", "_outcomes", "_saved", "_timeout", "busy")
@@ -55,7 +55,7 @@ class Attempt(Generic[HoldT]):
         lease: float | None = None,
         saved: Mapping[Exclusive[Any, HoldT], Saved] | None = None,
     ) -> None:
-        """Begin; `saved`: the acquisitions to take of each lock; None for one of each."""
+        """Make an attempt; `saved` has the acquisitions to make of each lock; None for one of each."""
         self._locks = locks
         self._now = locks[0]._runner.now
         self._timeout = timeout
@@ -67,11 +67,11 @@ class Attempt(Generic[HoldT]):
         self.busy: Exclusive[Any, HoldT] | None = None
 
     def course(self) -> Course:
-        """Take the locks, until one can't be had; the attempt records each success.
+        """Acquire the locks until one fails; the attempt records each success.
 
         Raises:
-            LeaseLostError: A lock taken before was lost while the attempt waited for another one.
-            ConfigurationError: Two of them are the same lock.
+            LeaseLostError: An acquired lock was lost while the attempt waited for another one.
+            ConfigurationError: Two of the locks are the same lock.
         """
         for _, group in groupby(self._locks, lambda lock: lock._keys.lock):
             tied, failures = list(group), 0
@@ -87,7 +87,7 @@ class Attempt(Generic[HoldT]):
         yield None
 
     def _take(self, tied: Sequence[Exclusive[Any, HoldT]]) -> Generator[Any, Any, Exclusive[Any, HoldT] | None]:
-        """Take tied locks, waiting only for the first; return the one that can't be had, None if there is none."""
+        """Acquire tied locks, waiting only for the first; return the busy one, None if there is none."""
         for lock in tied:
             waits = lock is tied[0]
             try:
@@ -124,7 +124,7 @@ class Attempt(Generic[HoldT]):
         for lock, hold in self.parts():
             if lock in tied:
                 state = hold._state
-                # A hold that is lost, or can't be given back everywhere, is gone all the same.
+                # A hold that is lost, or not released on every node, is over anyway.
                 with suppress(RedsyncError):
                     yield lock, lock._release_steps(state, state.count) if self._saved else hold._release_steps()
         for lock in tied:
@@ -135,7 +135,7 @@ class Attempt(Generic[HoldT]):
         return self._timeout is not None and self._now() >= self._deadline
 
     def parts(self) -> list[tuple[Exclusive[Any, HoldT], HoldT]]:
-        """Return the acquired holds, even those that no call has returned yet, in the order of the locks."""
+        """Return each acquired lock and hold, even those that no call has returned yet, in the order of the locks."""
         for lock, outcome in self._outcomes.items():
             if outcome.state is not None and lock not in self._holds:
                 self._holds[lock] = lock._HOLD(lock._host, outcome.state, lock._tell_lost)
@@ -147,7 +147,7 @@ class Attempt(Generic[HoldT]):
 
 
 def _refuse_twins(lock: Exclusive[Any, Any], tied: Sequence[Exclusive[Any, Any]]) -> None:
-    """Raise if a lock is the same as one of its twins, as far as their clients are connected."""
+    """Raise if a lock is the same as one of its twins, to the extent that their clients are connected."""
     if any(other is not lock and lock._runner.servers() & other._runner.servers() for other in tied):
         raise ConfigurationError(
             f"lock {lock.name!r} is given twice: nodes of two clients are the same servers under different addresses"

@@ -1,4 +1,4 @@
-"""The hold of a multi-lock: one hold of each of its locks, to look at and to hand on as one."""
+"""The hold of a multi-lock: one hold of each of its locks, to inspect and to hand on as one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HoldT = TypeVar("HoldT", bound=AnyHold[Any])
 
 
 def raise_first(errors: list[BaseException]) -> None:
-    """Raise the first of the errors, the others as its notes; return if there is none."""
+    """Raise the first error, with the others as its notes; return if there is none."""
     if not errors:
         return
     first, *others = errors
@@ -30,13 +30,13 @@ def raise_first(errors: list[BaseException]) -> None:
     try:
         raise first
     finally:
-        # The error knows this frame and the caller's, so neither must keep the error.
+        # The error refers to this frame and the caller's, so neither may keep the error.
         errors.clear()
         del first, others
 
 
 def do_each(actions: Iterable[Callable[[], object]], errors: list[BaseException]) -> None:
-    """Do all actions, collecting our own errors; an interruption comes out at once."""
+    """Run all actions and collect the library's errors; an interruption propagates at once."""
     for action in actions:
         try:
             action()
@@ -47,7 +47,7 @@ def do_each(actions: Iterable[Callable[[], object]], errors: list[BaseException]
 
 
 def release_all(holds: Sequence[Hold]) -> None:
-    """Release all holds that are not released yet, the last first, to the end even if interrupted.
+    """Release all holds not yet released, in reverse order, to the end even if interrupted.
 
     Raises:
         RedsyncError: The first error of a release, with the others as notes.
@@ -56,7 +56,7 @@ def release_all(holds: Sequence[Hold]) -> None:
     try:
         do_each((hold.release for hold in reversed(holds) if not hold._released), errors)
     except BaseException as interruption:
-        # Nobody will call again. Holds released so far are marked as released.
+        # No other call will finish the work. The holds released so far are marked as released.
         do_each((hold.release for hold in reversed(holds) if not hold._released), errors)
         for error in errors:
             note(interruption, error)
@@ -65,11 +65,10 @@ def release_all(holds: Sequence[Hold]) -> None:
 
 
 async def do_each_async(actions: Iterable[Callable[[], Awaitable[None]]]) -> None:
-    """Do all actions, even if cancelled; each action must have done its work when it is cancelled.
+    """Run all actions, even if cancelled; each action must finish its work even if cancelled.
 
     Raises:
-        RedsyncError: The first error of an action, with the others as notes; but a cancellation comes before all
-            others.
+        RedsyncError: The first error of an action, with the others as notes; a cancellation comes before all of them.
     """
     errors: list[BaseException] = []
     cancelled: list[BaseException] = []
@@ -79,7 +78,7 @@ async def do_each_async(actions: Iterable[Callable[[], Awaitable[None]]]) -> Non
         except RedsyncError as error:
             errors.append(error)
         except GeneratorExit:
-            # The coroutine is dropped: nothing can be awaited any more.
+            # The coroutine was dropped: no await is possible any more.
             raise
         except BaseException as error:
             cancelled.append(error)
@@ -87,14 +86,14 @@ async def do_each_async(actions: Iterable[Callable[[], Awaitable[None]]]) -> Non
 
 
 class AnyMultiHold(Entered, Generic[HoldT]):
-    """What multi-holds of both flavours have in common: everything that needs no waiting."""
+    """The common base of multi-holds of both flavours: the methods that do not wait."""
 
     def __init__(self, holds: Sequence[HoldT]) -> None:
         self._holds = tuple(holds)
 
     @property
     def name(self) -> tuple[str | bytes, ...]:
-        """The locks' names, in the order in which they were acquired."""
+        """The locks' names, in the order of acquisition."""
         return tuple(hold.name for hold in self._holds)
 
     @property
@@ -104,16 +103,16 @@ class AnyMultiHold(Entered, Generic[HoldT]):
 
     @property
     def fencing_token(self) -> None:
-        """None: there is no token for several locks."""
+        """None: several locks have no common token."""
         return
 
     @property
     def lost(self) -> bool:
-        """Whether one of the holds ended before its release. Asks no node: the end of the lease shows at once."""
+        """True if one of the holds ended before its release. Asks no node; the end of a lease shows at once."""
         return any(hold.lost for hold in self._holds)
 
     def remaining(self) -> float:
-        """Return for how many seconds all holds may still be believed, 0.0 if one is lost or released."""
+        """Return for how many seconds all holds stay valid, 0.0 if one is lost or released."""
         return min(hold.remaining() for hold in self._holds)
 
     def _lost_first(self) -> list[HoldT]:
@@ -128,8 +127,8 @@ class AnyMultiHold(Entered, Generic[HoldT]):
         for hold in self._holds:
             hold._note_released()
 
-    # Sleeping until one of several holds ends: the sleeper waits for the end of the first, and the loss of another hold
-    # signals the first one's key.
+    # Sleeping until one of several holds ends: the sleeper waits for the end of the first hold, and a loss of another
+    # one signals the first one's key.
 
     def _wait_steps(self, timeout: float | None) -> Steps[None]:
         first, *others = self._holds
@@ -148,7 +147,7 @@ class AnyMultiHold(Entered, Generic[HoldT]):
             hold._state.watching.append(ring)
 
     def _detach(self, ring: Callable[[HoldState], None]) -> None:
-        """Undo `_attach`, even an interrupted one; after an interruption it may be called again."""
+        """Undo `_attach`, even an interrupted one; it may be called again after an interruption."""
         for hold in self._holds[1:]:
             if ring in hold._state.watching:
                 hold._state.watching.remove(ring)
@@ -164,24 +163,24 @@ class AnyMultiHold(Entered, Generic[HoldT]):
 
 # Its methods come from those of AsyncMultiHold: change those, then run `make twins`.
 class MultiHold(AnyMultiHold[Hold]):
-    """One acquisition of a multi-lock: what `with multi_lock as hold` gives, to look at and to hand on.
+    """One acquisition of a multi-lock, from `with multi_lock as hold`, to inspect and to hand on.
 
-    Valid until it is released, or one of its locks is lost; then it never becomes valid again. All methods may be
-    called from any thread, even from one that does not own the locks.
+    Valid until it is released or one of its locks is lost; then it never becomes valid again. Any thread may call any
+    method, even if it does not own the locks.
     """
 
     def check(self) -> None:
         """Return if all the locks are still held.
 
         Raises:
-            LeaseLostError: One was lost.
+            LeaseLostError: One lock was lost.
             NotOwnedError: This hold, or one lock's part of it, was released.
         """
         for hold in self._lost_first():
             hold.check()
 
     def wait_lost(self, timeout: float | None = None) -> bool:
-        """Sleep until one of the locks is lost or all are released; return whether one was lost.
+        """Sleep until one of the locks is lost or all are released; return True if one was lost.
 
         Args:
             timeout: The longest wait in seconds; None for no limit.
@@ -189,7 +188,7 @@ class MultiHold(AnyMultiHold[Hold]):
         runner = self._holds[0]._host.runner
 
         def ring(_: HoldState) -> None:
-            with suppress(RedsyncError):  # The sleeper's client was closed: it sleeps no more.
+            with suppress(RedsyncError):  # The sleeper's client was closed, which ended the sleep.
                 runner.run(self._ring_steps())
 
         try:
@@ -204,52 +203,52 @@ class MultiHold(AnyMultiHold[Hold]):
         return self.lost
 
     def extend(self, lease: float | None = None) -> None:
-        """Lengthen the hold of each lock now, on a quorum of its nodes; never shortens it.
+        """Extend the hold of each lock now, on a quorum of its nodes; never shortens it.
 
-        The locks are extended one after the other, up to the first error: those before it have been extended.
+        The locks are extended one after the other, up to the first error; those before it have been extended.
 
         Args:
             lease: Seconds from now; None for the lease it was acquired with.
 
         Raises:
-            LeaseLostError: One was lost.
+            LeaseLostError: One lock was lost.
             NotOwnedError: This hold was released.
-            QuorumError: Too few nodes of one lock answered; its hold stays as it was.
-            ValueError: The lease is not a number of seconds a claim can live on.
+            QuorumError: Too few nodes of one lock answered; its hold is unchanged.
+            ValueError: The lease is invalid.
         """
         for hold in self._lost_first():
             hold.extend(lease)
 
     def release(self) -> None:
-        """Give this acquisition of each lock back, the last first, all of them even if one raises.
+        """Release this acquisition of each lock, in reverse order; an error does not stop the others.
 
         Raises:
-            LeaseLostError: One was lost before; if several were, the error carries the others as notes.
-            NotOwnedError: The hold, or one lock's part of it, was released before; nothing was changed.
+            LeaseLostError: One lock was lost; if several were, the error carries the others as notes.
+            NotOwnedError: The hold, or one lock's part of it, was already released; nothing changed.
         """
         self._refuse_released()
         release_all(self._holds)
 
 
 class AsyncMultiHold(AnyMultiHold[AsyncHold], Cancelling):
-    """One acquisition of an async multi-lock: what `async with multi_lock as hold` gives.
+    """One acquisition of an async multi-lock, from `async with multi_lock as hold`.
 
-    Valid until it is released, or one of its locks is lost; then it never becomes valid again. All methods may be
-    called from any task of the clients' event loop, even from one that does not own the locks.
+    Valid until it is released or one of its locks is lost; then it never becomes valid again. Any task of the clients'
+    event loop may call any method, even if it does not own the locks.
     """
 
     def check(self) -> None:
-        """Return if all the locks are still held; nothing to await, it asks nobody.
+        """Return if all the locks are still held. Not a coroutine: it asks no node.
 
         Raises:
-            LeaseLostError: One was lost.
+            LeaseLostError: One lock was lost.
             NotOwnedError: This hold, or one lock's part of it, was released.
         """
         for hold in self._lost_first():
             hold.check()
 
     async def wait_lost(self, timeout: float | None = None) -> bool:
-        """Sleep until one of the locks is lost or all are released; return whether one was lost.
+        """Sleep until one of the locks is lost or all are released; return True if one was lost.
 
         Args:
             timeout: The longest wait in seconds; None for no limit.
@@ -257,7 +256,7 @@ class AsyncMultiHold(AnyMultiHold[AsyncHold], Cancelling):
         runner = self._holds[0]._host.runner
 
         def ring(_: HoldState) -> None:
-            with suppress(RedsyncError):  # The sleeper's client was closed: it sleeps no more.
+            with suppress(RedsyncError):  # The sleeper's client was closed, which ended the sleep.
                 runner.run_at_once(self._ring_steps())
 
         try:
@@ -268,30 +267,30 @@ class AsyncMultiHold(AnyMultiHold[AsyncHold], Cancelling):
         return self.lost
 
     async def extend(self, lease: float | None = None) -> None:
-        """Lengthen the hold of each lock now, on a quorum of its nodes; never shortens it.
+        """Extend the hold of each lock now, on a quorum of its nodes; never shortens it.
 
-        The locks are extended one after the other, up to the first error: those before it have been extended.
+        The locks are extended one after the other, up to the first error; those before it have been extended.
 
         Args:
             lease: Seconds from now; None for the lease it was acquired with.
 
         Raises:
-            LeaseLostError: One was lost.
+            LeaseLostError: One lock was lost.
             NotOwnedError: This hold was released.
-            QuorumError: Too few nodes of one lock answered; its hold stays as it was.
-            ValueError: The lease is not a number of seconds a claim can live on.
+            QuorumError: Too few nodes of one lock answered; its hold is unchanged.
+            ValueError: The lease is invalid.
         """
         for hold in self._lost_first():
             await hold.extend(lease)
 
     async def release(self) -> None:
-        """Give this acquisition of each lock back, the last first, all of them even if one raises.
+        """Release this acquisition of each lock, in reverse order; an error does not stop the others.
 
-        A release that is cancelled gives them back all the same.
+        A cancelled release still takes effect.
 
         Raises:
-            LeaseLostError: One was lost before; if several were, the error carries the others as notes.
-            NotOwnedError: The hold, or one lock's part of it, was released before; nothing was changed.
+            LeaseLostError: One lock was lost; if several were, the error carries the others as notes.
+            NotOwnedError: The hold, or one lock's part of it, was already released; nothing changed.
         """
         self._refuse_released()
         await do_each_async([hold.release for hold in reversed(self._holds)])

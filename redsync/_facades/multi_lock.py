@@ -1,12 +1,12 @@
-"""The multi-lock: several locks as one, all or none, without deadlocks. `multi_lock_async` is its twin for asyncio.
+"""The multi-lock: several locks as one, all or none, without deadlocks; `multi_lock_async` is the twin.
 
 ```python
 with client.get_multi_lock(client.get_lock("account:7"), client.get_lock("account:9"), timeout=2.0):
     transfer()
 ```
 
-`multi_attempt` explains the order in which it acquires them, and why multi-locks never wait for each other in a circle.
-Each lock's own protocol makes its decisions; this module decides what happens to the other locks meanwhile.
+`multi_attempt` explains the order of acquisition, and why multi-locks never wait for each other in a circle. Each
+lock's protocol decides about that lock; this module decides about the others.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MultiHoldT = TypeVar("MultiHoldT", bound=AnyMultiHold[Any])
 
 
 class AnyMultiLock(Enterable[RunnerT_co, MultiHoldT], Generic[RunnerT_co, LockT, MultiHoldT]):
-    """What multi-locks of both flavours have in common: everything that needs no waiting."""
+    """The common base of multi-locks of both flavours: the methods that do not wait."""
 
     _MADE_OF: ClassVar[type[Any]]
     _FLAVOUR: ClassVar[str]
@@ -43,41 +43,41 @@ class AnyMultiLock(Enterable[RunnerT_co, MultiHoldT], Generic[RunnerT_co, LockT,
         self._locks: tuple[LockT, ...] = tuple(sorted(self._checked(locks), key=_rank))
         self._timeout = check_timeout(True, timeout)
         # The first lock's runner provides clock and owners: all clients of one flavour share one clock, and distinguish
-        # threads or tasks alike.
+        # threads or tasks in the same way.
         self._runner: RunnerT_co = self._locks[0]._runner
         self._entered = {}
 
     def _checked(self, locks: Sequence[LockT]) -> Sequence[LockT]:
         if not locks:
-            raise ValueError("a multi-lock is made of at least one lock")
+            raise ValueError("a multi-lock needs at least one lock")
         taken: set[tuple[bytes, str]] = set()
         for lock in locks:
             if isinstance(lock, AnyMultiLock):
-                raise TypeError("a multi-lock is made of locks, not of multi-locks: give it the locks of that one")
+                raise TypeError("a multi-lock takes locks, not multi-locks: pass the locks of that one")
             if not isinstance(lock, self._MADE_OF):
-                what = f"locks for {self._FLAVOUR}, given one by one"
-                raise TypeError(f"a multi-lock for {self._FLAVOUR} is made of {what}, not of {lock!r}")
+                what = f"locks for {self._FLAVOUR}, one by one"
+                raise TypeError(f"a multi-lock for {self._FLAVOUR} takes {what}, not {lock!r}")
             places = {(lock._keys.lock, home) for home in lock._runner.homes}
             if not places.isdisjoint(taken):
-                raise ValueError(f"lock {lock.name!r} is given twice, or another that shares its key on some node")
+                raise ValueError(f"lock {lock.name!r} is given twice, or shares its key with another on some node")
             taken |= places
         return locks
 
     @property
     def name(self) -> tuple[str | bytes, ...]:
-        """The locks' names, in the order in which they are acquired."""
+        """The locks' names, in the order of acquisition."""
         return tuple(lock.name for lock in self._locks)
 
     def owned(self) -> bool:
-        """Return whether the owner holds all locks validly now."""
+        """Return True while the owner has a valid hold of every lock."""
         return all(lock.owned() for lock in self._locks)
 
     def hold_count(self) -> int:
-        """Return how many acquisitions of all locks the owner has to release: the smallest of their hold counts."""
+        """Return how many acquisitions of all locks the owner has yet to release: the smallest hold count."""
         return min(lock.hold_count() for lock in self._locks)
 
     def remaining(self) -> float:
-        """Return for how many seconds all holds of the owner may be believed, 0.0 if one is missing."""
+        """Return for how many seconds all holds of the owner stay valid, 0.0 if one is missing."""
         return min(lock.remaining() for lock in self._locks)
 
     def _own(self) -> list[Any]:
@@ -89,7 +89,7 @@ class AnyMultiLock(Enterable[RunnerT_co, MultiHoldT], Generic[RunnerT_co, LockT,
         return [lock._HOLD(lock._host, lock._own(), lock._tell_lost) for lock in self._locks]
 
     def _enter(self, hold: MultiHoldT, frame: FrameType | None) -> None:
-        """Record the hold that a `with` returned, here and with each lock, as if each lock had a `with` of its own."""
+        """Record the hold that a `with` returned, here and with each lock, as if each lock had its own `with`."""
         super()._enter(hold, frame)
         for lock, part in zip(self._locks, hold._holds, strict=True):
             lock._enter(part, frame)
@@ -102,7 +102,7 @@ class AnyMultiLock(Enterable[RunnerT_co, MultiHoldT], Generic[RunnerT_co, LockT,
 
 
 def _rank(lock: Exclusive[Any, Any]) -> tuple[bytes, str, list[str]]:
-    """Return the sort key of a lock: its key comes first, in every process alike; the order of tied locks is free."""
+    """Return a lock's sort key: first its key on the nodes, the same in every process; tied locks have any order."""
     return lock._keys.lock, lock._KIND.noun, sorted(lock._runner.homes)
 
 
@@ -112,7 +112,7 @@ def _follow(course: Course) -> None:
         try:
             step = course.send(result) if error is None else course.throw(error)
         finally:
-            # The error knows this frame, so it must not keep the error.
+            # The error refers to this frame, so the frame must not keep the error.
             error = None
         if step is None:
             return
@@ -125,13 +125,13 @@ def _follow(course: Course) -> None:
 
 # Its methods come from those of AsyncMultiLock: change those, then run `make twins`.
 class MultiLock(AnyMultiLock[Runner, ExclusiveLock, MultiHold], ThreadEnterable[MultiHold]):
-    """Several locks as one, for threads: of any kind, even from different clients; held all or none.
+    """Several locks as one, for threads: all or none held; of any kind, even from different clients.
 
-    Two multi-locks never deadlock each other, whichever locks they share, if their owners hold none of these locks
-    before: each acquires its locks in the order of their keys, and while it holds one of several locks of one name on
-    different nodes, it waits for none of the others. Beyond that, each lock keeps its own guarantees. A multi-lock is
-    as reentrant as the least reentrant of its locks. A `threading.Condition` gives all of them back to wait, and has
-    all or none of them afterwards. Any number of threads may use one object.
+    Two multi-locks never deadlock, no matter which locks they share, if their owners hold none of these locks before:
+    each acquires its locks in the order of their keys, and while it holds one of several locks of one name on different
+    nodes, it waits for none of the others. Each lock keeps its own guarantees. A multi-lock is as reentrant as the
+    least reentrant of its locks. A `threading.Condition` releases all of them to wait, and has all or none of them
+    afterwards. Any number of threads may use one object.
 
     Made by `Client.get_multi_lock`.
     """
@@ -140,21 +140,21 @@ class MultiLock(AnyMultiLock[Runner, ExclusiveLock, MultiHold], ThreadEnterable[
     _FLAVOUR = "threads"
 
     def acquire(self, blocking: bool = True, timeout: float | None = -1, *, lease: float | None = None) -> bool:
-        """Take all locks; return whether they are held now. The contract is that of `threading.RLock`.
+        """Acquire all locks; return True on success. The contract is that of `threading.RLock`.
 
-        If one lock can't be had, or the call is interrupted, the locks taken before are given back.
+        If one lock is busy, or the call is interrupted, the locks acquired so far are released.
 
         Args:
-            blocking: Whether to wait while others hold one.
+            blocking: Wait while other owners hold one of them; if False, try once.
             timeout: The longest wait in seconds, for all of them together; -1 or None for no limit.
             lease: The lease of each lock, as for its own `acquire`.
 
         Raises:
-            QuorumError: Too few nodes of one lock answered: at once if not blocking, else when the timeout is over.
-            LeaseLostError: A lock was held already and lost, or one was lost while the call waited for another.
+            QuorumError: Too few nodes of one lock answered: at once if not blocking, else at the end of the timeout.
+            LeaseLostError: The owner already held a lock and lost it, or one was lost during the wait for another.
             KeyTypeError: The key of one lock holds a value of another type.
             ConfigurationError: Two of them are one lock, on the same servers under different addresses.
-            ValueError: Arguments that contradict each other, or a lease that no claim can live on.
+            ValueError: The arguments contradict each other, or the lease is invalid.
         """
         attempt = self._acquire(check_timeout(blocking, timeout), lease)
         return attempt.busy is None
@@ -170,33 +170,32 @@ class MultiLock(AnyMultiLock[Runner, ExclusiveLock, MultiHold], ThreadEnterable[
                 self._undo(attempt)
                 raise
         except BaseException:
-            # Interrupted, perhaps during that rollback; holds given back already are marked as released.
+            # Interrupted, perhaps during that rollback; holds released so far are marked as released.
             self._undo(attempt)
             raise
-        # No call here: an interruption at its begin would leave the locks held, and no caller to know it.
+        # No call here: an interruption at its start would leave locks held that no caller knows of.
         return attempt
 
     def _undo(self, attempt: Attempt[Hold]) -> None:
-        # Only the original error matters; a hold that is lost or can't be given back everywhere is gone all the same.
+        # Report only the original error: a hold that is lost, or not released on every node, is over anyway.
         with suppress(RedsyncError):
             release_all(attempt.won())
 
     def release(self) -> None:
-        """Give one acquisition of each lock back, the last first, all of them even if one raises.
+        """Release one acquisition of each lock, in reverse order; an error does not stop the others.
 
         Raises:
-            NotOwnedError: The owner does not hold all of them; nothing was changed.
-            LeaseLostError: It held them, and one was lost before; if several were, the error carries the others as
-                notes.
+            NotOwnedError: The owner does not hold all of them; nothing changed.
+            LeaseLostError: The owner held them, but had lost one; if several, the error carries the others as notes.
         """
         release_all(self._own())
 
     def __enter__(self) -> MultiHold:
-        """Acquire all locks, waiting up to the `timeout` option for all together; for ever by default.
+        """Acquire all locks; wait at most for the `timeout` option in total, without limit by default.
 
         Raises:
-            AcquireTimeout: Others held one of them all the time; the error has that lock's name.
-            QuorumError: Too few nodes of one lock answered until the timeout.
+            AcquireTimeout: Other owners held one of them throughout; the error has that lock's name.
+            QuorumError: Too few nodes of one lock answered before the timeout.
             LeaseLostError: As for `acquire`.
         """
         attempt = self._acquire(self._timeout)
@@ -225,7 +224,7 @@ class MultiLock(AnyMultiLock[Runner, ExclusiveLock, MultiHold], ThreadEnterable[
         self._forget(hold)
         raise_first(errors)
 
-    # What threading.Condition asks of a lock.
+    # The interface that threading.Condition needs.
 
     def _is_owned(self) -> bool:
         return all(lock._is_owned() for lock in self._locks)
@@ -236,7 +235,7 @@ class MultiLock(AnyMultiLock[Runner, ExclusiveLock, MultiHold], ThreadEnterable[
         try:
             do_each(self._releases(held), errors)
         except BaseException:
-            # Nobody will call again: the condition's wait has not begun.
+            # No other call will finish the work: the condition's wait has not begun.
             do_each(self._releases(held), errors)
             raise
         raise_first(errors)
@@ -244,7 +243,7 @@ class MultiLock(AnyMultiLock[Runner, ExclusiveLock, MultiHold], ThreadEnterable[
 
     @staticmethod
     def _releases(parts: Sequence[tuple[Exclusive[Any, Hold], Hold]]) -> Iterator[Callable[[], None]]:
-        """Yield calls that give back all remaining acquisitions of each hold, the last hold first."""
+        """Yield calls that release all remaining acquisitions of each hold, in reverse order."""
         for lock, state in reversed([(lock, hold._state) for lock, hold in parts]):
             if state.count:
                 yield partial(lock._runner.run, lock._release_steps(state, state.count))
@@ -265,25 +264,25 @@ class MultiLock(AnyMultiLock[Runner, ExclusiveLock, MultiHold], ThreadEnterable[
             lock._restore(hold)
 
     def locked(self) -> bool:
-        """Return whether anyone holds one of the locks on a quorum of its nodes; that may change an instant later.
+        """Return True if any owner holds one of the locks on a quorum of its nodes; it may be outdated at once.
 
         Raises:
-            QuorumError: Too few nodes answered to tell.
+            QuorumError: Too few nodes answered.
         """
         return any(lock.locked() for lock in self._locks)
 
     def extend(self, lease: float | None = None) -> None:
-        """Lengthen the owner's hold of each lock now, see `MultiHold.extend`.
+        """Extend the owner's hold of each lock now, see `MultiHold.extend`.
 
         Raises:
-            NotOwnedError: The owner does not hold all of them; nothing was changed.
+            NotOwnedError: The owner does not hold all of them; nothing changed.
             LeaseLostError: One of its holds was lost.
-            QuorumError: Too few nodes of one lock answered; its hold stays as it was.
+            QuorumError: Too few nodes of one lock answered; its hold is unchanged.
         """
         MultiHold(self._own()).extend(lease)
 
     def force_release(self) -> bool:
-        """Take each lock away from its holder, for the next waiter; return whether one was held.
+        """Take each lock from its holder and free it for the next waiter; return True if one was held.
 
         For operators, not for programs, see `Lock.force_release`. The first error ends the call.
 

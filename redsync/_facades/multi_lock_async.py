@@ -1,4 +1,4 @@
-"""The async multi-lock: several locks as one, all or none, without deadlocks. The twin of `multi_lock`."""
+"""The async multi-lock: several locks as one, all or none, without deadlocks; the twin of `multi_lock`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def _follow(course: Course) -> None:
         try:
             step = course.send(result) if error is None else course.throw(error)
         finally:
-            # The error knows this frame, so it must not keep the error.
+            # The error refers to this frame, so the frame must not keep the error.
             error = None
         if step is None:
             return
@@ -37,10 +37,10 @@ async def _follow(course: Course) -> None:
 
 
 class AsyncMultiLock(AnyMultiLock[AsyncRunner, AsyncExclusiveLock, AsyncMultiHold], TaskEnterable[AsyncMultiHold]):
-    """Several locks as one, for asyncio: of any kind, even from different clients; held all or none.
+    """Several locks as one, for asyncio: all or none held; of any kind, even from different clients.
 
-    The guarantees are those of `MultiLock`. Cancelling is safe at every await: a cancelled acquire leaves nothing on
-    the nodes, a cancelled release has given all locks back.
+    The guarantees are those of `MultiLock`. Cancellation is safe at every await: a cancelled acquire leaves nothing on
+    the nodes, a cancelled release still releases all locks.
 
     Made by `AsyncClient.get_multi_lock`.
     """
@@ -49,21 +49,21 @@ class AsyncMultiLock(AnyMultiLock[AsyncRunner, AsyncExclusiveLock, AsyncMultiHol
     _FLAVOUR = "asyncio"
 
     async def acquire(self, blocking: bool = True, timeout: float | None = -1, *, lease: float | None = None) -> bool:
-        """Take all locks; return whether they are held now. The contract is that of `threading.RLock`, awaited.
+        """Acquire all locks; return True on success. The contract is that of `threading.RLock`, awaited.
 
-        If one lock can't be had, or the call is cancelled, the locks taken before are given back.
+        If one lock is busy, or the call is cancelled, the locks acquired so far are released.
 
         Args:
-            blocking: Whether to wait while others hold one.
+            blocking: Wait while other owners hold one of them; if False, try once.
             timeout: The longest wait in seconds, for all of them together; -1 or None for no limit.
             lease: The lease of each lock, as for its own `acquire`.
 
         Raises:
-            QuorumError: Too few nodes of one lock answered: at once if not blocking, else when the timeout is over.
-            LeaseLostError: A lock was held already and lost, or one was lost while the call waited for another.
+            QuorumError: Too few nodes of one lock answered: at once if not blocking, else at the end of the timeout.
+            LeaseLostError: The owner already held a lock and lost it, or one was lost during the wait for another.
             KeyTypeError: The key of one lock holds a value of another type.
             ConfigurationError: Two of them are one lock, on the same servers under different addresses.
-            ValueError: Arguments that contradict each other, or a lease that no claim can live on.
+            ValueError: The arguments contradict each other, or the lease is invalid.
         """
         attempt = await self._acquire(check_timeout(blocking, timeout), lease)
         return attempt.busy is None
@@ -73,7 +73,7 @@ class AsyncMultiLock(AnyMultiLock[AsyncRunner, AsyncExclusiveLock, AsyncMultiHol
         try:
             await _follow(attempt.course())
         except GeneratorExit:
-            # The coroutine is dropped: nothing can be awaited any more.
+            # The coroutine was dropped: no await is possible any more.
             self._runner.leave_to_loop(partial(self._undo, attempt))
             raise
         except BaseException:
@@ -84,36 +84,35 @@ class AsyncMultiLock(AnyMultiLock[AsyncRunner, AsyncExclusiveLock, AsyncMultiHol
         return attempt
 
     async def _undo(self, attempt: Attempt[AsyncHold]) -> None:
-        # Only the original error matters; a hold that is lost or can't be given back everywhere is gone all the same.
+        # Report only the original error: a hold that is lost, or not released on every node, is over anyway.
         with suppress(RedsyncError):
             await do_each_async([hold.release for hold in reversed(attempt.won())])
 
     async def release(self) -> None:
-        """Give one acquisition of each lock back, the last first, all of them even if one raises.
+        """Release one acquisition of each lock, in reverse order; an error does not stop the others.
 
-        A release that is cancelled gives them back all the same.
+        A cancelled release still takes effect.
 
         Raises:
-            NotOwnedError: The owner does not hold all of them; nothing was changed.
-            LeaseLostError: It held them, and one was lost before; if several were, the error carries the others as
-                notes.
+            NotOwnedError: The owner does not hold all of them; nothing changed.
+            LeaseLostError: The owner held them, but had lost one; if several, the error carries the others as notes.
         """
         await do_each_async([hold.release for hold in reversed(self._own())])
 
     async def __aenter__(self) -> AsyncMultiHold:
-        """Acquire all locks, waiting up to the `timeout` option for all together; for ever by default.
+        """Acquire all locks; wait at most for the `timeout` option in total, without limit by default.
 
         The body is cancelled when one of the holds is lost, unless that lock has an `on_lost` option.
 
         Raises:
-            AcquireTimeout: Others held one of them all the time; the error has that lock's name.
-            QuorumError: Too few nodes of one lock answered until the timeout.
+            AcquireTimeout: Other owners held one of them throughout; the error has that lock's name.
+            QuorumError: Too few nodes of one lock answered before the timeout.
             LeaseLostError: As for `acquire`.
         """
         attempt = await self._acquire(self._timeout)
         if attempt.busy is not None:
             raise AcquireTimeout(attempt.busy.name, self._timeout or 0.0)
-        # Nothing is awaited from here on, so nothing comes between the acquire and the `__aexit__` that goes with it.
+        # No await from here on, so nothing comes between the acquire and its `__aexit__`.
         hold = AsyncMultiHold(attempt.won())
         silent = [part for lock, part in zip(self._locks, hold._holds, strict=True) if lock._on_lost is None]
         hold._watch(self._runner.scope(), [part._state for part in silent])
@@ -128,7 +127,7 @@ class AsyncMultiLock(AnyMultiLock[AsyncRunner, AsyncExclusiveLock, AsyncMultiHol
         try:
             await do_each_async([partial(lock._leave, part) for lock, part in parts])
         except GeneratorExit:
-            # The coroutine was dropped while it waited: the loop gives back the rest.
+            # The coroutine was dropped while it waited: the loop releases the rest.
             self._runner.leave_to_loop(partial(self._leave, hold))
             raise
         except BaseException:
@@ -137,10 +136,10 @@ class AsyncMultiLock(AnyMultiLock[AsyncRunner, AsyncExclusiveLock, AsyncMultiHol
         self._forget(hold)
 
     async def locked(self) -> bool:
-        """Return whether anyone holds one of the locks on a quorum of its nodes; that may change an instant later.
+        """Return True if any owner holds one of the locks on a quorum of its nodes; it may be outdated at once.
 
         Raises:
-            QuorumError: Too few nodes answered to tell.
+            QuorumError: Too few nodes answered.
         """
         for lock in self._locks:
             if await lock.locked():
@@ -148,17 +147,17 @@ class AsyncMultiLock(AnyMultiLock[AsyncRunner, AsyncExclusiveLock, AsyncMultiHol
         return False
 
     async def extend(self, lease: float | None = None) -> None:
-        """Lengthen the owner's hold of each lock now, see `AsyncMultiHold.extend`.
+        """Extend the owner's hold of each lock now, see `AsyncMultiHold.extend`.
 
         Raises:
-            NotOwnedError: The owner does not hold all of them; nothing was changed.
+            NotOwnedError: The owner does not hold all of them; nothing changed.
             LeaseLostError: One of its holds was lost.
-            QuorumError: Too few nodes of one lock answered; its hold stays as it was.
+            QuorumError: Too few nodes of one lock answered; its hold is unchanged.
         """
         await AsyncMultiHold(self._own()).extend(lease)
 
     async def force_release(self) -> bool:
-        """Take each lock away from its holder, for the next waiter; return whether one was held.
+        """Take each lock from its holder and free it for the next waiter; return True if one was held.
 
         For operators, not for programs, see `AsyncLock.force_release`. The first error ends the call.
 

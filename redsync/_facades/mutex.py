@@ -6,8 +6,8 @@ with mutex as hold:
     write_report()
 ```
 
-On the nodes it is a string as `SET key value NX PX lease` writes it. So with `prefix=""` it excludes the locks of
-redlock-py, redlock-rb, node-redlock and go-redsync, and they exclude it.
+On the nodes it is a string, as written by `SET key value NX PX lease`. So with `prefix=""` it and the locks of
+redlock-py, redlock-rb, node-redlock and go-redsync exclude each other.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class _OwnedByItself(Exclusive[RunnerT_co, HoldT]):
     def __del__(self) -> None:
         state = self._possession.state
         if state is not None and self._possession.is_held:
-            # Nobody is left to release the mutex. The watchdog does, as a finalizer may run in the middle of anything.
+            # No owner is left to release the mutex. The watchdog does, because a finalizer may interrupt anything.
             self._runner.session.holds.orphan(state.owner)
 
     def _claimant(self) -> Owner:
@@ -48,7 +48,7 @@ class _OwnedByItself(Exclusive[RunnerT_co, HoldT]):
         return protocol.acquire(session, request, now, self._possession, self._runner.owner())
 
     def _may_release(self, hold: HoldT) -> bool:
-        # But not a hold that another thread has acquired since, after it released this one, or the loss of that hold.
+        # Not a hold that another thread acquired after it released this one, or after this one was lost.
         return self._possession.acquired_by is self._runner.owner() or self._state() is hold._state
 
     def _state(self) -> HoldState | None:
@@ -56,19 +56,19 @@ class _OwnedByItself(Exclusive[RunnerT_co, HoldT]):
 
 
 class Mutex(_OwnedByItself[Any, Any], ExclusiveLock):
-    """A lock that is not reentrant, over all nodes of a client, owned by the object that acquired it.
+    """A non-reentrant lock over all nodes of a client, owned by the object that acquired it.
 
-    The guarantees are those of `Lock`. Any thread that has the object may release it, and a thread that ends leaves it
-    held; a second `acquire` waits, or returns False. If the object is dropped while it holds, its hold is given back,
-    with a warning.
+    The guarantees are those of `Lock`. Any thread that has the object may release it, and it stays held when a thread
+    ends; a second `acquire` waits, or returns False. If the object is dropped while it holds the lock, the client
+    releases it and logs a warning.
 
-    Algorithm: Redlock as the Redis documentation has it: a value unique to the request, set if there is none; deleted
-    and prolonged only if it is still the same. Made by `Client.get_mutex`.
+    Algorithm: Redlock as in the Redis documentation: a value unique to the request, set if the key is empty; deleted
+    and extended only if it is still the same. Made by `Client.get_mutex`.
     """
 
 
 class AsyncMutex(_OwnedByItself[Any, Any], AsyncExclusiveLock):
-    """A lock that is not reentrant, over all nodes of a client, owned by the object that acquired it.
+    """A non-reentrant lock over all nodes of a client, owned by the object that acquired it.
 
-    As `Mutex`, with tasks instead of threads. Made by `AsyncClient.get_mutex`.
+    Like `Mutex`, with tasks instead of threads. Made by `AsyncClient.get_mutex`.
     """

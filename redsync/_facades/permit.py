@@ -1,4 +1,4 @@
-"""A permit: one acquisition of a semaphore, to look at, to hand on and to give back."""
+"""A permit: one acquisition of a semaphore, to inspect, to hand on and to release."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ __all__ = ["AsyncPermit", "Permit", "PermitHolder"]
 
 @dataclass(frozen=True, slots=True)
 class PermitHolder:
-    """One permit of a semaphore as a quorum of nodes knows it.
+    """One permit of a semaphore, as known to a quorum of nodes.
 
     Attributes:
-        id: The permit's id, as `Permit.id`.
-        owner: The UUID of the client that has it, as `Client.id`.
-        host: The machine it runs on, None if unknown.
-        pid: Its process, None if unknown.
-        slots: Its slots: as many as it was acquired for.
-        remaining: Seconds for which a quorum of nodes keeps it unless it is renewed.
-        program: What that process runs, None if unknown.
-        since: When its client was made, seconds since 1970 by its machine's clock; None if unknown.
+        id: The permit's id, as in `Permit.id`.
+        owner: The UUID of the client that has it, as in `Client.id`.
+        host: The client's machine, None if unknown.
+        pid: The client's process, None if unknown.
+        slots: The permit's slots, `n` of them.
+        remaining: Seconds for which a quorum of nodes keeps it without a renewal.
+        program: The program that the process runs, None if unknown.
+        since: The instant at which its client was made, in seconds since 1970 by its machine's clock; None if unknown.
     """
 
     id: str
@@ -43,14 +43,14 @@ class PermitHolder:
 
     @classmethod
     def of(cls, holding: Holding) -> Self:
-        """Return the holder of a permit that a survey has found."""
+        """Return the holder of a permit that a survey found."""
         host, pid, program, since, *_ = holding.client or (None,) * 4
         owner = holding.id.partition(":")[0]
         return cls(holding.id, owner, host, pid, holding.slots, holding.remaining, program, since)
 
 
 class _AnyPermit(AnyHold[RunnerT_co]):
-    """What permits of both flavours have in common: everything that needs no waiting."""
+    """The common base of permits of both flavours: the methods that do not wait."""
 
     _NOUN = "permit"
     _runner: RunnerT_co
@@ -63,7 +63,7 @@ class _AnyPermit(AnyHold[RunnerT_co]):
 
     @property
     def id(self) -> str:
-        """The permit's unique id, as nodes keep it and `holders` shows it."""
+        """The permit's unique id, as kept by nodes and shown by `holders`."""
         return self._state.holder
 
     def _share(self) -> int:
@@ -72,11 +72,10 @@ class _AnyPermit(AnyHold[RunnerT_co]):
 
 # Its methods come from those of AsyncPermit: change those, then run `make twins`.
 class Permit(_AnyPermit[Runner], Hold, ThreadEnterable["Permit"]):
-    """One acquisition of a semaphore, of one permit or several: what `acquire` and `with` give.
+    """One acquisition of a semaphore, of one permit or several, from `acquire` or `with`.
 
-    Valid until it is released, or lost; a lost permit never becomes valid again. It belongs to no thread: any thread
-    may release it, and the watchdog renews it until then, or until the client is closed. `with permit:` releases it at
-    its end.
+    Valid until it is released or lost; a lost permit never becomes valid again. It belongs to no thread: any thread may
+    release it. The watchdog renews it until then, or until the client is closed. `with permit:` releases it at the end.
     """
 
     def _entered_in(self, place: FrameType | Owner | None) -> Permit:  # noqa: ARG002  (wherever it is)
@@ -90,16 +89,16 @@ class Permit(_AnyPermit[Runner], Hold, ThreadEnterable["Permit"]):
             self._note_released()
 
     def __enter__(self) -> Self:
-        """Begin a body that ends with the permit's release."""
+        """Begin a body that releases the permit at its end."""
         self._state.entered = True
         return self
 
 
 class AsyncPermit(_AnyPermit[AsyncRunner], AsyncHold, TaskEnterable["AsyncPermit"]):
-    """One acquisition of an async semaphore, of one permit or several: what `acquire` and `async with` give.
+    """One acquisition of an async semaphore, of one permit or several, from `acquire` or `async with`.
 
-    As `Permit`, with tasks instead of threads. The body of an `async with` is cancelled when the permit is lost, unless
-    the semaphore has an `on_lost` option.
+    Like `Permit`, with tasks instead of threads. A loss of the permit cancels the body of an `async with`, unless the
+    semaphore has an `on_lost` option.
     """
 
     def _entered_in(self, place: FrameType | Owner | None) -> AsyncPermit:  # noqa: ARG002  (wherever it is)
@@ -113,7 +112,7 @@ class AsyncPermit(_AnyPermit[AsyncRunner], AsyncHold, TaskEnterable["AsyncPermit
             self._note_released()
 
     async def __aenter__(self) -> Self:
-        """Begin a body that ends with the permit's release; it is cancelled if the permit is lost."""
+        """Begin a body that releases the permit at its end; a loss of the permit cancels it."""
         self._state.entered = True
         if not self._state.on_lost:
             self._open_scope()

@@ -6,7 +6,7 @@ with limiter:  # waits until one more is allowed
     call_the_partner()
 ```
 
-The decisions are in `redsync._protocols.rate`, `windows` and `slot_claims`; this module has only what callers touch.
+`redsync._protocols.rate`, `windows` and `slot_claims` make the decisions; this module has only the interface.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ S = TypeVar("S")
 
 
 class _Limiter(Generic[RunnerT_co]):
-    """What rate limiters of both flavours have in common: everything that needs no waiting."""
+    """The common base of rate limiters of both flavours: the methods that do not wait."""
 
     _runner: RunnerT_co
 
@@ -53,7 +53,7 @@ class _Limiter(Generic[RunnerT_co]):
         restart_guard: float | None = None,
     ) -> None:
         if not isinstance(rate, int) or isinstance(rate, bool) or not 1 <= rate <= MAX_PERMITS:
-            raise ValueError(f"a rate is a number from 1 to {MAX_PERMITS:,} for each window, not {rate!r}")
+            raise ValueError(f"a rate must be an integer from 1 to {MAX_PERMITS:,}, not {rate!r}")
         self._host = host
         self._per = check_window(per)
         self._pool = semaphore.Pool(
@@ -66,12 +66,12 @@ class _Limiter(Generic[RunnerT_co]):
 
     @property
     def name(self) -> str | bytes:
-        """The limiter's name, as it was given."""
+        """The limiter's name, as given."""
         return self._pool.name
 
     @property
     def rate(self) -> int:
-        """How many successes there are at most in any window."""
+        """The most successes in any window."""
         return self._pool.limit.permits
 
     @property
@@ -82,7 +82,7 @@ class _Limiter(Generic[RunnerT_co]):
     def _check_count(self, count: int) -> None:
         if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= self.rate:
             allowed = f"rate limiter {self.name!r} allows {self._pool.limit}"
-            raise ValueError(f"{allowed}: n is a number from 1 to {self.rate}, not {count!r}")
+            raise ValueError(f"{allowed}: n must be an integer from 1 to {self.rate}, not {count!r}")
 
     def _acquire_steps(self, timeout: float | None, wanted: int = 1) -> Steps[bool]:
         self._check_count(wanted)
@@ -124,63 +124,63 @@ class _Limiter(Generic[RunnerT_co]):
 class RateLimiter(_Limiter[Runner], AbstractContextManager["RateLimiter"]):
     """A rate limiter over all nodes of a client: at most `rate` successes in any window of `per` seconds.
 
-    This holds for any window, wherever it begins: no counter is ever reset. A success counts when `acquire` returns
-    True, or `with` is entered. Failures do not weaken the limit: neither processes that die, nor a minority of the
-    nodes, nor late commands admit one more. Waiters are served in the order in which they came, and sleep until their
-    turn may have come. A success is never given back, not even at the end of `with` or of the client.
+    The limit holds for any window, no matter when it begins: no counter is ever reset. A success counts when `acquire`
+    returns True or `with` is entered. Failures do not weaken the limit: dying processes, failures of a minority of the
+    nodes and late commands admit none more. Waiters are served in order of arrival, and sleep until their turn may have
+    come. A success is never returned, not even at the end of `with` or of the client.
 
-    Algorithm: `rate` slots as those of a semaphore, each kept by a quorum of nodes for `per` and an allowance for the
+    Algorithm: `rate` slots like those of a semaphore, each kept by a quorum of nodes for `per` and an allowance for the
     round trip and for clocks. Made by `Client.get_rate_limiter`.
     """
 
     def acquire(self, blocking: bool = True, timeout: float | None = None, n: int = 1) -> bool:
-        """Take one of the successes that the rate allows, or `n` at once, all or none; False if it allows none now.
+        """Acquire one of the successes that the rate allows, or `n`, all or none; return True on success.
 
         Args:
-            blocking: Whether to wait until the rate allows them.
+            blocking: Wait until the rate allows them; if False, try once.
             timeout: The longest wait in seconds; None or -1 for no limit.
-            n: How many to take, from 1 to `rate`.
+            n: The number of permits to acquire, from 1 to `rate`.
 
         Raises:
-            QuorumError: Too few nodes answered, or too late: at once if not blocking, else when the timeout is over.
-            ConfigurationError: The nodes know another rate or window of that name than this program.
+            QuorumError: Too few nodes answered, or too late: at once if not blocking, else at the end of the timeout.
+            ConfigurationError: The nodes have another rate or window for this name.
             KeyTypeError: The key holds a value of another type.
-            ValueError: Arguments that contradict each other.
+            ValueError: The arguments contradict each other.
         """
         return self._runner.run(self._acquire_steps(check_timeout(blocking, timeout), n))
 
     def available(self) -> int:
-        """Return how many successes a quorum of nodes would allow now; an instant later that may have changed.
+        """Return how many successes a quorum of nodes would allow now; the answer may be outdated at once.
 
         Raises:
-            QuorumError: Too few nodes answered to tell.
-            ConfigurationError: The nodes know another rate or window of that name than this program.
+            QuorumError: Too few nodes answered.
+            ConfigurationError: The nodes have another rate or window for this name.
             KeyTypeError: The key holds a value of another type.
         """
         return self._runner.run(self._available_steps())
 
     def retry_after(self, n: int = 1) -> float:
-        """Return in how many seconds the rate allows `n` more; 0.0 if it does now. Takes nothing.
+        """Return in how many seconds the rate allows `n` more; 0.0 if it does now. Acquires nothing.
 
-        A caller that waits for that long is refused only if others come meanwhile; present waiters are counted in.
-        It is never longer than `per`, 1 % for clocks that differ, and 5 ms. If more wait than one window serves, where
-        rounds are slow, or if a node's clock is, ask again then.
+        After that wait a caller is refused only if others came meanwhile; current waiters are counted in. The result is
+        at most `per`, plus 1 % for clock drift, plus 5 ms. If more callers wait than one window serves, if rounds are
+        slow, or if a node's clock is slow, ask again then.
 
         Raises:
-            QuorumError: Too few nodes answered to tell, or too few of them may grant anything yet, after a restart.
-            ConfigurationError: The nodes know another rate or window of that name than this program.
+            QuorumError: Too few nodes answered, or too few may grant anything yet, after a restart.
+            ConfigurationError: The nodes have another rate or window for this name.
             KeyTypeError: The key holds a value of another type.
             ValueError: `n` is not from 1 to `rate`.
         """
         return self._runner.run(self._retry_after_steps(n))
 
     def __enter__(self) -> Self:
-        """Take one success, waiting up to the `timeout` option; for ever by default.
+        """Acquire one success; wait at most for the `timeout` option, without limit by default.
 
         Raises:
             AcquireTimeout: The rate did not allow it before the timeout.
             QuorumError: Too few nodes answered before the timeout.
-            ConfigurationError: The nodes know another rate or window of that name than this program.
+            ConfigurationError: The nodes have another rate or window for this name.
         """
         if not self._runner.run(self._acquire_steps(self._timeout)):
             raise AcquireTimeout(self.name, self._timeout or 0.0)
@@ -189,7 +189,7 @@ class RateLimiter(_Limiter[Runner], AbstractContextManager["RateLimiter"]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Give nothing back."""
+        """Do nothing: a success is never returned."""
 
     @overload
     def __call__(self, function: Callable[P, R], /) -> Callable[P, R]: ...
@@ -216,17 +216,17 @@ class RateLimiter(_Limiter[Runner], AbstractContextManager["RateLimiter"]):
         timeout: float | None = None,
         on_busy: str | Callable[..., Any] = "raise",
     ) -> Any:
-        """Decorate a function so that each call takes one first: `@limiter`, or `@limiter(timeout=1, on_busy="skip")`.
+        """Decorate a function: each call first acquires one; `@limiter`, or `@limiter(timeout=1, on_busy="skip")`.
 
         Args:
             function: The function to decorate.
-            timeout: How long a call waits, in seconds; 0 for one try, None for the `timeout` option of the limiter.
-            on_busy: What a call does if the rate did not allow it in time: "raise" `AcquireTimeout`, "skip" and
-                return None, or a function that is called with the same arguments instead.
+            timeout: The longest wait of a call in seconds; 0 for one try, None for the limiter's `timeout` option.
+            on_busy: The result of a call that the rate did not allow in time: "raise" `AcquireTimeout`, "skip" and
+                return None, or a function to call with the same arguments instead.
 
         Raises:
-            ValueError: Invalid timeout or `on_busy`.
-            TypeError: Not a function or method. Also a coroutine function, because this limiter is for threads, and a
+            ValueError: The timeout or `on_busy` is invalid.
+            TypeError: Not a function or method; or a coroutine function, because this limiter is for threads; or a
                 generator function or `@contextmanager`, because its body would run without the limit.
         """
         limiter = self if timeout is None else self._with_timeout(timeout)
@@ -241,58 +241,58 @@ class RateLimiter(_Limiter[Runner], AbstractContextManager["RateLimiter"]):
 class AsyncRateLimiter(_Limiter[AsyncRunner], AbstractAsyncContextManager["AsyncRateLimiter"]):
     """A rate limiter over all nodes of a client: at most `rate` successes in any window of `per` seconds.
 
-    The guarantees are those of `RateLimiter`. Cancelling is safe at every await: a cancelled acquire takes nothing,
-    unless it had succeeded already. Made by `AsyncClient.get_rate_limiter`.
+    The guarantees are those of `RateLimiter`. Cancellation is safe at every await: a cancelled acquire acquires
+    nothing, unless it had already succeeded. Made by `AsyncClient.get_rate_limiter`.
     """
 
     async def acquire(self, blocking: bool = True, timeout: float | None = None, n: int = 1) -> bool:
-        """Take one of the successes that the rate allows, or `n` at once, all or none; False if it allows none now.
+        """Acquire one of the successes that the rate allows, or `n`, all or none; return True on success.
 
         Args:
-            blocking: Whether to wait until the rate allows them.
+            blocking: Wait until the rate allows them; if False, try once.
             timeout: The longest wait in seconds; None or -1 for no limit.
-            n: How many to take, from 1 to `rate`.
+            n: The number of permits to acquire, from 1 to `rate`.
 
         Raises:
-            QuorumError: Too few nodes answered, or too late: at once if not blocking, else when the timeout is over.
-            ConfigurationError: The nodes know another rate or window of that name than this program.
+            QuorumError: Too few nodes answered, or too late: at once if not blocking, else at the end of the timeout.
+            ConfigurationError: The nodes have another rate or window for this name.
             KeyTypeError: The key holds a value of another type.
-            ValueError: Arguments that contradict each other.
+            ValueError: The arguments contradict each other.
         """
         return await self._runner.run(self._acquire_steps(check_timeout(blocking, timeout), n))
 
     async def available(self) -> int:
-        """Return how many successes a quorum of nodes would allow now; an instant later that may have changed.
+        """Return how many successes a quorum of nodes would allow now; the answer may be outdated at once.
 
         Raises:
-            QuorumError: Too few nodes answered to tell.
-            ConfigurationError: The nodes know another rate or window of that name than this program.
+            QuorumError: Too few nodes answered.
+            ConfigurationError: The nodes have another rate or window for this name.
             KeyTypeError: The key holds a value of another type.
         """
         return await self._runner.run(self._available_steps())
 
     async def retry_after(self, n: int = 1) -> float:
-        """Return in how many seconds the rate allows `n` more; 0.0 if it does now. Takes nothing.
+        """Return in how many seconds the rate allows `n` more; 0.0 if it does now. Acquires nothing.
 
-        A caller that waits for that long is refused only if others come meanwhile; present waiters are counted in.
-        It is never longer than `per`, 1 % for clocks that differ, and 5 ms. If more wait than one window serves, where
-        rounds are slow, or if a node's clock is, ask again then.
+        After that wait a caller is refused only if others came meanwhile; current waiters are counted in. The result is
+        at most `per`, plus 1 % for clock drift, plus 5 ms. If more callers wait than one window serves, if rounds are
+        slow, or if a node's clock is slow, ask again then.
 
         Raises:
-            QuorumError: Too few nodes answered to tell, or too few of them may grant anything yet, after a restart.
-            ConfigurationError: The nodes know another rate or window of that name than this program.
+            QuorumError: Too few nodes answered, or too few may grant anything yet, after a restart.
+            ConfigurationError: The nodes have another rate or window for this name.
             KeyTypeError: The key holds a value of another type.
             ValueError: `n` is not from 1 to `rate`.
         """
         return await self._runner.run(self._retry_after_steps(n))
 
     async def __aenter__(self) -> Self:
-        """Take one success, waiting up to the `timeout` option; for ever by default.
+        """Acquire one success; wait at most for the `timeout` option, without limit by default.
 
         Raises:
             AcquireTimeout: The rate did not allow it before the timeout.
             QuorumError: Too few nodes answered before the timeout.
-            ConfigurationError: The nodes know another rate or window of that name than this program.
+            ConfigurationError: The nodes have another rate or window for this name.
         """
         if not await self._runner.run(self._acquire_steps(self._timeout)):
             raise AcquireTimeout(self.name, self._timeout or 0.0)
@@ -301,7 +301,7 @@ class AsyncRateLimiter(_Limiter[AsyncRunner], AbstractAsyncContextManager["Async
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Give nothing back."""
+        """Do nothing: a success is never returned."""
 
     @overload
     def __call__(self, function: Callable[P, Awaitable[R]], /) -> Callable[P, Coroutine[Any, Any, R]]: ...
@@ -333,16 +333,16 @@ class AsyncRateLimiter(_Limiter[AsyncRunner], AbstractAsyncContextManager["Async
         timeout: float | None = None,
         on_busy: str | Callable[..., Any] = "raise",
     ) -> Any:
-        """Decorate a coroutine function so that each call takes one first. See `RateLimiter.__call__`.
+        """Decorate a coroutine function: each call first acquires one. See `RateLimiter.__call__`.
 
         Args:
             function: The function to decorate.
-            timeout: How long a call waits, in seconds; 0 for one try, None for the `timeout` option of the limiter.
-            on_busy: What a call does if the rate did not allow it in time: "raise" `AcquireTimeout`, "skip" and
+            timeout: The longest wait of a call in seconds; 0 for one try, None for the limiter's `timeout` option.
+            on_busy: The result of a call that the rate did not allow in time: "raise" `AcquireTimeout`, "skip" and
                 return None, or a function to call with the same arguments instead; an awaitable result is awaited.
 
         Raises:
-            ValueError: Invalid timeout or `on_busy`.
+            ValueError: The timeout or `on_busy` is invalid.
             TypeError: Not a coroutine function or method; use the `Client`'s limiter for others. Also a function made
                 of a generator function, because its body could run without the limit.
         """

@@ -2,13 +2,13 @@
 
 ```python
 lock = client.get_read_write_lock("catalogue")
-with lock.read_lock:  # beside other readers
+with lock.read_lock:  # alongside other readers
     show(catalogue)
 with lock.write_lock:  # alone
     catalogue.update(changes)
 ```
 
-The decisions are in `redsync._protocols.read_write_lock`; this module has only what callers touch.
+`redsync._protocols.read_write_lock` makes the decisions; this module has only the interface.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ WriteT_co = TypeVar("WriteT_co", bound=Exclusive[Any, Any], covariant=True)
 class _OneMode(Reentrant[RunnerT_co, HoldT]):
     def _holder_steps(self) -> Steps[str | None]:
         runner = self._runner
-        # An owner of its own, see `Exclusive._holder_steps`.
+        # A new owner, see `Exclusive._holder_steps`.
         asker = runner.new_owner()
         held = yield from protocol.is_held(runner.session, self._KIND, self._name, self._keys, asker)
         return self._KIND.noun if held else None
@@ -58,9 +58,9 @@ class _Writing(_OneMode[RunnerT_co, HoldT]):
 class ReadLock(_Reading[Any, Any], ExclusiveLock):
     """The read lock of a `ReadWriteLock`: held by any number of threads at once, while no other thread writes.
 
-    Everything else is as with `Lock`: timeout, lease, watchdog, loss. Each reader's claim expires by itself, even while
-    others renew theirs. A thread that has it already, or has the write lock, gets it even if a writer waits. `locked()`
-    returns whether anybody reads; `force_release()` takes the lock away from all readers.
+    Everything else is as with `Lock`: timeout, lease, watchdog, loss. Each reader's claim expires automatically, even
+    while others renew theirs. A thread that already has it, or has the write lock, gets it even if a writer waits.
+    `locked()` returns True while any owner reads; `force_release()` takes the lock from all readers.
     """
 
     _OWNER = "this thread"
@@ -69,19 +69,20 @@ class ReadLock(_Reading[Any, Any], ExclusiveLock):
 class WriteLock(_Writing[Any, Any], Lock):
     """The write lock of a `ReadWriteLock`: held by one thread, while no other reads.
 
-    Everything else is as with `Lock`: timeout, lease, watchdog, loss, `threading.Condition`. `locked()` returns whether
-    anybody writes. A thread that only reads and asks for it gets `UpgradeError` at once, as it would wait for itself.
+    Everything else is as with `Lock`: timeout, lease, watchdog, loss, `threading.Condition`. `locked()` returns True
+    while any owner writes. A thread that only reads and asks for it gets `UpgradeError` at once, because it would wait
+    for itself.
     """
 
 
 class AsyncReadLock(_Reading[Any, Any], AsyncExclusiveLock):
-    """The read lock of an `AsyncReadWriteLock`: as `ReadLock`, with tasks instead of threads."""
+    """The read lock of an `AsyncReadWriteLock`: like `ReadLock`, with tasks instead of threads."""
 
     _OWNER = "this task"
 
 
 class AsyncWriteLock(_Writing[Any, Any], AsyncLock):
-    """The write lock of an `AsyncReadWriteLock`: as `WriteLock`, with tasks instead of threads."""
+    """The write lock of an `AsyncReadWriteLock`: like `WriteLock`, with tasks instead of threads."""
 
 
 class _Pair(Generic[ReadT_co, WriteT_co]):
@@ -96,7 +97,7 @@ class _Pair(Generic[ReadT_co, WriteT_co]):
 
     @property
     def name(self) -> str | bytes:
-        """The lock's name, as it was given."""
+        """The lock's name, as given."""
         return self._read_lock.name
 
     @property
@@ -123,12 +124,12 @@ class _Pair(Generic[ReadT_co, WriteT_co]):
 class ReadWriteLock(_Pair[ReadLock, WriteLock]):
     """A lock that many threads may hold to read, or one to write, over all nodes of a client.
 
-    At any instant either one owner believes it may write, and no other believes it may read, or any number believe they
-    may read; under the same conditions as with `Lock`, and for as long. Both locks are reentrant. An owner that writes
-    may read too, and may then give the write lock back first. A waiting writer keeps new readers out, so readers can't
-    starve it; readers that have waited longer are served before it, all at once.
+    At any instant either one owner has a valid hold to write, and no other to read, or any number have valid holds to
+    read; under the conditions of `Lock`, and for as long. Both locks are reentrant. An owner that writes may also
+    acquire the read lock, and may then release the write lock first. A waiting writer keeps new readers out, so readers
+    can't starve it; readers that have waited longer are served before it, all at once.
 
-    It uses the keys of a lock of the same name: use one kind per name, else you get `KeyTypeError`.
+    It uses the keys of a lock of the same name: use one kind per name, or you get `KeyTypeError`.
 
     Algorithm: Redlock's quorum, with the readers' claims in a sorted set by expiry. Made by
     `Client.get_read_write_lock`.
@@ -141,7 +142,7 @@ class ReadWriteLock(_Pair[ReadLock, WriteLock]):
 class AsyncReadWriteLock(_Pair[AsyncReadLock, AsyncWriteLock]):
     """A lock that many tasks may hold to read, or one to write, over all nodes of a client.
 
-    As `ReadWriteLock`, with tasks instead of threads. Made by `AsyncClient.get_read_write_lock`.
+    Like `ReadWriteLock`, with tasks instead of threads. Made by `AsyncClient.get_read_write_lock`.
     """
 
     _READ = AsyncReadLock

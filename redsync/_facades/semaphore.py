@@ -6,7 +6,7 @@ with semaphore as permit:  # waits; the body never runs without a permit
     run_solver()
 ```
 
-The decisions are in `redsync._protocols`, `slot_claims` and `semaphore`; this module has only what callers touch.
+`redsync._protocols.slot_claims` and `semaphore` make the decisions; this module has only the interface.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _check_permits(permits: int) -> int:
 
 
 class _Counted(Claimable[RunnerT_co, HoldT]):
-    """What semaphores of both flavours have in common: everything that needs no waiting."""
+    """The common base of semaphores of both flavours: the methods that do not wait."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class _Counted(Claimable[RunnerT_co, HoldT]):
 
     @property
     def name(self) -> str | bytes:
-        """The semaphore's name, as it was given."""
+        """The semaphore's name, as given."""
         return self._pool.name
 
     def _request(self, timeout: float | None, lease: float | None, count: int) -> AcquireRequest:
@@ -80,7 +80,7 @@ class _Counted(Claimable[RunnerT_co, HoldT]):
         limit = self._pool.limit.permits
         if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= limit:
             raise ValueError(
-                f"semaphore {self.name!r} has {limit} permits: n is a number from 1 to that, not {count!r}"
+                f"semaphore {self.name!r} has {limit} permits: n must be an integer up to that, not {count!r}"
             )
 
     def _acquire_steps(self, session: Session, request: AcquireRequest, now: float) -> Steps[HoldState | None]:
@@ -94,12 +94,12 @@ class _Counted(Claimable[RunnerT_co, HoldT]):
         return give_back(self._runner.session, state)
 
     def _may_release(self, _hold: HoldT) -> bool:
-        # Permits belong to nobody: another thread or task has another permit.
+        # Permits have no owner: another thread or task has another permit.
         return False
 
     def _release_steps(self, count: int) -> Steps[None]:
         if not isinstance(count, int) or count < 1:
-            raise ValueError(f"n is a number of permits from 1 on, not {count!r}")
+            raise ValueError(f"n must be a positive number of permits, not {count!r}")
         return protocol.release_latest(self._runner.session, self._pool, count, self._runner.now())
 
     def _resize_steps(self, permits: int) -> Steps[None]:
@@ -107,8 +107,7 @@ class _Counted(Claimable[RunnerT_co, HoldT]):
         return protocol.resize(self._runner.session, self._pool, self._nobody(), permits)
 
     def _nobody(self) -> Owner:
-        # A look has an owner of its own: a refused release is sent again behind it, but not behind its owner's next
-        # claim.
+        # A new owner, see `Exclusive._holder_steps`.
         return self._runner.new_owner()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -123,17 +122,17 @@ class _Counted(Claimable[RunnerT_co, HoldT]):
 
 # Its methods come from those of AsyncSemaphore: change those, then run `make twins`.
 class Semaphore(_Counted[Runner, Permit], ThreadClaimable[Permit]):
-    """A semaphore over all nodes of a client: at most `permits` permits at any instant, whichever nodes fail.
+    """A semaphore over all nodes of a client: at most `permits` permits at any instant, no matter which nodes fail.
 
-    A permit is believed while its `remaining()` is positive; at most `permits` of these exist, as long as clocks run at
-    rates within `drift_factor`. Each permit is a slot that a quorum of nodes keeps, so the bound is exact over
-    independent nodes, where a counter on each node would admit more. Permits of a crashed process come back within one
-    lease. Waiters are served in the order in which they came, and a waiter for many permits is not overtaken by waiters
-    for few. Permits belong to no thread.
+    A permit is valid while its `remaining()` is positive; at most `permits` valid permits exist, as long as clock rates
+    differ by at most `drift_factor`. Each permit is a slot that a quorum of nodes keeps. So the bound is exact over
+    independent nodes, where a counter on each node would admit more. Permits of a crashed process are free within one
+    lease. Waiters are served in order of arrival, and waiters for few permits do not overtake a waiter for many.
+    Permits belong to no thread.
 
-    After a resize to fewer permits nobody loses one, and nobody gets one before the smaller number is kept.
+    After a resize to fewer permits no holder loses one, and none is granted until the smaller limit holds.
 
-    Algorithm: Redlock for each of P slots, and Lamport's bakery for the line. Made by `Client.get_semaphore`.
+    Algorithm: Redlock for each of P slots, and Lamport's bakery for the queue. Made by `Client.get_semaphore`.
     """
 
     _HOLD = Permit
@@ -141,71 +140,71 @@ class Semaphore(_Counted[Runner, Permit], ThreadClaimable[Permit]):
     def acquire(
         self, blocking: bool = True, timeout: float | None = None, n: int = 1, *, lease: float | None = None
     ) -> Permit | None:
-        """Take a permit, or `n` at once, all or none; None if there was no room. As `threading.Semaphore.acquire`.
+        """Acquire one permit or `n`, all or none; None if too few are free. Like `threading.Semaphore.acquire`.
 
         Args:
-            blocking: Whether to wait while others have the permits.
+            blocking: Wait until the permits are free; if False, try once.
             timeout: The longest wait in seconds; None or -1 for no limit.
-            n: How many permits, from 1 to all there are. They are one `Permit`.
+            n: The number of permits, from 1 to all. The result is one `Permit`.
             lease: Seconds for which the nodes keep the permit, unrenewed; None: the semaphore's or client's lease, the
                 latter renewed by the watchdog.
 
         Raises:
-            QuorumError: Too few nodes answered: at once if not blocking, else when the timeout is over.
-            ConfigurationError: The nodes know another number of permits than this program, or fewer than `n`.
+            QuorumError: Too few nodes answered: at once if not blocking, else at the end of the timeout.
+            ConfigurationError: The nodes have another number of permits than this object, or fewer than `n`.
             KeyTypeError: The key holds a value of another type.
-            ValueError: Arguments that contradict each other, or a lease that no claim can live on.
+            ValueError: The arguments contradict each other, or the lease is invalid.
         """
         return self._acquire(check_timeout(blocking, timeout), lease, n)
 
     def release(self, n: int = 1) -> None:
-        """Give back `n` of the permits that this client has of this semaphore, the latest first, in any thread.
+        """Release `n` of this client's permits of this semaphore, the latest first, in any thread.
 
-        Permits that a `with` will give back come last. A permit for several is reduced if `n` does not cover it.
+        Permits of an open `with` come last. A permit for several is reduced if `n` does not cover it.
 
         Raises:
-            OverReleaseError: The client has fewer than `n`; nothing was given back.
-            LeaseLostError: One of them was lost before; the others are given back all the same.
+            OverReleaseError: The client has fewer than `n`; nothing was released.
+            LeaseLostError: One of them was lost; the others were released.
             ValueError: `n` is less than 1.
         """
         self._runner.give_back(self._release_steps(n))
 
     def available(self) -> int:
-        """Return how many permits are free, according to a quorum of nodes; an instant later that may have changed.
+        """Return how many permits are free, according to a quorum of nodes; the answer may be outdated at once.
 
         Raises:
-            QuorumError: Too few nodes answered to tell.
+            QuorumError: Too few nodes answered.
             KeyTypeError: The key holds a value of another type.
         """
         return self._runner.run(protocol.available(self._runner.session, self._pool, self._nobody()))
 
     def permits(self) -> int:
-        """Return how many permits there are, according to a quorum of nodes.
+        """Return the total number of permits, according to a quorum of nodes.
 
         Raises:
-            QuorumError: Too few nodes answered to tell.
+            QuorumError: Too few nodes answered.
             KeyTypeError: The key holds a value of another type.
         """
         return self._runner.run(protocol.limit_of(self._runner.session, self._pool, self._nobody()))
 
     def resize(self, permits: int) -> None:
-        """Change the number of permits on a quorum of nodes; all clients learn it, whatever number they were made with.
+        """Change the number of permits on a quorum of nodes, for all clients, even those made with another number.
 
-        A larger number takes effect at once. A smaller one takes effect as permits come back: nobody loses one. Of
-        several resizes at the same time, one wins everywhere.
+        A larger number takes effect at once. A smaller one takes effect as permits are released: no holder loses one.
+        Of several resizes at the same time, one wins everywhere.
 
         Raises:
-            QuorumError: Too few nodes answered; if any did, the new number may come into force nevertheless.
+            QuorumError: Too few nodes answered; if any did, the new number may still take effect.
             KeyTypeError: The key holds a value of another type.
             ValueError: `permits` is not from 1 to 10,000.
         """
         self._runner.run(self._resize_steps(permits))
 
     def holders(self) -> tuple[PermitHolder, ...]:
-        """Return the holders of permits, according to a quorum of nodes; those whose lease ends first come first.
+        """Return the holders of permits, according to a quorum of nodes, in the order in which their leases end.
 
         Raises:
-            QuorumError: Too few nodes answered to tell.
+            QuorumError: Too few nodes answered.
             KeyTypeError: The key holds a value of another type.
         """
         found = self._runner.run(protocol.holdings(self._runner.session, self._pool, self._nobody()))
@@ -213,10 +212,10 @@ class Semaphore(_Counted[Runner, Permit], ThreadClaimable[Permit]):
 
 
 class AsyncSemaphore(_Counted[AsyncRunner, AsyncPermit], TaskClaimable[AsyncPermit]):
-    """A semaphore over all nodes of a client: at most `permits` permits at any instant, whichever nodes fail.
+    """A semaphore over all nodes of a client: at most `permits` permits at any instant, no matter which nodes fail.
 
-    The guarantees are those of `Semaphore`. Cancelling is safe at every await: a cancelled acquire leaves nothing on
-    the nodes, a cancelled release has given the permit back. Made by `AsyncClient.get_semaphore`.
+    The guarantees are those of `Semaphore`. Cancellation is safe at every await: a cancelled acquire leaves nothing on
+    the nodes, a cancelled release still releases the permit. Made by `AsyncClient.get_semaphore`.
     """
 
     _HOLD = AsyncPermit
@@ -224,71 +223,71 @@ class AsyncSemaphore(_Counted[AsyncRunner, AsyncPermit], TaskClaimable[AsyncPerm
     async def acquire(
         self, blocking: bool = True, timeout: float | None = None, n: int = 1, *, lease: float | None = None
     ) -> AsyncPermit | None:
-        """Take a permit, or `n` at once, all or none; None if there was no room. As `threading.Semaphore.acquire`.
+        """Acquire one permit or `n`, all or none; None if too few are free. Like `threading.Semaphore.acquire`.
 
         Args:
-            blocking: Whether to wait while others have the permits.
+            blocking: Wait until the permits are free; if False, try once.
             timeout: The longest wait in seconds; None or -1 for no limit.
-            n: How many permits, from 1 to all there are. They are one `AsyncPermit`.
+            n: The number of permits, from 1 to all. The result is one `AsyncPermit`.
             lease: Seconds for which the nodes keep the permit, unrenewed; None: the semaphore's or client's lease, the
                 latter renewed by the watchdog.
 
         Raises:
-            QuorumError: Too few nodes answered: at once if not blocking, else when the timeout is over.
-            ConfigurationError: The nodes know another number of permits than this program, or fewer than `n`.
+            QuorumError: Too few nodes answered: at once if not blocking, else at the end of the timeout.
+            ConfigurationError: The nodes have another number of permits than this object, or fewer than `n`.
             KeyTypeError: The key holds a value of another type.
-            ValueError: Arguments that contradict each other, or a lease that no claim can live on.
+            ValueError: The arguments contradict each other, or the lease is invalid.
         """
         return await self._acquire(check_timeout(blocking, timeout), lease, n)
 
     async def release(self, n: int = 1) -> None:
-        """Give back `n` of the permits that this client has of this semaphore, the latest first, in any task.
+        """Release `n` of this client's permits of this semaphore, the latest first, in any task.
 
-        Permits that an `async with` will give back come last. A permit for several is reduced if `n` does not cover it.
+        Permits of an open `async with` come last. A permit for several is reduced if `n` does not cover it.
 
         Raises:
-            OverReleaseError: The client has fewer than `n`; nothing was given back.
-            LeaseLostError: One of them was lost before; the others are given back all the same.
+            OverReleaseError: The client has fewer than `n`; nothing was released.
+            LeaseLostError: One of them was lost; the others were released.
             ValueError: `n` is less than 1.
         """
         await self._runner.run(self._release_steps(n))
 
     async def available(self) -> int:
-        """Return how many permits are free, according to a quorum of nodes; an instant later that may have changed.
+        """Return how many permits are free, according to a quorum of nodes; the answer may be outdated at once.
 
         Raises:
-            QuorumError: Too few nodes answered to tell.
+            QuorumError: Too few nodes answered.
             KeyTypeError: The key holds a value of another type.
         """
         return await self._runner.run(protocol.available(self._runner.session, self._pool, self._nobody()))
 
     async def permits(self) -> int:
-        """Return how many permits there are, according to a quorum of nodes.
+        """Return the total number of permits, according to a quorum of nodes.
 
         Raises:
-            QuorumError: Too few nodes answered to tell.
+            QuorumError: Too few nodes answered.
             KeyTypeError: The key holds a value of another type.
         """
         return await self._runner.run(protocol.limit_of(self._runner.session, self._pool, self._nobody()))
 
     async def resize(self, permits: int) -> None:
-        """Change the number of permits on a quorum of nodes; all clients learn it, whatever number they were made with.
+        """Change the number of permits on a quorum of nodes, for all clients, even those made with another number.
 
-        A larger number takes effect at once. A smaller one takes effect as permits come back: nobody loses one. Of
-        several resizes at the same time, one wins everywhere.
+        A larger number takes effect at once. A smaller one takes effect as permits are released: no holder loses one.
+        Of several resizes at the same time, one wins everywhere.
 
         Raises:
-            QuorumError: Too few nodes answered; if any did, the new number may come into force nevertheless.
+            QuorumError: Too few nodes answered; if any did, the new number may still take effect.
             KeyTypeError: The key holds a value of another type.
             ValueError: `permits` is not from 1 to 10,000.
         """
         await self._runner.run(self._resize_steps(permits))
 
     async def holders(self) -> tuple[PermitHolder, ...]:
-        """Return the holders of permits, according to a quorum of nodes; those whose lease ends first come first.
+        """Return the holders of permits, according to a quorum of nodes, in the order in which their leases end.
 
         Raises:
-            QuorumError: Too few nodes answered to tell.
+            QuorumError: Too few nodes answered.
             KeyTypeError: The key holds a value of another type.
         """
         found = await self._runner.run(protocol.holdings(self._runner.session, self._pool, self._nobody()))

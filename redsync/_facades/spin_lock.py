@@ -1,11 +1,11 @@
-"""The spin lock: tries again and again, with growing pauses, and leaves nothing on the nodes while it waits.
+"""The spin lock: retries with growing pauses, and keeps nothing on the nodes while it waits.
 
 ```python
 with client.get_spin_lock("cache:42", timeout=0.5):
     rebuild_cache()
 ```
 
-The decisions are in `redsync._protocols.places`; this module has only what callers touch.
+`redsync._protocols.places` makes the decisions; this module has only the interface.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ __all__ = ["AsyncSpinLock", "SpinLock"]
 
 
 def _pause(backoff: Callable[[int], float] | None, name: str | bytes, tries: int, random: float) -> float:
-    """Return for how many seconds to sleep after `tries` tries."""
+    """Return how many seconds to sleep after `tries` tries."""
     if backoff is None:
         return retry_delay(tries, random)
     pause = backoff(tries)
     if not 0 <= pause < math.inf:
-        raise ValueError(f"the backoff of lock {name!r} is a number of seconds from 0 on, not {pause!r}")
+        raise ValueError(f"the backoff of lock {name!r} must be a number of seconds, at least 0, not {pause!r}")
     return pause
 
 
@@ -46,12 +46,12 @@ class _Spinning(Exclusive[RunnerT_co, HoldT]):
         **options: Any,
     ) -> None:
         if backoff is not None and not callable(backoff):
-            raise TypeError(f"backoff is a function from the number of tries to seconds, not {backoff!r}")
+            raise TypeError(f"backoff must be a function from the number of tries to seconds, not {backoff!r}")
         self._backoff = backoff
         super().__init__(host, name, **options)
 
     def _request(self, timeout: float | None, lease: float | None, count: int) -> AcquireRequest:
-        # Not bound to the lock: a request must not keep alive a lock object that the program has dropped.
+        # Not bound to the lock: a request must not keep a lock object alive that the program has dropped.
         pause = partial(_pause, self._backoff, self._name)
         return super()._request(timeout, lease, count)._replace(queue=partial(Nowhere, pause))
 
@@ -60,19 +60,19 @@ class _Spinning(Exclusive[RunnerT_co, HoldT]):
 
 
 class SpinLock(_Spinning[Any, Any], Lock):
-    """A reentrant lock that its waiters ask for again and again, owned by the thread that acquired it.
+    """A reentrant lock whose waiters poll, owned by the thread that acquired it.
 
-    The guarantees are those of `Lock`. Only the waiting differs: there is no queue and no wake-up, only random pauses,
-    up to 1 ms at first, doubled after each try, up to 0.1 s. It suits locks that are held for a moment and seldom
-    contended, and nodes whose ACL does not allow SUBSCRIBE. Under contention waiters get it late, the last holder often
-    gets it again, and each try costs a request per node. It excludes, and is excluded by, the `Lock` of the same name.
+    The guarantees are those of `Lock`. Only the waiting differs: no queue and no wake-ups, only random pauses, up to
+    1 ms at first, doubled after each try, up to 0.1 s. It suits locks that are held briefly and rarely contended, and
+    nodes whose ACL forbids SUBSCRIBE. Under contention waiters get it late, the last holder often gets it again, and
+    each try costs a request per node. It and a `Lock` of the same name exclude each other.
 
     Made by `Client.get_spin_lock`.
     """
 
 
 class AsyncSpinLock(_Spinning[Any, Any], AsyncLock):
-    """A reentrant lock that its waiters ask for again and again, owned by the task that acquired it.
+    """A reentrant lock whose waiters poll, owned by the task that acquired it.
 
-    As `SpinLock`, with tasks instead of threads. Made by `AsyncClient.get_spin_lock`.
+    Like `SpinLock`, with tasks instead of threads. Made by `AsyncClient.get_spin_lock`.
     """

@@ -1,4 +1,4 @@
-"""Functions that run inside a `with`: what the decorators of locks and rate limiters have in common."""
+"""Functions that run inside a `with`: the common base of the decorators of locks and rate limiters."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ R = TypeVar("R")
 
 
 class OnBusy:
-    """What a call does if it did not get the lock, or the rate did not allow it."""
+    """The action of a call that did not get the lock, or that the rate did not allow."""
 
     def __init__(self, on_busy: str | Callable[..., Any]) -> None:
         """Keep `on_busy`, as for `Client.locked`.
 
         Raises:
-            ValueError: Invalid `on_busy`.
+            ValueError: `on_busy` is invalid.
         """
         if on_busy not in ("raise", "skip") and not callable(on_busy):
-            raise ValueError(f'on_busy is "raise", "skip" or a function, not {on_busy!r}')
+            raise ValueError(f'on_busy must be "raise", "skip" or a function, not {on_busy!r}')
         self._on_busy = on_busy
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the result of the call; runs while the `AcquireTimeout` is being handled."""
+        """Return the result of the call; runs inside the handler of the `AcquireTimeout`."""
         if self._on_busy == "raise":
             raise  # noqa: PLE0704
         return self._on_busy(*args, **kwargs) if callable(self._on_busy) else None
@@ -42,12 +42,12 @@ def wrap(
     on_busy: OnBusy,
     what: str,
 ) -> Callable[P, R]:
-    """Return a function that enters the context manager for its arguments, and then calls `function`.
+    """Return a function that enters the context manager for its arguments, then calls `function`.
 
     `find()` returns a function that makes the context manager from the arguments.
 
     Raises:
-        TypeError: Not a function or method, or at some layer a generator function or a coroutine function.
+        TypeError: Not a function or method, or a layer is a generator function or a coroutine function.
     """
     layers = _layers(function, what)
     for layer in filter(inspect.iscoroutinefunction, layers):
@@ -63,8 +63,7 @@ def wrap(
             busy: R = on_busy(*args, **kwargs)
             return busy
         with ExitStack() as stack:
-            # Entered above, apart from the body: an AcquireTimeout that the function itself raises is not ours to
-            # handle.
+            # Entered above, outside this `with`: an AcquireTimeout of the function itself must propagate.
             stack.push(guard)
             return function(*args, **kwargs)
 
@@ -77,16 +76,16 @@ def wrap_async(
     on_busy: OnBusy,
     what: str,
 ) -> Callable[P, Coroutine[Any, Any, R]]:
-    """Return a coroutine function that enters the context manager for its arguments, and then awaits `function`.
+    """Return a coroutine function that enters the context manager for its arguments, then awaits `function`.
 
     `find()` returns a function that makes the context manager from the arguments.
 
     Raises:
-        TypeError: Not a coroutine function, or at some layer a generator function.
+        TypeError: Not a coroutine function, or a layer is a generator function.
     """
     _layers(function, what)
     if not inspect.iscoroutinefunction(function):
-        raise TypeError(f"{_name(function)} is no coroutine function: use the Client's decorator")
+        raise TypeError(f"{_name(function)} is not a coroutine function: use the Client's decorator")
     guard_of = find()
 
     @functools.wraps(function)
@@ -106,18 +105,18 @@ def wrap_async(
 
 
 def _layers(function: Callable[..., Any], what: str) -> list[Any]:
-    """Return all layers that a call may run, innermost first, inside partials, methods and `functools.wraps`.
+    """Return all layers that a call may run, innermost first, through partials, methods and `functools.wraps`.
 
     Raises:
-        TypeError: Not a function or method, or at some layer a generator function.
+        TypeError: Not a function or method, or a layer is a generator function.
     """
     if isinstance(function, classmethod | staticmethod):
-        raise TypeError(f"@{type(function).__name__} stands above this decorator, not below it")
+        raise TypeError(f"@{type(function).__name__} must be above this decorator, not below it")
     target: Any = function
     while isinstance(target, functools.partial):
         target = target.func
-    # `isroutine` also accepts methods, builtins, cached and compiled functions. It mistakes for these any object that
-    # can be bound like a method, and such an object may do anything when it is called.
+    # `isroutine` also accepts methods, builtins, cached and compiled functions. But it accepts any object that binds
+    # like a method too, and a call of such an object may do anything.
     if not (callable(target) and inspect.isroutine(target)) or inspect.isfunction(type(target).__call__):
         raise TypeError(f"{function!r} is neither a function nor a method: decorate a function that calls it")
     layers: list[Any] = []

@@ -1,4 +1,4 @@
--- Purpose: make a claim on a free lock on behalf of its new holder; false if this node refuses. Uses KEYS[1] lock.
+-- Purpose: claim a free lock for its new holder; false if this node refuses to write. Uses KEYS[1] lock.
 local function grant(claim, ms)
   -- A refusal is a table.
   if type(redis.pcall('hset', KEYS[1], claim, '1')) == 'table' then return false end

@@ -1,10 +1,11 @@
 -- Purpose: hand a free lock over to the head of the queue, in the step in which it becomes free: nobody else can come
 -- in between, and the new holder needs no round to get it. A mark "<number>+<ms>" names a lease, for which the claim
--- lasts. With any other mark it lasts only as long as the place, because the new holder may have stopped. The head is
--- only woken if its mark is 0, or if this node has not remembered for as long as the head requires. The message says
--- which of its asks it answers: "<number or 0> <owner> <lock>". An older script, which knows no leases, repeats the
--- whole mark: then the head asks. The new holder keeps its place until it gives the lock back, so nobody overtakes it.
--- If its client no longer listens on this node (PUBLISH reached nobody), it loses claim and place at once.
+-- lasts. With any other mark the claim lasts only as long as the place, because the new holder may have stopped. If the
+-- mark is 0, or this node has not remembered for as long as the head requires, the script only wakes the head. The
+-- message names the ask that it answers: "<number or 0> <owner> <lock>". An older script, which knows no leases,
+-- repeats the whole mark: then the head asks. The new holder keeps its place until it releases the lock, so nobody
+-- overtakes it. If its client no longer listens on this node (PUBLISH reached nobody), it loses claim and place at
+-- once.
 -- Uses KEYS[1] lock, KEYS[2] queue, KEYS[3] places, and the function grant.
 while true do
 -- include: live_head
@@ -15,7 +16,7 @@ while true do
     if remembered < needed then mark = '0' end
   end
   if mark ~= '0' then
-    -- A node may refuse to write. Then the head is only woken: it asks, and learns of the refusal.
+    -- If this node refuses to write, it only wakes the head, which asks and gets the error.
     local number, lease = string.match(mark, '^(%d+)%+(%d+)$')
     mark = grant(head .. ':' .. of, lease or until_ms - now) and (number or mark) or '0'
   end

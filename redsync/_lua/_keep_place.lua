@@ -1,6 +1,6 @@
--- Purpose: keep the place of an attempt that is rolled back, but hand nothing over to it before it asks again: the
--- rollback would also undo a hand-over for the old claim. A node that can't write that down deletes the place. Uses
--- KEYS[2] queue, KEYS[3] places, ARGV[1] claim.
+-- Purpose: keep the place of an attempt that rolls back, but hand nothing over to it before it asks again: the rollback
+-- would also undo a hand-over to the old claim. A node that can't write this deletes the place.
+-- Uses KEYS[2] queue, KEYS[3] places, ARGV[1] claim.
 do
 -- include: waiter
   local place = redis.call('hget', KEYS[3], waiter) or ''

@@ -1,6 +1,6 @@
--- Purpose: let the keys of slots outlast the permit, and expire at one instant: a bit map must not outlive the permits
--- that its bits stand for. Twice the lease, to avoid lengthening them on every call. Uses KEYS[1], KEYS[4], KEYS[5],
--- now, ARGV[3] lease, ms. Sets lengthened: whether this call lengthened them.
+-- Purpose: make the keys of slots outlast the permit, and expire at one instant: a bit map must not outlive the permits
+-- that its bits stand for. They last twice the lease, so that not every call must lengthen them. Uses KEYS[1], KEYS[4],
+-- KEYS[5], now, ARGV[3] lease, ms. Sets lengthened: true if this call lengthened them.
 local lengthened = redis.call('pttl', KEYS[1]) < tonumber(ARGV[3])
 if lengthened then
   for _, key in ipairs({KEYS[1], KEYS[4], KEYS[5]}) do redis.call('pexpireat', key, now + 2 * ARGV[3]) end

@@ -1,4 +1,4 @@
--- Purpose: give up the place in line. The waiters behind it move up by the slots that it wanted.
+-- Purpose: leave the line. The waiters behind move up by the slots that this one wanted.
 -- Uses KEYS[2] queue, KEYS[3] places, ARGV[1] permit. Adds these slots to freed.
 do
 -- include: waiter

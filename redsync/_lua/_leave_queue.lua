@@ -1,5 +1,5 @@
--- Purpose: give up the place in the queue. If the owner has since taken a place for a later claim, a late command
--- leaves that place alone. Uses KEYS[2] queue, KEYS[3] places, ARGV[1] claim.
+-- Purpose: leave the queue. A late command keeps the place if the owner has since taken it for a later claim.
+-- Uses KEYS[2] queue, KEYS[3] places, ARGV[1] claim.
 do
 -- include: waiter
   local place = waiter and redis.call('hget', KEYS[3], waiter)

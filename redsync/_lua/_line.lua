@@ -1,9 +1,9 @@
--- Purpose: go along the waiters, from the front, as long as the slots that they want fit into `room`. A dead waiter
--- (its place has expired, or nobody listens for it) loses its place. Uses KEYS[1] claim, KEYS[2] queue, KEYS[3] places,
--- and what _slots.lua defines.
+-- Purpose: walk along the waiters, from the front, as long as the slots that they want fit into `room`. A dead waiter
+-- (its place has expired, or its client no longer listens) loses its place. Uses KEYS[1] claim, KEYS[2] queue, KEYS[3]
+-- places, now, freed.
 
 -- Returns how many slots the waiters before `me` want, or all waiters if `me` has no place; more than `room` if they do
--- not fit. With `before`: wakes the waiters that fit into `room` and did not fit into `before`, except `me`.
+-- not fit. With `before`: wakes the waiters, except `me`, that fit into `room` and did not fit into `before`.
 local function line(room, me, before)
   local ahead = 0
   local first = 0
@@ -24,7 +24,7 @@ local function line(room, me, before)
         end
       end
       if not lives then
-        -- The waiters behind it move up.
+        -- The waiters behind move up.
         if before then before = before - (wants or 0) else freed = freed + (wants or 0) end
         first = first - 1
         redis.call('zrem', KEYS[2], waiter)

@@ -1,6 +1,6 @@
--- Purpose: find the first waiter in the queue whose place has not expired, by this node's clock alone. Waiters before
--- it lose their expired places. Uses KEYS[2] queue, KEYS[3] places. Sets now, ms; head, nil if nobody waits; and what
--- its place says: until_ms, of (the number of its claim), mark, guard, channel.
+-- Purpose: find the first waiter in the queue whose place has not expired, by this node's clock alone, and remove the
+-- expired places before it. Uses KEYS[2] queue, KEYS[3] places. Sets now, ms; head, nil if nobody waits; and the fields
+-- of its place: until_ms, of (the number of its claim), mark, guard, channel.
 local now_time = redis.call('time')
 local now = now_time[1] * 1000 + math.floor(now_time[2] / 1000)
 local head, until_ms, of, mark, guard, channel
@@ -10,7 +10,7 @@ while true do
   local place = redis.call('hget', KEYS[3], head)
   if place then
     until_ms, of, mark, guard, channel = string.match(place, '^(%d+) (%d+) (%S+) (%S+) (.*)$')
-    -- A value of another form is no place of ours.
+    -- A value of another format is not one of our places.
     if until_ms and tonumber(until_ms) > now then break end
   end
   redis.call('zrem', KEYS[2], head)

@@ -1,9 +1,9 @@
--- Purpose: tell how long this node has remembered everything, ms: since its birth record was written, if the record
--- names a process that the asker is connected to. Otherwise -1: the record is missing after FLUSHALL, or when an empty
--- server took the node's place, and it names another process where the data was replaced. A "newborn" record counts by
--- this node's clock, and anew if the clock was set back. An "original" record means: long enough for any guard. The key
--- is the same for all names, so it is not among KEYS. Uses guard: "<ms>,<process>,<process>,". Sets remembered; since,
--- ms, nil if the record says nothing; and foreign, an error, if the record is of another type.
+-- Purpose: compute how long this node has remembered everything, ms: since its birth record was written, if the record
+-- names a process to which the asker is connected. Otherwise -1: the record is missing after FLUSHALL, or after an
+-- empty server replaced the node, and it names another process if the data was replaced. A "newborn" record counts by
+-- this node's clock, and starts again if the clock was set back. An "original" record means: long enough for any guard.
+-- The key is the same for all names, so it is not among KEYS. Uses guard: "<ms>,<process>,<process>,". Sets remembered;
+-- since, ms, nil if the record does not count; and foreign, an error, if the record is of another type.
 local birth = redis.pcall('get', 'redsync_birth')
 local foreign = type(birth) == 'table' and birth
 local kind, since, process = string.match(not foreign and birth or '', '^(%l+) (%d+) (%S+)$')

@@ -1,16 +1,16 @@
--- Purpose: give the next fencing token: higher than this node's latest, higher than the highest that the asker knows
--- of, and higher than any that this node may have forgotten. It gave those before its birth, and no token is ahead of
--- the clock, in microseconds since 1970. A node whose birth record says nothing counts as born now. So does a node
--- without a token: tokens are kept for a day, in which the clock goes on by more than any number of grants. The guard
--- is added to the birth, because this node grants only after the guard; the clocks of nodes may differ by that much. A
--- value that is no number is an error, and nothing is changed. Uses KEYS[last] token, ARGV[last] known, guard, and what
--- _memory.lua sets. Sets token.
+-- Purpose: give the next fencing token: higher than this node's latest, higher than the highest that the asker knows,
+-- and higher than any that this node may have forgotten. It gave those before its birth, and no token is ahead of the
+-- clock, in microseconds since 1970. A node whose birth record does not count is treated as born now. So is a node
+-- without a token: tokens are kept for a day, in which the clock advances by more than any number of grants. The script
+-- adds the guard to the birth: this node grants only after the guard, and the clocks of nodes may differ by that much.
+-- A value that is not a number is an error, and does not change. Uses KEYS[last] token, ARGV[last] known, guard, and
+-- the results of _memory.lua. Sets token.
 token = redis.call('incr', KEYS[#KEYS])
 redis.call('pexpire', KEYS[#KEYS], 86400000)
 local stands, told = token, tonumber(ARGV[#ARGV])
 -- include: absurd
 if absurd then
-  -- This INCR created the key: left there, the 1 would count as the latest token that this node gave.
+  -- This INCR created the key. If the 1 stayed, it would count as the latest token that this node gave.
   if token == 1 then redis.call('del', KEYS[#KEYS]) end
   return absurd
 end

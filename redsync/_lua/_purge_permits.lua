@@ -1,11 +1,12 @@
--- Purpose: take away expired permits, by this node's clock alone, `at_most` per call so that a script stays quick. The
--- others keep their slots a little longer, which harms nobody. If all permits have expired, the keys are deleted as a
--- whole, however many permits there are. No command gets more than 1,000 values: Lua can't pass on more than some
--- 8,000. Uses at_most and what _slots.lua defines. Sets foreign: the key holds another type, or readers and writers.
+-- Purpose: remove expired permits, by this node's clock alone, `at_most` per call so that a script stays quick. The
+-- others keep their slots a little longer, which is harmless. If all permits have expired, the script deletes the keys
+-- as a whole, however many permits there are. It passes at most 1,000 values to a command: Lua can't pass more than
+-- about 8,000. Uses at_most and what _slots.lua sets. Sets foreign: the key holds another type, or readers and writers.
 local first = redis.pcall('zrange', KEYS[1], 0, 0, 'withscores')
 local foreign = first.err ~= nil or string.match(first[1] or '', '^[rw]:') ~= nil
--- A node expires the three keys one by one, when it comes to them, and tells its replicas so. One that was promoted, by a
--- clock that is behind, may have some of them: slots that nobody would ever give back. Then all permits have expired.
+-- A master expires the three keys one by one, as it comes to them, and tells its replicas. A promoted replica whose
+-- clock is behind may have only some of them: slots that nobody would ever release. In that case all permits have
+-- expired.
 if not foreign and redis.call('exists', KEYS[1], KEYS[4], KEYS[5]) % 3 > 0 then
   redis.call('del', KEYS[1], KEYS[4], KEYS[5])
   first = {}

@@ -1,9 +1,8 @@
 -- Purpose: take a place in the queue, or keep it. The arrival is this node's time less the time already waited: a
--- duration needs no common clock. If the owner has since taken a place for a later claim, a late ask leaves that place
--- alone.
--- Uses KEYS[2] queue, KEYS[3] places, now, waiter, number, ahead: ms to go before the others, ARGV[4] guard, ms,
+-- duration needs no common clock. A late ask changes nothing if the owner has since taken a place for a later claim.
+-- Uses KEYS[2] queue, KEYS[3] places, now, waiter, number, ahead: ms by which it goes before others, ARGV[4] guard, ms,
 -- ARGV[5] how long to keep the place, ms, ARGV[6] waited so far, ms, ARGV[7] wake channel, ARGV[8] mark.
--- Sets rank: how many stand before it in the queue, expired places included, because sorting these out would take long.
+-- Sets rank: the number of waiters before it, including expired places, because to sort these out would take long.
 local place = redis.call('hget', KEYS[3], waiter)
 if not place or tonumber(string.match(place, '^%d+ (%d+) ') or 0) <= number then
   redis.call('zadd', KEYS[2], string.format('%.0f', now - ARGV[6] - ahead), waiter)

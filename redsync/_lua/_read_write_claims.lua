@@ -1,6 +1,6 @@
 -- Purpose: make claims, and find the claim that keeps an owner out. Uses now and is_live of read_write.
 
--- Make a claim, or set its expiry and its hold count. Return the node's answer: an error if it refuses to write. The
+-- Makes a claim, or sets its expiry and its hold count. Returns the node's reply: an error if it refuses to write. The
 -- key lasts as long as the last of its claims; `alone`: there is no other.
 local function put(key, member, until_ms, count, alone)
   local score = until_ms
@@ -13,14 +13,14 @@ local function put(key, member, until_ms, count, alone)
   return done
 end
 
--- Return the owner of a claim.
+-- Returns the owner of a claim.
 local function owner_of(member)
   return string.match(member, '^[rw]:(.*):%d+$')
 end
 
--- Return the claim that keeps an owner out in that mode, and until when, ms; if there is none, the third value says
--- whether the owner writes. All readers together are "readers", because nodes may know different ones. Return an empty
--- text if the key has the permits of a semaphore. Sweep expired claims, at most 64 per call.
+-- Returns the claim that keeps an owner out in that mode, and until when, ms; if there is none, the third value says
+-- whether the owner writes. All readers together are "readers", because nodes may know different ones. Returns an empty
+-- text if the key has the permits of a semaphore. Removes expired claims, at most 64 per call.
 local function find_blocker(key, owner, mode)
   local first = redis.call('zrange', key, 0, 0, 'withscores')
   if not first[1] then return end
@@ -34,7 +34,7 @@ local function find_blocker(key, owner, mode)
     return string.sub(first[1], 3), math.floor(-score)
   end
   if mode == 'r:' then return nil, nil, score < 0 and is_live(score) end
-  -- The last claim may be the owner's own, and so may some before it: earlier holds, given back on other nodes already.
+  -- The last claim may be the owner's own, and so may some before it: earlier holds, already released on other nodes.
   local at = -1
   repeat
     local last = redis.call('zrange', key, at, at, 'withscores')

@@ -1,11 +1,11 @@
 -- Purpose: hand a read-write lock over as far as its holders allow, in the very step in which they allow it: to all
--- readers that have waited longer than any writer, or to the writer that has waited longest when nobody reads. The
--- claim of a new holder lasts for the lease in its mark, "<number>+<ms>", or else as long as its place. A message says
--- so: "<number or 0> <owner> <lock>". A waiter is only woken if its mark is 0, or if this node has not remembered for
--- as long as the waiter requires; a writer then keeps its place, so that no new reader comes in before it. At most 64
--- readers per call: the 64th is only woken, and its ask hands the lock over to the next 64. A waiter whose client no
--- longer listens on this node (PUBLISH reached nobody) loses claim and place. Uses KEYS[1] holders, KEYS[2] queue,
--- KEYS[3] places, now, is_live.
+-- readers that have waited longer than any writer, or, if nobody reads, to the writer that has waited longest. The
+-- claim of a new holder lasts for the lease in its mark, "<number>+<ms>", or else as long as its place. A message tells
+-- the new holder: "<number or 0> <owner> <lock>". If the mark is 0, or this node has not remembered for as long as the
+-- waiter requires, the script only wakes the waiter; a writer then keeps its place, so that no new reader comes in
+-- before it. At most 64 readers per call: the script only wakes the 64th, whose ask hands the lock over to the next 64.
+-- A waiter whose client no longer listens on this node (PUBLISH reached nobody) loses claim and place.
+-- Uses KEYS[1] holders, KEYS[2] queue, KEYS[3] places, now, is_live.
 -- include: read_write_claims
 local told = false
 while not told and not find_blocker(KEYS[1], '', 'r:') do
@@ -21,7 +21,7 @@ while not told and not find_blocker(KEYS[1], '', 'r:') do
     local claim = mode .. heir .. ':' .. (of or '')
     local had = redis.call('zscore', KEYS[1], claim)
     local stays, heard = false, false
-    -- A renewal may already have made the claim here, while its owner still had a place.
+    -- A renewal may already have made the claim here while its owner still had a place.
     if until_ms and tonumber(until_ms) > now and not (had and is_live(had)) then
       local needed = tonumber(string.match(guard, '^%d+'))
       if mark ~= '0' and needed > 0 then

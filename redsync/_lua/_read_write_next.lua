@@ -1,6 +1,6 @@
--- Purpose: find the writer that has waited longest. The arrivals of writers are stored less 2^52, so writers stand
--- before all readers in the queue. Writers whose places have expired lose them. Uses KEYS[2] queue, KEYS[3] places,
--- now. Sets first, the first in the queue with its score; writer, writer_came and writer_until, nil if no writer waits.
+-- Purpose: find the writer that has waited longest, and remove the expired places of writers. The arrivals of writers
+-- are stored less 2^52, so writers stand before all readers in the queue. Uses KEYS[2] queue, KEYS[3] places, now. Sets
+-- first, the first in the queue with its score; writer, writer_came and writer_until, nil if no writer waits.
 local first, writer, writer_came, writer_until
 while true do
   first = redis.call('zrange', KEYS[2], 0, 0, 'withscores')

@@ -1,5 +1,5 @@
--- Purpose: renew many claims, in either mode of the read-write lock. Uses mode, "r:" or "w:", and what read_write and
--- read_write_claims define; replies.
+-- Purpose: renew many claims, in either mode of the read-write lock, and reply. Uses mode, "r:" or "w:", read_write and
+-- read_write_claims.
 local guarded = ARGV[3 * #KEYS + 1]
 -- include: note_birth
 local reply = {}
@@ -9,9 +9,8 @@ for i, key in ipairs(KEYS) do
   if type(had) == 'table' then
     reply[i] = -1
   elseif had and is_live(had) then
-    -- This ZREM changes nothing, but it is a write that needs no memory: after it, a node that is out of memory lets
-    -- the script go on. A node that can't save its data refuses to lengthen the claim: then it must not count as
-    -- lengthened.
+    -- This ZREM changes nothing, but it is a write that needs no memory: after it, a node out of memory lets the script
+    -- continue. A node that can't save its data refuses to lengthen the claim, which must then not count as lengthened.
     redis.call('zrem', key, '')
     local refusal = put(key, claim, math.max(until_ms, math.floor(math.abs(had))), count)
     if type(refusal) == 'table' then return refusal end

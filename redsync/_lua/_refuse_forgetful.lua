@@ -1,5 +1,5 @@
 -- Purpose: refuse to grant if this node has not remembered everything for as long as the guard requires.
--- Uses guard, and what _memory.lua sets.
+-- Uses guard, and the results of _memory.lua.
 if remembered ~= math.huge then
   local needed = tonumber(string.match(guard, '^%d+'))
   if needed > 0 and foreign then return foreign end

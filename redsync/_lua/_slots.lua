@@ -1,6 +1,6 @@
 -- Purpose: the bookkeeping of slots on one node. Invariants: a slot's bit is set if and only if one permit has the
 -- slot, and the three keys expire together. Uses KEYS[1] claim, KEYS[4] slots, KEYS[5] taken. Sets now, ms, and freed:
--- how many slots this script has made room for.
+-- the number of slots that this script has freed.
 local time = redis.call('time')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local freed = 0
@@ -14,8 +14,8 @@ local function mark(slots, bit)
   return count
 end
 
--- Takes away a permit's slots; returns how many are free again. Writes that need no memory come first: after them a
--- node that is out of memory lets the script go on.
+-- Frees a permit's slots; returns how many there were. Writes that need no memory come first: after them a node out of
+-- memory lets the script continue.
 local function drop(permit, slots)
   redis.call('zrem', KEYS[1], permit)
   redis.call('hdel', KEYS[4], permit)

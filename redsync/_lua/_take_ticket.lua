@@ -1,6 +1,6 @@
--- Purpose: take the place that a ticket stands for, or keep it for longer. The ticket "+" stands for the one that the
--- place has already, or else for the next one by this node's queue. If the owner has since taken a place for a later
--- claim, a late ask leaves that place alone.
+-- Purpose: take the place of a ticket, or keep it for longer. The ticket "+" stands for the one that the place already
+-- has, or else for the next one of this node's queue. A late ask changes nothing if the owner has since taken a place
+-- for a later claim.
 -- Uses highest: the highest ticket in the queue, which it sets to ours; KEYS[2] queue, KEYS[3] places, waiter, number,
 -- ARGV[4] guard, ms, ARGV[5] how long to keep the place, ms, ARGV[6] ticket, ARGV[7] wake channel, ARGV[8] mark.
 local place = redis.call('hget', KEYS[3], waiter)

@@ -1,7 +1,7 @@
--- Purpose: tell how long it takes, if nobody gives anything back, until enough slots have expired for the asker and for
--- all waiters before it: so each waiter looks when its own turn may have come. Free slots go to the first waiters, and
--- expire after all that are taken now. Far back in the line slots must expire more than once: that counts one lease for
--- each time. If permits have several slots, their average counts. Uses KEYS[1] claim, KEYS[2] queue, KEYS[5] taken,
+-- Purpose: compute how long it takes, if nobody releases anything, until enough slots have expired for the asker and
+-- for all waiters before it: so each waiter looks when its own turn may have come. Free slots go to the first waiters,
+-- and expire after all that are taken now. Far back in the line slots must expire more than once: each time counts as
+-- one lease. If permits have several slots, their average counts. Uses KEYS[1] claim, KEYS[2] queue, KEYS[5] taken,
 -- ARGV[3] lease, ms, now, permits, wants, before. Sets left, ms; -1 if there is room.
 local taken = redis.call('bitcount', KEYS[5])
 local cycle = math.max(permits, taken)

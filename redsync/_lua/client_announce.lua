@@ -1,4 +1,4 @@
--- Purpose: keep the record of a client, which shows people who holds a lock. Idempotent.
+-- Purpose: keep the record of a client, which shows people the process behind a claim. Idempotent.
 -- KEYS[1] the client's record
 -- ARGV[1] the record, msgpack   ARGV[2] how long to keep it, ms
 -- Reply: 1

@@ -1,24 +1,24 @@
--- Purpose: claim a fair lock, first come first served, or else take a place in its queue, in one atomic step. A ticket
+-- Purpose: claim a fair lock, first come, first served, or else take a place in its queue, in one atomic step. A ticket
 -- is one more than the highest that a quorum of nodes knew. Two quorums meet, so the waiter that finished queueing
 -- first has the lower ticket on every node that knows both. Each node may draw a ticket by itself: it counts if a
--- quorum drew the same. A node grants a free lock to the head of the queue only. The head keeps its place meanwhile:
--- its client rolls the grant back if too few nodes granted, or too late, and a ticket drawn until then must still come
+-- quorum drew the same. A node grants a free lock to the head of the queue only. The head then keeps its place: its
+-- client rolls the grant back if too few nodes granted, or too late, and a ticket drawn until then must still come
 -- after it.
--- Idempotent: hold count and ticket are set, never added to; a waiter that has a ticket draws the same again.
+-- Idempotent: hold count and ticket are set, never added to; a waiter with a ticket draws the same again.
 -- KEYS[1] lock: hash claim -> hold count
 -- KEYS[2], KEYS[3] not for a re-entry: queue: zset owner -> ticket;
 --        places: hash owner -> "expiry number mark guard channel"
 -- ARGV[1] claim: "<owner>:<number>"   ARGV[2] hold count to set   ARGV[3] lease, ms
--- ARGV[4] how long this node must have remembered everything before it grants a new claim, ms, and under which
---        processes: "<ms>,<process>,<process>,"; 0: does not matter
+-- ARGV[4] guard: how long this node must have remembered everything to grant a new claim, ms, and under which
+--        processes: "<ms>,<process>,<process>,"; 0: no guard
 -- ARGV[5..8] not for a re-entry: how long to keep its place, ms, 0: it does not wait; its ticket, 0: no place yet,
---        +: this node draws one; wake channel; mark of this ask, "<number>" or, to be handed the lock for a lease of
---        its own, "<number>+<lease, ms>"; 0 without a place
+--        +: this node draws one; wake channel; mark of this ask: "<number>", or "<number>+<lease, ms>" for a hand-over
+--        with its own lease, or 0 without a place
 -- Reply: 1 granted, new | 2 granted, was ours already
 --        | {remaining ms or -1, claim, the asker's ticket, or the highest ticket here if it has none} held by that
 --        claim; or free, but that claim's turn: then remaining is that of its place. An asker with a place also
---        learns how many wait before it
---        | 0 the key holds another type, nothing was changed | error FORGETFUL <ms that this node remembers, or -1>
+--        gets the number of waiters before it
+--        | 0 the key holds another type, no change | error FORGETFUL <ms that this node remembers, or -1>
 local free = redis.call('exists', KEYS[1]) == 0
 local count = not free and redis.pcall('hget', KEYS[1], ARGV[1])
 if type(count) == 'table' then return 0 end
@@ -34,7 +34,7 @@ end
 
 if count then
   if count ~= ARGV[2] then redis.call('hset', KEYS[1], ARGV[1], ARGV[2]) end
-  -- A nested acquire may lengthen the lease, never shorten it.
+  -- A re-entry may lengthen the lease, never shorten it.
   if redis.call('pttl', KEYS[1]) < tonumber(ARGV[3]) then redis.call('pexpire', KEYS[1], ARGV[3]) end
   return 2
 end

@@ -1,21 +1,20 @@
 -- Purpose: claim a reentrant lock with a fencing token, or else take a place in its queue, in one atomic step, as
--- lock_acquire does. Each grant gives a higher token. Idempotent except for the token: a repeated ask gets a token
--- higher than needed.
+-- lock_acquire does. Each grant gives a higher token. Idempotent except for the token: a repeated ask gets a higher one
+-- than needed.
 -- KEYS[1] lock: hash claim -> hold count
 -- KEYS[2], KEYS[3] only from a waiter: queue: zset owner -> arrival ms;
 --        places: hash owner -> "expiry number mark guard channel"
--- KEYS[last] not for a re-entry: latest token of this node
+-- KEYS[last] not for a re-entry: this node's latest token
 -- ARGV[1] claim: "<owner>:<number>"   ARGV[2] hold count to set   ARGV[3] lease, ms
--- ARGV[4] how long this node must have remembered everything before it grants a new claim, ms, and under which
---        processes:
---        "<ms>,<process>,<process>,"; from a re-entry 0: does not matter
--- ARGV[5..8] only from a waiter: how long to keep its place, ms; waited so far, ms; wake channel; mark of this ask,
---        "<number>" or, to be handed the lock for a lease of its own, "<number>+<lease, ms>"
--- ARGV[last] not for a re-entry: the highest token that the asker knows of, or 0
+-- ARGV[4] guard: how long this node must have remembered everything to grant a new claim, ms, and under which
+--        processes: "<ms>,<process>,<process>,"; from a re-entry 0: no guard
+-- ARGV[5..8] only from a waiter: how long to keep its place, ms; waited so far, ms; wake channel; mark of this ask:
+--        "<number>", or "<number>+<lease, ms>" for a hand-over with its own lease
+-- ARGV[last] not for a re-entry: the highest token that the asker knows, or 0
 -- Reply: {1, token} granted, new | {2, token} granted, was ours already; a re-entry gets just the 1 or 2
---        | {remaining ms or -1, claim} held by that claim; a waiter also learns how many wait before it
---        | 0 the key holds another type, nothing was changed | error FORGETFUL <ms that this node remembers, or -1>
---        | error ABSURD: the asker told a token that is too high to be real; no claim was made
+--        | {remaining ms or -1, claim} held by that claim; a waiter also gets the number of waiters before it
+--        | 0 the key holds another type, no change | error FORGETFUL <ms that this node remembers, or -1>
+--        | error ABSURD: the asker's token is too high to be real; no claim
 local free = redis.call('exists', KEYS[1]) == 0
 local count = not free and redis.pcall('hget', KEYS[1], ARGV[1])
 if type(count) == 'table' then return 0 end
@@ -40,7 +39,7 @@ if free or KEYS[2] then
   end
 end
 redis.call('hset', KEYS[1], ARGV[1], ARGV[2])
--- A nested acquire may lengthen the lease, never shorten it.
+-- A re-entry may lengthen the lease, never shorten it.
 if free or redis.call('pttl', KEYS[1]) < tonumber(ARGV[3]) then redis.call('pexpire', KEYS[1], ARGV[3]) end
 if KEYS[3] then
 -- include: leave_queue

@@ -1,11 +1,10 @@
 -- Purpose: raise this node's fencing token to a token that the client is about to hand out. It never lowers the token,
--- so it is idempotent and may come late. Only a node that keeps the claim meanwhile counts for that token: another node
--- may already have granted to the next owner, with a lower token.
--- KEYS[1] lock: hash claim -> hold count   KEYS[2] latest token of this node
+-- so it is idempotent and may come late. Only a node that still keeps the claim counts for that token: another node may
+-- already have granted to the next owner, with a lower token.
+-- KEYS[1] lock: hash claim -> hold count   KEYS[2] this node's latest token
 -- ARGV[1] claim: "<owner>:<number>"   ARGV[2] token
--- Reply: this node's latest token now | error UNCLAIMED: this node does not keep our claim; it raised its token all the
---        same
---        | error ABSURD: the token is too high to be real, nothing was changed
+-- Reply: this node's latest token now | error UNCLAIMED: this node does not keep our claim, but raised its token
+--        | error ABSURD: the token is too high to be real, no change
 local stands, told = tonumber(redis.call('get', KEYS[2]) or 0), tonumber(ARGV[2])
 -- include: absurd
 if absurd then return absurd end

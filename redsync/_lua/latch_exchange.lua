@@ -1,26 +1,26 @@
--- Purpose: tell a node what a client knows of a count-down latch, and the client what the node knows then. This
--- knowledge only grows: a higher generation replaces a lower one, and within a generation each client's total is set to
--- the higher value. So one script sets, counts down, repairs, deletes (a generation of size 0) and looks. A waiter gets
--- a place in the same step; the script wakes all waiters when this node sees the latch open. Idempotent. If a node lost
--- its memory, its knowledge of the latch is hearsay, even if it was told since, or has old data back: it may have known
--- more. It says so, and since when it remembers (its *life*). That ends when a client tells it in this life that the
--- client knows all that nodes knew at a later time, or when the node has remembered for long enough.
+-- Purpose: exchange knowledge of a count-down latch between a client and this node. Knowledge only grows: a higher
+-- generation replaces a lower one, and within a generation each client's total is set to the higher value. So one
+-- script sets, counts down, repairs, deletes (a generation of size 0) and looks. A waiter gets a place in the same
+-- step; the script wakes all waiters when this node sees the latch open. Idempotent. If this node lost its memory, its
+-- knowledge of the latch is hearsay, even if a client has told it since, or it has old data back: it may have known
+-- more. Its reply says so, and since when it remembers (its *life*). Hearsay ends when a client calls that has asked a
+-- quorum during this life, or when the node has remembered for long enough.
 -- KEYS[1] latch: hash generation, size, client -> total; life: the node's life in which a client told it all
 -- KEYS[2] waiters: zset "channel owner" -> expiry, ms
 -- ARGV[1] how long to keep the latch from now on, ms
 -- ARGV[2] the waiter, "channel owner", or empty   ARGV[3] how long to keep its place, ms
--- ARGV[4] how long this node must have remembered everything to say that the latch was never set, ms, and under which
---        processes: "<ms>,<process>,<process>,"; 0: does not matter
--- ARGV[5] lives, "ms ms": a node that remembers since one of these instants knows what it is told here for certain
+-- ARGV[4] guard: how long this node must have remembered everything to say that the latch was never set, ms, and under
+--        which processes: "<ms>,<process>,<process>,"; 0: no guard
+-- ARGV[5] lives, "ms ms": for a node that remembers since one of these instants, this call is no hearsay
 -- ARGV[6] generation, 0: nothing is known   ARGV[7] size   ARGV[8..] client, total, client, total ...
 -- Reply: {generation, size, client, total, client, total ...}, {0, 0} never set; a node that may have known more adds
 --        since when it remembers, ms, or -1
---        | 0 the key holds another type, nothing was changed | error FORGETFUL <ms that this node remembers, or -1>
+--        | 0 the key holds another type, no change | error FORGETFUL <ms that this node remembers, or -1>
 local known = redis.pcall('hget', KEYS[1], 'generation')
 if type(known) == 'table' or not known and redis.call('exists', KEYS[1]) == 1 then return 0 end
 local generation, told = tonumber(known or 0), tonumber(ARGV[6])
 
--- Since when this node remembers, if it may have forgotten something about this latch before.
+-- Since when this node remembers, if it may have forgotten something about this latch.
 local life
 local guard = ARGV[4]
 if guard ~= '0' then
@@ -67,7 +67,7 @@ end
 if hearsay then reply[#reply + 1] = tonumber(life) end
 
 if replaced or left <= 0 then
-  -- Those who wait for an earlier generation may go on: a later one is set only when the earlier one was open.
+  -- Waiters for an earlier generation may continue: a later one is set only if the earlier one was open.
   for _, waiter in ipairs(redis.call('zrange', KEYS[2], 0, -1)) do
     local channel, owner = string.match(waiter, '^(%S+) (%S+)$')
     redis.call('publish', channel, '0 ' .. owner .. ' ' .. KEYS[1])

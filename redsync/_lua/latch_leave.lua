@@ -1,4 +1,4 @@
--- Purpose: give up the place of a waiter that no longer waits for a count-down latch. Idempotent.
+-- Purpose: remove the place of a waiter that no longer waits for a count-down latch. Idempotent.
 -- KEYS[1] latch, not used   KEYS[2] waiters: zset "channel owner" -> expiry, ms
 -- ARGV[1] the waiter, "channel owner"
 -- Reply: 1 it had a place | 0 it had none

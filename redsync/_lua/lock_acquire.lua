@@ -1,15 +1,15 @@
--- Purpose: claim a reentrant lock, or else take a place in its queue, in one atomic step: a refused waiter is already
--- queued, so no release can slip in between. Idempotent: the hold count is set, never added to.
+-- Purpose: claim a reentrant lock, or else take a place in its queue, in one atomic step: a refused waiter is queued
+-- already, so no release can slip in between. Idempotent: the hold count is set, never added to.
 -- KEYS[1] lock: hash claim -> hold count
 -- KEYS[2], KEYS[3] only from a waiter: queue: zset owner -> arrival ms;
 --        places: hash owner -> "expiry number mark guard channel"
 -- ARGV[1] claim: "<owner>:<number>"   ARGV[2] hold count to set   ARGV[3] lease, ms
--- ARGV[4] how long this node must have remembered everything before it grants a new claim, ms, and under which
---        processes: "<ms>,<process>,<process>,"; 0: does not matter
--- ARGV[5..8] only from a waiter: how long to keep its place, ms; waited so far, ms; wake channel; mark of this ask,
---        "<number>" or, to be handed the lock for a lease of its own, "<number>+<lease, ms>"
+-- ARGV[4] guard: how long this node must have remembered everything to grant a new claim, ms, and under which
+--        processes: "<ms>,<process>,<process>,"; 0: no guard
+-- ARGV[5..8] only from a waiter: how long to keep its place, ms; waited so far, ms; wake channel; mark of this ask:
+--        "<number>", or "<number>+<lease, ms>" for a hand-over with its own lease
 -- Reply: 1 granted, new | 2 granted, was ours already | {remaining ms or -1, claim} held by that claim; a waiter also
---        learns how many wait before it | 0 the key holds another type, nothing was changed
+--        gets the number of waiters before it | 0 the key holds another type, no change
 --        | error FORGETFUL <ms that this node remembers, or -1>
 if redis.call('exists', KEYS[1]) == 0 then
   local guard = ARGV[4]
@@ -27,7 +27,7 @@ if type(count) == 'table' then return 0 end
 
 if count then
   if count ~= ARGV[2] then redis.call('hset', KEYS[1], ARGV[1], ARGV[2]) end
-  -- A nested acquire may lengthen the lease, never shorten it.
+  -- A re-entry may lengthen the lease, never shorten it.
   if redis.call('pttl', KEYS[1]) < tonumber(ARGV[3]) then redis.call('pexpire', KEYS[1], ARGV[3]) end
   if KEYS[2] then
 -- include: leave_queue

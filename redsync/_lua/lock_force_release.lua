@@ -1,10 +1,10 @@
--- Purpose: take a lock or mutex away from one holder, and hand it over to the next waiter. Idempotent. A late call
--- harms nobody, because it names the claim that it takes away.
+-- Purpose: remove one claim on a lock or mutex, and hand the freed lock over to the next waiter. Idempotent. A late
+-- call is harmless, because it names the claim to remove.
 -- KEYS[1] lock: hash, or mutex: string    KEYS[2] queue: zset owner -> rank
 -- KEYS[3] places: hash owner -> "expiry number mark guard channel"
--- ARGV[1] the claim, whoever's   ARGV[2] the type of value to take away: hash | string
--- ARGV[3] Redisson's channel, to announce the release on
--- Reply: 1 that claim held it | 0 it did not | -1 the key holds another type, nothing was changed
+-- ARGV[1] the claim of any owner   ARGV[2] the type of value to remove: hash | string
+-- ARGV[3] Redisson's channel, on which to announce the release
+-- Reply: 1 that claim held it | 0 it did not | -1 the key holds another type, no change
 local kind = redis.call('type', KEYS[1]).ok
 if kind == 'none' then return 0 end
 if kind ~= ARGV[2] then return -1 end
@@ -12,7 +12,7 @@ local holder = kind == 'hash' and redis.call('hkeys', KEYS[1])[1] or redis.call(
 if holder ~= ARGV[1] then return 0 end
 redis.call('del', KEYS[1])
 redis.call('publish', ARGV[3], '0')
--- A holder that had waited for the lock has kept its place, at the head.
+-- A holder that had waited for the lock has kept its place at the head.
 -- include: leave_queue
 if kind == 'hash' then
 -- include: grant_lock

@@ -1,12 +1,12 @@
--- Purpose: tell who holds a lock, mutex or read-write lock, and who waits for it; changes nothing.
+-- Purpose: report the holders and waiters of a lock, mutex or read-write lock; changes nothing.
 -- KEYS[1] lock: hash claim -> hold count; or mutex: string, its holder's value; or read-write lock: zset "r:<claim>" or
 --         "w:<claim>" -> expiry ms + (count - 1) / 1024, the writer's negative
 -- KEYS[2] queue: zset owner -> arrival ms, a writer's less 2^52
 -- KEYS[3] latest fencing token, kept for a day
 -- ARGV none
 -- Reply: {type of the key, or "fenced" for a hash with a token, remaining ms (-2 none, -1 no expiry), {claim, count},
---         {waiting owners, longest first}, the record of the holder's client, msgpack, or nothing}. For a read-write
---         lock the third element lists the writer and the readers whose claims last longest, 64 at most:
+--         {waiting owners, longest wait first}, the record of the holder's client, msgpack, or nothing}. For a
+--         read-write lock the third element lists the writer and the readers whose claims last longest, 64 at most:
 --         {{claim, count, r or w, remaining ms, record or ""} ...}. For a semaphore it is empty
 local function find_record(claim)
   -- Our claims are "<client uuid>:<serial>:<number>"; the record's key depends on the holder, so it is not among KEYS.

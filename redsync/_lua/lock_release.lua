@@ -1,27 +1,27 @@
--- Purpose: give back one hold of a reentrant, fair or fenced lock. Sets the remaining count, never subtracts; at 0
--- deletes the lock and hands it over to the next waiter. Idempotent: a lock that is not ours stays as it is.
+-- Purpose: release one hold of a reentrant, fair or fenced lock. Sets the remaining count, never subtracts; at 0
+-- deletes the lock and hands it over to the next waiter. Idempotent: a lock that is not ours does not change.
 -- KEYS[1] lock: hash claim -> hold count   KEYS[2] queue: zset owner -> arrival ms, or ticket of a fair lock
 -- KEYS[3] places: hash owner -> "expiry number mark guard channel"
--- ARGV[1] claim: "<owner>:<number>"   ARGV[2] hold count that remains
--- ARGV[3] Redisson's channel, to announce the release on
--- Reply: 1 this node had our claim | 0 it did not have it
+-- ARGV[1] claim: "<owner>:<number>"   ARGV[2] remaining hold count
+-- ARGV[3] Redisson's channel, on which to announce the release
+-- Reply: 1 this node had our claim | 0 it did not
 if redis.pcall('hexists', KEYS[1], ARGV[1]) ~= 1 then
   if ARGV[2] == '0' then
-    -- The owner may still have a place here, if this node was not asked when the others granted.
+    -- The owner may still have a place here, if the client did not ask this node when the others granted.
 -- include: leave_queue
   end
   return 0
 end
 
 if ARGV[2] ~= '0' then
-  -- Out of memory, a node may refuse the new count. That does no harm: each later count is set as a whole, 0 is a DEL.
+  -- A node out of memory may refuse the new count. That is harmless: each later count is set as a whole, 0 is a DEL.
   redis.pcall('hset', KEYS[1], ARGV[1], ARGV[2])
   return 1
 end
 redis.call('del', KEYS[1])
 redis.call('publish', ARGV[3], '0')
 if redis.call('exists', KEYS[2]) == 1 then
-  -- A renewal may have made the claim here while our place was still queued: without this we would wake ourselves.
+  -- A renewal may have made the claim here while our place was still queued. Without this we would wake ourselves.
 -- include: leave_queue
 -- include: grant_lock
 -- include: hand_over

@@ -1,16 +1,16 @@
 -- Purpose: claim a mutex, or else take a place in its queue, in one atomic step. A claim is the canonical Redlock
--- string of the Redis documentation, `SET key value NX PX lease`, as every other implementation of it uses.
+-- string of the Redis documentation, `SET key value NX PX lease`, like that of every other implementation.
 -- Idempotent: the value is unique to one request.
 -- KEYS[1] mutex: string, the holder's value
 -- KEYS[2], KEYS[3] only from a waiter: queue: zset owner -> arrival ms;
 --        places: hash owner -> "expiry number mark guard channel"
 -- ARGV[1] value   ARGV[2] not used: a mutex is not reentrant   ARGV[3] lease, ms
--- ARGV[4] how long this node must have remembered everything before it grants a new claim, ms, and under which
---        processes: "<ms>,<process>,<process>,"; 0: does not matter
--- ARGV[5..8] only from a waiter: how long to keep its place, ms; waited so far, ms; wake channel; mark of this ask,
---        "<number>" or, to be handed the lock for a lease of its own, "<number>+<lease, ms>"
+-- ARGV[4] guard: how long this node must have remembered everything to grant a new claim, ms, and under which
+--        processes: "<ms>,<process>,<process>,"; 0: no guard
+-- ARGV[5..8] only from a waiter: how long to keep its place, ms; waited so far, ms; wake channel; mark of this ask:
+--        "<number>", or "<number>+<lease, ms>" for a hand-over with its own lease
 -- Reply: 1 granted, new | 2 granted, was ours already | {remaining ms or -1, value} held by that value; a waiter also
---        learns how many wait before it | 0 the key holds another type, nothing was changed
+--        gets the number of waiters before it | 0 the key holds another type, no change
 --        | error FORGETFUL <ms that this node remembers, or -1>
 if redis.call('exists', KEYS[1]) == 0 then
   local guard = ARGV[4]

@@ -1,14 +1,14 @@
--- Purpose: tell all that one node keeps under a name, whatever kind of synchronizer it is; changes nothing.
+-- Purpose: report all that one node keeps under a name, whatever kind of synchronizer it is; changes nothing.
 -- KEYS[1] claim: hash claim -> hold count (lock); string (mutex); zset permit -> expiry, ms (semaphore, rate limiter)
 --        or "r:<claim>" or "w:<claim>" -> expiry ms + (count - 1) / 1024, the writer's negative (read-write lock)
 -- KEYS[2] queue: zset owner -> rank   KEYS[3] places: hash owner -> "expiry ..."
 -- KEYS[4] slots: hash permit -> "slot,slot"
 -- KEYS[5] limit: "version permits", for a rate limiter also its window, us   KEYS[6] latest fencing token
 -- KEYS[7] latch: hash generation, size, client -> total   KEYS[8] its waiters: zset -> expiry, ms
--- ARGV[1] how many holders, and how many waiters, to list at most
+-- ARGV[1] the most holders, and the most waiters, to list
 -- Reply: {kind ("none", or the type of a foreign value),
 --        {{claim, count, "r", "w" or "", remaining ms, -1 never, record} ...}, number of holders,
---        {{owner, record} ... first come first}, number of waiters, permits or 0, window, us, or 0,
+--        {{owner, record} ... longest wait first}, number of waiters, permits or 0, window, us, or 0,
 --        {size of the latch, count left, remaining ms, number of waiters} or {}}; a record is msgpack, or empty
 -- include: read_write
 local most = tonumber(ARGV[1])
@@ -60,7 +60,7 @@ elseif kind == 'zset' and string.match(redis.call('zrange', KEYS[1], 0, 0)[1], '
   end
 end
 
--- A waiting writer has a rank far below zero, so that it comes first; people want to know who has waited longest.
+-- A waiting writer has a rank far below zero, so that it comes first. But people want to know who has waited longest.
 local waiters, came, waiting = {}, {}, redis.pcall('zrange', KEYS[2], 0, -1, 'withscores')
 for i = 1, #waiting, 2 do
   local place = redis.pcall('hget', KEYS[3], waiting[i])

@@ -1,17 +1,17 @@
--- Purpose: settle since when this node remembers everything, before anybody relies on it. If the birth record was
+-- Purpose: establish since when this node remembers everything, before any client relies on it. If the birth record was
 -- written under another server process, a "newborn" one replaces it, whatever it says: the data may be of any age. The
 -- script reads the process in this very step, so no restart can come in between. Idempotent.
 -- KEYS[1] birth record: "<kind> <ms> <process>"; kind: original: this node never forgot anything | newborn: it may have
 --         forgotten | blank: a client looked when there was no record; clients with a restart guard get no grants yet
---         | joining: another server of its group had its place; likewise
--- ARGV[1] which record to write if there is none, or a blank one: look: a blank one | newborn
---         | original: replaces a blank one that ARGV[2] lists, else as look
+--         | joining: another server of the group was the master before; likewise
+-- ARGV[1] the record to write if there is none, or a blank one: look: a blank one | newborn
+--         | original: replaces a blank one that ARGV[2] lists, else like look
 -- ARGV[2] only with original: the blank records that the client saw: " <ms>,<process> <ms>,<process> "
--- ARGV[3] only for nodes whose server changes: the processes that the client is connected to, with the epoch of the
+-- ARGV[3] only for nodes whose server changes: the processes to which the client is connected, with the epoch of the
 --         decision that made each of them the master, and the history of its data:
 --         ",<process>@<epoch>.<history>,<process>@<epoch>.<history>,"
 -- Reply: {the record now, or an empty text, this node's time, ms, its process: the first 16 characters of its run_id,
---        or -, its epoch and history}
+--        or -, with its epoch and history}
 --        | error WRONGTYPE
 -- include: process
 local elected, epoch = string.match(ARGV[3] or '', ',(' .. process .. '@(%d+)%.%x+),')
@@ -24,7 +24,7 @@ local now = string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000))
 local kind, since, rest = string.match(record or '', '^(%l+) (%d+)(.*)$')
 local gets
 if not record then
-  -- After a decision another server had the place: a replica that had nothing yet is not new.
+  -- After a decision another server was the master before: a replica that had nothing yet is not new.
   local new = ARGV[1] == 'newborn' and 'newborn' or 'blank'
   gets = epoch and epoch ~= '0' and 'joining' or new
 elseif kind and rest ~= ' ' .. process then
@@ -35,7 +35,6 @@ elseif kind == 'blank' and (ARGV[1] == 'newborn'
     or ARGV[1] == 'original' and string.find(ARGV[2], ' ' .. since .. ',' .. process .. ' ', 1, true)) then
   gets = ARGV[1]
 end
--- A value that is no record of ours stays as it is. A node may refuse to write: then the record does not name its
--- process.
+-- A value that is not one of our records stays. A node may refuse to write: then the record does not name its process.
 if gets then redis.pcall('set', KEYS[1], gets .. ' ' .. now .. ' ' .. process) end
 return {redis.call('get', KEYS[1]) or '', tonumber(now), process}

@@ -1,17 +1,18 @@
--- Purpose: claim the read lock beside other readers, or else take a place in the queue, in one atomic step. This node
--- refuses while another owner writes, or while a writer waits that came before; but never an owner that reads or writes
--- already. Idempotent: the hold count is set, never added to.
+-- Purpose: claim the read lock alongside other readers, or else take a place in the queue, in one atomic step. This node
+-- refuses while another owner writes, or while an earlier writer waits, but never an owner that already reads or
+-- writes.
+-- Idempotent: the hold count is set, never added to.
 -- KEYS[1] holders: zset "r:<claim>" or "w:<claim>" -> expiry ms + (count - 1) / 1024, the writer's negative
 -- KEYS[2] queue: zset owner -> arrival ms, a writer's less 2^52
 -- KEYS[3] places: hash owner -> "expiry number mark guard channel"
 --         KEYS[2], KEYS[3] not for a re-entry
 -- ARGV[1] claim: "<owner>:<number>"   ARGV[2] hold count to set   ARGV[3] lease, ms
--- ARGV[4] how long this node must have remembered everything before it grants a new claim, ms, and under which
---        processes: "<ms>,<process>,<process>,"; 0: does not matter
--- ARGV[5..8] only from a waiter: how long to keep its place, ms; waited so far, ms; wake channel; mark of this ask,
---        "<number>" or, to be handed the lock for a lease of its own, "<number>+<lease, ms>"
--- Reply: 1 granted, new | 2 granted, was ours already | {remaining ms, who: a claim, "readers" or "writers"} refused; a
---        waiter also learns how many wait before it, roughly | 0 the key holds another type, nothing was changed
+-- ARGV[4] guard: how long this node must have remembered everything to grant a new claim, ms, and under which
+--        processes: "<ms>,<process>,<process>,"; 0: no guard
+-- ARGV[5..8] only from a waiter: how long to keep its place, ms; waited so far, ms; wake channel; mark of this ask:
+--        "<number>", or "<number>+<lease, ms>" for a hand-over with its own lease
+-- Reply: 1 granted, new | 2 granted, was ours already | {remaining ms, claim, "readers" or "writers"} refused; a
+--        waiter also gets the number of waiters before it, roughly | 0 the key holds another type, no change
 --        | error FORGETFUL <ms that this node remembers, or -1>
 local mode = 'r:'
 -- include: read_write

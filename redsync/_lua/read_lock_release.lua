@@ -1,11 +1,11 @@
--- Purpose: give back one hold of the read lock. Sets the remaining count, never subtracts; at 0 deletes the claim and
--- hands the lock over to the next waiters. Idempotent: a lock that is not ours stays as it is.
+-- Purpose: release one hold of the read lock. Sets the remaining count, never subtracts; at 0 deletes the claim and
+-- hands the lock over to the next waiters. Idempotent: a lock that is not ours does not change.
 -- KEYS[1] holders: zset "r:<claim>" or "w:<claim>" -> expiry ms + (count - 1) / 1024, the writer's negative
 -- KEYS[2] queue: zset owner -> arrival ms, a writer's less 2^52
 -- KEYS[3] places: hash owner -> "expiry number mark guard channel"
--- ARGV[1] claim: "<owner>:<number>"   ARGV[2] hold count that remains
+-- ARGV[1] claim: "<owner>:<number>"   ARGV[2] remaining hold count
 -- ARGV[3] not used: Redisson's channel is for locks of one holder
--- Reply: 1 this node had our claim | 0 it did not have it
+-- Reply: 1 this node had our claim | 0 it did not
 local mode = 'r:'
 -- include: read_write
 -- include: read_write_release

@@ -1,10 +1,10 @@
--- Purpose: lengthen the claims of many readers at once, and only of readers. A claim that this node forgot is created
--- again ("healed") if nobody else writes. It counts from the next renewal on, never in this one: else a lock that had
--- expired could be won back.
+-- Purpose: lengthen the claims of many readers at once, and create again ("heal") claims that this node forgot, if
+-- nobody else writes. A healed claim counts from the next renewal on, never in this one: else an expired lock could be
+-- won back.
 -- KEYS[i] holders of lock i: zset "r:<claim>" or "w:<claim>" -> expiry ms + (count - 1) / 1024, the writer's negative
 -- ARGV[3i-2] our claim on it   ARGV[3i-1] its hold count   ARGV[3i] its lease, ms
 -- ARGV[3n+1] only if memory is guarded: 1
--- Reply: one integer per lock: 2 ours, lengthened | 1 was missing, healed | 0 kept by others, or no memory left to heal
+-- Reply: one integer per lock: 2 ours, lengthened | 1 was missing, healed | 0 others hold it, or no memory left to heal
 --        it | -1 the key holds another type
 local mode = 'r:'
 -- include: read_write

@@ -1,10 +1,10 @@
--- Purpose: take a read-write lock away from its writer, or from readers, and hand it over to the next waiters.
--- Idempotent. A late call harms nobody, because it names the claims that it takes away.
+-- Purpose: remove claims on a read-write lock, of its writer or of readers, and hand the lock over to the next waiters.
+-- Idempotent. A late call is harmless, because it names the claims to remove.
 -- KEYS[1] holders: zset "r:<claim>" or "w:<claim>" -> expiry ms + (count - 1) / 1024, the writer's negative
 -- KEYS[2] queue: zset owner -> arrival ms, a writer's less 2^52
 -- KEYS[3] places: hash owner -> "expiry number mark guard channel"
--- ARGV the claims to take away, "r:<claim>" or "w:<claim>", some hundred at most
--- Reply: 1 one of them held it | 0 none did | -1 the key holds another type, nothing was changed
+-- ARGV the claims to remove, "r:<claim>" or "w:<claim>", a few hundred at most
+-- Reply: 1 one of them held it | 0 none did | -1 the key holds another type, no change
 -- include: read_write
 local held = 0
 for _, claim in ipairs(ARGV) do

@@ -1,6 +1,6 @@
 -- Purpose: list the claims of readers, or of the writer; changes nothing.
 -- KEYS[1] holders: zset "r:<claim>" or "w:<claim>" -> expiry ms + (count - 1) / 1024, the writer's negative
--- ARGV[1] "r:" readers | "w:" the writer   ARGV[2] how many claims to list at most, those that last longest
+-- ARGV[1] "r:" readers | "w:" the writer   ARGV[2] the most claims to list, those that last longest
 -- Reply: {"r:<claim>" or "w:<claim>" ...} | -1 the key holds another type
 -- include: read_write
 local found = redis.pcall(ARGV[1] == 'w:' and 'zrange' or 'zrevrange', KEYS[1], 0, ARGV[2] - 1, 'withscores')

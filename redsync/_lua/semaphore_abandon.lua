@@ -1,10 +1,10 @@
--- Purpose: roll back an attempt: take back what this node granted, wake the waiters that fit in now, and leave the line
--- if we stop waiting. A grant takes the waiter's place away. A waiter that goes on waiting gets its place back, so that
+-- Purpose: roll back an attempt: undo what this node granted, wake the waiters that now fit in, and leave the line if
+-- we stop waiting. A grant removes the waiter's place. A waiter that continues waiting gets its place again, so that
 -- nobody overtakes it. Idempotent.
 -- KEYS[1] claim: zset permit -> expiry, ms   KEYS[2] queue: zset owner -> ticket
 -- KEYS[3] places: hash owner -> "expiry wants channel"   KEYS[4] slots: hash permit -> "slot,slot"
 -- KEYS[5] taken: bit map   KEYS[6] limit: "version permits"
--- ARGV[1] permit   ARGV[2] 1: leave the line too; 0: go on waiting
+-- ARGV[1] permit   ARGV[2] 1: leave the line too; 0: continue waiting
 -- ARGV[3..7] only from a waiter that keeps its place: how many slots it wants; not used; how long to keep the place,
 --        ms; its ticket; wake channel
 -- Reply: 1 this node had granted | 0 it had not

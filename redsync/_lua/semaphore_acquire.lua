@@ -2,56 +2,88 @@
 -- served: this node grants only if the free slots are enough for the asker and for all waiters before it. A first try
 -- takes the first free slots from `start` on, cyclically: nodes on which the same slots are taken choose the same ones.
 -- A further try wants exact slots: afterwards the permit has these and no others, or none at all. This node grants
--- nothing under a limit that is void, or older than the one it knows. An ask under a newer limit made by a resize
--- teaches it that limit, granted or not; the limit that programs bring along is written down with a grant only.
--- Idempotent: a permit that has slots already keeps them.
+-- nothing under a limit that is void, or older than the one it knows. From an ask under a newer limit, made by a
+-- resize, it learns that limit, even if it refuses; from an ask under the programs' limit only if it grants.
+-- Idempotent: a permit that already has slots keeps them.
 -- KEYS[1] claim: zset permit -> expiry, ms   KEYS[2] queue: zset owner -> ticket
 -- KEYS[3] places: hash owner -> "expiry wants channel"   KEYS[4] slots: hash permit -> "slot,slot"
 -- KEYS[5] taken: bit map   KEYS[6] limit: "version permits", of a rate limiter also its window, us
 -- ARGV[1] permit   ARGV[2] how many slots   ARGV[3] lease, ms
--- ARGV[4] how long this node must have remembered everything before it grants, ms, and under which processes:
---        "<ms>,<process>,<process>,"; 0: does not matter
+-- ARGV[4] guard: how long this node must have remembered everything to grant, ms, and under which processes:
+--        "<ms>,<process>,<process>,"; 0: no guard
 -- ARGV[5] how long to keep its place, ms, 0: it does not wait   ARGV[6] its ticket, 0: none yet   ARGV[7] wake channel
 -- ARGV[8] the limit's version   ARGV[9] the limit   ARGV[10] start   ARGV[11] exact slots, or nothing
--- ARGV[12] 1: tell which slots are taken
+-- ARGV[12] 1: report which slots are taken
 -- ARGV[13] only for a rate limiter: its window, us
--- Reply: "slot,slot" granted | {"slot,slot", bit map of the slots taken now} granted, if ARGV[12] asks for the map
+-- Reply: 2 + n one slot granted, the n-th after `start`, cyclically | "slot,slot" granted
+--        | {"slot,slot", bit map of the slots taken now} granted, if ARGV[12] asks for the map
 --        | {ms until enough slots have expired for the asker and the waiters before it, or -1, reason,
---        highest ticket, how many wait before it, detail, permits} refused, for one of these reasons: "full": no room;
---        "taken": others have some of these slots, detail: bit map of the taken slots; "limit": this node knows another
---        limit of at least that version, or of another kind, or that version is void; detail: the limit that this node
---        knows, as at KEYS[6], if any, and its permits
---        | 0 the key holds another type, nothing was changed | error FORGETFUL <ms that this node remembers, or -1>
--- include: slots
--- include: limit
-local at_most = 4 + ARGV[2]
--- include: purge_permits
-if foreign then return 0 end
-local me, wants, version, permits = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[8]), tonumber(ARGV[9])
+--        highest ticket, number of waiters before it, detail, permits} refused, for one of these reasons: "full": no
+--        room; "taken": others have some of these slots, detail: bit map of the taken slots; "limit": this node knows
+--        another limit of at least that version, or of another kind, or that version is void; detail: the limit that
+--        this node knows, as at KEYS[6], if any, and permits: its permits
+--        | 0 the key holds another type, no change | error FORGETFUL <ms that this node remembers, or -1>
+local limit = ARGV[8] .. ' ' .. ARGV[9] .. (ARGV[13] and ' ' .. ARGV[13] or '')
+local wants, version, permits = tonumber(ARGV[2]), tonumber(ARGV[8]), tonumber(ARGV[9])
 
-local window = ARGV[13] or ''
-local limit = ARGV[8] .. ' ' .. ARGV[9] .. (ARGV[13] and ' ' .. window or '')
-local void = is_void(version)
+-- The usual case: a first try for one slot, under the limit that this node knows. Nobody waits, and the three keys of the
+-- slots are there, or none is. The code below would do the same, with more commands. A limit of version 0 was never
+-- larger, so no slot beyond it can be taken. KEYS[2] counts four times.
+local present = wants == 1 and ARGV[6] == '0' and ARGV[11] == '' and redis.call('get', KEYS[6]) == limit
+    and redis.call('exists', KEYS[1], KEYS[4], KEYS[5], KEYS[2], KEYS[2], KEYS[2], KEYS[2])
+if present == 3 or present == 0 then
+  local time = redis.call('time')
+  local now = time[1] * 1000 + math.floor(time[2] / 1000)
 
--- The usual case: a first try for one slot, under the limit that this node knows, and nobody waits. What follows would do
--- the same, with more questions. A limit of version 0 was never larger, so no slot beyond it can be taken.
-if wants == 1 and ARGV[6] == '0' and ARGV[11] == '' and not void and redis.call('get', KEYS[6]) == limit
-    and redis.call('exists', KEYS[2]) == 0 and (version == 0 or redis.call('bitcount', KEYS[5]) < permits) then
--- include: pick_slots
-  if found[1] then
-    local guard, its_version = ARGV[4], version
+  -- True if there are permits, none has expired, and none may be a reader or writer: their second character is ':'.
+  local function is_clean()
+    local first = redis.pcall('zrange', KEYS[1], 0, 0, 'withscores')
+    return first[1] and string.byte(first[1], 2) ~= 58 and tonumber(first[2]) > now
+  end
+
+  -- Where the first choice of a semaphore is free, expired permits do no harm. Those of a rate limiter must go at once:
+  -- else nodes, which learn of successes at different instants, would soon choose different slots.
+  local clean = ARGV[13] and present == 3 and is_clean()
+  local usual = clean or present == 0 or not ARGV[13]
+  if usual and version > 0 then
+-- include: void
+    usual = not is_void(version) and redis.call('bitcount', KEYS[5]) < permits
+  end
+  if usual then
+    local guard = ARGV[4]
 -- include: remembers
-    -- A permit that is there already has slots: then see below.
-    if redis.call('zadd', KEYS[1], now + ARGV[3], me) == 1 then
-      local chosen = table.concat(found)
-      redis.call('setbit', KEYS[5], chosen, 1)
-      redis.call('hset', KEYS[4], me, chosen)
+    local chosen = ARGV[10]
+    if redis.call('setbit', KEYS[5], chosen, 1) == 1 then
+      chosen = nil
+      if clean or is_clean() then
+-- include: pick_slots
+        chosen = found[1]
+        if chosen then redis.call('setbit', KEYS[5], chosen, 1) end
+      end
+    end
+    if chosen then
+      if redis.pcall('zadd', KEYS[1], now + ARGV[3], ARGV[1]) == 1 then
+        redis.call('hset', KEYS[4], ARGV[1], chosen)
 -- include: keep_slots
--- include: keep_limit
-      return ARGV[12] == '1' and {chosen, redis.call('get', KEYS[5])} or chosen
+-- include: keep_table
+        if version == 0 and lengthened then
+-- include: limit
+          write_limit(KEYS[6], limit, version, ARGV[3])
+        end
+        return ARGV[12] == '1' and {tostring(chosen), redis.call('get', KEYS[5])} or 2 + (chosen - ARGV[10]) % permits
+      end
+      -- A permit that is there already has slots, or the key is of another type.
+      redis.call('setbit', KEYS[5], chosen, 0)
     end
   end
 end
+
+-- include: slots
+-- include: limit
+local at_most = 4 + wants
+-- include: purge_permits
+if foreign then return 0 end
+local me, window, void = ARGV[1], ARGV[13] or '', is_void(version)
 
 -- include: line
 -- include: waiter
@@ -92,7 +124,7 @@ if room >= 0 and (highest == 0 or line(room, waiter) <= room) then
   elseif had == wants and not beyond then
     chosen = mine
   else
-    -- Another limit, or another try: choose anew.
+    -- Another limit, or another try: choose again.
     if had > 0 then drop(me, mine) end
     mine = ''
 -- include: pick_slots
@@ -101,7 +133,7 @@ if room >= 0 and (highest == 0 or line(room, waiter) <= room) then
 end
 
 if not chosen then
-  -- A refused permit keeps nothing here, not even slots of an earlier round: so a refusal needs no rollback.
+  -- A refused permit keeps nothing here, not even slots of an earlier round. So a refusal needs no rollback.
   if had > 0 then freed = freed + drop(me, mine) end
   if reason == 'taken' then detail = redis.call('get', KEYS[5]) or '' end
   tidy()
@@ -120,6 +152,7 @@ if chosen ~= mine then
   redis.call('hset', KEYS[4], me, chosen)
 end
 -- include: keep_slots
+-- include: keep_table
 -- include: keep_limit
 if ARGV[6] ~= '0' then
   redis.call('zrem', KEYS[2], waiter)

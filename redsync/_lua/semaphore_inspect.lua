@@ -1,16 +1,16 @@
--- Purpose: tell which slots of a semaphore are taken, its limit, and who has permits. Takes expired permits away first.
+-- Purpose: report which slots of a semaphore are taken, its limit, and who has permits. Removes expired permits first.
 -- KEYS[1] claim: zset permit -> expiry, ms   KEYS[2] queue: zset owner -> ticket
 -- KEYS[3] places: hash owner -> "expiry wants channel"   KEYS[4] slots: hash permit -> "slot,slot"
 -- KEYS[5] taken: bit map   KEYS[6] limit: "version permits", of a rate limiter also its window, us
--- ARGV[1] how many permits to list, those that expire first come first; -1: a page: the permits whose first slot is one
+-- ARGV[1] how many permits to list, in the order in which they expire; -1: a page: the permits whose first slot is one
 --        of the 1,000 from ARGV[3] on. A client that wants all permits asks page by page
--- ARGV[2] how long this node must have remembered everything for its free slots to be believed, ms, and under which
---        processes: "<ms>,<process>,<process>,"; 0: does not matter
+-- ARGV[2] guard: how long this node must have remembered everything to reply, because free slots may be forgotten ones,
+--        ms, and under which processes: "<ms>,<process>,<process>,"; 0: no guard
 -- ARGV[3] the first slot of the page
 -- Reply: {version of the limit or -1, the limit or 0, bit map of the taken slots, {{permit, slots, remaining ms, the
 --        record of its client, msgpack, once per client, or nothing}}, its window, us, or 0, how many slots the
 --        waiters want, this node's clock, ms}
---        | 0 the key holds another type, nothing was changed | error FORGETFUL <ms that this node remembers, or -1>
+--        | 0 the key holds another type, no change | error FORGETFUL <ms that this node remembers, or -1>
 -- include: slots
 -- include: limit
 local at_most = math.huge

@@ -1,26 +1,29 @@
--- Purpose: give back a permit, or some of its slots, and wake the waiters that fit in now. The call names the slots
--- that remain, not those to subtract. Idempotent: a permit that is not there is not created.
+-- Purpose: release a permit, or some of its slots, and wake the waiters that now fit in. The call names the slots that
+-- remain, not those to subtract. Idempotent: a permit that is not there is not created.
 -- KEYS[1] claim: zset permit -> expiry, ms   KEYS[2] queue: zset owner -> ticket
 -- KEYS[3] places: hash owner -> "expiry wants channel"   KEYS[4] slots: hash permit -> "slot,slot"
 -- KEYS[5] taken: bit map   KEYS[6] limit: "version permits"
 -- ARGV[1] permit   ARGV[2] how many slots remain   ARGV[3] which remain: "slot,slot"
--- Reply: 1 this node had the permit | 0 it did not have it, or no longer
-local expiry = redis.pcall('zscore', KEYS[1], ARGV[1])
-if type(expiry) == 'table' then return 0 end
-local mine = expiry and redis.call('hget', KEYS[4], ARGV[1])
-local queued = redis.call('exists', KEYS[2]) == 1
+-- Reply: 1 this node had the permit: even if its time was over, nobody else got its slots | 0 it did not have it
+local mine, had = redis.call('hget', KEYS[4], ARGV[1])
 
--- The usual case: a permit of one slot, and nobody waits. What follows would do the same.
-if ARGV[2] == '0' and not queued and mine and not string.find(mine, ',', 1, true) then
-  redis.call('zrem', KEYS[1], ARGV[1])
-  redis.call('hdel', KEYS[4], ARGV[1])
-  redis.call('setbit', KEYS[5], mine, 0)
-  if redis.call('exists', KEYS[1]) == 0 then redis.call('del', KEYS[4], KEYS[5]) end
-  local time = redis.call('time')
-  return tonumber(expiry) > time[1] * 1000 + math.floor(time[2] / 1000) and 1 or 0
+-- The usual case: a permit of one slot, and nobody waits. Otherwise the code below repeats this, to no effect.
+if ARGV[2] == '0' and mine and not string.find(mine, ',', 1, true) then
+  had = redis.pcall('zrem', KEYS[1], ARGV[1]) == 1
+  if had then
+    redis.call('hdel', KEYS[4], ARGV[1])
+    redis.call('setbit', KEYS[5], mine, 0)
+    local left = redis.call('exists', KEYS[1], KEYS[2], KEYS[2])
+    if left == 0 then redis.call('del', KEYS[4], KEYS[5]) end
+    if left < 2 then return 1 end
+  end
 end
 
+local expiry = redis.pcall('zscore', KEYS[1], ARGV[1])
+if type(expiry) == 'table' then return 0 end
+mine = (had or expiry) and mine
 -- include: slots
+local queued = redis.call('exists', KEYS[2]) == 1
 if queued then
   -- The permit's owner may still have a place here, if this node did not grant when the others did.
 -- include: leave_line
@@ -38,8 +41,8 @@ elseif mine then
   if #kept == 0 then
     freed = freed + drop(ARGV[1], mine)
   elseif #given > 0 then
-    -- This ZREM changes nothing, but it is a write that needs no memory: after it, a node that is out of memory lets
-    -- the script go on.
+    -- This ZREM changes nothing, but it is a write that needs no memory: after it, a node out of memory lets the script
+    -- continue.
     redis.call('zrem', KEYS[2], ARGV[1])
     redis.call('hset', KEYS[4], ARGV[1], table.concat(kept, ','))
     freed = freed + mark(table.concat(given, ','), 0)
@@ -51,4 +54,4 @@ if queued then
 -- include: line
 -- include: wake_line
 end
-return expiry and mine and tonumber(expiry) > now and 1 or 0
+return mine and 1 or 0

@@ -1,16 +1,16 @@
--- Purpose: lengthen many permits at once, of several semaphores. A permit that this node forgot gets its slots again,
--- if they are free ("healed"). It counts from the next renewal on, never in this one: else an expired permit could be
--- won back. The node takes back other slots that it gave the permit. A permit that it heals, or finds lost, also loses
--- its place in line here. The node learns the limit, unless it knows a newer one: then it tells that. So a limit lasts
--- as long as any permit that is renewed.
+-- Purpose: lengthen many permits at once, of several semaphores. A permit that this node forgot gets its slots again if
+-- they are free ("healed"). It counts from the next renewal on, never in this one: else an expired permit could be won
+-- back. The node frees other slots that it gave the permit. A permit that it heals, or finds lost, also loses its place
+-- in line here. The node learns the limit, unless it knows a newer one, which it then reports. So a limit lasts as long
+-- as any permit that is renewed.
 -- KEYS[6j-5..6j] semaphore j: claim: zset permit -> expiry, ms; slots: hash permit -> "slot,slot"; taken: bit map;
 --        queue: zset owner -> ticket; places: hash owner -> "expiry wants channel"; limit: "version permits"
 -- ARGV[4i-3] the semaphore's number   ARGV[4i-2] permit   ARGV[4i-1] its slots: "slot,slot"   ARGV[4i] its lease, ms
 -- ARGV[4n+j] the limit of semaphore j as its holder knows it: "version permits"
 -- ARGV[4n+m+1], if there are m semaphores: only if memory is guarded: 1
 -- Reply: one integer per permit: 2 it had these slots, lengthened | 1 it lacked some, healed | 0 others have some
---        | -1 the key holds another type; then, if this node knows a newer limit of any semaphore: for each semaphore
---        its newer limit, or an empty text
+--        | -1 the key holds another type. After these, if this node knows a newer limit of any semaphore: for each
+--        semaphore its newer limit, or an empty text
 local semaphores = #KEYS / 6
 local permits = math.floor((#ARGV - semaphores) / 4)
 local guarded = ARGV[4 * permits + semaphores + 1]
@@ -48,10 +48,10 @@ for i = 1, permits do
     reply[i] = -1
   else
     if not longest[j] then
-      -- This ZREM changes nothing, but it is a write that needs no memory: after it, a node that is out of memory lets
-      -- the script go on.
+      -- This ZREM changes nothing, but it is a write that needs no memory: after it, a node out of memory lets the
+      -- script continue.
       redis.call('zrem', claim, '')
-      -- Some of the keys without the others are what a master left to its replica by its own clock; see _purge_permits.
+      -- If only some of the keys exist, the others expired on a former master; see _purge_permits.
       if redis.call('exists', claim, slots, taken) % 3 > 0 then
         redis.call('del', claim, slots, taken)
         expiry = false
@@ -85,8 +85,7 @@ for i = 1, permits do
   end
 end
 
--- The keys outlast the permits, and expire at one instant: a bit map must not outlive the permits that its bits stand
--- for.
+-- The keys outlast the permits, and expire at one instant: a bit map must not outlive the permits of its bits.
 local newer, any = {}, false
 for j = 1, semaphores do
   local lease, claim, lengthened = longest[j], KEYS[6 * j - 5], false

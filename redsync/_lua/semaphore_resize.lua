@@ -1,4 +1,4 @@
--- Purpose: write down a limit, unless it is void or this node knows a newer one, and wake the waiters that fit in then.
+-- Purpose: write a limit, unless it is void or this node knows a newer one, and wake the waiters that now fit in.
 -- Idempotent.
 -- KEYS[1] claim: zset permit -> expiry, ms   KEYS[2] queue: zset owner -> ticket
 -- KEYS[3] places: hash owner -> "expiry wants channel"   KEYS[4] slots: hash permit -> "slot,slot"
@@ -6,7 +6,7 @@
 -- ARGV[1] the limit's version   ARGV[2] the limit
 -- ARGV[3] 1: a quorum has this limit, so it also replaces another limit of the same version
 -- ARGV[4] only for a rate limiter: its window, us
--- Reply: {version, limit} that this node knows now; {-1, 0}: none
+-- Reply: {version, limit} that this node now knows; {-1, 0}: none
 -- include: slots
 -- include: limit
 -- include: line

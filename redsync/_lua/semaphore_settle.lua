@@ -1,11 +1,11 @@
--- Purpose: let this node keep, for a success of a rate limiter, the slots that a quorum of nodes keeps for it, for no
--- longer than it must, and end its owner's place in the line. Nodes that keep the same slots choose the same ones for the
--- next asker. If others have some of these slots here, the success keeps what it has: mostly two successes have each
--- other's. Takes nothing from anybody, and ends nothing before its time even if it comes late. Idempotent.
+-- Purpose: make this node keep, for a success of a rate limiter, the slots that a quorum of nodes keeps for it, for no
+-- longer than it must, and remove its owner's place in the line. Nodes that keep the same slots choose the same ones
+-- for the next asker. If others have some of these slots here, the success keeps its present ones: mostly two successes
+-- have each other's. The script takes nothing from others, and ends nothing early even if it comes late. Idempotent.
 -- KEYS[1] claim: zset permit -> expiry, ms   KEYS[2] queue: zset owner -> ticket
 -- KEYS[3] places: hash owner -> "expiry wants channel"   KEYS[4] slots: hash permit -> "slot,slot"
 -- KEYS[5] taken: bit map   KEYS[6] limit: "version permits window"
--- ARGV[1] permit   ARGV[2] its slots: "slot,slot"   ARGV[3] for how long they must be kept from now on, ms
+-- ARGV[1] permit   ARGV[2] its slots: "slot,slot"   ARGV[3] how long to keep them from now on, ms
 -- Reply: 1 this node keeps these slots for it | 0 it does not
 -- include: slots
 local at_most = 4

@@ -5,12 +5,12 @@
 -- KEYS[3] places: hash owner -> "expiry number mark guard channel"
 --         KEYS[2], KEYS[3] not for a re-entry
 -- ARGV[1] claim: "<owner>:<number>"   ARGV[2] hold count to set   ARGV[3] lease, ms
--- ARGV[4] how long this node must have remembered everything before it grants a new claim, ms, and under which
---        processes: "<ms>,<process>,<process>,"; 0: does not matter
--- ARGV[5..8] only from a waiter: how long to keep its place, ms; waited so far, ms; wake channel; mark of this ask,
---        "<number>" or, to be handed the lock for a lease of its own, "<number>+<lease, ms>"
--- Reply: 1 granted, new | 2 granted, was ours already | {remaining ms, who: a claim, "readers" or "writers"} refused; a
---        waiter also learns how many wait before it, roughly | 0 the key holds another type, nothing was changed
+-- ARGV[4] guard: how long this node must have remembered everything to grant a new claim, ms, and under which
+--        processes: "<ms>,<process>,<process>,"; 0: no guard
+-- ARGV[5..8] only from a waiter: how long to keep its place, ms; waited so far, ms; wake channel; mark of this ask:
+--        "<number>", or "<number>+<lease, ms>" for a hand-over with its own lease
+-- Reply: 1 granted, new | 2 granted, was ours already | {remaining ms, claim, "readers" or "writers"} refused; a
+--        waiter also gets the number of waiters before it, roughly | 0 the key holds another type, no change
 --        | error FORGETFUL <ms that this node remembers, or -1>
 local mode = 'w:'
 -- include: read_write

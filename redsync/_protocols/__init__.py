@@ -1,5 +1,5 @@
-"""The protocols: one module per synchronizer, plain generators, every decision is made here.
+"""The protocols: one module per synchronizer, plain generators that make every decision.
 
-A protocol gets time, random and identity as arguments or in replies and performs nothing itself; see `_core.effects`.
-`lease.py` holds what all leased things share: losing, renewing, the watchdog.
+A protocol gets time, random numbers and identity as arguments or in replies, and performs nothing itself; see
+`_core.effects`. `lease.py` has what all leased things share: rolling back, losing, and waiting for the end.
 """

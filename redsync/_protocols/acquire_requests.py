@@ -1,4 +1,4 @@
-"""Acquire requests: what to claim and how, and the outcome in which an acquire notes its success."""
+"""Acquire requests: what to claim and how, and the outcome in which an acquire records its success."""
 
 from __future__ import annotations
 
@@ -17,38 +17,39 @@ __all__ = ["AcquireRequest", "Outcome"]
 
 
 class Outcome:
-    """Tells an interrupted caller whether its acquire had succeeded.
+    """Shows an interrupted caller whether its acquire succeeded.
 
-    An interruption may come when the protocol has ended and its result is on the way. So the acquire writes its outcome
-    in the very step in which it counts the claim: between the two stores, and until the protocol has ended, the
-    interpreter does not look for signals.
+    An interruption may strike when the protocol has ended and its result is on the way. So the acquire writes its
+    outcome in the very step in which it counts the claim: between the two stores, and until the protocol has ended,
+    the interpreter does not check for signals.
 
     Attributes:
-        state: The hold that was acquired, None if there is none.
+        state: The hold that was acquired; None if there is none.
+        record: Where the acquire records its steps, for observers; None if nobody observes it.
     """
 
-    __slots__ = ("state",)
+    __slots__ = ("record", "state")
 
     def __init__(self) -> None:
         self.state: HoldState | None = None
+        self.record: AcquireRecord | None = None
 
 
 class AcquireRequest(NamedTuple):
-    """What an acquire wants.
+    """The arguments of one acquire.
 
     Attributes:
         name: The lock's name, for messages.
-        kind: What is claimed.
+        kind: The kind of claim.
         keys: The lock's keys.
-        owner: For whom.
-        outcome: Where the acquire notes its success.
-        lease: Seconds for which nodes shall keep the claim; None for the client's lease, renewed by the watchdog.
-        timeout: Seconds to wait; 0.0 for one try, None for ever.
+        owner: The owner that acquires.
+        outcome: Where the acquire records its success.
+        lease: Seconds for which nodes keep the claim; None for the client's lease, renewed by the watchdog.
+        timeout: Seconds to wait; 0.0 for one try, None for no limit.
         max_hold: Seconds after which the hold ends whatever the renewals say; None for no limit.
-        on_lost: What to call when the hold is lost.
-        holds: How many holds to take at once.
+        on_lost: The callback for a loss of the hold.
+        holds: The number of acquisitions to make at once.
         queue: Makes the place in which the acquire waits for a lock that others hold.
-        record: Where the acquire notes what happens; None if nobody observes it.
     """
 
     name: str | bytes
@@ -62,13 +63,12 @@ class AcquireRequest(NamedTuple):
     on_lost: Callable[[HoldState], object] | None = None
     holds: int = 1
     queue: Callable[[Waiting], Place] = Arrival
-    record: AcquireRecord | None = None
 
     @property
     def renewed(self) -> bool:
-        """Whether the watchdog is to renew the hold."""
+        """True if the watchdog renews the hold."""
         return self.lease is None
 
     def deadline(self, started: float) -> float:
-        """Return the instant at which the timeout ends of an acquire that began at `started`."""
+        """Return the deadline of an acquire that began at `started`."""
         return math.inf if self.timeout is None else started + self.timeout

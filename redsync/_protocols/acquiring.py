@@ -1,24 +1,25 @@
 """Acquiring: ask for a new claim, wait for it, roll back failed tries. Shared by all kinds of claims.
 
-An attempt rolls back each round that it did not win, on all nodes. There are two exceptions: each node that it asked
-has refused, or it asks for the same again at once, now with a place in the queue. The next step depends on why it lost:
+An attempt rolls back each round that it did not win, on all nodes, with two exceptions: each node that it asked has
+refused, or it asks for the same again at once, now with a place in the queue. The next step depends on why it lost:
 
-* *without quorum* (too many nodes failed): an error at once for a non-blocking acquire; else another try, after a
+* *without quorum* (too many nodes failed): an error at once for a non-blocking acquire; else another try after a
   growing pause, until the deadline, and without a place that others would have to wait for;
 * *split vote* (contenders hold a minority each, so nobody can win): another try after a short random pause that grows;
 * *held*: sleep until nodes hand the lock over or wake us, the holder's time is up, or a jittered second has passed.
   Each try queues in the same atomic step in which a node refuses it, so no release slips in between try and sleep.
 
-**Handed over.** A node that frees a lock claims it for the head of the queue in the same step: for the lease that the
-head asked for, or for as long as it would have kept the place if the watchdog is to lengthen the claim. It says so with
-the *mark* of the ask that it answers. A quorum of such messages counts like votes, and the hold is believed from the
-instant of that ask. A rollback may undo a later hand-over. So after a rollback no hand-over counts until the next ask,
-which has another mark. The attempt takes up the hold only while enough of its time is left. Else, and if its hold takes
-more than the claim (a token, several holds), it asks once more, and finds its claims there: nobody came in between.
+**Hand-over.** A node that frees a lock claims it for the head of the queue in the same step: for the lease that the
+head asked for, or, if the watchdog is to lengthen the claim, for as long as it would have kept the place. Its message
+has the *mark* of the ask that it answers. A quorum of such messages counts like votes, and the hold is believed from
+the instant of that ask. A rollback may undo a later hand-over, so after a rollback no hand-over counts until the next
+ask, which has another mark. The attempt takes up the hold only while enough of its time is left. Otherwise, and if its
+hold takes more than the claim (a token, several holds), it asks once more, and finds its claims there: nobody came in
+between.
 
-**Each try after a rollback is a claim of its own**, with a number that no try before had. So a rollback that arrives
-late, over a connection that was given up, finds none of the claims asked for since. The place in the queue goes on: it
-belongs to the owner. A try without a rollback before it repeats its claim, and finds it where it was granted.
+**Each try after a rollback makes a new claim**, with a number that no try before had. So a rollback that arrives late,
+over an abandoned connection, finds none of the later claims. The place in the queue stays: it belongs to
+the owner. A try without a rollback before it repeats its claim, and finds it on the nodes that granted it.
 
 `claims` decides what to claim, and `places` who is served first. This loop knows neither by name.
 """
@@ -39,7 +40,7 @@ __all__ = ["acquire_new"]
 def acquire_new(
     session: Session, request: AcquireRequest, claim: Claim, started: float, now: float
 ) -> Steps[HoldState | None]:
-    """Return the hold of a new claim, or None if others held it until the request's deadline.
+    """Return the hold of a new claim; None if others held it until the request's deadline.
 
     Raises:
         QuorumError: Too few nodes answered: at once for one try, else at the deadline.
@@ -66,12 +67,12 @@ def acquire_new(
             attempt.note(tally, now)
             refusal = None if tally.won else claim.refusal(tally)
             over = now >= attempt.deadline or refusal is not None
-            # Winning a round too late says as little as getting no answers: the nodes are too slow now.
+            # A round won too late says as little as one without answers: the nodes are too slow now.
             mute = tally.without_quorum or tally.won
             was_held, held = held, not mute
             turn.note(mute=mute)
             if refusal is None and attempt.repeats(tally, over=over):
-                # The next round asks at once for what some nodes may have granted, and it counts then: no rollback yet.
+                # The next round asks for the same at once, so claims granted so far will count: no rollback yet.
                 continue
             leave = over or (mute and attempt.place.suspend())
             if over or attempt.in_doubt or (mute and tally.sent) or (leave and attempt.place.taken):

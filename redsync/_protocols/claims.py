@@ -1,7 +1,7 @@
 """Claims: what one acquire asks nodes for. A whole lock here; with a token in `tokens`; slots in `slot_claims`.
 
 The acquiring loop (`acquiring`) knows only the interface of `Claim`; `places` decide how an acquire waits. Each acquire
-has a claim object of its own, and uses it for all its asks.
+has its own claim object, and uses it for all its asks.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from redsync.exceptions import RedsyncError
 __all__ = ["Claim", "Settlement", "register_on_lost"]
 
 _SHORTEST_HANDED = 1.0
-"""Seconds of the shortest lease that the watchdog lengthens after a hand-over: half of it must leave time for that."""
+"""The shortest lease, in seconds, that the watchdog lengthens after a hand-over: half of it must suffice for that."""
 
 _LEFT_TO_RENEW, _LEFT_TO_USE = 0.5, 0.9
-"""The part of its time that a claim handed over must have left, so that the watchdog can lengthen it; and so that a
-lease of one's own is as long as its owner expects.
+"""The part of its time that a claim handed over must have left: so that the watchdog can lengthen it; or, if the
+acquire has its own lease, so that this is about as long as its owner expects.
 """
 
 
@@ -47,12 +47,12 @@ class Claim:
     """A whole lock, as one acquire claims it.
 
     Attributes:
-        lease: Seconds for which nodes shall keep the claim of the next ask.
+        lease: Seconds for which nodes keep the claim of the next ask.
         guard: Seconds for which a node must have remembered everything to grant.
-        round_timeout: How long a round may wait for nodes, in seconds.
+        round_timeout: The longest time that a round waits for nodes, in seconds.
         decide: Replaces the plain count of votes, see `Tally`.
-        packing: Knows the bytes of the latest command; None if nobody does.
-        spread: Seconds over which waiters for one holder spread their looks when its time is up.
+        packing: Knows the bytes of the latest command; None if nothing does.
+        spread: Seconds over which the waiters for a holder spread their looks once its lease is over.
     """
 
     decide: Callable[[Tally], Verdict] | None = None
@@ -72,18 +72,18 @@ class Claim:
     # Asking.
 
     def first_place(self, started: float) -> Place | None:
-        """Return the place of an acquire that begins at that instant; None if one is made only after a refusal."""
+        """Return the place of an acquire that begins at that instant; None if it needs one only after a refusal."""
         request = self._request
         at_once = request.timeout != 0 and request.keys.hold in self._session.crowds.expected
         return None if self._place_can_wait and not at_once else self.place(started, at_once=at_once)
 
     @property
     def _place_can_wait(self) -> bool:
-        """Whether the first try does not depend on the place, as long as it asks for none."""
+        """True if a first try that asks for no place does not depend on the place object."""
         return self._request.queue is Arrival
 
     def place(self, started: float, *, at_once: bool) -> Place:
-        """Return the place of an acquire that began at that instant; `at_once`: its first try asks for it."""
+        """Return the place of an acquire that began at that instant; `at_once`: the first try asks for it."""
         request, kept = self._request, min(PLACE_KEPT, self.lease)
         waits, marks = request.timeout != 0, self._session.marks
         place = self._new_place(Waiting(request.owner, waits, at_once, marks, kept, self._lease_handed, started))
@@ -95,16 +95,16 @@ class Claim:
 
     @property
     def _lease_handed(self) -> float:
-        """Seconds for which nodes shall keep the claim when they hand it over; 0.0: as long as the place."""
-        # Without a lease of its own the watchdog lengthens it, and a waiter that is gone keeps it no longer than a
-        # place.
+        """Seconds for which nodes keep a claim that they hand over; 0.0: as long as the place."""
+        # Unless the acquire has its own lease, the watchdog lengthens the claim. So a waiter that is gone blocks others
+        # no longer than its place would.
         return self._request.lease or 0.0
 
     @property
     def least_left(self) -> float:
         """The part of its time that a claim handed over must have left to be the hold; else the acquire asks again.
 
-        Infinite if it asks again in any case, because its hold takes more than the claim. It finds its claims there.
+        Infinite if it asks again in any case, because its hold takes more than the claim. Then it finds its claims.
         """
         request = self._request
         if request.holds > 1 or (request.renewed and self.lease < _SHORTEST_HANDED):
@@ -112,10 +112,10 @@ class Claim:
         return _LEFT_TO_RENEW if request.renewed else _LEFT_TO_USE
 
     def begin(self) -> None:
-        """Begin another try: forget what the try before found out."""
+        """Begin another try: forget the findings of the previous one."""
 
     def ask(self, claim: bytes, place: tuple[Arg, ...]) -> Command:
-        """Return the command of the next round; `place`: further arguments that ask for a place, or nothing."""
+        """Return the command of the next round; `place`: the arguments that ask for a place, if any."""
         return self._command(claim, place) if place else self._plain_command(claim)
 
     def _plain_command(self, claim: bytes) -> Command:
@@ -137,20 +137,19 @@ class Claim:
     def judge(self) -> Judge:
         """Reads the replies to the latest ask, see `quorum.Judge`.
 
-        A hold keeps it along with its votes. So it must not refer back to the hold: only the cycle collector would free
-        both.
+        A hold keeps it with its votes. So it must not refer to the hold: only the cycle collector would free both.
         """
         return self._read
 
-    # What a round says.
+    # After a round.
 
     def valid_until(self, tally: Tally) -> float:
-        """Return until when a hold won by that round may be believed."""
+        """Return until when a hold that the round won may be believed."""
         trusted, longest = self._terms.trusted, self._longest
         return tally.sent_at + (trusted if trusted < longest else longest)  # noqa: FURB136  (`min` is a call)
 
     def is_settled(self, tally: Tally) -> bool:  # noqa: ARG002
-        """Record a round that was won; return whether it counts without being settled."""
+        """Record a won round; return whether it counts as it is."""
         return True
 
     def settle(self, tally: Tally, claim: bytes, timeout_at: Callable[[float], float]) -> Steps[Settlement]:  # noqa: ARG002
@@ -159,11 +158,11 @@ class Claim:
         return Settlement(tally, tally.at)
 
     def refusal(self, tally: Tally) -> RedsyncError | None:
-        """Return the error to raise if the nodes' answers rule the claim out permanently."""
+        """Return the error to raise if the nodes' answers rule the claim out permanently, else None."""
         return type_error(self._request.name, tally)
 
     def insist(self, tally: Tally) -> bool:  # noqa: ARG002
-        """Record a round that was won too late to count; return whether to ask for the same at once."""
+        """Record a round that was won too late; return whether to ask for the same at once."""
         return False
 
     def adapt(self, tally: Tally) -> bool:  # noqa: ARG002
@@ -171,17 +170,17 @@ class Claim:
         return False
 
     def may_queue(self, tally: Tally) -> bool:
-        """Whether it makes sense to take a place at once."""
+        """Return whether it makes sense to queue at once."""
         return not self.is_split(tally)
 
     def queued(self) -> None:
-        """Record that the next round asks for a place, unlike the one before."""
+        """Record that from the next round on the acquire asks for a place."""
 
     def is_split(self, tally: Tally) -> bool:
-        """Whether no other owner is seen to have a quorum: then there is most likely no release to wait for.
+        """Return whether no other owner visibly has a quorum: then there is most likely no release to wait for.
 
-        Claims on nodes that failed are not seen. Taking a holder for a split vote costs one ask too many. Taking a
-        split vote for a holder is worse: all contenders would sleep, with nobody left to wake them.
+        Claims on nodes that failed are invisible. To mistake a holder for a split vote costs one ask too many. The
+        opposite mistake is worse: all contenders would sleep, with nobody to wake them.
         """
         return most_refusals(tally) + tally.choices.count(None) < tally.quorum
 
@@ -194,7 +193,7 @@ class Claim:
     def hold(  # noqa: PLR0917  (keywords would cost the hot path half a microsecond)
         self, claim: bytes, since: float, valid_until: float, renewal_at: float, touched: int, kept_until: float
     ) -> HoldState:
-        """Return the hold; arguments as for `HoldState`; `since`: the instant from which `max_hold` counts."""
+        """Return the hold; arguments as for `HoldState`, but `since` is when it was asked for or handed over."""
         request = self._request
         return self._hold_class(
             request.name,
@@ -209,13 +208,14 @@ class Claim:
             since + self._longest,
             touched,
             kept_until,
+            since,
         )
 
     def note_won(self, state: HoldState, tally: Tally) -> None:
-        """Record in a hold what the nodes told in the round that won it."""
+        """Record in a hold what nodes answered in the round that won it."""
 
     def take_up(self, state: HoldState) -> None:
-        """Add the hold to the client's holds: from now on the watchdog renews it, and it must be given back."""
+        """Add the hold to the client's holds: from now on the watchdog renews it, and it must be released."""
         if self._request.on_lost is not None:
             register_on_lost(state, self._request)
         self._session.holds.add(state)

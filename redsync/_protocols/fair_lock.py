@@ -1,4 +1,4 @@
-"""The fair lock: the reentrant lock's claim and re-entry, with a queue by ticket; see `places`."""
+"""The fair lock: the claim and re-entry of the reentrant lock, with a queue by ticket; see `places`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The fenced lock: the reentrant lock's claim and re-entry, with grants that carry tokens; see `tokens`."""
+"""The fenced lock: the claim and re-entry of the reentrant lock, with grants that carry tokens; see `tokens`."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ FENCED_LOCK = lock.LOCK._replace(noun="fenced_lock", acquire=Script.load("fenced
 
 
 def acquire(session: Session, request: AcquireRequest, fence: Fence, now: float) -> Steps[HoldState | None]:
-    """Take the lock; return the hold, which has a token, or None when others held it all the time.
+    """Acquire the lock; return the hold, which has a token, or None if others held it all the time.
 
     Raises:
         LeaseLostError: The owner held the lock, and that hold is lost.
-        QuorumError: Too few nodes answered, or kept the claim when the token was written back.
+        QuorumError: Too few nodes answered, or too few still kept the claim when the client wrote the token back.
         KeyTypeError: The key holds a value of another type, or the owner holds a plain lock of this name.
     """
     held = session.holds.get(request.keys.hold, request.owner)

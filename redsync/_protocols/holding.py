@@ -11,6 +11,7 @@ from redsync._core.interruptions import is_interruption
 from redsync._core.quorum import Tally
 from redsync._core.runner import Session
 from redsync._protocols.lease import expire, lose, rollback_of, tell_end
+from redsync._protocols.observing import note_end
 from redsync._protocols.observing import tell_end as tell_observers
 from redsync._protocols.renewal import renew
 from redsync._protocols.rounds import no_quorum
@@ -21,7 +22,7 @@ __all__ = ["check", "extend", "give_back", "release"]
 
 def _had(reply: Any) -> bool:
     if reply.__class__ is not int or reply not in (1, 0):
-        raise ValueError("a release is answered by 1 or 0")
+        raise ValueError("the reply to a release is 1 or 0")
     return bool(reply == 1)
 
 
@@ -29,7 +30,7 @@ def check(state: HoldState, now: float) -> Steps[None]:
     """Return if the hold may be believed at that instant.
 
     Raises:
-        LeaseLostError: It may not, now or any more.
+        LeaseLostError: It may not.
     """
     if state.lost is None and now >= state.valid_until:
         yield from expire(state)
@@ -44,13 +45,13 @@ def release(
     holds: int = 1,
     on_lost: Callable[[HoldState], object] | None = None,
 ) -> Steps[None]:
-    """Give that many holds back with one command; also forget `on_lost`, the callback that came with the last of them.
+    """Release `holds` acquisitions with one command; also forget `on_lost`, the callback that came with the last one.
 
     Raises:
-        LeaseLostError: The hold had been lost; its holds are given back all the same.
-        NotOwnedError: Another thread was quicker to give them back.
+        LeaseLostError: The hold had been lost; its acquisitions are released anyway.
+        NotOwnedError: Another thread released them first.
     """
-    if session.observed:
+    if session.observed and not session.journals:
         return tell_observers(state, "released", _release(session, state, now, holds, on_lost))
     return _release(session, state, now, holds, on_lost)
 
@@ -84,23 +85,34 @@ def _release(
             )
         )
     except BaseException as error:
-        if isinstance(error, LeaseLostError) and not is_interruption(error):
-            raise
-        # Interrupted, perhaps before a byte was sent: renewals end, so nothing may be left on the nodes.
-        if not state.count:
-            session.holds.remove(state)
-            yield from tell(rollback_of(state, leave=True))
+        yield from _break_off(session, state, now, error)
         raise
     finally:
         if state.watchers:
             yield from tell_end(state)
-    if not tally.won:
-        yield from _settle_for_less(state, tally)
+    try:
+        if not tally.won:
+            yield from _settle_for_less(state, tally)
+    finally:
+        if session.journals:
+            note_end(session, state, now)
+
+
+def _break_off(session: Session, state: HoldState, now: float, error: BaseException) -> Steps[None]:
+    """End a release that raised an error."""
+    if session.journals:
+        note_end(session, state, now)
+    if isinstance(error, LeaseLostError) and not is_interruption(error):
+        return
+    # Interrupted, perhaps before a byte was sent: renewals end, so the nodes must not keep anything.
+    if not state.count:
+        session.holds.remove(state)
+        yield from tell(rollback_of(state, leave=True))
 
 
 def _settle_for_less(state: HoldState, tally: Tally) -> Steps[None]:
-    # Too few nodes were in reach: the others get the release later, or the claim expires there. That is no loss while
-    # the claim could still be believed.
+    # Too few nodes were in reach: the others get the release later, or expire the claim. That is no loss while the
+    # claim could still be believed.
     if tally.refused > len(tally.nodes) - tally.quorum or tally.at >= state.valid_until:
         reason = f"at its release {tally.refused} of {len(tally.nodes)} nodes no longer kept the claim"
         if state.live:
@@ -110,7 +122,7 @@ def _settle_for_less(state: HoldState, tally: Tally) -> Steps[None]:
 
 
 def give_back(session: Session, state: HoldState) -> Steps[None]:
-    """Give a hold back on behalf of its owner, whatever its count, and wait for nothing."""
+    """Release a hold on behalf of its owner, whatever its count, without waiting."""
     if session.observed:
         return tell_observers(state, "given back", _give_back(session, state))
     return _give_back(session, state)
@@ -123,7 +135,7 @@ def _give_back(session: Session, state: HoldState) -> Steps[None]:
             command = Command(state.kind.release, state.keys.all, (state.claim, 0, state.rest))
             yield from tell(Tell(command, state.owner, state.touched, state.kept_until))
     except BaseException:
-        # Interrupted, perhaps before a byte was sent, and nobody will renew or release the hold any more.
+        # Interrupted, perhaps before a byte was sent, and from now on nobody renews or releases the hold.
         session.holds.remove(state)
         if state.lost is None:
             yield from tell(rollback_of(state, leave=True))
@@ -137,8 +149,8 @@ def extend(session: Session, state: HoldState, lease: float | None, now: float) 
 
     Raises:
         LeaseLostError: The hold is lost.
-        NotOwnedError: Another thread gave it back meanwhile.
-        QuorumError: Too few nodes answered; the hold stays as it was.
+        NotOwnedError: Another thread released it meanwhile.
+        QuorumError: Too few nodes answered; the hold is unchanged.
     """
     yield from check(state, now)
     confirmed, tally = yield from renew(session, [state], lease)

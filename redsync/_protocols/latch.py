@@ -1,18 +1,18 @@
 """The count-down latch: it opens when it has been counted down to zero, and never because nodes fail.
 
-What nodes know only grows (see `_core/latches`), so every command is an *exchange*: it tells each node what this client
-knows, and the node replies with what it knows then. That makes repetitions harmless, and each look repairs nodes that
-were down or forgot. `latch_exchange` explains how answers are read, and which answers count after nodes forgot.
+Nodes' knowledge only grows (see `_core/latches`), so every command is an *exchange*: it tells each node what this
+client knows, and the node replies with what it knows then. So repetitions are harmless, and each look repairs nodes
+that were down or forgot. `latch_exchange` explains how answers are read, and which count after nodes forgot.
 
 * *Counting down* has succeeded when a quorum knows the client's new total.
 * *Setting* needs exclusion: two clients must not both find the latch open and set it. A setter holds a fenced lock,
-  whose token is the generation. So a setter that was paused, or died half-way, can't replace a later generation; and a
+  whose token is the generation. So a setter that was paused, or died half-way, can't replace a later generation. A
   setter that was paused for longer than the lock lasts does not claim success.
-* *Waiting* is for one generation. It is over when that generation is open, or a later one is set: that needs an open
-  latch, or one whose setting had failed half-way. At every look a waiter restores what nodes forgot, so a node that
+* *Waiting* is for one generation. It is over when that generation is open, or a later one is set, which requires an
+  open latch, or one whose setting failed half-way. At every look a waiter restores what nodes forgot, so a node that
   forgets does not release it.
 
-Nodes forget a latch that was not used for `keep` seconds.
+Nodes forget a latch that nobody used for `keep` seconds.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ __all__ = ["Latch", "count_down", "count_left", "delete", "set_count", "wait_ope
 LEAVE = Script.load("latch_leave")
 
 _GRACE = 0.003
-"""Seconds to wait for more nodes' wake-ups after the first."""
+"""Seconds to wait for further nodes' wake-ups after the first."""
 
 _SETTING = 5.0
-"""The lease in seconds of the lock for setting: several rounds long. Others wait that long if the setter dies."""
+"""The lease in seconds of the lock for setting: several rounds long. If a setter dies, others wait that long."""
 
 
 def count_left(session: Session, latch: Latch, owner: Owner, now: float) -> Steps[int]:
-    """Return the count that is left; 0 if the latch is open or was never set.
+    """Return the remaining count; 0 if the latch is open or was never set.
 
     Raises:
         QuorumError: Too few nodes answered, or too many have forgotten whether it was set.
@@ -60,7 +60,7 @@ def count_left(session: Session, latch: Latch, owner: Owner, now: float) -> Step
 
 
 def wait_open(session: Session, latch: Latch, owner: Owner, timeout: float | None, now: float) -> Steps[bool]:
-    """Sleep until the latch is open or the time is up; return whether it is open.
+    """Sleep until the latch is open or the timeout is over; return whether it is open.
 
     Raises:
         QuorumError: Too few nodes answered at the end of the timeout.
@@ -82,7 +82,7 @@ def wait_open(session: Session, latch: Latch, owner: Owner, timeout: float | Non
             if foreign is not None:
                 raise foreign
             if tally.won and opened and not (written and now >= deadline):
-                # The next exchange writes that back, at once, even if the time is up: the latch was seen open.
+                # The next exchange writes that back, at once, even after the deadline: the latch was seen open.
                 written = True
                 continue
             if now >= deadline:
@@ -95,7 +95,7 @@ def wait_open(session: Session, latch: Latch, owner: Owner, timeout: float | Non
                 until = min(deadline, now + 0.5 + session.random())
                 now = (yield from wait(Wait(until, caller.wake_key, session.quorum, _GRACE))).at
     finally:
-        # Even if the latch was open at once: a node that has not learned that keeps a place.
+        # Even if the latch was open at once: a node that has not learned of it keeps a place.
         leave = Command(LEAVE, latch.keys.all, (caller.place,))
         yield from tell(Tell(leave, owner, session.all_nodes, now + PLACE_KEPT))
 
@@ -107,7 +107,7 @@ def _retry(caller: Caller, failures: int, deadline: float, now: float) -> Wait:
 
 
 def count_down(session: Session, latch: Latch, owner: Owner, now: float, *, n: int, timeout: float) -> Steps[None]:
-    """Count the latch down by `n`; do nothing if it is open or was never set.
+    """Count the latch down by `n`; do nothing if it is open, or was never set.
 
     Raises:
         QuorumError: Too few nodes answered within `timeout` seconds; the client's next call repeats this one.
@@ -128,7 +128,7 @@ def _arrive(caller: Caller, arrivals: Arrivals, n: int, now: float, deadline: fl
     latch, owner = caller.latch, caller.owner
     tally = yield from _insist(caller, now, deadline)
     if not latch.known.count and not agree(tally, latch.known):
-        # If only some nodes know that it is open, they may forget that, and then this call would have to count.
+        # If only some nodes know that it is open, they may forget it, and then this call would have to count.
         tally = yield from _insist(caller, tally.at, deadline, is_noted)
     state, client = latch.known, owner.client_id.encode()
     total = arrivals.begin(state, client, n) if state.count else None
@@ -154,7 +154,7 @@ def _insist(
     decide: Callable[[Tally], Verdict] = is_known,
     done: Callable[[], bool] = lambda: False,
 ) -> Steps[Tally]:
-    """Exchange until `decide` is satisfied, or `done` says that others have done it.
+    """Exchange until `decide` is satisfied, or `done` returns True because others have done it.
 
     Raises:
         QuorumError: The deadline has passed.
@@ -175,7 +175,7 @@ def set_count(session: Session, latch: Latch, owner: Owner, n: int, now: float) 
     """Set the latch to `n`; return False if it is set and not open.
 
     Raises:
-        QuorumError: Too few nodes answered, or too late; the latch may have been set all the same.
+        QuorumError: Too few nodes answered, or too late; the latch may be set nevertheless.
         AcquireTimeout: Others were setting or deleting the latch all the time.
         KeyTypeError: The key holds a value of another type.
     """
@@ -183,10 +183,10 @@ def set_count(session: Session, latch: Latch, owner: Owner, n: int, now: float) 
 
 
 def delete(session: Session, latch: Latch, owner: Owner, now: float) -> Steps[None]:
-    """Make the latch as if it had never been set, which releases all its waiters.
+    """Reset the latch, as if it had never been set, which releases all its waiters.
 
     Raises:
-        QuorumError: Too few nodes answered, or too late; the latch may have been deleted all the same.
+        QuorumError: Too few nodes answered, or too late; the latch may be deleted nevertheless.
         AcquireTimeout: Others were setting or deleting the latch all the time.
         KeyTypeError: The key holds a value of another type.
     """
@@ -194,7 +194,7 @@ def delete(session: Session, latch: Latch, owner: Owner, now: float) -> Steps[No
 
 
 def _set_anew(session: Session, latch: Latch, owner: Owner, size: int, now: float) -> Steps[bool]:
-    """Begin a new generation; return whether it holds now.
+    """Begin a new generation; return whether it is now in force.
 
     A generation of size 0 replaces any other one; others replace only an open one.
     """
@@ -217,12 +217,12 @@ def _set_anew(session: Session, latch: Latch, owner: Owner, size: int, now: floa
         assert generation is not None, "it is a fenced lock"
         if hold.valid(tally.at):
             latch.learn(LatchState(generation, size), tally.at)
-            # Nodes that forgot can't have known a later generation: there is none.
+            # Nodes that forgot can't have known a later generation, because there is none.
             latch.settled = list(latch.lives.values())
             tally = yield from caller.exchange(tally.at, is_noted)
             caller.require(tally)
         if not hold.valid(tally.at):
-            # The next holder of the lock may have found the latch as it was before, and set it too.
+            # The next holder of the lock may have seen the latch before this setting, and set it too.
             raise no_quorum(latch.name, tally, "latch")
         return latch.known.generation == generation
     finally:

@@ -1,13 +1,13 @@
-"""What nodes know of a latch, and the exchange that tells them and asks them; see `latch`.
+"""Nodes' knowledge of a latch, and the exchange of knowledge with them; see `latch`.
 
 * *Reading.* The caller joins what a quorum tells. If less than a quorum knows all of it, the caller writes it back
-  before anybody acts on it: so from then on everybody sees what one client has seen.
-* *Forgetting.* A latch that nobody set counts as open, and so does one that was open before it was set anew. A node
-  that says so must know, and a node that has remembered for less time than latches are kept may have known more. While
-  it knows nothing, it has no vote. What clients tell it then is *hearsay*, and counts only if all nodes answer: any
-  node that knows more is then among them. Hearsay ends when a client tells the node what a quorum knew at an instant
-  after the node had forgotten. Setting anew requires only the memory that new grants require; else nobody could set a
-  latch for a day after a restart.
+  before it acts on it. So from then on every client sees what one client has seen.
+* *Forgetting.* To a node that forgot the latest setting, the latch looks open: as if it had never been set, or as it
+  was before. So a node that says so must know, and a node that has remembered for less time than latches are kept may
+  have known more. While such a node knows nothing, it has no vote. What clients tell it then is *hearsay*, and counts
+  only if all nodes answer: any node that knows more is then among them. Hearsay ends when a client tells the node what
+  a quorum knew at an instant after the node had forgotten. Setting a latch again requires only the memory that new
+  grants require; else nobody could set one for a day after a restart.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PLACE_KEPT = 5.0
 """Seconds for which nodes keep a waiter's place; each look renews it."""
 
 _LAST_TRY = 0.03
-"""Seconds that a look may take when the caller's time is already up."""
+"""Seconds that a look may take if the caller's timeout is over."""
 
 _Decide: TypeAlias = Callable[[Tally], Verdict]
 
@@ -46,12 +46,12 @@ def _read(reply: Any) -> Told | Refusal:
 
 
 def told_by(tally: Votes) -> list[tuple[int, Told]]:
-    """Return what nodes told, with their indices; without nodes that keep a foreign value."""
+    """Return the nodes' replies with their indices, without nodes that keep a foreign value."""
     return [(i, answer) for i, answer in enumerate(tally.answers) if isinstance(answer, Told)]
 
 
 def is_known(tally: Tally) -> Verdict:
-    """Look for a quorum of nodes that forgot nothing; else for answers of all nodes, as then one knows everything."""
+    """Return WON once a quorum that forgot nothing has answered, or all nodes: then one of them knows everything."""
     if tally.granted >= tally.quorum:
         return Verdict.WON
     if None not in tally.choices:
@@ -62,7 +62,7 @@ def is_known(tally: Tally) -> Verdict:
 
 
 def is_noted(tally: Tally) -> Verdict:
-    """Look for a quorum that now knows what the exchange told it."""
+    """Return WON once a quorum knows what the exchange told it."""
     told = len(told_by(tally))
     if told >= tally.quorum:
         return Verdict.WON
@@ -70,23 +70,23 @@ def is_noted(tally: Tally) -> Verdict:
 
 
 def may_set(tally: Tally) -> Verdict:
-    """Look for a quorum as `is_known` does; else, once each node has answered or failed, for one that may grant."""
+    """Return WON as `is_known` does, or, once each node has answered or failed, if a quorum may grant."""
     if tally.granted >= tally.quorum:
         return Verdict.WON
     return Verdict.PENDING if None in tally.choices else is_noted(tally)
 
 
 class Latch:
-    """What one latch object knows of its latch; guarded by the atomicity of protocol steps.
+    """One latch object's knowledge of its latch; guarded by the atomicity of protocol steps.
 
     Attributes:
         name: The latch's name, for messages.
         keys: Its keys.
         keep: Seconds after its last use for which nodes keep the latch.
-        known: What the object knows of the latch. It tells nodes that for as long as they would have kept it.
+        known: The state, as far as the object knows; it tells nodes this for as long as they would have kept it.
         lives: For nodes that have hearsay: since when each remembers, by index.
-        settled: The lives that began before a quorum was asked for `known`; in these, `known` is no hearsay.
-        latest: The latest round; it records votes that come late.
+        settled: The lives that began before the client asked a quorum for `known`; in these, `known` is not hearsay.
+        latest: The latest round; it records late votes.
     """
 
     __slots__ = ("_until", "keep", "keys", "known", "latest", "lives", "name", "settled")
@@ -102,7 +102,7 @@ class Latch:
         self._until = math.inf
 
     def recall(self, now: float) -> None:
-        """Forget knowledge that is too old to be believed."""
+        """Forget knowledge that is too old to believe."""
         if now >= self._until:
             self.known, self.settled, self.latest, self._until = LatchState(), [], None, math.inf
 
@@ -112,7 +112,7 @@ class Latch:
         self._until = max(now + self.keep, -math.inf if self._until == math.inf else self._until)
 
     def hear(self, tally: Tally) -> None:
-        """Add what nodes have told, and record which of them have hearsay."""
+        """Add the nodes' knowledge, and record which of them have hearsay."""
         for i, told in told_by(tally.all_votes):
             self.learn(told.state, tally.at)
             self.lives.pop(i, None)
@@ -121,7 +121,7 @@ class Latch:
 
 
 class Caller:
-    """One call: its latch, its owner, its place, and the memory that it requires of nodes that know nothing."""
+    """One call: its latch, owner and place, and the memory that it requires of nodes that know nothing."""
 
     def __init__(self, session: Session, latch: Latch, owner: Owner, memory: float | None = None) -> None:
         self.session = session
@@ -134,7 +134,7 @@ class Caller:
         self.wake_key = owner.wire + b" " + latch.keys.latch
 
     def command(self, state: LatchState, *, waits: bool = False) -> Command:
-        """Return the exchange that tells nodes that state."""
+        """Return the exchange that tells nodes this state."""
         place = self.place if waits else b""
         settled = b" ".join(b"%d" % life for life in self.latch.settled)
         args = (milliseconds(self.latch.keep), place, milliseconds(PLACE_KEPT), self._memory, settled)
@@ -143,11 +143,11 @@ class Caller:
     def exchange(
         self, now: float, decide: _Decide = is_known, *, timeout: float = math.inf, waits: bool = False
     ) -> Steps[Tally]:
-        """Tell all nodes what is known, and learn what they know."""
+        """Tell all nodes the known state, and learn theirs."""
         latch = self.latch
         latch.recall(now)
         if self._found.generation:
-            # However long it takes: a caller that waits while nodes are down keeps the latch in use.
+            # However long that takes: a caller that waits while nodes are down keeps the latch in use.
             latch.learn(self._found, now)
         if latch.latest is not None:
             latch.hear(latch.latest)
@@ -173,7 +173,7 @@ class Caller:
         return tally
 
     def consult(self, now: float, decide: _Decide = is_known) -> Steps[tuple[LatchState, Tally]]:
-        """Return what a quorum knows, once a quorum knows all of it, and the last round.
+        """Return the state that a quorum knows, once a quorum knows all of it, and the last round.
 
         Raises:
             QuorumError: Too few nodes answered.
@@ -188,12 +188,12 @@ class Caller:
         return state, tally
 
     def require(self, tally: Tally) -> None:
-        """Return if a quorum answered, else raise."""
+        """Return if the round was won, else raise the reason."""
         if not tally.won:
             raise self.foreign(tally) or self._no_quorum(tally)
 
     def foreign(self, tally: Tally) -> Exception | None:
-        """Return the error for a value of another type."""
+        """Return the error to raise if values of another type prevented a win."""
         return None if tally.won else type_error(self.latch.name, tally, "latch")
 
     def _no_quorum(self, tally: Tally) -> QuorumError:
@@ -205,5 +205,5 @@ class Caller:
 
 
 def agree(tally: Tally, state: LatchState) -> bool:
-    """Whether a quorum knows all of that."""
+    """Return whether a quorum knows all of that state."""
     return sum(told.state.covers(state) for _, told in told_by(tally)) >= tally.quorum

@@ -1,4 +1,4 @@
-"""What all leased things share: rolling back, losing, and sleeping until a hold ends."""
+"""Code that all leased things share: rolling back, losing, and sleeping until a hold ends."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["expire", "lose", "renew_at", "rollback", "rollback_of", "tell_end", 
 
 
 def renew_at(sent_at: float, lease: float) -> float:
-    """Return when a claim sent at that instant is due for renewal."""
+    """Return when a claim whose ask was sent at that instant is due for renewal."""
     return sent_at + lease / 3
 
 
@@ -42,15 +42,15 @@ def rollback_of(state: HoldState, *, leave: bool) -> Tell:
 
 
 def lose(state: HoldState, reason: str) -> Steps[None]:
-    """End a hold that can't be believed any more: once, permanently, on every node, and not silently."""
+    """End a hold that may no longer be believed: once, permanently, on every node, and with a notice."""
     if state.lost is not None or not state.live:
         return
     state.lost = reason
     try:
-        # The owner may still have a place on a node that was not asked, or refused, when the others granted.
+        # The owner may still have a place on a node that was not asked, or refused, while the others granted.
         yield from tell(rollback_of(state, leave=True))
     finally:
-        # Even if an interruption comes first: the application learns of the loss in any case.
+        # Even after an interruption the application must learn of the loss.
         try:
             yield from tell_end(state)
         finally:
@@ -58,13 +58,13 @@ def lose(state: HoldState, reason: str) -> Steps[None]:
 
 
 def expire(state: HoldState) -> Steps[None]:
-    """End a hold whose time is over. The reason does not depend on who notices it, or how late."""
+    """End a hold whose validity is over; the reason does not depend on the caller, or on how late it is."""
     ended_by_max_hold = state.valid_until >= state.ends_at
     yield from lose(state, "its max_hold is over" if ended_by_max_hold else "its lease ended without a renewal")
 
 
 def wait_end(state: HoldState, released: Callable[[], bool], now: float, timeout: float | None) -> Steps[None]:
-    """Sleep until the hold is lost, until this acquisition of it is `released`, or until the time is up."""
+    """Sleep until the hold is lost, this acquisition of it is `released`, or the timeout is over."""
 
     def over() -> bool:
         return released() or not state.live or state.lost is not None
@@ -83,6 +83,6 @@ def wait_end(state: HoldState, released: Callable[[], bool], now: float, timeout
 
 
 def tell_end(state: HoldState) -> Steps[None]:
-    """Wake the sleepers that wait for the end of the hold, or of one acquisition of it."""
+    """Wake the sleepers that wait for the end of the hold, or of one of its acquisitions."""
     if state.watchers:
         yield from signal(state.end_key)

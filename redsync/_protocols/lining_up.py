@@ -1,7 +1,7 @@
 """Lining up: an acquire waits inside the process while the front of its crowd waits in the nodes' queues; see `crowds`.
 
-An acquire behind the front has asked no node. When its time is up, it returns as if refused: nodes have told the front
-that others hold the lock. If the front found no quorum, the acquire asks once itself.
+An acquire behind the front has asked no node. When its timeout is over, it returns as if refused: nodes have told the
+front that others hold the lock. If the front found no quorum, the acquire asks once itself.
 """
 
 from __future__ import annotations
@@ -19,24 +19,25 @@ from redsync._protocols.places import Place
 __all__ = ["Turn", "line_up"]
 
 _LONGEST_SLEEP = 30.0
-"""Seconds after which an acquire behind the front looks by itself: another's interruption may have lost its wake-up."""
+"""Seconds after which an acquire behind the front looks by itself: an interruption may have lost its wake-up."""
 
 
 class Turn(Protocol):
     """One acquire's turn to ask, among the acquires of its client that wait for the same lock.
 
     Attributes:
-        in_crowd: Whether others are concerned: else the turn has come already, and nobody need be told of its end.
+        in_crowd: False if the turn has come already, and its end concerns no other acquire: `come` and `end` would do
+            nothing.
     """
 
     in_crowd: bool
 
     def come(self, now: float, deadline: float) -> Steps[tuple[float, bool]]:
-        """Sleep until the turn comes, or the time is up; return the instant, and whether the acquire may ask."""
+        """Sleep until the turn comes or the deadline; return the instant, and whether the acquire may ask."""
         ...
 
     def note(self, *, mute: bool) -> None:
-        """Record a round, and whether it found no quorum."""
+        """Record a round; `mute`: it found no quorum."""
         ...
 
     def end(self) -> Steps[None]:
@@ -45,13 +46,13 @@ class Turn(Protocol):
 
 
 def line_up(session: Session, request: AcquireRequest, attempt: Attempt) -> Turn:
-    """Return the turn of an acquire that begins, and that `under_way` does not count yet.
+    """Return the turn of an acquire that is about to begin, and that `under_way` does not count yet.
 
     It joins a crowd only if many acquires are under way. It waits alone if it tries just once, if its place on the
     nodes decides the order (tickets), or if several may get the lock together (readers).
     """
     if session.crowds.under_way < FRONT or request.timeout == 0 or request.kind.mode:
-        return _ALONE
+        return _Unhurried(attempt) if attempt.can_pause else _ALONE
     place = attempt.place
     return _InCrowd(session.crowds, request, place) if place.lines_up else _ALONE
 
@@ -66,13 +67,25 @@ class _Alone:
         return now, True
 
     def note(self, *, mute: bool) -> None:
-        """Do nothing: no other acquire depends on it."""
+        """Do nothing: no other acquire depends on this one."""
 
     def end(self) -> Steps[None]:
         yield from ()
 
 
 _ALONE = _Alone()
+
+
+class _Unhurried(_Alone):
+    """The turn of an acquire that waits alone, and pauses before it asks; see `Turn`."""
+
+    in_crowd = True
+
+    def __init__(self, attempt: Attempt) -> None:
+        self._attempt = attempt
+
+    def come(self, now: float, deadline: float) -> Steps[tuple[float, bool]]:  # noqa: ARG002
+        return (yield from self._attempt.pause_first(now)), True
 
 
 class _InCrowd:
@@ -85,18 +98,18 @@ class _InCrowd:
         self._request = request
         self._place = place
         self._waiter = request.owner.wire
-        # Acquires with leases of their own get crowds of their own: a lease too short for these nodes never succeeds,
-        # and must not hold up others.
+        # Acquires with different leases are in different crowds: one whose lease is too short for these nodes never
+        # succeeds, and must not hold up others.
         self._crowd: Hashable = request.keys.lock if request.lease is None else (request.keys.lock, request.lease)
 
     def come(self, now: float, deadline: float) -> Steps[tuple[float, bool]]:
         crowds, crowd, waiter = self._crowds, self._crowd, self._waiter
         if crowds.enter(crowd, waiter):
             return now, True
-        if self._request.record is not None:
-            self._request.record.waiting = True
+        if self._request.outcome.record is not None:
+            self._request.outcome.record.begin_waiting()
         key = _turn_key(waiter, self._request)
-        # Enter again each time: the same owner's acquire in a signal handler may have left the crowd for both.
+        # Enter again each time: an acquire of the same owner in a signal handler may have left the crowd for both.
         while not crowds.enter(crowd, waiter) and now < deadline:
             now = (yield from wait(Wait(min(deadline, now + _LONGEST_SLEEP), key, unless=self._in_front))).at
         may_ask = self._in_front() or crowd in crowds.mute
@@ -118,7 +131,7 @@ class _InCrowd:
         try:
             yield from signal(key)
         except BaseException:
-            # Again: the interruption may have come before the first signal.
+            # Again: the interruption may have struck before the first signal.
             yield from signal(key)
             raise
 

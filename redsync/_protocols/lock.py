@@ -1,7 +1,7 @@
-"""The reentrant lock: its re-entry, in which it differs from other claims.
+"""The reentrant lock: it differs from other claims in its re-entry.
 
-An acquire that finds no hold of this owner asks for a *new* claim and wins with a quorum of GRANTED. An acquire that
-finds a hold is a *re-entry* and wins only with a quorum of nodes that had the claim already: it never re-wins a lost
+An acquire that finds no hold of its owner asks for a *new* claim, and wins with a quorum of GRANTED. An acquire that
+finds one is a *re-entry*, and wins only with a quorum of nodes that had the claim already: so it never re-wins a lost
 lock.
 """
 
@@ -30,18 +30,18 @@ LOCK = ClaimKind.of("lock", b"hash")
 
 
 def _is_existing(reply: Any) -> bool:
-    # Without a place, all kinds of locks are answered alike; by ticket, a refusal also tells the highest ticket.
+    # To an ask without a place, all kinds of locks reply alike; by ticket, a refusal also has the highest ticket.
     return read_by_arrival(reply) == EXISTING
 
 
 def acquire(
     session: Session, request: AcquireRequest, now: float, claims: Callable[[Session, AcquireRequest], Claim] = Claim
 ) -> Steps[HoldState | None]:
-    """Take the lock; return the hold, or None when others held it all the time.
+    """Acquire the lock; return the hold, or None if others held it all the time.
 
     Args:
         session: The client's session.
-        request: What to acquire, and how.
+        request: The acquire request.
         now: The instant at which the acquire begins.
         claims: Makes the claim of a new acquire.
 
@@ -56,14 +56,14 @@ def acquire(
         now = yield from _reenter(session, request, state, now)
         if state.live:
             return state
-        # Another thread gave the last hold back meanwhile, through a Hold object: this is a first acquire after all.
+        # Meanwhile another thread released the last acquisition, through a Hold object: this one is not a re-entry.
     return (yield from acquire_new(session, request, claims(session, request), started, now))
 
 
 def _reenter(session: Session, request: AcquireRequest, state: HoldState, now: float) -> Steps[float]:
-    """Take further holds of a lock that this owner holds; return the instant of the answer.
+    """Acquire again a lock that this owner holds; return the instant of the answer.
 
-    Whatever happens, the earlier holds stay as they are. If the hold is not live by then, the re-entry has been rolled
+    Whatever happens, earlier acquisitions stay unchanged. If the hold is not live any more, the re-entry was rolled
     back.
     """
     deadline = request.deadline(now)
@@ -95,7 +95,7 @@ def _reenter(session: Session, request: AcquireRequest, state: HoldState, now: f
 
 
 def _ask_again(session: Session, request: AcquireRequest, state: HoldState, now: float, lease: float) -> Steps[Tally]:
-    """Ask all nodes for one count more; roll that back if the hold was given back meanwhile."""
+    """Ask all nodes for a higher hold count; roll that back if the hold was released meanwhile."""
     args = (state.claim, state.count + request.holds, milliseconds(lease), 0)
     timeout = session.timing.round_timeout(lease)
     command = Command(request.kind.acquire, (request.keys.lock,), args)

@@ -1,4 +1,4 @@
-"""What operators do with a lock or mutex: look at it from outside, and take it away from its owner."""
+"""Operators' view of a lock or mutex: look at it from outside, and force its release."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ FORCE_RELEASE = Script.load("lock_force_release")
 INSPECT = Script.load("lock_inspect")
 
 _MOST_ROUNDS = 8
-"""How many holders' claims one forced release takes away: contenders may have a minority of nodes each."""
+"""The most claims that one forced release removes: contenders may have a minority of nodes each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What one node knows of a lock; true if somebody holds it there.
+    """One node's knowledge of a lock; true if it has a holder there.
 
     Attributes:
-        kind: The type of the value at the key, "none" if there is none; "fenced" for a lock with tokens.
-        remaining: Seconds until the node forgets the claim; None when it never does or has none.
+        kind: The type of the value at the key, "none" if there is no value; "fenced" for a lock with tokens.
+        remaining: Seconds until the node forgets the claim; None if it never does, or has none.
         claim: The holder's claim; None if the lock is free, or of a kind that several may hold at a time.
         count: The hold count.
-        waiters: The waiting owners, longest first; 100 at most.
-        client: The record of the holder's client, None if unknown.
+        waiters: The waiting owners, longest wait first; 100 at most.
+        client: The record of the holder's client; None if unknown.
         claims: The claims on a read-write lock, 64 at most; empty for other kinds.
     """
 
@@ -51,13 +51,13 @@ class Look:
 
     @classmethod
     def read(cls, reply: Any) -> Look:
-        """Return what a reply of `lock_inspect` says."""
+        """Return the content of a reply of `lock_inspect`."""
         kind, remaining_ms, holder, waiters, *record = reply
         claims: tuple[Claim, ...] = ()
         if kind == b"zset":
             claims, holder = tuple(Claim.read(words, by_thread=True) for words in holder), []
         if type(remaining_ms) is not int:
-            raise ValueError(f"{remaining_ms!r:.80} is no time")
+            raise ValueError(f"{remaining_ms!r:.80} is not a time")
         claim, count = (bytes(holder[0]), int(holder[1])) if len(holder) == 2 else (None, 0)
         return cls(
             kind.decode(),
@@ -83,7 +83,7 @@ class Look:
 def look(
     session: Session, keys: LockKeys, owner: Owner, decide: Callable[[Tally], Verdict], *, lingers: bool = False
 ) -> Steps[Tally]:
-    """Ask all nodes what they know of a lock: each answers with a `Look`."""
+    """Ask all nodes about a lock: each answers with a `Look`."""
     return (
         yield from broadcast(
             Broadcast(
@@ -99,12 +99,12 @@ def look(
 
 
 def survey(session: Session, keys: LockKeys, owner: Owner) -> Steps[Tally]:
-    """Ask all nodes what they know of a lock, and wait a little for those slower than a quorum."""
+    """Ask all nodes about a lock, and wait a little for those slower than a quorum."""
     return (yield from look(session, keys, owner, has_answers, lingers=True))
 
 
 def holder(session: Session, name: str | bytes, keys: LockKeys, owner: Owner) -> Steps[str | None]:
-    """Return who holds the lock on a quorum of nodes, None if nobody does.
+    """Return the owner that holds the lock on a quorum of nodes; None if there is none.
 
     Raises:
         QuorumError: Too few nodes answered to tell.
@@ -118,26 +118,25 @@ def holder(session: Session, name: str | bytes, keys: LockKeys, owner: Owner) ->
         most = max(owners(tally).values(), default=0)
         if most >= tally.quorum:
             return Verdict.WON
-        # A node that failed may keep the claim as well: as long as that matters, hear every node.
+        # A node that failed may keep the claim too: as long as that matters, hear every node.
         return Verdict.PENDING if unheard and most + unheard + tally.failed >= tally.quorum else Verdict.LOST
 
     tally = yield from look(session, keys, owner, decide)
     if tally.without_quorum:
         raise no_quorum(name, tally)
     found = owners(tally).most_common(1)
-    # An owner that has a minority may have the silent nodes too: then nobody else can get the lock, so it counts as
-    # held.
+    # An owner with a minority may have the silent nodes too. Then nobody else can get the lock, so it counts as held.
     silent = len(tally.nodes) - tally.granted - tally.refused
     return found[0][0] if found and found[0][1] + silent >= tally.quorum else None
 
 
 def force_release(session: Session, kind: ClaimKind, name: str | bytes, keys: LockKeys, owner: Owner) -> Steps[bool]:
-    """Take the lock away from its holders of now; return whether a node had a holder.
+    """Force the release of all current claims; return whether a node had one.
 
-    The commands name the claims that were seen: a command that comes late takes nothing away from later holders.
+    The commands name the claims that were seen, so a command that comes late removes no claim of a later holder.
 
     Raises:
-        QuorumError: Too few nodes answered; those that did have freed it.
+        QuorumError: Too few nodes answered; those that did have freed the lock.
         KeyTypeError: The key holds a value of another type.
     """
     tally = yield from survey(session, keys, owner)
@@ -145,7 +144,7 @@ def force_release(session: Session, kind: ClaimKind, name: str | bytes, keys: Lo
         raise no_quorum(name, tally)
     claims = dict.fromkeys(look.claim for look in tally.grants)
     held = False
-    # Even if no holder was seen, one command must check the type of the key.
+    # Even if there was no holder, one command must check the type of the key.
     for claim in list(claims)[:_MOST_ROUNDS] or [b""]:
         command = Command(FORCE_RELEASE, keys.all, (claim or b"", kind.value_type, keys.channel))
         timeout = session.timing.node_timeout

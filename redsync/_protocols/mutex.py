@@ -1,8 +1,8 @@
 """The mutex: the canonical Redlock of the Redis documentation, owned by the object that acquired it.
 
-A claim belongs to one request: its value is unique over all clients and all requests, so each acquire has an owner of
-its own. A mutex is not reentrant: a second acquire of the same object finds the first one's value on the nodes, as any
-other client would.
+A claim belongs to one request: its value is unique over all clients and all requests, so each acquire has its own
+owner. A mutex is not reentrant: a second acquire of the same object finds the first one's value on the nodes, like any
+other client.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ class Possession:
 
     @property
     def is_held(self) -> bool:
-        """Whether there is a hold to release, lost or not."""
+        """True if there is a hold to release, lost or not."""
         return self.state is not None and self.state.count > 0
 
 
 def acquire(
     session: Session, request: AcquireRequest, now: float, possession: Possession, acquirer: Owner
 ) -> Steps[HoldState | None]:
-    """Take the mutex for an object; return the hold, or None when others held it all the time.
+    """Acquire the mutex for an object; return the hold, or None if others held it all the time.
 
     Raises:
-        LeaseLostError: The object had the mutex and lost it without a release: it must be released first.
+        LeaseLostError: The object had the mutex and lost it before a release, which must come first.
         QuorumError: Too few nodes answered: at once for one try, else at the deadline.
         KeyTypeError: The key holds a value of another type.
     """
@@ -61,7 +61,7 @@ def acquire(
         return None
     last = possession.state
     if last is not None and possession.is_held:
-        # The last hold was lost while we waited. Its holder's release must not give back our hold instead.
+        # The last hold was lost while we waited. Its holder's release must not release our hold instead.
         yield from give_back(session, state)
         request.outcome.state = None
         yield from lose(last, "the nodes gave it to another acquire of the same object")

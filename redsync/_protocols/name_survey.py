@@ -1,6 +1,6 @@
-"""Looking at names of any kind, node by node: which names there are, who holds them, and taking one claim away.
+"""Looking at names of any kind, node by node: the names and their holders, and commands that remove one claim.
 
-Unlike `lock_survey` this is for people: no quorum decides anything here, and each node is asked and shown by itself. So
+Unlike `lock_survey`, this is for people: no quorum decides anything here; callers ask and show each node by itself. So
 this module has no protocols, but the commands for such questions, and readers for the replies.
 """
 
@@ -38,7 +38,7 @@ _RELEASES: Final = {
     "rate limiter": ("semaphore_release",),
 }
 _BY_THREAD: Final = (b"lock", b"fenced lock", b"read-write lock")
-"""Kinds whose owner is a thread or task, not an object."""
+"""The kinds whose owner is a thread or task, not an object."""
 
 _SIDE_KEY: Final = re.compile(rb"redsync_(?:queue|limit|latch):(?:\{(?P<braced>.*)\}|:(?P<tagged>.*))", re.DOTALL)
 _RECORD: Final = re.compile(rb"redsync:client:[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -58,7 +58,7 @@ class Waiter:
 
     Attributes:
         owner: The waiting owner.
-        client: The record of its client, None if unknown.
+        client: The record of its client; None if unknown.
     """
 
     owner: str
@@ -67,13 +67,13 @@ class Waiter:
 
 @dataclass(frozen=True, slots=True)
 class LatchLook:
-    """What one node knows of a latch.
+    """One node's knowledge of a latch.
 
     Attributes:
-        size: The count that the latch was set to.
-        left: The count that is left, as far as this node knows.
+        size: The count to which the latch was set.
+        left: The remaining count, as far as this node knows.
         remaining: Seconds until the node forgets the latch.
-        waiting: How many wait for the latch.
+        waiting: The number of waiters for the latch.
     """
 
     size: int
@@ -84,18 +84,18 @@ class LatchLook:
 
 @dataclass(frozen=True, slots=True)
 class NameLook:
-    """What one node keeps under a name.
+    """All that one node keeps under a name.
 
     Attributes:
         kind: "lock", "fenced lock", "mutex", "read-write lock", "semaphore", "rate limiter", "none", or the type of a
             foreign value.
-        claims: The holders' claims; no more than requested.
-        held: How many claims there are.
-        waiters: The waiters, longest first; no more than requested.
-        waiting: How many wait.
-        permits: How many permits there are; 0 for kinds without permits.
+        claims: The holders' claims, at most as many as requested.
+        held: The number of claims.
+        waiters: The waiters, longest wait first, at most as many as requested.
+        waiting: The number of waiters.
+        permits: The number of permits; 0 for kinds without permits.
         window: A rate limiter's window in seconds; 0.0 for other kinds.
-        latch: The latch of that name, None if there is none.
+        latch: The latch of that name; None if there is none.
     """
 
     kind: str
@@ -109,16 +109,16 @@ class NameLook:
 
     @classmethod
     def read(cls, reply: Any) -> NameLook:
-        """Return what a reply of `name_inspect` says.
+        """Return the content of a reply of `name_inspect`.
 
         Raises:
-            ValueError: None of our scripts replies that.
+            ValueError: The script never replies so.
         """
         try:
             kind, claims, held, waiters, waiting, permits, window_us, latch = reply
             numbers = held, waiting, permits, window_us, *latch
             if {type(number) for number in numbers} != {int} or len(latch) not in (0, 4):
-                raise ValueError("a number is none")
+                raise ValueError("not a number")
             return cls(
                 kind.decode(),
                 tuple(Claim.read(claim, by_thread=kind in _BY_THREAD) for claim in claims),
@@ -136,12 +136,12 @@ class NameLook:
 
     @property
     def all_waiting(self) -> int:
-        """How many wait, including those that wait for the latch."""
+        """The number of waiters, including those for the latch."""
         return self.waiting + (self.latch.waiting if self.latch else 0)
 
     @property
     def is_empty(self) -> bool:
-        """Whether the node keeps nothing under that name."""
+        """True if the node keeps nothing under that name."""
         return self.kind == "none" and not self.waiting and self.latch is None
 
 
@@ -151,7 +151,7 @@ def look_command(prefix: bytes, name: bytes, most: int = 100) -> Command:
     Args:
         prefix: The prefix of all keys.
         name: The name.
-        most: How many holders, and how many waiters, to list at most.
+        most: The most holders, and the most waiters, to list.
     """
     keys, latch = SlotKeys.of(prefix, name), LatchKeys.of(prefix, name)
     everything = (keys.lock, keys.queue, keys.places, keys.slots, keys.limit, keys.token, latch.latch, latch.waiters)
@@ -159,10 +159,10 @@ def look_command(prefix: bytes, name: bytes, most: int = 100) -> Command:
 
 
 def break_commands(prefix: bytes, name: bytes, kind: str, claim: bytes) -> list[Command]:
-    """Return the commands that take a claim away, as if its owner had released it.
+    """Return the commands that remove a claim, as if its owner had released it.
 
-    A node answers 1 to the command that took the claim away. Other claims stay, and the next waiter gets its turn.
-    There are no commands for a kind that nobody holds.
+    A node replies 1 to the command that removed the claim. Other claims stay, and the next waiter gets its turn.
+    There are no commands for a kind that has no holders.
     """
     keys = SlotKeys.of(prefix, name)
     if kind in ("semaphore", "rate limiter"):
@@ -172,7 +172,7 @@ def break_commands(prefix: bytes, name: bytes, kind: str, claim: bytes) -> list[
 
 
 def key_patterns(prefix: bytes, pattern: bytes) -> list[bytes]:
-    """Return the patterns of all keys that show a name which matches `pattern`; `name_of_key` reads the keys."""
+    """Return patterns of all keys that show a name which matches `pattern`; `name_of_key` reads the keys."""
     full = re.sub(rb"([\\*?\[\]^])", rb"\\\1", prefix) + pattern
     return [full, b"redsync_*:{%s}" % full, b"redsync_*::%s" % full]
 
@@ -184,7 +184,7 @@ def keys_of_name(prefix: bytes, name: bytes) -> tuple[bytes, ...]:
 
 
 def name_of_key(prefix: bytes, key: bytes) -> bytes | None:
-    """Return the name that a key shows; None if the key is no synchronizer's, or accompanies another key of one."""
+    """Return the name that a key shows; None if it does not belong to a synchronizer, or accompanies another key."""
     if _RECORD.fullmatch(key):
         return None
     side = _SIDE_KEY.fullmatch(key)

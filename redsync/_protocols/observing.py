@@ -1,7 +1,11 @@
-"""Observing: what observers learn of acquires and of the ends of holds, told around the protocols that do these.
+"""Observing: wrappers of the protocols that acquire and release; they report to observers.
 
-The protocols inside stay as they are. Nothing here runs for a client that nobody observes. An observed acquire writes
-its steps into a record (`AcquireRequest.record`), and the record is told when the acquire is over, whatever ended it.
+The wrapped protocols don't change. Nothing here runs for a client without observers. An observed acquire writes its
+steps into a record (`Outcome.record`), and observers get the record when the acquire is over, whatever ended it.
+
+Every acquire and every release runs this code. So their success goes straight into the observers' journals, if all
+observers have one. Rare events are reported by a `Notify`: observers learn the instant from the driver, as a protocol
+has no clock.
 """
 
 from __future__ import annotations
@@ -11,12 +15,12 @@ from typing import Any, Literal, TypeVar
 
 from redsync._core.effects import Steps, notify
 from redsync._core.holds import HoldState
-from redsync._core.observing import AcquireEnded, AcquireRecord, HoldEnded
+from redsync._core.observing import AcquireEnded, AcquireRecord, HoldEnded, JournalFilled, Step
 from redsync._core.runner import Session
 from redsync._protocols.acquire_requests import AcquireRequest
 from redsync.exceptions import QuorumError
 
-__all__ = ["observed", "tell_end"]
+__all__ = ["note_end", "observed", "tell_end"]
 
 ResultT = TypeVar("ResultT")
 
@@ -30,35 +34,57 @@ def observed(
     kind: str,
     limit: int | None = None,
 ) -> Steps[ResultT]:
-    """Acquire, and tell observers how that went; results and errors are those of `acquire`.
+    """Acquire, and report to observers; result and errors are those of `acquire`.
 
     Args:
         session: The client's session.
-        request: What to acquire, and how.
+        request: The acquire request.
         now: The instant at which the acquire begins.
-        acquire: Makes the protocol that acquires.
+        acquire: The function that makes the acquiring protocol.
         kind: The kind of synchronizer.
         limit: The semaphore's number of permits.
     """
-    record = AcquireRecord(request.name, kind, request.holds, limit, now)
-    ended = AcquireEnded(record, "error")
-    session.acquiring.add(record)
+    journals = session.journals
+    steps: list[Step] | None = None if journals else []
+    request.outcome.record = record = AcquireRecord(
+        request.name, kind, request.holds, limit, now, session.waiting, steps
+    )
+    ended: AcquireEnded | None = None
     try:
-        result: Any = yield from acquire(session, request._replace(record=record), now)
-        hold = result if isinstance(result, HoldState) else None
-        ended = AcquireEnded(record, "won" if result else "busy", hold)
+        result: Any = yield from acquire(session, request, now)
+        at = record.at
+        # A re-entry has no round, so its record has no instant.
+        if not (result and journals) or at is None:
+            hold = result if isinstance(result, HoldState) else None
+            ended = AcquireEnded(record, "won" if result else "busy", hold)
     except BaseException as error:
         outcome: Literal["no_quorum", "error"] = "no_quorum" if isinstance(error, QuorumError) else "error"
         ended = AcquireEnded(record, outcome, None, type(error).__name__)
         raise
     finally:
-        session.acquiring.discard(record)
-        yield from notify(ended)
+        if record.waiting:
+            record.end_waiting()
+        if ended is not None:
+            yield from notify(ended)
+    if ended is None:
+        assert at is not None, "a round was won"
+        filled = False
+        for journal in journals:
+            filled |= journal.note_win(record, at, result)
+        if filled:
+            yield from notify(JournalFilled())
     return result  # type: ignore[no-any-return]
 
 
+def note_end(session: Session, state: HoldState, now: float) -> None:
+    """Record the end of a hold in the observers' journals, if its release ended it; `now`: when that release began."""
+    if not state.count or not state.live:
+        for journal in session.journals:
+            journal.note_end(state, now, state.lost)
+
+
 def tell_end(state: HoldState, how: Literal["released", "given back"], steps: Steps[None]) -> Steps[None]:
-    """Run the protocol that ends a hold, or one of its acquisitions; tell observers if none is left."""
+    """Run a protocol that ends one acquisition of a hold or all; tell observers if none is left."""
     try:
         yield from steps
     finally:

@@ -1,31 +1,32 @@
-"""Places: how refused acquires wait for their turn. Only this tells plain, fair and spin locks apart.
+"""Places: how refused acquires wait for their turn. Plain, fair and spin locks differ in nothing else.
 
 Acquires that wait for slots have a line of another kind, see `slot_lines`.
 
 * *By arrival* (plain): the waiter that has waited longest comes first, by each node's own clock. Any acquire that asks
-  while the lock is free gets it, but releases hand the lock over, so it is free only while nobody waits.
+  while the lock is free gets it. But releases hand the lock over, so it is free only while nobody waits.
 * *By ticket* (fair): first come, first served. A waiter reads the highest ticket of a quorum of nodes, takes the next
   one, and writes that back. Two quorums meet, so a waiter that finished queueing before another began has the lower
   ticket on every node that knows both, whatever their clocks say; owners order equal tickets. Nodes grant to the head
   only, so they agree, and there is no split vote. (Lamport's bakery, with a quorum instead of shared memory.) If the
-  lock is expected to be held, each node draws a ticket by itself; the waiter writes the highest back unless a quorum
-  drew it.
+  lock is expected to be held, each node draws a ticket by itself. Then the waiter writes the highest back unless a
+  quorum drew it.
 * *None* (spin): a waiter leaves nothing on the nodes; a back-off spreads its tries.
 
 **Without a quorum** a waiter can't get the lock, so it must not keep it from others: as the head of one node's queue it
-may deny everybody a quorum. The waiter knows its own order, so it can give up its place and come back to the same
-order. By arrival it leaves at once, and comes back with the time that it has waited. By ticket (permits too) it stops
-renewing its place until a quorum answers, and then presents the same ticket again. So a short outage costs no turn, and
-the waiter holds up others for no longer than one that has stopped. An old ticket breaks no promise: its owner asked
-before all later arrivals. Leaving at once would cost the turn in each momentary outage.
+may deny everybody a quorum. The waiter knows its own order, so it can give up its place and return to the same order.
+By arrival it leaves at once, and comes back with the time that it has waited. By ticket (permits too) it stops renewing
+its place until a quorum answers, and then presents the same ticket again. So a short outage costs no turn, and the
+waiter holds up others for no longer than one that has stopped. An old ticket breaks no promise: its owner asked before
+all later arrivals. Leaving at once would cost the turn in each momentary outage.
 
 Nodes keep a place for `PLACE_KEPT`, or for the lease that its owner asks for, if that is shorter: a waiter that is gone
 costs others no more than a holder that is gone.
 
 **Marks.** A node that frees the lock claims it for the head of its queue, and repeats the *mark* of the head's latest
-ask. A mark is a number. A waiter with a lease of its own sends `number+ms`: the node keeps the claim for that lease,
-and repeats the number alone. Otherwise it keeps the claim for what is left of the place, and the watchdog lengthens it.
-An older release of redsync knows no leases and repeats the whole: so its hand-over only wakes that waiter, which asks.
+ask. A mark is a number. A waiter with its own lease sends `number+ms`: the node keeps the claim for that lease, and
+repeats the number alone. Otherwise the node keeps the claim for the rest of the place's time, and the watchdog
+lengthens it. An older release of redsync knows no leases and repeats the whole: so its hand-over only wakes that
+waiter, which then asks.
 """
 
 from __future__ import annotations
@@ -52,44 +53,45 @@ __all__ = [
     "highest_ticket",
     "is_held",
     "usual_pause",
+    "waiters_ahead",
 ]
 
 PLACE_KEPT = 3.0
 """Seconds for which nodes keep a place at most; each ask renews it. A waiter that stops holds up others that long."""
 
 _LONGEST_SLEEP = 0.7
-"""The longest sleep as a part of the time for which nodes keep a place, so that an ask renews it before it ends."""
+"""The longest sleep, as a part of the time for which nodes keep a place, so that an ask renews it before it ends."""
 
 _DRAW = b"+"
 """Sent instead of a ticket: each node draws one by itself."""
 
 _LEAP = 1 << 40
-"""How far one node's ticket can be ahead of all others: the tickets drawn while its queue was never empty."""
+"""How far one node's ticket can be ahead of all others: the tickets drawn while its queue was not empty."""
 
 _FRONT = 64
-"""Behind `n` others a waiter sleeps `1 + n / 64` times as long: thousands that look every second keep nodes busy."""
+"""Behind `n` others a waiter sleeps `1 + n / 64` times as long: thousands that look every second burden nodes."""
 
 
 def is_held(tally: Tally) -> bool:
-    """Whether one owner has a quorum of nodes: the lock is held, and the vote is not split."""
+    """Return whether one owner has a quorum of nodes: the lock is held, the vote not split."""
     return most_refusals(tally) >= tally.quorum
 
 
 def _is_drawn(tally: Tally) -> bool:
-    """Whether a ticket can be drawn: a quorum of nodes told their highest. Nodes with a foreign value tell none."""
+    """Return whether to draw a ticket: a quorum of nodes told their highest. Nodes with a foreign value tell none."""
     return len(told(tally)) >= tally.quorum
 
 
 def _is_heard(tally: Tally) -> bool:
-    """Whether each node has refused."""
+    """Return whether each node has refused."""
     return tally.refused == len(tally.nodes)
 
 
 def highest_ticket(tickets: Iterable[int]) -> int:
     """Return the highest of the tickets that nodes told, ignoring any of absurd size.
 
-    The waiter that draws the next ticket writes it to all nodes. So one broken node would spread its number, and beyond
-    2^53 nodes can no longer tell tickets apart.
+    The waiter that draws the next ticket writes it to all nodes. So the number of one broken node would spread, and
+    beyond 2^53 nodes can no longer distinguish tickets.
     """
     highest = 0
     for ticket in sorted(tickets):
@@ -100,15 +102,15 @@ def highest_ticket(tickets: Iterable[int]) -> int:
 
 
 class Waiting(NamedTuple):
-    """How one acquire waits.
+    """The arguments of one acquire's place.
 
     Attributes:
         owner: The waiting owner.
-        waits: Whether it waits at all: an acquire that only tries takes no place.
-        at_once: The first try already asks for a place, because the lock is expected to be held.
+        waits: True if it waits at all: an acquire with one try takes no place.
+        at_once: True if the first try already asks for a place, because the lock is expected to be held.
         marks: Numbers the asks after which nodes may hand the claim over.
-        kept: Seconds for which nodes shall keep the place.
-        lease: Seconds for which they shall keep the claim when they hand it over; 0.0: as long as the place.
+        kept: Seconds for which nodes keep the place.
+        lease: Seconds for which nodes keep a claim that they hand over; 0.0: as long as the place.
         started: The instant at which waiting began, which decides the place by arrival.
     """
 
@@ -126,12 +128,12 @@ class Place(ABC):
 
     Attributes:
         read: Reads a reply to an acquire with such a place.
-        lines_up: Whether it may be taken later: then a waiter far behind can wait inside the process meanwhile.
-        guesses: Whether the first try asks for it if others are expected to hold the lock.
-        taken: Whether nodes may have the place: then the waiter must leave it, and nodes may send wake-ups.
+        lines_up: True if it may be taken later: a waiter far behind can wait inside the process until then.
+        guesses: True if the first try asks for it when others are expected to hold the lock.
+        taken: True if nodes may have the place: then the waiter must leave it, and nodes may send wake-ups.
         kept: Seconds for which nodes keep it.
-        mark: What nodes repeat when they hand the claim over after the latest ask; None if they can't.
-        unsettled: Whether nodes may disagree on the place: then the waiter leaves it and takes another one.
+        mark: The mark that nodes repeat if they hand the claim over after the latest ask; None if they can't.
+        unsettled: True if nodes may disagree on the place: then the waiter leaves it and takes another one.
     """
 
     read: Callable[[Any], object] = staticmethod(read_by_arrival)
@@ -152,17 +154,17 @@ class Place(ABC):
 
     @property
     def handed(self) -> float:
-        """Seconds after an ask for which nodes keep, at least, a claim that they hand over after it."""
+        """Seconds after an ask for which nodes at least keep a claim that they hand over after it."""
         return self._lease or self.kept
 
     @property
     def lasts(self) -> float:
-        """Seconds after an ask when nodes have neither the place any more nor a claim that they handed over."""
+        """Seconds after an ask from which nodes have neither the place nor a claim that they handed over."""
         return self.kept + self._lease
 
     @abstractmethod
     def enough(self, tally: Tally) -> bool:
-        """Whether refusals that rule a quorum out say enough to go on; else the round hears all nodes."""
+        """Return whether refusals that rule a quorum out say enough to decide; else the round hears all nodes."""
 
     @abstractmethod
     def ask(self, now: float) -> tuple[Arg, ...]:
@@ -170,18 +172,18 @@ class Place(ABC):
 
     @abstractmethod
     def learn(self, tally: Tally) -> bool:
-        """Record a refusal by a quorum; return whether to ask again at once: there is a place to ask for now."""
+        """Record a refusal by a quorum; return whether to ask again at once, as there is now a place to ask for."""
 
     def begin(self, now: float) -> None:  # noqa: B027  (a place that can't be taken later has nothing to do)
         """Begin to wait on the nodes only now; the first try already asks for a place."""
 
     def suspend(self) -> bool:
-        """Ask for no place, nor renew one, until the next `learn`: too few nodes answer. Return whether to leave."""
+        """Ask for no place and renew none until the next `learn`: too few nodes answer. Return whether to leave."""
         return False
 
     @abstractmethod
     def leave(self) -> None:
-        """Record that nodes have been told to forget the place."""
+        """Record that the waiter has left its place on the nodes."""
 
     def pause(self, tries: int, random: float, usual: Callable[[], float]) -> float:  # noqa: ARG002
         """Return for how many seconds to sleep; `usual()`: seconds until the holder's time is up, or a look is due."""
@@ -192,15 +194,19 @@ class Place(ABC):
         return usual_pause(tally, random, self.kept)
 
     def _next_mark(self) -> bytes:
-        """Number the ask, and return what nodes shall keep as its mark."""
+        """Number the ask, and return the mark that nodes keep for it."""
         self.mark = b"%d" % next(self._marks)
         return b"%b+%d" % (self.mark, milliseconds(self._lease)) if self._lease else self.mark
 
 
 def usual_pause(tally: Tally, random: float, kept: float) -> float:
-    """Return 0.5 to 1.5 s, longer for a waiter far behind, but less than the time for which nodes keep the place."""
-    ahead = min((refusal.ahead for refusal in told(tally) if refusal.ahead >= 0), default=0)
-    return min((0.5 + random) * (1 + ahead / _FRONT), _LONGEST_SLEEP * kept)
+    """Return 0.5 to 1.5 s: more for a waiter far behind, but less than the time for which nodes keep the place."""
+    return min((0.5 + random) * (1 + waiters_ahead(tally) / _FRONT), _LONGEST_SLEEP * kept)
+
+
+def waiters_ahead(tally: Tally) -> int:
+    """Return how many waiters are before the asker, by the node that tells the fewest."""
+    return min((refusal.ahead for refusal in told(tally) if refusal.ahead >= 0), default=0)
 
 
 class Arrival(Place):
@@ -226,7 +232,7 @@ class Arrival(Place):
     def enough(self, tally: Tally) -> bool:
         return _is_heard(tally) if self.taken else is_held(tally)
 
-    def learn(self, tally: Tally) -> bool:  # noqa: ARG002  (whoever refused: others are about)
+    def learn(self, tally: Tally) -> bool:  # noqa: ARG002  (any refusal shows that others are about)
         again, self._asks = not self._asks, True
         return again
 
@@ -239,7 +245,7 @@ class Arrival(Place):
 
 
 class Ticketed(Place):
-    """A place whose order is a number: suspended, the waiter keeps its number, and presents it again."""
+    """A place ordered by number: a suspended waiter keeps its number, and presents it again."""
 
     def __init__(self, waiting: Waiting) -> None:
         super().__init__(waiting)
@@ -267,15 +273,15 @@ class Ticket(Ticketed):
 
     @property
     def unsettled(self) -> bool:
-        # Nodes where the waiter is the head granted, and did not tell which ticket they drew. Others may have drawn
-        # higher ones. So nodes would go on to name different heads, for as long as they keep these places.
+        # Nodes where the waiter is the head granted, without telling which ticket they drew. Others may have drawn
+        # higher ones. So nodes would have different heads for as long as they keep these places.
         return self._ticket == _DRAW
 
     def enough(self, tally: Tally) -> bool:
-        # With an even number of nodes fewer refusals than a quorum rule a grant out.
+        # With an even number of nodes, fewer refusals than a quorum rule a grant out.
         if not self._waits:
             return is_held(tally)
-        # A node that is not heard may have granted, which would need a rollback. A queued waiter can afford to wait.
+        # An unheard node may have granted, and then needs a rollback. A queued waiter can afford to hear all nodes.
         return _is_heard(tally) if self._ticket else _is_drawn(tally)
 
     def ask(self, now: float) -> tuple[Arg, ...]:  # noqa: ARG002
@@ -297,7 +303,7 @@ class Ticket(Ticketed):
         highest = highest_ticket(tickets)
         if self._ticket == _DRAW:
             self._ticket = highest
-            # A quorum that drew the same knows it already.
+            # A quorum that drew the same ticket knows it already.
             return tickets.count(highest) < tally.quorum
         self._ticket = highest + 1
         return True

@@ -1,7 +1,7 @@
-"""The rate limiter: never more than `rate` successes in any window. `windows` explains why that is exact.
+"""The rate limiter: at most `rate` successes in any window. `windows` explains why that is exact.
 
-It is a semaphore whose permits are never given back: it asks for slots, rolls back and waits in the same way, see
-`slot_claims`. This module tidies up behind a success, and tells when the next one is possible.
+It is a semaphore whose permits are never released: it asks for slots, rolls back and waits in the same way, see
+`slot_claims`. This module cleans up after a success, and tells when the next one is possible.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ RATE = ClaimKind.of("semaphore", b"zset", label="rate limiter")
 SETTLE = Script.load("semaphore_settle")
 
 _MORE = 64
-"""How many permits to look at besides those wanted: different ones may run out first on different nodes."""
+"""The number of permits to look at besides those wanted: different ones may run out first on different nodes."""
 
 
 def acquire(session: Session, request: AcquireRequest, pool: Pool, window: Window, now: float) -> Steps[bool]:
-    """Take permits that count now; return whether there was room.
+    """Acquire permits that count now; return whether there was room.
 
-    An acquire interrupted before its success leaves nothing behind. After its success the permits count, even if the
-    caller never learns of it.
+    An acquire that is interrupted before its success leaves nothing behind. After its success the permits count, even
+    if the caller never learns of it.
 
     Raises:
         QuorumError: Too few nodes answered: at once for one try, else at the deadline.
@@ -53,12 +53,12 @@ def acquire(session: Session, request: AcquireRequest, pool: Pool, window: Windo
 
 
 def _settle(claim: WindowClaim, state: PermitState, window: Window) -> Steps[None]:
-    """Tell nodes which slots a success has, where they may keep others, or a place in line, or for too long."""
+    """Tell nodes which slots a success has, if they may keep others, or a place in line, or these for too long."""
     mismatched, queued = state.mismatched_in(state.tally), claim.has_queued
     before, window.latest = window.latest, Success(state, claim.won_at, mismatched)
     if queued or mismatched or claim.spare > window.worth:
-        # A node that hangs, or has a pending rollback that restores the place, would keep the place of a waiter that
-        # has been served. So this stays pending for as long as the place lasts.
+        # A node that hangs, or to which a rollback that restores the place is pending, would keep the place of a waiter
+        # that has been served. So this stays pending for as long as the place lasts.
         yield from tell(_told(state, window.needed, state.touched if queued else 0))
     if before is not None:
         # Votes that came after the verdict are known only now.
@@ -75,20 +75,20 @@ def _told(state: PermitState, needed: float, owed_to: int = 0) -> Tell:
 def retry_after(session: Session, pool: Pool, owner: Owner, window: Window, wanted: int) -> Steps[float]:
     """Return in how many seconds there is room for `wanted` permits, unless others come; 0.0 if there is room now.
 
-    By then all that is taken now has run out. So it is never longer than the window, the drift allowance and 5 ms, even
-    if more wait than one window serves: then it is when to ask again.
+    Never more than the window, the drift allowance and 5 ms: by then all permits taken now have run out. If more
+    acquires wait than one window serves, that is when to ask again.
 
     Raises:
         QuorumError: Too few nodes answered.
         KeyTypeError: The key holds a value of another type.
         ConfigurationError: The nodes have another limit.
     """
-    # On a node that forgot, taken slots look free, but it grants nothing.
+    # A node that forgot would report taken slots as free, but grants nothing.
     looks, tally = yield from survey(session, pool, owner, holders=wanted + _MORE, guard=window.guard)
-    # Those that wait are served first.
+    # Waiters are served first.
     awaited, permits = max(look.awaited for look in looks), pool.limit.permits
     left = _free_in(looks, permits, tally.quorum, awaited + wanted) if awaited + wanted <= permits else math.inf
-    # If others have left the line, a waiter may look later than it could be served, by up to this pause.
+    # If others leave the line, a waiter may look later than nodes could serve it, by up to this pause.
     seconds = window.room_after(left, window.longest_pause(1.0, awaited / permits) if awaited else 0.0)
     if session.observed:
         yield from notify(RetryAfterTold(pool.name, seconds))
@@ -99,7 +99,7 @@ def _free_in(looks: Iterable[Look], permits: int, quorum: int, wanted: int) -> f
     """Return in how many seconds `wanted` slots are free, the same ones on each node of a quorum.
 
     A node grants all slots that an ask wants, or none. So all of them must be free on one quorum, here the nodes that
-    have room first; it is not enough if each slot is free on some quorum.
+    have room first. It is not enough that each slot is free on some quorum.
     """
     nodes = []
     for look in looks:

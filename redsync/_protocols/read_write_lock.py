@@ -1,8 +1,8 @@
 """The read-write lock: many readers or one writer. Two kinds of claim share the keys of one lock.
 
-Readers and writers both need a quorum of nodes, and two quorums share a node, on which they meet. Each claim has an
-expiry of its own, so that renewals by one owner do not keep the claim of a dead one alive. An owner that writes may
-also read, and go on reading after it gives the write lock back; an owner that only reads must not ask to write.
+Readers and writers both need a quorum of nodes, and two quorums share a node, on which they meet. Each claim has its
+own expiry, so renewals by one owner do not keep the claim of a dead one alive. An owner that writes may also read, and
+continue reading after it releases the write lock. An owner that only reads must not ask to write.
 
 Waiters are served by arrival (see `places`). A waiting writer keeps new readers out, and readers that have waited
 longer than any writer are served together.
@@ -37,10 +37,10 @@ LOOK = Script.load("read_write_lock_look")
 
 
 def acquire_to_write(session: Session, request: AcquireRequest, now: float) -> Steps[HoldState | None]:
-    """Take the write lock; return the hold, or None when others held it all the time.
+    """Acquire the write lock; return the hold, or None if others held it all the time.
 
     Raises:
-        UpgradeError: The owner reads, and does not write.
+        UpgradeError: The owner holds the read lock, but not the write lock.
         LeaseLostError: The owner held the read lock or the write lock, and lost it.
         QuorumError: Too few nodes answered: at once for one try, else at the deadline.
         KeyTypeError: The key holds a value of another type.
@@ -55,7 +55,7 @@ def acquire_to_write(session: Session, request: AcquireRequest, now: float) -> S
 
 
 _AT_ONCE = 500
-"""How many claims one script call lists or takes away at most."""
+"""The most claims that one script call lists or removes."""
 
 
 def _read_claims(reply: Any) -> list[bytes] | Refusal:
@@ -64,7 +64,7 @@ def _read_claims(reply: Any) -> list[bytes] | Refusal:
     if reply.__class__ is not list or not all(
         claim.__class__ is bytes and claim[:2] in (b"r:", b"w:") for claim in reply
     ):
-        raise ValueError("a look is answered by the claims, or by -1")
+        raise ValueError("the reply to a look is the claims, or -1")
     return reply
 
 
@@ -78,7 +78,7 @@ def is_held(session: Session, kind: ClaimKind, name: str | bytes, keys: LockKeys
     def decide(tally: Tally) -> Verdict:
         if tally.granted >= tally.quorum:
             return Verdict.WON
-        # A node that failed may keep a claim as well: as long as that matters, hear every node.
+        # A node that failed may keep a claim too: as long as that matters, hear every node.
         unheard = tally.choices.count(None)
         possible = tally.granted + tally.failed + unheard >= tally.quorum
         return Verdict.PENDING if unheard and possible else Verdict.LOST
@@ -94,18 +94,18 @@ def is_held(session: Session, kind: ClaimKind, name: str | bytes, keys: LockKeys
     )
     if tally.without_quorum:
         raise no_quorum(name, tally)
-    # An owner that has a minority may have the silent nodes too: then nobody else can get the lock.
+    # An owner with a minority may have the silent nodes too. Then nobody else can get the lock.
     silent = len(tally.nodes) - tally.granted - tally.refused
     return tally.won or (tally.granted > 0 and tally.granted + silent >= tally.quorum)
 
 
 def force_release(session: Session, kind: ClaimKind, name: str | bytes, keys: LockKeys, owner: Owner) -> Steps[bool]:
-    """Take the lock away from the writer, or from all readers, that hold it now; return whether a node had one.
+    """Force the release of the current claims, those of the writer or of all readers; return whether a node had one.
 
-    The commands name the claims that were seen: a command that comes late takes nothing away from later holders.
+    The commands name the claims that were seen, so a command that comes late removes no claim of a later holder.
 
     Raises:
-        QuorumError: Too few nodes answered; those that did have freed it.
+        QuorumError: Too few nodes answered; those that did have freed the lock.
         KeyTypeError: The key holds a value of another type.
     """
     held = False
@@ -123,7 +123,7 @@ def force_release(session: Session, kind: ClaimKind, name: str | bytes, keys: Lo
             if freed.granted < freed.quorum:
                 raise no_quorum(name, freed)
             held = held or any(forced.had for forced in freed.grants)
-        # A node lists at most that many at a time: if none did, these were all.
+        # A node lists at most that many at a time. If none listed that many, these were all.
         if max(map(len, seen), default=0) < _AT_ONCE:
             return held
 

@@ -1,18 +1,18 @@
 """Renewal: one command lengthens many claims, and the answers of a quorum settle each of them.
 
-* A renewal counts only if a quorum of nodes said *existing* before the old deadline. Nodes that had forgotten the claim
-  are healed by the same command but count from the next renewal on. So a held lock survives a rolling restart of every
-  node, and one that has lapsed is never won back.
+* A renewal counts only if a quorum of nodes answered *existing* before the old deadline. The same command heals nodes
+  that had forgotten the claim, but these count only from the next renewal on. So a held lock survives a rolling restart
+  of every node, and one that has lapsed is never won back.
 * `n - quorum + 1` definite answers "not yours" mean lost, at once: no quorum of *existing* is possible any more.
-  Silence is not definite: the hold goes on until `valid_until`, and the watchdog retries quickly.
+  Silence is not definite: the hold continues until `valid_until`, and the watchdog retries quickly.
 * The next renewal is due a third of the lease after the last was *sent*.
-* A hold that lives on a bare majority is one failure away from being lost. The watchdog *fills it up* as soon as that
-  is known: it renews the hold at once, on all nodes, and again with growing pauses until more nodes keep it. A hold
-  with a lease of its own is filled up for the rest of that lease.
+* A hold that lives on a bare majority is one failure away from being lost. The watchdog *fills it up* as soon as it
+  knows: it renews the hold on all nodes, at once and again with growing pauses, until more nodes keep it. A hold with
+  its own lease is filled up for the rest of that lease.
 
-The commands of many holds of one kind travel as one script call. The call is composed at the instant of sending, from
-the holds that are live at that instant; a release ends `live` before it is sent. As all commands go out in one order, a
-renewal can't revive a released hold.
+The renewals of many holds of one kind travel as one script call. The client composes it at the instant of sending, from
+the holds that are live at that instant, and a release ends `live` before it is sent. All commands go out in one order,
+so a renewal can't revive a released hold.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ _INTEGERS = frozenset((int,))
 class _Renewal:
     """One command that renews several holds of one kind, and the count of the nodes' answers for each of them.
 
-    As long as each node keeps all claims, which is the rule, answers are counted for all holds at once.
+    As long as each node keeps all claims, which is usual, it counts answers for all holds at once.
     """
 
     def __init__(
         self, session: Session, holds: Sequence[HoldState], leases: Sequence[float], cohort: Cohort | None = None
     ) -> None:
-        """Renew each hold for its lease; `cohort`: keeps the command if it may be sent again as it is."""
+        """Renew each hold for its lease; `cohort`: keeps the command if it may be sent again unchanged."""
         self._candidates = holds
         self.leases = leases
         self._cohort = cohort
@@ -72,7 +72,7 @@ class _Renewal:
             return None
         composed = self._compose(holds)
         self._limits = composed.limits
-        # Last: an interruption half-way leaves a command that has renewed nothing.
+        # Last: an interruption before this leaves a command that has renewed nothing.
         self.holds = holds
         return composed.command
 
@@ -92,7 +92,7 @@ class _Renewal:
         return composed
 
     def judge(self, reply: Any) -> tuple[int, ...]:
-        """Count the codes that a node replies, one for each hold, and return them."""
+        """Count the codes in a node's reply, one for each hold, and return them."""
         codes = self._hear(reply) if self._limits else reply
         if (
             codes.__class__ is not list
@@ -100,7 +100,7 @@ class _Renewal:
             or not _INTEGERS.issuperset(map(type, codes))
             or not _CODES.issuperset(codes)
         ):
-            raise ValueError(f"a renewal of {len(self.holds)} claims is answered by as many codes")
+            raise ValueError(f"the reply to a renewal has one code for each of {len(self.holds)} claims")
         if not self.differs and codes.count(_OURS) == len(codes):
             self.unanimous += 1
             if self.unanimous >= self._quorum:
@@ -123,7 +123,7 @@ class _Renewal:
                 self._undecided -= self._against[i] == self._enough_against
 
     def _hear(self, reply: Any) -> Any:
-        """Learn the newer limits that a node tells after the codes, if it knows any; return the codes."""
+        """Learn newer limits, which a node tells after the codes if it knows any; return the codes."""
         codes, told = reply[: len(self.holds)], reply[len(self.holds) :]
         newer = [text and Limit.read(text) for text in told]
         for known, limit in list(zip(self._limits if told else (), newer, strict=True)):
@@ -141,7 +141,7 @@ class _Renewal:
         return Verdict.PENDING if tally.granted + tally.failed < len(tally.nodes) else Verdict.LOST
 
     def counts(self, tally: Tally) -> Iterable[tuple[HoldState, int, int, int]]:
-        """Return each hold, how many nodes keep it, how many answered otherwise, and how many are known to lack it."""
+        """Return for each hold how many nodes keep it, how many answered otherwise, how many are known to lack it."""
         n = len(self.holds)
         if not self.differs:
             return zip(self.holds, [self.unanimous] * n, [0] * n, [tally.failed] * n, strict=True)
@@ -156,12 +156,12 @@ class _Renewal:
 
 
 class _Settled(NamedTuple):
-    """What became of the holds that are still live.
+    """The results for the holds that are still live.
 
     Attributes:
-        confirmed: A quorum keeps these.
-        doubtful: Too few nodes said either.
-        lost: These can't be believed any more; with the reason.
+        confirmed: Holds that a quorum keeps.
+        doubtful: Holds for which too few nodes answered either way.
+        lost: Holds that may no longer be believed, with the reason.
     """
 
     confirmed: list[HoldState]
@@ -174,12 +174,12 @@ def renew(
 ) -> Steps[tuple[list[HoldState], Tally]]:
     """Renew holds of one kind and lease with one command; return those that a quorum confirmed, and the tally.
 
-    Each of the others is either lost now, or due for a retry.
+    Each of the others is now either lost, or due for a retry.
 
     Args:
         session: The client's session.
-        holds: What to renew.
-        lease: For how long, in seconds; None for the holds' own lease.
+        holds: The holds.
+        lease: The new lease in seconds; None for the holds' own lease.
         cohort: Keeps the command for the next renewal.
     """
     timing = session.timing
@@ -214,9 +214,9 @@ def fill_up(session: Session, holds: Sequence[HoldState], now: float, cohort: Co
 
     Args:
         session: The client's session.
-        holds: What to fill up.
-        now: The instant at which that begins.
-        cohort: Keeps the command for the next time, if all its holds are renewed by the watchdog.
+        holds: The holds.
+        now: The instant at which this begins.
+        cohort: Keeps the command for the next time, if the watchdog renews all its holds.
     """
     timing, lease = session.timing, holds[0].lease
 
@@ -230,13 +230,13 @@ def fill_up(session: Session, holds: Sequence[HoldState], now: float, cohort: Co
     leases = [lease if state.renewed else left(state) for state in holds]
     renewal = _Renewal(session, holds, leases, cohort if holds[0].renewed else None)
     tally = yield from _ask(session, renewal, holds, min(leases), renewal.decide_last)
-    # A hold with a lease of its own is not lengthened, not even by the time that the command took.
+    # A hold with its own lease is not lengthened, not even by the time that the command took.
     for state, reason in _settle(session, renewal, tally, lease, lengthens=False).lost:
         yield from lose(state, reason)
 
 
 def is_bare(session: Session, missing: int) -> bool:
-    """Whether a hold that `missing` nodes lack can't spare another one, although there are more nodes than a quorum."""
+    """Return whether a hold that `missing` nodes lack can't spare another node, if there are more than a quorum."""
     return session.nodes - missing <= session.quorum < session.nodes
 
 
@@ -249,7 +249,7 @@ def _ask(
 ) -> Steps[Tally]:
     timeout, nodes = session.timing.round_timeout(shortest), session.all_nodes
     for state, lease in zip(holds, renewal.leases, strict=True):
-        # Noted before it is sent: a release that overtakes the answer must reach all nodes that the renewal may heal.
+        # Recorded before the send: a release that overtakes the answer must reach all nodes that the renewal may heal.
         state.touched |= nodes
         kept_until = state.valid_until + timeout + lease
         if kept_until > state.kept_until:  # noqa: PLR1730  (for ten thousand holds, calls are most of the cost)
@@ -263,16 +263,16 @@ def _ask(
 
 
 def _settle_together(session: Session, renewal: _Renewal, tally: Tally, cohort: Cohort) -> bool:
-    """Lengthen all holds of a cohort at once; return False if one of them needs a look of its own.
+    """Lengthen all holds of a cohort at once; return False if one of them needs a separate look.
 
-    That is the rule: no node that answered lacks any of them, and more than a bare majority answered in time.
+    Usually none does: no node that answered lacks any of them, and more than a bare majority answered in time.
     """
     at, never, lease = tally.at, math.inf, cohort.lease
     until, next_at = session.timing.valid_until(tally.sent_at, lease), renew_at(tally.sent_at, lease)
     if renewal.unanimous < session.quorum or is_bare(session, tally.failed):
         return False
     if len(renewal.holds) == MOST:
-        # Full cohorts are due together if they are due at about the same time: the watchdog wakes up once for them.
+        # Full cohorts that are due at about the same time become due together: the watchdog wakes up once for them.
         turn = session.timing.round_timeout(lease)
         next_at = next_at // turn * turn
     for state in renewal.holds:
@@ -291,7 +291,7 @@ def _settle_together(session: Session, renewal: _Renewal, tally: Tally, cohort: 
 def _settle(session: Session, renewal: _Renewal, tally: Tally, lease: float, *, lengthens: bool) -> _Settled:
     """Judge each hold by the answers; lengthen those that a quorum confirmed: all, or those that the watchdog renews.
 
-    Nothing is called for a hold that is confirmed: for ten thousand of them, calls are most of the cost.
+    Makes no call for a confirmed hold: for ten thousand of them, calls are most of the cost.
     """
     quorum, at, never = session.quorum, tally.at, math.inf
     until, next_at = session.timing.valid_until(tally.sent_at, lease), renew_at(tally.sent_at, lease)
@@ -328,7 +328,7 @@ def _settle(session: Session, renewal: _Renewal, tally: Tally, lease: float, *, 
 def _tell(
     confirmed: Sequence[HoldState], doubtful: Sequence[HoldState], ends: Mapping[HoldState, float], tally: Tally
 ) -> Steps[None]:
-    """Tell observers of a renewal; `ends`: until when each hold could be believed before it."""
+    """Report a renewal to observers; `ends`: until when each hold could be believed before it."""
     left = tuple((ends[state] - tally.at) / state.lease for state in confirmed)
     yield from notify(HoldsRenewed(tuple(confirmed), left, tuple(doubtful)))
 

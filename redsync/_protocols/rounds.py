@@ -1,4 +1,4 @@
-"""What votes and lost rounds mean: grants and refusals to read, errors to raise. Shared by all protocols."""
+"""The meaning of votes and lost rounds: grants and refusals to read, errors to raise. Shared by all protocols."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ __all__ = ["has_answers", "most_refusals", "no_quorum", "time_left", "told", "ty
 
 
 def has_answers(tally: Tally) -> Verdict:
-    """Look for a quorum that answers, whatever it says: that decides a question about what nodes know."""
+    """Return WON once a quorum has answered, whatever it said: enough to know what the nodes know."""
     if tally.granted + tally.refused >= tally.quorum:
         return Verdict.WON
     return Verdict.PENDING if None in tally.choices else Verdict.LOST
 
 
 def most_refusals(tally: Tally) -> int:
-    """Return how many nodes refused for the same holder, of the holder that has most nodes."""
+    """Return on how many nodes the holder with the most nodes caused a refusal."""
     return max(Counter(refusal.holder for refusal in tally.refusals).values(), default=0)
 
 
 def told(tally: Tally) -> list[Any]:
-    """Return the refusals, without those of nodes that keep a value of another type."""
+    """Return the refusals, except those of nodes that keep a value of another type."""
     return [refusal for refusal in tally.refusals if refusal is not FOREIGN]
 
 
 def time_left(tally: Tally) -> float:
-    """Return in how many seconds a quorum may be free of the claims in the way; infinity if that is not known."""
+    """Return in how many seconds a quorum may be free of the claims in the way; infinity if unknown."""
     remaining = sorted(refusal.left_ms if refusal.left_ms >= 0 else math.inf for refusal in tally.refusals)
     return remaining[min(tally.quorum - tally.granted, len(remaining)) - 1] / 1000
 
 
 def type_error(name: str | bytes, tally: Tally, label: str = "lock") -> KeyTypeError | None:
-    """Return the error to raise if foreign values at the key alone, or on too many nodes, keep the lock away."""
+    """Return the error to raise if all refusals, or too many, are due to foreign values at the key; else None."""
     refused = tally.refusals
     foreign = sum(refusal is FOREIGN for refusal in refused)
     if not foreign or foreign < min(len(refused), len(tally.nodes) - tally.quorum + 1):
@@ -47,19 +47,19 @@ def type_error(name: str | bytes, tally: Tally, label: str = "lock") -> KeyTypeE
 
 
 def no_quorum(name: str | bytes, tally: Tally, label: str = "lock", *, at: float | None = None) -> QuorumError:
-    """Return the error for a round that decided nothing: nodes failed, were too slow, or contradict each other.
+    """Return the error for a round that decided nothing: nodes failed, were too slow, or disagree.
 
     Args:
         name: The name of the lock or other synchronizer.
         tally: The round.
-        label: What kind it is.
+        label: The noun for its kind.
         at: The instant at which the attempt ended, if that took another round.
     """
     if tally.won:
         took = (tally.at if at is None else at) - tally.sent_at
-        sentence = f"{label} {name!r}: the nodes answered too late to be of use, after {took:.3g} s"
+        sentence = f"{label} {name!r}: the nodes answered too late, after {took:.3g} s"
     elif tally.without_quorum:
-        sentence = f"{label} {name!r}: {tally.failed} of {len(tally.nodes)} nodes failed, {tally.quorum} must answer"
+        sentence = f"{label} {name!r}: {tally.failed} of {len(tally.nodes)} nodes failed; {tally.quorum} must answer"
     else:
         sentence = f"{label} {name!r}: no {tally.quorum} of {len(tally.nodes)} nodes agree"
     return QuorumError(name, sentence, tally.votes)

@@ -1,20 +1,20 @@
-"""The semaphore: its limit, in which it differs from other claims. `slot_claims` explains how slots are claimed.
+"""The semaphore: it differs from other claims in its limit. `slot_claims` explains how slots are claimed.
 
 At any instant at most P permits are believed: a permit believes that it has a slot only while a quorum of nodes keeps
-it there, and all slots are below P. While a limit changes that is the larger of the two: a grant under the old limit
-needs a quorum of nodes that know no newer one, so there is none any more when a quorum has the new one. After a shrink
-nothing is granted that would make more permits than the new limit, see `shrinking`.
+it there, and all slots are below P. While a limit changes, P is the larger of the two: a grant under the old limit
+needs a quorum of nodes that know no newer one, so there is none once a quorum has the new one. After a shrink no grant
+makes more permits than the new limit, see `shrinking`.
 
-A limit is (version, permits). Programs bring along version 0, and must agree on it; `resize` makes a higher one, which
+A limit is (version, permits). Programs start with version 0, and must agree on it. `resize` makes a higher one, which
 replaces all lower ones wherever they meet, see `_core.limits`.
 
-*What nodes forget.* Each script that writes a permit down, by a grant or a renewal, writes the limit down in the same
-step. So a node forgets a limit only together with the permits that were granted under it, or under an older one and
-renewed since. The guard keeps a node that forgot out of grants until it has both again, or until these permits are no
-longer believed. Hence nothing is granted under a limit that is older than that of any believed permit. Nodes answer a
-renewal with a newer limit: so a holder that missed the latest resize learns of it from its next renewal, and carries it
-from then on. While nobody has a permit, only nodes and clients keep a limit: each ask and each look writes the limit
-that the client knows to nodes that lack it.
+*What nodes forget.* Each script that writes a permit, by a grant or a renewal, writes the limit in the same step. So a
+node forgets a limit only together with the permits that were granted under it, or under an older one and renewed since.
+The guard keeps a node that forgot out of grants until it has both again, or until these permits are no longer believed.
+So nothing is granted under a limit older than that of any believed permit. Nodes answer a renewal with a newer
+limit, so a holder that missed the latest resize learns of it from its next renewal, and carries it from then on. While
+nobody has a permit, only nodes and clients keep a limit: each ask and each look writes the limit that the client knows
+to nodes that lack it.
 """
 
 from __future__ import annotations
@@ -64,10 +64,10 @@ INSPECT = Script.load("semaphore_inspect")
 RESIZE = Script.load("semaphore_resize")
 
 _PAGE = 1000
-"""How many slots a page of holders covers: no node and no client must be busy with one page for long."""
+"""The number of slots that a page of holders covers: a page must not keep a node or a client busy for long."""
 
 _TIMEOUTS = 4
-"""How many times longer a round for a page waits for nodes: it takes them a while to look through many permits."""
+"""A round for a page waits this many times as long for nodes: they need time to look through many permits."""
 
 
 class Pool(NamedTuple):
@@ -76,7 +76,7 @@ class Pool(NamedTuple):
     Attributes:
         name: Its name, for messages.
         keys: Its keys.
-        limit: What the client knows of its limit.
+        limit: The client's view of its limit.
     """
 
     name: str | bytes
@@ -85,35 +85,34 @@ class Pool(NamedTuple):
 
 
 def acquire(session: Session, request: AcquireRequest, limit: Limit, now: float) -> Steps[HoldState | None]:
-    """Take a permit; return its hold, or None when there was no room all the time.
+    """Acquire a permit; return its hold, or None if there was no room all the time.
 
     Raises:
         QuorumError: Too few nodes answered: at once for one try, else at the deadline.
         KeyTypeError: The key holds a value of another type.
         ConfigurationError: The nodes have another limit, or one that is too small.
     """
-    return (yield from claim_slots(session, request, SlotClaim(session, request, limit), limit, now))
+    return claim_slots(session, request, SlotClaim(session, request, limit), limit, now)
 
 
 def claim_slots(
     session: Session, request: AcquireRequest, claim: SlotClaim, limit: Limit, now: float
 ) -> Steps[HoldState | None]:
-    """Acquire slots, as `acquire` does, and overwrite other limits of the same version on nodes that have them."""
+    """Acquire slots, as `acquire` does; overwrite other limits of the same version on nodes that have them."""
     state = yield from acquire_new(session, request, claim, now, now)
     if claim.contested and state is not None:
-        # A quorum has our limit. So nodes with another limit of that version, which they got after they forgot, are
-        # wrong.
+        # A quorum has our limit. So nodes with another limit of that version got it after they forgot, and are wrong.
         args = (limit.version, limit.permits, 1, *limit.window)
         yield from tell(Tell(Command(RESIZE, request.keys.all, args), request.owner))
     return state
 
 
 def release_latest(session: Session, pool: Pool, count: int, now: float) -> Steps[None]:
-    """Give back `count` of this client's permits: the latest first, and those that a `with` will give back last of all.
+    """Release `count` of this client's permits: latest first, those that a `with` will release at the end.
 
     Raises:
-        OverReleaseError: The client does not have that many; nothing was given back.
-        LeaseLostError: Some were lost before; the others are given back all the same.
+        OverReleaseError: The client does not have that many; none was released.
+        LeaseLostError: Some were lost before; the others are released anyway.
     """
     chosen = []
     missing = count
@@ -125,13 +124,13 @@ def release_latest(session: Session, pool: Pool, count: int, now: float) -> Step
             break
     if missing:
         raise OverReleaseError(
-            f"{count} permits of semaphore {pool.name!r} can't be given back: this client has {count - missing}"
+            f"{count} permits of semaphore {pool.name!r} can't be released: this client has {count - missing}"
         )
     loss = None
     while chosen:
         state, share = chosen.pop(0)
         try:
-            # Another thread may have released it while we waited for the nodes.
+            # While we waited for the nodes, another thread may have released it.
             if state.count >= share:
                 yield from release(session, state, now, share)
         except LeaseLostError as error:
@@ -146,15 +145,15 @@ def release_latest(session: Session, pool: Pool, count: int, now: float) -> Step
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What one node knows of a semaphore.
+    """One node's knowledge of a semaphore.
 
     Attributes:
-        version: The limit's version; -1 if it knows none.
+        version: The limit's version; -1 if the node knows none.
         permits: The limit.
-        taken: Which slots are taken.
+        taken: The slots that are taken.
         holders: Each permit with its slots, the seconds for which the node keeps it, and the record of its client.
         per_us: A rate limiter's window in microseconds; 0 for a semaphore.
-        awaited: How many slots the waiters want.
+        awaited: The number of slots that the waiters want.
         now_ms: The node's clock, ms.
     """
 
@@ -168,16 +167,16 @@ class Look:
 
     @classmethod
     def read(cls, reply: Any) -> Look:
-        """Return what a reply of `semaphore_inspect` says.
+        """Return the content of a reply of `semaphore_inspect`.
 
         Raises:
-            TypeError, ValueError: The script replies nothing like that.
+            TypeError, ValueError: The script never replies so.
         """
         version, permits, bits, holders, *numbers = reply
         if version != -1:
             Limit.read(b"%d %d" % (version, permits))
         if len(bits) > MOST_BYTES:
-            raise ValueError("no semaphore has so many slots")
+            raise ValueError("no semaphore has that many slots")
         taken = frozenset(8 * i + j for i, byte in enumerate(bits) if byte for j in range(8) if byte >> (7 - j) & 1)
         records: dict[str, ClientRecord] = {}
         found = tuple(cls._read_holder(entry, records) for entry in holders)
@@ -192,7 +191,7 @@ class Look:
         return limit
 
     def contradicts(self, limit: Limit) -> bool:
-        """Whether the node knows a limit of another kind, or another rate."""
+        """Return whether the node knows a limit of another kind, or another rate."""
         other = self.per_us != limit.per_us or (limit.per_us > 0 and self.permits != limit.permits)
         return other and self.version >= 0
 
@@ -218,7 +217,7 @@ class Holding:
         id: The permit's id.
         slots: Its slots.
         remaining: Seconds for which a quorum keeps it unless it is renewed.
-        client: The record of its client, None if unknown.
+        client: The record of its client; None if unknown.
     """
 
     id: str
@@ -230,7 +229,7 @@ class Holding:
 def survey(
     session: Session, pool: Pool, owner: Owner, *, holders: int = 0, guard: float = 0.0
 ) -> Steps[tuple[list[Look], Tally]]:
-    """Ask all nodes, and return what a quorum of them or more know, and the first round.
+    """Ask all nodes; return the looks of a quorum of them or more, and the first round.
 
     If there may be many holders, the client asks page by page, so each page is of another instant.
 
@@ -238,14 +237,14 @@ def survey(
         session: The client's session.
         pool: The semaphore.
         owner: The asking owner.
-        holders: How many permits to list with their holders; -1 for all.
+        holders: The number of permits to list with their holders; -1 for all.
         guard: Seconds for which a node must have remembered everything to be heard.
 
     Raises:
         QuorumError: Too few nodes answered.
         KeyTypeError: The key holds a value of another type.
-        ConfigurationError: On the nodes it has another rate, or it is a semaphore instead of a rate limiter, or a rate
-            limiter instead of a semaphore.
+        ConfigurationError: On the nodes it has another rate, or is a semaphore instead of a rate limiter, or the
+            reverse.
     """
     paged = not 0 <= holders <= _PAGE
     looks, first = yield from _look(session, pool, owner, holders=-1 if paged else holders, guard=guard, start=0)
@@ -263,7 +262,7 @@ def survey(
 def _look(
     session: Session, pool: Pool, owner: Owner, *, holders: int, guard: float, start: int
 ) -> Steps[tuple[dict[int, Look], Tally]]:
-    """Ask all nodes, and return what each knows, by index, and the round; `start`: the first slot of the page."""
+    """Ask all nodes; return each one's look, by index, and the round; `start`: the first slot of the page."""
 
     def decide(tally: Tally) -> Verdict:
         if tally.granted >= tally.quorum:
@@ -284,12 +283,12 @@ def _look(
 
 
 def _clock(looks: Sequence[Look]) -> int:
-    """Return the median of the nodes' clocks, in ms, which one wrong clock can't shift far."""
+    """Return the median of the nodes' clocks, in ms: one wrong clock can't shift it far."""
     return sorted(look.now_ms for look in looks)[(len(looks) - 1) // 2]
 
 
 def _current(session: Session, pool: Pool, owner: Owner) -> Steps[tuple[list[Look], Tally, int]]:
-    """Return the looks, the round and the number of permits; write a limit made by a resize to nodes that lack it."""
+    """Return the looks, the round and the number of permits; write a resized limit to nodes that lack it."""
     looks, tally = yield from survey(session, pool, owner)
     newest = _newest(looks, pool.limit)
     if newest.version > 0 and any(look.version < newest.version for look in looks):
@@ -328,7 +327,7 @@ def limit_of(session: Session, pool: Pool, owner: Owner) -> Steps[int]:
 
 
 def available(session: Session, pool: Pool, owner: Owner) -> Steps[int]:
-    """Return how many permits are free: a slot is not, if it is taken on so many nodes that no quorum can grant it.
+    """Return how many permits are free: all but those whose slot is taken on too many nodes for a quorum to grant it.
 
     Raises:
         QuorumError: Too few nodes answered.
@@ -341,7 +340,7 @@ def available(session: Session, pool: Pool, owner: Owner) -> Steps[int]:
 
 
 def holdings(session: Session, pool: Pool, owner: Owner) -> Steps[tuple[Holding, ...]]:
-    """Return the permits that a quorum of nodes knows, those that last longest at the end.
+    """Return the permits that a quorum of nodes knows; those that last longest come last.
 
     Raises:
         QuorumError: Too few nodes answered.
@@ -369,7 +368,7 @@ def resize(session: Session, pool: Pool, owner: Owner, permits: int) -> Steps[No
     """Change the limit on a quorum of nodes; if several clients resize at the same time, one of them wins everywhere.
 
     Raises:
-        QuorumError: Too few nodes answered. If any did, the new limit may come into force nevertheless.
+        QuorumError: Too few nodes answered. If any did, the new limit may still come into force.
         KeyTypeError: The key holds a value of another type.
     """
     looks, _ = yield from survey(session, pool, owner)
@@ -393,8 +392,8 @@ def resize(session: Session, pool: Pool, owner: Owner, permits: int) -> Steps[No
 
 
 def _read_limit(reply: Any) -> Limit | None:
-    """Return the limit that a node knows after a resize, None if it knows none."""
+    """Return the limit that a node knows after a resize; None if it knows none."""
     version, permits = reply
     if version.__class__ is not int or permits.__class__ is not int:
-        raise ValueError("a resize is answered by the limit that the node knows")
+        raise ValueError("the reply to a resize is the limit that the node knows")
     return None if version == -1 else Limit.read(b"%d %d" % (version, permits))

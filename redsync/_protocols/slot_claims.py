@@ -1,19 +1,19 @@
 """Claims of slots: which slots a permit asks for, and which a round has won. Semaphores and rate limiters share this.
 
 A semaphore of P permits is P *slots*. As with a lock, each slot has one owner at a time: a permit has a slot if a
-quorum of nodes keeps it there. Two quorums meet, so two permits never have the same slot, and there are no more than P.
+quorum of nodes keeps it there. Two quorums meet, so two permits never have the same slot, and there are at most P.
 
-* *The first try* names a random slot to start from; each node grants the first free ones from there on, cyclically.
-  Nodes on which the same slots are taken choose the same ones, so that one round is enough; that is the usual case.
+* *The first try* names a slot to start from; each node grants the first free ones from there on, cyclically. Nodes on
+  which the same slots are taken choose the same ones, so one round is enough. That is the usual case.
 * *If nodes chose differently*, the permit picks the slots that most nodes have granted or may still have free, and asks
   for exactly these, at once. A node replaces the slots that it granted before. (See `slot_search`.)
 * *If there is no room*, the permit waits in line, by a ticket drawn as for the fair lock (see `slot_lines`). A node
   grants only slots that remain when every permit before it has got what it wants. So permits of few slots do not
-  overtake one of many, and a permit that fits is not held up.
+  overtake one of many, and a permit that fits does not have to wait.
 
 The nodes keep the number of slots, with a version. A grant is for one version, so a quorum of grants is won under the
-one limit that a quorum of nodes has; nodes that know an older one learn it from the ask itself. `shrinking` explains
-what else a lowered limit requires, and `_core.limits` which limits are believed.
+one limit that a quorum of nodes has. Nodes that know an older limit learn the new one from the ask itself. `shrinking`
+explains what else a lowered limit requires, and `_core.limits` which limits are believed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from redsync._protocols.answers import FULL, OTHER_LIMIT, read_of_slots
 from redsync._protocols.claims import Claim
 from redsync._protocols.places import Place, Waiting
 from redsync._protocols.rounds import told, type_error
-from redsync._protocols.slot_lines import SlotLine, WindowLine
+from redsync._protocols.slot_lines import NO_PLACE, SlotLine, WindowLine
 from redsync._protocols.slot_search import SlotSearch
 from redsync._protocols.windows import Window
 from redsync.exceptions import ConfigurationError, RedsyncError
@@ -44,30 +44,29 @@ class SlotClaim(Claim):
     """Slots, as one permit claims them: all that it wants, or none.
 
     Attributes:
-        contested: Whether in the last round some node had another limit of the same version, or of another kind.
+        contested: True if in the last round a node had another limit of the same version, or one of another kind.
     """
 
     _hold_class = PermitState
-    _line: SlotLine
 
     def __init__(self, session: Session, request: AcquireRequest, limit: Limit) -> None:
         """Begin to claim; `limit`: the client's view of the semaphore's limit, which the claim keeps up to date."""
         super().__init__(session, request)
         self._limit = limit
         self._search = SlotSearch(request.holds, limit, session.random)
+        self._line: SlotLine | None = None
         self.contested = self._newer = False
 
     @property
     def _lease_handed(self) -> float:
         return 0.0  # Nodes do not hand slots over.
 
-    @property
-    def _place_can_wait(self) -> bool:
-        return False  # Decisions look at the line.
+    def first_place(self, started: float) -> Place | None:  # noqa: ARG002
+        return None  # A ticket comes from refusals, so the first try asks for no place.
 
     def _new_place(self, waiting: Waiting) -> Place:
-        self._line = self._new_line(waiting)
-        return self._line
+        self._line = line = self._new_line(waiting)
+        return line
 
     def _new_line(self, waiting: Waiting) -> SlotLine:
         return SlotLine(waiting)
@@ -76,56 +75,77 @@ class SlotClaim(Claim):
         self._search.begin()
 
     def ask(self, claim: bytes, place: tuple[Arg, ...]) -> Command:
-        return self._command(claim, (*place, *self._search.ask()))
+        search = self._search
+        search.next_round()
+        if place or search.is_particular:
+            return self._command(claim, (*(place or NO_PLACE), *search.words))
+        return self._plain_command(claim)
+
+    def _plain_command(self, claim: bytes) -> Command:
+        request, search = self._request, self._search
+        self.packing = spelling = self._session.prepared.spell_slots(
+            request.kind.acquire, request.keys.all, request.holds, self._terms, (search.version, search.permits)
+        )
+        return spelling.command(claim, search.start)
 
     @property
     def judge(self) -> Judge:
         search = self._search
-        return partial(read_of_slots, wanted=self._request.holds, permits=search.permits, tells=search.tells)
+        return partial(
+            read_of_slots,
+            wanted=self._request.holds,
+            permits=search.permits,
+            start=None if search.is_exact else search.start,
+            tells=search.tells,
+        )
 
     def decide(self, tally: Tally) -> Verdict:
         """Return WON if the permit has its number of slots, each granted by a quorum of nodes."""
-        wanted, search, quorum = self._request.holds, self._search, tally.quorum
+        search, quorum = self._search, tally.quorum
         heard = tally.granted + tally.refused
-        unheard = len(tally.nodes) - heard - tally.failed
         # The usual case, without counting.
-        if heard < quorum and unheard and not tally.without_quorum:
+        if heard < quorum and not tally.failed:
             return Verdict.PENDING
         if tally.granted >= quorum and search.agreed(tally):
             return Verdict.WON
+        wanted, unheard = self._request.holds, len(tally.nodes) - heard - tally.failed
         best = sorted(search.votes(tally).values(), reverse=True)[:wanted]
         least = best[-1] if len(best) == wanted else 0
         if least >= quorum:
             return Verdict.WON
         if tally.without_quorum or not unheard:
             return Verdict.LOST
-        # With a place in line the round hears every node: one that it does not hear may have granted, which would need
-        # a rollback.
-        if self._line.has_ticket or least + unheard >= quorum or heard < quorum:
+        # With a place in line the round hears every node: one that it does not hear may have granted, and then needs a
+        # rollback.
+        if self._has_ticket or least + unheard >= quorum or heard < quorum:
             return Verdict.PENDING
-        # The nodes heard so far can't win these slots, but perhaps others; if not, hear the rest.
+        # With the nodes heard so far these slots can't be won, but perhaps others; if not, hear the rest.
         hopeless = heard - _full(tally) + unheard < quorum
         return Verdict.LOST if hopeless or search.choose(tally) else Verdict.PENDING
+
+    @property
+    def _has_ticket(self) -> bool:
+        return self._line is not None and self._line.has_ticket
 
     def adapt(self, tally: Tally) -> bool:
         return self._search.exchange(tally, newer=self._newer)
 
-    def may_queue(self, tally: Tally) -> bool:  # noqa: ARG002  (a ticket is ordered, whoever is refused)
+    def may_queue(self, tally: Tally) -> bool:  # noqa: ARG002  (a ticket decides the order)
         return True
 
     def queued(self) -> None:
         self._search.widen()
 
     def is_split(self, tally: Tally) -> bool:
-        """Whether there may be room on a quorum of nodes: then most likely no wake-up would come.
+        """Return whether there may be room on a quorum of nodes: then most likely no wake-up would come.
 
         The vote is also split if all granted slots are reserved: then no node knows enough taken slots to refuse. That
-        ends when holds on bare majorities have been filled up.
+        ends once holds on bare majorities have been filled up.
         """
         return _full(tally) + tally.choices.count(None) < tally.quorum
 
     def given_back(self) -> tuple[Arg, ...]:
-        return self._line.given_back(self._request.holds)
+        return () if self._line is None else self._line.given_back(self._request.holds)
 
     def note_won(self, state: HoldState, tally: Tally) -> None:
         assert isinstance(state, PermitState), "the hold that comes of slots"
@@ -140,21 +160,21 @@ class SlotClaim(Claim):
     # Being refused.
 
     def refusal(self, tally: Tally) -> RedsyncError | None:
-        """Learn the limit; return the error to raise if the claim can't succeed at all.
+        """Learn the limit; return the error to raise if the claim can never succeed.
 
-        It can't if the nodes have another limit than the programs, if there are fewer permits than the claim wants, or
-        if the key is in use for something else.
+        It can't if nodes and programs have different limits, if there are fewer permits than the claim wants, or if the
+        key is in use for something else.
         """
         others, limit, request = self._hear(tally), self._limit, self._request
         if request.holds > limit.permits:
             resized = f"semaphore {request.name!r} was resized to {limit.permits} permits"
-            return ConfigurationError(f"{resized}: {request.holds} at once can't be had")
+            return ConfigurationError(f"{resized}: {request.holds} at once can't be acquired")
         if len(others) > len(tally.nodes) - tally.quorum:
             return limit.differs(request.name, others[0])
         return type_error(request.name, tally, limit.noun)
 
     def _hear(self, tally: Tally) -> list[Limit]:
-        """Learn the newest limit that nodes told; return those of our version or of another kind that contradict it."""
+        """Learn the newest limit that nodes told; return those that contradict it, of our version or another kind."""
         if not tally.refused:
             self.contested = self._newer = False
             return []
@@ -162,7 +182,7 @@ class SlotClaim(Claim):
         differs = [refusal for refusal in told(tally) if refusal.reason == OTHER_LIMIT]
         others = [refusal.limit for refusal in differs if refusal.limit is not None]
         alike = [other for other in others if other.per_us == limit.per_us]
-        # A node that tells no limit, or an older one, refuses ours as void.
+        # A node that replies with no limit, or an older one, refuses ours as void.
         void = len(differs) - len(others) + sum(other.version < before for other in alike)
         if void > len(tally.nodes) - tally.quorum and before == self._search.version:
             limit.forget()
@@ -176,12 +196,12 @@ class SlotClaim(Claim):
 
 
 class WindowClaim(SlotClaim):
-    """Slots of a rate limiter: nobody holds, renews or gives them back; they run out by themselves.
+    """Slots of a rate limiter: nobody holds, renews or releases them; they run out by themselves.
 
     Attributes:
-        has_queued: Whether nodes may keep a place for this claim.
-        won_at: When the round was over that won the slots, seconds on the driver's clock.
-        spare: Seconds for which nodes keep them longer than that takes.
+        has_queued: True if nodes may keep a place for this claim.
+        won_at: The instant at which the winning round was over, in seconds on the driver's clock.
+        spare: Seconds by which nodes keep the slots longer than that round needed.
     """
 
     spread = 0.0  # Nodes tell each waiter for a window another time.
@@ -198,18 +218,18 @@ class WindowClaim(SlotClaim):
 
     @property
     def has_queued(self) -> bool:
-        return self._line.taken
+        return self._line is not None and self._line.taken
 
     def ask(self, claim: bytes, place: tuple[Arg, ...]) -> Command:
         self.lease, self._useful = self._window.terms(self._slowest)
         return super().ask(claim, place)
 
     def valid_until(self, tally: Tally) -> float:
-        """Return until when a win of that round counts as a success."""
+        """Return until when a win in that round counts as a success."""
         return tally.sent_at + self._useful
 
     def insist(self, tally: Tally) -> bool:
-        """Ask for the same slots once more: the nodes have granted them, and need to keep them longer."""
+        """Ask for the same slots once more: the nodes have granted them, but must keep them longer."""
         self._slowest = tally.at - tally.sent_at
         self._window.note(self._slowest)
         return self._search.insist(tally)
@@ -225,5 +245,5 @@ class WindowClaim(SlotClaim):
 
 
 def _full(tally: Tally) -> int:
-    """Return how many nodes have no room."""
+    """Return how many nodes refused for lack of room."""
     return sum(refusal.reason == FULL for refusal in told(tally))

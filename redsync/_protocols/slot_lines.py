@@ -1,10 +1,12 @@
 """Lines: how an acquire that was refused slots waits for room, by ticket; see `places`.
 
-Nodes keep with each place how many slots it waits for. A grant takes the place away. So a rollback restores the place
-of an acquire that goes on waiting.
+Nodes keep with each place how many slots it waits for. A grant removes the place, so a rollback restores the place of
+an acquire that continues waiting.
 """
 
 from __future__ import annotations
+
+from typing import Final
 
 from redsync._core.effects import Arg
 from redsync._core.limits import Limit
@@ -14,14 +16,17 @@ from redsync._protocols.places import Ticketed, Waiting, highest_ticket
 from redsync._protocols.rounds import told
 from redsync._protocols.windows import Window
 
-__all__ = ["SlotLine", "WindowLine"]
+__all__ = ["NO_PLACE", "SlotLine", "WindowLine"]
+
+NO_PLACE: Final = (0, 0, b"")
+"""The words of an acquire that asks for no place: how long to keep it, its ticket, the wake channel."""
 
 
 class SlotLine(Ticketed):
     """A place in the line for the permits of a semaphore, by a ticket that the waiter chooses.
 
     Attributes:
-        has_ticket: Whether it has chosen a ticket.
+        has_ticket: True if it has chosen a ticket.
     """
 
     @property
@@ -35,7 +40,7 @@ class SlotLine(Ticketed):
         return milliseconds(self.kept) if keeps else 0, self._ticket, self._owner.channel
 
     def given_back(self, wanted: int) -> tuple[Arg, ...]:
-        """Return the arguments by which a rollback restores a place that grants took away; empty if there is none."""
+        """Return the arguments by which a rollback restores a place that grants removed; empty if there is none."""
         return (wanted, 0, *self.words) if self.taken and self._waits and not self._suspended else ()
 
     def enough(self, tally: Tally) -> bool:  # noqa: ARG002  (the claim decides that by the slots)
@@ -56,7 +61,7 @@ class SlotLine(Ticketed):
 
 
 class WindowLine(SlotLine):
-    """A place in the line for the permits of a rate limiter; these only run out, and nodes tell each waiter when."""
+    """A place in the line for the permits of a rate limiter. These only run out, and nodes tell each waiter when."""
 
     def __init__(self, waiting: Waiting, window: Window, limit: Limit) -> None:
         super().__init__(waiting)

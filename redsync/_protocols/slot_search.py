@@ -1,10 +1,13 @@
-"""Which slots a permit asks for next, and which a round has won for it; see `slot_claims`.
+"""The slots that a permit asks for next, and those that a round has won for it; see `slot_claims`.
 
-* *The first round of a try* names a random slot to start from; each node grants the first free ones from there on.
+* *The first round of a try* names a slot to start from: one that this client has released lately, because all nodes
+  most likely have it free; else a random one. Each node grants the first free slots from there on. To an ask for one
+  slot, a node usually replies how far from the start it is. So the replies of nodes that chose alike are the same small
+  number, and the client reads it once.
 * *If nodes chose differently*, the permit asks for the slots that most nodes have granted or may still have free. A
-  node that took the first free slots has shown that all slots it skipped are taken.
+  node that granted the first free slots has shown that all slots it skipped are taken.
 * *After a shrink*, nodes also tell which slots are taken, and the permit leaves reserved slots out, see `shrinking`.
-* *A rate limiter's* slots run out, on each node at another instant. When few are free, nodes choose different ones, and
+* *A rate limiter's* slots run out, on each node at another instant. If few are free, nodes choose different ones, and
   most guesses are wrong. So from the first such round on the client asks which are taken, until one round is enough.
 """
 
@@ -17,6 +20,7 @@ from itertools import islice
 
 from redsync._core.effects import Arg
 from redsync._core.limits import Limit
+from redsync._core.permits import write_slots
 from redsync._core.quorum import Tally, Votes
 from redsync._protocols.answers import TAKEN
 from redsync._protocols.rounds import told
@@ -25,44 +29,69 @@ from redsync._protocols.shrinking import Taken
 __all__ = ["SlotSearch"]
 
 _ROUNDS = 4
-"""Rounds in which one try may look for slots that a quorum of nodes has free, before a rollback and a new try."""
+"""The most rounds of one try in search of slots that a quorum has free, before a rollback and a new try."""
 
 _SPARE = 4
-"""Spare candidates to take from each bit map: slots that are free on one node may be taken on others."""
+"""Spare candidates from each bit map: slots that are free on one node may be taken on others."""
 
 
 class SlotSearch:
-    """What one permit has found out in one try.
+    """The findings of one permit's acquire in one try.
 
     Attributes:
         version: The limit's version in the latest ask; `permits`: the limit itself.
-        tells: Whether that ask wants nodes to tell which slots are taken.
+        start: The slot from which nodes search.
+        tells: True if that ask wants nodes to tell which slots are taken.
     """
+
+    # The state before the first try. Class attributes, because most permits are granted in the first round.
+    version = permits = start = _rounds = 0
+    tells = False
+    _exact: tuple[int, ...] = ()
 
     def __init__(self, wanted: int, limit: Limit, random: Callable[[], float]) -> None:
         self._wanted = wanted
         self._limit = limit
         self._random = random
-        self.version, self.permits, self.tells = limit.version, limit.permits, False
-        self.begin()
+        # For each node, the slots that it granted first: the slots that it skipped on the way there are taken.
+        self._first: dict[int, tuple[int, ...]] = {}
 
     def begin(self) -> None:
         """Begin another try, which knows nothing of free slots."""
         self._rounds = 0
-        self._start = int(self._random() * self._limit.permits)
-        self._exact: tuple[int, ...] = ()
-        # By node, the slots that it granted first: they show how far it had to go, and the slots it skipped are taken.
-        self._first: dict[int, tuple[int, ...]] = {}
+        self.start = self._choose_start()
+        self._exact = ()
+        self._first = {}
 
-    def ask(self) -> tuple[Arg, ...]:
-        """Return the further arguments of the next round."""
+    def _choose_start(self) -> int:
+        limit = self._limit
+        while limit.released:
+            if (slot := limit.released.pop()) < limit.permits:
+                return slot
+        return int(self._random() * limit.permits)
+
+    def next_round(self) -> None:
+        """Begin another round, under the limit of this instant."""
         self._rounds += 1
         limit = self._limit
         self.version, self.permits, self.tells = limit.version, limit.permits, limit.lowered or limit.scarce
-        exact = b",".join(b"%d" % slot for slot in self._exact)
-        return limit.version, limit.permits, self._start, exact, int(self.tells), *limit.window
 
-    # What a round has won.
+    @property
+    def is_exact(self) -> bool:
+        """True if the round asks for exact slots."""
+        return self._exact != ()
+
+    @property
+    def is_particular(self) -> bool:
+        """True if the ask of the round differs from the usual one of its semaphore in more than where to start."""
+        return self._exact != () or self.tells or self._limit.per_us != 0
+
+    @property
+    def words(self) -> tuple[Arg, ...]:
+        """The round's further arguments."""
+        return self.version, self.permits, self.start, write_slots(self._exact), int(self.tells), *self._limit.window
+
+    # After a won round.
 
     def votes(self, tally: Votes) -> Counter[int]:
         """Return how many nodes have granted each slot, without reserved slots."""
@@ -73,24 +102,26 @@ class SlotSearch:
         return votes
 
     def agreed(self, tally: Votes) -> tuple[int, ...]:
-        """Return the slots that all nodes granted that granted any, as is usual; empty if that does not decide."""
-        slots = {grant.slots for grant in tally.grants}
-        return slots.pop() if len(slots) == 1 and not self.tells else ()
+        """Return the slots that a quorum granted, all of these nodes the same ones, as usual; else empty."""
+        answers = tally.answers
+        first = next(filter(None, answers), None)
+        # Of a quorum that agrees, only the nodes that also tell what is taken must be looked at one by one.
+        return first.slots if first and not self.tells and answers.count(first) >= tally.quorum else ()
 
     def won(self, tally: Tally) -> tuple[int, ...]:
-        """Return the slots that most nodes have granted."""
-        all_votes = tally.all_votes
-        if agreed := self.agreed(all_votes):
+        """Return the wanted number of slots: those that most nodes have granted."""
+        # Late votes can't outweigh a quorum.
+        if agreed := self.agreed(tally):
             return agreed if len(agreed) == 1 else tuple(sorted(agreed, key=self._distance))
-        votes = self.votes(all_votes)
+        votes = self.votes(tally.all_votes)
         return tuple(sorted(votes, key=lambda slot: (-votes[slot], self._distance(slot)))[: self._wanted])
 
     def note_won(self) -> None:
-        """Record that a round has won the slots."""
+        """Record that the latest round won the slots."""
         self._limit.scarce = self._limit.scarce and self._rounds > 1
 
     def is_within(self, tally: Tally) -> bool:
-        """Whether nodes were asked which slots are taken, and told none beyond the limit."""
+        """Return whether nodes were asked which slots are taken, and told none beyond the limit."""
         return self.tells and not self._taken(tally.all_votes, Counter()).beyond(self.permits)
 
     @staticmethod
@@ -99,25 +130,25 @@ class SlotSearch:
         own = {slot for slot, count in votes.items() if count >= tally.quorum}
         return Taken(((grant.taken, grant.slots) for grant in tally.grants), own)
 
-    # What to ask for next.
+    # After a lost round.
 
     def exchange(self, tally: Tally, *, newer: bool) -> bool:
         """Choose other slots after a round that was not won; return whether there are any to ask for at once.
 
         Args:
             tally: The round.
-            newer: Whether the limit has changed since: slots chosen under the older limit may be beyond the new one.
+            newer: True if the limit has changed since: slots chosen under the older limit may be beyond the new one.
         """
         if self._limit.per_us and tally.granted:
             self._limit.scarce = True
         if self._rounds >= _ROUNDS:
             return False
         self._exact = () if newer else self.choose(tally)
-        self._start %= self._limit.permits
+        self.start %= self._limit.permits
         return newer or bool(self._exact)
 
     def insist(self, tally: Tally) -> bool:
-        """Choose the slots that were won already; return whether the permit may ask for them once more."""
+        """Choose the slots that were just won; return whether the permit may ask for them once more."""
         if self._rounds >= _ROUNDS:
             return False
         self._exact = self.won(tally)
@@ -133,7 +164,7 @@ class SlotSearch:
         candidates: set[int] = set()
         reserved: frozenset[int] = frozenset()
         if self.tells:
-            # All exact slots that are free may be reserved: so look for others too.
+            # All free slots among those asked for may be reserved, so look for others too.
             taken = self._taken(tally, Counter())
             reserved = taken.reserved(self._limit.permits)
             candidates.update(self._free_in(taken, reserved))
@@ -149,7 +180,7 @@ class SlotSearch:
                 candidates.update(self._free_in(taken, reserved))
                 chances.append(partial(_chance_in, taken))
         scores = {slot: [chance(slot) for chance in chances] for slot in candidates - reserved}
-        # A node that names a slot beyond the limit is broken: others would make room for all bits up to that one.
+        # A node that names a slot beyond the limit is broken. Other nodes would allocate all bits up to that slot.
         below = self._limit.permits
         possible = [slot for slot, each in scores.items() if slot < below and sum(map(bool, each)) >= tally.quorum]
         if len(possible) < self._wanted:
@@ -158,7 +189,7 @@ class SlotSearch:
         return tuple(possible[: self._wanted])
 
     def _chance(self, has: tuple[int, ...], first: tuple[int, ...], slot: int) -> float:
-        """Return how likely a node grants `slot`; `has`: the slots granted now, `first`: those granted first."""
+        """Return how likely a node grants `slot`; `has`: its grants now, `first`: those it granted first."""
         if slot in has:
             return 1.0
         passed = max(map(self._distance, first), default=-1)
@@ -166,11 +197,11 @@ class SlotSearch:
 
     def _free_in(self, taken: Taken, reserved: frozenset[int]) -> Iterable[int]:
         permits = self._limit.permits
-        cycle = ((self._start + i) % permits for i in range(permits))
+        cycle = ((self.start + i) % permits for i in range(permits))
         return islice((slot for slot in cycle if slot not in taken and slot not in reserved), self._wanted + _SPARE)
 
     def _distance(self, slot: int) -> int:
-        return (slot - self._start) % self._limit.permits
+        return (slot - self.start) % self._limit.permits
 
 
 def _chance_in(taken: Taken, slot: int) -> float:

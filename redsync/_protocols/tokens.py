@@ -1,25 +1,25 @@
 """Fencing tokens: numbers that grow with each acquisition, whichever nodes granted it.
 
-Each node keeps the latest token that it gave or was told. A grant raises it by one, in the same step. The token of a
+Each node keeps the latest token that it gave or learned. A grant raises it by one, in the same step. The token of a
 round is the highest that a quorum gave. That alone is not enough: with A at 10, B and C at 1, a quorum of A and B
 grants 11, and then a quorum of B and C grants 3. So the client hands the token out only when a quorum of nodes *stand
-at* it: it is their latest token, while they keep our claim. Else the client first writes it back.
+at* it: it is their latest token, while they keep our claim. Otherwise the client first writes it back.
 
-Why tokens grow: let X be handed out its token before Y, and m be a node of both quorums. When m stood at X's token, it
-kept X's claim. Y's claim on m was not there before: it would have had to end in between, while Y's owner believes in it
-until after that. So m granted to Y later, hence more than X's token, and Y's token is no less than what m granted. (A
-node that merely stands at the token may have granted to Y long before; that tells nothing, so it does not count.)
+Why tokens grow: let X get its token before Y, and m be a node of both quorums. When m stood at X's token, it kept X's
+claim. Y's claim on m was not there before: it would have had to end in between, while Y's owner believes in it until
+after that. So m granted to Y later, and so more than X's token, and Y's token is no less than what m granted. (A node
+that merely stands at the token may have granted to Y long before. That proves nothing, so it does not count.)
 
 A node that forgot its token, or has not given one for a day, begins with its clock, in microseconds since 1970. No
-lock is acquired a million times a second, so that is more than all it has given, if clocks are roughly right. It takes
-no part in grants until what it forgot is over (`restart_guard`), so the proof holds for forgotten claims too.
+lock is acquired a million times a second, so that is more than all it has given, if clocks are roughly right. The node
+takes no part in grants until what it forgot is over (`restart_guard`), so the proof holds for forgotten claims too.
 
-A node may also come back with an *older* token: from a snapshot, or a log that lost its end. Its birth record is of
-another process then, and becomes newborn before the node executes any command. From then on each token is more than the
-clock showed at that birth, plus the guard; and all tokens it gave before are lower. (See `_next_token.lua`.) So the
-proof holds with m's memory gone, old, or whole; for one node without a guard, too.
+A node may also come back with an *older* token: from a snapshot, or a log that lost its end. Then its birth record is
+of another process, and becomes newborn before the node executes any command. From then on each token is more than the
+clock showed at that birth, plus the guard; and all tokens that the node gave before are lower. (See `_next_token.lua`.)
+So the proof holds whether m's memory is gone, old or whole, and even for one node without a guard.
 
-A token that no clock shows before the year 2112 comes from a broken node, and its vote fails. Each node judges a lower
+A token that no clock shows before the year 2112 comes from a broken node, whose vote fails. Each node judges a lower
 token by its clock: no node raises its token to more than a year ahead. So such a token is never handed out, and once a
 quorum has refused it, the asking object no longer counts votes of that size. (See `_absurd.lua`.)
 """
@@ -52,7 +52,7 @@ _HIGHEST = 1 << 52
 
 def _stands(reply: Any) -> bool:
     if reply.__class__ is not int or not 0 < reply <= _HIGHEST:
-        raise ValueError("a write-back is answered by the token at which the node stands")
+        raise ValueError("the reply to a write-back is the token at which the node stands")
     return True
 
 
@@ -60,7 +60,7 @@ class Fence:
     """The tokens of one lock object; guarded by the atomicity of protocol steps.
 
     Attributes:
-        latest: The highest token that it has handed out. It asks for a higher one, even if all nodes forgot theirs.
+        latest: The highest token that it has handed out; it asks for a higher one, even if all nodes forgot theirs.
     """
 
     __slots__ = ("_highest", "_keys", "latest")
@@ -71,7 +71,7 @@ class Fence:
         self.latest = latest
 
     def ask(self, command: Command) -> Command:
-        """Return the command that asks for a token as well."""
+        """Return the command, extended by the ask for a token."""
         return Command(command.script, (*command.keys, self._keys.token), (*command.args, self.latest))
 
     def judge(self, reply: Any) -> int | Refusal:
@@ -83,19 +83,19 @@ class Fence:
         if reply.__class__ is list and [word.__class__ for word in reply] == [int, int] and reply[0] in (NEW, EXISTING):
             token: int = reply[1]
             if self.is_absurd(token):
-                raise ValueError("a token beyond all clocks")
+                raise ValueError("the token is beyond all clocks")
             return token
         answer = read_by_arrival(reply)
         if answer:
-            raise ValueError("a grant that lacks its fencing token")
+            raise ValueError("the grant lacks its fencing token")
         return answer
 
     def is_absurd(self, token: int) -> bool:
-        """Whether only a broken node can tell that token."""
+        """Return whether only a broken node can have that token."""
         return not 0 < token <= self._highest
 
     def read(self, tally: Tally) -> tuple[int, bool]:
-        """Return the token of a round that was won, and whether a quorum is known to stand at it."""
+        """Return the token of a won round, and whether a quorum is known to stand at it."""
         tokens = tally.all_votes.grants
         likely = [token for token in tokens if not self.is_absurd(token)]
         token: int = max(likely if len(likely) >= tally.quorum else tokens)
@@ -105,7 +105,7 @@ class Fence:
         return token, is_level
 
     def level(self, owner: Owner, claim: bytes, token: int, timeout: float) -> Steps[Tally]:
-        """Raise a quorum of nodes that keep the claim to a token; return the round that tried it."""
+        """Raise a quorum of nodes that keep the claim to a token; return the round that tried to."""
         command = Command(WRITE_BACK, (self._keys.lock, self._keys.token), (claim, token))
         written = yield from broadcast(Broadcast(command, owner, _stands, timeout))
         if written.won:
@@ -116,7 +116,7 @@ class Fence:
 
 
 class FencedClaim(Claim):
-    """A whole lock whose grants carry tokens: a round counts when a quorum has its token as the latest."""
+    """A whole lock whose grants carry tokens: a round counts once a quorum stands at its token."""
 
     def __init__(self, session: Session, request: AcquireRequest, fence: Fence) -> None:
         super().__init__(session, request)
@@ -141,7 +141,7 @@ class FencedClaim(Claim):
         return is_level
 
     def settle(self, tally: Tally, claim: bytes, timeout_at: Callable[[float], float]) -> Steps[Settlement]:
-        """Raise a quorum to the token."""
+        """Raise a quorum of nodes to the token."""
         at = tally.at
         while True:
             written = yield from self._fence.level(self._request.owner, claim, self._token, timeout_at(at))
@@ -150,7 +150,7 @@ class FencedClaim(Claim):
                 return Settlement(tally, at)
             if not self._fence.is_absurd(self._token):
                 return Settlement(written, at)
-            # A broken node told an absurd token; the others may be a quorum without it.
+            # A broken node gave an absurd token; the others may be a quorum without it.
             if self.is_settled(tally):
                 return Settlement(tally, at)
             if self._fence.is_absurd(self._token):

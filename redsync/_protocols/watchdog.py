@@ -1,18 +1,20 @@
-"""The watchdog: what a client does on its own for as long as it lives, and its farewell.
+"""The watchdog: everything that a client does on its own for as long as it lives, and its farewell.
 
-It renews holds that are due, fills up holds on a bare majority, reports lost holds, gives back the holds of ended
-owners, and keeps the client's record on the nodes, which shows others who holds a lock.
+It renews holds that are due, fills up holds on a bare majority, reports lost holds, releases the holds of ended owners,
+and keeps the client's record on the nodes, which shows others the process behind a claim.
 """
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from redsync._core.cohorts import Cohort, soon
-from redsync._core.effects import Command, Steps, Tell, Wait, notify, tell, wait
+from redsync._core.effects import Broadcast, Command, Steps, Tell, Wait, broadcast, notify, tell, wait
 from redsync._core.events import HoldOrphaned
 from redsync._core.holds import HoldState
-from redsync._core.observing import WatchdogWoke
+from redsync._core.observing import ClocksRead, WatchdogWoke
+from redsync._core.presence import MOST_HELD, told_claim
 from redsync._core.runner import Session
 from redsync._core.scripts import Script
 from redsync._core.timing import milliseconds
@@ -23,29 +25,36 @@ from redsync._protocols.renewal import fill_up, is_bare, renew
 __all__ = ["farewell", "watchdog"]
 
 ANNOUNCE = Script.load("client_announce")
+CLOCK = Script.load("client_clock")
 WITHDRAW = Script.load("client_withdraw")
 
 _ANNOUNCED_EVERY, _ANNOUNCED_FOR = 20.0, 65.0
-"""Seconds between two announcements of a client, and seconds for which nodes keep one: two may get lost."""
+"""Seconds between two announcements of a client, and seconds for which nodes keep one, so that two may get lost."""
+
+_WORTH_TELLING = 1.0
+"""Seconds from which an announcement includes a hold; most holds end long before the next announcement."""
 
 
 def watchdog(session: Session, now: float) -> Steps[None]:
     """Do what is due, as long as the client lives."""
     table = session.holds
     announce_at = now if session.record else math.inf
+    read_at = now + _ANNOUNCED_EVERY  # Not before the first connections: the votes would fail, and count as such.
     while True:
         while table.orphans:
             for state in table.owned_by(table.orphans.popleft()):
                 yield from _give_back_orphan(session, state)
         for state in table.ended(now):
             yield from expire(state)
-        # One cohort at a time: in between losses are told, and the driver does its own work.
+        # One cohort at a time: in between this loop reports losses, and the driver does its own work.
         if (cohort := table.due(now)) is not None:
             yield from _look(session, cohort, now)
             table.put(cohort)
         if now >= announce_at:
             announce_at = now + _ANNOUNCED_EVERY
             yield from _announce(session, now)
+            if session.observed and now >= read_at:
+                yield from _read_clocks(session)
         until = min(table.watch_next(now), announce_at)
         wake = yield from wait(Wait(until))
         now = wake.at
@@ -55,7 +64,7 @@ def watchdog(session: Session, now: float) -> Steps[None]:
 
 def _give_back_orphan(session: Session, state: HoldState) -> Steps[None]:
     lost = state.lost is not None
-    # Threads to which the owner gave this hold's object must not believe in it any longer either.
+    # Threads to which the owner gave this hold's object must not believe in it any longer.
     state.count = 0
     yield from give_back(session, state)
     if not lost:
@@ -67,7 +76,7 @@ def _look(session: Session, cohort: Cohort, now: float) -> Steps[None]:
     if any(state.renew_at <= now and state.lost is None for state in cohort.holds):
         last = now + soon(cohort.lease)
         session.holds.gather(cohort, last)
-        # Others are due later, and leave the cohort when it is put back.
+        # The other holds are due later, and leave the cohort when it is put back.
         holds = [state for state in cohort.holds if state.renew_at <= last and state.lost is None]
         yield from renew(session, holds, cohort.lease, cohort)
     elif bare := _bare(session, cohort, now):
@@ -75,7 +84,7 @@ def _look(session: Session, cohort: Cohort, now: float) -> Steps[None]:
 
 
 def _bare(session: Session, cohort: Cohort, now: float) -> list[HoldState]:
-    """Return the holds to fill up now; those that turn out to be on enough nodes need no more looks."""
+    """Return the holds to fill up now; cancel further checks of those that prove to be on enough nodes."""
     bare = []
     for state in [state for state in cohort.holds if state.fill_at <= now]:
         if state.lost is None and now < state.valid_until:
@@ -89,20 +98,48 @@ def _bare(session: Session, cohort: Cohort, now: float) -> list[HoldState]:
 
 
 def _announce(session: Session, now: float) -> Steps[None]:
-    """Put the client's record on the nodes; a node out of reach gets it when it is back."""
-    command = Command(ANNOUNCE, (session.record_key,), (session.record, milliseconds(_ANNOUNCED_FOR)))
+    """Put the client's record on the nodes; a node out of reach gets it once it is back."""
+    command = Command(ANNOUNCE, (session.record_key,), (_record(session, now), milliseconds(_ANNOUNCED_FOR)))
     yield from tell(Tell(command, None, session.all_nodes, now + _ANNOUNCED_FOR))
 
 
-def farewell(session: Session) -> Steps[None]:
-    """Give back everything that any owner of this client holds; report no losses.
+def _record(session: Session, now: float) -> bytes:
+    """Return the client's record, with its oldest holds, so that operators see since when a name is held.
 
-    An interruption comes out when all of that is done.
+    An acquire does not write that: it would cost every acquire, for the few holds that last.
+    """
+    held = tuple(
+        (told_claim(state.claim), round(session.epoch + state.since, 3))
+        for state in session.holds.first(MOST_HELD)
+        if now - state.since >= _WORTH_TELLING and state.lost is None
+    )
+    return session.client._replace(held=held).pack() if held and session.client is not None else session.record
+
+
+def _seconds(reply: Any) -> float:
+    seconds, microseconds = reply
+    return float(seconds) + float(microseconds) / 1e6
+
+
+def _read_clocks(session: Session) -> Steps[None]:
+    """Tell observers what the nodes' clocks say. Waits as long as a round about the client's lease may, at most."""
+    timeout = session.timing.round_timeout(session.timing.lease)
+    command = Command(CLOCK, (session.record_key,), ())
+    tally = yield from broadcast(Broadcast(command, None, _seconds, timeout, lingers=True))
+    told = zip(tally.nodes, tally.answers, strict=True)
+    clocks = tuple((node, seconds) for node, seconds in told if seconds is not None)
+    yield from notify(ClocksRead(tally.sent_at, tally.at, clocks, session.timing.drift_factor))
+
+
+def farewell(session: Session) -> Steps[None]:
+    """Release everything that any owner of this client holds; report no losses.
+
+    An interruption is raised only after that.
     """
     try:
         yield from _leave(session)
     except BaseException:
-        # Nobody does the rest later. Holds given back so far are no longer in the table.
+        # Nobody does the rest later. Holds released so far are no longer in the table.
         yield from _leave(session)
         raise
 

@@ -1,34 +1,33 @@
 """Windows: how permits that only run out make an exact rate limit.
 
-A rate limiter of R per window is R slots, as a semaphore of R permits, but permits are never given back: a slot is
-free again when its time on the nodes is up. The promise is about *successes*, and a success counts at the instant at
-which the acquire returns. A node takes the slot a little earlier, between request and reply. If it kept the slot for
-just the window, the next success with that slot could come earlier than a window after this one. So:
+A rate limiter of R per window is R slots, as a semaphore of R permits, but permits are never released: a slot is free
+again when its time on the nodes is up. The promise is about *successes*, and a success counts at the instant at which
+the acquire returns. A node takes the slot a little earlier, between request and reply. If it kept the slot for just the
+window, the next success with that slot could come less than a window after this one. So:
 
-* nodes keep a slot for `per + allowance`, and for as much longer as their clocks may run fast, and for a millisecond
-  more, since they count whole ones;
-* the allowance has two parts. A success counts only if its round was over within the first one after the sending
-  began; the other one is for the way from there to the caller. A round that took longer is no success yet: the client
-  asks for the same slots again, for longer.
+* nodes keep a slot for `per + allowance`, plus as much as their clocks may run fast, plus a millisecond, since they
+  count whole ones;
+* the allowance has two parts. A success counts only if its round was over within the first part after sending began;
+  the second part is for the way from there to the caller. A round that took longer is no success yet: the client asks
+  for the same slots again, for longer.
 
 Let a success return at A, and its ask be sent at S: A <= S + allowance. On each node of its quorum the slot is taken
 after S, and kept until after S + allowance + per by the client's clock. The next success with that slot needs a quorum,
-so it needs one of these nodes, and returns after that: more than `per` after A. In any window of `per` each slot has
-one success at most, and there are R slots. The proof compares one client's A and S with one node's times, so only these
+so it needs one of these nodes, and returns after that: more than `per` after A. So in any window of `per` each slot has
+at most one success, and there are R slots. The proof compares one client's A and S with one node's times, so only these
 two clocks matter.
 
-The allowance costs throughput: what remains is 1 / (1 + allowance / per) of the rate. So its first part follows the
-mean duration of rounds; and if the round was quicker than allowed for, the client tells nodes so: from the instant at
-which they hear of it they *need* to keep the slot only for `per`, the second part and what clocks take. Such a message
-comes after the round was over, so the proof holds with that instant in place of S + allowance, however late it comes.
-The second part is twice as long as a round takes on average, for where rounds are slow the way to the caller is slow
-too: threads of a busy interpreter wait for each other on both. And it is never less than 2.9 ms, for a system that lets
-others run just then. Nothing can be seen of that delay. By clocks that agree the drift allowance covers it as well.
-Each ask carries its own allowance, so clients need not agree on it.
+The allowance costs throughput: 1 / (1 + allowance / per) of the rate remains. So its first part follows the mean
+duration of rounds. And if the round was quicker than allowed for, the client tells nodes so: from the instant at which
+they hear of it they *need* to keep the slot only for `per`, the second part and what clocks take. Such a message comes
+after the round was over, so the proof holds with that instant instead of S + allowance, however late it comes. The
+second part is twice as long as a round takes on average, because where rounds are slow the way to the caller is slow
+too: threads of a busy interpreter wait for each other on both. It is never less than 2.9 ms, because the system may run
+others just then; that delay cannot be observed. If the clocks agree, the drift allowance covers it as well. Each ask
+carries its own allowance, so clients do not have to agree on it.
 
-*When there is room again* can be told to be no later than `per`, the drift allowance and 5 ms from now: where rounds
-are quick, nodes keep no slot for longer once they were told. Where rounds are slow, or a node's clock is, it may take a
-little longer.
+*When there is room again* is at most `per`, the drift allowance and 5 ms from now: where rounds are quick, nodes that
+got the message keep no slot for longer. Where rounds are slow, or a node's clock is, it may take a little longer.
 """
 
 from __future__ import annotations
@@ -49,31 +48,31 @@ _WAY = 0.0029
 """The shortest time in seconds allowed for the way to the caller."""
 
 _WAY_LIKE = 2.0
-"""It is at least this many times the mean duration of rounds."""
+"""The time for the way is at least this many times the mean duration of rounds."""
 
 _ROOM_AGAIN = 0.005
 """Seconds after `per` and the drift allowance by which there is room again, unless others come."""
 
 _WORTH_SHARE, _WORTH = 0.001, 0.001
-"""When nodes are told to keep a slot for less time: it saves this share of the window and so many seconds."""
+"""Nodes keep a slot for less time only if that saves this share of the window, and this many seconds."""
 
 _AT_FIRST = 0.025
-"""Within how many seconds a success counts before any round was measured."""
+"""Seconds within which a success counts before any round was measured."""
 
 _ROOM = 2.0
-"""A success counts within this many times the mean duration of rounds; after a round that took longer, its own."""
+"""A success counts within this many times the mean duration of rounds, or the duration of a longer round before it."""
 
 _RECENT = 0.125
-"""The part that the latest round has in that mean."""
+"""The weight of the latest round in that mean."""
 
 _RESOLUTION = 0.001
 """Seconds by which nodes may keep a slot too short: they count whole milliseconds."""
 
 _LEAST_PAUSE = 0.05
-"""The lower bound in seconds of the longest sleep near the front, for short windows."""
+"""The lower bound, in seconds, of the longest sleep near the front, for short windows."""
 
 _LONGEST_PLACE = 86.0
-"""Seconds for which nodes keep a place in line at the longest: so a waiter of hours looks about every 40 s."""
+"""Seconds for which nodes keep a place in line at most: so a waiter of hours looks about every 40 s."""
 
 
 def check_window(per: float) -> float:
@@ -113,8 +112,8 @@ class Success(NamedTuple):
     """A success, and what nodes have been told of it.
 
     Attributes:
-        state: What it has.
-        at: When its round was over, seconds on the driver's clock.
+        state: The permits.
+        at: The instant at which its round was over, in seconds on the driver's clock.
         settled: Bit set of the nodes that were known then to keep other slots for it, or none.
     """
 
@@ -124,15 +123,15 @@ class Success(NamedTuple):
 
 
 class Window:
-    """How long the permits of one rate limiter last; shared by all users of one limiter object.
+    """Computes how long the permits of one rate limiter last; shared by all users of one limiter object.
 
     Attributes:
         per: The window in seconds.
         guard: Seconds for which a node must have remembered everything to grant.
-        round_timeout: How long a round may wait for a node, in seconds.
+        round_timeout: The longest time that a round waits for a node, in seconds.
         place_kept: Seconds for which nodes keep a place in line.
-        worth: Seconds that nodes keep a slot too long from which on it is worth telling them.
-        latest: The latest success, whose late votes nobody has seen yet.
+        worth: Seconds by which nodes must keep a slot too long to make it worth telling them.
+        latest: The latest success, whose late votes nobody has looked at yet.
     """
 
     def __init__(self, per: float, timing: Timing, restart_guard: float = math.inf) -> None:
@@ -145,8 +144,8 @@ class Window:
         self._mean = 0.0
         self.worth = max(per * _WORTH_SHARE, _WORTH)
         self.latest: Success | None = None
-        # Windows may be longer than the lease that the client's guard suits. A guard of 0 stays 0, as the user chose
-        # it.
+        # Windows may be longer than the lease for which the client's guard was made. A guard of 0 stays 0, as the user
+        # chose it.
         longest = max(timing.restart_guard, self._lease(self._longest, self._longest)) if timing.restart_guard else 0.0
         self.guard = min(longest, restart_guard)
         self.place_kept = min(max(PLACE_KEPT, per / 7), _LONGEST_PLACE)
@@ -157,10 +156,10 @@ class Window:
         return self._lease(0.0, self._way)
 
     def terms(self, slowest: float = 0.0) -> tuple[float, float]:
-        """Return for how many seconds nodes shall keep the slots of an ask, and within how many a success counts.
+        """Return for how many seconds nodes keep the slots of an ask, and within how many a success counts.
 
         Args:
-            slowest: How many seconds a round of the same acquire took that was won too late to count.
+            slowest: The seconds that a round of the same acquire took if it was won too late.
         """
         expected = max(_ROOM * self._mean if self._mean else _AT_FIRST, _ROOM * slowest)
         useful = min(max(self._least, expected), self._longest)
@@ -181,14 +180,14 @@ class Window:
         """Return in how many seconds on this clock there is room, at most; never more than a window and its allowances.
 
         Args:
-            left: How many seconds nodes count on theirs until there is room; infinite if they can't tell.
-            pause: For how many seconds after that waiters may sleep that are to be served first.
+            left: The seconds until there is room, by the nodes' clocks; infinite if they can't tell.
+            pause: For how many seconds after that the waiters to be served first may sleep.
         """
         drift = 1 + self._timing.drift_factor
         return min(left * drift + pause, self.per * drift + _ROOM_AGAIN)
 
     def longest_pause(self, random: float, ahead: float = 0.0) -> float:
-        """Return for how many seconds to sleep at most before looking again; often enough to keep the place.
+        """Return for how many seconds to sleep at most before the next look; short enough to keep the place.
 
         Waiters before us, whose slots fill `ahead` windows, may leave the line: then our turn comes sooner than nodes
         told us. That matters near the front, so waiters farther back look less often.

@@ -1,4 +1,4 @@
-"""`python -m redsync.cli`: the same as `redsync`."""
+"""`python -m redsync.cli` is the same as `redsync`."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Arguments of several commands: names as they were typed, numbers that are checked at once, the option for JSON."""
+"""Arguments that several commands share: names, checked numbers, addresses, and the option for JSON."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import argparse
 import math
 from collections.abc import Callable
 
-__all__ = ["add_json", "encoded", "name_of", "seconds", "whole"]
+__all__ = ["add_json", "address", "encoded", "name_of", "seconds", "whole"]
 
 
 def encoded(text: str) -> bytes:
-    """Return a word of the command line as the bytes that were typed."""
+    """Return a word of the command line as the bytes that the user typed."""
     return text.encode("utf-8", "surrogateescape")
 
 
 def name_of(text: str) -> str | bytes:
-    """Return a name of the command line as the library takes it: as bytes only if it is not valid text."""
+    """Return a name of the command line for the library: text, or bytes if it is not valid text."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -24,13 +24,25 @@ def name_of(text: str) -> str | bytes:
 
 
 def add_json(parser: argparse.ArgumentParser, what: str = "write JSON to standard output") -> None:
-    """Add the option that asks for output that programs read."""
+    """Add the option `--json`."""
     parser.add_argument("--json", action="store_true", help=what)
 
 
+def address(text: str) -> tuple[str, int]:
+    """Return host and port of `HOST:PORT`; brackets enclose an IPv6 address."""
+    host, colon, port = text.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        host = ""
+    if not (host and colon and port.isascii() and port.isdigit() and int(port) < 65536):
+        raise argparse.ArgumentTypeError(f"must be HOST:PORT, such as 127.0.0.1:9465 or [::1]:9465, not {text!r}")
+    return host, int(port)
+
+
 def whole(least: int, most: int | None = None) -> Callable[[str], int]:
-    """Return a function that reads a whole number of that range."""
-    allowed = f"from {least} on" if most is None else f"from {least} to {most:,}"
+    """Return a function that parses a whole number in that range."""
+    allowed = f"of {least} or more" if most is None else f"from {least} to {most:,}"
 
     def read(text: str) -> int:
         number = int(text) if text.isascii() and text.isdigit() else None
@@ -42,11 +54,11 @@ def whole(least: int, most: int | None = None) -> Callable[[str], int]:
 
 
 def seconds(least: float | None = None, most: float = math.inf) -> Callable[[str], float]:
-    """Return a function that reads a time in seconds.
+    """Return a function that parses a time in seconds.
 
     Args:
-        least: The shortest allowed time; None for any above 0.
-        most: The longest.
+        least: The shortest time allowed; None for any above 0.
+        most: The longest time allowed.
     """
     if least is None:
         allowed = "a positive number of seconds"

@@ -1,7 +1,7 @@
-"""Asking each node by itself, all nodes at once: shared by the inspecting commands.
+"""Queries to all nodes in parallel, each answered separately; the inspecting commands share them.
 
-No quorum decides what is shown. A node that is down, hangs or refuses us counts as an answer too, and never ends the
-command; only the exit status says that too few nodes answered.
+No quorum decides what a command shows. A node that is down, hangs or refuses access yields an error as its answer and
+never ends the command. Only the exit status says that too few nodes answered.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ __all__ = [
 ]
 
 BATCH: Final = 200
-"""Names per write: a node that is asked about many stays free for other clients in between."""
+"""Names per pipeline, so that a node serves other clients in between."""
 
 LONGEST_ANSWER: Final = 60.0
-"""Seconds that a node may take for everything that a command asks at once."""
+"""Seconds that a node may take to answer everything in one query."""
 
 PLAIN: Final = Spelling()
 
 _CONNECTING: Final = re.compile(r"Error -?\d+ connecting to \S+?\. (.+?)\.?")
-"""redis-py's text about a connection that could not be made."""
+"""redis-py's message when it can't connect."""
 
 T = TypeVar("T")
 
@@ -59,10 +59,10 @@ class Node:
     """One node.
 
     Attributes:
-        address: `host:port`, or the path of a unix socket; without the password, so it may be shown.
-        redis: The client that asks it.
-        replicas: How many replicas must be there for its votes to last; None for a plain node.
-        place: Who can be asked where its server is now; None for a plain node.
+        address: `host:port`, or the path of a Unix socket; without the password, so it is safe to show.
+        redis: The redis-py client that queries it.
+        replicas: The number of replicas that the URL gives for its server; None for a plain node.
+        place: The witnesses that know where its server is now; None for a plain node.
     """
 
     address: str
@@ -73,12 +73,12 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Answer(Generic[T]):
-    """What one node said.
+    """One node's answer.
 
     Attributes:
         node: The node's address.
-        value: What it said, None if it failed.
-        error: Why it said nothing, None if it did.
+        value: The answer; None if the node failed.
+        error: Why the node failed; None if it answered.
     """
 
     node: str
@@ -87,12 +87,12 @@ class Answer(Generic[T]):
 
 
 class Nodes:
-    """The nodes that a command is about.
+    """The nodes that a command queries.
 
     Args:
         urls: Their URLs.
-        prefix: What the names of all keys begin with.
-        timeout: How many seconds a node may be silent.
+        prefix: The prefix of all keys.
+        timeout: Seconds to wait for a silent node.
 
     Raises:
         SetupError: A URL is not valid.
@@ -106,22 +106,22 @@ class Nodes:
 
     @classmethod
     def chosen(cls, options: Any) -> Nodes:
-        """Return the nodes that the command line's options name, or else the environment.
+        """Return the nodes that the options name, or else the environment.
 
         Raises:
-            SetupError: None is named, or a URL is not valid.
+            SetupError: There are no URLs, or one is not valid.
         """
         return cls(urls_of(options), prefix_of(options), options.timeout)
 
     @property
     def quorum(self) -> int:
-        """How many nodes must grant."""
+        """The number of nodes that make a majority."""
         return len(self.nodes) // 2 + 1
 
     def ask(self, question: Callable[[redis.Redis], T], among: Sequence[Node] | None = None) -> list[Answer[T]]:
-        """Ask all nodes, or those in `among`, at once; return their answers in the nodes' order."""
+        """Query all nodes, or those in `among`, in parallel; return their answers in the nodes' order."""
         asked = self.nodes if among is None else among
-        unheard = f"did not end its answer within {LONGEST_ANSWER:g} s"
+        unheard = f"did not finish its answer within {LONGEST_ANSWER:g} s"
         answers: list[Answer[T]] = [Answer(node.address, None, unheard) for node in asked]
 
         def ask_one(index: int, node: Node) -> None:
@@ -130,15 +130,15 @@ class Nodes:
         threads = [threading.Thread(target=ask_one, args=item, daemon=True) for item in enumerate(asked)]
         for thread in threads:
             thread.start()
-        # Each byte that comes restarts a node's timeout, so the join has a bound; a thread left waiting ends with the
-        # command.
+        # Each byte received restarts a node's timeout, so the join has its own bound. A thread that still waits ends
+        # with the command.
         deadline = time.monotonic() + LONGEST_ANSWER
         for thread in threads:
             thread.join(max(deadline - time.monotonic(), 0.0))
         return list(answers)
 
     def status(self, answers: Sequence[Answer[Any]]) -> int:
-        """Return the exit status: success if a quorum answered."""
+        """Return the exit status; it means success if a quorum answered."""
         if sum(answer.error is None for answer in answers) >= self.quorum:
             return FINE
         return status_without_quorum([answer.error for answer in answers])
@@ -190,7 +190,7 @@ def _nodes(number: int, url: str, timeout: float) -> list[Node]:
 
 
 def _without_introduction() -> dict[str, Any]:
-    """Return options that keep redis-py from introducing itself: old servers refuse that, and ACLs may forbid it."""
+    """Return options that stop redis-py from sending CLIENT SETINFO, which old servers and some ACLs refuse."""
     from importlib.util import find_spec
 
     return {"driver_info": None} if find_spec("redis.driver_info") else {"lib_name": None, "lib_version": None}
@@ -205,33 +205,33 @@ def _ask(node: Node, question: Callable[[redis.Redis], T]) -> Answer[T]:
             node.place.settle(node.redis)
         return Answer(node.address, question(node.redis))
     except MasterNotFoundError:
-        # Its text has the settings of all connections.
-        return Answer(node.address, None, "no Sentinel tells where the master is")
+        # Do not show its message: it contains the settings of all connections.
+        return Answer(node.address, None, "no Sentinel knows the master's address")
     except InvalidResponse as error:
         return Answer(node.address, None, f"{UNREADABLE}: {in_one_line(error)}")
     except (OSError, RedisError) as error:
         return Answer(node.address, None, in_one_line(error))
     except Exception as error:
-        # Any failure while reading one node's replies, in redis-py or here, concerns that node only.
+        # A failure to read one node's replies, in redis-py or here, affects only that node.
         kind = "" if isinstance(error, ValueError) else f" ({type(error).__name__})"
         return Answer(node.address, None, f"{UNREADABLE}: {in_one_line(error)}{kind}")
 
 
 def in_one_line(error: Exception) -> str:
-    """Return an error in one line, without the address, which the caller shows anyway."""
+    """Return an error as one line, without the address, which the caller shows."""
     text = " ".join(str(error).split())[:200] or type(error).__name__
     connecting = _CONNECTING.fullmatch(text)
     return connecting[1] if connecting else text
 
 
 def spelling_of(client: redis.Redis) -> Spelling:
-    """Return how keys and scripts are spelled on the node that a client asks."""
+    """Return how keys and scripts are spelled on a client's node."""
     spelling: Spelling = getattr(client, "spelling", PLAIN)
     return spelling
 
 
 def scan(client: redis.Redis, cursor: int, pattern: bytes, count: int) -> tuple[int, list[bytes]]:
-    """Go on through a node's keys; return the next cursor, and those found that match, as all nodes have them."""
+    """Continue a SCAN of a node; return the next cursor and the matching keys in their plain spelling."""
     following: int
     keys: Any
     spelling = spelling_of(client)
@@ -250,7 +250,7 @@ def execute(client: redis.Redis, commands: Sequence[Command]) -> list[Any]:
     commands = [spelling_of(client).command(command) for command in commands]
     replies = _send(client, commands, known={command.script for command in commands})
     unknown = [index for index, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
-    # Repeat only those: the others were executed, and would not find what they changed a second time.
+    # Repeat only those: the others ran, and a second run would not find what the first one changed.
     for index, reply in zip(unknown, _send(client, [commands[i] for i in unknown], known=set()), strict=True):
         replies[index] = reply
     for reply in replies:
@@ -260,7 +260,7 @@ def execute(client: redis.Redis, commands: Sequence[Command]) -> list[Any]:
 
 
 def _send(client: redis.Redis, commands: Sequence[Command], known: set[Script]) -> list[Any]:
-    # With EVAL, because fewer users may call SCRIPT LOAD.
+    # EVAL, because fewer users may call SCRIPT LOAD.
     if not commands:
         return []
     pipeline = client.pipeline(transaction=False)
@@ -275,7 +275,7 @@ def _send(client: redis.Redis, commands: Sequence[Command], known: set[Script]) 
 
 
 def count_existing(client: redis.Redis, groups: Sequence[Sequence[bytes]]) -> list[int]:
-    """Return, for each group of keys, how many of them the node has."""
+    """Return how many keys of each group the node has."""
     pipeline, spelling = client.pipeline(transaction=False), spelling_of(client)
     for group in groups:
         pipeline.exists(*map(spelling.key, group))
@@ -289,9 +289,9 @@ def questions(prefix: bytes, names: Iterable[bytes], most: int = 100) -> dict[by
     """Return the commands that ask a node about each name.
 
     Args:
-        prefix: What the names of all keys begin with.
+        prefix: The prefix of all keys.
         names: The names.
-        most: How many holders and waiters of each name to identify.
+        most: The most holders and waiters to identify for each name.
     """
     from redsync._protocols.name_survey import look_command
 
@@ -299,7 +299,7 @@ def questions(prefix: bytes, names: Iterable[bytes], most: int = 100) -> dict[by
 
 
 def look_at(client: redis.Redis, asked: Mapping[bytes, Command]) -> dict[bytes, NameLook]:
-    """Return what the node keeps under each name asked about, if it keeps something."""
+    """Return what the node stores under each of those names; names without anything are left out."""
     from redsync._protocols.name_survey import NameLook
 
     looks: dict[bytes, NameLook] = {}

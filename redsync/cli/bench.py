@@ -1,4 +1,4 @@
-"""`redsync bench`: what a lock costs on these nodes, beside the lower bound: bare sockets and a majority."""
+"""`redsync bench`: the cost of a lock on these nodes, next to the lower bound: bare sockets and a majority."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ LEASE: Final = 10.0
 
 
 def bench(options: Any) -> int:
-    """Measure pairs of acquire and release, alternating with the same on bare sockets."""
+    """Time pairs of acquire and release, in turn with pairs on bare sockets."""
     with Nodes.chosen(options) as nodes:
         if any(isinstance(spelling_of(node.redis), Tagged) for node in nodes.nodes):
-            # Bare sockets would have to know where its slots are.
-            raise SetupError("a cluster is no node that bench measures: give it plain nodes", UNCONFIGURED)
+            # The bare sockets do not know which server has a slot.
+            raise SetupError("bench can't measure a cluster: give it plain nodes", UNCONFIGURED)
         answers = nodes.ask(lambda client: median(_spent(client.ping) for _ in range(PINGS)))
         complain(answers)
         if status := nodes.status(answers):
@@ -47,7 +47,7 @@ def bench(options: Any) -> int:
         named = (("bare sockets", found["floor"]), ("redsync", found["redsync"]))
         rows_of_pairs = [(name, _ms(figures["p50"]), _ms(figures["p99"])) for name, figures in named]
         put(*table(("ACQUIRE + RELEASE", "MEDIAN", "99 %"), rows_of_pairs), "")
-        put(f"{len(locks):,} pairs of each, in turn; redsync takes {ratio:.2f} x the time of bare sockets")
+        put(f"{len(locks):,} pairs of each, in turn: redsync takes {ratio:.2f} x as long as bare sockets")
         return FINE
 
 
@@ -66,9 +66,9 @@ def _measure(nodes: Nodes, seconds: float) -> tuple[list[float], list[float]]:
             lock = client.get_lock(name)
 
             def pair() -> None:
-                # `with` would wait for ever where too few nodes answer.
+                # `with` would wait forever if too few nodes answer.
                 if not lock.acquire(timeout=nodes.timeout):
-                    raise SetupError("another program holds a lock of a random name", UNAVAILABLE)
+                    raise SetupError("another program holds the lock, although its name is random", UNAVAILABLE)
                 lock.release()
 
             until = 0.0
@@ -105,7 +105,7 @@ class _Link:
 
 
 class _Floor:
-    """The barest possible lock: each round writes to all sockets, and ends as soon as a majority has answered."""
+    """The cheapest possible lock: each round writes to all sockets, and ends once a majority has answered."""
 
     def __init__(self, nodes: Sequence[Node], quorum: int, timeout: float, key: bytes) -> None:
         self._quorum, self._timeout = quorum, timeout
@@ -115,7 +115,7 @@ class _Floor:
         self._release = _packed(b"DEL", key)
 
     def pair(self) -> None:
-        """Take the lock and give it back.
+        """Acquire and release the lock.
 
         Raises:
             SetupError: Too few nodes answered.
@@ -138,7 +138,7 @@ class _Floor:
                 if not data:
                     raise SetupError("a node closed its connection", UNAVAILABLE)
                 link.reader.feed(data)
-                # hiredis returns False while no reply is complete; no reply to SET or DEL is False.
+                # hiredis returns False until a reply is complete; no reply to SET or DEL is False.
                 while link.reader.gets() is not False:
                     link.owed -= 1
                 if link.owed == 0:

@@ -1,4 +1,4 @@
-"""`redsync break`: taking a claim away from one owner, on all nodes."""
+"""`redsync break`: force-releases one owner's claim, on all nodes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["take_away"]
 
 
 def take_away(options: Any) -> int:
-    """Take a claim away from one owner, on all nodes."""
+    """Force-release one owner's claim, on all nodes."""
     name = encoded(options.name)
     with Nodes.chosen(options) as nodes:
         asked = questions(nodes.prefix, [name], most=10_000)
@@ -35,14 +35,14 @@ def take_away(options: Any) -> int:
             return nodes.status(answers) or BROKEN
         kind, claim = next((each for each in held if each[1].client), held[0])
         if not options.yes:
-            _confirm(f"take the {kind} '{shown(options.name)}' away from {who(options.owner, claim.client)}?")
+            _confirm(f"Release the {kind} '{shown(options.name)}' held by {who(options.owner, claim.client)}?")
         return _execute(nodes, options, name, kind, {claim.raw for _, claim in held})
 
 
 def _confirm(question: str) -> None:
     if not sys.stdin.isatty():
-        raise SetupError("nobody to ask: standard input is no terminal; say --yes if you mean it", USAGE)
-    prompt(question, "It may still be at work and will be told that it lost its hold, but only when it looks. [y/N]")
+        raise SetupError("can't ask for confirmation, as standard input is not a terminal: pass --yes", USAGE)
+    prompt(question, "It may still be at work until its next renewal or release. [y/N]")
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise SetupError("nothing was changed", BROKEN)
 
@@ -59,6 +59,6 @@ def _execute(nodes: Nodes, options: Any, name: bytes, kind: str, claims: Collect
         ]
         write_json({"name": options.name, "owner": options.owner, "kind": kind, "nodes": nodes_json})
     else:
-        put(f"taken away on {broken} of {len(answers)} nodes")
+        put(f"released on {broken} of {len(answers)} nodes")
     complain(answers)
     return nodes.status(answers) or (FINE if broken else BROKEN)

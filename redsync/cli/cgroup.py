@@ -1,9 +1,9 @@
-"""A control group for the command, where this process may make one: it kills all processes in it at once.
+"""A control group for the command, if this process may create one: it kills all its processes at once.
 
-Signals can't reach a process that has taken another user's identity, and a process can outrun them that forks faster
-than /proc is read. Neither escapes a control group (version 2): `cgroup.kill` ends all its members in one step of the
-kernel. It is a group below our own, so that limits and service managers still apply. Under systemd we make one only
-where it has delegated its tree (`Delegate=yes`), as it asks of programs.
+We can't signal a process that runs as another user, and a process that forks faster than we read /proc can outrun our
+signals. Neither escapes a control group (version 2): `cgroup.kill` ends all members in one step of the kernel. The
+group is below our own, so that limits and service managers still apply. Under systemd we create one only in a delegated
+subtree (`Delegate=yes`), as systemd requires.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ _MARKS = ("trusted.delegate", "user.delegate")
 
 
 class Cgroup:
-    """The command's own control group; without effect where we may not make one."""
+    """The command's own control group; without effect if we may not create one."""
 
     def __init__(self) -> None:
         self._path: Path | None = None
-        # Read-only in most containers; not ours for most users.
+        # The tree is read-only in most containers, and most users do not own it.
         with contextlib.suppress(OSError):
             ours = _our_group()
             if ours is not None and _is_ours(ours):
-                # Process numbers are not unique here: containers may share a group, and each has a process 1.
+                # Process ids are not unique here: containers may share a group, and each has a process 1.
                 path = ours / f"redsync-{os.getpid()}-{os.urandom(4).hex()}"
                 path.mkdir()
                 self._path = path
@@ -42,10 +42,10 @@ class Cgroup:
         self._write("cgroup.kill", "1")
 
     def remove(self) -> None:
-        """Remove it if it is empty, with groups below it that a killed `redsync lock` could not remove."""
+        """Remove it if it is empty, and groups below it that a killed `redsync lock` left."""
         if self._path is not None:
             for path, _, _ in os.walk(self._path, topdown=False):
-                # The other process that uses it, or the service manager, may have been faster.
+                # The other process that uses it, or the service manager, may have removed it.
                 with contextlib.suppress(OSError):
                     os.rmdir(path)
 
@@ -56,7 +56,7 @@ class Cgroup:
 
 
 def _our_group() -> Path | None:
-    """Return the directory of the group that this process is in."""
+    """Return the directory of this process's group."""
     lines = Path("/proc/self/cgroup").read_text().splitlines()
     ours = next((line.removeprefix("0::") for line in lines if line.startswith("0::")), None)
     for line in Path("/proc/self/mountinfo").read_text().splitlines() if ours else ():

@@ -1,9 +1,9 @@
-"""Starts the command that `redsync lock` runs, as a child of its keeper, in the right process group.
+"""Starts the command of `redsync lock` as a child of the keeper, in the right process group.
 
-It normally gets its own process group, so that a signal sent to us reaches it, and all that it has started, once:
-through us. If we have the terminal, the command gets it, but only if no other process is in our group: a pager in our
-pipeline would then be in the background, and the kernel stops a background process that touches the terminal. So in a
-pipeline, or in a script whose shell shares its group with us, the command is in our group.
+Normally the command gets its own process group. A signal sent to us then reaches it and its descendants exactly once:
+through us. If we have the terminal, we hand it to the command, unless our process group has other members. A pager in
+our pipeline, for example, would then be in the background, and the kernel stops a background process that touches the
+terminal. So in a pipeline, or in a script whose shell shares our group, the command stays in our group.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 __all__ = ["FRONT", "OWN", "SHARED", "launch"]
 
 OWN: Final = "own"
-"""In its own process group."""
+"""The command has its own process group."""
 FRONT: Final = "front"
-"""The same, in the foreground of the terminal."""
+"""The command has its own process group, in the foreground of the terminal."""
 SHARED: Final = "shared"
-"""In the process group of `redsync lock`."""
+"""The command is in the process group of `redsync lock`."""
 
-# Python ignores these from its start on; programs do not expect that.
+# Python ignores these signals from its start; programs do not expect that.
 _RESTORED: Final = (signal.SIGPIPE, *(getattr(signal, name) for name in ("SIGXFSZ",) if hasattr(signal, name)))
 
 
@@ -46,20 +46,20 @@ def launch(
     tied: bool,
     until: float,
 ) -> int:
-    """Start a command; return its process number.
+    """Start a command; return its process id.
 
     Args:
-        command: Its words.
-        environment: All of its environment.
+        command: The command and its arguments.
+        environment: Its whole environment.
         place: Its process group: `OWN`, `FRONT` or `SHARED`.
         group: The process group of `redsync lock`.
-        cgroup: The control group that it joins if it is tied.
-        handled: Signals that we treat differently from the command.
-        tied: Whether it is killed if the calling process ends first.
-        until: The instant at which it is killed if it has not begun.
+        cgroup: The control group that it joins if `tied`.
+        handled: Signals to reset to their default action.
+        tied: Kill the command if the calling process ends first.
+        until: Kill the command if it has not started by this instant.
 
     Raises:
-        OSError: It can't be executed.
+        OSError: The command can't be executed.
     """
     reader, writer = os.pipe()
     parent = os.getpid()
@@ -78,7 +78,8 @@ def launch(
         except BaseException as error:
             _fail(writer, error)
     os.close(writer)
-    # A command that was stopped before it began, or waits for a slow disk, must not begin when the lock is another's.
+    # A command that was stopped before it started, or waits for a slow disk, must not start once another owner may have
+    # the lock.
     if not is_ready(until - now(), reader):
         os.kill(number, signal.SIGKILL)
     with open(reader, "rb") as told:
@@ -107,12 +108,12 @@ def _execute(command: list[str], environment: Mapping[str, str]) -> NoReturn:
         script = shutil.which(command[0], path=environment.get("PATH"))
         if error.errno != errno.ENOEXEC or script is None:
             raise
-        # A script without a `#!` line is run by the shell, as execvp(3) does.
+        # Like execvp(3), run a script without a `#!` line in the shell.
         os.execve("/bin/sh", ["/bin/sh", script, *command[1:]], environment)  # noqa: S606
 
 
 def _fail(writer: int, error: BaseException) -> NoReturn:
-    """Tell the parent why the command can't be executed, and end this child process."""
+    """Report to the parent why the command can't be executed, and end this child."""
     number = error.errno if isinstance(error, OSError) else None
     os.write(writer, b"%d" % (number or 5))  # EIO
     os._exit(1)

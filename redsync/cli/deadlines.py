@@ -1,9 +1,9 @@
-"""When the command of `redsync lock` is asked to end (SIGTERM), and when it is killed (SIGKILL).
+"""When the command of `redsync lock` gets SIGTERM, and when SIGKILL.
 
-All times are instants of one clock that both processes read, never durations: a message that comes late, because one
-side stood still, moves no end. Renewals move the end of the hold on (`until`). If they fail, the command is asked to
-end when `kill_after` and a margin are left, and killed when only the margin is left. A loss that nobody could foresee
-(the lock was taken away by force, this machine slept) ends the command as soon as it is known.
+All times are instants of one clock that both processes read, never durations, so a message that arrives late, because
+one side was paused, postpones nothing. Each renewal postpones the end of the hold (`until`). If renewal fails, the
+command gets SIGTERM when `kill_after` plus a margin is left, and SIGKILL when only the margin is left. A sudden loss
+(somebody force-released the lock, or this machine slept) ends the command as soon as it is known.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Final
 __all__ = ["BEHIND", "DESERTED", "LATE", "LONG", "LOST", "Policy", "Schedule", "margin_of", "now"]
 
 now: Callable[[], float] = (
-    # The clock of the leases, which goes on while the machine sleeps.
+    # The clock of the leases: it runs while the machine sleeps.
     partial(time.clock_gettime, time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic
 )
 
@@ -27,15 +27,15 @@ LOST: Final = "lost"
 LATE: Final = "late"
 """Reason to end the command: its lock was about to be lost."""
 LONG: Final = "long"
-"""Reason to end the command: `--max-hold` is over."""
+"""Reason to end the command: `--max-hold` has passed."""
 DESERTED: Final = "deserted"
-"""Reason to end the command: the process that renews the lock has gone."""
+"""Reason to end the command: the process that renews the lock has ended."""
 BEHIND: Final = "behind"
-"""Reason to end processes that the command left running: they had time to end by themselves."""
+"""Reason to end processes that the command left running: their time to end by themselves has passed."""
 
 
 def margin_of(lease: float) -> float:
-    """Return how many seconds of validity must be left when the command is killed, so that it ends in time."""
+    """Return how many seconds before the end of validity to send SIGKILL, so that the command ends in time."""
     return min(0.5, lease / 10)
 
 
@@ -44,10 +44,10 @@ class Policy:
     """When to end a command, and how.
 
     Attributes:
-        on_lost: What to do when the hold is lost: "term" (SIGTERM, then SIGKILL), "kill", or "ignore".
-        kill_after: Seconds between SIGTERM and SIGKILL.
-        margin: How many seconds of validity must be left when SIGKILL is sent.
-        max_hold: After how many seconds to end the command in any case; infinity for never.
+        on_lost: The response to a lost hold: "term" (SIGTERM, then SIGKILL), "kill", or "ignore".
+        kill_after: Seconds from SIGTERM to SIGKILL.
+        margin: Seconds from SIGKILL to the end of validity.
+        max_hold: Seconds after which to end the command in any case; infinity for never.
     """
 
     on_lost: str
@@ -57,22 +57,22 @@ class Policy:
 
     @property
     def threshold(self) -> float:
-        """The seconds of validity below which the command is ended."""
+        """Seconds of validity left when the end of the command begins."""
         return self.margin + (self.kill_after if self.on_lost == "term" else 0.0)
 
     @property
     def heeds_loss(self) -> bool:
-        """Whether a lost hold ends the command at all."""
+        """True if a lost hold ends the command."""
         return self.on_lost != "ignore"
 
 
 class Schedule:
-    """The end of one command.
+    """The schedule of one command's end.
 
     Attributes:
         until: The end of its hold.
-        reason: Why its end has begun, one of this module's words; None if it has not.
-        asks: Whether its end began with SIGTERM.
+        reason: Why its end has begun, one of this module's constants; None if it has not begun.
+        asks: True if its end begins with SIGTERM.
     """
 
     def __init__(self, policy: Policy, until: float, began: float) -> None:
@@ -84,7 +84,7 @@ class Schedule:
         self._kill_at = math.inf
 
     def look(self, instant: float) -> bool:
-        """Begin the end if it is due; return whether it began."""
+        """Begin the end if it is due; return True if this call began it."""
         if self.reason is not None:
             return False
         if self._policy.heeds_loss and instant >= self.until - self._policy.threshold:
@@ -102,14 +102,14 @@ class Schedule:
     @property
     def kill_at(self) -> float:
         """The instant at which to kill; infinity while no end has begun."""
-        # If the hold ended first, haste saves nothing.
+        # If the hold has ended already, a faster kill saves nothing.
         if self.reason in (None, LOST) or not self._policy.heeds_loss:
             return self._kill_at
         return min(self._kill_at, self.until - self._policy.margin)
 
     @property
     def next(self) -> float:
-        """The next instant at which there may be something to do."""
+        """The next instant at which something may be due."""
         if self.reason is not None:
             return self.kill_at
         return min(self._too_long, self.until - self._policy.threshold if self._policy.heeds_loss else math.inf)

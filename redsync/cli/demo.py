@@ -1,9 +1,9 @@
-"""`redsync demo`: processes fight over a few locks while nodes fail, and every acquisition is checked.
+"""`redsync demo`: processes compete for a few locks while nodes fail; every acquisition is checked.
 
-It starts real servers, then worker processes with several threads each, kills and hangs nodes while they work
-(`demo_faults`), and in the end checks what the workers wrote down (`demo_report`). Workers, journals and checkers are
-those of `redsync.testing.harness`. Exit status: 0 when all promises were kept, 1 when one was broken or the run proved
-nothing, 69 when there is no server.
+The demo starts real servers, then worker processes with several threads each. It kills and hangs nodes while they work
+(`demo_faults`), and finally checks the workers' journals (`demo_report`). Workers, journals and checkers are those of
+`redsync.testing.harness`. Exit status: 0 if all promises were kept, 1 if one was broken or the run proved nothing, 69
+if there is no server.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from redsync.cli.arguments import add_json, seconds, whole
 from redsync.cli.demo_faults import FaultPlan, plan
+from redsync.cli.demo_picture import PictureFile, Run
 from redsync.cli.demo_report import Findings, Report, plural
 from redsync.cli.demo_view import NodeLine, PlainView, Snapshot, View, choose_view
 from redsync.cli.exits import BROKEN, FINE, UNAVAILABLE
@@ -44,7 +45,7 @@ __all__ = ["add_parsers", "run"]
 
 LEASE: Final = 2.0
 
-_INSTALL = 'This installs all that the demo needs: pip install "redsync-toolkit[server,cli]"'
+_INSTALL = 'This installs everything that the demo needs: pip install "redsync-toolkit[server,cli]"'
 
 _LONGEST = 86_400.0
 _TICK = 0.1
@@ -58,23 +59,24 @@ _HEADSTART_NS = 50_000_000
 
 def add_parsers(subparsers: Any) -> None:
     """Add the command and its arguments."""
-    summary = "watch processes fight over locks while nodes fail, and check every acquisition"
+    summary = "watch processes compete for locks while nodes fail, and check every acquisition"
     parser = subparsers.add_parser("demo", help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
     parser.set_defaults(run=run)
     parser.add_argument("--processes", type=whole(1), default=4, metavar="N", help="worker processes (4)")
     parser.add_argument("--threads", type=whole(1), default=4, metavar="N", help="threads in each of them (4)")
-    parser.add_argument("--names", type=whole(1), default=3, metavar="N", help="locks to fight over (3)")
+    parser.add_argument("--names", type=whole(1), default=3, metavar="N", help="locks to compete for (3)")
     parser.add_argument(
-        "--seconds", type=seconds(1, _LONGEST), default=12.0, metavar="S", help="how long they fight (12)"
+        "--seconds", type=seconds(1, _LONGEST), default=12.0, metavar="S", help="duration of the run (12)"
     )
     parser.add_argument("--nodes", type=whole(1), default=5, metavar="N", help="servers to start (5)")
     parser.add_argument("--seed", type=int, metavar="N", help="repeat the choices of an earlier run (random)")
+    parser.add_argument("--svg", metavar="FILE", help="draw the run: holds as bars, outages of nodes as bands")
     add_json(parser, "write the report as JSON to standard output, and the rest to standard error")
 
 
 @contextlib.contextmanager
 def _quiet_nodes() -> Iterator[None]:
-    """Keep changes of the nodes' state out of the log: the view shows them. Trouble of the watchdog is still logged."""
+    """Keep state changes of nodes out of the log: the view shows them. Watchdog errors are still logged."""
     logger = logging.getLogger("redsync.node")
     before = logger.level
     logger.setLevel(logging.ERROR)
@@ -93,12 +95,13 @@ def run(options: argparse.Namespace) -> int:
         with (
             _quiet_nodes(),
             _Interruption() as interruption,
+            PictureFile(options.svg) as picture,
             _Directory() as directory,
             LocalNodes(options.nodes, server=pinned_server()) as nodes,
         ):
             view = PlainView(warn) if options.json else choose_view()
             with contextlib.closing(view):
-                return _Demo(options, directory, nodes, view).run(interruption)
+                return _Demo(options, directory, nodes, view, picture).run(interruption)
     except ServerNotFoundError as error:
         warn(f"redsync demo: {error}", _INSTALL)
         return UNAVAILABLE
@@ -113,28 +116,37 @@ def run(options: argparse.Namespace) -> int:
 class _Demo:
     """One run."""
 
-    def __init__(self, options: argparse.Namespace, directory: _Directory, nodes: LocalNodes, view: View) -> None:
+    def __init__(
+        self,
+        options: argparse.Namespace,
+        directory: _Directory,
+        nodes: LocalNodes,
+        view: View,
+        picture: PictureFile,
+    ) -> None:
         self._options = options
+        self._picture = picture
         self._seed: int = random.randrange(10**6) if options.seed is None else options.seed
         self._directory = directory
         self._nodes = nodes
         self._view = view
         self._names = [f"lock:{number + 1}" for number in range(options.names)]
         self._journals = Follower(directory.path)
+        self._begin = 0
         self._faults = FaultPlan(nodes, plan(options.seconds, options.nodes, random.Random(self._seed)))
 
     def run(self, interruption: _Interruption) -> int:
-        """Start the workers, let them fight, judge; return the exit status."""
+        """Start the workers, let them compete, judge the run; return the exit status."""
         from redsync import Client
 
         options, view = self._options, self._view
         workers = f"{plural(options.processes, 'process')} with {plural(options.threads, 'thread')} each"
         view.say(f"started {plural(options.nodes, 'server')} ({self._nodes.version})")
         view.say(
-            f"{workers} will fight over {plural(options.names, 'lock')} for {options.seconds:g} s (seed {self._seed})"
+            f"{workers} will compete for {plural(options.names, 'lock')} for {options.seconds:g} s (seed {self._seed})"
         )
         with Crew(self._directory.path, self._order) as crew:
-            # Between the start of a process and the instant at which the crew knows it, nobody could end it.
+            # An interruption after the start of a process but before the crew knows it would leave it running.
             with interruption.deferred():
                 for process in range(options.processes):
                     crew.start(process)
@@ -160,26 +172,26 @@ class _Demo:
         )
 
     def _await_first_lock(self, observer: Client, crew: Crew) -> None:
-        """Wait until we and each process can take locks."""
+        """Wait until the demo and each process can acquire locks."""
         began = time.monotonic()
         self._view.say(
-            f"waiting for a first lock: servers that have just started may have forgotten one that is still believed, "
-            f"so they grant none for a lease of {LEASE:g} s"
+            f"waiting for the first lock: a server that has just started may have forgotten locks that are still held, "
+            f"so it grants none for one lease, {LEASE:g} s"
         )
         lock = observer.get_lock("demo:first", timeout=_TICK)
         while not (_try_once(lock) and crew.noted("ready")):
             crew.working()
             if time.monotonic() - began > _START_TIMEOUT:
                 raise RunFailedError(
-                    f"no lock could be had within {_START_TIMEOUT:g} s; the workers said:\n{crew.said()}"
+                    f"no lock could be acquired within {_START_TIMEOUT:g} s; output of the workers:\n{crew.said()}"
                 )
             time.sleep(_POLL)
         self._view.say(f"first lock after {time.monotonic() - began:.1f} s")
 
     def _fight(self, observer: Client, crew: Crew) -> None:
-        """Let the workers work and the nodes fail, and show it."""
+        """Let the workers work and the nodes fail; show the progress."""
         seconds = self._options.seconds
-        begin = now_ns() + _HEADSTART_NS
+        self._begin = begin = now_ns() + _HEADSTART_NS
         crew.go(begin, begin + int(seconds * 1e9))
         lock = observer.get_lock("demo:observer", timeout=0.0)
         tally = _Tally()
@@ -193,7 +205,7 @@ class _Demo:
             self._view.update(tally.snapshot(elapsed, seconds, self._node_lines(observer)))
             if elapsed > seconds + _END_TIMEOUT:
                 late = elapsed - seconds
-                raise RunFailedError(f"workers still hang {late:.0f} s after the end; they said:\n{crew.said()}")
+                raise RunFailedError(f"workers still hang {late:.0f} s after the end; their output:\n{crew.said()}")
             time.sleep(max(min(_TICK, self._faults.next_at - elapsed), 0.0))
 
     def _node_lines(self, observer: Client) -> list[NodeLine]:
@@ -201,7 +213,7 @@ class _Demo:
         return [NodeLine(node.address, node.state, marks.get(index, "")) for index, node in enumerate(observer.nodes())]
 
     def _scan(self) -> dict[int, list[bytes]]:
-        """Return all keys of all nodes, by the nodes' index."""
+        """Return the keys of each node, by the node's index."""
         import redis
 
         keys: dict[int, list[bytes]] = {}
@@ -210,7 +222,7 @@ class _Demo:
                 with redis.Redis(port=port, socket_timeout=LEASE) as node:
                     keys[index] = list(node.scan_iter(count=1000))
             except redis.RedisError as error:
-                raise RunFailedError(f"node {index + 1} died by itself: {error}") from error
+                raise RunFailedError(f"node {index + 1} died unexpectedly: {error}") from error
         return keys
 
     def _judge(self, left: dict[int, list[bytes]], said: str) -> int:
@@ -235,14 +247,34 @@ class _Demo:
         for line in report.evidence():
             view.say(line)
         if said:
-            view.say(f"the workers said:\n{said}")
+            view.say(f"output of the workers:\n{said}")
         view.say(report.conclusion())
         if report.broken:
             self._directory.keep = True
-            view.say(f"ledgers and journals are kept in {self._directory.path}; the seed was {self._seed}")
+            view.say(f"ledgers and journals are kept in {self._directory.path}; the seed is {self._seed}")
+        if self._picture.write(self._run_of(report)):
+            view.say(f"the picture of the run is in {options.svg}")
         if options.json:
             write_json({"seed": self._seed, **report.as_json()})
         return BROKEN if report.broken or report.proves_nothing else FINE
+
+    def _run_of(self, report: Report) -> Run:
+        options = self._options
+        return Run(
+            self._begin,
+            options.seconds,
+            options.nodes,
+            options.threads,
+            options.processes,
+            self._names,
+            report.holds,
+            self._journals.lines,
+            self._faults.outages,
+            report.overlapping,
+            f"redsync demo: {plural(options.processes * options.threads, 'worker')} in "
+            f"{plural(options.processes, 'process')} compete for {plural(options.names, 'lock')}",
+            report.verdict(),
+        )
 
 
 class _Tally:
@@ -254,7 +286,7 @@ class _Tally:
         self._past: deque[tuple[float, int]] = deque([(0.0, 0)])
 
     def add(self, elapsed: float, lines: Sequence[Line]) -> None:
-        """Count what was written down since the last call."""
+        """Count the journal lines since the last call."""
         events = [line["event"] for line in lines]
         self._acquisitions += events.count("acquired")
         self._trouble += sum(map(events.count, ("busy", "no quorum", "lost")))
@@ -263,14 +295,14 @@ class _Tally:
             self._past.popleft()
 
     def snapshot(self, elapsed: float, seconds: float, nodes: Sequence[NodeLine]) -> Snapshot:
-        """Return the run as it is now."""
+        """Return the current state of the run."""
         since, before = self._past[0]
         rate = (self._acquisitions - before) / max(elapsed - since, 0.001)
         return Snapshot(elapsed, seconds, self._acquisitions, rate, self._trouble, nodes)
 
 
 class _Directory:
-    """A temporary directory, removed at the end unless it is worth a look."""
+    """A temporary directory, removed at the end unless `keep` is set."""
 
     def __init__(self) -> None:
         self.path = Path(tempfile.mkdtemp(prefix="redsync-demo-"))
@@ -287,8 +319,8 @@ class _Directory:
 class _Interruption:
     """Turns the signals that should end a program into exceptions, once.
 
-    While the program cleans up after that exception, further signals are ignored: an impatient second Ctrl-C must not
-    leave servers or files behind. But not for ever, because an exception may be raised where nobody can catch it, for
+    While the program cleans up after that exception, it ignores further signals, so a second Ctrl-C leaves no servers
+    or files behind. This ends after a few seconds, because the exception may be raised where it can't be caught, for
     example in a finalizer.
     """
 
@@ -313,7 +345,7 @@ class _Interruption:
 
     def __enter__(self) -> Self:
         for number in self._SIGNALS:
-            # Signals that our parent wants us to ignore (nohup, a shell's background job) stay ignored.
+            # Signals that the parent process made us ignore (nohup, a shell's background job) stay ignored.
             if signal.getsignal(number) is not signal.SIG_IGN:
                 self._former[number] = signal.signal(number, self._end)
         return self
@@ -335,7 +367,7 @@ class _Interruption:
 
 
 def _try_once(lock: Lock) -> bool:
-    """Take and release a lock that nobody else wants; return whether there was a quorum for it."""
+    """Acquire and release an uncontended lock; return whether a quorum granted it."""
     try:
         with lock:
             return True

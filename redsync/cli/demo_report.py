@@ -22,18 +22,18 @@ _SHOWN = 5
 
 @dataclass(frozen=True)
 class Findings:
-    """What a run left behind.
+    """The records of a run, and the keys that it left on the nodes.
 
     Attributes:
         lines: The journals of all processes.
         names: The locks.
         ledgers: The entries of each lock's ledger.
         counters: Each lock's counter.
-        zombies: Keys that stayed on the nodes, by the nodes' index.
-        seconds: How many seconds the run lasted.
-        nodes: How many nodes there were.
-        processes: How many worker processes.
-        threads: How many threads each of them had.
+        zombies: Keys left on each node, by the node's index.
+        seconds: The duration of the run in seconds.
+        nodes: The number of nodes.
+        processes: The number of worker processes.
+        threads: The number of threads in each of them.
         faults: The faults of the nodes, as sentences.
     """
 
@@ -53,50 +53,56 @@ class Report:
     """The verdict on a run.
 
     Attributes:
-        acquisitions: How often a lock was taken, re-entries not counted.
-        overlaps: How many pairs of acquisitions were under way at the same time.
-        lost_updates: How many increments were lost.
-        zombies: How many keys stayed on the nodes.
+        holds: The acquisitions of each lock, in the order of their grants.
+        acquisitions: The number of acquisitions of all locks, without re-entries.
+        overlaps: The number of pairs of acquisitions that overlapped.
+        lost_updates: The number of lost increments.
+        zombies: The number of keys left on the nodes.
     """
 
     def __init__(self, findings: Findings) -> None:
         self._findings = findings
         self._events = Counter(line["event"] for line in findings.lines)
         holds = holds_of(findings.lines)
-        self._by_name = [[hold for hold in holds if hold.name == name] for name in findings.names]
-        self.acquisitions = sum(map(len, self._by_name))
+        self.holds = [[hold for hold in holds if hold.name == name] for name in findings.names]
+        self.acquisitions = sum(map(len, self.holds))
         self._pairs = [
             sorted(exclusion.overlaps(mine) | exclusion.ledger_overlaps(entries, mine))
-            for mine, entries in zip(self._by_name, findings.ledgers, strict=True)
+            for mine, entries in zip(self.holds, findings.ledgers, strict=True)
         ]
         self.overlaps = sum(map(len, self._pairs))
-        self._lost_updates = list(map(exclusion.lost_updates, self._by_name, findings.counters))
+        self._lost_updates = list(map(exclusion.lost_updates, self.holds, findings.counters))
         losses = judge_losses(holds, stalls_of(findings.lines))
         self._untold = [str(violation) for violation in losses if violation.promise == "loss not told"]
         self.lost_updates = sum(self._lost_updates)
         self.zombies = sum(map(len, findings.zombies.values()))
 
     @property
+    def overlapping(self) -> set[Key]:
+        """The acquisitions that overlapped with another one of the same lock."""
+        return {key for pairs in self._pairs for pair in pairs for key in pair}
+
+    @property
     def broken(self) -> bool:
-        """Whether a promise was broken."""
+        """True if a promise was broken."""
         return bool(self.overlaps or self.lost_updates or self.zombies or self._untold)
 
     @property
     def proves_nothing(self) -> bool:
-        """Whether no lock was ever taken."""
+        """True if no lock was ever acquired."""
         return not self.acquisitions
 
     def rows(self) -> list[tuple[str, str]]:
-        """Return the table: a caption and a figure per row, the three that must be 0 last."""
+        """Return the rows of the table, each with a caption and a figure; the last three figures must be 0."""
         findings = self._findings
         waits, events = self._waits(), self._events
         return [
             ("acquisitions", f"{self.acquisitions:,}"),
             ("re-entries", f"{events['re-entered']:,}"),
-            ("hand-overs per second", f"{sum(map(handovers, self._by_name)) / findings.seconds:,.0f}"),
+            ("hand-overs per second", f"{sum(map(handovers, self.holds)) / findings.seconds:,.0f}"),
             ("wait p50, ms", _milliseconds(percentile(waits, 0.50))),
             ("wait p99, ms", _milliseconds(percentile(waits, 0.99))),
-            ("longest pause of a lock, ms", _milliseconds(max(map(longest_pause, self._by_name), default=0))),
+            ("longest pause of a lock, ms", _milliseconds(max(map(longest_pause, self.holds), default=0))),
             ("QuorumErrors seen", f"{events['no quorum'] + events['unsure']:,}"),
             ("timeouts, lost holds", f"{events['busy']:,}, {events['lost']:,}"),
             ("faults injected", f"{len(findings.faults)}"),
@@ -106,13 +112,13 @@ class Report:
         ]
 
     def as_json(self) -> dict[str, object]:
-        """Return the report for programs; times in seconds."""
+        """Return the report as an object for JSON, with times in seconds."""
         findings, waits, events = self._findings, self._waits(), self._events
         return {
             "seconds": findings.seconds,
             "acquisitions": self.acquisitions,
             "re_entries": events["re-entered"],
-            "hand_overs": sum(map(handovers, self._by_name)),
+            "hand_overs": sum(map(handovers, self.holds)),
             "wait_p50": percentile(waits, 0.50) / 1e9,
             "wait_p99": percentile(waits, 0.99) / 1e9,
             "quorum_errors": events["no quorum"] + events["unsure"],
@@ -125,8 +131,20 @@ class Report:
             "evidence": self.evidence(),
         }
 
+    def verdict(self) -> str:
+        """Return the outcome of the run in a few words."""
+        verdicts = {
+            "overlap": self.overlaps,
+            "lost update": self.lost_updates,
+            "lost hold": self._events["lost"],
+            "zombie key": self.zombies,
+        }
+        return ", ".join(
+            plural(number, noun) for noun, number in {"acquisition": self.acquisitions, **verdicts}.items()
+        )
+
     def _waits(self) -> list[int]:
-        return [hold.granted - hold.asked for holds in self._by_name for hold in holds]
+        return [hold.granted - hold.asked for holds in self.holds for hold in holds]
 
     def failures(self) -> list[bool]:
         """Return, for each row of the table, whether it shows a broken promise."""
@@ -139,21 +157,21 @@ class Report:
         workers = findings.processes * findings.threads
         who = f"{plural(workers, 'worker')} in {plural(findings.processes, 'process')}"
         if self.broken:
-            return f"{who} found redsync to break its promise: please report this, with the output above."
+            return f"{who} found a broken promise of redsync: please report this, with the output above."
         if self.proves_nothing:
             return f"{who} never got a lock, which proves nothing: the machine may be too busy."
         faults = f", while {' and '.join(findings.faults)}" if findings.faults else ""
         return (
-            f"{who} took {plural(len(self._by_name), 'lock')} on {plural(findings.nodes, 'node')} "
+            f"{who} took {plural(len(self.holds), 'lock')} on {plural(findings.nodes, 'node')} "
             f"{plural(self.acquisitions, 'time')}{faults}: "
             f"never did two hold the same lock at once, no update was lost, and nothing was left behind."
         )
 
     def evidence(self) -> list[str]:
-        """Return the details of what was found wrong, at most a screen of lines."""
+        """Return the details of broken promises, at most a screen of lines."""
         lines = []
         for index, pairs in enumerate(self._pairs):
-            ends = {hold.key: hold.believed_until for hold in self._by_name[index]}
+            ends = {hold.key: hold.believed_until for hold in self.holds[index]}
             lines += [
                 f"overlap on lock {index + 1}: " + " and ".join(_acquisition(key, ends.get(key)) for key in pair)
                 for pair in pairs[:_SHOWN]
@@ -166,32 +184,32 @@ class Report:
 
 
 def handovers(holds: Sequence[Hold]) -> int:
-    """Return how often one lock went to another worker than the one before.
+    """Return how often a lock went to a worker other than the previous one.
 
     Args:
-        holds: Those of this lock, in the order of their grants.
+        holds: The holds of this lock, in the order of their grants.
     """
     return sum(one.worker != other.worker for one, other in pairwise(holds))
 
 
 def longest_pause(holds: Sequence[Hold]) -> int:
-    """Return the longest time in ns from the end of an acquisition of one lock to the next grant.
+    """Return the longest time in ns from the end of an acquisition of a lock to the next grant.
 
     Args:
-        holds: Those of this lock, in the order of their grants.
+        holds: The holds of this lock, in the order of their grants.
     """
     return max((other.granted - one.believed_until for one, other in pairwise(holds)), default=0)
 
 
 def percentile(values: Collection[int], share: float) -> int:
-    """Return the smallest of the values that at least that share of them does not exceed; 0 if there are none."""
+    """Return the smallest value that at least that share of all values does not exceed; 0 if there are none."""
     if not values:
         return 0
     return sorted(values)[max(math.ceil(share * len(values)), 1) - 1]
 
 
 def plural(number: int, noun: str) -> str:
-    """Return a number of things in words: "1 lock", "3 processes"."""
+    """Return a number with its noun: "1 lock", "3 processes"."""
     ending = "" if number == 1 else "es" if noun.endswith("s") else "s"
     return f"{number:,} {noun}{ending}"
 

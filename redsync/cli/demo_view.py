@@ -1,4 +1,4 @@
-"""The demo's display: a live table in a terminal where rich is installed, else a plain line every second."""
+"""The demo's display: a live table in a terminal if rich is installed, else a plain line every second."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
 from redsync.cli.output import put, shown
+from redsync.cli.writing import wrapped
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -26,7 +27,7 @@ class NodeLine:
     Attributes:
         address: `host:port`.
         state: As a client sees it: "up", "down", "suspect" or "quarantined".
-        mark: What the demo did to it, empty if nothing that still counts.
+        mark: "killed" or "hung" while the demo keeps it out, else "".
     """
 
     address: str
@@ -43,10 +44,10 @@ class Snapshot:
 
     Attributes:
         elapsed: Seconds since its start.
-        seconds: How long it will last.
-        acquisitions: How many there were.
-        per_second: How many there were in the last second.
-        trouble: How many attempts failed: too few nodes, a timeout, or a lost hold.
+        seconds: The duration of the run.
+        acquisitions: The number of acquisitions so far.
+        per_second: The number of acquisitions in the last second.
+        trouble: The number of failures: too few nodes, a timeout, or a lost hold.
         nodes: The nodes.
     """
 
@@ -59,27 +60,27 @@ class Snapshot:
 
 
 class View(Protocol):
-    """Where the demo shows itself."""
+    """A display of the demo."""
 
     def say(self, text: str) -> None:
-        """Show a line that stays."""
+        """Show a permanent line."""
         ...
 
     def update(self, snapshot: Snapshot) -> None:
-        """Show the run as it is now; called often."""
+        """Show the current state of the run; called often."""
         ...
 
     def table(self, rows: Sequence[tuple[str, str]], failures: Sequence[bool]) -> None:
-        """Show the report; `failures` tells which of its rows show a broken promise."""
+        """Show the report; `failures` is True for each row that shows a broken promise."""
         ...
 
     def close(self) -> None:
-        """Remove what does not stay."""
+        """Remove everything but the permanent lines."""
         ...
 
 
 def choose_view() -> View:
-    """Return the view that suits standard output."""
+    """Return the view for standard output."""
     if sys.stdout.isatty():
         try:
             from rich.console import Console
@@ -92,7 +93,7 @@ def choose_view() -> View:
 
 
 def _put(*lines: str) -> None:
-    put(*lines, flush=True)
+    put(*(part for line in lines for part in wrapped(line, "") or [""]), flush=True)
 
 
 class PlainView:
@@ -107,7 +108,7 @@ class PlainView:
         self._put(*text.split("\n"))
 
     def update(self, snapshot: Snapshot) -> None:
-        """Print the run in a line, once per second of it."""
+        """Print a line about the run, once per second."""
         if snapshot.elapsed < self._next_line:
             return
         self._next_line = snapshot.elapsed // _LINE_EVERY + _LINE_EVERY
@@ -127,11 +128,11 @@ class PlainView:
         self.say("")
 
     def close(self) -> None:
-        """Do nothing: all lines stay."""
+        """Do nothing: all lines are permanent."""
 
 
 class LiveView:
-    """A table that is updated in place, and permanent lines above it."""
+    """A live table, with permanent lines above it."""
 
     def __init__(self, console: Console) -> None:
         from rich.live import Live
@@ -149,7 +150,7 @@ class LiveView:
         self._live.update(_render(snapshot))
 
     def table(self, rows: Sequence[tuple[str, str]], failures: Sequence[bool]) -> None:
-        """Print the report; what must be 0 is green or red."""
+        """Print the report; figures that must be 0 are green or red."""
         from rich.box import SIMPLE
         from rich.table import Table
 
@@ -182,7 +183,7 @@ def _render(snapshot: Snapshot) -> RenderableType:
         f" acquisitions, {snapshot.per_second:,.0f} per second, {snapshot.trouble} attempts failed, "
         f"{min(snapshot.elapsed, snapshot.seconds):.1f} of {snapshot.seconds:g} s",
     )
-    progress = Table.grid()  # gives the bar a line of its own
+    progress = Table.grid()  # puts the bar on a separate line
     progress.add_row(ProgressBar(total=snapshot.seconds, completed=min(snapshot.elapsed, snapshot.seconds), width=60))
     progress.add_row(figures)
     return Group(nodes, progress)

@@ -1,4 +1,4 @@
-"""`redsync dev`: throwaway nodes on this machine, for as long as the command runs."""
+"""`redsync dev`: runs throwaway nodes on this machine until the command ends."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ __all__ = ["dev"]
 
 
 def dev(options: Any) -> int:
-    """Run nodes until Ctrl-C, and tell how to use them."""
+    """Run nodes until Ctrl-C, and print how to use them."""
     from redsync.testing.local_nodes import LocalNodes
     from redsync.testing.servers import ServerNotFoundError, ServerStartError, pinned_server
 
     try:
-        # Ctrl-C is the normal end, whenever it comes, and no error.
+        # Ctrl-C is the normal end at any time, not an error.
         with (
             contextlib.suppress(KeyboardInterrupt),
             LocalNodes(options.nodes, server=pinned_server()) as nodes,
@@ -42,6 +42,6 @@ def _introduce(nodes: LocalNodes, *, as_json: bool) -> None:
         write_json({"urls": urls, "restart_guard": 0})
     else:
         put(f"export REDSYNC_URLS={','.join(urls)}")
-        # New nodes grant nothing before the guard is over, but nobody can have relied on these before.
+        # New nodes grant nothing until the guard has passed, but nobody can have used these before.
         put("export REDSYNC_RESTART_GUARD=0", flush=True)
-    warn(f"{len(urls)} nodes run ({nodes.version}), empty; Ctrl-C ends them")
+    warn(f"{len(urls)} empty nodes are running ({nodes.version}); Ctrl-C ends them")

@@ -1,4 +1,4 @@
-"""`redsync doctor`: asks every node how it is set up, and says what to change."""
+"""`redsync doctor`: checks the setup of each node, and says what to change."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ HEADINGS: Final = ("NODE", "STATE", "VERSION", "ROLE", "PERSISTENCE", "EVICTION"
 
 
 def doctor(options: Any) -> int:
-    """Check every node and how they fit together."""
+    """Check each node, and the nodes together."""
     with Nodes.chosen(options) as nodes:
         guard = _restart_guard(nodes.nodes)
         places = {node.redis: node.place for node in nodes.nodes}
@@ -53,7 +53,7 @@ def doctor(options: Any) -> int:
             surveys = nodes.ask(lambda client: _survey(places[client]), [node for node in nodes.nodes if node.place])
             for report, survey in zip(groups, surveys, strict=True):
                 report.said = survey.value or []
-        # A single node promises little anyway, and nodes that are all on this machine are for trying out.
+        # One node, or nodes on this machine only, are for trials.
         is_serious = len(reports) > 1 and not all(is_loopback(report.place) for report in reports)
         for report in reports:
             report.findings += check_node(report, guard=guard, node_timeout=NODE_TIMEOUT, is_serious=is_serious)
@@ -78,7 +78,7 @@ def _restart_guard(nodes: Sequence[Node]) -> float:
             try:
                 return float(text)
             except ValueError:
-                raise SetupError(f"{name} is a number of seconds, not {text!r}", UNCONFIGURED) from None
+                raise SetupError(f"{name} must be a number of seconds, not {text!r}", UNCONFIGURED) from None
     return LEASE
 
 
@@ -94,7 +94,7 @@ def _survey(place: Place | None) -> list[Said]:
 
 
 def _examine(client: redis.Redis, prefix: bytes) -> Report:
-    """Ask one node everything; a question that it refuses has no answer, all other errors are raised."""
+    """Query one node for everything; a refused query leaves its fields unset, any other error is raised."""
     from redsync._protocols.name_survey import look_command
 
     spent = []
@@ -112,7 +112,7 @@ def _examine(client: redis.Redis, prefix: bytes) -> Report:
     report.scripts = _why_no_scripts(lambda: execute(client, [look_command(prefix, b"redsync doctor")]))
     report.birth, report.is_birth_known = _birth(client)
     if report.birth is not None and report.birth.kind == NEWBORN and _run_id(report).startswith(report.birth.run_id):
-        # The next client replaces the record of another process; the uptime tells how long this process has run.
+        # A record of an earlier process does not count: the next client replaces it, and the uptime shows the age.
         report.newborn_age = report.birth.age
     report.clients = _allowed(lambda: _clients(client))
     return report
@@ -121,12 +121,12 @@ def _examine(client: redis.Redis, prefix: bytes) -> Report:
 def _clock_offset(client: redis.Redis) -> float | None:
     begun = time.time()
     stamp = _allowed(client.time)
-    # The best estimate is that the node read its clock in the middle of the round trip.
+    # Estimate: the node reads its clock halfway through the round trip.
     return None if stamp is None else float(stamp[0] + stamp[1] / 1e6 - (begun + time.time()) / 2)
 
 
 def _allowed(question: Callable[[], Any]) -> Any:
-    """Return the answer to a question, None if the node does not allow it."""
+    """Return the answer to a query; None if the node refuses it."""
     from redis.exceptions import ResponseError
 
     try:
@@ -156,7 +156,7 @@ def _run_id(report: Report) -> str:
 
 
 def _birth(client: redis.Redis) -> tuple[Birth | None, bool]:
-    """Return a node's birth record, and whether we are allowed to look at it."""
+    """Return a node's birth record, and whether our user may read it."""
     key = spelling_of(client).key(BIRTH_KEY)
     record, stamp = _allowed(lambda: [client.get(key)]), _allowed(client.time)
     if record is None or stamp is None:
@@ -168,7 +168,7 @@ def _birth(client: redis.Redis) -> tuple[Birth | None, bool]:
 
 
 def _clients(client: redis.Redis) -> dict[str, Heard] | None:
-    """Return the clients that keep their record on a node; None where it has too many keys to look through."""
+    """Return the clients that have a record on a node; None if it has too many keys to scan."""
     from redsync._core.keys import client_key
     from redsync._core.presence import ClientRecord
 
@@ -195,7 +195,7 @@ def _print(reports: list[Report], general: list[Finding], guard: float) -> None:
     if groups := groups_among(reports):
         put("")
         print_table(GROUP_HEADINGS, [group_row(report, guard) for report in groups])
-    # A finding about several nodes is shown once.
+    # Show a finding about several nodes once.
     places: dict[Finding, list[str]] = {finding: [] for finding in general}
     for report in reports:
         for finding in report.findings:
@@ -206,7 +206,7 @@ def _print(reports: list[Report], general: list[Finding], guard: float) -> None:
             put("", f"{title}:")
         for finding, nodes in chosen:
             where = f"{'each node' if len(nodes) == len(reports) > 1 else ', '.join(nodes)}: " if nodes else ""
-            put(*wrapped(f"{where}{finding.text}", "  "), *wrapped(f"-> {finding.advice}", "     "))
+            put(*wrapped(f"{where}{finding.text}", "  "), *wrapped(finding.advice, "     ", "-> "))
     if not any(finding.is_problem for finding in places):
         put("", "nothing needs attention")
 

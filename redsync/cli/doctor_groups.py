@@ -1,4 +1,4 @@
-"""The doctor's judgement of nodes whose server may change: Sentinel groups, and voters of a cluster. Pure functions."""
+"""The doctor's checks of nodes whose server may change, Sentinel groups and voters of a cluster: pure functions."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ GROUP_HEADINGS: Final = ("NODE", "SERVER", "EPOCH", "IN SYNC", "GUARD LEFT")
 
 
 def guard_left(report: Report, guard: float) -> float | None:
-    """Return for how many more seconds a node keeps out of new grants, by its birth record.
+    """Return for how many more seconds a node takes no part in new grants, by its birth record.
 
-    It is the whole guard where that has not begun; None if the node does not tell.
+    This is the whole guard if it has not begun; None if unknown.
     """
     run_id, latest = report.info.get("run_id"), report.latest
     if run_id is None or latest is None or not report.is_birth_known:
@@ -29,13 +29,13 @@ def guard_left(report: Report, guard: float) -> float | None:
     if birth is None or birth.process != process or birth.kind == JOINING:
         return guard
     if birth.kind == BLANK:
-        # The first client decides whether anything was used before.
+        # The first client decides whether these nodes were in use before.
         return None
     return max(guard - birth.age, 0.0) if birth.kind == NEWBORN else 0.0
 
 
 def check_group(report: Report, guard: float) -> list[Finding]:
-    """Return what is to be said of a node's witnesses, and of its guard; nothing about a plain node."""
+    """Return the findings about a node's witnesses and its guard; none for a plain node."""
     if not report.said:
         return []
     return [*_check_witnesses(report), *_check_guard(report, guard)]
@@ -46,7 +46,7 @@ def _check_witnesses(report: Report) -> list[Finding]:
     what, latest = report.witness, report.latest
     count, answering = len(report.said), sum(each.error is None for each in report.said)
     if answering < count // 2 + 1:
-        text = f"{answering} of {count} listed {what}s tell its master, {count // 2 + 1} must: clients do not connect"
+        text = f"{answering} of {count} listed {what}s name its master, {count // 2 + 1} must: clients do not connect"
         found.append(Finding(text, "start the others, or correct the list in the URL"))
     for each in report.said:
         if each.error is not None:
@@ -54,10 +54,10 @@ def _check_witnesses(report: Report) -> list[Finding]:
             found.append(Finding(text, "start it, or correct its address, password or firewall"))
         elif latest is not None and (each.server, each.epoch) != (latest.server, latest.epoch):
             text = (
-                f"the {what} {each.witness} says that {each.server} is the master, epoch {each.epoch}; "
-                f"the latest decision is {latest.server}, epoch {latest.epoch}"
+                f"the {what} {each.witness} names {each.server} as master (epoch {each.epoch}); "
+                f"the latest decision is {latest.server} (epoch {latest.epoch})"
             )
-            advice = "ask again: it may hear of it in a moment; if it does not, see whether it is cut off"
+            advice = "run the doctor again: it may learn this in a moment; if not, check whether it is cut off"
             found.append(Finding(text, advice))
     return found
 
@@ -69,21 +69,19 @@ def _check_guard(report: Report, guard: float) -> list[Finding]:
     birth = report.birth
     if left < guard:
         text = (
-            f"its server became the master, or began anew, less than {guard:.0f} s ago: "
+            f"its server became the master, restarted or was emptied less than {guard:.0f} s ago: "
             f"takes no part in new grants for at most {left:.0f} s (restart guard)"
         )
-        return [Finding(text, "wait; if nobody made it the master, see its log")]
+        return [Finding(text, "wait; if nobody made it the master, read its log")]
     if birth is not None and birth.kind == JOINING:
-        text = (
-            f"no client has completed the birth record of its server: the restart guard of {guard:.0f} s has not begun"
-        )
-        return [Finding(text, "see whether its replicas are in sync, and a client with a restart guard is connected")]
-    text = f"no client has come since its server became the master: the restart guard of {guard:.0f} s has not begun"
-    return [Finding(text, "nothing, if no client runs: it begins with the first", is_problem=False)]
+        text = f"no client has completed its server's birth record: the restart guard of {guard:.0f} s has not begun"
+        return [Finding(text, "check that its replicas are in sync, and that a client with a restart guard connects")]
+    text = f"no client has connected since its server became the master: its {guard:.0f} s restart guard has not begun"
+    return [Finding(text, "nothing to do if no client runs: the guard begins with the first", is_problem=False)]
 
 
 def group_row(report: Report, guard: float) -> tuple[str, ...]:
-    """Return the row of a node in the table of those whose server may change."""
+    """Return a node's row in the table of nodes whose server may change."""
     latest = report.latest
     server, epoch = ("-", "-") if latest is None else (str(latest.server), str(latest.epoch))
     in_sync = "-" if report.in_sync is None else f"{report.in_sync} of {report.replicas}"
@@ -92,7 +90,7 @@ def group_row(report: Report, guard: float) -> tuple[str, ...]:
 
 
 def as_json(report: Report, guard: float) -> dict[str, Any]:
-    """Return for JSON what only a node has whose server may change; all None for a plain node."""
+    """Return the JSON fields specific to nodes whose server may change; all None for a plain node."""
     latest = report.latest
     return {
         "server": latest and latest.server,

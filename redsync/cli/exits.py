@@ -1,22 +1,22 @@
-"""The exit statuses of the `redsync` command, and what ends a command with one of them.
+"""The exit statuses of the `redsync` command, and the errors that end a command with one of them.
 
 | status | meaning |
 |---|---|
 | 0 | success |
-| 1 | the command found something wrong |
+| 1 | the command found a problem |
 | 64 | wrong usage |
-| 69 | too few nodes answer, or something that it needs is not installed or does not start |
-| 74 | standard output can't be written, as on a full disk |
+| 69 | too few nodes answer, or a dependency is not installed or does not start |
+| 74 | standard output, or the file of `demo --svg`, can't be written, for example because the disk is full |
 | 75 | busy: others hold the lock |
 | 77 | the nodes refuse the password, or forbid a command |
-| 78 | no nodes configured, or settings that contradict each other |
-| 124 | the command was ended: its lock was lost, or it held it for too long |
+| 78 | no nodes configured, or contradictory settings |
+| 124 | redsync ended the command: its lock was lost, or `--max-hold` had passed |
 | 125 | redsync itself failed |
-| 126 | the command was found, and can't be executed |
+| 126 | the command was found but can't be executed |
 | 127 | the command was not found |
-| 128 + n | ended by signal n; 130 for Ctrl-C, 141 where nobody reads our output any more |
+| 128 + n | ended by signal n; 130 for Ctrl-C, 141 if the reader closed our output |
 
-64 to 78 are those of sysexits.h, 124 to 127 those of timeout(1) and env(1).
+64 to 78 are from sysexits.h, 124 to 127 from timeout(1) and env(1).
 """
 
 from __future__ import annotations
@@ -68,14 +68,14 @@ SIGNALLED: Final = 128
 INTERRUPTED: Final = 130
 BROKEN_PIPE: Final = 141
 
-UNREADABLE: Final = "answered what can't be read"
-"""The begin of the error of a node whose answer is nothing that a server with our scripts would say."""
+UNREADABLE: Final = "unreadable answer"
+"""The start of a node's error if no server with our scripts would give its answer."""
 
 _REFUSALS = ("noauth", "wrongpass", "noperm", "authentication required", "username-password", "no permission")
 
 
 class SetupError(Exception):
-    """The command can't do its work; its text says why, in a plain sentence.
+    """The command can't do its work; the message says why.
 
     Attributes:
         status: The exit status.
@@ -87,7 +87,7 @@ class SetupError(Exception):
 
 
 class UsageError(SetupError):
-    """Arguments that contradict each other."""
+    """Missing or contradictory arguments."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, USAGE)
@@ -98,19 +98,19 @@ class OutputError(SetupError):
 
 
 def is_refusal(text: str | None) -> bool:
-    """Whether a node's trouble is that it wants another password, or forbids a command."""
+    """Return whether a node's error says that it wants another password, or forbids a command."""
     return text is not None and any(refusal in text.lower() for refusal in _REFUSALS)
 
 
 def state_of(error: str) -> str:
-    """Return, in a word or two, what is wrong with a node that gave no readable answer."""
+    """Return the error of a node in one or two words."""
     if is_refusal(error):
-        return "refuses us"
+        return "access denied"
     return "unreadable" if error.startswith(UNREADABLE) else "no answer"
 
 
 def status_of(error: RedsyncError) -> int:
-    """Return the exit status of a command that can't go on because of that error."""
+    """Return the exit status of a command that fails with that error."""
     if isinstance(error, QuorumError):
         return status_without_quorum([vote.detail for vote in error.votes])
     if isinstance(error, ConfigurationError | KeyTypeError):
@@ -119,7 +119,7 @@ def status_of(error: RedsyncError) -> int:
 
 
 def status_without_quorum(troubles: Sequence[str | None]) -> int:
-    """Return the exit status if too few nodes answer; `troubles` has an entry for each node, None if it has none."""
+    """Return the exit status if too few nodes answer; `troubles` has each node's error, None if it answered."""
     refusals = sum(map(is_refusal, troubles))
-    # So many that the other nodes could not make a quorum in any case.
+    # Enough refusals that the other nodes alone could not make a quorum.
     return REFUSED if refusals and refusals * 2 >= len(troubles) else UNAVAILABLE

@@ -1,13 +1,13 @@
-"""All processes that a command has started, wherever they went: the descendants of this process.
+"""All processes that a command has started, directly or indirectly: the descendants of this process.
 
-On Linux this process becomes a *child subreaper*: each descendant whose parent ends becomes its child. So no process
-can leave the family: not by `setsid`, `nohup`, a second fork or its own process group. Members are looked up in /proc.
-Such a listing is no snapshot, because processes fork meanwhile. The kernel tells when none is left: the chain of
-parents of a living descendant leads here, so a process without children (ECHILD) has no descendants at all. Until then
-listing and signalling are repeated: a process that was missed is by then a child of a member, or ours.
+On Linux this process becomes a *child subreaper*: a descendant whose parent ends becomes its child. So no process can
+leave the family by `setsid`, `nohup`, a second fork or its own process group. We find members in /proc. Such a listing
+is not a snapshot, because processes fork meanwhile. The kernel says when none is left: the chain of parents of each
+living descendant leads here, so a process without children (ECHILD) has no descendants. Until then we list and signal
+again: a process that one listing missed is by then a child of a member, or ours.
 
-We can't signal a member that has taken another user's identity (`cgroup` can, where there is one). Without /proc, or
-with that of another namespace, only the command's process group is known.
+We can't signal a member that runs as another user (`cgroup` can, if there is one). Without /proc, or with the /proc of
+another namespace, we know only the command's process group.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _PASSES: Final = 100
 
 
 def _has_proc() -> bool:
-    # The /proc of another process namespace would show processes that are not ours.
+    # The /proc of another process namespace shows other processes.
     try:
         return os.readlink(_PROC / "self") == str(os.getpid())
     except OSError:
@@ -47,7 +47,7 @@ class _Process(NamedTuple):
 
     @property
     def lives(self) -> bool:
-        """Whether it can still do anything; in a zombie, threads other than the first may."""
+        """True if it can still act; in a zombie, threads other than the first can."""
         return self.state not in "ZX" or self.threads > 1
 
 
@@ -55,25 +55,25 @@ class Family:
     """The descendants of this process.
 
     Attributes:
-        gone: Whether none is left.
+        gone: True once none is left.
     """
 
     def __init__(self) -> None:
-        """Begin empty: existing children do not belong to the family."""
+        """Start empty: existing children do not belong to the family."""
         self.gone = False
         self._group = 0
         self._spared = _children()
 
     def adopt(self) -> None:
-        """Become the parent of all descendants that lose theirs."""
+        """Become the parent of descendants whose parent ends."""
         set_option(CHILD_SUBREAPER, 1)
 
     def lead(self, group: int) -> None:
-        """Set the process group that the command leads: all in it belong to the family, and get signals in one step."""
+        """Set the process group that the command leads: its members are in the family, and get signals in one step."""
         self._group = group
 
     def members(self) -> dict[int, _Process]:
-        """Return the living members, parents before children: a shell goes on when the child it waits for has ended."""
+        """Return the living members, parents before children: a shell continues when a child it waits for ends."""
         table = dict(_processes())
         children: dict[int, list[int]] = {}
         for number, process in table.items():
@@ -88,7 +88,7 @@ class Family:
         return found
 
     def send(self, number: int, group: int | None = None, but: Collection[int] = ()) -> set[int]:
-        """Send a signal to all members, or to those of a process group; return which got it."""
+        """Send a signal to all members, or to those of one process group; return the members that got it."""
         if not _has_proc():
             return {self._group} if self._group and _send(number, -self._group) else set()
         chosen = [
@@ -102,7 +102,7 @@ class Family:
         return set(chosen)
 
     def halt(self) -> None:
-        """Stop all members. A stopped process can't fork, so a listing without new ones is complete."""
+        """Stop all members. A stopped process can't fork, so a listing without new members is complete."""
         stopped: set[int] = set()
         for _ in range(_PASSES):
             more = self.send(signal.SIGSTOP, but=stopped)
@@ -111,7 +111,7 @@ class Family:
                 return
 
     def reap(self) -> Iterator[tuple[int, int]]:
-        """Yield number and wait status of each child that has ended or was stopped; only their parent may call it."""
+        """Yield process id and wait status of each child that ended or stopped; only their parent may call it."""
         while True:
             try:
                 number, status = os.waitpid(-1, os.WNOHANG | os.WUNTRACED)
@@ -129,12 +129,12 @@ def _children() -> set[int]:
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
-        return set()  # as usual, and a listing of all processes may take a while
+        return set()  # the usual case; listing all processes may be slow
     return {number for number, process in _processes() if process.parent == os.getpid()}
 
 
 def is_alone() -> bool:
-    """Whether no other process is in the process group of this one, as far as can be known."""
+    """Return whether this process is alone in its process group, as far as /proc shows."""
     ours = os.getpgrp()
     return not any(
         process.group == ours and process.lives and number != os.getpid() for number, process in _processes()
@@ -142,16 +142,16 @@ def is_alone() -> bool:
 
 
 def set_option(option: int, value: int) -> None:
-    """Call prctl(2), where there is one."""
+    """Call prctl(2), on Linux."""
     if _LINUX:
         import ctypes
 
-        # On kernels that do not know the option the call fails, and we go on without its effect.
+        # On a kernel without the option the call fails, and we continue without its effect.
         ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
 def _send(number: int, whom: int) -> bool:
-    """Send a signal to a process, or to a group if `whom` is negative; return whether it exists."""
+    """Send a signal to a process, or to a group if `whom` is negative; return whether the target exists."""
     try:
         os.kill(whom, number)
     except ProcessLookupError:
@@ -164,9 +164,9 @@ def _send(number: int, whom: int) -> bool:
 def _processes() -> Iterator[tuple[int, _Process]]:
     for name in os.listdir(_PROC) if _has_proc() else ():
         if name.isdigit():
-            # It has ended meanwhile, or we may not see it.
+            # It has ended, or we may not see it.
             with contextlib.suppress(OSError):
                 stat = (_PROC / name / "stat").read_bytes()
-                # The program's name is in parentheses, and may contain parentheses itself.
+                # The program's name is in parentheses, and may contain parentheses.
                 fields = stat[stat.rindex(b")") + 2 :].split()
                 yield int(name), _Process(fields[0].decode(), int(fields[1]), int(fields[2]), int(fields[17]))

@@ -1,9 +1,9 @@
-"""Our side of the keeper: the process that keeps the deadline of the command, whatever becomes of us.
+"""Our side of the keeper, the process that enforces the command's deadline even if `redsync lock` stops or ends.
 
-It is a copy of this process, made before there are threads, connections or a lock: small, and with nothing in it that
-could fail later. Each of the two watches the other. If we are stopped, the keeper learns of no later deadline; if we
-end, it reads the end of the wire. In both cases it ends the command in time. If the keeper ends before the command, the
-kernel kills the command itself (PR_SET_PDEATHSIG), and we kill what the command has started, which is ours by then.
+It is a copy of this process, forked before there are threads, connections or a lock: small, with nothing in it that can
+fail later. The two processes watch each other. If we are stopped, the keeper hears of no later deadline; if we end, it
+reads the end of the wire. In both cases it ends the command in time. If the keeper ends before the command, the kernel
+kills the command (PR_SET_PDEATHSIG), and we kill the command's descendants, which are ours by then.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ __all__ = ["Keeper"]
 
 
 class Keeper:
-    """The keeper, for as long as the `with` block lasts.
+    """The keeper, which runs until the end of the `with` block.
 
     Attributes:
         wire: The wire to it.
-        number: Its process number.
+        number: Its process id.
     """
 
     def __init__(self, command: list[str], environment: Mapping[str, str], spurned: Collection[int]) -> None:
         """Start it.
 
         Args:
-            command: The words of the command that it will run.
+            command: The command and its arguments.
             environment: The command's environment, without the owner and the fencing token.
-            spurned: The signals that the command is to ignore.
+            spurned: The signals that the command must ignore.
 
         Raises:
             OSError: No process can be started.
@@ -50,7 +50,7 @@ class Keeper:
         self._family = Family()
         self.wire, other = Wire.pair()
         self._cgroup = Cgroup()
-        # A signal to the copy while it still has our handlers would make it act as a second `redsync lock`.
+        # A signal would make a copy that still has our handlers act as a second `redsync lock`.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         try:
             self.number = os.fork()
@@ -68,30 +68,30 @@ class Keeper:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def begin(self, hold: Hold, until: float, place: str, policy: Policy) -> None:
-        """Let it start the command under that hold, which ends at that instant."""
-        # First, because if the keeper is killed in the next moment, what the command has started must be ours.
+        """Tell it to start the command under that hold, which ends at `until`."""
+        # Adopt first: if the keeper is killed a moment later, the command's descendants must be ours.
         self._family.adopt()
         numbers = (policy.kill_after, policy.margin, policy.max_hold)
         token = NOTHING if hold.fencing_token is None else hold.fencing_token
         self.wire.send("run", place, os.getpgrp(), until, hold.owner, token, policy.on_lost, *numbers)
 
     def lead(self, group: int) -> None:
-        """Say which process group the command leads."""
+        """Set the process group that the command leads."""
         self._family.lead(group)
 
     def enforce(self) -> None:
-        """Kill all that it keeps, as it should have done by now, and make it go on in case it was stopped."""
+        """Kill the command and its descendants, as the keeper should have done, and continue a stopped keeper."""
         self._family.send(signal.SIGKILL, but=(self.number,))
         self._wake()
 
     def strike(self) -> set[int]:
-        """Kill all that it has kept, and the keeper if it has not ended; return the processes that were there."""
+        """Kill the command, its descendants and the keeper; return the processes that were there."""
         self._cgroup.kill()
         return self._family.send(signal.SIGKILL)
 
     def look_after(self) -> None:
-        """Make it go on if it was stopped, and reap children left to us if we are the first process of a container."""
-        # Where this can't be asked, a keeper that was stopped goes on when it is too late, see `enforce`.
+        """Continue the keeper if it was stopped; as the first process of a container, also reap orphans."""
+        # On other systems a stopped keeper continues only when it is late, see `enforce`.
         with contextlib.suppress(ChildProcessError):
             if sys.platform == "linux" and os.waitid(os.P_PID, self.number, os.WSTOPPED | os.WNOHANG):
                 self._wake()
@@ -100,7 +100,7 @@ class Keeper:
                 pass
 
     def _wake(self) -> None:
-        """Make it go on if it was stopped."""
+        """Continue it if it was stopped."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.number, signal.SIGCONT)
 
@@ -110,7 +110,7 @@ class Keeper:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Close the wire, which ends the keeper, and wait for its end."""
+        """Close the wire, which ends the keeper, and wait for that."""
         self.wire.close()
         self._wake()
         with contextlib.suppress(ChildProcessError):
@@ -119,13 +119,12 @@ class Keeper:
 
 
 def _become_keeper(prepare: Callable[[], Keeping], mask: set[int]) -> NoReturn:
-    """Run as the keeper, to the end of this process."""
+    """Run as the keeper until this process ends."""
     try:
         os.setpgid(0, 0)
         keeping = prepare()
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         keeping.run()
     finally:
-        # Whatever failed, the parent sees the end of the wire. `_exit` runs none of the parent's clean-up a second
-        # time.
+        # The parent sees the end of the wire even after a failure. `_exit` does not repeat the parent's clean-up.
         os._exit(0)

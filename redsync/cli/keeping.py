@@ -1,10 +1,10 @@
-"""The keeper's side: the process that keeps the deadline of the command that `redsync lock` runs.
+"""The keeper's side: the process that enforces the deadline of the command that `redsync lock` runs.
 
 It can't be stopped along with `redsync lock`: it has its own process group, does not use the terminal, and ignores
-signals that end or stop programs. Its own session would separate it further, but the command, its child, would then be
-in a process group that the kernel calls orphaned, where Ctrl-Z has no effect. The keeper never waits for `redsync
-lock`, which tells it the end of the hold as an instant, again and again. When that comes near, or no process is left to
-move it on, the keeper ends the command and all that the command has started. It reports the end only when none of them
+signals that end or stop programs. Its own session would separate it further, but then the kernel would treat the
+process group of the command, its child, as orphaned, and Ctrl-Z would not work there. The keeper never waits for
+`redsync lock`, which sends it the end of the hold as an instant, again after each renewal. When that instant is near,
+or `redsync lock` has ended, the keeper ends the command and its descendants. It reports the end only when none of them
 is left.
 """
 
@@ -33,30 +33,30 @@ _IGNORED: Final = (
     *(signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU),
     *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF),
 )
-"""Signals that would end or stop the keeper. Signals for the command come by the wire."""
+"""Signals that would end or stop the keeper. Signals for the command come over the wire."""
 
 _ASKING: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
 """Forwarded signals that ask a program to end."""
 
 _LONGEST_SLEEP: Final = 1.0
-"""Seconds after which to look again in any case: timers stand still while the machine sleeps, leases do not."""
+"""The longest sleep in seconds: timers stop while the machine sleeps, leases do not."""
 
 _POLL: Final = 0.01
 _KILL_TIMEOUT: Final = 2.0
-"""Seconds for killed processes to end: one that takes longer can't be ended by us."""
+"""Seconds for killed processes to end: after that we take them for unkillable."""
 
 _POLL_OF_THE_REST: Final = 0.2
 _TIME_TO_STOP: Final = 0.1
-"""Seconds that a full-screen program has to tidy up the terminal before it is stopped in any case."""
+"""Seconds for a full-screen program to restore the terminal before it is stopped in any case."""
 
 
 class Keeping:
-    """Waits for the start, starts the command, and ends when no process of its family is left."""
+    """Waits for the order to start, starts the command, and ends when none of its processes is left."""
 
     def __init__(
         self, wire: Wire, command: list[str], environment: Mapping[str, str], cgroup: Cgroup, spurned: Collection[int]
     ) -> None:
-        """Prepare the command's start; `spurned` are the signals that the command is to ignore."""
+        """Prepare the command's start; `spurned` are the signals that the command must ignore."""
         self._wire = wire
         self._command = command
         self._environment = dict(environment)
@@ -86,7 +86,7 @@ class Keeping:
         self._told_left = False
 
     def run(self) -> None:
-        """Keep the command from its start to its end."""
+        """Watch the command from its start to its end."""
         try:
             self._keep()
         finally:
@@ -106,7 +106,7 @@ class Keeping:
             pass
 
     def _begin(self, place: str, group: str, until: str, owner: str, token: str, *policy: str) -> bool:
-        """Start the command, if there is time for that; return whether it runs."""
+        """Start the command if there is time left; return whether it runs."""
         on_lost, *numbers = policy
         self._policy = Policy(on_lost, *map(float, numbers))
         self._schedule = Schedule(self._policy, float(until), now())
@@ -135,12 +135,12 @@ class Keeping:
             self._family.lead(self._group)
         _leave_streams()
         self._wire.send("running", self._group)
-        # A command that had not begun in time has been killed, even if the wire tells of renewals meanwhile.
+        # `launch` has killed a command that did not start in time, even if the wire has renewals by now.
         self._decide(now())
         return True
 
     def _turn(self) -> bool:
-        """Do what there is to do, then sleep; return whether all is over."""
+        """Do what is due, then sleep; return True when all is over."""
         self._reap()
         for words in self._wire.receive():
             self._obey(words)
@@ -170,8 +170,7 @@ class Keeping:
             self._family.send(signal.SIGCONT)
 
     def _forward(self, number: int) -> None:
-        # The command's group gets the signal, as from a terminal. After the command's end, the processes that it left
-        # do.
+        # The command's group gets the signal, as from a terminal; after the command's end, the processes that it left.
         reached = self._family.send(number, None if self._status is not None else self._group)
         if number in _ASKING:
             self._asked |= reached
@@ -193,10 +192,10 @@ class Keeping:
 
     @property
     def _patient_until(self) -> float:
-        """The instant until which what the command has left running may go on."""
+        """The instant until which processes that the command left may run."""
         if self._status is None or self._family.gone:
             return math.inf
-        # If the command ended because it was asked to, the other processes have been asked too, or should be.
+        # If a signal ended the command, the other processes have had that signal too, or should get SIGTERM now.
         was_asked = self._asked and self._status > SIGNALLED
         return self._ended_at + (0.0 if was_asked else self._policy.kill_after)
 
@@ -205,10 +204,10 @@ class Keeping:
         self._ask()
 
     def _ask(self) -> None:
-        """Ask all to end, if the end begins with that."""
+        """Send SIGTERM to all, if the end begins with that."""
         if self._schedule.asks:
-            # A process may have ignored a signal forwarded earlier, so ask again; but do not disturb one that is
-            # tidying up.
+            # A process may have ignored an earlier forwarded signal, so send SIGTERM; but of the processes left
+            # running, spare those that had such a signal: they may be cleaning up.
             spared = self._asked if self._schedule.reason == BEHIND else ()
             self._pressed = bool(self._family.send(signal.SIGTERM, but=spared))
             self._family.send(signal.SIGCONT)
@@ -223,8 +222,7 @@ class Keeping:
             self._wire.send("left", *left)
 
     def _is_over(self, instant: float) -> bool:
-        # For processes that can't be killed the lock is kept as long as it can be renewed; after that waiting saves
-        # nothing.
+        # While unkillable processes run, keep the lock as long as renewals succeed; after that, waiting saves nothing.
         has_lock = self._schedule.reason != LOST and instant < self._schedule.until
         return self._family.gone or (instant >= self._killed_at + _KILL_TIMEOUT and not has_lock)
 
@@ -240,11 +238,11 @@ class Keeping:
 
     def _told_reason(self) -> str:
         reason = self._schedule.reason
-        # The processes that were left may have ended by themselves.
+        # The processes that the command left may have ended by themselves.
         return NOTHING if reason is None or (reason == BEHIND and not self._pressed) else reason
 
     def _sleep(self, instant: float) -> None:
-        """Wait for a message, a child's end, or the time at which there is something to decide."""
+        """Wait for a message, a child's end, or the next instant at which something is due."""
         until = self._schedule.next
         if self._schedule.reason is None:
             until = min(until, self._patient_until)
@@ -257,7 +255,7 @@ class Keeping:
 
 
 def _leave_streams() -> None:
-    """Release our input and output: a reader of the command's output must not wait for the keeper's end."""
+    """Close our input and output: a reader of the command's output must not wait for the keeper's end."""
     nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     for stream in range(3):
         os.dup2(nothing, stream)

@@ -1,16 +1,16 @@
-"""`redsync lock NAME [options] -- COMMAND ...`: run a command while holding a lock, as flock(1) does for one machine.
+"""`redsync lock NAME [options] -- COMMAND ...`: run a command while holding a lock, as flock(1) does on one machine.
 
-Which kind of lock a name is follows from the options, and must be the same wherever the name is used:
+The options determine the kind of lock; all uses of a name must choose the same kind:
 
 | options | kind |
 |---|---|
-| none | a fenced lock: the command finds its token in `REDSYNC_FENCING_TOKEN` |
+| none | a fenced lock; the command finds its token in `REDSYNC_FENCING_TOKEN` |
 | `--fair` | a fair lock: first come, first served; no token |
 | `-s`, `-x` | the read or the write side of a read-write lock; no token |
 | `--permits N` | one of N permits of a semaphore; no token |
 
-The lock is renewed while the command runs. If that fails, the command is ended, with all that it has started, before
-another can have the lock (see `keeper`).
+redsync renews the lock while the command runs. If that fails, redsync ends the command and its descendants before
+another owner can have the lock (see `keeper`).
 Exit status: the command's own, 128 + n if signal n ended it; else see `exits`.
 """
 
@@ -46,54 +46,53 @@ KILL_AFTER: Final = 5.0
 
 _DESCRIPTION: Final = """\
 Run a command while holding a lock that all machines share, as flock(1) does
-for one machine.
+on one machine.
 
-The lock is renewed while the command runs, and given back when it has ended,
-with all that it has started. If it can't be renewed, all of them are ended
-before anybody else can have it."""
+redsync renews the lock while the command runs, and releases it when the
+command and all its descendants have ended. If renewal fails, redsync ends
+them before anyone else can acquire the lock."""
 
 _EPILOG: Final = """\
 the command:
-  No shell is between (but with -c): it gets its arguments as they are, and our
-  standard input, output and error. In its environment it finds
-  REDSYNC_LOCK_NAME, REDSYNC_OWNER and, of a fenced lock, REDSYNC_FENCING_TOKEN.
-  TERM, INT, HUP and QUIT are forwarded to it. What it leaves running has as
-  long as -k says to end by itself, and is ended then.
+  It runs without a shell (but see -c), with its arguments unchanged and with
+  redsync's standard input, output and error. Its environment has
+  REDSYNC_LOCK_NAME, REDSYNC_OWNER and, for a fenced lock,
+  REDSYNC_FENCING_TOKEN. redsync forwards TERM, INT, HUP and QUIT to it.
+  Processes that it leaves running have -k seconds to end by themselves; then
+  redsync ends them.
 
 exit status:
-  the command's own, or 128 + n if signal n ended it, or us while we waited
+  the command's own, or 128 + n if signal n ended the command or the wait
    64  wrong usage
    69  too few nodes answer
-   75  busy: others hold the lock (-E changes it)
+   75  busy: others hold the lock (-E changes this status)
    77  the nodes refuse the password, or forbid a command
    78  no nodes configured, or the name is another kind of lock
-  124  the command was ended by us: its lock was lost, or --max-hold was over
+  124  redsync ended the command: its lock was lost, or --max-hold had passed
   125  redsync itself failed
   126  the command can't be executed
   127  the command was not found
 
 examples:
-  One machine of many does it, those whose crontab fires within a minute do not:
+  Run a job on one of many machines whose crontabs fire within a minute:
     redsync lock nightly -n -E 0 --min-hold 60 -- ./report.sh
-  Wait ten minutes at most, and say behind whom:
+  Wait at most ten minutes, and say who is ahead:
     redsync lock deploy -w 600 -v -- make deploy
-  Three at a time:
+  Run at most three at a time:
     redsync lock api --permits 3 -- ./import.py
-  With other readers, while nobody writes (-x):
+  Share the lock with other readers, while no writer (-x) holds it:
     redsync lock table -s -c 'pg_dump db | gzip >db.gz'"""
 
 _TOLD: Final = {
     LOST: "ended the command: the lock was lost",
     LATE: "ended the command: the lock could not be renewed and was about to be lost",
-    LONG: "ended the command: it held the lock for too long",
-    DESERTED: "ended the command: the process that keeps its deadline had been ended",
-    BEHIND: "ended what the command had left running",
+    LONG: "ended the command: --max-hold has passed",
+    DESERTED: "ended the command: the process that enforces its deadline had ended",
+    BEHIND: "ended processes that the command left running",
 }
 
 _SHARE: Final = 0.4
-"""The part of a lease that the command's end may take: a renewal comes at a third of it, and a second try after
-that.
-"""
+"""The share of a lease that the command's end may take: a renewal is due after a third, and a second try after that."""
 
 
 def add_parsers(subparsers: Any) -> None:
@@ -110,31 +109,37 @@ def add_parsers(subparsers: Any) -> None:
     parser.set_defaults(run=run)
     parser.add_argument("name", metavar="NAME", help="the lock's name, the same on all machines")
     add = parser.add_argument
-    add("-c", "--shell", metavar="STRING", help="run this with /bin/sh instead of a command after --")
-    add("-q", "--quiet", action="store_true", help="say nothing")
-    add("-v", "--verbose", action="store_true", help="say behind whom it waits, and how long it waited")
+    add("-c", "--shell", metavar="STRING", help="run STRING with /bin/sh instead of a command after --")
+    add("-q", "--quiet", action="store_true", help="print no messages")
+    add("-v", "--verbose", action="store_true", help="print who is ahead, and how long the wait took")
 
-    add = parser.add_argument_group("how long to wait (default: for ever)").add_argument
-    add("-n", "--nonblock", action="store_true", help="do not wait: end with 75 if others hold it")
-    add("-w", "--wait", type=seconds(0), metavar="SECONDS", help="wait so long at most, then end with 75")
-    add("-E", "--conflict-exit-code", type=whole(0, 255), default=BUSY, metavar="N", help="the status instead of 75")
+    add = parser.add_argument_group("how long to wait (default: forever)").add_argument
+    add("-n", "--nonblock", action="store_true", help="do not wait: exit with 75 if others hold the lock")
+    add("-w", "--wait", type=seconds(0), metavar="SECONDS", help="wait at most this long, then exit with 75")
+    add("-E", "--conflict-exit-code", type=whole(0, 255), default=BUSY, metavar="N", help="exit with N instead of 75")
 
-    add = parser.add_argument_group("which kind (default: a fenced lock, one holder at a time)").add_argument
-    add("-s", "--shared", action="store_true", help="the read side of a read-write lock: with other readers")
-    add("-x", "--exclusive", action="store_true", help="the write side of a read-write lock: alone")
-    add("--permits", type=whole(1, 10_000), metavar="N", help="one of N permits of a semaphore: N at a time")
-    add("--fair", action="store_true", help="a fair lock: first come, first served")
+    add = parser.add_argument_group("kind of lock (default: fenced, one holder at a time)").add_argument
+    add("-s", "--shared", action="store_true", help="read side of a read-write lock: shared with other readers")
+    add("-x", "--exclusive", action="store_true", help="write side of a read-write lock: one holder at a time")
+    add("--permits", type=whole(1, 10_000), metavar="N", help="one of a semaphore's N permits: N holders at a time")
+    add("--fair", action="store_true", help="fair lock: first come, first served")
 
     add = parser.add_argument_group("how long to hold").add_argument
-    add("--lease", type=seconds(), metavar="SECONDS", help="how long others wait after a crash (REDSYNC_LEASE, or 30)")
-    add("--min-hold", type=seconds(), metavar="SECONDS", help="keep the lock so long, however short the command is")
-    add("--max-hold", type=seconds(), metavar="SECONDS", help="end the command after so long, with 124")
-    add("-k", "--kill-after", type=seconds(0), metavar="SECONDS", help="from SIGTERM to SIGKILL (default: 5)")
+    add(
+        "--lease",
+        type=seconds(),
+        metavar="SECONDS",
+        help="how long others wait after a crash (default: REDSYNC_LEASE, or 30)",
+    )
+    add("--min-hold", type=seconds(), metavar="SECONDS", help="hold the lock this long, even if the command is shorter")
+    add("--max-hold", type=seconds(), metavar="SECONDS", help="end the command after this long, and exit with 124")
+    add("-k", "--kill-after", type=seconds(0), metavar="SECONDS", help="time from SIGTERM to SIGKILL (default: 5)")
     add(
         "--on-lost",
         choices=("term", "kill", "ignore"),
         default="term",
-        help="when the lock is about to be lost: SIGTERM and then SIGKILL (default), SIGKILL at once, or nothing",
+        help="before the lock is lost, send SIGTERM and later SIGKILL (term, the default), only SIGKILL (kill), or "
+        "nothing (ignore)",
     )
     nodes.add_arguments(parser)
 
@@ -145,7 +150,7 @@ def run(options: argparse.Namespace) -> int:
 
     status = _run(options)
     if status == SIGNALLED + signal.SIGINT and foreground() == os.getpgrp():
-        # An interactive shell's loop goes on unless the key also ended the process that the shell waits for.
+        # An interactive shell's loop continues unless SIGINT ends the process that the shell waits for.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)
     return status
@@ -161,7 +166,7 @@ def _run(options: argparse.Namespace) -> int:
     try:
         return _run_under_lock(options, command, voice)
     except SignalledError as end:
-        voice.say(f"ended by signal {end.number} before the command began")
+        voice.say(f"ended by signal {end.number} before the command started")
         return SIGNALLED + end.number
     except AcquireTimeout:
         voice.say(f"{options.name!r} is held by others")
@@ -179,7 +184,7 @@ def _run_under_lock(options: argparse.Namespace, command: list[str], voice: Voic
     from redsync.cli.signals import Signals
 
     _silence(options.quiet)
-    # The keeper is a copy of this process, so it comes first: before threads, connections and the lock.
+    # The keeper is a fork of this process, so start it before there are threads, connections or a lock.
     with Signals() as signals, Keeper(command, _environment(options), signals.spurned) as keeper:
         return _hold_and_run(options, keeper, signals, voice)
 
@@ -197,7 +202,7 @@ def _hold_and_run(options: argparse.Namespace, keeper: Keeper, signals: Signals,
                 raise
             raise UsageError(str(error)) from None
         began = time.monotonic()
-        # A lock that a signal interrupts from here on is given back as usual.
+        # From here on signals are only recorded, and the lock is released as usual.
         signals.collect()
         supervisor = Supervisor(keeper, hold, signals, policy, voice.say)
         supervisor.run()
@@ -214,7 +219,7 @@ def _hold_and_run(options: argparse.Namespace, keeper: Keeper, signals: Signals,
 
 
 def _status_of(supervisor: Supervisor, voice: Voice) -> int:
-    """Return the exit status of a command that has ended, and report why it ended."""
+    """Return the exit status of an ended command, and report why it ended."""
     if supervisor.errno:
         voice.say(f"can't run the command: {os.strerror(supervisor.errno)}")
         return NOT_FOUND if supervisor.errno == errno.ENOENT else NOT_EXECUTABLE
@@ -226,15 +231,15 @@ def _status_of(supervisor: Supervisor, voice: Voice) -> int:
 
 
 def _environment(options: argparse.Namespace) -> dict[str, str]:
-    """Return the command's environment, as far as it is known before the lock is held."""
+    """Return the command's environment, as far as known before the lock is held."""
     environment = {**os.environ, "REDSYNC_LOCK_NAME": options.name}
-    # The token of an enclosing `redsync lock` is not the token of this lock.
+    # An enclosing `redsync lock` may have set the token of another lock.
     environment.pop("REDSYNC_FENCING_TOKEN", None)
     return environment
 
 
 def _linger(hold: Hold, signals: Signals, until: float) -> None:
-    """Keep the lock until that instant, or a signal asks us to end."""
+    """Keep the lock until that instant, or until a signal asks us to end."""
     from redsync.cli.signals import FORWARDED
 
     while (left := until - time.monotonic()) > 0 and not hold.lost:
@@ -246,7 +251,7 @@ def _linger(hold: Hold, signals: Signals, until: float) -> None:
 
 
 def _silence(quiet: bool) -> None:
-    # We report a lost hold ourselves. Messages about nodes stay, because they may explain a long wait.
+    # We report a lost hold ourselves. Messages about nodes remain, because they may explain a long wait.
     logging.getLogger("redsync.watchdog").setLevel(logging.CRITICAL)
     if quiet:
         logging.getLogger("redsync").setLevel(logging.CRITICAL + 1)
@@ -258,7 +263,7 @@ def _command(options: argparse.Namespace) -> list[str]:
             raise UsageError("give the command either with -c or after --, not both")
         return ["/bin/sh", "-c", options.shell]
     if not options.wrapped:
-        raise UsageError("there is no command to run: give it after --, as in: redsync lock NAME -- COMMAND")
+        raise UsageError("no command to run: give it after --, as in: redsync lock NAME -- COMMAND")
     return list(options.wrapped)
 
 
@@ -272,26 +277,26 @@ def _check(options: argparse.Namespace) -> None:
     }
     chosen = [option for option, given in kinds.items() if given]
     if len(chosen) > 1:
-        raise UsageError(f"{' and '.join(chosen)} are different kinds of locks: give one of them")
+        raise UsageError(f"{' and '.join(chosen)} choose different kinds of lock: give only one")
     if options.nonblock:
         if options.wait:
-            raise UsageError("-n does not wait, and -w does: give one of them")
+            raise UsageError("-n does not wait, but -w does: give only one")
         options.wait = 0.0
     if options.quiet and options.verbose:
-        raise UsageError("-q says nothing, and -v says more: give one of them")
+        raise UsageError("-q prints no messages, but -v prints more: give only one")
     if options.min_hold is not None and options.max_hold is not None and options.min_hold > options.max_hold:
         raise UsageError("--min-hold is longer than --max-hold")
 
 
 def _policy(options: argparse.Namespace, lease: float) -> Policy:
-    """Return when to end the command; the end is short enough for renewals to come before it must begin."""
+    """Return when to end the command; the end is short enough that renewals are due before it must begin."""
     from redsync.cli.deadlines import Policy, margin_of
 
     longest = lease * _SHARE
     kill_after = min(KILL_AFTER, longest) if options.kill_after is None else options.kill_after
     if options.on_lost == "term" and kill_after > longest:
         raise UsageError(
-            f"a lease of {lease:g} s is too short for --kill-after {kill_after:g}: the command could not be "
-            f"ended in time; take --lease {math.ceil(kill_after / _SHARE)}, or --kill-after {longest:g} at most"
+            f"a lease of {lease:g} s is too short for --kill-after {kill_after:g}, which would end the command too "
+            f"late: give at least --lease {math.ceil(kill_after / _SHARE)}, or at most --kill-after {longest:g}"
         )
     return Policy(options.on_lost, kill_after, margin_of(lease), options.max_hold or math.inf)

@@ -1,4 +1,4 @@
-"""Where a command's nodes come from: its `--url` options, or `REDSYNC_URLS`."""
+"""A command's nodes: from its `--url` options, or from `REDSYNC_URLS`."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ __all__ = ["add_arguments", "connect", "no_url", "prefix_of", "urls_of"]
 
 _SCHEMES: Final = ("redis", "rediss", "unix")
 _SEVERAL_HOSTS: Final = ("redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster")
-"""Schemes of URLs with several hosts and ports, which are read elsewhere."""
+"""Schemes of URLs with several hosts and ports, parsed elsewhere."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options that say which nodes to use."""
+    """Add the options that choose the nodes."""
     group = parser.add_argument_group("nodes")
     group.add_argument(
         "--url",
@@ -29,13 +29,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="URL",
         dest="urls",
-        help="a node; once for each (default: REDSYNC_URLS, separated by commas)",
+        help="a node's URL; repeat for each node (default: REDSYNC_URLS, separated by commas)",
     )
-    group.add_argument("--prefix", help="what the names of all keys begin with (default: REDSYNC_PREFIX, or redsync:)")
+    group.add_argument("--prefix", help="prefix of all keys (default: REDSYNC_PREFIX, or redsync:)")
 
 
 def urls_of(options: argparse.Namespace) -> list[str]:
-    """Return the URLs that the options name, else the environment.
+    """Return the URLs from the options, or else from the environment.
 
     Raises:
         SetupError: There is none, or one is not valid.
@@ -43,20 +43,21 @@ def urls_of(options: argparse.Namespace) -> list[str]:
     urls = [url.strip() for url in options.urls or split_urls(os.environ.get("REDSYNC_URLS", "")) if url.strip()]
     if not urls:
         raise SetupError(
-            "no nodes are configured: name them with --url, or in REDSYNC_URLS, separated by commas", UNCONFIGURED
+            "no nodes configured: give --url for each node, or list them in REDSYNC_URLS, separated by commas",
+            UNCONFIGURED,
         )
     for number, url in enumerate(urls, 1):
         if "://" in url.partition(",")[2]:
-            # redis-py would take the first, and ignore the rest.
-            raise SetupError(f"node {number} is several URLs: give --url once for each", UNCONFIGURED)
+            # redis-py would use the first and ignore the rest.
+            raise SetupError(f"node {number} has several URLs: give --url once for each", UNCONFIGURED)
         if not _is_url(url):
             raise SetupError(no_url(number), UNCONFIGURED)
     return urls
 
 
 def no_url(number: int) -> str:
-    """Return a sentence about an invalid URL. It does not show the URL, which may have a password."""
-    return f"node {number} is no URL such as redis://:password@host:6379/0"
+    """Return the message about an invalid URL. It does not show the URL, which may contain a password."""
+    return f"node {number} is not a valid URL; expected something like redis://:password@host:6379/0"
 
 
 def _is_url(text: str) -> bool:
@@ -68,20 +69,20 @@ def _is_url(text: str) -> bool:
 
 
 def prefix_of(options: argparse.Namespace) -> str:
-    """Return what the names of all keys begin with."""
+    """Return the prefix of all keys."""
     prefix: str = os.environ.get("REDSYNC_PREFIX", "redsync:") if options.prefix is None else options.prefix
     return prefix
 
 
 def connect(options: argparse.Namespace, **settings: Any) -> Client:
-    """Return a client of the nodes that the options name, else the environment.
+    """Return a client of the nodes from the options, or else from the environment.
 
     Args:
-        options: What `add_arguments` has asked for.
-        **settings: As for `Client`; None leaves it to the environment.
+        options: The options that `add_arguments` adds.
+        **settings: As for `Client`; None means the environment's value.
 
     Raises:
-        SetupError: No nodes are named, or a URL is not valid.
+        SetupError: There are no URLs, or one is not valid.
         ConfigurationError: Settings contradict each other.
     """
     urls = urls_of(options)

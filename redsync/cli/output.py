@@ -1,13 +1,13 @@
-"""The only way to standard output and standard error: a line that is given here is one line, and does nothing else.
+"""The only way to standard output and standard error: each line given here appears as one line, with no other effect.
 
-Anybody who can write to a node, or runs one, chooses names, owners, hosts, programs, versions and error texts. Raw,
-these could move the cursor, recolour or retitle the terminal, hide text, or look like a line of ours. So all control
-and format characters, line ends among them, are escaped on their way out, whichever command writes. Commands neither
-print nor touch the streams: a linter and a test look for it.
+Anybody who can write to a node, or runs one, chooses names, owners, hosts, programs, versions and error texts. Raw text
+could move the cursor, recolour or retitle the terminal, hide other text, or imitate our lines. So this module escapes
+all control and format characters, line ends included. Commands neither print nor touch the streams; a linter and a test
+enforce that.
 
-Standard error only explains: a message that can't be written is dropped, and the exit status stays what it is. Standard
-output is the result: where it can't be written the command ends with `OutputError`. A stream that was closed before our
-start has no reader: we take /dev/null for it.
+Standard error only explains: we drop a message that can't be written, and the exit status does not change. Standard
+output is the result: if it can't be written, the command ends with `OutputError`. A stream that was closed before our
+start has no reader: we use /dev/null instead.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class Line(NamedTuple):
     """A line of a screen.
 
     Attributes:
-        text: What it says.
-        style: "" or a key of the styles: "heading", "bold", "bad", "faint".
+        text: Its text.
+        style: "", "heading", "bold", "bad" or "faint".
     """
 
     text: str
@@ -60,15 +60,15 @@ class Line(NamedTuple):
 
 
 def shown(text: str | bytes) -> str:
-    """Return a text with control and format characters escaped; a second call changes nothing."""
+    """Return text with control and format characters escaped; idempotent."""
     return printable(text.decode("utf-8", "backslashreplace") if isinstance(text, bytes) else text)
 
 
 def open_streams() -> None:
-    """Prepare the streams of a process of our own, before it opens anything else.
+    """Prepare the streams of a process that is ours alone, before it opens anything else.
 
-    A socket or pipe of ours could get the number of a closed stream, and writes to the stream would go there. So
-    /dev/null takes the number. It closes on exec: a process that we start finds the stream closed, as we did.
+    Otherwise a socket or pipe of ours could get the number of a closed stream, and writes to the stream would go there.
+    So /dev/null takes that number. It closes on exec: a process that we start finds the stream closed, as we did.
     """
     with contextlib.suppress(OSError):  # no /dev, or no descriptor: the stream stays None
         for number, name in enumerate(("stdin", "stdout", "stderr")):
@@ -78,8 +78,7 @@ def open_streams() -> None:
                 setattr(sys, name, open(number, "r" if name == "stdin" else "w", closefd=False))  # noqa: SIM115
     stream, is_ours = sys.stderr, sys.stderr is sys.__stderr__
     if stream is not None and is_ours:
-        # A buffer would keep what can't be written: the interpreter would try again at its exit, and end with status
-        # 120.
+        # A buffer would keep text that can't be written: the interpreter would try again as it exits, with status 120.
         raw = io.FileIO(stream.fileno(), "w", closefd=False)
         sys.stderr = io.TextIOWrapper(raw, stream.encoding, stream.errors, write_through=True)
 
@@ -94,7 +93,7 @@ def put(*lines: str, flush: bool = False) -> None:
 
 
 def flush() -> None:
-    """Write what standard output has kept back.
+    """Flush standard output.
 
     Raises:
         OutputError: It can't be written.
@@ -103,17 +102,17 @@ def flush() -> None:
 
 
 def warn(*lines: str) -> None:
-    """Write lines to standard error, at once; what can't be written is dropped."""
+    """Write lines to standard error at once; drop them if that fails."""
     tell("".join(f"{line}\n" for line in _fit(lines, sys.stderr)))
 
 
 def prompt(*lines: str) -> None:
-    """Ask on standard error; the user types after the last line."""
+    """Write a question to standard error; the user types after its last line."""
     tell("\n".join(_fit(lines, sys.stderr)) + " ")
 
 
 def write(text: str, *, flush: bool = True) -> None:
-    """Write a text of our own to standard output, unescaped.
+    """Write our own text to standard output, unescaped.
 
     Raises:
         OutputError: It can't be written.
@@ -126,7 +125,7 @@ def write(text: str, *, flush: bool = True) -> None:
         if flush:
             sys.stdout.flush()
     except OSError as error:
-        # The interpreter flushes the rest of the buffer once more at its exit, which must not fail as well.
+        # The interpreter flushes the rest of the buffer as it exits, which must not fail too.
         with contextlib.suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         status = BROKEN_PIPE if isinstance(error, BrokenPipeError) else UNWRITABLE
@@ -134,7 +133,7 @@ def write(text: str, *, flush: bool = True) -> None:
 
 
 def tell(text: str) -> None:
-    """Write a text of our own to standard error, unescaped; what can't be written is dropped."""
+    """Write our own text to standard error, unescaped; drop it if that fails."""
     if sys.stderr is not None:
         with contextlib.suppress(OSError, ValueError):
             sys.stderr.write(text)
@@ -142,12 +141,12 @@ def tell(text: str) -> None:
 
 
 def write_json(value: Any) -> None:
-    """Write a value to standard output at once, as JSON in one line of ASCII."""
+    """Write a value to standard output at once, as one line of ASCII JSON."""
     write(f"{_json(value)}\n")
 
 
 def write_json_members(members: Iterable[tuple[str, Any]]) -> None:
-    """Write an object as JSON in one line of ASCII, member by member; an iterator is a list, element by element."""
+    """Write an object as one line of ASCII JSON, member by member; an iterator becomes a list, element by element."""
     before = "{"
     for name, value in members:
         write(f"{before}{_json(name)}: ", flush=False)
@@ -165,17 +164,17 @@ def write_json_members(members: Iterable[tuple[str, Any]]) -> None:
 def _json(value: Any) -> str:
     import json
 
-    # DEL is the one ASCII character that json does not escape and that terminals take for a command.
+    # DEL is the one ASCII control character that json does not escape.
     return json.dumps(value).replace("\x7f", "\\u007f")
 
 
 def enter_screen() -> None:
-    """Begin to draw on a screen of our own."""
+    """Switch to our own screen."""
     write(_ENTER)
 
 
 def leave_screen() -> None:
-    """Give the terminal back as it was."""
+    """Restore the terminal's screen."""
     write(_LEAVE)
 
 
@@ -191,7 +190,7 @@ def draw(lines: Sequence[Line]) -> None:
 
 
 def take_over() -> None:
-    """Redirect what other code writes to standard error, log lines and errors of threads, to this module."""
+    """Route the log lines and thread errors of other code through this module."""
     import logging
     import threading
 
@@ -202,9 +201,9 @@ def take_over() -> None:
 
     def tell_end(end: threading.ExceptHookArgs) -> None:
         if end.exc_value is not None and not isinstance(end.exc_value, SystemExit):
-            warn(f"in a thread, {end.thread and end.thread.name}:", *told_error(end.exc_value))
+            warn(f"error in thread {end.thread and end.thread.name}:", *told_error(end.exc_value))
 
-    # Log lines without a handler go there; nothing configures a handler in our own process.
+    # The handler of last resort: no code configures another one in a process that is ours alone.
     logging.lastResort = Escaping(logging.WARNING)
     threading.excepthook = tell_end
 
@@ -217,7 +216,7 @@ def told_error(error: BaseException) -> list[str]:
 
 
 def _fit(lines: Iterable[str], stream: TextIO | None) -> list[str]:
-    """Return the lines as that stream can show them."""
+    """Return the lines as the stream can encode them."""
     encoding = getattr(stream, "encoding", None)
     return [
         line if line.isascii() or not encoding else line.encode(encoding, "backslashreplace").decode(encoding)

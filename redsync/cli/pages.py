@@ -1,13 +1,13 @@
-"""The names that nodes keep, some at a time: the cost of a page does not grow with their number.
+"""The names on the nodes, page by page: the cost of a page does not grow with the number of names.
 
-Each node has its names in its own order, so their lists can't be merged. Instead each name belongs to one key on one
-node, and is listed when that key is found. That node is the first one, in the order of the URLs, that has any key of
-the name; that key is the first of its keys there (see `keys_of_name`). When a node has a name, the nodes before it are
-asked whether they have it too; usually they do, and one EXISTS of a hundred keys says so. Only the last page is
-remembered, because SCAN repeats itself while a table is being resized.
+Each node lists its names in its own order, so lists can't be merged. Instead each name belongs to one key on one node,
+and is listed when SCAN finds that key. The node is the first one, in the order of the URLs, that has any key of the
+name; the key is the first of the name's keys there (see `keys_of_name`). When a node has a name, we ask the nodes
+before it whether they have it too; usually they do, and one EXISTS of a hundred keys says so. We remember only the last
+page, because SCAN repeats keys while a table is being resized.
 
-SCAN lists all keys that are there from its beginning to its end, and so do pages. A name that comes to a node or leaves
-it meanwhile may be missing, or listed twice. If a node fails, the next one may list again what it has listed.
+SCAN lists all keys that exist from its start to its end, and so do pages. A name that appears or disappears meanwhile
+may be missing, or listed twice. If a node fails, the next node may list its names again.
 """
 
 from __future__ import annotations
@@ -26,53 +26,53 @@ if TYPE_CHECKING:
 __all__ = ["PAGE", "Looks", "Pages", "Window"]
 
 PAGE: Final = 1000
-"""The number of names looked at together, and of keys that one SCAN is asked to go through."""
+"""Names per page, and the COUNT of a SCAN."""
 
 STEPS: Final = 100
-"""Calls of SCAN for each look of a window."""
+"""Calls of SCAN in each refresh of a window."""
 
 NEWCOMERS: Final = 200
-"""Names looked at beyond those of a full window, because they may weigh more."""
+"""Names examined beyond those of a full window, because they may weigh more."""
 
 _MOST: Final = 20
-"""Holders and waiters of each name in a window: enough to see who, and cheap enough to be asked every second."""
+"""Holders and waiters identified for each name in a window: cheap enough for a query every second."""
 
 _TOGETHER: Final = 100
-"""Keys of one EXISTS."""
+"""Keys per EXISTS."""
 
 Looks = list["dict[bytes, NameLook]"]
-"""What each node that answers keeps under some names."""
+"""For each node that answers, what it stores under some names."""
 
 T = TypeVar("T")
 
 
 class _Place(NamedTuple):
-    """How far a node's keys were scanned: with which pattern, and to which cursor."""
+    """The progress of a scan of one node's keys: the index of a pattern, and a cursor."""
 
     pattern: int = 0
     cursor: int = 0
 
 
 _Step = tuple["dict[bytes, bytes]", _Place | None]
-"""The names that were found, each with its key, and where to go on; None at the end."""
+"""The names found, each with its key, and where to continue; None at the end."""
 
 
 class Pages:
-    """What nodes keep under the names that match a pattern, page by page.
+    """The names that match a pattern, with what nodes store under them, page by page.
 
     Attributes:
-        answers: For each node, its error if it has failed and is no longer asked.
+        answers: An answer for each node; its error is set once the node has failed, and we no longer query it.
     """
 
     def __init__(self, nodes: Nodes, pattern: bytes, size: int = PAGE) -> None:
-        """Look at that many names at a time."""
+        """Prepare pages of `size` names."""
         self.answers: list[Answer[Any]] = [Answer(node.address) for node in nodes.nodes]
         self._nodes = nodes
         self._step = _stepping(nodes.prefix, pattern)
         self._size = size
 
     def __iter__(self) -> Iterator[Looks]:
-        # All nodes at once; one after the other, we would wait for each node that hangs.
+        # Query all nodes in parallel: in turn, we would wait for each node that hangs.
         self._ask(range(len(self.answers)), lambda client: client.ping())
         page: dict[bytes, None] = {}
         last: Collection[bytes] = ()
@@ -86,7 +86,7 @@ class Pages:
             yield self._look(page)
 
     def _names(self) -> Iterator[bytes]:
-        """Yield each name when the key that it belongs to is found."""
+        """Yield each name when SCAN finds the key that it belongs to."""
         for number in range(len(self.answers)):
             place: _Place | None = _Place()
             while place:
@@ -98,7 +98,7 @@ class Pages:
                 yield from new
 
     def _known(self, found: dict[bytes, bytes], client: redis.Redis) -> set[bytes]:
-        """Return the names of which a node has any key, trying first the key by which another node had the name."""
+        """Return the names of which a node has a key; it tries first the key found on another node."""
         from redsync._protocols.name_survey import keys_of_name
 
         names = list(found)
@@ -113,7 +113,7 @@ class Pages:
         return self._ask(range(len(self.answers)), lambda client: look_at(client, asked))
 
     def _ask(self, numbers: Iterable[int], question: Callable[[redis.Redis], T]) -> list[T]:
-        """Return the answers of those nodes that have not failed."""
+        """Return the answers of the nodes that have not failed."""
         asked = [number for number in numbers if self.answers[number].error is None]
         answers = self._nodes.ask(question, [self._nodes.nodes[number] for number in asked])
         for number, answer in zip(asked, answers, strict=True):
@@ -123,16 +123,16 @@ class Pages:
 
 
 class Window:
-    """What nodes keep under the names that match a pattern, look by look: all of them, or as many as it has room for.
+    """The names that match a pattern, up to a limit, with what nodes store under them; refreshed by each `look`.
 
     Attributes:
-        is_full: Whether there are more names than it has room for.
+        is_full: True if there are more names than the limit.
     """
 
     def __init__(
         self, nodes: Nodes, pattern: bytes, size: int, weight: Callable[[NameLook], int] = lambda _: 0
     ) -> None:
-        """Make room for that many names; those that weigh most stay, and of these the first that were found."""
+        """Limit the window to `size` names: it keeps the heaviest, and among equals those found first."""
         self.is_full = False
         self._nodes = nodes
         self._step = _stepping(nodes.prefix, pattern)
@@ -142,7 +142,7 @@ class Window:
         self._places = {node.redis: _Place() for node in nodes.nodes}
 
     def look(self) -> tuple[list[Answer[Any]], Looks]:
-        """Return how each node answers, and what those that do keep."""
+        """Return each node's answer, and what the nodes that answer store."""
         found = self._nodes.ask(self._find)
         for node, answer in zip(self._nodes.nodes, found, strict=True):
             if answer.value is not None:
@@ -168,7 +168,7 @@ class Window:
         )
 
     def _find(self, client: redis.Redis) -> tuple[set[bytes], _Place]:
-        """Go on through a node's keys for a while; return the names found that are not in the window."""
+        """Continue the scan of a node's keys for some steps; return the names found that are not in the window."""
         names: set[bytes] = set()
         place: _Place | None = self._places[client]
         for _ in range(STEPS):
@@ -184,7 +184,7 @@ def _values(answers: Iterable[Answer[T]]) -> list[T]:
 
 
 def _stepping(prefix: bytes, pattern: bytes) -> Callable[[_Place, redis.Redis], _Step]:
-    """Return a function that makes one SCAN, and finds the names that belong to one of its keys."""
+    """Return a function that makes one SCAN and finds the names that belong to its keys."""
     from redsync._protocols.name_survey import key_patterns, keys_of_name, name_of_key
 
     patterns = key_patterns(prefix, pattern)
@@ -203,7 +203,7 @@ def _stepping(prefix: bytes, pattern: bytes) -> Callable[[_Place, redis.Redis], 
                     found[name] = key
                 continue
             own = keys_of_name(prefix, name)
-            # Both other patterns may find a key; it belongs to the one that it is built by.
+            # Both other patterns may find the key; it belongs to the pattern that builds it.
             if key in own[1:] and (b"{" in own[0]) is (place.pattern == 2) and key in own[: len(before.get(name, own))]:
                 found[name], before[name] = key, own[: own.index(key)]
         counts = count_existing(client, list(before.values()))

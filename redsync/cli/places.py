@@ -1,7 +1,7 @@
-"""Nodes without a fixed address, a Sentinel group or a voter of a cluster: where their server is now.
+"""The present server of nodes without a fixed address: a Sentinel group, or a voter of a cluster.
 
-Looking believes the first witness that answers, unlike a client of the library, which asks a majority. The doctor asks
-all of them, and tells where they differ.
+The inspecting commands believe the first witness that answers, unlike a client of the library, which asks a majority.
+The doctor asks all witnesses, and reports where they differ.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from redsync.cli.asking import in_one_line
 __all__ = ["Place", "Said", "VoterClient", "named"]
 
 Witnesses = list[tuple[str, redis.Redis]]
-"""The address of each Sentinel, or listed server of a cluster, and a client that asks it."""
+"""The address of each Sentinel or listed server of a cluster, and a client that queries it."""
 
 
 class Said(NamedTuple):
-    """What one witness says of a node.
+    """One witness's answer about a node.
 
     Attributes:
-        witness: Its address.
-        server: Where the node's server is, `host:port`; None if it does not tell.
-        epoch: The number of the decision that made it the master.
-        error: Why it does not tell, None if it does.
+        witness: The witness's address.
+        server: The address of the node's server, `host:port`; None if the witness does not know.
+        epoch: The number of the decision that made this server the master.
+        error: Why the witness does not know; None if it does.
     """
 
     witness: str
@@ -44,11 +44,11 @@ class Said(NamedTuple):
 
 
 class Place(ABC):
-    """Who can be asked where a node's server is.
+    """The witnesses that know where a node's server is.
 
     Attributes:
-        WITNESS: What each of them is, for people.
-        replicas: How many replicas the URL gives to the server.
+        WITNESS: The kind of witness, for people.
+        replicas: The number of replicas that the URL gives for the server.
     """
 
     WITNESS: str
@@ -59,14 +59,14 @@ class Place(ABC):
 
     @abstractmethod
     def settle(self, client: redis.Redis) -> None:
-        """Let a client ask the server that is the master now.
+        """Direct a client to the server that is the master now.
 
         Raises:
-            RedisError: Nobody tells.
+            RedisError: No witness knows.
         """
 
     def survey(self) -> list[Said]:
-        """Return what each witness says."""
+        """Return the answer of each witness."""
         return [self._said(address, client) for address, client in self._witnesses]
 
     def close(self) -> None:
@@ -80,16 +80,16 @@ class Place(ABC):
         except (redis.RedisError, OSError) as error:
             return Said(address, error=in_one_line(error))
         except (TypeError, ValueError, KeyError, AttributeError, IndexError):
-            return Said(address, error=f"it is no {self.WITNESS}")
+            return Said(address, error=f"not a {self.WITNESS}")
         return Said(address, server, epoch)
 
     @abstractmethod
     def _ask(self, address: str, client: redis.Redis) -> tuple[str, int]:
-        """Return where the server is, and the number of the decision, by the word of one witness."""
+        """Return the server's address and the number of the decision, by the word of one witness."""
 
 
 class GroupPlace(Place):
-    """The Sentinels of a group; redis-py itself follows what they say."""
+    """The Sentinels of a group; redis-py itself follows their answers."""
 
     WITNESS = "Sentinel"
 
@@ -103,13 +103,13 @@ class GroupPlace(Place):
     def _ask(self, address: str, client: redis.Redis) -> tuple[str, int]:  # noqa: ARG002
         flat = _raw(client, "SENTINEL", "MASTER", self._service)
         said = dict(zip(flat[::2], flat[1::2], strict=True))
-        # That tells the address too, but during a failover that of the old master with the new number.
+        # The reply has an address too, but during a failover the old master's, with the new number.
         host, port = _raw(client, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._service)
         return f"{printable(host.decode())}:{int(port)}", int(said[b"config-epoch"])
 
 
 class VoterPlace(Place):
-    """The listed servers of a cluster, and the slot that the voter stands for."""
+    """The listed servers of a cluster, and the voter's slot."""
 
     WITNESS = "server of a cluster"
 
@@ -119,7 +119,7 @@ class VoterPlace(Place):
         self._latest = 0
 
     def settle(self, client: redis.Redis) -> None:
-        # All of them in turn, first the one that told last time.
+        # Ask all in turn, starting with the one that answered last time.
         count, errors = len(self._witnesses), []
         for number in (*range(self._latest, count), *range(self._latest)):
             said = self._said(*self._witnesses[number])
@@ -129,21 +129,21 @@ class VoterPlace(Place):
                 client.go_to(said.server)
                 return
             errors.append(f"{said.witness}: {said.error}")
-        raise redis.ConnectionError(f"no listed server tells who has the slot {self._slot}: {'; '.join(errors)}")
+        raise redis.ConnectionError(f"no listed server knows the owner of slot {self._slot}: {'; '.join(errors)}")
 
     def _ask(self, address: str, client: redis.Redis) -> tuple[str, int]:
         owner = owner_in(read_cluster(_raw(client, "CLUSTER", "NODES")), self._slot)
         if owner is None:
-            raise redis.ResponseError(f"nobody owns the slot {self._slot}")
-        # A server that was never told its address leaves it out about itself.
+            raise redis.ResponseError(f"slot {self._slot} has no owner")
+        # A server that does not know its own address leaves it out.
         return f"{owner.host or address.rpartition(':')[0]}:{owner.port}", owner.epoch
 
 
 class VoterClient(redis.Redis):
-    """A client of whoever has a slot.
+    """A client of the server that has a slot.
 
     Attributes:
-        spelling: How keys and scripts are spelled there.
+        spelling: The spelling of keys and scripts there.
     """
 
     def __init__(self, slot: int, pool: redis.ConnectionPool) -> None:
@@ -152,7 +152,7 @@ class VoterClient(redis.Redis):
         self._server = ""
 
     def go_to(self, server: str) -> None:
-        """Ask that server from now on."""
+        """Query that server from now on."""
         if server == self._server:
             return
         host, _, port = server.rpartition(":")
@@ -164,26 +164,26 @@ class VoterClient(redis.Redis):
             old.disconnect()
 
     def close(self) -> None:
-        """Close the connections; redis-py leaves a pool alone that it was given."""
+        """Close the connections; redis-py does not close a pool that it was given."""
         self.connection_pool.disconnect()
 
 
 def named(url: str, settings: Mapping[str, Any]) -> list[tuple[str, redis.Redis, Place]]:
-    """Return what each node of a group or cluster is called, the client that asks it, and its place.
+    """Return the label of each node of a group or cluster, the client that queries it, and its place.
 
     Args:
         url: The URL.
-        settings: For all clients.
+        settings: Options of all clients.
 
     Raises:
-        GroupUrlError: It names no group or cluster.
-        ValueError: redis-py does not know an option; the text may show it.
+        GroupUrlError: The URL does not describe a group or cluster.
+        ValueError: redis-py does not know an option; the message may contain its value.
     """
     return _voters(url, settings) if ClusterUrl.matches(url) else [_group(url, settings)]
 
 
 def _raw(client: redis.Redis, *words: str) -> Any:
-    """Return the reply to a command; its words stand apart, or redis-py would read the reply itself."""
+    """Return the raw reply to a command; redis-py would parse it if the first two words were one string."""
     return client.execute_command(*words)  # type: ignore[no-untyped-call]
 
 
@@ -207,7 +207,7 @@ def _voters(url: str, settings: Mapping[str, Any]) -> list[tuple[str, redis.Redi
     said = ClusterUrl.read(url)
     voters: list[tuple[str, redis.Redis, Place]] = []
     for number, slot in enumerate(slots_of(said.nodes), 1):
-        # Clients of its own: voters are asked at once, in threads.
+        # Each voter has its own clients, because threads query the voters in parallel.
         place = VoterPlace(slot, _clients(said.seeds, settings), said.replicas)
         client = VoterClient(slot, redis.Redis.from_url(said.server, **settings).connection_pool)
         voters.append((f"{said.seeds[0][0]}/{number} of {said.nodes}", client, place))

@@ -1,6 +1,6 @@
-"""Reading: redis-py's parser for the inspecting commands, within the bounds of all replies.
+"""redis-py's parser for the inspecting commands, with our bounds on replies.
 
-A node that announces two billion elements costs its own answer, and neither memory nor time.
+A node that announces two billion elements loses its answer, but costs neither memory nor time.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ __all__ = ["BoundedParser"]
 
 
 class BoundedParser(_HiredisParser):
-    """Reads no more than a reply may cost."""
+    """Rejects replies beyond the bounds."""
 
     def on_connect(self, connection: Any, **kwargs: Any) -> None:
-        """Begin to read."""
-        super().on_connect(connection, **kwargs)  # type: ignore[no-untyped-call]  # nor are others of redis-py's
+        """Start reading."""
+        super().on_connect(connection, **kwargs)  # type: ignore[no-untyped-call]  # as in all of redis-py
         parser: Any = self
         parser._reader = BoundedReader(parser._reader)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 from redsync.cli.arguments import encoded
@@ -60,13 +61,15 @@ def _as_json(answer: Answer[NameLook | None]) -> dict[str, Any]:
 def _print(name: str, answers: list[Answer[NameLook | None]], *, is_known: bool) -> None:
     looks = [answer.value for answer in answers if answer.value]
     kinds = sorted({_kind(look) for look in looks} - {"free"})
-    nothing = "free, and nobody waits" if is_known else "unknown"
+    nothing = "free, no waiters" if is_known else "unknown"
     put(f"{name}: {', or '.join(kinds) or nothing}", "")
-    # Only where nodes know different things under one name the kind is said of each.
+    # Each row shows its kind only if nodes keep different kinds under this name.
     rows = [row for answer in answers for row in _rows(answer, with_kind=len(kinds) > 1)]
     print_table(_HEADINGS, rows)
-    _print_people("holders", {claim.owner: claim.client for look in looks for claim in look.claims})
-    _print_people("waiting", {waiter.owner: waiter.client for look in looks for waiter in look.waiters})
+    claims = [claim for look in looks for claim in look.claims]
+    since = {claim.owner: claim.held_since for claim in claims if claim.held_since is not None}
+    _print_people("holders", {claim.owner: claim.client for claim in claims}, since)
+    _print_people("waiting", {waiter.owner: waiter.client for look in looks for waiter in look.waiters}, {})
 
 
 def _kind(look: NameLook) -> str:
@@ -96,7 +99,7 @@ def _rows(answer: Answer[NameLook | None], *, with_kind: bool) -> list[tuple[str
     return rows or [(node, "nobody", *["-"] * 3, waiting)]
 
 
-def _print_people(title: str, people: dict[str, ClientRecord | None]) -> None:
+def _print_people(title: str, people: dict[str, ClientRecord | None], since: dict[str, float]) -> None:
     if not people:
         return
     put("", f"{title}:")
@@ -106,3 +109,5 @@ def _print_people(title: str, people: dict[str, ClientRecord | None]) -> None:
             program = f" ({client.program})" if client.program else ""
             process = f"{who(owner, client)}{program}, client since {clock(client.since)}"
         put(f"  {owner}", f"    {process}")
+        if owner in since:
+            put(f"    holds it since {clock(since[owner])}, for {told(max(time.time() - since[owner], 0.0))}")

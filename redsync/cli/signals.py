@@ -1,7 +1,7 @@
 """Signals for `redsync lock`: raised as exceptions while it waits for the lock, collected while the command runs.
 
-Python looks for signals before it calls the system. A signal between that look and the call would go unnoticed for as
-long as the call sleeps. So each sleep here also waits for the byte that each signal writes into a pipe.
+Python checks for signals before a system call. A signal between this check and the call would go unnoticed until the
+call returns. So each sleep here also waits for the byte that each signal writes to a pipe.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from redsync.cli.wire import Wire, is_ready
 __all__ = ["FORWARDED", "KEYS", "SignalledError", "Signals", "light_sleep"]
 
 FORWARDED: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
-"""Signals that end a program from outside: the command gets them; before it has begun, they end the waiting."""
+"""Signals that end a program from outside: the command gets them; before it has started, they end the wait."""
 
 KEYS: Final = (signal.SIGINT, signal.SIGQUIT)
-"""Those that a terminal sends when a key is pressed."""
+"""Signals that a terminal sends for a key."""
 
 _BACKGROUND: Final = (signal.SIGTTIN, signal.SIGTTOU)
-"""Signals that stop a program which uses the terminal in the background; after `stty tostop` a log line is enough."""
+"""Signals that stop a background program that uses the terminal; after `stty tostop` one log line is enough."""
 
 _WHILE_RUNNING: Final = (signal.SIGCHLD, signal.SIGTSTP, signal.SIGCONT)
 
 
 class SignalledError(BaseException):
-    """A signal came while nothing ran that it could be forwarded to.
+    """A signal arrived while there was no command to forward it to.
 
     Attributes:
-        number: Which.
+        number: The signal's number.
     """
 
     def __init__(self, number: int) -> None:
@@ -43,13 +43,13 @@ class SignalledError(BaseException):
 
 
 class Signals:
-    """Catches signals as long as its `with` block lasts; for the main thread.
+    """Catches signals within its `with` block; for the main thread.
 
-    At first it raises the first signal of `FORWARDED` as `SignalledError`, and drops those that come during the
-    clean-up: an impatient second Ctrl-C must leave no place in a queue. After `collect` signals are only recorded.
+    It raises the first signal of `FORWARDED` as `SignalledError`, and drops those that arrive during the clean-up: an
+    impatient second Ctrl-C must not leave a place in a queue. After `collect`, it only records signals.
 
     Attributes:
-        spurned: The signals that our parent wants to be ignored (nohup, a shell's background job).
+        spurned: The signals that our parent had ignored at our start (nohup, a shell's background job).
     """
 
     def __init__(self) -> None:
@@ -75,10 +75,10 @@ class Signals:
             signal.signal(number, former)
         signal.set_wakeup_fd(self._former_fd)
         os.close(self._reader)
-        # The other end stays open for a `wake` that another thread has begun: the process is about to end.
+        # The other end stays open for a `wake` that another thread has started: the process is about to end.
 
     def _install(self, number: int) -> None:
-        # Signals that our parent wants to be ignored stay ignored, here and in the command.
+        # Signals that our parent ignored stay ignored, here and in the command.
         if number == signal.SIGCHLD or number not in self.spurned:
             self._former[number] = signal.signal(number, self._handle)
 
@@ -96,7 +96,7 @@ class Signals:
             self._install(number)
 
     def wait(self, seconds: float, *others: Wire) -> list[int]:
-        """Sleep until a signal or a message comes, `wake` is called, or the time is up; return which signals came."""
+        """Sleep until a signal, a message, a call of `wake` or the timeout; return the signals that arrived."""
         is_ready(seconds, self._reader, *others)
         with contextlib.suppress(BlockingIOError):
             os.read(self._reader, 4096)
@@ -112,11 +112,11 @@ class Signals:
             os.write(self._writer, b"\0")
 
     def stop_ourselves(self) -> None:
-        """Stop this process group as Ctrl-Z does; return when it is continued, or can't be stopped."""
+        """Stop this process group as Ctrl-Z does; return when it continues, or if it can't be stopped."""
         former = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
         try:
             os.killpg(os.getpgrp(), signal.SIGTSTP)
-            # With several threads the stop may come later.
+            # With several threads the stop may take effect later.
             is_ready(0.1, self._reader)
         finally:
             signal.signal(signal.SIGTSTP, former)
@@ -124,9 +124,9 @@ class Signals:
 
 @contextlib.contextmanager
 def light_sleep() -> Iterator[Callable[..., None]]:
-    """Yield a function that sleeps for some seconds, or until a signal comes or one of the given files can be read.
+    """Yield a function that sleeps for some seconds, or until a signal arrives or one of the given files is readable.
 
-    For the main thread, and for signals that have a handler, as Ctrl-C has. What the handler raises comes out of it.
+    For the main thread, and for signals with a handler, such as Ctrl-C. The function raises what the handler raises.
     """
     reader, writer = _pipe()
     former = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)

@@ -1,4 +1,4 @@
-"""Runs the command of `redsync lock`: tells its keeper the deadline, forwards signals, stops and goes on with it."""
+"""Runs the command of `redsync lock`: tells the keeper the deadline, forwards signals, and stops along with it."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ _KILL_TIMEOUT: Final = 2.0
 _PASSES: Final = 2
 
 _BY_TERMINAL: Final = (signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
-"""Signals by which the terminal stops a program."""
+"""Signals with which the terminal stops a program."""
 
 
 class TheHold(Protocol):
-    """What the supervisor needs of a hold."""
+    """The part of a hold that the supervisor uses."""
 
     @property
     def lost(self) -> bool:
-        """Whether it was lost."""
+        """True if it was lost."""
         ...
 
     def remaining(self) -> float:
-        """Return for how many more seconds it may be believed."""
+        """Return how many seconds of validity are left."""
         ...
 
 
 class TheKeeper(Protocol):
-    """What the supervisor needs of the command's keeper."""
+    """The part of the keeper that the supervisor uses."""
 
     @property
     def wire(self) -> Wire:
@@ -50,28 +50,28 @@ class TheKeeper(Protocol):
         ...
 
     def begin(self, hold: Any, until: float, place: str, policy: Policy) -> None:
-        """Let it start the command."""
+        """Tell it to start the command."""
         ...
 
     def lead(self, group: int) -> None:
-        """Say which process group the command leads."""
+        """Set the process group that the command leads."""
         ...
 
     def enforce(self) -> None:
-        """Kill all processes that it keeps."""
+        """Kill the command and its descendants."""
         ...
 
     def strike(self) -> set[int]:
-        """Kill the keeper as well; return the processes that were there."""
+        """Kill the command, its descendants and the keeper; return the processes that were there."""
         ...
 
     def look_after(self) -> None:
-        """React to a change of a child."""
+        """React to a child's change of state."""
         ...
 
 
 def _place() -> str:
-    """Return the command's place, see `child`."""
+    """Return the command's process group, as a constant of `child`."""
     if foreground() != os.getpgrp():
         return OWN
     return FRONT if is_alone() else SHARED
@@ -88,8 +88,8 @@ class Supervisor:
 
     Attributes:
         status: The command's exit status, 128 + n if signal n ended it.
-        errno: Why it could not be executed, 0 if it could.
-        reason: Why it was ended, one of the words of `deadlines`; None if it was not.
+        errno: Why the command could not be executed; 0 if it could.
+        reason: Why redsync ended the command, a constant of `deadlines`; None if it did not.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class Supervisor:
         self._over = False
 
     def run(self) -> None:
-        """Let the command run; return when nothing of it is left."""
+        """Run the command; return when it and all its descendants have ended."""
         place = _place()
         self._shared = place == SHARED
         self._until = _end_of(self._hold)
@@ -121,7 +121,7 @@ class Supervisor:
             self._keeper.begin(self._hold, self._until, place, self._policy)
             self._watch()
         except BaseException:
-            # Whatever failed here, nothing may run without its lock.
+            # Whatever failed here, nothing may run without the lock.
             self._end_all()
             raise
         finally:
@@ -142,9 +142,9 @@ class Supervisor:
                 self._keeper.enforce()
 
     def _end_all(self) -> None:
-        """Kill all; return when none is left, or when waiting for processes that can't be killed saves nothing."""
+        """Kill all; return when none is left, or when waiting for unkillable processes saves nothing."""
         began, empty = now(), 0
-        # An empty listing may have missed a process that was forked meanwhile.
+        # One empty listing may have missed a process that was forked meanwhile.
         while empty < _PASSES and now() < max(began + _KILL_TIMEOUT, self._too_late):
             left = self._keeper.strike()
             empty = 0 if left else empty + 1
@@ -156,8 +156,8 @@ class Supervisor:
 
     def _tell(self) -> None:
         until = _end_of(self._hold)
-        # Two looks at the same end differ by the time between two readings of the clock; an end in the past counts as
-        # now.
+        # Two computations of the same end differ by the time between two readings of the clock; an end in the past
+        # counts as now.
         if until > max(self._until, now()) + _RESOLUTION:
             self._until = until
             self._wire.send("until", until)
@@ -168,11 +168,11 @@ class Supervisor:
 
     @property
     def _too_late(self) -> float:
-        """The instant by which the keeper should have ended all, unless it was stopped."""
+        """The instant by which the keeper has ended all, unless it was stopped."""
         return self._until if self._policy.heeds_loss else math.inf
 
     def _pause(self) -> float:
-        """Return how many seconds to sleep: the keeper must learn of renewals long before it would end the command."""
+        """Return how many seconds to sleep: the keeper must hear of renewals long before it would end the command."""
         left = self._until - self._policy.threshold - now()
         return min(max(left * _SHARE, _SHORTEST_SLEEP), _LONGEST_SLEEP)
 
@@ -198,11 +198,11 @@ class Supervisor:
         if left and not self._told_left:
             self._told_left = True
             numbers = ", ".join(map(str, left))
-            self._say(f"can't end what the command has started, and keep the lock while we can: processes {numbers}")
+            self._say(f"can't end these processes of the command; keeping the lock while renewals succeed: {numbers}")
 
     def _react(self, number: int) -> None:
         if number in FORWARDED:
-            # A signal from a key of the terminal has reached a command that shares our group already.
+            # A command in our group has already received a signal that comes from a key of the terminal.
             if not (self._shared and number in KEYS and foreground() == os.getpgrp()):
                 self._wire.send("forward", number)
         elif number == signal.SIGTSTP:
@@ -213,12 +213,12 @@ class Supervisor:
             self._keeper.look_after()
 
     def _follow(self, number: int, resumed: int) -> None:
-        """React to a stop of the command: stop as well if the terminal stopped it, so that the shell takes over."""
+        """React to a stop of the command: if the terminal stopped it, stop too, so that the shell takes over."""
         if resumed == self._resumed and (number in _BY_TERMINAL or foreground() == self._group != os.getpgrp()):
             self._stop()
 
     def _stop(self) -> None:
-        """Stop with all that the command has started; go on when continued, or if we can't be stopped."""
+        """Stop the command, its descendants and ourselves; continue them all when continued, or if we can't stop."""
         self._wire.send("stop")
         if not self._shared and foreground() == self._group:
             give(os.getpgrp())

@@ -1,4 +1,4 @@
-"""How `redsync lock` takes its lock: which kind, at once or after a wait, and what it reports."""
+"""How `redsync lock` acquires its lock: the kind, the wait, and the messages."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ __all__ = ["Voice", "take"]
 
 
 class Voice:
-    """Writes messages to standard error, because standard output is the command's."""
+    """Writes messages to standard error; standard output belongs to the command."""
 
     def __init__(self, quiet: bool, verbose: bool) -> None:
         self.verbose = verbose
         self._quiet = quiet
 
     def say(self, text: str) -> None:
-        """Say it unless we are to be quiet."""
+        """Write a message, unless `--quiet`."""
         if not self._quiet:
             warn(f"redsync lock: {text}")
 
     def detail(self, text: str) -> None:
-        """Say it if details are wanted."""
+        """Write a message if `--verbose`."""
         if self.verbose:
             self.say(text)
 
@@ -40,15 +40,15 @@ class Voice:
 def take(
     stack: ExitStack, client: Client, options: argparse.Namespace, voice: Voice, on_lost: Callable[[Any], object]
 ) -> Hold:
-    """Take the lock that the options ask for; the stack gives it back.
+    """Acquire the lock that the options ask for; the stack releases it.
 
-    The first try does not wait. So nodes that refuse our password are reported at once, although we otherwise wait when
-    too few nodes answer, and we know who holds the lock that we wait for.
+    The first try does not wait. So it reports at once that nodes refuse our password, although we otherwise wait while
+    too few nodes answer, and it finds the holder for the message about the wait.
 
     Raises:
         AcquireTimeout: Others held it all the time.
-        QuorumError: Too few nodes answered, at the end or because they refuse us.
-        RedsyncError: The name or its settings do not fit.
+        QuorumError: Too few nodes answered until the end, or they refuse access.
+        RedsyncError: The name is another kind of lock, or has other settings.
         ValueError: The name is invalid.
     """
     began = time.monotonic()
@@ -63,7 +63,7 @@ def take(
         left = None if options.wait is None else max(options.wait - (time.monotonic() - began), 0.0)
         hold = _enter(stack, client, options, left, on_lost)
     token = "" if hold.fencing_token is None else f", fencing token {hold.fencing_token}"
-    voice.detail(f"got {options.name!r} after {time.monotonic() - began:.2f} s{behind}{token}")
+    voice.detail(f"acquired {options.name!r} after {time.monotonic() - began:.2f} s{behind}{token}")
     return hold
 
 
@@ -88,7 +88,7 @@ def _enter(
 
 
 def _behind(client: Client, options: argparse.Namespace, error: RedsyncError) -> str:
-    """Return for whom we wait, as the rest of a sentence."""
+    """Return who is ahead of us, as the rest of a sentence."""
     if isinstance(error, QuorumError):
         return f": {error}"
     try:
@@ -97,11 +97,11 @@ def _behind(client: Client, options: argparse.Namespace, error: RedsyncError) ->
             waiters = 0
         else:
             info = client.inspect(name_of(options.name))
-            # Our own place is not taken yet.
+            # We have no place in the queue yet.
             holders, waiters = info.holders, len(info.waiters)
     except RedsyncError:
         return ""
-    names = ", ".join(map(_describe, holders)) or "a holder that has just gone"
+    names = ", ".join(map(_describe, holders)) or "a holder that has just released it"
     return f" behind {names}{f' and {waiters} waiting' if waiters else ''}"
 
 

@@ -1,4 +1,4 @@
-"""The terminal that controls this session, if there is one: which process group is in its foreground."""
+"""The controlling terminal of this session, if there is one: its foreground process group."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _PATH = "/dev/tty"
 
 
 def foreground() -> int | None:
-    """Return the process group in the foreground; None if there is no terminal, or it has gone."""
+    """Return the foreground process group; None if there is no terminal, or it is gone."""
     try:
         with _opened() as terminal:
             return os.tcgetpgrp(terminal)
@@ -22,7 +22,7 @@ def foreground() -> int | None:
 
 def give(group: int) -> None:
     """Put a process group into the foreground. SIGTTOU must be ignored: it stops a caller in the background."""
-    # That group has ended, or the terminal has.
+    # The group has ended, or the terminal is gone.
     with contextlib.suppress(OSError), _opened() as terminal:
         os.tcsetpgrp(terminal, group)
 

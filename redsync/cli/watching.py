@@ -1,7 +1,7 @@
-"""`redsync watch`: looks at the nodes again and again, and reports what has changed.
+"""`redsync watch`: queries the nodes periodically, and reports changes.
 
-It asks nodes and does not subscribe: what begins and ends between two looks is not seen, but no configuration is
-needed. It looks at no more names than `--limit` says, so the cost of a look does not grow with their number.
+It polls instead of subscribing: that needs no configuration, but misses holds that begin and end between two queries.
+It queries at most `--limit` names, so the cost of a query does not grow with their number.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ View = dict[str, Any]
 
 
 def look(nodes: Nodes, window: Window) -> View:
-    """Return what nodes keep now, which of them do not answer, and whether there are more names."""
+    """Return the present state of nodes and names, and whether there are more names."""
     answers, looks = window.look()
     states = [{"node": answer.node, "error": answer.error} for answer in answers]
     return {"nodes": states, "names": listed(looks, nodes.quorum), "more": window.is_full}
 
 
 def watch(options: Any) -> int:
-    """Tell of each change until Ctrl-C."""
+    """Report each change until Ctrl-C."""
     with Nodes.chosen(options) as nodes:
         window = Window(nodes, encoded(options.pattern), options.limit)
         states = [{"node": node.address, "error": None} for node in nodes.nodes]
@@ -51,13 +51,13 @@ def watch(options: Any) -> int:
 
 
 def settled(before: View, now: View) -> View:
-    """Return the view, with the names of the previous one if too few nodes answer to tell who holds what."""
+    """Return the view, but with the names of the previous one if too few nodes answer."""
     answered = sum(node["error"] is None for node in now["nodes"])
     return now if answered >= len(now["nodes"]) // 2 + 1 else {**now, "names": before["names"]}
 
 
 def changes(before: View, now: View) -> Iterator[dict[str, Any]]:
-    """Yield what is different now: nodes that went or came back, holds that began or ended, waiters."""
+    """Yield an event for each change: of nodes that answer, of holds, and of numbers of waiters."""
     for old, new in zip(before["nodes"], now["nodes"], strict=True):
         if (old["error"] is None) is not (new["error"] is None):
             yield {"event": "node up" if new["error"] is None else "node down", **new}
@@ -73,7 +73,7 @@ def changes(before: View, now: View) -> Iterator[dict[str, Any]]:
 
 
 def holds(view: View) -> dict[tuple[str, str, str], dict[str, Any]]:
-    """Return what a quorum of nodes knows to be held, by name, owner and mode."""
+    """Return the holds that a quorum of nodes knows, by name, owner and mode."""
     return {
         (entry["name"], holder["owner"], holder["mode"] or ""): {"kind": entry["kind"], **holder}
         for entry in view["names"]
@@ -88,9 +88,9 @@ def _tell(event: dict[str, Any], *, as_json: bool) -> None:
         return
     what = event["event"]
     if "node" in event and what.startswith("node"):
-        text = f"{what}  {event['node']}  {event['error'] or ''}"
+        text = f"{event['node']}  {event['error'] or ''}"
     elif what == "waiting":
-        text = f"waiting  {event['name']}  {event['count']}"
+        text = f"{event['name']}  {event['count']}"
     else:
-        text = f"{what}  {event['name']}  {event['kind']}  {process(event)}  {event['owner']}"
-    put(f"{time.strftime('%H:%M:%S')}  {text}".rstrip(), flush=True)
+        text = f"{event['name']}  {event['kind']}  {process(event)}  {event['owner']}"
+    put(f"{time.strftime('%H:%M:%S')}  {what:<9}  {text}".rstrip(), flush=True)

@@ -1,7 +1,7 @@
-"""Lines of words between `redsync lock` and its keeper.
+"""Messages between `redsync lock` and its keeper, as lines of words.
 
-Neither side ever waits for the other, which may be stopped: what can't be written yet is kept. The end of one process
-closes the wire for the other.
+Neither side ever waits for the other, which may be stopped: it keeps what it can't write yet. When one process ends,
+the other reads the end of the wire.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Wire:
     """One end of the wire.
 
     Attributes:
-        closed: Whether the other side has gone, and all that it had written was received.
+        closed: True if the other side has closed the wire and we have received all that it wrote.
     """
 
     def __init__(self, end: socket.socket) -> None:
@@ -41,25 +41,25 @@ class Wire:
         return cls(ours), cls(theirs)
 
     def fileno(self) -> int:
-        """Return what `select` waits for."""
+        """Return the descriptor to wait for."""
         return self._end.fileno()
 
     def close(self) -> None:
-        """Give up this end."""
+        """Close this end."""
         self._end.close()
 
     def send(self, *words: object) -> None:
-        """Send a line; does nothing if the other side has gone."""
+        """Send a line; does nothing if the other side has closed the wire."""
         self._unsent += " ".join(map(str, words)).encode() + b"\n"
         try:
             self._unsent = self._unsent[self._end.send(self._unsent) :]
         except BlockingIOError:
             pass
-        except OSError:  # it has gone, which `receive` finds out
+        except OSError:  # the other side has closed the wire; `receive` finds out
             self._unsent = b""
 
     def receive(self) -> list[list[str]]:
-        """Return the lines that have come, as words."""
+        """Return the lines received so far, as words."""
         while not self.closed:
             try:
                 data = self._end.recv(_CHUNK)
@@ -74,9 +74,9 @@ class Wire:
 
 
 def is_ready(seconds: float, *files: Wire | int) -> bool:
-    """Wait until one of the files can be read, or the time is up. Descriptors above 1,023, the limit of `select`, work.
+    """Wait until a file is readable or the time is up; return whether one is readable.
 
-    No wait is longer than eleven days.
+    Unlike `select`, this works with descriptors above 1,023. No wait is longer than eleven days.
     """
     poll = select.poll()
     for file in files:

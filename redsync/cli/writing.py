@@ -1,4 +1,4 @@
-"""The inspecting commands' output for people: aligned text, with few imports."""
+"""The inspecting commands' output for people: aligned text."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ __all__ = [
 
 
 _NARROWEST: Final = 10
-"""The least width, in columns of the terminal, of a column that is cut."""
+"""The least width to which a table's column is cut, in columns of the terminal."""
 
 _UUID: Final = 36
-"""Characters of a UUID, of which eight tell clients apart well enough."""
+"""Characters of a UUID; the first eight are enough to tell clients apart."""
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return the lines of a table, its columns aligned to the left; what its cells show is escaped."""
+    """Return the lines of a table with left-aligned columns and escaped cells."""
     rows = escaped(rows)
     widths = [max(map(cells, column)) for column in zip(headings, *rows, strict=True)]
     lines = (
@@ -50,14 +50,14 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def escaped(rows: Sequence[Sequence[str]]) -> list[Sequence[str]]:
-    """Return the rows of a table as they are shown, to measure their width."""
+    """Return rows with escaped cells, to measure their width."""
     return [tuple(map(shown, row)) for row in rows]
 
 
 def narrowed(
     headings: Sequence[str], rows: Sequence[Sequence[str]], width: int, columns: Sequence[int]
 ) -> list[Sequence[str]]:
-    """Return the rows of a table, with these columns cut, one after the other, until it fits the width."""
+    """Return the rows of a table; if it is too wide, cut the given columns, one after the other, until it fits."""
     rows = escaped(rows)
     for column in columns:
         excess = max(map(cells, table(headings, rows))) - width
@@ -69,69 +69,87 @@ def narrowed(
 
 
 def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Write a table. Where the terminal is too narrow, each row is a list."""
+    """Write a table; if the terminal is too narrow for it, write the rows as columns, as many side by side as fit."""
     width = _terminal_width()
-    rows = escaped(rows)
     lines = table(headings, rows)
     if width and max(map(cells, lines)) > width:
-        indent = max(map(len, headings)) + 2
-        lists = [[f"{head:<{indent}}{cell}" for head, cell in zip(headings, row, strict=True)] for row in rows]
-        lines = [line for each in lists for line in ("", *each)][1:]
+        blocks: list[list[str]] = []
+        left = list(rows)
+        while left:
+            count = next(
+                (n for n in range(len(left), 1, -1) if max(map(cells, _turned(headings, left[:n]))) <= width), 1
+            )
+            blocks.append(_turned(headings, left[:count]))
+            left = left[count:]
+        lines = [line for block in blocks for line in ("", *block)][1:]
     put(*lines)
 
 
+def _turned(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return the lines of a table with a column for each row, the headings first."""
+    first, *others = zip(headings, *rows, strict=True)
+    return table(first, others)
+
+
 class PagedTable:
-    """A table that is written some rows at a time. Its columns become wider where they must, and never narrower."""
+    """A table that is written some rows at a time; its columns widen as needed, and never narrow."""
 
     def __init__(self, headings: Sequence[str], cut: Sequence[int]) -> None:
-        """Begin a table.
+        """Prepare a table.
 
         Args:
-            headings: They are written with the first rows.
-            cut: The columns that are cut where the terminal is too narrow.
+            headings: The headings, written with the first rows.
+            cut: The columns to cut if the terminal is too narrow.
         """
         self._headings = headings
         self._cut = cut
         self._is_begun = False
 
     def put(self, rows: Sequence[Sequence[str]]) -> None:
-        """Write rows, at once."""
+        """Write rows at once."""
         if not rows:
             return
         width = _terminal_width()
         rows = narrowed(self._headings, rows, width, self._cut) if width else escaped(rows)
         put(*table(self._headings, rows)[self._is_begun :], flush=True)
-        # Later rows are aligned with these.
+        # Later rows align with these.
         columns = zip(self._headings, *rows, strict=True)
         self._headings = [column[0].ljust(max(map(cells, column))) for column in columns]
         self._is_begun = True
 
 
 def _terminal_width() -> int:
-    """Return the columns of the terminal, 0 if standard output is none."""
+    """Return the width of the terminal in columns; 0 if standard output is not a terminal."""
     return os.get_terminal_size(sys.stdout.fileno()).columns if sys.stdout.isatty() else 0
 
 
-def wrapped(text: str, indent: str) -> list[str]:
-    """Return a text as lines that fit the terminal, if there is one; an indent stands before each."""
+def wrapped(text: str, indent: str, bullet: str = "") -> list[str]:
+    """Return a text as indented lines that fit the terminal, or as one line if there is no terminal.
+
+    Args:
+        text: The text.
+        indent: The indent of all lines.
+        bullet: A mark before the text; the text's lines align behind it. Without one, later lines are indented more.
+    """
     if not sys.stdout.isatty():
-        return [indent + text]
+        return [indent + bullet + text]
     from textwrap import wrap
 
     width = max(os.get_terminal_size(sys.stdout.fileno()).columns, 40)
-    return wrap(shown(text), width, initial_indent=indent, subsequent_indent=indent + "  ", break_on_hyphens=False)
+    later = indent + (" " * len(bullet) or "  ")
+    return wrap(shown(text), width, initial_indent=indent + bullet, subsequent_indent=later, break_on_hyphens=False)
 
 
 def cells(text: str) -> int:
-    """Return how many columns of a terminal a text takes."""
+    """Return the width of a text in columns of a terminal."""
     if text.isascii():
         return len(text)
-    # A combining character takes no column, one that is wide in East Asian typography takes two.
+    # A combining character takes no column, a wide East Asian character takes two.
     return sum(0 if unicodedata.combining(c) else 1 + (unicodedata.east_asian_width(c) in "WF") for c in text)
 
 
 def fitted(text: str, width: int) -> str:
-    """Return a text cut to at most `width` columns; an ellipsis replaces what was cut off."""
+    """Return a text cut to at most `width` columns, with an ellipsis for the rest."""
     if cells(text) <= width:
         return text
     kept = text[: max(width - 1, 0)]
@@ -141,7 +159,7 @@ def fitted(text: str, width: int) -> str:
 
 
 def told(seconds: float | None) -> str:
-    """Return a time for people."""
+    """Return a duration for people."""
     if seconds is None:
         return "-"
     if seconds < 100:
@@ -165,26 +183,26 @@ def clock(since: float) -> str:
 
 
 def who(owner: str, client: ClientRecord | None) -> str:
-    """Return an owner for people: its process, or else the id."""
+    """Return an owner for people: its process, or else its id."""
     return f"{client.host}:{client.pid}" if client else owner
 
 
 def process(holder: dict[str, Any]) -> str:
-    """Return a holder, as JSON describes it, for people: its process, or else the id."""
+    """Return a holder, given in its JSON form, for people: its process, or else its id."""
     return f"{holder['host']}:{holder['pid']}" if holder["host"] else str(holder["owner"])
 
 
 def short(owner: str) -> str:
-    """Return an owner's id, shortened as far as people can tell it from others."""
+    """Return an owner's id for people, with its UUID shortened."""
     client, _, serial = owner.partition(":")
     return f"{client[:8]}:{serial}" if len(client) == _UUID else owner
 
 
 def complain(answers: Sequence[Answer[Any]]) -> None:
-    """Report on standard error which nodes did not answer, why, and whether these are too many."""
+    """Report on standard error the nodes that did not answer, with the reason, and a lack of quorum."""
     for answer in answers:
         if answer.error is not None:
             warn(f"node {answer.node}: {answer.error}")
     answered, quorum = sum(answer.error is None for answer in answers), len(answers) // 2 + 1
     if answered < quorum:
-        warn(f"too few nodes answer: {answered} of {len(answers)}, a quorum is {quorum}")
+        warn(f"too few nodes answer: {answered} of {len(answers)}; a quorum is {quorum}")

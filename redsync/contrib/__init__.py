@@ -1,7 +1,7 @@
-"""Modules for frameworks: each is one import and two lines of configuration.
+"""Modules for frameworks: each needs one import and two lines of configuration.
 
-1. A module imports its framework when it is imported, and nothing else in redsync imports that module. A missing
-   framework is an `ImportError` that names the extra to install.
-2. A module uses the public API only: whatever it does, an application could do itself.
-3. Bad configuration is an error when the application starts, with the name of the setting.
+1. A module imports its framework, and nothing else in redsync imports the module. If the framework is missing, the
+   `ImportError` names the extra to install.
+2. A module uses the public API only: an application could do the same.
+3. Bad configuration raises an error as early as the framework allows; the error names the setting.
 """

@@ -1,4 +1,4 @@
-"""APScheduler: of all machines that run the same schedule, one runs each firing of a job.
+"""APScheduler: one of the machines that share a schedule runs each firing of a job.
 
 ```python
 from apscheduler.schedulers.background import BackgroundScheduler
@@ -8,12 +8,11 @@ scheduler = BackgroundScheduler(executors={"default": RedsyncExecutor(client)})
 scheduler.add_job(report, "cron", hour=3, id="report")
 ```
 
-A firing is a job's id and the time for which it is scheduled. The first machine that claims it runs it. A claim is a
-success of a rate limiter that allows one, so it is never given back: not when the job ends, fails, or takes its machine
-along.
+A firing is a job's id and scheduled time. The first machine that claims a firing runs it. A claim is an acquisition of
+a rate limiter that allows one, so it is never released: not when the job ends or fails, or its machine dies.
 
-So each machine must give a job the same id and the same times: a cron trigger has them, an interval has them with the
-same `start_date`, and jitter takes them away.
+So each machine must give a job the same id and the same times. A cron trigger does, an interval does with the same
+`start_date`; a trigger with jitter does not.
 """
 
 from __future__ import annotations
@@ -41,17 +40,18 @@ _GENERATED_ID: Final = re.compile(r"[0-9a-f]{32}")
 
 
 class RedsyncExecutor(BasePoolExecutor):  # type: ignore[misc]  # APScheduler has no types
-    """Runs a firing in a pool of threads, if no other machine has claimed it.
+    """Runs a firing in a pool of threads, unless another machine has claimed it.
 
-    A firing runs at most once. If its machine dies at work, or too few nodes answer, it does not run; the latter is an
-    `EVENT_JOB_ERROR` with the `QuorumError`. Listeners hear nothing of a firing that another machine has claimed.
+    A firing runs at most once. It does not finish if its machine dies, and does not run if too few nodes answer; then
+    listeners get an `EVENT_JOB_ERROR` with the `QuorumError`. They get no event for a firing that another machine has
+    claimed.
 
     Args:
         client: The client whose nodes keep the claims.
-        max_workers: The most threads.
-        kept: For how many seconds nodes keep a claim: longer than a job's `misfire_grace_time` and the difference of
-            clocks together. A node that was restarted grants no claims for that long.
-        prefix: What the names of the claims begin with.
+        max_workers: The most threads in the pool.
+        kept: Seconds for which nodes keep a claim; more than a job's `misfire_grace_time` plus the difference of the
+            machines' clocks. A restarted node grants no claims for that long.
+        prefix: The prefix of the claims' names.
 
     Raises:
         ValueError: `kept` is not a positive number of seconds, or `prefix` is too long.
@@ -60,7 +60,7 @@ class RedsyncExecutor(BasePoolExecutor):  # type: ignore[misc]  # APScheduler ha
     def __init__(
         self, client: Client, *, max_workers: int = 10, kept: float = 300.0, prefix: str = "apscheduler:"
     ) -> None:
-        client.get_rate_limiter(f"{prefix}x", 1, kept)  # refuses bad values now
+        client.get_rate_limiter(f"{prefix}x", 1, kept)  # raises on bad values now
         super().__init__(concurrent.futures.ThreadPoolExecutor(max_workers, "redsync-apscheduler"))
         self._client: Final = client
         self._kept: Final = kept
@@ -79,27 +79,27 @@ class RedsyncExecutor(BasePoolExecutor):  # type: ignore[misc]  # APScheduler ha
 
     def _check(self, job: Job) -> None:
         if _GENERATED_ID.fullmatch(job.id):
-            raise ConfigurationError(f"job {job.name!r} needs an id that is the same on each machine: give `id`")
+            raise ConfigurationError(f"job {job.name!r} needs an id that is the same on all machines: set `id`")
         if getattr(job.trigger, "jitter", None):
-            raise ConfigurationError(f"job {job.id!r}: with jitter each machine has times of its own; leave it out")
+            raise ConfigurationError(f"job {job.id!r}: with jitter each machine has different times; remove it")
         grace = job.misfire_grace_time
         if grace is None or grace >= self._kept:
             raise ConfigurationError(
                 f"job {job.id!r}: misfire_grace_time must be less than the {self._kept:g} s for which claims are kept, "
-                f"not {grace!r}: a late machine would run it again"
+                f"not {grace!r}: a late machine would run the firing again"
             )
 
     def _run(self, job: Job, run_times: Sequence[datetime]) -> list[JobExecutionEvent]:
         events: list[JobExecutionEvent] = []
         for run_time in run_times:
             try:
-                # Who is too late to run it must not claim it: another machine may be in time.
+                # A machine that is too late to run it must not claim it: another one may be in time.
                 if _is_missed(job, run_time) or self._claim(job, run_time):
                     events += run_job(job, job._jobstore_alias, [run_time], self._logger.name)
                 else:
                     self._logger.info('Job "%s" (scheduled at %s): another machine runs it', job, run_time)
             except QuorumError as error:
-                self._logger.error(  # noqa: TRY400  (the error says it all, and listeners have it)
+                self._logger.error(  # noqa: TRY400  (the message is enough, and listeners get the error)
                     'Job "%s" (scheduled at %s) was not run: %s', job, run_time, error
                 )
                 store = job._jobstore_alias

@@ -1,4 +1,4 @@
-"""Celery: a task that at most one worker runs at a time, for the same arguments.
+"""Celery: a task that at most one worker runs at a time for the same arguments.
 
 ```python
 from redsync.contrib.celery import OnceTask
@@ -10,13 +10,13 @@ app.conf.redsync = {"urls": ["redis://10.0.0.1", "redis://10.0.0.2", "redis://10
 def charge(self, order): ...
 ```
 
-1. A broker delivers a task at least once. The lock keeps two deliveries apart that come at the same time; only a
-   record of what was done, made under the lock, stops one that comes later.
-2. A delivery that finds the lock held does not wait: it is sent again, for later, and the worker is free until then.
-   That does not count as a retry of the task. With `once_busy="skip"` it is dropped instead.
-3. A retry of the task itself gives the lock back, and acquires it anew.
-4. When a worker is lost, its lock is free after the lease, and the delivery that the broker repeats (`acks_late`) runs
-   then. That delivery must not be dropped, so `once_busy="skip"` and `acks_late` exclude each other.
+1. A broker delivers a task at least once. The lock separates two deliveries at the same time; only a record of finished
+   work, written under the lock, stops a later one.
+2. A delivery that finds the lock held does not wait: the worker sends it again with a delay, and is free meanwhile.
+   This does not count as a retry of the task. With `once_busy="skip"` the delivery is dropped instead.
+3. A retry of the task itself releases the lock, and acquires it again.
+4. When a worker is lost, its lock is free after the lease; the delivery that the broker repeats (`acks_late`) runs
+   then. This delivery must not be dropped, so `once_busy="skip"` and `acks_late` exclude each other.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from typing import Any, ClassVar, Final
 try:
     from celery import Celery, Task
     from celery.exceptions import Ignore, ImproperlyConfigured, Retry
-    from celery.signals import worker_process_shutdown
+    from celery.signals import worker_init, worker_process_shutdown
     from celery.utils.log import get_task_logger
 except ImportError as error:  # pragma: no cover
     raise ImportError("redsync.contrib.celery needs `pip install redsync-toolkit[celery]`") from error
 
-from redsync import AcquireTimeout, Client, Hold, QuorumError
+from redsync import AcquireTimeout, Client, ConfigurationError, Hold, QuorumError
 from redsync.contrib.names import NameTemplate, shortened
 from redsync.contrib.process_client import ProcessClient, close_all, make_client
 
@@ -45,10 +45,10 @@ _clients: Final[weakref.WeakKeyDictionary[Any, ProcessClient]] = weakref.WeakKey
 
 
 def get_client(app: Celery) -> Client:
-    """Return the client of this process, made from the setting `redsync` of an application when it is first used.
+    """Return the client of this process, created at its first use from the application's setting `redsync`.
 
     Raises:
-        ConfigurationError: The setting makes no client, and neither does the environment.
+        ConfigurationError: The setting and the environment have no URLs, or a bad value.
     """
     client = _clients.get(app)
     if client is None:
@@ -62,19 +62,19 @@ def _make_client(app: Celery) -> Client:
 
 
 class OnceTask(Task):  # type: ignore[misc]  # Celery has no types
-    """The base of a task that at most one worker runs at a time for the same arguments: `base=OnceTask`.
+    """Base class (`base=OnceTask`) of a task that at most one worker runs at a time for the same arguments.
 
-    In the task `self.hold` is the hold: call `self.hold.check()` before what must not happen twice. A task whose lock
-    is lost fails with `LeaseLostError`. One that is called directly, or eagerly, raises `AcquireTimeout` if others hold
-    it.
+    In the task, `self.hold` is the hold: call `self.hold.check()` before an action that must not happen twice. A task
+    that loses its lock fails with `LeaseLostError`. A task called directly, or eagerly, raises `AcquireTimeout` if
+    others hold the lock.
 
     Attributes:
-        once: The lock's name; `{order}` in it stands for the task's argument of that name. Empty: the task's name and
-            all of its arguments.
-        once_per_queue: Whether each queue has a lock of its own.
-        once_busy: What becomes of a delivery that finds the lock held: "retry", or "skip".
-        once_countdown: After how many seconds it is delivered again. Also if too few nodes answer; with "skip" that
-            raises `QuorumError`.
+        once: The lock's name; `{order}` in it stands for the task's argument `order`. If empty, the name consists of
+            the task's name and all its arguments.
+        once_per_queue: True to give each queue its own lock.
+        once_busy: The treatment of a delivery that finds the lock held: "retry" or "skip".
+        once_countdown: Seconds until the delivery is sent again, if others hold the lock or too few nodes answer. With
+            "skip", the task raises `QuorumError` if too few nodes answer.
         once_options: Options of `Client.get_lock`, such as `{"max_hold": 600.0}`.
     """
 
@@ -88,20 +88,22 @@ class OnceTask(Task):  # type: ignore[misc]  # Celery has no types
 
     @classmethod
     def on_bound(cls, app: Celery) -> None:
-        """Check the attributes; called by Celery when the task is made.
+        """Check the attributes; Celery calls this when it creates the task.
 
         Raises:
-            ImproperlyConfigured: One of them can't be.
+            ImproperlyConfigured: An attribute is invalid.
         """
         super().on_bound(app)
         if cls.once_busy not in ("retry", "skip"):
-            raise ImproperlyConfigured(f"task {cls.name}: once_busy is 'retry' or 'skip', not {cls.once_busy!r}")
+            raise ImproperlyConfigured(f"task {cls.name}: once_busy must be 'retry' or 'skip', not {cls.once_busy!r}")
         if not cls.once_countdown >= 0:
-            raise ImproperlyConfigured(f"task {cls.name}: once_countdown is in seconds, not {cls.once_countdown!r}")
+            raise ImproperlyConfigured(
+                f"task {cls.name}: once_countdown must be a number of seconds, 0 or more, not {cls.once_countdown!r}"
+            )
         if cls.once_busy == "skip" and cls.acks_late:
             raise ImproperlyConfigured(
-                f"task {cls.name}: with acks_late the delivery that replaces a lost worker's must not be skipped, "
-                "so once_busy='skip' would lose its work"
+                f"task {cls.name}: acks_late and once_busy='skip' exclude each other: the broker repeats the delivery "
+                "of a lost worker, and skipping it would lose the work"
             )
         if cls.once:
             _check_name(cls)
@@ -112,7 +114,7 @@ class OnceTask(Task):  # type: ignore[misc]  # Celery has no types
         return self.request.redsync_hold  # type: ignore[no-any-return]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the task while the lock is held; called by the worker."""
+        """Run the task under the lock; the worker calls this."""
         lock = get_client(self.app).get_lock(self._name(args, kwargs), timeout=0.0, **self.once_options)
         acquired = False
         try:
@@ -160,8 +162,20 @@ def _check_name(task: type[OnceTask]) -> None:
         raise ImproperlyConfigured(f"task {task.name}: once: the task has no argument {', '.join(unknown)}")
 
 
+def _check_setting(sender: Any, **_: Any) -> None:
+    """Stop a worker that has a `OnceTask` but no valid setting. This asks no node."""
+    if not any(isinstance(task, OnceTask) for task in sender.app.tasks.values()):
+        return
+    try:
+        _make_client(sender.app).close()
+    except ConfigurationError as error:
+        # Celery would log any other error, and continue.
+        raise SystemExit(f"the setting of redsync.contrib.celery is wrong: {error}") from error
+
+
 def _close(**_: Any) -> None:
-    close_all()  # Worker processes end without the finalizers of Python.
+    close_all()  # Worker processes end without running Python's finalizers.
 
 
+worker_init.connect(_check_setting)
 worker_process_shutdown.connect(_close)

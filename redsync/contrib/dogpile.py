@@ -1,4 +1,4 @@
-"""dogpile.cache: of all processes that miss an entry one computes it; the others wait for it, or use the old one.
+"""dogpile.cache: one of the processes that miss an entry computes it; the others wait for it, or use the old value.
 
 ```python
 from dogpile.cache import make_region
@@ -7,8 +7,8 @@ from redsync.contrib.dogpile import RedsyncProxy
 cache = make_region().configure("dogpile.cache.redis", arguments={"url": url}, wrap=[RedsyncProxy(client)])
 ```
 
-A cache must not fail because of its lock. Where a mutex can't be had, the entry is computed without it: that costs
-time, and is what happened before.
+A cache must not fail because of its lock. A process that can't acquire a mutex computes the entry without it: that
+costs time, no more than without redsync.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ __all__ = ["RedsyncProxy"]
 
 
 class RedsyncProxy(ProxyBackend):
-    """Gives any backend of dogpile.cache mutexes that all processes share; one for each region.
+    """Gives a backend of dogpile.cache mutexes that all processes share; use one proxy for each region.
 
-    A mutex belongs to its object, not to a thread: dogpile.cache hands it to whichever thread releases it.
+    A mutex belongs to its object, not to a thread: dogpile.cache may release it in another thread.
 
     Args:
         client: The client whose nodes keep the mutexes.
-        patience: How many seconds a reader without any old value waits for somebody else's, before it computes its own.
-        max_hold: After how many seconds another one may try, although the process that computes is alive.
-        prefix: What the names of the mutexes begin with; the entry's key follows.
+        patience: Seconds that a reader without an old value waits for another process before it computes the entry.
+        max_hold: Seconds after which another process may compute the entry, even if the first one is alive.
+        prefix: The prefix of the mutexes' names; the entry's key follows.
 
     Raises:
         ValueError: `patience` is negative, or a client refuses `max_hold`.
@@ -49,24 +49,24 @@ class RedsyncProxy(ProxyBackend):
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # of dogpile.cache
         if not patience >= 0:
-            raise ValueError(f"patience is a number of seconds from 0 on, not {patience!r}")
-        client.get_mutex(f"{prefix}{'x' * LONGEST}", max_hold=max_hold)  # refuses a bad limit, or prefix, now
+            raise ValueError(f"patience must be a number of seconds, 0 or more, not {patience!r}")
+        client.get_mutex(f"{prefix}{'x' * LONGEST}", max_hold=max_hold)  # raises on a bad max_hold or prefix now
         self._client: Final = client
         self._patience: Final = patience
         self._max_hold: Final = max_hold
         self._prefix: Final = prefix
 
     def get_mutex(self, key: str) -> CacheMutex:
-        """Return the mutex of an entry; called by dogpile.cache."""
+        """Return the mutex of an entry; dogpile.cache calls this."""
         mutex = self._client.get_mutex(f"{self._prefix}{shortened(key)}", max_hold=self._max_hold)
         return _CreationMutex(mutex, self._patience)
 
 
 class _CreationMutex(CacheMutex):
-    """Lets one at a time compute an entry, as long as that can be had.
+    """Lets one process at a time compute an entry, as long as enough nodes answer.
 
-    dogpile.cache does not look at what a waiting `acquire` returns: it computes, and calls `release`. So those who went
-    ahead without the mutex are counted, and as many releases give nothing back.
+    dogpile.cache ignores the result of a waiting `acquire`: it computes the entry and calls `release`. So we count the
+    callers that continue without the mutex, and that many calls of `release` do nothing.
     """
 
     def __init__(self, mutex: Mutex, patience: float) -> None:
@@ -77,7 +77,7 @@ class _CreationMutex(CacheMutex):
 
     def acquire(self, wait: bool = True) -> bool:
         try:
-            if self._mutex.acquire(False):  # An error comes at once here, that of a call that waits only in the end.
+            if self._mutex.acquire(False):  # raises an error at once; a waiting call does so only at its timeout
                 return True
             if not wait:
                 return False  # There is an old value.

@@ -1,4 +1,4 @@
-"""FastAPI: the client lives as long as the application; locks and rate limiters are dependencies.
+"""FastAPI: a client that lives as long as the application; locks and rate limiters as dependencies.
 
 ```python
 from typing import Annotated
@@ -7,7 +7,7 @@ from fastapi import FastAPI
 from redsync import AsyncHold
 from redsync.contrib.fastapi import Redsync
 
-redsync = Redsync()  # nodes and settings: REDSYNC_URLS and so on
+redsync = Redsync()  # nodes and settings come from REDSYNC_URLS and so on
 app = FastAPI(lifespan=redsync.lifespan)
 
 
@@ -15,8 +15,8 @@ app = FastAPI(lifespan=redsync.lifespan)
 async def pay(number: int, hold: Annotated[AsyncHold, redsync.lock("order:{number}")]): ...
 ```
 
-The lock is released before the reply is sent (`scope="function"`): a slow reader does not hold it, and a loss that the
-release finds can still be told.
+The lock is released before the reply is sent (`scope="function"`): a slow reader does not prolong the hold, and the
+reply can still report a loss that the release finds.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Redsync:
     """The client of an application, and the dependencies that use it.
 
     Args:
-        urls: The nodes; empty: those of `REDSYNC_URLS`. Other settings come from where `AsyncClient.from_env` has them.
+        urls: The nodes' URLs; if empty, those of `REDSYNC_URLS`. For other defaults, see `AsyncClient.from_env`.
         **options: Options of `AsyncClient`.
     """
 
@@ -55,24 +55,24 @@ class Redsync:
         """The client, while the application runs.
 
         Raises:
-            RuntimeError: The application's lifespan has not begun, or is over.
+            RuntimeError: The application's lifespan has not begun, or has ended.
         """
         if self._client is None:
-            raise RuntimeError("there is no client yet: give the application `lifespan=redsync.lifespan`")
+            raise RuntimeError("there is no client: pass `lifespan=redsync.lifespan` to the application")
         return self._client
 
     @asynccontextmanager
     async def lifespan(self, _: Any = None) -> AsyncIterator[None]:
         """Open the client in the event loop that serves the requests, and close it at the end.
 
-        Within a lifespan of your own: `async with redsync.lifespan(app): ...`. Bad settings raise here, so the
-        application does not start.
+        Within your own lifespan: `async with redsync.lifespan(app): ...`. Bad settings raise here, so the application
+        does not start.
 
         Raises:
             RuntimeError: Another lifespan of this object has not ended.
         """
         if self._client is not None:
-            raise RuntimeError("the lifespan of this object has begun already: make a `Redsync` for each application")
+            raise RuntimeError("this object's lifespan has already begun: create a `Redsync` for each application")
         async with AsyncClient.from_env(self._urls, **self._options) as client:
             self._client = client
             try:
@@ -83,24 +83,24 @@ class Redsync:
     def lock(self, name: str, *, timeout: float = 0.5, busy: int = 423, **options: Any) -> Any:
         """Return a dependency that holds a lock while the path operation runs; its value is the `AsyncHold`.
 
-        While others hold it longer than `timeout`, the reply is `busy`. It is 503 when too few nodes answer, or when
-        the lock was lost; on a loss an `async def` function is cancelled at its next `await`.
+        The reply is `busy` if others hold the lock longer than `timeout`, and 503 if too few nodes answer or the lock
+        is lost. On a loss, an `async def` function is cancelled at its next `await`.
 
         Args:
             name: The lock's name; `{number}` in it stands for the path parameter, `{client}` for the client's address.
-            timeout: For how many seconds to wait.
-            busy: The status when others hold it: 423 (Locked), or 409 (Conflict).
+            timeout: Seconds to wait.
+            busy: The status if others hold the lock: 423 (Locked), or 409 (Conflict).
             **options: Options of `AsyncClient.get_lock`.
 
         Raises:
-            TypeError: `name` is no string.
-            ValueError: `name` is no template, `timeout` is negative, or `busy` is no status of an error.
+            TypeError: `name` is not a string.
+            ValueError: `name` is not a template, `timeout` is negative, or `busy` is not an error status.
         """
         template = NameTemplate(name)
         if not timeout >= 0:
-            raise ValueError(f"timeout is a number of seconds from 0 on, not {timeout!r}")
+            raise ValueError(f"timeout must be a number of seconds, 0 or more, not {timeout!r}")
         if busy not in range(400, 600):
-            raise ValueError(f"busy is the status of an error, such as 423 or 409, not {busy!r}")
+            raise ValueError(f"busy must be an error status such as 423 or 409, not {busy!r}")
 
         async def held(request: Request) -> AsyncIterator[AsyncHold]:
             lock = self.client.get_lock(_filled(template, request), timeout=timeout, **options)
@@ -115,24 +115,25 @@ class Redsync:
                     yield hold
             except LeaseLostError as error:
                 if error.name != lock.name:
-                    raise  # That of another lock is the path operation's own trouble.
+                    raise  # Another lock's error concerns the path operation.
                 raise HTTPException(503, UNAVAILABLE) from error
 
         return Depends(held, scope="function")
 
     def limit(self, name: str, rate: int, *, per: float) -> Any:
-        """Return a dependency that admits so many requests, else replies 429 with `Retry-After` and `RateLimit`.
+        """Return a dependency that limits the rate of requests; beyond it, it replies 429.
 
-        Every reply of the path operation has `RateLimit-Policy`. When too few nodes answer, the reply is 503.
+        Every reply of the path operation has `RateLimit-Policy`; a 429 also has `Retry-After` and `RateLimit`. If too
+        few nodes answer, the reply is 503.
 
         Args:
             name: The limiter's name; `{client}` in it stands for the client's address, `{number}` for a path parameter.
-            rate: How many are allowed.
-            per: In how many seconds.
+            rate: The number of requests allowed in `per` seconds.
+            per: The window in seconds.
 
         Raises:
-            TypeError: `name` is no string.
-            ValueError: `name` is no template.
+            TypeError: `name` is not a string.
+            ValueError: `name` is not a template.
         """
         template, policy = NameTemplate(name), Policy(name, rate, per)
 

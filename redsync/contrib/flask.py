@@ -1,4 +1,4 @@
-"""Flask: the client of the process, and locks and rate limiters as decorators of views.
+"""Flask: a client for each process; locks and rate limiters as decorators of views.
 
 ```python
 from redsync.contrib.flask import Redsync
@@ -39,7 +39,7 @@ R = TypeVar("R")
 
 
 class _WithFields(HTTPException):
-    """A reply with header fields of its own."""
+    """An error reply with additional header fields."""
 
     fields: Mapping[str, str] = MappingProxyType({})
 
@@ -49,7 +49,7 @@ class _WithFields(HTTPException):
 
 @functools.cache
 def _refusals(status: int) -> type[_WithFields]:
-    """Return the class of replies of that status; an error handler for the status, or for werkzeug's class, sees it."""
+    """Return the class of replies with that status, which error handlers for it or for werkzeug's class handle."""
     usual = default_exceptions.get(status, HTTPException)
     return type(usual.__name__, (_WithFields, usual), {"code": status})
 
@@ -64,10 +64,10 @@ class Redsync:
     """The client of an application, and the decorators that use it.
 
     Args:
-        app: The application; None: `init_app` is called later.
+        app: The application; None if you call `init_app` later.
 
     Raises:
-        ConfigurationError: The setting `REDSYNC` makes no client, and neither does the environment.
+        ConfigurationError: The setting `REDSYNC` and the environment have no URLs, or a bad value.
     """
 
     def __init__(self, app: Flask | None = None) -> None:
@@ -75,13 +75,13 @@ class Redsync:
             self.init_app(app)
 
     def init_app(self, app: Flask) -> None:
-        """Check the settings of an application, and be its extension; the client is made at its first use.
+        """Check an application's settings and register the extension; the client is created at its first use.
 
-        `REDSYNC` is a dictionary of `URLS` and the options of `Client`, in capitals. What it leaves out comes from
-        `REDSYNC_URLS` and the other variables that `Client.from_env` reads. It waits for no node.
+        `REDSYNC` is a dictionary of `URLS` and the options of `Client`, in capitals. Missing settings come from
+        `REDSYNC_URLS` and the other variables that `Client.from_env` reads. This method does not wait for any node.
 
         Raises:
-            ConfigurationError: The settings make no client.
+            ConfigurationError: There are no URLs, or a setting is bad.
         """
 
         def make() -> Client:
@@ -92,19 +92,19 @@ class Redsync:
 
     @property
     def client(self) -> Client:
-        """The client of the present application in this process; made at its first use, so after a fork.
+        """The current application's client in this process; created at its first use, so after a fork.
 
         Raises:
-            RuntimeError: There is no present application, or it does not know redsync.
+            RuntimeError: There is no current application, or `init_app` was not called for it.
         """
         known = current_app.extensions.get("redsync")
         if known is None:
-            raise RuntimeError("the application does not know redsync: call `redsync.init_app(app)`")
+            raise RuntimeError("redsync is not set up in this application: call `redsync.init_app(app)`")
         return cast("ProcessClient", known).get()
 
     @property
     def hold(self) -> Hold:
-        """The hold of the innermost `lock` around the present view."""
+        """The hold of the innermost `lock` around the current view."""
         return g.redsync_holds[-1]  # type: ignore[no-any-return]
 
     def lock(
@@ -112,24 +112,24 @@ class Redsync:
     ) -> Callable[[Callable[P, R]], Callable[P, R]]:
         """Return a decorator that holds a lock while a view runs; `redsync.hold` is the hold.
 
-        While others hold it longer than `timeout`, the reply is `busy`. It is 503 when too few nodes answer, or when
-        the lock was lost. A streaming response is sent after the view, so without the lock.
+        The reply is `busy` if others hold the lock longer than `timeout`, and 503 if too few nodes answer or the lock
+        is lost. A streaming response is sent after the view has returned, so without the lock.
 
         Args:
             name: The lock's name; `{number}` in it stands for the view's argument, `{client}` for the client's address.
-            timeout: For how many seconds to wait.
-            busy: The status when others hold it: 423 (Locked), or 409 (Conflict).
+            timeout: Seconds to wait.
+            busy: The status if others hold the lock: 423 (Locked), or 409 (Conflict).
             **options: Options of `Client.get_lock`.
 
         Raises:
-            TypeError: `name` is no string.
-            ValueError: `name` is no template, `timeout` is negative, or `busy` is no status of an error.
+            TypeError: `name` is not a string.
+            ValueError: `name` is not a template, `timeout` is negative, or `busy` is not an error status.
         """
         template = NameTemplate(name)
         if not timeout >= 0:
-            raise ValueError(f"timeout is a number of seconds from 0 on, not {timeout!r}")
+            raise ValueError(f"timeout must be a number of seconds, 0 or more, not {timeout!r}")
         if busy not in range(400, 600):
-            raise ValueError(f"busy is the status of an error, such as 423 or 409, not {busy!r}")
+            raise ValueError(f"busy must be an error status such as 423 or 409, not {busy!r}")
 
         def decorate(view: Callable[P, R]) -> Callable[P, R]:
             @functools.wraps(view)
@@ -143,7 +143,7 @@ class Redsync:
                         return view(*args, **kwargs)
                 except (AcquireTimeout, QuorumError, LeaseLostError) as error:
                     if error.name != lock.name:
-                        raise  # That of another lock is the view's own trouble.
+                        raise  # Another lock's error concerns the view.
                     if isinstance(error, AcquireTimeout):
                         raise _refusal(busy, BUSY, {"Retry-After": "1"}) from None
                     raise _refusal(503, UNAVAILABLE) from error
@@ -155,18 +155,19 @@ class Redsync:
         return decorate
 
     def limit(self, name: str, rate: int, *, per: float) -> Callable[[Callable[P, Any]], Callable[P, Any]]:
-        """Return a decorator that admits so many requests, else replies 429 with `Retry-After` and `RateLimit`.
+        """Return a decorator that limits the rate of requests; beyond it, the view replies 429.
 
-        Every reply of the view has `RateLimit-Policy`. When too few nodes answer, the reply is 503.
+        Every reply of the view has `RateLimit-Policy`; a 429 also has `Retry-After` and `RateLimit`. If too few nodes
+        answer, the reply is 503.
 
         Args:
             name: The limiter's name; `{client}` in it stands for the client's address, `{number}` for an argument.
-            rate: How many are allowed.
-            per: In how many seconds.
+            rate: The number of requests allowed in `per` seconds.
+            per: The window in seconds.
 
         Raises:
-            TypeError: `name` is no string.
-            ValueError: `name` is no template.
+            TypeError: `name` is not a string.
+            ValueError: `name` is not a template.
         """
         template, policy = NameTemplate(name), Policy(name, rate, per)
 

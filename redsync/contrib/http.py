@@ -1,8 +1,7 @@
-"""What modules of web frameworks share: what they say, and the header fields of a rate limiter.
+"""Messages and rate limit header fields that the modules for web frameworks share.
 
-The fields are those of draft-ietf-httpapi-ratelimit-headers-10: `RateLimit-Policy` says how much is allowed,
-`RateLimit` what is left of it and when there is more. `Retry-After` is of RFC 9110. All count in whole seconds, rounded
-up.
+draft-ietf-httpapi-ratelimit-headers-10 defines `RateLimit-Policy`, the quota, and `RateLimit`, the rest of the quota
+and the time until there is more. RFC 9110 defines `Retry-After`. All times are whole seconds, rounded up.
 """
 
 from __future__ import annotations
@@ -12,22 +11,22 @@ from typing import Final
 
 __all__ = ["BUSY", "LIMITED", "UNAVAILABLE", "Policy"]
 
-BUSY: Final = "somebody else is at it"
-UNAVAILABLE: Final = "the lock service is out of reach"
+BUSY: Final = "the resource is locked"
+UNAVAILABLE: Final = "the lock service is unavailable"
 LIMITED: Final = "too many requests"
 
 
 class Policy:
-    """A rate limit as header fields tell it.
+    """A rate limit in header fields.
 
     Attributes:
-        rate: How many are allowed.
-        per: In how many seconds.
+        rate: The number of requests allowed in `per` seconds.
+        per: The window in seconds.
         fields: `RateLimit-Policy`, for every reply.
     """
 
     def __init__(self, name: str, rate: int, per: float) -> None:
-        """Take what the limiter takes; `name` tells policies apart, so it is the template."""
+        """Describe a limiter; `name` identifies the policy, so pass the template, not a filled-in name."""
         self.rate: Final = rate
         self.per: Final = per
         printable = "".join(letter if " " <= letter <= "~" else "?" for letter in name)
@@ -36,6 +35,6 @@ class Policy:
         self.fields: Final = {"RateLimit-Policy": f"{self._name};q={rate};w={math.ceil(per)}"}
 
     def refusal(self, retry_after: float) -> dict[str, str]:
-        """Return all fields of a reply to a request that was refused."""
+        """Return all fields of the reply to a refused request."""
         seconds = max(math.ceil(retry_after), 1)
         return {**self.fields, "RateLimit": f"{self._name};r=0;t={seconds}", "Retry-After": str(seconds)}

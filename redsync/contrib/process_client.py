@@ -1,4 +1,4 @@
-"""One client for each process, made from settings when it is first used: so after the fork of a server with workers."""
+"""One client for each process, created from settings at its first use, so after a server has forked its workers."""
 
 from __future__ import annotations
 
@@ -16,21 +16,22 @@ __all__ = ["ProcessClient", "make_client"]
 
 
 def make_client(setting: str, given: Any, case: Callable[[str], str]) -> Client:
-    """Return a new client as a setting says; what it leaves out comes from where `Client.from_env` has it.
+    """Return a new client configured by a setting, with the defaults of `Client.from_env`.
 
     Args:
         setting: The setting's name, for messages.
         given: Its value: a mapping of `URLS` and the options of `Client`.
-        case: Makes of `urls` or an option's name the key, such as `str.upper`.
+        case: A function that turns `urls` or an option's name into a key, such as `str.upper`.
 
     Raises:
-        ConfigurationError: The setting is no mapping, has an unknown key, or a value that a client refuses.
+        ConfigurationError: The setting is not a mapping, or has an unknown key or a bad value.
     """
     if not isinstance(given, Mapping):
-        raise ConfigurationError(f"{setting} is a dictionary such as {{{case('urls')!r}: [...]}}, not {given!r}")
+        raise ConfigurationError(f"{setting} must be a dictionary such as {{{case('urls')!r}: [...]}}, not {given!r}")
     options = {case(name): name for name in ("urls", *inspect.signature(Client).parameters) if name != "nodes"}
     if unknown := [key for key in given if key not in options]:
-        raise ConfigurationError(f"{setting}[{unknown[0]!r}] is no setting; there are {', '.join(sorted(options))}")
+        known = ", ".join(sorted(options))
+        raise ConfigurationError(f"{setting}[{unknown[0]!r}] is not a setting; the settings are {known}")
     values = {options[key]: value for key, value in given.items()}
     urls = values.pop("urls", ())
     try:
@@ -40,10 +41,10 @@ def make_client(setting: str, given: Any, case: Callable[[str], str]) -> Client:
 
 
 class ProcessClient:
-    """Makes the client of a process at its first use, and closes it when the process ends."""
+    """Creates the client of a process at its first use, and closes it when the process ends."""
 
     def __init__(self, make: Callable[[], Client]) -> None:
-        """Make nothing yet; `make` returns a new client."""
+        """Store `make`, which returns a new client; the first `get` calls it."""
         self._make: Final = make
         self._client: Client | None = None
         self._renew_lock()
@@ -53,10 +54,10 @@ class ProcessClient:
         self._lock = threading.Lock()
 
     def get(self) -> Client:
-        """Return the client; a child of a fork goes on with the object of its parent, as another client.
+        """Return the client; after a fork, the child uses its parent's object as a new client.
 
         Raises:
-            ConfigurationError: The settings make no client.
+            ConfigurationError: The settings have no URLs, or a bad value.
         """
         with self._lock:
             if self._client is None:
@@ -64,7 +65,7 @@ class ProcessClient:
             return self._client
 
     def close(self) -> None:
-        """Give back what is held, and make a new client at the next use."""
+        """Close the client, which releases its holds; the next use creates a new one."""
         with self._lock:
             client, self._client = self._client, None
         if client is not None:
@@ -75,7 +76,7 @@ _all: weakref.WeakSet[ProcessClient] = weakref.WeakSet()
 
 
 def close_all() -> None:
-    """Close the clients of this process, for one that ends without the finalizers of Python."""
+    """Close the clients of this process, if it ends without running Python's finalizers."""
     for client in list(_all):
         client.close()
 

@@ -1,4 +1,4 @@
-"""pytest: tests that need the same resource run one at a time, on all xdist workers and machines.
+"""pytest: tests that need the same resource run one at a time, across all xdist workers and machines.
 
 ```python
 pytest_plugins = ["redsync.contrib.pytest"]  # in the topmost conftest.py; redsync_urls in pytest's configuration
@@ -8,9 +8,9 @@ pytest_plugins = ["redsync.contrib.pytest"]  # in the topmost conftest.py; redsy
 def test_prints(): ...
 ```
 
-The lock is acquired before the test's fixtures are set up, and released after those of its function are torn down. So
-what goes wrong with it is an error of the test's setup or teardown, and the run goes on. Fixtures of a wider scope
-outlive a test: a resource that such a fixture changes is not kept apart.
+The lock is acquired before the setup of the test's fixtures, and released after the teardown of its function-scoped
+fixtures. A failure of the lock is an error of the test's setup or teardown, and the run continues. Fixtures of a wider
+scope outlive the test: the lock does not protect a resource that such a fixture changes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from redsync.contrib.process_client import ProcessClient, make_client
 __all__ = ["exclusive"]
 
 TIMEOUT: Final = 3600.0
-"""Seconds to wait for a resource unless the marker says otherwise: others may have many tests that need it."""
+"""Seconds to wait for a resource by default: others may have many tests that need it."""
 
 _CLIENT: Final = pytest.StashKey[ProcessClient]()
 _HOLD: Final = pytest.StashKey[AbstractContextManager[Any]]()
@@ -35,12 +35,12 @@ _HOLD: Final = pytest.StashKey[AbstractContextManager[Any]]()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the setting."""
-    parser.addini("redsync_urls", "the nodes whose locks keep tests apart; else REDSYNC_URLS", type="linelist")
+    parser.addini("redsync_urls", "the nodes for exclusive tests (default: REDSYNC_URLS)", type="linelist")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the marker, and a client that is made when the first test needs it."""
-    line = "exclusive(*names, timeout=3600): run when no other process has any of these resources"
+    """Register the marker, and a client that is created when the first test needs it."""
+    line = "exclusive(*names, timeout=3600): run the test while no other process has any of these resources"
     config.addinivalue_line("markers", line)
     given: Mapping[str, Any] = {"urls": urls} if (urls := config.getini("redsync_urls")) else {}
     config.stash[_CLIENT] = ProcessClient(lambda: _make(given))
@@ -59,10 +59,10 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Check the markers, and the setting if there are any, before the first test runs.
+    """Check the markers before the first test runs, and the setting if there are any.
 
     Raises:
-        pytest.UsageError: A marker has no names or a bad timeout, or the nodes can't be.
+        pytest.UsageError: A marker has no names or a bad timeout, or the setting is bad.
     """
     marked = [item for item in session.items if _wanted(item)[0]]
     if marked:
@@ -70,7 +70,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 def _wanted(item: pytest.Item) -> tuple[list[str], float]:
-    """Return the resources that a test needs, and how long it waits for them."""
+    """Return the resources that a test needs, and the seconds to wait for them."""
     names: set[str] = set()
     timeout = 0.0
     for marker in item.iter_markers("exclusive"):
@@ -79,7 +79,7 @@ def _wanted(item: pytest.Item) -> tuple[list[str], float]:
         if not marker.args or options or not all(isinstance(name, str) and name for name in marker.args):
             raise pytest.UsageError(f"{item.nodeid}: exclusive takes names and timeout, such as exclusive('printer')")
         if isinstance(waits, bool) or not isinstance(waits, (int, float)) or not waits >= 0:
-            raise pytest.UsageError(f"{item.nodeid}: exclusive's timeout is a number of seconds, not {waits!r}")
+            raise pytest.UsageError(f"{item.nodeid}: exclusive's timeout must be a number of seconds, not {waits!r}")
         names.update(marker.args)
         timeout = max(timeout, waits)
     return sorted(names), timeout
@@ -92,7 +92,7 @@ def _lock(client: Client, names: list[str], timeout: float) -> Lock | MultiLock:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Acquire what a test needs, before its fixtures."""
+    """Acquire a test's resources before its fixtures."""
     names, timeout = _wanted(item)
     if names:
         lock = _lock(item.config.stash[_CLIENT].get(), names, timeout)
@@ -102,7 +102,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, None, None]:
-    """Release it, after its fixtures; a loss meanwhile is an error of the teardown."""
+    """Release a test's resources after its fixtures; a loss is an error of the teardown."""
     try:
         yield
     finally:
@@ -113,7 +113,7 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, None, None]:
 
 @pytest.fixture
 def exclusive(pytestconfig: pytest.Config) -> Callable[..., AbstractContextManager[Hold]]:
-    """What makes the lock of a resource, for a part of a test.
+    """Return a function that returns a resource's lock, for a part of a test.
 
     `with` waits until no other process has the resource, and raises `AcquireTimeout` after `timeout` seconds.
     """

@@ -1,8 +1,8 @@
-"""Name groups: what stands for a synchronizer's name in labels, so that ten thousand names make a handful of series.
+"""Name groups: labels for synchronizers' names, so that ten thousand names make a handful of series.
 
-A name is read part by part. The group ends before the first part that looks like an identifier, and within a part that
-is a word followed by a number: `order:4711` is of the group `order`, `stage2:copy` of `stage`. Names without such a
-part are their own group, so a set of instruments also limits how many groups it has (`Groups`).
+The group of a name ends before the first part that looks like an identifier. If a part is a word followed by a number,
+the group ends after the word: `order:4711` is in the group `order`, `stage2:copy` in `stage`. A name without such a
+part is its own group, so a set of instruments also limits the number of its groups (`Groups`).
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ UNNAMED: Final = "unnamed"
 """The group of names that begin with an identifier."""
 
 OTHER: Final = "other"
-"""The group of all names beyond the most groups that a set may have, and of those for which `group_of` fails."""
+"""The group of names for which `group_of` fails, and of further names once a set has its maximum of groups."""
 
 _LONGEST = 64
 _MOST_NAMES = 4096
-"""Names whose group is remembered; then the memory begins anew."""
+"""The most names whose group is cached; a full cache is emptied."""
 
 _PART = re.compile(r"[^\W_]+")
 _NUMBERED = re.compile(r"([^\W\d_]+)\d+")
 _HEX = re.compile(r"[0-9a-fA-F]{8,}")
 _OPAQUE = 24
-"""A part of that many letters with capitals in the middle is base64 or the like, not a word."""
+"""A part with at least this many letters, and capitals in the middle, is base64 or the like, not a word."""
 
 
 def name_group(name: str | bytes) -> str:
     """Return the group of a name: the name up to the first digit, UUID or hash-like part.
 
-    Example: `"order:4711"` and `"order:4712"` are both of the group `"order"`.
+    Example: `"order:4711"` and `"order:4712"` are both in the group `"order"`.
 
     Args:
         name: The name of a synchronizer.
@@ -55,19 +55,19 @@ def _is_word(part: str) -> bool:
 
 
 class Groups:
-    """The groups of one set of instruments: as `group_of` says, but never more than `most`."""
+    """The groups of one set of instruments, as `group_of` forms them, but at most `most`."""
 
     def __init__(self, group_of: Callable[[str | bytes], str], most: int) -> None:
         """Make it empty.
 
         Raises:
-            TypeError: `group_of` is no function.
+            TypeError: `group_of` is not a function.
             ValueError: `most` is not a positive number.
         """
         if not callable(group_of):
-            raise TypeError(f"group_of is a function that returns the group of a name, not {group_of!r}")
+            raise TypeError(f"group_of must be a function that returns the group of a name, not {group_of!r}")
         if not isinstance(most, int) or isinstance(most, bool) or most < 1:
-            raise ValueError(f"max_groups is a number of groups from 1 on, not {most!r}")
+            raise ValueError(f"max_groups must be a whole number, 1 or more, not {most!r}")
         self._group_of: Final = group_of
         self._most: Final = most
         self._groups: Final[set[str]] = set()

@@ -1,7 +1,7 @@
-"""The instrument set: every metric of a client, by a name in the style of semantic conventions.
+"""The set of instruments: every metric of a client, named in the style of OpenTelemetry's semantic conventions.
 
-Names are OpenTelemetry's; for Prometheus a dot becomes `_`, and the unit and `_total` are appended. Attributes are
-called `redsync.kind` and so on, for Prometheus `kind`.
+The names here are those for OpenTelemetry. For Prometheus each dot becomes `_`, and the unit or `_total` is appended. A
+label such as `kind` is the attribute `redsync.kind` in OpenTelemetry.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ class Instrument:
 
     Attributes:
         name: Its name.
-        sort: What it is.
-        unit: The unit of its values, as UCUM has it; "{...}" for counts.
-        help: What it means, as a sentence.
+        sort: Its type.
+        unit: The unit of its values, in UCUM notation; "{...}" for counts.
+        help: Its meaning, as a sentence.
         labels: The names of its labels.
         buckets: The upper bounds of a histogram's buckets.
     """
@@ -52,23 +52,23 @@ WAIT: Final = Instrument(
     "redsync.acquire.duration",
     "histogram",
     "s",
-    "How long acquires took, with all waiting.",
+    "How long acquires took, including all waiting.",
     (*_WHOSE, "outcome"),
     _WAITS,
 )
 ROUNDS: Final = Instrument(
-    "redsync.acquire.rounds", "counter", "{round}", "Rounds over all nodes that acquires needed.", _WHOSE
+    "redsync.acquire.rounds", "counter", "{round}", "Rounds (one command to all nodes) that acquires needed.", _WHOSE
 )
 SPLITS: Final = Instrument(
-    "redsync.acquire.splits", "counter", "{round}", "Rounds in which no contender could have a quorum.", _WHOSE
+    "redsync.acquire.splits", "counter", "{round}", "Rounds in which no contender could win a quorum.", _WHOSE
 )
 HAND_OVERS: Final = Instrument(
     "redsync.acquire.handovers", "counter", "{handover}", "Acquires to which nodes handed the claim over.", _WHOSE
 )
 WAITING: Final = Instrument(
-    "redsync.acquire.waiting", "gauge", "{acquire}", "Acquires that wait for others now.", _WHOSE
+    "redsync.acquire.waiting", "gauge", "{acquire}", "Acquires that are waiting for others now.", _WHOSE
 )
-HELD: Final = Instrument("redsync.hold.active", "gauge", "{hold}", "Holds that have not ended now.", _WHOSE)
+HELD: Final = Instrument("redsync.hold.active", "gauge", "{hold}", "Holds that have not ended.", _WHOSE)
 HOLD: Final = Instrument(
     "redsync.hold.duration", "histogram", "s", "How long holds lasted, from success to release or loss.", _WHOSE, _HOLDS
 )
@@ -76,14 +76,14 @@ RENEWALS: Final = Instrument(
     "redsync.hold.renewals",
     "counter",
     "{renewal}",
-    "Renewals of holds, by outcome: confirmed, or unconfirmed and to be repeated.",
+    "Renewals of holds, by outcome: confirmed, or unconfirmed and then repeated.",
     (*_WHOSE, "outcome"),
 )
 MARGIN: Final = Instrument(
     "redsync.hold.renewal.margin",
     "histogram",
     "1",
-    "Which part of the lease was left when a renewal was confirmed.",
+    "Share of the lease that was left when a renewal was confirmed.",
     _WHOSE,
     _PARTS,
 )
@@ -108,12 +108,16 @@ ROUND_TRIP: Final = Instrument(
     "redsync.node.round_trip.duration",
     "histogram",
     "s",
-    "How long nodes took for replies that a round waited for.",
+    "Time until a node's reply arrived, for replies that a round waited for.",
     ("node",),
     _TRIPS,
 )
 NODE_CHANGES: Final = Instrument(
-    "redsync.node.state.changes", "counter", "{change}", "Changes of a node's state, by the new one.", ("node", "state")
+    "redsync.node.state.changes",
+    "counter",
+    "{change}",
+    "Changes of a node's state, by the new state.",
+    ("node", "state"),
 )
 NODE_STATE: Final = Instrument(
     "redsync.node.state",
@@ -136,6 +140,13 @@ PENDING: Final = Instrument(
     "Releases and rollbacks that a node has yet to execute.",
     ("node",),
 )
+CLOCK: Final = Instrument(
+    "redsync.node.clock.allowance.used",
+    "gauge",
+    "1",
+    "How much faster or slower a node's clock ran in the last ten minutes, as a share of what `drift_factor` allows.",
+    ("node",),
+)
 LAG: Final = Instrument(
     "redsync.watchdog.lag", "histogram", "s", "How much later than planned the watchdog woke up.", (), _LAGS
 )
@@ -143,11 +154,11 @@ LIMITED: Final = Instrument(
     "redsync.limiter.permits",
     "counter",
     "{permit}",
-    "What rate limiters were asked for, by outcome: admitted or refused.",
+    "Permits requested from rate limiters, by outcome: admitted or refused.",
     ("name_group", "outcome"),
 )
 RETRY_AFTER: Final = Instrument(
-    "redsync.limiter.retry_after", "histogram", "s", "What `retry_after` returned.", ("name_group",), _RETRIES
+    "redsync.limiter.retry_after", "histogram", "s", "Values that `retry_after` returned.", ("name_group",), _RETRIES
 )
 PERMITS: Final = Instrument(
     "redsync.semaphore.permits.used", "gauge", "{permit}", "Permits that these clients have now.", ("name_group",)
@@ -156,16 +167,16 @@ PERMIT_LIMIT: Final = Instrument(
     "redsync.semaphore.permits.limit",
     "gauge",
     "{permit}",
-    "Permits of a semaphore, as the latest acquire knew; the most of any in the group.",
+    "Permits of a semaphore, as known to the latest acquire; the largest number in the group.",
     ("name_group",),
 )
 LINE: Final = Instrument(
     "redsync.semaphore.permits.awaited",
     "gauge",
     "{permit}",
-    "Permits that acquires of these clients wait for now.",
+    "Permits for which acquires of these clients are waiting now.",
     ("name_group",),
 )
 
 INSTRUMENTS: Final = tuple(value for value in list(globals().values()) if isinstance(value, Instrument))
-"""All of them."""
+"""All instruments, in the order of this module."""

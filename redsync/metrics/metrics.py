@@ -1,10 +1,21 @@
-"""Metrics: turns what clients tell into counts and values of the instrument set.
+"""Metrics: turns the reports of clients into counts and values of the instruments.
 
-An exporter says what becomes of a count (`_count`) and of a value (`_record`), and reads the gauges when it is asked to
-export. Both are called with the lock held, by one thread at a time.
+An exporter reads the counters (`_counts`) and gauges at each collection. It gets the values of histograms in batches,
+and stores or passes them on as it likes (`_record_all`).
 
-Told late or twice: a hold's loss may be told before the acquire that won it, as another thread notices it; so ends of
-unknown holds are remembered for a while. An end that is told again finds no hold, and counts nothing.
+**Cost.** For an acquire and its release a caller adds a few words to a journal, and a float for each reply (see
+`observing`). The rest is done in batches, by the thread that collects, or by an acquire that finds the journal long. A
+batch looks up kind and name once per entry, and passes the values of one series to the exporter as a list.
+
+**Threads.** Any thread may add entries while another one processes them: no entry is lost or counted twice (`Journal`
+says why). One thread at a time processes entries, and holds `_lock`. A caller that finds the lock taken continues
+without waiting, and so does a signal handler that interrupts the processing. A collection waits for another thread's
+processing, but not for its own thread's, which would never end: a signal handler that collects gets what is counted so
+far. `_owner`, taken before `_lock`, tells the two apart.
+
+**Interruptions.** An exception may end the processing at any call. It costs at most the current entry and the values on
+their way to an exporter's histogram; the next run continues behind them. So a count and the entry behind it change
+together: no call comes between these lines.
 """
 
 from __future__ import annotations
@@ -13,19 +24,22 @@ import os
 import threading
 import weakref
 from abc import abstractmethod
-from collections import Counter, OrderedDict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, TypeAlias
+from itertools import repeat, starmap
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from redsync._core.events import Event, HoldLost, HoldOrphaned, NodeChanged
-from redsync._core.holds import HoldState
+from redsync._core.journals import LONG, Journal
 from redsync._core.observing import (
     AcquireEnded,
     AcquireRecord,
+    ClocksRead,
     Detail,
     Ear,
     HoldEnded,
     HoldsRenewed,
+    JournalFilled,
     Observer,
     RetryAfterTold,
     WatchdogWoke,
@@ -37,164 +51,288 @@ from redsync.metrics.reasons import loss_reason, vote_reason
 
 __all__ = ["Labels", "Metrics"]
 
+ResultT = TypeVar("ResultT")
+
 Labels: TypeAlias = tuple[str, ...]
 """The values of an instrument's labels, in their order."""
 
-_MANY = 1024
-"""Events that wait to be worked off until a caller does it, if nobody collects."""
+_MOST_NAMES = 4096
+"""The most names whose series are cached; a full cache is emptied."""
 
-_ENDED = 256
-"""Ends of unknown holds that are remembered."""
+_MOST_REPLIES = 65_536
+"""The most round trips per node, and failed votes, kept until they are processed; the oldest are dropped first."""
+
+
+_CLOCKS_FOR, _SHORTEST_SPAN = 600.0, 15.0
+"""The longest and the shortest span, in seconds, over which the rates of two clocks are compared."""
+
+_Reading: TypeAlias = tuple[float, float, float, float]
+"""A reading of a node's clock: the instant on the client's clock, its uncertainty, the node's time, allowed drift."""
+
+
+class _Renewals(NamedTuple):
+    """Renewals of holds, which may have ended since: the kind and name of each, and the share of its lease left."""
+
+    confirmed: list[tuple[str, str | bytes, float]]
+    doubtful: list[tuple[str, str | bytes]]
+
+    @classmethod
+    def of(cls, event: HoldsRenewed, journal: Journal) -> _Renewals:
+        """Return the renewals of those holds that are in the journal."""
+        known = journal.holds.get
+        confirmed = [
+            (found[0], hold.name, left)
+            for hold, left in zip(event.confirmed, event.left, strict=True)
+            if (found := known(hold)) is not None
+        ]
+        return cls(confirmed, [(found[0], hold.name) for hold in event.doubtful if (found := known(hold)) is not None])
+
+
+class _Series:
+    """The counts of one kind and name group since they were last passed on."""
+
+    __slots__ = ("hand_overs", "holds", "labels", "more_rounds", "splits", "waits")
+
+    def __init__(self, labels: Labels) -> None:
+        self.labels = labels
+        self.waits: dict[str, list[float]] = {"won": [], "busy": [], "no_quorum": [], "error": []}
+        self.holds: list[float] = []
+        self.more_rounds = self.splits = self.hand_overs = 0
 
 
 class Metrics(Observer):
     """Counts what clients do; a base class of exporters.
 
     Args:
-        group_of: Returns the name group of a name; it must have few results. None: `name_group`.
-        max_groups: The most name groups; names of further ones count as "other".
+        group_of: A function that returns the name group of a name, one of few; None: `name_group`.
+        max_groups: The most name groups; names of further groups count as "other".
 
     Raises:
-        TypeError: `group_of` is no function.
+        TypeError: `group_of` is not a function.
         ValueError: `max_groups` is not a positive number.
     """
 
     def __init__(self, *, group_of: Callable[[str | bytes], str] | None = None, max_groups: int = 200) -> None:
         self._groups: Final = Groups(name_group if group_of is None else group_of, max_groups)
         self._clients: Final[weakref.WeakSet[Any]] = weakref.WeakSet()
-        self._ears: Final[weakref.WeakSet[Ear]] = weakref.WeakSet()
         self._limits: Final[dict[str, int]] = {}
-        self._begin()
+        self._counts: Final[defaultdict[Instrument, defaultdict[Labels, int]]] = defaultdict(lambda: defaultdict(int))
+        self._journal: Final = Journal()
+        self._inbox: Final[deque[tuple[Event | Detail | _Renewals, float]]] = deque()
+        self._took: Final[dict[str, deque[float]]] = {}
+        self._failed: Final[deque[tuple[str, str]]] = deque(maxlen=_MOST_REPLIES)
+        self._clocks: Final[dict[str, deque[_Reading]]] = {}
+        self._series: Final[dict[Labels, _Series]] = {}
+        self._series_of: Final[dict[tuple[str, str | bytes], _Series]] = {}
+        self._owner, self._lock = threading.RLock(), threading.Lock()
         _all.add(self)
 
     def _begin(self) -> None:
-        """Begin without events and holds: at creation, and in the child of a fork, which holds nothing."""
-        self._lock = threading.Lock()
-        self._inbox: deque[tuple[Event | Detail, float]] = deque()
-        self._holds: dict[HoldState, tuple[Labels, float]] = {}
-        self._ended: OrderedDict[HoldState, float] = OrderedDict()
+        """Reset in the child of a fork, which has none of its parent's holds; counts stay."""
+        self._owner, self._lock = threading.RLock(), threading.Lock()
+        self._journal.clear()
+        self._inbox.clear()
+        self._failed.clear()
+        for took in self._took.values():
+            took.clear()
 
-    # What clients tell.
+    # For clients.
 
     def listen(self, nodes: Sequence[str], now: Callable[[], float]) -> Ear:
         """Return the ear for a client; see `Observer`."""
+        journal = self._journal
 
         def hear(event: Event | Detail) -> None:
-            inbox = self._inbox
-            inbox.append((event, now()))
-            if len(inbox) >= _MANY:
-                self._work_off_some()
+            match event:
+                case JournalFilled():
+                    self._work_off_some()
+                case AcquireEnded(record, "won", hold):
+                    if journal.note_win(record, now(), hold or True):
+                        self._work_off_some()
+                case HoldEnded(hold):
+                    journal.note_end(hold, now(), hold.lost)
+                case HoldLost(state=hold, reason=reason):
+                    journal.note_end(hold, now(), reason)
+                case HoldsRenewed():
+                    # At once: when they are counted these holds may have ended, and the journal has forgotten their
+                    # kinds.
+                    self._put(_Renewals.of(event, journal), now())
+                case _:
+                    self._put(event, now())
 
-        ear = Ear(nodes, hear)
-        self._ears.add(ear)
+        ear = Ear(nodes, hear, journal=journal)
+        # Shared with other clients, so that nothing is lost when a client ends.
+        ear.took = tuple(self._took.setdefault(node, deque(maxlen=_MOST_REPLIES)) for node in nodes)
+        ear.failed = self._failed
         return ear
+
+    def _put(self, event: Event | Detail | _Renewals, at: float) -> None:
+        self._inbox.append((event, at))
+        if len(self._inbox) >= LONG:
+            self._work_off_some()
 
     def attach(self, client: Any) -> None:
         """Begin to read the gauges of a client; see `Observer`."""
         self._clients.add(client)
 
-    # What exporters do with it.
+    # For exporters.
 
     @abstractmethod
-    def _count(self, instrument: Instrument, labels: Labels, number: int = 1) -> None:
-        """Add to a counter."""
-
-    @abstractmethod
-    def _record(self, instrument: Instrument, labels: Labels, value: float) -> None:
-        """Add a value to a histogram."""
+    def _record_all(self, instrument: Instrument, labels: Labels, values: list[float]) -> None:
+        """Add values to a histogram; with the lock held, by one thread at a time."""
 
     def _work_off_some(self) -> None:
-        """Work events off, unless another thread does, or this one in the code that was interrupted."""
-        if self._lock.acquire(blocking=False):
-            try:
+        """Process the entries, unless another thread, or this thread in interrupted code, is doing so."""
+        # Not `acquire(blocking=False)`: an interruption right after it would leave the lock taken forever. If another
+        # thread takes the lock in between, which is rare, this one waits.
+        if not self._lock.locked():
+            self._read(_nothing)
+
+    def _read(self, read: Callable[[], ResultT]) -> ResultT:
+        """Process the entries, and return what `read` returns while no other thread processes any.
+
+        In a signal handler that interrupted the processing it processes nothing more.
+        """
+        with self._owner:
+            lock = self._lock
+            if lock.locked():
+                return read()
+            with lock:
                 self._work_off()
-            finally:
-                self._lock.release()
+                return read()
 
     def _work_off(self) -> None:
-        """Count all events so far; with the lock held."""
-        inbox = self._inbox
-        for _ in range(len(inbox)):
-            self._note(*inbox.popleft())
-        for ear in list(self._ears):
-            for node, took in zip(ear.nodes, ear.took, strict=True):
-                for _ in range(len(took)):
-                    self._record(i.ROUND_TRIP, (node,), took.popleft())
-            for _ in range(len(ear.failed)):
-                index, reason = ear.failed.popleft()
-                self._count(i.VOTES, (ear.nodes[index], vote_reason(reason)))
+        """Count all entries so far; with the lock held."""
+        wins, ends = self._journal.take()
+        known = self._series_of
+        limited, losses = self._counts[i.LIMITED], self._counts[i.LOSSES]
+        for kind, name, waited, rounds, splits, hand_overs, wanted, limit in wins:
+            series = known.get((kind, name)) or self._series_for(kind, name)
+            if limit is not None:
+                self._note_limit(series, limit)
+            elif kind == "rate_limiter":
+                limited[series.labels[1], "admitted"] += wanted
+            if rounds != 1 or splits or hand_overs:
+                series.more_rounds += rounds - 1
+                series.splits += splits
+                series.hand_overs += hand_overs
+            series.waits["won"].append(waited)
+        for kind, name, held, lost in ends:
+            series = known.get((kind, name)) or self._series_for(kind, name)
+            if lost is not None:
+                labels = *series.labels, loss_reason(lost)
+                losses[labels] += 1
+            series.holds.append(held)
+        for _ in range(len(self._inbox)):
+            self._note(*self._inbox.popleft())
+        for series in self._series.values():
+            self._pass_on(series)
+        for node, took in list(self._took.items()):
+            if took:
+                self._record_all(i.ROUND_TRIP, (node,), list(starmap(took.popleft, repeat((), len(took)))))
+        for _ in range(len(self._failed)):
+            node, reason = self._failed.popleft()
+            self._counts[i.VOTES][node, vote_reason(reason)] += 1
 
-    def _note(self, event: Event | Detail, at: float) -> None:
+    def _pass_on(self, series: _Series) -> None:
+        """Move the counts of a series into the counters, and its values to the exporter."""
+        counts, labels = self._counts, series.labels
+        attempts, rounds = counts[i.ATTEMPTS], counts[i.ROUNDS]
+        splits, hand_overs = counts[i.SPLITS], counts[i.HAND_OVERS]
+        for outcome, waits in series.waits.items():
+            if waits:
+                number = len(waits)
+                series.waits[outcome] = []
+                attempts[*labels, outcome] += number
+                if outcome == "won":
+                    series.more_rounds += number
+                self._record_all(i.WAIT, (*labels, outcome), waits)
+        if holds := series.holds:
+            series.holds = []
+            self._record_all(i.HOLD, labels, holds)
+        if series.more_rounds:
+            rounds[labels] += series.more_rounds
+            series.more_rounds = 0
+        if series.splits:
+            splits[labels] += series.splits
+            series.splits = 0
+        if series.hand_overs:
+            hand_overs[labels] += series.hand_overs
+            series.hand_overs = 0
+
+    def _series_for(self, kind: str, name: str | bytes) -> _Series:
+        if len(self._series_of) >= _MOST_NAMES:
+            self._series_of.clear()
+        labels = kind, self._groups.of(name)
+        series = self._series.get(labels)
+        if series is None:
+            series = self._series[labels] = _Series(labels)
+        self._series_of[kind, name] = series
+        return series
+
+    def _note_limit(self, series: _Series, limit: int) -> None:
+        group = series.labels[1]
+        self._limits[group] = max(limit, self._limits.get(group, 0))
+
+    def _note_failure(self, record: AcquireRecord, outcome: str, at: float) -> None:
+        """Count an acquire without success."""
+        series, limited = self._series_for(record.kind, record.name), self._counts[i.LIMITED]
+        if record.limit is not None:
+            self._note_limit(series, record.limit)
+        elif record.kind == "rate_limiter" and outcome == "busy":
+            limited[series.labels[1], "refused"] += record.wanted
+        series.more_rounds += record.rounds
+        series.splits += record.splits
+        series.hand_overs += record.hand_overs
+        series.waits[outcome].append(at - record.started)
+
+    def _note(self, event: Event | Detail | _Renewals, at: float) -> None:
         match event:
-            case AcquireEnded():
-                self._note_acquire(event, at)
-            case HoldEnded(hold):
-                self._note_end(hold, at, hold.lost)
-            case HoldLost(state=hold, reason=reason):
-                self._note_end(hold, at, reason)
-            case HoldsRenewed():
+            case AcquireEnded(record, outcome):
+                self._note_failure(record, outcome, at)
+            case _Renewals():
                 self._note_renewals(event)
             case HoldOrphaned(name):
-                self._count(i.ORPHANS, (self._groups.of(name),))
+                self._counts[i.ORPHANS][(self._groups.of(name),)] += 1
             case NodeChanged(node, state):
-                self._count(i.NODE_CHANGES, (node, state))
+                self._counts[i.NODE_CHANGES][node, state] += 1
             case RetryAfterTold(name, seconds):
-                self._record(i.RETRY_AFTER, (self._groups.of(name),), seconds)
+                self._record_all(i.RETRY_AFTER, (self._groups.of(name),), [seconds])
+            case ClocksRead():
+                self._note_clocks(event)
             case WatchdogWoke(lag):
-                self._record(i.LAG, (), lag)
+                self._record_all(i.LAG, (), [lag])
 
-    def _note_acquire(self, event: AcquireEnded, at: float) -> None:
-        record, outcome, hold = event.record, event.outcome, event.hold
-        whose = record.kind, self._groups.of(record.name)
-        self._count(i.ATTEMPTS, (*whose, outcome))
-        self._record(i.WAIT, (*whose, outcome), at - record.started)
-        if record.kind == "rate_limiter" and outcome in ("won", "busy"):
-            admitted = "admitted" if outcome == "won" else "refused"
-            self._count(i.LIMITED, (whose[1], admitted), record.wanted)
-        if record.limit is not None:
-            self._limits[whose[1]] = max(record.limit, self._limits.get(whose[1], 0))
-        if not record.rounds:
-            return  # A re-entry, or an acquire that never asked: no new hold.
-        self._count(i.ROUNDS, whose, record.rounds)
-        if record.splits:
-            self._count(i.SPLITS, whose, record.splits)
-        if record.hand_overs:
-            self._count(i.HAND_OVERS, whose, record.hand_overs)
-        if hold is not None:
-            self._holds[hold] = whose, at
-            if (ended := self._ended.pop(hold, None)) is not None:
-                self._note_end(hold, max(at, ended), hold.lost)
+    def _note_clocks(self, event: ClocksRead) -> None:
+        reading = (event.began + event.ended) / 2, (event.ended - event.began) / 2
+        for node, seconds in event.clocks:
+            known = self._clocks.setdefault(node, deque())
+            known.append((*reading, seconds, event.allowed))
+            while known[0][0] < event.ended - _CLOCKS_FOR:
+                known.popleft()
 
-    def _note_end(self, hold: HoldState, at: float, lost: str | None) -> None:
-        known = self._holds.pop(hold, None)
-        if known is None:
-            self._ended[hold] = at
-            if len(self._ended) > _ENDED:
-                self._ended.popitem(last=False)
-            return
-        whose, since = known
-        self._record(i.HOLD, whose, at - since)
-        if lost is not None:
-            self._count(i.LOSSES, (*whose, loss_reason(lost)))
+    def _note_renewals(self, event: _Renewals) -> None:
+        margins: defaultdict[Labels, list[float]] = defaultdict(list)
+        for kind, name, left in event.confirmed:
+            margins[kind, self._groups.of(name)].append(left)
+        for labels, values in margins.items():
+            self._counts[i.RENEWALS][*labels, "confirmed"] += len(values)
+            self._record_all(i.MARGIN, labels, values)
+        for kind, name in event.doubtful:
+            self._counts[i.RENEWALS][kind, self._groups.of(name), "unconfirmed"] += 1
 
-    def _note_renewals(self, event: HoldsRenewed) -> None:
-        for hold, left in zip(event.confirmed, event.left, strict=True):
-            if (known := self._holds.get(hold)) is not None:
-                self._count(i.RENEWALS, (*known[0], "confirmed"))
-                self._record(i.MARGIN, known[0], left)
-        for hold in event.doubtful:
-            if (known := self._holds.get(hold)) is not None:
-                self._count(i.RENEWALS, (*known[0], "unconfirmed"))
-
-    # What is true now.
+    # Gauges.
 
     def _gauges(self) -> Iterator[tuple[Instrument, dict[Labels, float]]]:
-        """Yield the present values of each gauge; with the lock held, after all events were worked off."""
-        held: Counter[Labels] = Counter(whose for whose, _ in self._holds.values())
+        """Yield the present values of each gauge; with the lock held, after all events were processed."""
+        held: Counter[Labels] = Counter()
         permits: Counter[Labels] = Counter()
-        for hold, (whose, _) in self._holds.items():
-            if whose[0] == "semaphore":
-                permits[whose[1:]] += hold.count
+        # A copy is one step. `list(items())` makes a tuple for each, so finalizers could run, and end holds meanwhile.
+        for hold, (kind, _) in self._journal.holds.copy().items():
+            group = self._groups.of(hold.name)
+            held[kind, group] += 1
+            if kind == "semaphore":
+                permits[(group,)] += hold.count
         waiting, line = self._waiting()
         yield i.WAITING, dict(waiting)
         yield i.HELD, dict(held)
@@ -207,13 +345,12 @@ class Metrics(Observer):
         waiting: Counter[Labels] = Counter()
         line: Counter[Labels] = Counter()
         for client in self._open_clients():
-            records: list[AcquireRecord] = list(client.runner.session.acquiring)
+            records: list[AcquireRecord] = list(client.runner.session.waiting)
             for record in records:
-                if record.waiting:
-                    whose = record.kind, self._groups.of(record.name)
-                    waiting[whose] += 1
-                    if record.kind == "semaphore":
-                        line[whose[1:]] += record.wanted
+                whose = record.kind, self._groups.of(record.name)
+                waiting[whose] += 1
+                if record.kind == "semaphore":
+                    line[whose[1:]] += record.wanted
         return waiting, line
 
     def _node_gauges(self) -> Iterator[tuple[Instrument, dict[Labels, float]]]:
@@ -228,12 +365,28 @@ class Metrics(Observer):
                 node = (status.address,)
                 quarantines[node] = max(status.quarantine_left, quarantines.get(node, 0.0))
                 pending[node] = pending.get(node, 0) + status.pending
+        used = ((node, _allowance_used(readings)) for node, readings in self._clocks.items())
+        yield i.CLOCK, {(node,): part for node, part in used if part is not None}
         yield i.NODE_STATE, states
         yield i.QUARANTINE, quarantines
         yield i.PENDING, pending
 
     def _open_clients(self) -> list[Any]:
         return [client for client in list(self._clients) if not client.runner.closed]
+
+
+def _nothing() -> None:
+    """Read nothing."""
+
+
+def _allowance_used(readings: Sequence[_Reading]) -> float | None:
+    """Return the share of the allowed drift that a node's clock certainly used between the first and last reading."""
+    (began, early, first, _), (ended, late, last, allowed) = readings[0], readings[-1]
+    # A node may have read its clock at any instant of the round trip.
+    span, unsure = ended - began, early + late
+    if not allowed or span < _SHORTEST_SPAN:
+        return None
+    return max(abs(last - first - span) - unsure, 0.0) / span / allowed
 
 
 _all: weakref.WeakSet[Metrics] = weakref.WeakSet()

@@ -12,7 +12,7 @@ start_http_server(9000)
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeAlias
 
@@ -47,12 +47,12 @@ class PrometheusMetrics(Metrics, Collector):
     """A listener of clients that a Prometheus registry collects; one serves any number of clients.
 
     Args:
-        registry: Where to register; None: nowhere yet.
-        group_of: Returns the name group of a name, which must have few results; None: `redsync.metrics.name_group`.
-        max_groups: The most name groups; names of further ones count as "other".
+        registry: The registry that collects it; None: none yet.
+        group_of: A function that returns the name group of a name, one of few; None: `redsync.metrics.name_group`.
+        max_groups: The most name groups; names of further groups count as "other".
 
     Raises:
-        TypeError: `group_of` is no function.
+        TypeError: `group_of` is not a function.
         ValueError: `max_groups` is not a positive number, or the registry has these metrics already.
     """
 
@@ -63,7 +63,6 @@ class PrometheusMetrics(Metrics, Collector):
         group_of: Callable[[str | bytes], str] | None = None,
         max_groups: int = 200,
     ) -> None:
-        self._counters: dict[Instrument, dict[Labels, int]] = {}
         self._histograms: dict[Instrument, dict[Labels, _Histogram]] = {}
         super().__init__(group_of=group_of, max_groups=max_groups)
         if registry is not None:
@@ -75,11 +74,11 @@ class PrometheusMetrics(Metrics, Collector):
 
     def collect(self) -> Iterator[_Family]:
         """Return the metrics with their present values; for the registry."""
-        with self._lock:
-            self._work_off()
-            gauges = dict(self._gauges())
-            families = [self._filled(instrument, gauges.get(instrument, {})) for instrument in INSTRUMENTS]
-        yield from families
+        yield from self._read(self._families)
+
+    def _families(self) -> list[_Family]:
+        gauges = dict(self._gauges())
+        return [self._filled(instrument, gauges.get(instrument, {})) for instrument in INSTRUMENTS]
 
     def _filled(self, instrument: Instrument, gauges: dict[Labels, float]) -> _Family:
         family = _family(instrument)
@@ -88,24 +87,29 @@ class PrometheusMetrics(Metrics, Collector):
                 for labels, histogram in self._histograms.get(instrument, {}).items():
                     family.add_metric(labels, _cumulated(instrument, histogram), histogram.total)
             case CounterMetricFamily():
-                for labels, number in self._counters.get(instrument, {}).items():
+                for labels, number in self._counts.get(instrument, {}).items():
                     family.add_metric(labels, number)
             case GaugeMetricFamily():
                 for labels, value in gauges.items():
                     family.add_metric(labels, value)
         return family
 
-    def _count(self, instrument: Instrument, labels: Labels, number: int = 1) -> None:
-        series = self._counters.setdefault(instrument, {})
-        series[labels] = series.get(labels, 0) + number
-
-    def _record(self, instrument: Instrument, labels: Labels, value: float) -> None:
+    def _record_all(self, instrument: Instrument, labels: Labels, values: list[float]) -> None:
         series = self._histograms.setdefault(instrument, {})
         histogram = series.get(labels)
         if histogram is None:
             histogram = series[labels] = _Histogram(len(instrument.buckets))
-        histogram.counts[bisect_left(instrument.buckets, value)] += 1
-        histogram.total += value
+        values.sort()
+        counts, total, below = histogram.counts[:], histogram.total + sum(values), 0
+        for bucket, bound in enumerate(instrument.buckets):
+            if below == len(values):
+                break
+            end = bisect_right(values, bound, below)
+            counts[bucket] += end - below
+            below = end
+        counts[-1] += len(values) - below
+        # In one step, so that no interruption comes between the two.
+        histogram.counts, histogram.total = counts, total
 
 
 def _family(instrument: Instrument) -> _Family:
@@ -116,7 +120,7 @@ def _family(instrument: Instrument) -> _Family:
 
 
 def _cumulated(instrument: Instrument, histogram: _Histogram) -> list[tuple[str, float]]:
-    """Return the upper bound of each bucket, and how many values are not above it."""
+    """Return the upper bound of each bucket, and the number of values up to it."""
     total, buckets = 0, []
     for bound, number in zip((*map(str, instrument.buckets), "+Inf"), histogram.counts, strict=True):
         total += number

@@ -1,6 +1,6 @@
-"""Reasons: what stands in labels for the sentences in which a client says why a vote failed or a hold was lost.
+"""Reasons: short labels for the sentences in which a client says why a vote failed or a hold was lost.
 
-Those sentences are for people, and hold numbers and addresses. The table below is the short list of what they can mean.
+Those sentences are for people, and contain numbers and addresses. The tables below map each to one of a few labels.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _VOTES: Final = {
 }
 
 LOSSES: Final = (*_LOSSES, "other")
-"""All that `loss_reason` returns."""
+"""All labels that `loss_reason` returns."""
 
 VOTES: Final = (*_VOTES, "down")
-"""All that `vote_reason` returns."""
+"""All labels that `vote_reason` returns."""
 
 
 def loss_reason(sentence: str) -> str:
@@ -39,11 +39,11 @@ def loss_reason(sentence: str) -> str:
 
 
 def vote_reason(sentence: str) -> str:
-    """Return the label for the reason of a failed vote; "down" for all troubles with the connection."""
+    """Return the label for the reason of a failed vote; "down" for all failures of the connection."""
     return next((label for label, pattern in _VOTES.items() if pattern.match(sentence)), _elsewhere(sentence))
 
 
 def _elsewhere(sentence: str) -> str:
-    """Return the label of a sentence that says its reason further on."""
+    """Return the label of a sentence that does not begin with its reason."""
     found = ("quarantined", "unconfirmed", "suspect")
     return next((label for label in found if _VOTES[label].search(sentence)), "down")

@@ -7,12 +7,12 @@ from redsync.metrics.traces import OpenTelemetryTraces
 client = Client(urls, listeners=[OpenTelemetryTraces()])
 ```
 
-Sampling, processors and exporters are the application's, through the tracer provider of its SDK.
+The application provides sampling, processors and exporters through the tracer provider of its SDK.
 
-An acquire is told when it is over, in the thread or task that called it. So its span is a child of what that thread or
-task does, and gets its beginning and its events after the fact. A hold may end in any thread, and may even be told to
-have ended before the acquire that won it. Whichever of the two is told last ends the span: each first notes what it
-knows, then looks for the other. That needs no lock, so a signal's handler can't deadlock.
+An acquire is reported when it is over, in the thread or task that called it. So its span is a child of that caller's
+span, and gets its start time and its events afterwards. A hold may end in any thread, and its end may even be reported
+before the acquire that won it. The later of the two reports ends the span: each first stores its data, then looks for
+the other's. That needs no lock, so a signal handler can't deadlock.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from redsync.metrics.reasons import loss_reason
 __all__ = ["OpenTelemetryTraces"]
 
 _MOST_ENDED = 256
-"""Ends of unknown holds that are remembered."""
+"""The most ends of unknown holds that are remembered."""
 
 
 class _End(NamedTuple):
-    """How a hold ended: when, in nanoseconds of the epoch, and why before its release, if it did."""
+    """The end of a hold: the instant, in nanoseconds since 1970, and the reason if it was lost."""
 
     at: int
     lost: str | None
@@ -51,11 +51,11 @@ class OpenTelemetryTraces(Observer):
     """A listener of clients that records a span for each acquire and each hold; one serves any number of clients.
 
     Spans are called `acquire lock`, `hold lock` and so on, by kind. They have the name as an attribute, never an owner.
-    A hold's span begins with the end of the acquire that won it, and links to it. A re-entry is an acquire, and no
-    second hold. The child of a fork has no holds, so it ends none of its parent's spans.
+    A hold's span begins when the acquire that won it ends, and links to that acquire's span. A re-entry is an acquire,
+    but not a second hold. The child of a fork has no holds, so it ends none of its parent's spans.
 
     Args:
-        tracer_provider: Whose tracer to use; None: the global provider's.
+        tracer_provider: The provider of the tracer; None: the global one.
     """
 
     def __init__(self, *, tracer_provider: TracerProvider | None = None) -> None:
@@ -91,7 +91,7 @@ class OpenTelemetryTraces(Observer):
             attributes={**whose, "redsync.outcome": outcome, "redsync.rounds": record.rounds},
             start_time=epoch + round(record.started * 1e9),
         )
-        for step in record.steps:
+        for step in record.steps or ():
             votes = dict(zip(("redsync.granted", "redsync.refused", "redsync.failed"), step.votes or (), strict=False))
             span.add_event(step.what, votes, epoch + round(step.at * 1e9))
         if event.error:
@@ -123,7 +123,7 @@ class OpenTelemetryTraces(Observer):
                 self._ended.popitem(last=False)
 
     def _finish(self, hold: HoldState, end: _End) -> bool:
-        """End the span of a hold if it is known; return whether it was."""
+        """End the span of a hold if the span is known; return whether it was."""
         span = self._open.pop(hold, None)
         if span is None:
             return False

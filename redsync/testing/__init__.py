@@ -1,13 +1,13 @@
-"""What tests of programs with distributed locks need: real throwaway nodes, and the faults that networks have.
+"""Tools for testing programs with distributed locks: real throwaway nodes, and network faults.
 
-- `LocalNodes`: n independent servers on this machine, to be killed, restarted and paused.
-- `LocalSentinel`: a Sentinel group, whose master fails over, is killed, or is isolated.
-- `LocalCluster`: a cluster, whose masters fail over or are killed, and whose slots move.
-- `FaultProxy`: a proxy before one of them that delays, loses, cuts and garbles.
+- `LocalNodes`: n independent servers on this machine; tests kill, restart and pause them.
+- `LocalSentinel`: a Sentinel group whose master fails over, is killed, or is isolated.
+- `LocalCluster`: a cluster whose masters fail over or are killed, and whose slots move.
+- `FaultProxy`: a proxy in front of one node that delays, drops, cuts and corrupts traffic.
 - `Simulation`: virtual machines, nodes, network and time, with all faults, by a seed; needs the extra `simulator`.
 - The pytest fixtures `redsync_nodes` and `redsync_client`, which need no import: see `redsync.testing.pytest_plugin`.
 
-pytest imports this package at every start, for its fixtures. So the names load their modules at their first use.
+pytest imports this package at every start, for its fixtures, so each name loads its module at first use.
 """
 
 from importlib import import_module

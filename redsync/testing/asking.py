@@ -1,4 +1,4 @@
-"""How groups of servers are told things, and waited for."""
+"""Sending commands to groups of servers, and waiting for them."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ _POLL_INTERVAL = 0.02
 _SETTLE_TIMEOUT = 40.0
 
 UNANSWERED = (redis.ConnectionError, redis.TimeoutError)
-"""The errors of a server that is not there, or not ready."""
+"""The errors of a server that is absent or not ready."""
 
 Address = tuple[str, int]
 
 
 def command(address: Address, *words: str | int) -> Any:
-    """Return the reply of the server there to one command, on a connection of its own, without a second try.
+    """Send one command to the server at `address`, on a new connection and without a retry; return the reply.
 
     Raises:
-        redis.RedisError: It refused, or did not answer within 2 seconds.
+        redis.RedisError: The server refused, or did not answer within 2 seconds.
     """
     host, port = address
     retry = Retry(NoBackoff(), 0)
-    # RESP2, whatever the default is: the shapes of replies depend on it.
+    # RESP2, whatever the default is: reply shapes depend on it.
     with redis.Redis(host, port, protocol=2, decode_responses=True, socket_timeout=2.0, retry=retry) as connection:
         return connection.execute_command(*words)
 
@@ -38,8 +38,8 @@ def until(condition: Callable[[], bool], what: str) -> None:
     """Return when the condition holds.
 
     Args:
-        condition: What must hold.
-        what: It, in words.
+        condition: Checks the condition.
+        what: The condition in words.
 
     Raises:
         RuntimeError: It did not hold within 40 seconds.
@@ -47,5 +47,5 @@ def until(condition: Callable[[], bool], what: str) -> None:
     deadline = time.monotonic() + _SETTLE_TIMEOUT
     while not condition():
         if time.monotonic() > deadline:
-            raise RuntimeError(f"waited {_SETTLE_TIMEOUT:g} s in vain until {what}")
+            raise RuntimeError(f"gave up after waiting {_SETTLE_TIMEOUT:g} s until {what}")
         time.sleep(_POLL_INTERVAL)

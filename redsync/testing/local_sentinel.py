@@ -1,15 +1,14 @@
 """A Sentinel group on this machine: a master, its replicas, and the Sentinels that choose another master.
 
 **How a master is isolated.** Clients are the user `default`, without a password. Servers and Sentinels talk to each
-other as a user of their own, `group`. Isolating a master takes all commands from that user there, and ends the
-connections of the replicas. So PING, INFO, PSYNC and REPLICAOF of its group are refused, the Sentinels find it down
-and promote another, and clients notice nothing: their connections live, and new ones to the same address are served.
-It takes no second address, no proxy in the path of every command, and no rights on the machine.
+other as a separate user, `group`. Isolating a master revokes all commands from that user there, and ends the
+connections of the replicas. The master then refuses PING, INFO, PSYNC and REPLICAOF from its group, so the Sentinels
+consider it down and promote another. Clients notice nothing: their connections stay open, and new ones to the same
+address are served. This needs no second address, no proxy in the path of every command, and no rights on the machine.
 
-Such an isolation is not silence. Members are refused at once where a real network would hold what they sent, and
-replicas lose the isolated master at once, so none of them acknowledges a write of it after that. And all Sentinels
-are on the side of the new master: who wants to be on the other side connects to the address that `isolate_master`
-returns.
+Such an isolation is not silence. The master refuses members at once where a real network would hold their packets, and
+replicas lose the isolated master at once, so none acknowledges a write of it after that. All Sentinels are on the side
+of the new master; to be on the other side, connect to the address that `isolate_master` returns.
 """
 
 from __future__ import annotations
@@ -30,11 +29,14 @@ from redsync.testing.servers import ServerProcess, ServerStartError
 __all__ = ["LocalSentinel"]
 
 _HOST = "127.0.0.1"
-_SECRET = "group-secret"  # noqa: S105  keeps nobody out: it tells members from clients
+_SECRET = "group-secret"  # noqa: S105  not a secret: it tells members from clients
 
-# Sentinel's own periods are 1 to 10 s, and it decides some things after a multiple of them. One must not be too short:
-# a Sentinel that has not heard of a promotion undoes it after four periods of publishing, and hearing may take 1 s.
-_PERIODS_MS = {"ping-period": 100, "info-period": 200, "ask-period": 100}
+# Sentinel's own periods are 1 to 10 s, and some decisions wait for a multiple of them. Two must not be too short:
+# - While the master is down, Sentinel asks replicas for INFO once a second whatever its period, and promotes only those
+#   whose INFO is younger than five ping periods. With less than 200 ms it finds no good replica most of the time, and
+#   tries again after twice `failover-timeout`.
+# - A Sentinel that has not heard of a promotion undoes it after four publishing periods, and hearing may take 1 s.
+_PERIODS_MS = {"ping-period": 350, "info-period": 200, "ask-period": 100}
 _ACQUAINTING_MS = 100
 _ASK_AGAIN = 10.0
 _PUBLISH_PERIOD_MS = 750
@@ -46,20 +48,20 @@ class LocalSentinel(ServerGroup):
     """One real Sentinel group on free loopback ports: a master, replicas, and Sentinels.
 
     When the constructor returns, all replicas follow the master and all Sentinels know each other. The group lives
-    until `close()`, and never longer than the process that made it. It needs Redis 7.0 or Valkey.
+    until `close()`, and never outlives the process that started it. It needs Redis 7.0 or Valkey.
 
     Args:
         replicas: The number of replicas.
         sentinels: The number of Sentinels; a majority of them decides.
-        name: The name of the master in the Sentinels.
-        down_after_ms: After so long without an answer a Sentinel holds a server to be down.
+        name: The name of the master at the Sentinels.
+        down_after_ms: The time without an answer from a server before a Sentinel considers it down.
         failover_timeout_ms: Sentinel's `failover-timeout`.
         server: Path or command of the server to run, see `LocalNodes`.
-        config: Further settings of master and replicas, such as `{"min-replicas-to-write": "1"}`.
+        config: More settings for master and replicas, such as `{"min-replicas-to-write": "1"}`.
 
     Raises:
-        ValueError: There would be no replica, or no Sentinel.
-        ServerNotFoundError: There is no server to run.
+        ValueError: `replicas` or `sentinels` is less than 1.
+        ServerNotFoundError: No server was found.
         ServerStartError: A server did not answer within 10 seconds, or the group was not complete within 40.
 
     Example:
@@ -89,20 +91,20 @@ class LocalSentinel(ServerGroup):
         self._down_after_ms = down_after_ms
         self._failover_timeout_ms = failover_timeout_ms
         self._quorum = sentinels // 2 + 1
-        self._leader: Address | None = None  # whom a starting replica follows
+        self._leader: Address | None = None  # the master that a starting replica follows
         self._config = dict(config or {})
         super().__init__([1, replicas, sentinels], server)
         _log.info("started a Sentinel group: %s, %s", self.version, self.url)
 
     @property
     def url(self) -> str:
-        """The URL of the group, with all Sentinels and the number of replicas; nothing changes it."""
+        """The URL of the group, with all Sentinels and the number of replicas; it never changes."""
         sentinels = ",".join(f"{host}:{port}" for host, port in self.sentinels)
         return f"redis+sentinel://{sentinels}/{self.name}/0?replicas={self._size - 1}"
 
     @property
     def servers(self) -> list[Address]:
-        """The addresses of master and replicas, in the order of their index; no change of roles alters it."""
+        """The addresses of master and replicas, by index; no change of roles alters the order."""
         return [(_HOST, port) for port in self._ports[: self._size]]
 
     @property
@@ -112,7 +114,7 @@ class LocalSentinel(ServerGroup):
 
     @property
     def master(self) -> Address:
-        """The address of the master by the Sentinel with the newest configuration.
+        """The address of the master, according to the Sentinel with the newest configuration.
 
         Raises:
             RuntimeError: No Sentinel answers.
@@ -121,7 +123,7 @@ class LocalSentinel(ServerGroup):
 
     @property
     def epoch(self) -> int:
-        """The configuration epoch under which `master` became it; grows with every failover.
+        """The configuration epoch in which `master` was promoted; grows with every failover.
 
         Raises:
             RuntimeError: No Sentinel answers.
@@ -129,7 +131,7 @@ class LocalSentinel(ServerGroup):
         return max(self._views())[0]
 
     def failover(self) -> Address:
-        """Let the Sentinels promote a replica; return its address when all agree and all others follow it.
+        """Let the Sentinels promote a replica; return its address when all agree and all other servers follow it.
 
         Raises:
             RuntimeError: The group did not agree within 40 seconds, or is closed, or belongs to the parent process.
@@ -140,7 +142,7 @@ class LocalSentinel(ServerGroup):
             def is_begun() -> bool:
                 try:
                     command(self.sentinels[0], "SENTINEL", "FAILOVER", self.name)
-                except redis.ResponseError as error:  # NOGOODSLAVE: it has not heard of a replica lately; INPROG
+                except redis.ResponseError as error:  # NOGOODSLAVE: it has not heard from a replica lately; INPROG
                     return str(error).startswith("INPROG")
                 return True
 
@@ -148,7 +150,7 @@ class LocalSentinel(ServerGroup):
             return self._await_promotion(epoch)
 
     def kill_master(self) -> Address:
-        """End the master with SIGKILL; return its address when another one is promoted and all others follow that.
+        """Kill the master with SIGKILL; return its address when another is promoted and all others follow that one.
 
         Raises:
             RuntimeError: As for `failover`.
@@ -162,8 +164,8 @@ class LocalSentinel(ServerGroup):
     def isolate_master(self) -> Address:
         """Cut the master off from its group, not from clients; return its address when another is promoted.
 
-        From then on there are two masters, until `heal`. Connections of clients to the old one live, and new ones are
-        served. Programs that ask the Sentinels are told of the new one.
+        From then on there are two masters, until `heal`. Clients keep their connections to the old one and can open new
+        ones. Programs that ask the Sentinels learn the new one.
 
         Raises:
             RuntimeError: As for `failover`.
@@ -179,7 +181,7 @@ class LocalSentinel(ServerGroup):
     def heal(self) -> None:
         """Rejoin isolated servers; return when they have been demoted and follow the master.
 
-        What they were told meanwhile is lost then, as in life.
+        This discards what clients wrote to them meanwhile, as after a real partition.
 
         Raises:
             RuntimeError: As for `failover`.
@@ -192,7 +194,7 @@ class LocalSentinel(ServerGroup):
             until(self._is_settled, "the isolated server follows the master")
 
     def kill_replica(self, i: int = 0) -> Address:
-        """End the i-th of the servers that are not the master, with SIGKILL; return its address.
+        """Kill the i-th of the servers that are not the master with SIGKILL; return its address.
 
         Raises:
             RuntimeError: No Sentinel answers, or the group is closed or belongs to the parent process.
@@ -205,11 +207,11 @@ class LocalSentinel(ServerGroup):
     def restart(self, i: int) -> None:
         """Replace server `i`, whatever its state, by a new one on the same port; return when the group is complete.
 
-        It is a replica of the present master; if it was still that itself, it is an empty master, and what it and its
-        replicas knew is lost.
+        It becomes a replica of the present master. If it was still master itself, it starts as an empty master, and its
+        data and that of its replicas is lost.
 
         Args:
-            i: Which of `servers`.
+            i: The index in `servers`.
 
         Raises:
             RuntimeError: As for `failover`.
@@ -232,7 +234,7 @@ class LocalSentinel(ServerGroup):
             self._running(range(self._size)[i]).pause()
 
     def resume(self, i: int) -> None:
-        """Let server `i` of `servers` go on; if another is master by now, the Sentinels demote it soon after.
+        """Resume server `i` of `servers`; if another is master by now, the Sentinels soon demote it.
 
         Raises:
             RuntimeError: As for `pause`.
@@ -248,7 +250,7 @@ class LocalSentinel(ServerGroup):
             leads = i < len(self._servers) and self._servers[i].port == leader[1]
             following = {} if leads else {"replicaof": f"{leader[0]} {leader[1]}"}
             return (), _MEMBER | following | self._config
-        file = directory / "sentinel.conf"  # which a Sentinel rewrites
+        file = directory / "sentinel.conf"  # the Sentinel rewrites it
         host, port = leader
         file.write_text(
             f"sentinel monitor {self.name} {host} {port} {self._quorum}\n"
@@ -282,7 +284,8 @@ class LocalSentinel(ServerGroup):
             if self._is_settled(after=epoch):
                 return True
             if time.monotonic() > ask_again_at:
-                # A failover that took too long, as on a busy machine, is aborted, and then nobody may try again.
+                # A failover that takes too long, as on a busy machine, is aborted, and no Sentinel tries again by
+                # itself.
                 ask_again_at = time.monotonic() + _ASK_AGAIN
                 self._ask_again()
             return False
@@ -292,12 +295,12 @@ class LocalSentinel(ServerGroup):
 
     def _ask_again(self) -> None:
         for sentinel in self.sentinels:
-            with contextlib.suppress(redis.ResponseError, *UNANSWERED):  # it can't now, or one is under way
+            with contextlib.suppress(redis.ResponseError, *UNANSWERED):  # not possible now, or one is under way
                 command(sentinel, "SENTINEL", "FAILOVER", self.name)
                 return
 
     def _is_settled(self, after: int = -1) -> bool:
-        """Tell whether all Sentinels that run agree, and all members they can reach have the role they should have."""
+        """Return whether all running Sentinels agree, and all members they can reach have the right role."""
         views = self._views()
         epoch, master = max(views)
         if len(set(views)) > 1 or epoch <= after:
@@ -322,7 +325,7 @@ class LocalSentinel(ServerGroup):
         return counts == (self._size - 1, len(self.sentinels) - 1) and state["flags"] == "master"
 
     def _views(self) -> list[tuple[int, Address]]:
-        """Return the epoch and the master by each Sentinel that answers."""
+        """Return the epoch and the master according to each Sentinel that answers."""
         views = []
         for sentinel in self.sentinels:
             try:
@@ -351,7 +354,7 @@ def _is_running(server: ServerProcess) -> bool:
 def _follows(address: Address, master: Address) -> bool:
     try:
         role = command(address, "ROLE")
-    except UNANSWERED:  # it loads what its master sent, for one
+    except UNANSWERED:  # for example, it is loading what its master sent
         return False
     if address == master:
         return bool(role[0] == "master")

@@ -1,13 +1,13 @@
-"""A TCP proxy that does to one node's connections what networks do, at the flick of a switch.
+"""A TCP proxy that injects network faults into the connections of one node; each fault is a switch.
 
 The proxy knows connections and bytes, not commands. Each connection has two directions, and each direction is a queue
-of the pieces that arrived. Three rules keep the faults such as real networks have them:
+of the pieces that arrived. Three rules keep the faults realistic:
 
 - **Order holds.** A piece is delivered after the one before it, whatever was switched meanwhile.
-- **TCP never skips bytes.** A direction that has lost some (`drop_requests`, `drop_replies`) delivers nothing ever
-  after, not even the end. Else a client would take the reply to one command for that to another.
+- **TCP never skips bytes.** A direction that has lost some (`drop_requests`, `drop_replies`) delivers nothing more, not
+  even the end. Otherwise a client would take the reply to one command for the reply to another.
 - **What is held is late, not lost.** After a partition (`blackhole`) TCP retransmits: the node then executes commands
-  whose sender has long given up.
+  whose sender gave up long ago.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ __all__ = ["FaultProxy"]
 _HOST = "127.0.0.1"
 _GARBAGE = b"\x00 no reply type begins with a zero\r\n"
 _END = b""
-_RESET = struct.pack("ii", 1, 0)  # SO_LINGER on, for no time: closing sends RST and discards what is unsent
+_RESET = struct.pack("ii", 1, 0)  # SO_LINGER on, for no time: closing sends RST and discards unsent bytes
 
 
 class FaultProxy:
-    """A proxy on a free loopback port before the server on `target_port`, with faults to switch on and off.
+    """A proxy on a free loopback port in front of the server on `target_port`; switches turn faults on and off.
 
-    It runs on a thread of its own until `close()`; attributes may be set and methods called from any thread. The server
-    may be down meanwhile: a connection that can't be passed on is reset. After `close()` switches have no effect.
+    It runs on its own thread until `close()`; any thread may set attributes and call methods. The server may be down
+    meanwhile: the proxy resets a connection that it can't pass on. After `close()` switches have no effect.
 
     Attributes:
         port: The loopback port to connect to.
-        drop_requests: Lose what clients send from now on; the node never executes it.
-        drop_replies: Lose what the node sends from now on; it has executed the commands all the same.
-        refuse: Reset new connections; those that exist go on.
-        half_replies: Deliver only the first half of the next reply, then close that connection; with `drop_replies`
-            on too, leave it open and silent. Strikes once: False again when it has.
-        garbage: Replace the next reply by bytes that are no RESP. Strikes once: False again when it has.
+        drop_requests: Drop what clients send from now on; the node never executes it.
+        drop_replies: Drop what the node sends from now on; it still executes the commands.
+        refuse: Reset new connections; existing ones continue.
+        half_replies: Deliver only the first half of the next reply, then close that connection; with `drop_replies` on
+            too, leave it open and silent. Resets itself to False after one reply.
+        garbage: Replace the next reply by bytes that are not RESP. Resets itself to False after one reply.
 
     Example:
         ```python
@@ -71,12 +71,12 @@ class FaultProxy:
 
     @property
     def url(self) -> str:
-        """The URL to give to a client in place of the node's own."""
+        """The URL to give to a client instead of the node's own."""
         return f"redis://{_HOST}:{self.port}/0"
 
     @property
     def delay(self) -> float:
-        """Seconds that each piece takes, each way: a round trip takes twice that longer. Also for what is under way."""
+        """Delay in seconds of each piece, each way; a round trip takes twice that. Also applies to pieces under way."""
         return self._delay
 
     @delay.setter
@@ -86,7 +86,7 @@ class FaultProxy:
 
     @property
     def blackhole(self) -> bool:
-        """Hold everything both ways, as a partition does, but connecting; when switched off, deliver what was held."""
+        """Hold all bytes both ways, as a partition does, but accept connections; switching it off delivers them."""
         return self._blackhole
 
     @blackhole.setter
@@ -95,7 +95,7 @@ class FaultProxy:
         self._apply()
 
     def cut(self) -> None:
-        """Reset all connections, on both sides; what was under way is lost. New ones are welcome."""
+        """Reset all connections, on both sides; bytes under way are lost. New connections are accepted."""
         self._apply(lambda _: True)
 
     def heal(self) -> None:
@@ -125,17 +125,17 @@ class FaultProxy:
         await self._closing.wait()
         for link in list(self._links):
             link.abort()
-        # A server that is closed while it accepts a connection leaves that one's socket open.
+        # A server closed while it accepts a connection leaves that socket open.
         while unfinished := asyncio.all_tasks() - {asyncio.current_task()}:
             await asyncio.wait(unfinished)
         server.close()
         await _settle()
 
     def _apply(self, aborts: Callable[[_Link], bool] = lambda _: False) -> None:
-        """Apply the switches to what is under way, and abort some links; return when it is done."""
+        """Apply the switches to what is under way, and abort some links; return when that is done."""
 
         async def apply() -> None:
-            await _settle()  # who has just connected becomes a link
+            await _settle()  # a client that has just connected becomes a link
             for link in list(self._links):
                 if aborts(link):
                     link.abort()
@@ -148,17 +148,17 @@ class FaultProxy:
 
 
 async def _settle() -> None:
-    for _ in range(3):  # turns of the loop: accepting makes a task, that a transport, and that calls its protocol
+    for _ in range(3):  # loop turns: accepting makes a task, the task a transport, and that calls its protocol
         await asyncio.sleep(0)
 
 
 class _Link:
-    """A client's connection, joined with the one to the node on which it is passed on."""
+    """A client's connection, joined to the proxy's own connection to the node."""
 
     def __init__(self, proxy: FaultProxy) -> None:
         self.proxy = proxy
         self.directions = (_Direction(proxy, is_replies=False), _Direction(proxy, is_replies=True))
-        self.dialling: asyncio.Task[None] | None = None  # the loop itself holds tasks but weakly
+        self.dialling: asyncio.Task[None] | None = None  # the loop holds tasks only weakly
 
     async def dial(self) -> None:
         target = (_HOST, self.proxy._target_port)
@@ -206,14 +206,14 @@ class _End(asyncio.Protocol):
 
 
 class _Direction:
-    """What one end of a link sends and the other gets, in order."""
+    """The bytes that one end of a link sends and the other receives, in order."""
 
     def __init__(self, proxy: FaultProxy, *, is_replies: bool) -> None:
-        self.sink: asyncio.Transport | None = None  # where it goes, once connected
+        self.sink: asyncio.Transport | None = None  # the transport to write to, once connected
         self.is_broken = False  # has lost bytes
         self._proxy = proxy
         self._is_replies = is_replies
-        self._under_way: deque[tuple[float, bytes]] = deque()  # with the instant of arrival here
+        self._under_way: deque[tuple[float, bytes]] = deque()  # each with the instant it arrived here
         self._timer: asyncio.TimerHandle | None = None
 
     def feed(self, piece: bytes) -> None:
@@ -239,7 +239,7 @@ class _Direction:
         self.pump()
 
     def pump(self) -> None:
-        """Deliver what is due, and come back when the next piece will be."""
+        """Deliver what is due, and schedule a call for the next piece."""
         proxy, loop = self._proxy, self._proxy._loop
         if self._timer is not None:
             self._timer.cancel()

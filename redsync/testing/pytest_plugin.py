@@ -1,10 +1,10 @@
-"""pytest fixtures, found by pytest itself once redsync is installed.
+"""pytest fixtures; pytest finds them automatically once redsync is installed.
 
-Every pytest run in the environment imports this module, also one that has nothing to do with locks. So it imports next
-to nothing: servers, clients and redis-py come in with the first test that asks for a fixture.
+Every pytest run in the environment imports this module, even one that has nothing to do with locks. So it imports
+almost nothing: the first test that asks for a fixture loads servers, clients and redis-py.
 
-Starting five servers takes longer than most tests, so all tests of a run share them (with pytest-xdist: of a worker).
-They share no state: before each test, what is dead or paused is restarted and all is emptied.
+Starting five servers takes longer than most tests, so all tests of a run share them (with pytest-xdist, all tests of a
+worker). Tests share no state: before each test, dead or paused servers are restarted and all are emptied.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ def _redsync_shared_nodes() -> Iterator[LocalNodes]:
 
 @pytest.fixture
 def redsync_nodes(_redsync_shared_nodes: LocalNodes) -> LocalNodes:
-    """Five `LocalNodes`, running and empty when the test begins; it may kill, restart and pause them as it likes.
+    """Five `LocalNodes`, running and empty when the test begins; the test may kill, restart and pause them.
 
-    Don't close them: the next test uses the same servers. What `CONFIG SET` changed stays until the node's restart.
+    Don't close them: the next test uses the same servers. A `CONFIG SET` lasts until the node's restart.
 
     Raises:
-        ServerNotFoundError: There is no server to run; the message says how to get one.
+        ServerNotFoundError: No server was found; the message says how to get one.
     """
     _redsync_shared_nodes.reset()
     return _redsync_shared_nodes

@@ -1,19 +1,19 @@
-"""What all groups of throwaway servers share: their processes, their directory, and that none outlives its owner.
+"""The base of all groups of throwaway servers, which never outlive their owner.
 
-A group owns server processes, a temporary directory, and a *reaper*: a shell that does nothing but read the ids
-of the running servers from a pipe. Who ends the servers, then?
+A group owns server processes, a temporary directory, and a *reaper*: a shell that only reads the ids of the running
+servers from a pipe. The servers end by the first of these:
 
 - `close()`, or leaving the `with` block.
-- Else the finalizer, when the object is collected or the interpreter exits.
-- Else, when this process was killed, the reaper: the kernel closes the pipe, the reaper kills what it last read and
-  removes the directory. Each line holds all the ids, so a line says what *is*: none can be missed or counted twice.
+- The finalizer, when the object is collected or the interpreter exits.
+- The reaper, when this process was killed: the kernel closes the pipe, the reaper kills the servers that it last read
+  and removes the directory. Each line lists all ids, so none can be missed or counted twice.
 
-The reaper may kill neither a stranger nor leave anybody over. Hence the order of things: a server starts only when the
-reaper knows it, and an id leaves the reaper's list after the SIGKILL, but before the process is reaped and the kernel
-may give its id to another process.
+The reaper must neither kill a foreign process nor leave a server running. So a server starts only when the reaper knows
+it, and an id leaves the reaper's list after the SIGKILL, but before the process is reaped and the kernel may reuse its
+id.
 
-A process that forks must not thereby hand its nodes to the child. In the child every finalizer finds that it is not the
-owner, and its copy of the pipe is closed, as the reaper would else wait for the child too.
+A fork must not hand the nodes to the child. In the child every finalizer finds that it is not the owner. The child
+closes its copy of the pipe, or the reaper would wait for the child too.
 """
 
 from __future__ import annotations
@@ -49,18 +49,17 @@ rm -rf -- "$1"
 
 
 class ServerGroup(ABC):
-    """Server processes that live until `close()`, and never longer than the process that made them.
+    """Server processes that live until `close()`, and never outlive the process that started them.
 
-    A subclass says in `_launch_options` how each of its servers is started, and in `_settle` what they need to become
-    one group.
+    A subclass says in `_launch_options` how each server starts, and in `_settle` how the servers become one group.
 
     Args:
-        stages: How many servers start at a time; those of a stage answer before the next one starts.
+        stages: The number of servers that start at a time; all servers of a stage answer before the next stage starts.
         server: Path or command of the server to run.
 
     Attributes:
-        server: The executable that runs.
-        version: The server and its version, such as "redis 7.0.15"; empty if it wants a password first.
+        server: The server executable.
+        version: The server and its version, such as "redis 7.0.15"; empty if it demands a password.
     """
 
     server: Path
@@ -79,7 +78,7 @@ class ServerGroup(ABC):
             stack.callback(self._reaper.dismiss)
             stack.callback(_end_all, self._servers, self._reaper)
             self._start_all(stages)
-            # Copies: who connects must not wait for a restart, and a port never changes from here on.
+            # Copies, as ports never change from here on, and connecting must not wait for a restart.
             self._ports = tuple(server.port for server in self._servers)
             self.version = self._servers[0].version
             self._settle()
@@ -100,16 +99,16 @@ class ServerGroup(ABC):
 
     @abstractmethod
     def _launch_options(self, i: int, directory: Path) -> tuple[Sequence[str], Mapping[str, str]]:
-        """Return how server `i` is started: arguments that come first, and settings."""
+        """Return the leading arguments and the settings of server `i`."""
 
-    def _settle(self) -> None:  # noqa: B027  servers that are independent have nothing to settle
-        """Make one group of servers that answer."""
+    def _settle(self) -> None:  # noqa: B027  independent servers have nothing to settle
+        """Make the running servers one group."""
 
     @contextlib.contextmanager
     def _control(self) -> Iterator[None]:
-        # First, as in a forked child the lock may be held for ever by a thread that exists in the parent only.
+        # Check this first: in a forked child the lock may be held forever by a thread that exists only in the parent.
         if os.getpid() != self._owner:
-            raise RuntimeError(f"these nodes belong to process {self._owner}: only that one controls them")
+            raise RuntimeError(f"these nodes belong to process {self._owner}: only that process controls them")
         with self._lock:
             if not self._finalizer.alive:
                 raise RuntimeError("these nodes are closed: make new ones")
@@ -131,7 +130,7 @@ class ServerGroup(ABC):
                 self._await_ready(i, ports)
 
     def _launch(self, i: int, port: int, data: bytes | None = None) -> None:
-        # A directory of its own, so that no file of its predecessor makes a server remember.
+        # A new directory, so that no server remembers its predecessor's files.
         directory = Path(tempfile.mkdtemp(prefix=f"{port}-", dir=self._directory))
         if data is not None:
             (directory / "dump.rdb").write_bytes(data)
@@ -170,7 +169,7 @@ class ServerGroup(ABC):
 
 
 class _Reaper:
-    """The shell that ends the servers when this process no longer can."""
+    """The shell that kills the servers when this process no longer can."""
 
     def __init__(self, directory: Path) -> None:
         self._process = subprocess.Popen(
@@ -183,15 +182,15 @@ class _Reaper:
         )
 
     def watch(self, servers: Sequence[ServerProcess]) -> None:
-        """Replace the list of those to kill by those among `servers` that are running."""
+        """Replace the list of servers to kill by those among `servers` that are running."""
         self._write(" ".join(f"-{server.pid}" for server in servers if server.is_alive()))
 
     def dismiss(self) -> None:
-        """End the reaper; it kills nobody."""
+        """End the reaper; it kills no server."""
         self._process.communicate(b"done\n")
 
     def disown(self) -> None:
-        """Let a forked child forget this process of its parent: close the inherited pipe, keep Popen quiet."""
+        """In a forked child, let go of the parent's reaper: close the inherited pipe, keep Popen quiet."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.returncode = 0

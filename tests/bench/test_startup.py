@@ -1,4 +1,4 @@
-"""`bench startup`: the commands that it measures load modules which exist."""
+"""`bench startup`: the commands that it measures import modules that exist."""
 
 import os
 import subprocess

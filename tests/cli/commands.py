@@ -1,4 +1,4 @@
-"""Commands as real processes: read from, typed to, found again with all that they started by a mark they inherit."""
+"""Commands as real processes: tests read their output, type to them, and find all descendants by an inherited mark."""
 
 import contextlib
 import fcntl
@@ -20,10 +20,10 @@ from tests.support.nursery import Born
 PATIENCE = 30
 
 RELUCTANT = "trap '' TERM INT; echo ready; sleep 3600 & while :; do wait; done"
-"""A shell program that ends by SIGKILL only."""
+"""A shell program that only SIGKILL ends."""
 
 ANSWERING = "trap '' TERM INT; trap 'echo asked' HUP; echo ready; sleep 3600 & while :; do wait; done"
-"""The same, and tells of SIGHUP: who forwards that has begun to watch over it."""
+"""The same, but it reports SIGHUP, which shows that `redsync lock` forwards signals by now."""
 
 SESSION = [
     sys.executable,
@@ -44,7 +44,7 @@ class Terminal:
         os.write(self.master, text.encode())
 
     def hand_over(self):
-        """Leave the other side to those who were started with it."""
+        """Leave the other side to the processes that were started with it."""
         os.close(self.slave)
         self.slave = -1
 
@@ -55,7 +55,7 @@ class Terminal:
 
 
 class Ended:
-    """A command that has ended."""
+    """The result of a command that has ended."""
 
     def __init__(self, status, out, err):
         self.status, self.out, self.err = status, out, err
@@ -67,7 +67,7 @@ class Ended:
 
 
 class Command(Born):
-    """A command that runs: one from the nursery, if there is one; else a fresh one, behind the words before it."""
+    """A running command: from the nursery if given, else a fresh process, started by the words of `before`."""
 
     def __init__(self, arguments, environment, *, nursery=None, before=(), terminal=None, **options):
         self.is_alone = not before and not terminal
@@ -90,30 +90,30 @@ class Command(Born):
             terminal.hand_over()
 
     def finish(self):
-        """Return what it said, when it has ended; without what was read before."""
+        """Wait for its end; return its output and errors, without the output read before."""
         out, err = self.communicate(timeout=PATIENCE)
         return self._seen.decode() + (out or ""), err
 
     def end(self):
-        """Return its status; it must end by itself."""
+        """Wait until it ends automatically; return its status."""
         return self.wait(PATIENCE)
 
     def interrupt(self):
         self.send_signal(signal.SIGINT)
 
     def read_until(self, text):
-        """Return what it wrote up to some text, and go on behind it."""
+        """Return its output up to and including `text`; the next call continues behind it."""
         out = self.terminal.master if self.terminal else self.stdout.fileno()
         deadline = time.monotonic() + PATIENCE
         while text.encode() not in self._seen:
             left = deadline - time.monotonic()
-            assert left > 0, f"it did not write {text!r}, but {self._seen!r}"
+            assert left > 0, f"it wrote {self._seen!r}, not {text!r}"
             if select.select([out], [], [], left)[0]:
                 try:
                     data = os.read(out, 65536)
-                except OSError:  # the terminal's last user has gone
+                except OSError:  # the terminal's last user is gone
                     data = b""
-                assert data, f"it ended without {text!r}, but {self._seen!r}"
+                assert data, f"it ended with {self._seen!r}, without {text!r}"
                 self._seen += data
         before, found, self._seen = self._seen.partition(text.encode())
         return (before + found).decode()
@@ -122,10 +122,10 @@ class Command(Born):
         self.terminal.type(text)
 
     def family(self):
-        """Return the processes with the mark, and those of its session, which are copies of it; itself included."""
+        """Return the processes with its mark, itself included, and the copies of itself in its session."""
         found = set()
         for path in Path("/proc").glob("[0-9]*"):
-            # It has ended, or belongs to somebody else.
+            # It has ended, or belongs to another user.
             with contextlib.suppress(OSError):
                 if self.mark.encode() in (path / "environ").read_bytes() or self._has_copied_itself(path):
                     found.add(int(path.name))
@@ -146,7 +146,7 @@ class Command(Born):
         return leader
 
     def clean_up(self):
-        """End all that is left of it."""
+        """Kill all its processes that are left."""
         for number in self.family() | ({self.pid} if self.poll() is None else set()):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(number, signal.SIGKILL)
@@ -159,7 +159,7 @@ class Command(Born):
 
 
 def command_line(number):
-    """Return the words of a process's command; none if it has ended."""
+    """Return the words of a process's command line; none if it has ended."""
     try:
         return Path(f"/proc/{number}/cmdline").read_bytes().split(b"\0")
     except OSError:

@@ -1,4 +1,4 @@
-"""What tests of commands share: real processes, none of which may be left, and terminals."""
+"""Fixtures for tests of commands: real processes, none of which may remain, and terminals."""
 
 import os
 
@@ -17,13 +17,16 @@ def nursery():
 
 @pytest.fixture
 def environment(nodes):
-    """What commands find in their environment: all nodes."""
+    """The environment of commands, with all nodes."""
     return make_environment(nodes.urls)
 
 
 def make_environment(urls):
+    # Neither settings of redsync, nor a terminal's size, which pytest-xdist sets for its workers.
     kept = {
-        name: value for name, value in os.environ.items() if not name.startswith("REDSYNC_") or name == "REDSYNC_SERVER"
+        name: value
+        for name, value in os.environ.items()
+        if name == "REDSYNC_SERVER" or not (name.startswith("REDSYNC_") or name in ("COLUMNS", "LINES"))
     }
     ours = {"REDSYNC_URLS": ",".join(urls), "REDSYNC_RESTART_GUARD": "0", "TERM": "xterm"}
     return {**kept, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error", **ours}
@@ -31,9 +34,9 @@ def make_environment(urls):
 
 @pytest.fixture
 def start(environment, eventually, nursery):
-    """Start a command; keywords in capitals go to its environment. Nothing of it may be left when it has ended.
+    """Start a command; keywords in capitals go to its environment. None of its processes may remain after its end.
 
-    Each has a fresh interpreter that is given something which the nursery can't give.
+    A command gets a fresh interpreter if it needs something that the nursery can't provide.
     """
     started = []
 
@@ -75,7 +78,7 @@ def lock_command(start):
 
 @pytest.fixture
 def run_lock(redsync):
-    """Run `redsync lock` to its end; returns the status, the output and what it said."""
+    """Run `redsync lock` to its end; return its status, output and errors."""
 
     def run(*arguments, **more):
         done = redsync("lock", *arguments, **more)

@@ -1,4 +1,4 @@
-"""When a command is asked to end and when it is killed, told as instants."""
+"""The instants at which a command gets SIGTERM and SIGKILL."""
 
 import math
 
@@ -11,7 +11,7 @@ KILL = Policy("kill", kill_after=4.0, margin=0.5)
 IGNORE = Policy("ignore", kill_after=4.0, margin=0.5)
 
 
-def test_nothing_happens_as_long_as_renewals_come():
+def test_nothing_happens_while_renewals_succeed():
     schedule = Schedule(TERM, until=30.0, began=0.0)
     for instant in range(10, 100, 10):
         assert not schedule.look(instant)
@@ -20,7 +20,7 @@ def test_nothing_happens_as_long_as_renewals_come():
     assert (schedule.reason, schedule.kill_at) == (None, math.inf)
 
 
-def test_end_begins_when_kill_after_and_margin_are_left():
+def test_end_begins_when_only_kill_after_and_margin_are_left():
     schedule = Schedule(TERM, until=30.0, began=0.0)
     assert not schedule.look(25.4)
     assert schedule.look(25.5)
@@ -28,14 +28,14 @@ def test_end_begins_when_kill_after_and_margin_are_left():
     assert (schedule.reason, schedule.asks, schedule.kill_at, schedule.next) == (LATE, True, 29.5, 29.5)
 
 
-def test_kill_alone_comes_when_the_margin_is_left():
+def test_kill_without_term_comes_when_only_the_margin_is_left():
     schedule = Schedule(KILL, until=30.0, began=0.0)
     assert not schedule.look(29.4)
     assert schedule.look(29.5)
     assert (schedule.reason, schedule.asks, schedule.kill_at) == (LATE, False, 29.5)
 
 
-def test_who_looks_after_the_end_kills_at_once():
+def test_look_after_the_end_of_the_hold_kills_at_once():
     schedule = Schedule(TERM, until=30.0, began=0.0)
     assert schedule.look(31.0)
     assert schedule.kill_at < 31.0
@@ -43,40 +43,40 @@ def test_who_looks_after_the_end_kills_at_once():
 
 @pytest.mark.parametrize("reason", [LONG, DESERTED, BEHIND])
 @pytest.mark.parametrize(("instant", "kill_at"), [(3.0, 7.0), (27.0, 29.5)])
-def test_end_for_another_reason_is_over_before_that_of_the_hold(reason, instant, kill_at):
+def test_end_for_another_reason_is_over_before_the_hold_ends(reason, instant, kill_at):
     schedule = Schedule(TERM, until=30.0, began=0.0)
     schedule.begin(reason, instant)
     assert (schedule.asks, schedule.kill_at) == (True, kill_at)
 
 
-def test_renewal_that_succeeds_after_all_gives_the_command_the_rest_of_its_time():
+def test_late_renewal_gives_the_command_the_rest_of_its_time():
     schedule = Schedule(TERM, until=30.0, began=0.0)
     schedule.begin(DESERTED, 27.0)
     schedule.until = 57.0
     assert schedule.kill_at == 31.0
 
 
-def test_loss_that_nobody_could_foresee_leaves_time_to_tidy_up():
+def test_sudden_loss_leaves_time_to_clean_up():
     schedule = Schedule(TERM, until=30.0, began=0.0)
     schedule.begin(LOST, 28.0)
     assert (schedule.asks, schedule.kill_at) == (True, 32.0)
 
 
 @pytest.mark.parametrize(("reason", "kill_at"), [(LOST, 3.0), (DESERTED, 3.0), (LONG, 7.0), (BEHIND, 7.0)])
-def test_kill_alone_is_for_lost_locks(reason, kill_at):
+def test_kill_without_term_is_for_lost_locks(reason, kill_at):
     schedule = Schedule(KILL, until=30.0, began=0.0)
     schedule.begin(reason, 3.0)
     assert (schedule.asks, schedule.kill_at) == (kill_at == 7.0, kill_at)
 
 
-def test_hold_of_any_end_does_not_matter_where_a_loss_is_ignored():
+def test_end_of_the_hold_does_not_matter_if_a_loss_is_ignored():
     schedule = Schedule(IGNORE, until=30.0, began=0.0)
     assert not schedule.look(31.0)
     assert schedule.next == math.inf
 
 
 @pytest.mark.parametrize("policy", [TERM, KILL, IGNORE])
-def test_command_that_takes_too_long_is_asked_in_any_case(policy):
+def test_command_that_takes_too_long_gets_term_with_any_policy(policy):
     limited = Policy(policy.on_lost, policy.kill_after, policy.margin, max_hold=10.0)
     schedule = Schedule(limited, until=100.0, began=5.0)
     assert not schedule.look(14.9)

@@ -1,4 +1,4 @@
-"""`redsync demo` as a user runs it: the verdict, its exit statuses, and that it leaves nothing behind."""
+"""`redsync demo` as a user runs it: its verdict and exit statuses, and that it leaves nothing behind."""
 
 import argparse
 import contextlib
@@ -21,24 +21,27 @@ linux = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="look
 
 @pytest.fixture
 def run_demo(start, tmp_path):
-    """Start `redsync demo` with a folder of its own."""
+    """Start `redsync demo` with its own temporary directory."""
     return lambda *arguments, **variables: start("demo", *arguments, TMPDIR=str(tmp_path), **variables)
 
 
 def lines_of(process, folder):
-    """Return the command lines of all that descends from it; servers, which overwrite their marks, by their folder."""
+    """Return the command lines of its descendants, and of servers, which overwrite their marks, by their directory."""
     found = []
     family = process.family()
     for path in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # it has ended, or belongs to somebody else
+        with contextlib.suppress(OSError):  # it has ended, or belongs to another user
             if int(path.name) in family or str(folder) in os.readlink(path / "cwd"):
                 found.append((path / "cmdline").read_bytes())
     return found
 
 
 @linux
-def test_demo_keeps_every_promise_and_leaves_nothing(run_demo, tmp_path):
-    process = run_demo("--seconds", "4", "--seed", "7", "--processes", "2", PYTHONWARNINGS="error")
+def test_demo_keeps_every_promise_and_leaves_nothing_but_its_picture(run_demo, tmp_path, tmp_path_factory):
+    picture = tmp_path_factory.mktemp("picture") / "run.svg"
+    process = run_demo(
+        *("--seconds", "4", "--seed", "7", "--processes", "2", "--svg", str(picture)), PYTHONWARNINGS="error"
+    )
     out, err = process.communicate(timeout=60)
     assert process.returncode == 0, out + err
     assert err == ""
@@ -55,13 +58,16 @@ def test_demo_keeps_every_promise_and_leaves_nothing(run_demo, tmp_path):
         "first lock after",
         "is killed (SIGKILL)",
         "hangs (SIGSTOP)",
-        "is started again",
-        "goes on",
+        "is restarted, empty",
+        "continues (SIGCONT)",
         "(seed 7)",
     ):
         assert shown in out
     assert re.search(r"down \(killed\)", out)
-    assert out.splitlines()[-1].startswith("8 workers in 2 processes took 3 locks on 5 nodes")
+    *_, conclusion, last = out.splitlines()
+    assert conclusion.startswith("8 workers in 2 processes took 3 locks on 5 nodes")
+    assert last == f"the picture of the run is in {picture}"
+    assert f"{table['acquisitions']} acquisitions, 0 overlaps, 0 lost updates" in picture.read_text()
     assert list(tmp_path.iterdir()) == []
     assert lines_of(process, tmp_path) == []
 
@@ -71,7 +77,7 @@ def test_demo_keeps_every_promise_and_leaves_nothing(run_demo, tmp_path):
 def test_interrupted_demo_leaves_nothing(run_demo, tmp_path, after):
     process = run_demo("--seconds", "8", "--processes", "2", "--threads", "2")
     process.read_until(after)
-    # As the terminal does it, to the whole foreground group; and an impatient user does it twice.
+    # As a terminal does, to the whole foreground group; and twice, as an impatient user does.
     os.killpg(process.pid, signal.SIGINT)
     os.killpg(process.pid, signal.SIGINT)
     _, err = process.communicate(timeout=20)
@@ -82,7 +88,7 @@ def test_interrupted_demo_leaves_nothing(run_demo, tmp_path, after):
 
 
 @pytest.mark.parametrize(("number", "error"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)])
-def test_interruption_waits_for_the_end_of_what_must_not_be_cut_short(number, error):
+def test_interruption_waits_for_the_end_of_a_deferred_section(number, error):
     done = []
 
     def start(interruption):
@@ -167,12 +173,11 @@ def test_demo_writes_its_report_as_json_for_programs(run_demo):
 
 
 def options(**changes):
-    return argparse.Namespace(
-        **{"processes": 1, "threads": 1, "names": 1, "seconds": 1.0, "nodes": 3, "seed": 5, "json": False} | changes
-    )
+    given = {"processes": 1, "threads": 1, "names": 1, "seconds": 1.0, "nodes": 3, "seed": 5}
+    return argparse.Namespace(**given | {"json": False, "svg": None} | changes)
 
 
-def test_demo_tells_of_planted_zombie_and_keeps_the_evidence(monkeypatch, capsys, tmp_path):
+def test_demo_reports_planted_zombie_and_keeps_the_evidence(monkeypatch, capsys, tmp_path):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
     scan = demo._Demo._scan
@@ -183,8 +188,32 @@ def test_demo_tells_of_planted_zombie_and_keeps_the_evidence(monkeypatch, capsys
     assert re.search(r"^  zombie keys +1  <- must be 0$", out, re.MULTILINE)
     assert "zombie key on node 2: redsync:lock:1" in out
     (kept,) = tmp_path.iterdir()
-    assert f"kept in {kept}; the seed was 5" in out
+    assert f"kept in {kept}; the seed is 5" in out
     assert {path.name for path in kept.iterdir()} >= {"lock-0.ledger", "lock-0.counter", "process-0.0.journal"}
+
+
+def test_demo_that_can_not_draw_says_so_before_it_starts_servers(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr("redsync.testing.LocalNodes.__init__", lambda *_, **__: pytest.fail("it starts servers"))
+    assert main(["demo", "--svg", str(tmp_path / "gone" / "run.svg")]) == 74
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert (
+        err
+        == f"redsync demo: can't write the picture to {str(tmp_path / 'gone/run.svg')!r}: No such file or directory\n"
+    )
+
+
+def test_demo_without_a_run_leaves_the_picture_as_it_was(monkeypatch, capsys, tmp_path):
+    from redsync.testing import servers
+
+    monkeypatch.delenv(servers.ENVIRONMENT_VARIABLE, raising=False)
+    monkeypatch.setattr(servers, "_COMMANDS", ())
+    monkeypatch.setattr(servers, "_WHEELS", {})
+    old, new = tmp_path / "old.svg", tmp_path / "new.svg"
+    old.write_text("<svg/>")
+    assert [main(["demo", "--svg", str(path)]) for path in (old, new)] == [69, 69]
+    assert old.read_text() == "<svg/>"
+    assert not new.exists()
 
 
 def test_scan_finds_keys_on_nodes(redsync_nodes):
@@ -192,17 +221,17 @@ def test_scan_finds_keys_on_nodes(redsync_nodes):
 
     with redis.Redis(port=redsync_nodes.ports[3]) as node:
         node.set("redsync_queue:{redsync:lock:1}", "left")
-    keys = demo._Demo(options(), argparse.Namespace(path=ROOT), redsync_nodes, None)._scan()
+    keys = demo._Demo(options(), argparse.Namespace(path=ROOT), redsync_nodes, None, None)._scan()
     assert keys == {0: [], 1: [], 2: [], 3: [b"redsync_queue:{redsync:lock:1}"], 4: []}
 
 
 def test_scan_fails_when_a_node_died_by_itself(redsync_nodes):
     redsync_nodes.kill(2)
-    with pytest.raises(RunFailedError, match="node 3 died by itself"):
-        demo._Demo(options(), argparse.Namespace(path=ROOT), redsync_nodes, None)._scan()
+    with pytest.raises(RunFailedError, match="node 3 died unexpectedly"):
+        demo._Demo(options(), argparse.Namespace(path=ROOT), redsync_nodes, None, None)._scan()
 
 
-def test_demo_with_failing_worker_shows_what_it_said(monkeypatch, capsys):
+def test_demo_with_failing_worker_shows_its_output(monkeypatch, capsys):
     def fail(self, interruption):
         raise RunFailedError("worker process 0 ended with status 1; it said:\nplanted")
 
@@ -211,7 +240,7 @@ def test_demo_with_failing_worker_shows_what_it_said(monkeypatch, capsys):
     assert capsys.readouterr().err.endswith("it said:\nplanted\n")
 
 
-def test_tally_counts_what_was_granted_in_the_last_second():
+def test_tally_counts_grants_of_the_last_second():
     tally = demo._Tally()
     one, failed = {"event": "acquired"}, {"event": "busy"}
     for tenth in range(30):
@@ -221,7 +250,7 @@ def test_tally_counts_what_was_granted_in_the_last_second():
     assert shown.per_second == pytest.approx(30)
 
 
-def test_signals_are_as_before_when_the_demo_is_over():
+def test_signal_handlers_are_restored_after_the_demo():
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
     with pytest.raises(SystemExit) as end, demo._Interruption():
         signal.raise_signal(signal.SIGHUP)
@@ -229,7 +258,7 @@ def test_signals_are_as_before_when_the_demo_is_over():
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == before
 
 
-def test_signals_that_are_ignored_stay_ignored():
+def test_ignored_signals_stay_ignored():
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         with demo._Interruption():

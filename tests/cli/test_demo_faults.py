@@ -1,4 +1,4 @@
-"""The demo's faults: never more nodes out than can be borne, and all is mended in the end."""
+"""The demo's faults: never more than a minority of nodes is out, and in the end none is."""
 
 import random
 
@@ -8,7 +8,7 @@ from redsync.cli.demo_faults import FaultPlan, plan
 
 
 class Nodes:
-    """Stands for LocalNodes: notes what is done to it."""
+    """Stands for LocalNodes: records the calls."""
 
     def __init__(self):
         self.done = []
@@ -18,7 +18,7 @@ class Nodes:
 
 
 @pytest.mark.parametrize("nodes", range(1, 10))
-def test_plan_never_takes_more_than_a_minority_and_mends_all(nodes):
+def test_plan_never_faults_more_than_a_minority_and_repairs_all(nodes):
     for seed in range(20):
         faults = plan(12.0, nodes, random.Random(seed))
         assert faults == sorted(faults)
@@ -42,7 +42,7 @@ def test_plan_repeats_with_its_seed():
     assert plan(12.0, 5, random.Random(3)) == plan(12.0, 5, random.Random(3))
 
 
-def test_faults_are_injected_when_due_and_tell_of_it():
+def test_faults_are_injected_when_due_and_describe_themselves():
     nodes = Nodes()
     killed, paused, restarted, resumed = faults = plan(10.0, 5, random.Random(1))
     carried = FaultPlan(nodes, faults)
@@ -56,6 +56,9 @@ def test_faults_are_injected_when_due_and_tell_of_it():
     assert carried.marks() == {}
     assert carried.next_at == float("inf")
     assert carried.injected == faults
+    first, second = carried.outages
+    assert [(first.node, first.what), (second.node, second.what)] == [(killed.node, "killed"), (paused.node, "hung")]
+    assert first.begin < second.begin < first.end < second.end
     assert nodes.done == [(fault.action, fault.node) for fault in faults]
     assert [str(fault) for fault in faults[:2]] == [
         f"node {killed.node + 1} is killed (SIGKILL)",

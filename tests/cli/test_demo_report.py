@@ -1,4 +1,4 @@
-"""The demo's report: the three figures that must be 0, and what is said of them."""
+"""The demo's report: the three figures that must be 0, and the sentences about them."""
 
 import random
 
@@ -10,7 +10,7 @@ MS = 1_000_000
 
 
 def acquisition(worker, granted, ended, value, reentries=0, **done):
-    """What one worker writes down of a hold of the first lock."""
+    """Return one worker's records of a hold of the first lock."""
     until = ended + 100 * MS
     lines = [
         {"event": "acquired", "at": granted, "name": "lock:1", "asked": 0, "since": granted, "until": until},
@@ -26,7 +26,7 @@ FIRST, SECOND = acquisition(1, 10 * MS, 12 * MS, 1, 2), acquisition(2, 30 * MS, 
 
 
 def findings(lines=None, **changes):
-    """Two locks; the first was taken twice, by two workers one after the other."""
+    """Two locks; two workers in turn acquired the first one."""
     trouble = ({"event": event, "at": 0, "worker": 2, "number": 9} for event in ("busy", "no quorum", "unsure"))
     given = {
         "lines": [*FIRST, *SECOND, *trouble] if lines is None else lines,
@@ -45,7 +45,7 @@ def findings(lines=None, **changes):
         "nodes": 5,
         "processes": 4,
         "threads": 4,
-        "faults": ["node 3 was killed and came back empty", "node 1 hung for a time"],
+        "faults": ["node 3 was killed and came back empty", "node 1 hung for a while"],
     }
     return Findings(**given | changes)
 
@@ -70,9 +70,11 @@ def test_report_of_run_in_order():
     assert not report.proves_nothing
     assert report.failures() == [False] * 12
     assert report.evidence() == []
+    assert report.overlapping == set()
+    assert report.verdict() == "2 acquisitions, 0 overlaps, 0 lost updates, 0 lost holds, 0 zombie keys"
     assert report.conclusion() == (
         "16 workers in 4 processes took 2 locks on 5 nodes 2 times, while node 3 was killed and came back empty and "
-        "node 1 hung for a time: never did two hold the same lock at once, no update was lost, and nothing was left "
+        "node 1 hung for a while: never did two hold the same lock at once, no update was lost, and nothing was left "
         "behind."
     )
 
@@ -81,14 +83,16 @@ def test_report_finds_overlap_by_the_clock():
     report = Report(findings([*acquisition(1, 10 * MS, 31 * MS, 1), *SECOND]))
     assert report.broken
     assert report.overlaps == 1
+    assert report.overlapping == {(1, 10 * MS), (2, 30 * MS)}
+    assert report.verdict().startswith("2 acquisitions, 1 overlap, ")
     assert report.failures()[-3:] == [True, False, False]
     assert report.evidence() == [
         "overlap on lock 1: worker 1 from 10000000 to 31000000 ns and worker 2 from 30000000 to 32000000 ns"
     ]
-    assert "break its promise" in report.conclusion()
+    assert "broken promise" in report.conclusion()
 
 
-def test_report_counts_overlap_once_that_clock_and_ledger_tell_of():
+def test_report_counts_an_overlap_by_clock_and_ledger_once():
     one, one_end, other, other_end = findings().ledgers[0]
     crossed = [[one, other, one_end, other_end], []]
     assert Report(findings(ledgers=crossed)).overlaps == 1
@@ -96,7 +100,7 @@ def test_report_counts_overlap_once_that_clock_and_ledger_tell_of():
 
 
 def lost(*told):
-    """What a worker writes down of a hold that it lost."""
+    """Return a worker's records of a hold that it lost."""
     acquired, *_ = acquisition(1, 10 * MS, 12 * MS, 1)
     told = ({"event": "told", "worker": 1, "number": 1, "remaining": 0, "lost": True, "at": at} for at in told)
     done = {"event": "done", "at": 200 * MS, "kept": False, "worker": 1, "number": 1}
@@ -114,7 +118,7 @@ def test_report_passes_crossed_ledger_of_lost_hold():
     assert ("timeouts, lost holds", "0, 1") in report.rows()
 
 
-def test_report_finds_loss_that_nobody_was_told_of():
+def test_report_finds_unreported_loss():
     report = Report(findings(lost(), ledgers=[[], []], counters=[0, 0]))
     assert report.broken
     assert [line.partition(":")[0] for line in report.evidence()] == ["loss not told"]

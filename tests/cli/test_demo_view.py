@@ -1,6 +1,7 @@
 """The demo's two views."""
 
 import io
+import os
 import sys
 
 from rich.console import Console
@@ -72,6 +73,21 @@ def test_view_is_plain_in_dumb_terminal(monkeypatch):
     monkeypatch.setattr(sys, "stdout", Terminal())
     monkeypatch.setenv("TERM", "dumb")
     assert isinstance(choose_view(), PlainView)
+
+
+def test_plain_view_breaks_lines_between_words_where_the_terminal_is_narrow(monkeypatch):
+    terminal = Terminal()
+    terminal.fileno = lambda: 1
+    monkeypatch.setattr(sys, "stdout", terminal)
+    monkeypatch.setattr("os.get_terminal_size", lambda number: os.terminal_size((40, 24)))
+    monkeypatch.setenv("TERM", "dumb")
+    choose_view().say("nobody held two of the locks at once, and no update was lost\n\n  1.0 s  node 1")
+    assert terminal.getvalue().splitlines() == [
+        "nobody held two of the locks at once,",
+        "  and no update was lost",
+        "",
+        "  1.0 s  node 1",
+    ]
 
 
 def test_view_is_plain_without_rich(monkeypatch):

@@ -1,4 +1,4 @@
-"""Who descends from a process is found, wherever it went, and a control group ends even who can't be signalled."""
+"""All descendants of a process are found, and a control group ends even those that can't be signalled."""
 
 import os
 import signal
@@ -17,11 +17,11 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs subreaper
 
 
 STAT = " 0 -1 4194304 0 0 0 0 0 0 0 0 20 0 1 0 100 0 0"
-"""What else /proc tells of a process with one thread."""
+"""The other fields of /proc/PID/stat, of a process with one thread."""
 
 
 def run(program):
-    """Run a program as a process of its own: to adopt orphans can't be undone."""
+    """Run a program as a separate process, because adopting orphans can't be undone."""
     begin = "import os, signal, subprocess, sys, time\nfrom redsync.cli.family import Family\n"
     done = subprocess.run(
         [sys.executable, "-c", begin + textwrap.dedent(program)],
@@ -38,14 +38,14 @@ def run(program):
 ORPHANS = r"""
 family = Family()
 family.adopt()
-# A daemon that has left its parents, its group and its session, and one more that left it.
+# A daemon that has left its parent, its group and its session, and its child that has left it.
 subprocess.run(["sh", "-c", "(setsid sh -c 'sleep 60 & sleep 60' &)"], check=True)
 while len(family.members()) < 3:
     time.sleep(0.01)
 """
 
 
-def test_those_that_left_everything_are_found_and_ended():
+def test_detached_descendants_are_found_and_ended():
     program = """
     print(len(family.send(signal.SIGKILL)))
     while not family.gone:
@@ -56,7 +56,7 @@ def test_those_that_left_everything_are_found_and_ended():
 
 
 def test_all_are_stopped():
-    # "D": a shell waits for its stopped child, as that has not begun its program yet (vfork).
+    # "D": a shell waits for its stopped child, which has not executed its program yet (vfork).
     program = """
     family.halt()
     while not {process.state for process in family.members().values()} <= {"T", "D"}:
@@ -66,7 +66,7 @@ def test_all_are_stopped():
     run(ORPHANS + textwrap.dedent(program))
 
 
-def test_whoever_was_signalled_already_can_be_left_out():
+def test_send_can_leave_out_processes():
     program = """
     first = set(list(family.members())[:1])
     print(len(family.send(0, but=first)), len(family.send(signal.SIGKILL)))
@@ -74,7 +74,7 @@ def test_whoever_was_signalled_already_can_be_left_out():
     assert run(ORPHANS + textwrap.dedent(program)) == ["2", "3"]
 
 
-def test_children_that_there_were_before_do_not_belong_to_it():
+def test_earlier_children_do_not_belong_to_it():
     program = """
     before = subprocess.Popen(["sleep", "60"])
     family = Family()
@@ -90,7 +90,7 @@ def test_without_proc_the_group_is_ended():
     import redsync.cli.family
     redsync.cli.family._PROC = Path("/nowhere")
     family = Family()
-    print(len(family.send(signal.SIGKILL)))  # nobody yet; least of all ourselves
+    print(len(family.send(signal.SIGKILL)))  # nobody yet, and not ourselves
     child = subprocess.Popen(["sh", "-c", "sleep 60 & wait"], process_group=0)
     family.lead(child.pid)
     family.send(signal.SIGKILL)
@@ -100,9 +100,9 @@ def test_without_proc_the_group_is_ended():
     assert run(program) == ["0"]
 
 
-def test_processes_of_another_namespace_are_no_members(monkeypatch, tmp_path):
+def test_processes_of_another_namespace_are_not_members(monkeypatch, tmp_path):
     ours = family.Family()
-    # The number that /proc/self has there is not ours.
+    # /proc/self has another process id than ours.
     (tmp_path / "self").symlink_to("1")
     stranger = tmp_path / "77"
     stranger.mkdir()
@@ -114,7 +114,7 @@ def test_processes_of_another_namespace_are_no_members(monkeypatch, tmp_path):
     assert set(ours.members()) == {77}
 
 
-def test_name_of_a_program_may_look_like_the_rest(monkeypatch, tmp_path):
+def test_name_of_a_program_may_look_like_the_other_fields(monkeypatch, tmp_path):
     ours = family.Family()
     (tmp_path / "self").symlink_to(str(os.getpid()))
     odd = tmp_path / "78"
@@ -124,7 +124,7 @@ def test_name_of_a_program_may_look_like_the_rest(monkeypatch, tmp_path):
     assert ours.members()[78].state == "S"
 
 
-def test_zombie_that_goes_on_in_another_thread_is_a_member(monkeypatch, tmp_path):
+def test_zombie_with_another_running_thread_is_a_member(monkeypatch, tmp_path):
     ours = family.Family()
     (tmp_path / "self").symlink_to(str(os.getpid()))
     for number, threads in ((79, 1), (80, 2)):
@@ -144,7 +144,7 @@ def group():
     made.remove()
 
 
-def test_control_group_ends_all_that_joined(group):
+def test_control_group_ends_all_members(group):
     if group._path is None:
         pytest.skip("no control group can be made here")
     child = subprocess.Popen(
@@ -153,14 +153,14 @@ def test_control_group_ends_all_that_joined(group):
     assert child.stdout.readline() == b"ready\n"
     group.kill()
     assert child.wait(30) == -signal.SIGKILL
-    child.stdout.read()  # until all that could write there have ended
+    child.stdout.read()  # returns once all writers have ended
     child.stdout.close()
     path = group._path
-    while path.exists():  # it is removed when the kernel has cleared it
+    while path.exists():  # until the kernel has emptied it
         group.remove()
 
 
-def test_groups_that_were_left_in_it_are_removed_with_it(group):
+def test_groups_left_in_it_are_removed_with_it(group):
     if group._path is None:
         pytest.skip("no control group can be made here")
     # As of a nested `redsync lock` that was killed.
@@ -169,7 +169,7 @@ def test_groups_that_were_left_in_it_are_removed_with_it(group):
     assert not group._path.exists()
 
 
-def test_without_leave_to_make_one_nothing_happens(monkeypatch):
+def test_without_permission_to_create_a_group_nothing_happens(monkeypatch):
     monkeypatch.setattr("redsync.cli.cgroup._our_group", lambda: Path("/nowhere"))
     made = Cgroup()
     made.join()

@@ -1,4 +1,4 @@
-"""`redsync lock` as a user runs it: exit statuses, kinds of locks, what the command gets, and the start-up."""
+"""`redsync lock` as a user runs it: exit statuses, kinds of locks, the command's environment, and the start-up."""
 
 import os
 import re
@@ -22,21 +22,21 @@ from tests.support.sweeps import swept
     ("program", "status"),
     [("exit 3", 3), ("kill $$", 143), *swept(("exit 0", 0), ("exit 75", 75), ("kill -KILL $$", 137))],
 )
-def test_status_is_the_commands_own(run_lock, program, status):
+def test_status_is_the_status_of_the_command(run_lock, program, status):
     assert run_lock("x", "--", "sh", "-c", program) == (status, "", "")
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["x"], "there is no command to run"),
+        (["x"], "no command to run"),
         (["x", "true"], "unrecognized arguments: true"),
         (["x", "-c", "true", "--", "true"], "not both"),
-        (["x", "-s", "-x", "--", "true"], "-s and -x are different kinds of locks"),
-        (["x", "-s", "--fair", "--", "true"], "-s and --fair are different kinds"),
-        (["x", "--permits", "2", "-x", "--", "true"], "-x and --permits are different kinds"),
-        (["x", "-n", "-w", "2", "--", "true"], "-n does not wait, and -w does"),
-        (["x", "-q", "-v", "--", "true"], "-q says nothing, and -v says more"),
+        (["x", "-s", "-x", "--", "true"], "-s and -x choose different kinds of lock"),
+        (["x", "-s", "--fair", "--", "true"], "-s and --fair choose different kinds"),
+        (["x", "--permits", "2", "-x", "--", "true"], "-x and --permits choose different kinds"),
+        (["x", "-n", "-w", "2", "--", "true"], "-n does not wait, but -w does"),
+        (["x", "-q", "-v", "--", "true"], "-q prints no messages, but -v prints more"),
         (["x", "--min-hold", "3", "--max-hold", "2", "--", "true"], "--min-hold is longer than --max-hold"),
         (["x", "-w", "soon", "--", "true"], "must be a number of seconds, not 'soon'"),
         (["x", "-w", "-1", "--", "true"], "must be a number of seconds, not '-1'"),
@@ -44,7 +44,7 @@ def test_status_is_the_commands_own(run_lock, program, status):
         (["x", "-E", "256", "--", "true"], "must be a whole number from 0 to 255, not '256'"),
         (["x", "--permits", "0", "--", "true"], "must be a whole number from 1 to 10,000, not '0'"),
         (["x", "--on-lost", "pray", "--", "true"], "invalid choice: 'pray'"),
-        (["x", "--lease", "6", "-k", "5", "--", "true"], "take --lease 13, or --kill-after 2.4 at most"),
+        (["x", "--lease", "6", "-k", "5", "--", "true"], "give at least --lease 13, or at most --kill-after 2.4"),
         (["", "--", "true"], "a name has 1 to 512 bytes"),
     ],
 )
@@ -61,7 +61,7 @@ def test_wrong_usage_ends_with_64_and_a_sentence(nodes, arguments, said, capsys,
 @pytest.mark.parametrize(
     ("arguments", "status"), [(["-w", "0.2", "-E", "9"], 9), *swept((["-n"], 75), (["-w", "0"], 75))]
 )
-def test_busy_lock_ends_with_75_or_what_was_asked_for(run_lock, client, arguments, status):
+def test_busy_lock_ends_with_75_or_the_chosen_status(run_lock, client, arguments, status):
     with client.get_fenced_lock("x"):
         assert run_lock("x", *arguments, "--", "true") == (status, "", "redsync lock: 'x' is held by others\n")
         assert run_lock("x", "-q", *arguments, "--", "true") == (status, "", "")
@@ -77,7 +77,7 @@ def test_lack_of_quorum_ends_with_69(run_lock, nodes, arguments):
 
 
 @pytest.mark.parametrize("arguments", [[], *swept(["-n"])])
-def test_refused_password_ends_with_77_however_long_it_would_wait(run_lock, nodes, arguments):
+def test_refused_password_ends_with_77_without_a_wait(run_lock, nodes, arguments):
     urls = [url.replace("redis://", "redis://:wrong@") for url in nodes.urls]
     try:
         for url in nodes.urls:
@@ -95,9 +95,8 @@ def test_refused_password_ends_with_77_however_long_it_would_wait(run_lock, node
 def test_command_without_nodes_ends_with_78(run_lock):
     status, _, err = run_lock("x", "--", "true", REDSYNC_URLS="")
     assert status == 78
-    assert (
-        err == "redsync lock: no nodes are configured: name them with --url, or in REDSYNC_URLS, separated by commas\n"
-    )
+    advice = "give --url for each node, or list them in REDSYNC_URLS, separated by commas"
+    assert err == f"redsync lock: no nodes configured: {advice}\n"
 
 
 def test_same_node_twice_ends_with_78(run_lock, nodes):
@@ -114,12 +113,12 @@ def test_name_of_another_kind_ends_with_78(run_lock, client):
 @pytest.mark.parametrize(
     ("command", "status"), [("/no/such/command", 127), *swept(("/etc/passwd", 126), ("/etc", 126))]
 )
-def test_command_that_can_not_be_run_gives_the_lock_back(run_lock, client, command, status):
+def test_lock_is_released_if_the_command_can_not_be_run(run_lock, client, command, status):
     assert run_lock("x", "--", command)[0] == status
     assert not client.get_fenced_lock("x").locked()
 
 
-def test_script_without_a_first_line_for_it_is_run_by_the_shell(run_lock, tmp_path):
+def test_script_without_a_shebang_line_runs_in_the_shell(run_lock, tmp_path):
     script = tmp_path / "script"
     script.write_text('echo "$1"; exit 3\n')
     script.chmod(0o700)
@@ -141,11 +140,11 @@ def test_failure_of_our_own_ends_with_125(nodes, monkeypatch, capsys, error):
 def test_max_hold_ends_the_command_with_124(run_lock):
     began = time.monotonic()
     status, _, err = run_lock("x", "--max-hold", "0.2", "--", "sleep", "60")
-    assert (status, err) == (124, "redsync lock: ended the command: it held the lock for too long\n")
+    assert (status, err) == (124, "redsync lock: ended the command: --max-hold has passed\n")
     assert time.monotonic() - began < 20
 
 
-# What the command gets
+# The command's environment and streams
 
 
 def test_command_finds_name_owner_and_token_in_its_environment(run_lock, client):
@@ -157,7 +156,7 @@ def test_command_finds_name_owner_and_token_in_its_environment(run_lock, client)
         assert hold.fencing_token > int(token) > 0
 
 
-def test_standard_input_is_the_commands(lock_command):
+def test_standard_input_goes_to_the_command(lock_command):
     process = lock_command("x", "--", "cat", stdin=subprocess.PIPE)
     assert process.communicate("one\ntwo\n", timeout=30)[0] == "one\ntwo\n"
     assert process.returncode == 0
@@ -171,11 +170,11 @@ def test_open_files_are_inherited(lock_command, tmp_path):
     assert path.read_text() == "there\n"
 
 
-def test_arguments_reach_the_command_untouched_by_any_shell(run_lock):
+def test_arguments_reach_the_command_unchanged(run_lock):
     assert run_lock("x", "--", "printf", "%s|", "-v", "--", "$HOME", "a b")[1] == "-v|--|$HOME|a b|"
 
 
-def test_name_need_not_be_text(run_lock, client):
+def test_name_may_be_bytes(run_lock, client):
     with client.get_fenced_lock(b"a\xffb"):
         assert run_lock(b"a\xffb", "-n", "--", "true")[0] == 75
     status, out, _ = run_lock(b"a\xffb", "-c", 'printf %s "$REDSYNC_LOCK_NAME" | od -An -tx1')
@@ -196,7 +195,7 @@ def test_name_need_not_be_text(run_lock, client):
     ],
     ids=["fenced", "fair", "read", "write", "permits"],
 )
-def test_lock_excludes_and_is_given_back(run_lock, client, kind, token, held):
+def test_lock_excludes_and_is_released(run_lock, client, kind, token, held):
     show = 'echo "${REDSYNC_OWNER:+owner} ${REDSYNC_FENCING_TOKEN-none}"'
     with held(client):
         assert run_lock("x", "-n", *kind, "--", "true")[0] == 75
@@ -212,7 +211,7 @@ def test_readers_share(run_lock, client):
         assert run_lock("x", "-n", "-s", "--", "true")[0] == 0
 
 
-def test_permits_are_shared_up_to_their_number(run_lock, client):
+def test_semaphore_admits_as_many_as_its_permits(run_lock, client):
     semaphore = client.get_semaphore("x", 2)
     with semaphore:
         assert run_lock("x", "-n", "--permits", "2", "--", "true")[0] == 0
@@ -223,7 +222,7 @@ def test_permits_are_shared_up_to_their_number(run_lock, client):
 # Waiting and holding
 
 
-def test_waiter_gets_the_lock_and_tells_behind_whom(lock_command, client):
+def test_waiter_says_who_is_ahead_and_gets_the_lock(lock_command, client):
     lock = client.get_fenced_lock("x")
     lock.acquire()
     process = lock_command("x", "-v", "--", "echo", "ran")
@@ -232,7 +231,7 @@ def test_waiter_gets_the_lock_and_tells_behind_whom(lock_command, client):
     lock.release()
     out, err = process.finish()
     assert (process.returncode, out) == (0, "ran\n")
-    assert err.startswith("redsync lock: got 'x' after ")
+    assert err.startswith("redsync lock: acquired 'x' after ")
     assert f"behind process {os.getpid()}" in err
     assert "fencing token" in err
 
@@ -258,7 +257,7 @@ def test_lease_is_how_long_others_wait_after_a_crash(lock_command, client):
     assert client.get_fenced_lock("x").acquire(timeout=10)
 
 
-def test_prefix_and_urls_come_from_options_first(run_lock, nodes, client):
+def test_options_override_prefix_and_urls_of_the_environment(run_lock, nodes, client):
     urls = [word for url in nodes.urls for word in ("--url", url)]
     with client.get_fenced_lock("x"):
         elsewhere = {"REDSYNC_URLS": "redis://127.0.0.1:1", "REDSYNC_PREFIX": "redsync:"}
@@ -266,10 +265,10 @@ def test_prefix_and_urls_come_from_options_first(run_lock, nodes, client):
         assert run_lock("x", *urls, "--prefix", "p:", "-n", "--", "true", **elsewhere)[0] == 0
 
 
-# The start
+# The start-up
 
 
-def test_start_loads_little_besides_the_client(nodes):
+def test_start_imports_little_besides_the_client(nodes):
     program = (
         "import sys\n"
         "from redsync import Client\n"
@@ -290,7 +289,7 @@ def test_start_loads_little_besides_the_client(nodes):
 
 
 def test_closed_streams_stay_closed_and_the_status_is_kept(lock_command):
-    # What we open ourselves must not get their numbers.
+    # Our own files and sockets must not get their numbers.
     before = ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh"]
     process = lock_command("x", "-c", "[ -e /proc/self/fd/2 ] || exit 3", before=before)
     process.finish()
@@ -298,7 +297,7 @@ def test_closed_streams_stay_closed_and_the_status_is_kept(lock_command):
 
 
 def test_inherited_descriptors_may_be_many(lock_command):
-    # `select` knows 1,024.
+    # `select` allows 1,024.
     many = [os.open(os.devnull, os.O_RDONLY) for _ in range(1_100)]
     try:
         process = lock_command("x", "--", "echo", "ran", pass_fds=many)

@@ -1,4 +1,4 @@
-"""What the command of `redsync lock` leaves behind, what stops it, and what becomes of it without its keeper."""
+"""The processes that the command of `redsync lock` leaves, stops of the command, and its end without its keeper."""
 
 import os
 import shutil
@@ -16,25 +16,25 @@ from tests.support.sweeps import swept
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks for processes in /proc")
 
-LEFT = "redsync lock: ended what the command had left running\n"
+LEFT = "redsync lock: ended processes that the command left running\n"
 
 
-# What is left behind
+# Processes left running
 
 
 @pytest.mark.parametrize(
     "left", ["(setsid sleep 60 &);", *swept("sleep 60 &", "setsid sleep 60 &", "nohup sleep 60 &")]
 )
-def test_what_the_command_leaves_running_is_ended(run_lock, left):
+def test_processes_that_the_command_leaves_are_ended(run_lock, left):
     assert run_lock("x", "-k", "0.2", "-c", f"{left} exit 3") == (3, "", LEFT)
 
 
 @pytest.mark.sweep
-def test_what_ignores_being_asked_is_killed(run_lock):
+def test_left_process_that_ignores_term_is_killed(run_lock):
     assert run_lock("x", "-k", "0.2", "-c", f'setsid sh -c "{RELUCTANT}" & exit 3') == (3, "ready\n", LEFT)
 
 
-def test_what_is_left_has_time_to_end_by_itself_under_the_lock(lock_command, client):
+def test_left_process_has_time_to_end_by_itself_under_the_lock(lock_command, client):
     process = lock_command(
         "x", "-c", "exec 3<&0; (read line <&3; echo written) & echo ready; exit 3", stdin=subprocess.PIPE
     )
@@ -45,7 +45,7 @@ def test_what_is_left_has_time_to_end_by_itself_under_the_lock(lock_command, cli
     assert process.returncode == 3
 
 
-def test_shell_that_is_asked_to_end_does_not_give_the_lock_back_under_its_job(lock_command, client):
+def test_terminated_shell_does_not_release_the_lock_before_its_job_ends(lock_command, client):
     job = "trap 'read line; exit' TERM; echo ready; while :; do sleep 0.02; done"
     process = lock_command("x", "-c", f'sh -c "{job}" <&0; true', stdin=subprocess.PIPE)
     process.read_until("ready\n")
@@ -62,17 +62,17 @@ threading.Thread(target=time.sleep, args=(3600,)).start()
 print("ready", flush=True)
 ctypes.CDLL(None).pthread_exit(None)
 """
-"""Ends its first thread alone: the process is a zombie that goes on."""
+"""Ends only its first thread: the process is a zombie with a running thread."""
 
 
-def test_zombie_that_goes_on_in_another_thread_is_ended(lock_command):
+def test_zombie_with_another_running_thread_is_ended(lock_command):
     process = lock_command("x", "--max-hold", "0.5", "-k", "0.2", "--", sys.executable, "-c", THREAD)
     process.read_until("ready\n")
     process.finish()
     assert process.returncode == 124
 
 
-def test_command_that_did_not_heed_a_signal_is_asked_again(lock_command):
+def test_command_that_ignored_a_signal_gets_term(lock_command):
     command = "trap 'echo noted' INT; trap 'echo asked; exit 5' TERM; echo ready; while :; do sleep 0.02; done"
     process = lock_command("x", "--max-hold", "1", "-c", command)
     process.read_until("ready\n")
@@ -95,8 +95,8 @@ def test_orphans_are_reaped(lock_command):
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("setpriv"), reason="needs root and setpriv")
-def test_lock_is_kept_while_somebody_writes_who_cannot_be_killed(lock_command, client, tmp_path):
-    """It has become another user, we may not signal such, and there is no control group."""
+def test_lock_is_kept_while_an_unkillable_process_writes(lock_command, client, tmp_path):
+    """The process runs as another user, which we may not signal, and there is no control group."""
     stop = tmp_path / "stop"
     tmp_path.chmod(0o777)
     for directory in list(tmp_path.parents)[:3]:
@@ -108,7 +108,9 @@ def test_lock_is_kept_while_somebody_writes_who_cannot_be_killed(lock_command, c
     process = lock_command("x", "--lease", "2", "--max-hold", "0.3", "-k", "0.2", "--", *other, before=before)
     process.read_until("ready\n")
     line = process.stderr.readline()
-    assert line.startswith("redsync lock: can't end what the command has started, and keep the lock while we can")
+    assert line.startswith(
+        "redsync lock: can't end these processes of the command; keeping the lock while renewals succeed: "
+    )
     assert not client.get_fenced_lock("x").acquire(timeout=3)
     stop.touch()
     process.finish()
@@ -116,7 +118,7 @@ def test_lock_is_kept_while_somebody_writes_who_cannot_be_killed(lock_command, c
     assert client.get_fenced_lock("x").acquire(timeout=5)
 
 
-# Without its keeper, or with one that stands still
+# Without its keeper, or with a stopped one
 
 
 def test_command_is_ended_with_its_keeper(lock_command, client):
@@ -125,11 +127,11 @@ def test_command_is_ended_with_its_keeper(lock_command, client):
     os.kill(find(process)[1], signal.SIGKILL)
     _, err = process.finish()
     assert process.returncode == 125
-    assert err == "redsync lock: ended the command: the process that keeps its deadline had been ended\n"
+    assert err == "redsync lock: ended the command: the process that enforces its deadline had ended\n"
     assert client.get_fenced_lock("x").acquire(False)
 
 
-def test_keeper_that_was_stopped_sees_the_end_of_the_command(lock_command):
+def test_stopped_keeper_sees_the_end_of_the_command(lock_command):
     process = lock_command("x", "-c", "echo ready; read line; exit 3", stdin=subprocess.PIPE)
     process.read_until("ready\n")
     os.kill(find(process)[1], signal.SIGSTOP)
@@ -138,20 +140,18 @@ def test_keeper_that_was_stopped_sees_the_end_of_the_command(lock_command):
     assert process.returncode == 3
 
 
-def test_command_that_is_stopped_before_it_has_begun_does_not_begin_without_its_lock(
-    lock_command, client, eventually, tmp_path
-):
+def test_command_stopped_before_its_start_does_not_start_without_its_lock(lock_command, client, eventually, tmp_path):
     program = tmp_path / "program"
     program.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
     program.chmod(0o700)
-    # To look for it takes a while.
+    # Searching this PATH takes a while.
     path = ":".join([*["/nowhere"] * 10_000, str(tmp_path)])
     process = lock_command("x", "--lease", "1.5", "--", "program", PATH=path)
     eventually(lambda: len(process.family()) == 3)
     holder, keeper = find(process)
     (child,) = process.family() - {holder, keeper}
     os.kill(child, signal.SIGSTOP)
-    # The keeper, which waits for the child, hears of a renewal when it is too late.
+    # The keeper, which waits for the child, hears of a renewal too late.
     first = end_of(client)
     eventually(lambda: end_of(client) > first + 0.2)
     os.kill(holder, signal.SIGSTOP)
@@ -167,7 +167,7 @@ def end_of(client):
 
 
 @pytest.mark.sweep
-def test_keeper_that_was_stopped_does_not_save_the_command(lock_command, nodes):
+def test_stopped_keeper_does_not_save_the_command(lock_command, nodes):
     process = lock_command("x", "--lease", "1.5", "-c", f'setsid sh -c "{RELUCTANT}" & {RELUCTANT}')
     process.read_until("ready\n")
     os.kill(find(process)[1], signal.SIGSTOP)
@@ -177,7 +177,7 @@ def test_keeper_that_was_stopped_does_not_save_the_command(lock_command, nodes):
     assert process.returncode == 124
 
 
-def test_command_whose_lock_may_be_lost_goes_on_without_us(lock_command, tmp_path, eventually):
+def test_command_with_on_lost_ignore_continues_without_us(lock_command, tmp_path, eventually):
     done = tmp_path / "done"
     command = f"echo ready; read line; touch {done}"
     process = lock_command("x", "--on-lost", "ignore", "-c", command, stdin=subprocess.PIPE)
@@ -190,7 +190,7 @@ def test_command_whose_lock_may_be_lost_goes_on_without_us(lock_command, tmp_pat
 
 
 @pytest.mark.sweep
-def test_command_whose_lock_may_be_lost_is_ended_without_us_when_its_time_is_over(lock_command, eventually):
+def test_command_with_on_lost_ignore_is_ended_without_us_after_max_hold(lock_command, eventually):
     process = lock_command("x", "--on-lost", "ignore", "--max-hold", "1", "-c", "echo ready; sleep 60")
     process.read_until("ready\n")
     process.kill()
@@ -232,7 +232,7 @@ def test_command_in_a_pipeline_reads_from_the_terminal(on_terminal):
     assert process.end() == 0
 
 
-def test_command_that_wants_the_terminal_from_the_background_stops_us_too(on_terminal, tmp_path):
+def test_background_command_that_wants_the_terminal_stops_us_too(on_terminal, tmp_path):
     told = tmp_path / "jobs"
     shell = f'"$@" & until jobs >{told}; grep -q Stopped {told}; do sleep 0.02; done; echo stopped; fg; echo over'
     process = on_terminal(shell, "-c", "read line; echo got $line")
@@ -243,10 +243,10 @@ def test_command_that_wants_the_terminal_from_the_background_stops_us_too(on_ter
     assert process.end() == 0
 
 
-def test_stop_key_works_while_the_lock_is_kept_for_longer(on_terminal, eventually):
+def test_stop_key_works_during_min_hold(on_terminal, eventually):
     process = on_terminal('"$@"; echo stopped; kill %1; fg; echo over', "--min-hold", "60", "--", "echo", "ran")
     process.read_until("ran")
-    # The terminal is the holder's again, and nobody is left but that and the shell.
+    # The holder has the terminal again, and only it and the shell are left.
     eventually(lambda: os.tcgetpgrp(process.terminal.master) in process.family() and len(process.family()) == 2)
     process.type("\x1a")
     process.read_until("stopped")
@@ -265,10 +265,10 @@ def test_log_line_on_a_terminal_that_stops_writers_does_not_stop_us(on_terminal,
     assert process.end() == 0
 
 
-def test_first_process_of_a_container_reaps_what_is_left_to_it(lock_command):
+def test_first_process_of_a_container_reaps_orphans(lock_command):
     if shutil.which("unshare") is None or subprocess.call(["unshare", "--pid", "--fork", "--mount-proc", "true"]):
         pytest.skip("needs a process namespace")
-    # The shell enters the namespace beside us, and its child is left to process 1.
+    # The shell enters our namespace, and its child becomes an orphan there.
     before = ["unshare", "--pid", "--fork", "--mount-proc"]
     process = lock_command("x", "-c", "echo ready; read line", before=before, stdin=subprocess.PIPE)
     process.read_until("ready\n")

@@ -1,4 +1,4 @@
-"""`redsync lock` when its lock is lost: the command ends before the lock can be another's."""
+"""`redsync lock` when its lock is lost: the command ends before another owner can have the lock."""
 
 import sys
 import time
@@ -24,11 +24,11 @@ signal.signal(signal.SIGTERM, note)
 print("ready", flush=True)
 with open(sys.argv[1], "wb") as file:
     while True:
-        # In one call and of one length: whenever it is killed, a whole number is there.
+        # One call, always of the same length: even after a kill, the file has a whole number.
         os.pwrite(file.fileno(), b"%020.6f" % time.monotonic(), 0)
         time.sleep(0.005)
 """
-"""Writes the time into a file again and again, and can't be ended by SIGTERM."""
+"""Writes the time to a file again and again; SIGTERM does not end it."""
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def test_command_is_ended_before_validity_ends_when_nodes_fail(lock_command, nod
     process.read_until("ready\n")
     for i in range(3):
         getattr(nodes, fault)(i)
-    # No renewal that was sent later than this can have had a quorum.
+    # No renewal sent after this can have had a quorum.
     failed = time.monotonic()
     out, err = process.finish()
     assert process.returncode == 124
@@ -56,7 +56,7 @@ def test_command_is_ended_before_validity_ends_when_nodes_fail(lock_command, nod
     assert asked < last_beat(beats) - 0.1
 
 
-def test_command_is_killed_at_once_if_that_was_asked_for(lock_command, nodes, beats):
+def test_command_is_killed_at_once_with_on_lost_kill(lock_command, nodes, beats):
     command = ["--", sys.executable, "-c", BEAT, str(beats)]
     process = lock_command("x", "--lease", str(LEASE), "--on-lost", "kill", *command)
     process.read_until("ready\n")
@@ -68,7 +68,7 @@ def test_command_is_killed_at_once_if_that_was_asked_for(lock_command, nodes, be
     assert last_beat(beats) < failed + LEASE - DRIFT
 
 
-def test_command_goes_on_after_a_loss_if_that_was_asked_for(lock_command, nodes):
+def test_command_continues_after_a_loss_with_on_lost_ignore(lock_command, nodes):
     process = lock_command("x", "--lease", "0.5", "--on-lost", "ignore", "-c", "echo ready; sleep 1.1; exit 3")
     process.read_until("ready\n")
     for i in range(3):
@@ -79,7 +79,7 @@ def test_command_goes_on_after_a_loss_if_that_was_asked_for(lock_command, nodes)
 
 
 @pytest.mark.parametrize("program", [RELUCTANT, *swept("echo ready; sleep 60")])
-def test_command_is_ended_when_the_lock_is_taken_away_by_force(lock_command, client, program):
+def test_command_is_ended_when_the_lock_is_force_released(lock_command, client, program):
     process = lock_command("x", "--lease", "1.5", "-k", "0.3", "-c", program)
     process.read_until("ready\n")
     assert client.get_fenced_lock("x").force_release()
@@ -88,7 +88,7 @@ def test_command_is_ended_when_the_lock_is_taken_away_by_force(lock_command, cli
     assert "redsync lock: ended the command: the lock was lost\n" in err
 
 
-def test_loss_that_is_found_at_the_end_is_told(lock_command, client):
+def test_loss_found_at_the_end_is_reported(lock_command, client):
     process = lock_command("x", "-c", "echo ready; read line", stdin=-1)
     process.read_until("ready\n")
     assert client.get_fenced_lock("x").force_release()

@@ -1,7 +1,7 @@
-"""Whatever becomes of `redsync lock`, however its command was started: it writes no more when another has the lock.
+"""After any event, and any way to start the command: the command does not write once another owner has the lock.
 
-`make test` runs each event once, `make test-all` each way and each event several times. REDSYNC_MATRIX=10 runs all of
-it, ten times: in the first half of them the event comes at once, in the others after a random part of the lease.
+`make test` runs each event once, `make test-all` each way and each event several times. REDSYNC_MATRIX=10 runs all
+combinations ten times: in the first half the event comes at once, in the second after a random part of the lease.
 """
 
 import contextlib
@@ -38,11 +38,11 @@ for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
 signal.signal(signal.SIGTSTP, signal.SIG_IGN)
 file = os.open(sys.argv[1], os.O_CREAT | os.O_WRONLY)
 while time.monotonic() < end:
-    # In one call and of one length: whenever it is killed, a whole number is there.
+    # One call, always of the same length: even after a kill, the file has a whole number.
     os.pwrite(file, b"%020.6f" % time.monotonic(), 0)
     time.sleep(0.005)
 """
-"""Writes the time into a file again and again, also for a while after it was asked to end; Ctrl-Z does not stop it."""
+"""Writes the time to a file again and again, and for a while after SIGTERM; Ctrl-Z does not stop it."""
 
 JOBS = 'set -m; "$@"; echo stopped; read line; fg'
 PIPELINE = 'set -m; "$@" | cat; echo stopped; read line; fg'
@@ -62,7 +62,7 @@ EVENTS = ["loss", "SIGTERM", "SIGHUP", "SIGINT", "Ctrl-Z", "stopped", "killed", 
 
 REPEATS = int(os.environ.get("REDSYNC_MATRIX", "0"))
 CASES = [
-    # No sweep: each event once, each in another way.
+    # Outside the sweep: each event once, each with another way.
     pytest.param((way, event, repeat), marks=() if i == -j % 3 + j // 3 * 3 and not repeat else pytest.mark.sweep)
     for i, way in enumerate(WAYS)
     for j, event in enumerate(EVENTS)
@@ -71,7 +71,7 @@ CASES = [
 
 
 class Writer:
-    """A program that writes into a file."""
+    """A program that writes to a file."""
 
     def __init__(self, directory):
         self.path, self.beats = directory / "writer", directory / "beats"
@@ -80,7 +80,7 @@ class Writer:
 
     @property
     def last(self):
-        """When it wrote last; 0 if it has not."""
+        """The time of its latest write; 0 if there is none."""
         return float(self.beats.read_text() or "0") if self.beats.exists() else 0.0
 
 
@@ -97,7 +97,7 @@ def elsewhere(server_path):
 
 @pytest.fixture
 def start_way(start, writer, elsewhere):
-    """Start `redsync lock` with a writer that is started in that way and writes; tell also who holds the lock."""
+    """Start `redsync lock` with a writer in that way; return it, the holder and the keeper once the writer writes."""
 
     def start_way(way):
         inner = ["env", f"REDSYNC_URLS={elsewhere.urls[0]}", sys.executable, "-m", "redsync.cli", "lock", "inner", "--"]
@@ -169,7 +169,7 @@ def can_unshare():
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_command_writes_no_more_when_another_has_the_lock(start_way, nodes, client, writer, case):
+def test_command_does_not_write_once_another_owner_has_the_lock(start_way, nodes, client, writer, case):
     way, event, repeat = case
     if way == "process 1" and not can_unshare():
         pytest.skip("needs a process namespace")
@@ -183,7 +183,7 @@ def test_command_writes_no_more_when_another_has_the_lock(start_way, nodes, clie
             nodes.resume(i)
     lock = client.get_fenced_lock("x")
     if not lock.acquire(timeout=LEASE * 2):
-        # It is held, and rightly so: the command goes on.
+        # The lock is rightly held: the command continues.
         assert time.monotonic() - writer.last < LEASE
         os.kill(holder, signal.SIGTERM)
         assert lock.acquire(timeout=PATIENCE)
@@ -195,7 +195,7 @@ def test_command_writes_no_more_when_another_has_the_lock(start_way, nodes, clie
 
 
 def wake(process, holder):
-    """Let who was stopped go on, to its end."""
+    """Continue what was stopped, to its end."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(holder, signal.SIGCONT)
     if process.terminal:

@@ -1,4 +1,4 @@
-"""Signals and `redsync lock`: while it waits, while the command runs, with a terminal, and when it is killed itself."""
+"""Signals and `redsync lock`: while it waits, while the command runs, with a terminal, and when it is killed."""
 
 import os
 import signal
@@ -29,7 +29,7 @@ def test_signal_while_waiting_leaves_no_place_in_the_queue(lock_command, client,
         process.send_signal(number)
         out, err = process.finish()
         assert (process.returncode, out) == (128 + number, "")
-        assert err.endswith(f"redsync lock: ended by signal {number.value} before the command began\n")
+        assert err.endswith(f"redsync lock: ended by signal {number.value} before the command started\n")
         eventually(lambda: not client.inspect("x").waiters)
     assert lock.acquire(False)
     lock.release()
@@ -42,7 +42,7 @@ def test_second_interrupt_while_waiting_does_not_disturb_the_first(lock_command,
         for _ in range(5):
             process.send_signal(signal.SIGINT)
         _, err = process.finish()
-        # One that comes when Python has given its handlers up, at its exit, ends us as it ends anybody.
+        # A signal after Python has removed its handlers, at exit, ends us by its default action.
         assert process.returncode in {130, -signal.SIGINT}
         assert "Traceback" not in err
         eventually(lambda: not client.inspect("x").waiters)
@@ -92,7 +92,7 @@ def test_ignored_hangup_stays_ignored(lock_command):
     assert process.finish()[0] == "survived\n"
 
 
-def test_max_hold_kills_a_command_that_ignores_being_asked(lock_command, client):
+def test_max_hold_kills_a_command_that_ignores_term(lock_command, client):
     process = lock_command("x", "--max-hold", "0.3", "-k", "0.3", "-c", RELUCTANT)
     process.read_until("ready\n")
     process.finish()
@@ -146,7 +146,7 @@ def test_interrupt_key_reaches_the_command_once(on_terminal):
     assert process.wait(20) == 6
 
 
-def test_interrupt_key_while_waiting_ends_us_so_that_a_shell_sees_it(on_terminal, client, eventually):
+def test_interrupt_key_while_waiting_ends_us_by_sigint(on_terminal, client, eventually):
     with client.get_fenced_lock("x"):
         process = on_terminal("x", "--", "true")
         eventually(lambda: client.inspect("x").waiters)
@@ -166,7 +166,7 @@ def test_interrupt_key_ends_the_loop_of_a_shell(on_terminal, client):
     assert b"status" not in process._seen
 
 
-def test_terminal_is_given_back(on_terminal):
+def test_terminal_is_returned(on_terminal):
     # A shell without job control stays in its own group, so it can read only if that is in the foreground again.
     shell = ["/bin/sh", "-c", '"$@"; echo back; read line; echo got $line', "sh"]
     process = on_terminal("x", "-c", "echo ran", before=shell)
@@ -176,7 +176,7 @@ def test_terminal_is_given_back(on_terminal):
     assert process.wait(20) == 0
 
 
-def test_stop_key_gives_the_terminal_to_the_shell_and_foreground_takes_it_back(on_terminal):
+def test_stop_key_gives_the_terminal_to_the_shell_and_fg_returns_it(on_terminal):
     shell = ["/bin/sh", "-c", 'set -m; "$@"; echo stopped; fg; echo over', "sh"]
     process = on_terminal("x", "-c", "echo ready; read line; echo got $line", before=shell)
     process.read_until("ready")
@@ -188,10 +188,10 @@ def test_stop_key_gives_the_terminal_to_the_shell_and_foreground_takes_it_back(o
     assert process.wait(20) == 0
 
 
-def test_command_is_stopped_with_us_when_the_terminal_is_not_its_own(on_terminal, eventually, tmp_path):
+def test_command_without_the_terminal_is_stopped_with_us(on_terminal, eventually, tmp_path):
     shell = ["/bin/sh", "-c", 'set -m; "$@" </dev/null; echo stopped; read line; fg; echo over', "sh"]
     go = tmp_path / "go"
-    # No other program in the loop: a shell that waits for one to begin, which is stopped, is not shown as stopped.
+    # The loop starts no program: a shell that waits for a stopped program to start is not shown as stopped.
     process = on_terminal("x", "-c", f"echo ready; until [ -e {go} ]; do :; done; echo went", before=shell)
     process.read_until("ready")
     process.type("\x1a")

@@ -1,4 +1,4 @@
-"""The `redsync` command itself: usage, version, exit statuses, and what it costs to start."""
+"""The `redsync` command itself: usage, version, exit statuses, and the cost of its start."""
 
 import argparse
 import os
@@ -57,7 +57,7 @@ def command(monkeypatch):
     return plant
 
 
-def test_version_is_that_of_the_package(capsys):
+def test_version_is_the_version_of_the_package(capsys):
     with pytest.raises(SystemExit) as end:
         main(["--version"])
     assert end.value.code == 0
@@ -87,9 +87,9 @@ def test_help_of_command_shows_its_arguments(name, capsys):
         ([], "command"),
         (["planned"], "invalid choice"),
         (["--nonsense"], "required"),
-        (["demo", "--threads", "0"], "must be a whole number from 1 on, not '0'"),
-        (["demo", "--names", "-3"], "must be a whole number from 1 on, not '-3'"),
-        (["demo", "--nodes", "five"], "must be a whole number from 1 on, not 'five'"),
+        (["demo", "--threads", "0"], "must be a whole number of 1 or more, not '0'"),
+        (["demo", "--names", "-3"], "must be a whole number of 1 or more, not '-3'"),
+        (["demo", "--nodes", "five"], "must be a whole number of 1 or more, not 'five'"),
         (["demo", "--seconds", "0.5"], "must be a number of seconds from 1 to 86,400, not '0.5'"),
         (["demo", "--seconds", "nan"], "must be a number of seconds"),
         (["demo", "--seconds", "soon"], "must be a number of seconds"),
@@ -102,19 +102,19 @@ def test_wrong_usage_ends_with_status_64(arguments, said, capsys):
     assert said in capsys.readouterr().err
 
 
-def test_status_is_that_of_the_command(command):
+def test_status_is_the_status_of_the_command(command):
     planted = command(7)
     assert main(["planted", "--number", "3"]) == 7
     assert planted.options == argparse.Namespace(command="planted", number=3, run=planted.run, wrapped=[])
 
 
-def test_contradiction_ends_with_status_64_and_a_sentence(command, capsys):
+def test_usage_error_ends_with_status_64_and_a_sentence(command, capsys):
     command(UsageError("-a and -b contradict each other"))
     assert main(["planted"]) == 64
     assert capsys.readouterr().err == "redsync planted: -a and -b contradict each other\n"
 
 
-def test_command_that_can_not_begin_ends_with_its_status_and_a_sentence(command, capsys):
+def test_setup_error_ends_with_its_status_and_a_sentence(command, capsys):
     command(SetupError("there are no nodes", 78))
     assert main(["planted"]) == 78
     assert capsys.readouterr().err == "redsync planted: there are no nodes\n"
@@ -141,19 +141,19 @@ NODELESS = [["ls"], ["show", "x"], ["break", "x", "--owner", "a", "--yes"], ["wa
 def test_every_command_without_nodes_ends_with_78_and_the_same_sentence(arguments, capsys, monkeypatch):
     monkeypatch.setenv("REDSYNC_URLS", " , ")
     assert main(arguments) == 78
-    sentence = "no nodes are configured: name them with --url, or in REDSYNC_URLS, separated by commas"
+    sentence = "no nodes configured: give --url for each node, or list them in REDSYNC_URLS, separated by commas"
     assert capsys.readouterr().err == f"redsync {arguments[0]}: {sentence}\n"
 
 
 @pytest.mark.parametrize("arguments", [*NODELESS, ["dev"], ["demo"], ["top"]])
-def test_every_command_takes_json_and_refuses_what_it_does_not_know(arguments, capsys):
+def test_every_command_takes_json_and_refuses_unknown_options(arguments, capsys):
     with pytest.raises(SystemExit) as end:
         main([*arguments, "--json", "--nonsense"])
     assert end.value.code == 64
     assert "unrecognized arguments: --nonsense" in capsys.readouterr().err
 
 
-def test_words_after_dashes_are_the_wrapped_commands_own(monkeypatch):
+def test_words_after_dashes_belong_to_the_wrapped_command(monkeypatch):
     monkeypatch.setattr("redsync.cli.lock_command.run", lambda options: options.wrapped == ["ls", "-v", "--", "-x"])
     assert main(["lock", "x", "--", "ls", "-v", "--", "-x"])
 
@@ -164,7 +164,7 @@ def test_interrupted_command_ends_with_status_130(command, capsys):
     assert capsys.readouterr().err == "redsync planted: interrupted\n"
 
 
-def test_arguments_are_those_of_the_process_by_default(command, monkeypatch):
+def test_arguments_come_from_the_process_by_default(command, monkeypatch):
     command(0)
     monkeypatch.setattr(sys, "argv", ["redsync", "planted"])
     assert main() == 0
@@ -195,7 +195,7 @@ def test_only_the_chosen_family_is_imported():
     assert done.stdout.splitlines()[-1] == "True False"
 
 
-def test_module_runs_as_the_command_does():
+def test_module_runs_like_the_command():
     done = subprocess.run(
         [sys.executable, "-m", "redsync.cli", "lock"],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
@@ -207,7 +207,7 @@ def test_module_runs_as_the_command_does():
     assert "NAME" in done.stderr
 
 
-def test_families_add_the_commands_they_are_listed_with():
+def test_families_add_the_commands_listed_for_them():
     for family, names in FAMILIES.items():
         commands = argparse.ArgumentParser().add_subparsers()
         import_module(f"redsync.cli.{family}").add_parsers(commands)

@@ -1,4 +1,4 @@
-"""Nothing reaches a terminal but through `redsync.cli.output`, and there each line is one line and nothing else."""
+"""All output goes through `redsync.cli.output`, and each line there appears as one line, with no other effect."""
 
 import ast
 import contextlib
@@ -22,15 +22,15 @@ ESCAPED = "h\\x1b]0;OWNED\\x07\\x1b[2J\\x9b31m\\u202eevil\\u2066\\x7f\\r\\nnode 
 
 
 def tricks(text):
-    """Return what of a text would do more than be seen; each line of it is a line of ours."""
+    """Return the characters of a text that would not just be displayed; line ends are ours."""
     return {c for c in text if not c.isprintable() and c != "\n"}
 
 
-# The one place
+# The only way out
 
 
 def touches(tree):
-    """Yield where a module prints, or touches the streams."""
+    """Yield each place where a module prints or touches the streams."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print":
             yield node.lineno, "print"
@@ -45,7 +45,7 @@ def touches(tree):
             yield node.lineno, f"stdout.{node.attr}"
 
 
-def test_no_command_writes_past_the_one_place():
+def test_no_command_bypasses_output():
     found = {
         path.name: list(touches(ast.parse(path.read_text())))
         for path in Path(output.__file__).parent.glob("*.py")
@@ -54,7 +54,7 @@ def test_no_command_writes_past_the_one_place():
     assert {name: places for name, places in found.items() if places} == {}
 
 
-def test_search_for_what_writes_past_it_can_find_it():
+def test_search_finds_planted_bypasses():
     program = "print(1)\nsys.stderr.write('x')\nsys.stdout.write('x')\nfile = sys.stderr\nsys.stdout.isatty()"
     assert sorted(touches(ast.parse(program))) == [
         (1, "print"),
@@ -64,10 +64,10 @@ def test_search_for_what_writes_past_it_can_find_it():
     ]
 
 
-# What it does
+# Its functions
 
 
-def test_line_is_one_line_and_does_nothing_else(capsys):
+def test_line_appears_as_one_line_with_no_other_effect(capsys):
     output.put(HOSTILE, "second")
     output.warn(HOSTILE)
     output.prompt(HOSTILE, "sure?")
@@ -76,7 +76,7 @@ def test_line_is_one_line_and_does_nothing_else(capsys):
     assert err == f"{ESCAPED}\n{ESCAPED}\nsure? "
 
 
-def test_screen_is_drawn_in_our_styles_alone(capsys, monkeypatch):
+def test_screen_is_drawn_only_in_our_styles(capsys, monkeypatch):
     monkeypatch.delenv("NO_COLOR", raising=False)
     output.draw([output.Line(HOSTILE, "bad"), output.Line("plain")])
     drawn = capsys.readouterr().out
@@ -92,7 +92,7 @@ def test_json_is_ascii_and_one_line(capsys):
     assert json.loads(out) == {"name": HOSTILE}
 
 
-def test_json_of_members_is_the_same_as_json_of_the_whole(capsys):
+def test_json_by_members_equals_json_of_the_whole(capsys):
     value = {"a": 1, "names": [HOSTILE, {"b": None}], "none": []}
     output.write_json(value)
     output.write_json_members((name, iter(each) if isinstance(each, list) else each) for name, each in value.items())
@@ -100,7 +100,7 @@ def test_json_of_members_is_the_same_as_json_of_the_whole(capsys):
     assert by_members == whole
 
 
-def test_what_the_stream_can_not_encode_is_escaped(monkeypatch):
+def test_characters_that_the_stream_can_not_encode_are_escaped(monkeypatch):
     stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii", errors="strict")
     monkeypatch.setattr(sys, "stdout", stream)
     output.put("naïve 名")
@@ -108,7 +108,7 @@ def test_what_the_stream_can_not_encode_is_escaped(monkeypatch):
     assert stream.buffer.getvalue() == b"na\\xefve \\u540d\n"
 
 
-def test_log_lines_and_ends_of_threads_come_there_too(capsys, monkeypatch):
+def test_log_lines_and_thread_errors_go_through_output(capsys, monkeypatch):
     monkeypatch.setattr(logging, "lastResort", None)
     monkeypatch.setattr("threading.excepthook", None)
     monkeypatch.setattr(logging.getLogger(), "handlers", [])
@@ -128,7 +128,7 @@ def test_log_lines_and_ends_of_threads_come_there_too(capsys, monkeypatch):
     assert "not worth it" not in err
 
 
-def test_command_that_fails_by_a_mistake_of_ours_ends_with_125_and_shows_it(capsys, monkeypatch):
+def test_internal_error_ends_with_125_and_is_shown(capsys, monkeypatch):
     def fail(options):
         raise RuntimeError(HOSTILE)
 
@@ -137,10 +137,10 @@ def test_command_that_fails_by_a_mistake_of_ours_ends_with_125_and_shows_it(caps
     err = capsys.readouterr().err
     assert tricks(err) == set()
     assert "Traceback" in err
-    assert err.splitlines()[-1] == "redsync lock: failed, which is a mistake of ours: please report it"
+    assert err.splitlines()[-1] == "redsync lock: internal error in redsync: please report it"
 
 
-def test_thread_that_dies_is_told_without_tricks():
+def test_error_of_a_thread_is_shown_escaped():
     done = run_python(
         "import threading\n"
         "from redsync.cli import output\n"
@@ -151,8 +151,8 @@ def test_thread_that_dies_is_told_without_tricks():
         "    thread = threading.Thread(target=target, name='one'); thread.start(); thread.join()\n"
     )
     assert tricks(done.stderr) == set()
-    assert done.stderr.splitlines()[0] == "in a thread, one:"
-    assert done.stderr.count("in a thread") == 1
+    assert done.stderr.splitlines()[0] == "error in thread one:"
+    assert done.stderr.count("in thread") == 1
     assert done.returncode == 0
 
 
@@ -161,7 +161,7 @@ def test_thread_that_dies_is_told_without_tricks():
 
 @pytest.fixture
 def hostile_holder(client, raw, eventually):
-    """A lock whose holder's record, waiters and name are chosen by somebody who may write to the nodes."""
+    """A lock whose name, holder's record and waiters an attacker with write access to the nodes has chosen."""
     name = f"x{HOSTILE}".encode()
     with client.get_fenced_lock(name) as hold:
         record = {"host": HOSTILE, "pid": 1, "program": HOSTILE, "since": 1.0}
@@ -177,7 +177,7 @@ def hostile_holder(client, raw, eventually):
 @pytest.mark.parametrize(
     "command", ["ls", "show", "lock", "break", "top", *swept("ls --json", "show --json", "watch", "bench")]
 )
-def test_nothing_that_others_wrote_plays_tricks(hostile_holder, command, redsync, start, environment):
+def test_text_from_nodes_is_escaped(hostile_holder, command, redsync, start, environment):
     name, owner = hostile_holder
     word, *more = command.split()
     if word in ("watch", "top"):
@@ -204,7 +204,7 @@ def test_nothing_that_others_wrote_plays_tricks(hostile_holder, command, redsync
 
 @pytest.fixture
 def fake():
-    """Start a node that answers as it is told."""
+    """Start a node with the given answers."""
     with contextlib.ExitStack() as stack:
 
         def start(**answers):
@@ -219,7 +219,7 @@ def fake():
     "arguments",
     [["lock", "x", "-n", "--", "true"], ["ls"], *swept(["lock", "x", "-vw", "0.3", "--", "true"], ["doctor"])],
 )
-def test_error_of_a_node_plays_no_tricks(redsync, arguments, fake):
+def test_error_of_a_node_is_escaped(redsync, arguments, fake):
     error = f"-ERR {HOSTILE}".replace("\r\n", " ").encode() + b"\r\n"
     url = fake(evalsha=error, script=error, scan=error, ping=error, info=error, time=error, get=error)
     done = redsync(*arguments[:2], "--url", url, *arguments[2:])
@@ -232,7 +232,7 @@ def bulk(text):
     return b"$%d\r\n%b\r\n" % (len(text.encode()), text.encode())
 
 
-def test_doctor_shows_what_a_node_says_of_itself_without_tricks(redsync, fake, nodes):
+def test_doctor_escapes_the_fields_of_info(redsync, fake, nodes):
     info = (
         f"redis_version:7.2.0{HOSTILE}\r\nserver_name:redis\r\nuptime_in_seconds:100000\r\nrun_id:{'e' * 40}\r\n"
         f"role:master\x1b[2J\r\nmaxmemory_policy:noeviction\x1b[1m\r\naof_enabled:1\r\n"
@@ -244,7 +244,7 @@ def test_doctor_shows_what_a_node_says_of_itself_without_tricks(redsync, fake, n
     assert "master\\x1b[2J" in done.out
 
 
-def test_lock_that_logs_a_nodes_trouble_plays_no_tricks(redsync, nodes, fake):
+def test_lock_escapes_log_lines_about_nodes(redsync, nodes, fake):
     info = bulk(f"redis_version:{HOSTILE}\r\n")
     done = redsync(
         "lock", "x", "-v", *(f"--url={url}" for url in [*nodes.urls[:2], fake(info=info)]), "--", "sleep", "0.3"

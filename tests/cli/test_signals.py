@@ -1,4 +1,4 @@
-"""Sleeps of commands: a signal ends them, whenever it comes."""
+"""Sleeps of commands: a signal ends them, no matter when it arrives."""
 
 import os
 import signal
@@ -18,8 +18,8 @@ def handled():
 
 
 @pytest.mark.timeout(20)
-def test_signal_that_comes_before_the_sleep_begins_ends_it(handled):
-    """So does one that comes when Python has looked for signals, and the system call has not begun."""
+def test_signal_before_the_sleep_ends_it(handled):
+    """So does a signal between Python's check for signals and the system call."""
     with light_sleep() as sleep:
         handled()
         sleep(60)
@@ -35,7 +35,7 @@ def test_signal_ends_one_sleep_only(handled):
 
 
 @pytest.mark.timeout(20)
-def test_sleep_ends_when_a_file_can_be_read():
+def test_sleep_ends_when_a_file_is_readable():
     reader, writer = os.pipe()
     os.write(writer, b"x")
     with light_sleep() as sleep:
@@ -44,8 +44,8 @@ def test_sleep_ends_when_a_file_can_be_read():
     os.close(writer)
 
 
-def test_what_the_handler_raises_comes_out():
-    with pytest.raises(KeyboardInterrupt), light_sleep() as sleep:  # noqa: PT012  (in which line is of no interest)
+def test_sleep_raises_the_handlers_error():
+    with pytest.raises(KeyboardInterrupt), light_sleep() as sleep:  # noqa: PT012  (either line may raise)
         os.kill(os.getpid(), signal.SIGINT)
         sleep(60)
 

@@ -1,4 +1,4 @@
-"""Standard streams that are closed, full or without a reader: what a command says then, and how it ends."""
+"""Standard streams that are closed, full or without a reader: a command's messages and exit status then."""
 
 import os
 import subprocess
@@ -26,7 +26,7 @@ raise SystemExit(3)
 
 
 def closing(redirections):
-    """Return what starts a command with streams closed, as a shell's user writes it."""
+    """Return the options that start a command with closed streams, by a shell's redirections."""
     return {"before": ["sh", "-c", f'exec "$@" {redirections}', "sh"]}
 
 
@@ -78,7 +78,7 @@ def test_lock_has_the_status_of_a_command_that_finds_the_same_streams_closed(clo
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
-def test_closed_streams_change_no_status_and_no_message_strays(arguments, status, closed, redsync, raw):
+def test_closed_streams_change_no_status_and_redirect_no_message(arguments, status, closed, redsync, raw):
     done = redsync(*arguments, **closing(closed))
     assert done.status == status, done.err
     assert "Traceback" not in done.err
@@ -110,7 +110,7 @@ def test_closed_streams_change_no_status_and_no_message_strays(arguments, status
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
-def test_lock_that_can_not_explain_itself_ends_with_the_same_status(arguments, status, mute, run_lock, make_client):
+def test_lock_that_can_not_write_messages_ends_with_the_same_status(arguments, status, mute, run_lock, make_client):
     with make_client().get_fenced_lock("busy"):
         assert run_lock(*arguments, **mute)[:2] == (status, "")
 
@@ -129,7 +129,7 @@ def test_lock_that_can_not_explain_itself_ends_with_the_same_status(arguments, s
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
-def test_command_that_can_not_explain_itself_ends_with_the_same_status(arguments, status, mute, redsync, raw):
+def test_command_that_can_not_write_messages_ends_with_the_same_status(arguments, status, mute, redsync, raw):
     assert redsync(*arguments, **mute).status == status
 
 
@@ -151,7 +151,7 @@ PRINTING += swept(["lock", "--help"], ["--version"], ["dev"])
 
 @pytest.mark.parametrize("unbuffered", ["", *swept("1")])
 @pytest.mark.parametrize("arguments", PRINTING, ids=" ".join)
-def test_result_that_can_not_be_written_is_told_with_status_74(arguments, unbuffered, redsync, make_client):
+def test_result_that_can_not_be_written_ends_with_status_74(arguments, unbuffered, redsync, make_client):
     with make_client().get_lock("x"), open("/dev/full", "w") as full:
         done = redsync(*arguments, stdout=full, PYTHONUNBUFFERED=unbuffered)
     assert done.status == 74
@@ -160,7 +160,7 @@ def test_result_that_can_not_be_written_is_told_with_status_74(arguments, unbuff
 
 
 @pytest.mark.parametrize("arguments", PRINTING, ids=" ".join)
-def test_reader_that_ends_early_is_no_error(arguments, start, make_client):
+def test_reader_that_ends_early_is_not_reported(arguments, start, make_client):
     with make_client().get_lock("x"):
         reader, end = os.pipe()
         os.close(reader)
@@ -169,12 +169,12 @@ def test_reader_that_ends_early_is_no_error(arguments, start, make_client):
         assert (command.finish()[1], command.returncode) == ("", 141)
 
 
-def test_lock_does_not_care_whether_standard_output_can_be_written(run_lock):
+def test_lock_ignores_a_standard_output_that_can_not_be_written(run_lock):
     with open("/dev/full", "w") as full:
         assert run_lock("x", "-v", "--", "sh", "-c", "exit 3", stdout=full)[0] == 3
 
 
-def test_streams_of_a_process_that_may_open_nothing_stay_closed():
+def test_streams_stay_closed_if_the_process_may_open_no_file():
     program = (
         "import resource, sys\n"
         "from redsync.cli import output\n"

@@ -1,4 +1,4 @@
-"""Lines between `redsync lock` and its keeper."""
+"""The wire between `redsync lock` and its keeper."""
 
 import pytest
 
@@ -22,18 +22,18 @@ def test_words_arrive_in_lines(ends):
     assert not theirs.closed
 
 
-def test_nobody_waits_for_who_does_not_read_and_nothing_is_torn(ends):
+def test_sender_does_not_wait_for_a_reader_and_no_line_is_torn(ends):
     ours, theirs = ends
     for number in range(50_000):
         ours.send("until", number)
     received = theirs.receive()
     while len(received) < 50_000:
-        ours.send("more")  # sends what is left first
+        ours.send("more")  # sends the rest first
         received += theirs.receive()
     assert [words for words in received if words != ["more"]] == [["until", str(number)] for number in range(50_000)]
 
 
-def test_end_of_the_other_side_is_seen_behind_its_last_words(ends):
+def test_end_of_the_other_side_comes_after_its_last_words(ends):
     ours, theirs = ends
     theirs.send("over", 3, "late")
     theirs.close()

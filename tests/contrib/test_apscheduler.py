@@ -1,4 +1,4 @@
-"""APScheduler on several machines: processes whose clocks differ, and a node that is killed in between."""
+"""APScheduler on several machines: processes whose clocks differ, and a node that is killed meanwhile."""
 
 import os
 import subprocess
@@ -74,14 +74,14 @@ def test_each_firing_runs_on_one_machine_whatever_their_clocks(tmp_path, nodes, 
             stack.enter_context(machine(tmp_path, name, shift, start, nodes.urls[:3]))
         eventually(lambda: ran.exists() and len(ran.read_text().split()) >= 5)
         nodes.kill(0)
-        # The slowest clock has come to the last firing, and a little later.
+        # Until the slowest clock is a little past the last firing.
         eventually(lambda: datetime.now(UTC) > start + timedelta(seconds=0.1 * 20 + 0.7 + 0.5))
     assert len(ran.read_text().split()) == 20
 
 
 @pytest.fixture
 def make_scheduler(make_client):
-    """Return a scheduler of another machine, and what its listeners hear."""
+    """Return a function that starts the scheduler of another machine, with the events of its listeners."""
     with ExitStack() as stack:
 
         def make_scheduler(n=3, **options):
@@ -113,13 +113,13 @@ def test_claim_outlives_the_job_and_its_failure(make_scheduler, eventually):
     one.add_job(fail, "date", run_date=at, id="x", misfire_grace_time=60)
     eventually(lambda: outcomes(one) == ["error"])
     two.add_job(fail, "date", run_date=at, id="x", misfire_grace_time=60)
-    # The next firing of the same machine comes after the one that it left to the other.
+    # The machine runs its next firing after the one that it left to the other machine.
     two.add_job(ran.append, "date", args=["y"], run_date=at + timedelta(seconds=0.1), id="y", misfire_grace_time=60)
     eventually(lambda: outcomes(two) == ["executed"])
     assert ran == ["x", "y"]
 
 
-def test_machine_that_is_too_late_leaves_the_firing_to_others(make_scheduler, eventually):
+def test_late_machine_leaves_the_firing_to_others(make_scheduler, eventually):
     late, in_time = make_scheduler(), make_scheduler()
     at = datetime.now(UTC) - timedelta(seconds=2.0)
     ran = threading.Event()
@@ -159,8 +159,8 @@ def test_same_time_in_another_zone_is_the_same_firing(make_scheduler, eventually
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"trigger": "cron", "second": "*"}, "needs an id that is the same on each machine"),
-        ({"trigger": "cron", "second": "*", "jitter": 1, "id": "x"}, "with jitter each machine has times of its own"),
+        ({"trigger": "cron", "second": "*"}, "needs an id that is the same on all machines"),
+        ({"trigger": "cron", "second": "*", "jitter": 1, "id": "x"}, "with jitter each machine has different times"),
         ({"trigger": "cron", "second": "*", "misfire_grace_time": None, "id": "x"}, "must be less than the 300 s"),
         ({"trigger": "cron", "second": "*", "misfire_grace_time": 300, "id": "x"}, "not 300: a late machine would"),
     ],

@@ -92,7 +92,7 @@ def unindented(text):
 
 
 class Project:
-    """A project on disk, whose processes know three nodes."""
+    """A project on disk, whose processes use three nodes."""
 
     def __init__(self, directory, urls):
         self.directory = directory
@@ -132,7 +132,7 @@ def project(tmp_path, nodes):
 
 @pytest.fixture
 def sending(project):
-    """A machine that runs the command, until it is told to go on."""
+    """A machine that runs the command until it reads a line."""
     with project.start("send_orders") as process:
         assert process.stdout.readline() == "sending\n"
         yield process
@@ -142,17 +142,17 @@ def sending(project):
 def test_command_runs_on_one_machine(project, sending):
     status, out, err = project.run("send_orders")
     assert (status, out) == (0, "")
-    assert "not run: another machine is at it, and holds 'command:send_orders'" in err
-    assert sending.communicate("go on\n", timeout=20) == ("sent\n", "")
+    assert "not run: another machine holds 'command:send_orders'" in err
+    assert sending.communicate("continue\n", timeout=20) == ("sent\n", "")
     assert sending.returncode == 0
     assert project.run("strict")[:2] == (0, "sent\n")
 
 
 @pytest.mark.usefixtures("sending")
-def test_command_may_end_with_a_status_of_its_own(project):
+def test_command_may_end_with_a_chosen_status(project):
     status, _, err = project.run("strict")
     assert status == 75
-    assert "another machine is at it" in err
+    assert "another machine holds" in err
 
 
 def test_one_dead_node_changes_nothing_and_two_are_a_failure(project, nodes):
@@ -166,7 +166,7 @@ def test_one_dead_node_changes_nothing_and_two_are_a_failure(project, nodes):
 
 def test_lost_lock_is_a_failure(project, sending, make_client):
     make_client(n=3).get_lock("command:send_orders").force_release()
-    out, err = sending.communicate("go on\n", timeout=20)
+    out, err = sending.communicate("continue\n", timeout=20)
     assert sending.returncode == 124
     assert out == ""
     assert "CommandError" in err
@@ -176,15 +176,15 @@ def test_lost_lock_is_a_failure(project, sending, make_client):
 @pytest.mark.parametrize(
     ("setting", "said"),
     [
-        ({"URLS": ["http://x"]}, "REDSYNC: node 1 is no URL"),
+        ({"URLS": ["http://x"]}, "REDSYNC: node 1 is not a valid URL"),
         (
             {"URLS": ["redis://127.0.0.1:1"], "LEESE": 3},
-            r"REDSYNC['LEESE'] is no setting; there are DRIFT_FACTOR, LEASE",
+            r"REDSYNC['LEESE'] is not a setting; the settings are DRIFT_FACTOR, LEASE",
         ),
         ({"URLS": ["redis://127.0.0.1:1"], "LEASE": -3}, "REDSYNC: "),
         ({"URLS": ["redis://127.0.0.1:1"], "LEASE": "3"}, "REDSYNC: "),
         ({}, "REDSYNC_URLS is not set"),
-        ([], "REDSYNC is a dictionary"),
+        ([], "REDSYNC must be a dictionary"),
     ],
 )
 def test_bad_setting_is_an_error_at_the_start_of_the_project(project, setting, said, monkeypatch):
@@ -203,7 +203,7 @@ def test_good_settings_pass_the_check_without_any_node(project):
 
 @pytest.fixture
 def web(project):
-    """Gunicorn with two workers; yields a client of it."""
+    """An HTTP client of gunicorn with two workers."""
     with gunicorn("shop.wsgi", project.directory, project.environment) as web:
         yield web
 
@@ -226,4 +226,4 @@ def test_one_worker_computes_an_entry_and_all_have_it(web, project, nodes):
     assert len((project.directory / "computed").read_text().split()) == 1
     for killed in (0, 1):
         nodes.kill(killed)
-    assert web.get("/report/2").text == "report"  # a cache goes on without its lock
+    assert web.get("/report/2").text == "report"  # a cache works without its lock

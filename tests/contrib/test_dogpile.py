@@ -1,4 +1,4 @@
-"""dogpile.cache with mutexes of all processes: who computes, who waits, and what goes on without nodes."""
+"""dogpile.cache with mutexes across processes: one reader computes, the others wait, and all continue without nodes."""
 
 import threading
 
@@ -12,7 +12,7 @@ from redsync.contrib.dogpile import RedsyncProxy  # noqa: E402
 
 @pytest.fixture
 def make_cache(make_client):
-    """Return a region of another machine; all have one store."""
+    """Return a function that returns another machine's region; all share one store."""
     store = {}
 
     def make_cache(**options):
@@ -22,7 +22,7 @@ def make_cache(make_client):
     return make_cache
 
 
-def test_one_machine_computes_and_the_others_wait_for_it(make_cache, make_worker, make_client, eventually):
+def test_one_machine_computes_and_the_others_wait(make_cache, make_worker, make_client, eventually):
     caches = [make_cache() for _ in range(3)]
     computed, go_on = [], threading.Event()
 
@@ -61,14 +61,14 @@ def test_dead_nodes_cost_no_entry(nodes, make_cache):
     for killed in range(3):
         nodes.kill(killed)
         assert cache.get_or_create(f"report {killed}", lambda: "value") == "value"
-    # Those who went ahead without the mutex gave nothing back.
+    # Callers that continued without the mutex have released nothing.
     mutex = cache.backend.get_mutex("report")
     assert mutex.acquire()
     mutex.release()
     assert mutex._without == 0
 
 
-def test_reader_that_is_out_of_patience_computes_and_leaves_the_mutex_alone(make_cache, make_client):
+def test_reader_out_of_patience_computes_and_does_not_release_the_mutex(make_cache, make_client):
     cache = make_cache(patience=0.05)
     creator = make_client(n=3).get_mutex("dogpile:report")
     assert creator.acquire(False)
@@ -86,7 +86,7 @@ def test_lost_mutex_costs_no_entry(make_cache, make_client):
     assert cache.get_or_create("report", compute) == "value"
 
 
-def test_mutex_tells_whether_it_is_held(make_cache):
+def test_mutex_knows_whether_it_is_held(make_cache):
     mutex, same = (make_cache().backend.get_mutex("x") for _ in range(2))
     assert not mutex.locked()
     assert mutex.acquire(wait=False)
@@ -108,7 +108,7 @@ def test_keys_of_any_length_have_a_mutex_each(make_cache):
 
 def test_bad_options_are_refused_at_once(make_client):
     client = make_client(n=1)
-    with pytest.raises(ValueError, match="patience is a number of seconds"):
+    with pytest.raises(ValueError, match="patience must be a number of seconds"):
         RedsyncProxy(client, patience=-1)
     with pytest.raises(ValueError, match="max_hold"):
         RedsyncProxy(client, max_hold=0)

@@ -1,4 +1,4 @@
-"""FastAPI served by uvicorn: locks, limits, and a node that is killed in between."""
+"""FastAPI served by uvicorn: locks, limits, and a node that is killed meanwhile."""
 
 import asyncio
 import threading
@@ -16,7 +16,7 @@ from redsync.contrib.fastapi import Redsync  # noqa: E402
 
 
 class Site:
-    """An application that uvicorn serves in a thread, with a lock, a limit, and a door that requests wait at."""
+    """An application that uvicorn serves in a thread, with a lock, a limit, and a door at which requests wait."""
 
     def __init__(self, urls):
         self.redsync = Redsync(urls, restart_guard=0.0)
@@ -83,20 +83,20 @@ def web(site):
         yield web
 
 
-def test_lock_is_held_while_the_request_is_at_work(web, make_client):
+def test_lock_is_held_during_the_request(web, make_client):
     reply = web.post("/orders/7")
     assert (reply.status_code, reply.json()) == (200, {"paid": 7, "valid": True, "name": "order:7"})
     rival = make_client(n=3).get_lock("order:7")
     with rival:
         busy = web.post("/orders/7")
         assert (busy.status_code, busy.headers["Retry-After"]) == (423, "1")
-        assert busy.json() == {"detail": "somebody else is at it"}
+        assert busy.json() == {"detail": "the resource is locked"}
         assert web.post("/orders/8").status_code == 200
     assert web.post("/orders/7").status_code == 200
     assert rival.acquire(False)
 
 
-def test_second_request_is_told_that_the_first_is_at_work(site, web, other):
+def test_second_request_is_refused_during_the_first(site, web, other):
     first = other.start(web.post, "/slow/1")
     assert site.inside.wait(20)
     assert web.post("/slow/1").status_code == 409
@@ -110,10 +110,10 @@ def test_loss_is_a_503(site, web, other, make_client):
     assert site.inside.wait(20)
     make_client(n=3).get_lock("slow:2").force_release()
     lost = request.result(20)
-    assert (lost.status_code, lost.json()) == (503, {"detail": "the lock service is out of reach"})
+    assert (lost.status_code, lost.json()) == (503, {"detail": "the lock service is unavailable"})
 
 
-def test_limit_is_told_in_header_fields(web):
+def test_header_fields_describe_the_limit(web):
     for _ in range(2):
         reply = web.get("/limited/ada")
         assert reply.status_code == 200
@@ -135,17 +135,17 @@ def test_one_dead_node_of_three_changes_nothing_and_two_are_a_503(nodes, site, w
     assert web.get("/limited/eve").status_code == 200
     nodes.kill(1)
     for reply in (web.post("/orders/1"), web.get("/limited/eve")):
-        assert (reply.status_code, reply.json()) == (503, {"detail": "the lock service is out of reach"})
+        assert (reply.status_code, reply.json()) == (503, {"detail": "the lock service is unavailable"})
 
 
-def test_field_that_the_path_lacks_is_an_error_with_its_name(site):
+def test_error_of_a_missing_path_parameter_names_it(site):
     app = httpx.ASGITransport(site.app)
 
     async def ask():
         async with httpx.AsyncClient(transport=app, base_url="http://shop") as web:
             await web.get("/wrong")
 
-    with pytest.raises(LookupError, match="needs number, but there is client"):
+    with pytest.raises(LookupError, match="needs number, but there is only client"):
         asyncio.run(ask())
 
 
@@ -162,20 +162,20 @@ def test_bad_configuration_stops_the_application_at_its_start(monkeypatch):
         asyncio.run(start(Redsync(["redis://127.0.0.1:1"], lease=-1)))
 
 
-def test_bad_options_are_refused_where_they_are_written():
+def test_bad_options_are_refused_at_once():
     redsync = Redsync()
     for name in ("", "{}"):
         with pytest.raises(ValueError, match="name"):
             redsync.lock(name)
         with pytest.raises(ValueError, match="name"):
             redsync.limit(name, 1, per=1)
-    with pytest.raises(ValueError, match="timeout is a number of seconds"):
+    with pytest.raises(ValueError, match="timeout must be a number of seconds"):
         redsync.lock("x", timeout=-1)
-    with pytest.raises(ValueError, match="busy is the status of an error"):
+    with pytest.raises(ValueError, match="busy must be an error status"):
         redsync.lock("x", busy=200)
 
 
-def test_client_is_there_during_the_lifespan_alone(nodes):
+def test_client_exists_only_during_the_lifespan(nodes):
     redsync = Redsync(nodes.urls, restart_guard=0.0)
 
     async def main():
@@ -184,7 +184,7 @@ def test_client_is_there_during_the_lifespan_alone(nodes):
                 redsync.client  # noqa: B018
             async with redsync.lifespan():
                 assert await redsync.client.get_lock("x").acquire(False)
-                with pytest.raises(RuntimeError, match="begun already"):
+                with pytest.raises(RuntimeError, match="already begun"):
                     async with redsync.lifespan():
                         raise AssertionError("never reached")
                 assert redsync.client

@@ -1,4 +1,4 @@
-"""Flask with locks and limits as decorators, by its test client, and by gunicorn with two workers while a node dies."""
+"""Flask with locks and limits as decorators, in its test client, and in gunicorn with two workers while a node dies."""
 
 import json
 import os
@@ -86,7 +86,7 @@ def test_lock_is_held_while_the_view_runs(web, make_client):
     with make_client(n=3).get_lock("order:7"):
         busy = web.post("/orders/7")
         assert (busy.status_code, busy.headers["Retry-After"]) == (423, "1")
-        assert b"somebody else is at it" in busy.data
+        assert b"the resource is locked" in busy.data
         assert web.post("/loses/7").status_code == 409
         assert web.post("/orders/8").status_code == 200
     assert web.post("/orders/7").status_code == 200
@@ -95,17 +95,17 @@ def test_lock_is_held_while_the_view_runs(web, make_client):
 def test_loss_is_a_503(web):
     lost = web.post("/loses/2")
     assert lost.status_code == 503
-    assert b"the lock service is out of reach" in lost.data
+    assert b"the lock service is unavailable" in lost.data
 
 
-def test_hold_is_that_of_the_innermost_lock(web, make_client):
+def test_hold_belongs_to_the_innermost_lock(web, make_client):
     assert web.post("/nested").data == b"inner"
     with make_client(n=3).get_lock("inner"):
         assert web.post("/nested").status_code == 409
     assert make_client(n=3).get_lock("outer").acquire(False)
 
 
-def test_limit_is_told_in_header_fields(web):
+def test_header_fields_describe_the_limit(web):
     for _ in range(2):
         reply = web.get("/limited/ada")
         assert (reply.status_code, reply.data) == (201, b"ada")
@@ -137,9 +137,9 @@ def test_one_dead_node_of_three_changes_nothing_and_two_are_a_503(nodes, web):
         assert reply.status_code == 503
 
 
-def test_field_that_the_view_lacks_is_an_error_with_its_name(app, web):
+def test_error_of_a_missing_argument_names_it(app, web):
     app.testing = True
-    with pytest.raises(LookupError, match="needs number, but there is client"):
+    with pytest.raises(LookupError, match="needs number, but there is only client"):
         web.get("/wrong")
 
 
@@ -149,20 +149,20 @@ def test_bad_setting_stops_the_application_at_its_start(monkeypatch):
     with pytest.raises(ConfigurationError, match="REDSYNC: REDSYNC_URLS is not set"):
         Redsync(app)
     app.config["REDSYNC"] = {"URLS": "redis://127.0.0.1:1", "LEESE": 1}
-    with pytest.raises(ConfigurationError, match=r"REDSYNC\['LEESE'\] is no setting"):
+    with pytest.raises(ConfigurationError, match=r"REDSYNC\['LEESE'\] is not a setting"):
         Redsync(app)
-    with app.app_context(), pytest.raises(RuntimeError, match="does not know redsync"):
+    with app.app_context(), pytest.raises(RuntimeError, match="not set up in this application"):
         Redsync().client  # noqa: B018
 
 
-def test_bad_options_are_refused_where_they_are_written():
+def test_bad_options_are_refused_at_once():
     redsync = Redsync()
     for make in (redsync.lock, lambda name: redsync.limit(name, 1, per=1)):
         with pytest.raises(ValueError, match="name"):
             make("{}")
-    with pytest.raises(ValueError, match="timeout is a number of seconds"):
+    with pytest.raises(ValueError, match="timeout must be a number of seconds"):
         redsync.lock("x", timeout=-1)
-    with pytest.raises(ValueError, match="busy is the status of an error"):
+    with pytest.raises(ValueError, match="busy must be an error status"):
         redsync.lock("x", busy=200)
 
 

@@ -1,4 +1,4 @@
-"""Header fields of a rate limiter, as the drafts have them."""
+"""Header fields of a rate limiter, as in the draft."""
 
 from redsync.contrib.http import Policy
 
@@ -13,11 +13,11 @@ def test_fields_are_structured_fields():
     }
 
 
-def test_seconds_are_rounded_up_and_never_none():
+def test_seconds_are_rounded_up_to_at_least_one():
     policy = Policy("x", 1, 0.5)
     assert policy.fields["RateLimit-Policy"].endswith(";w=1")
     assert policy.refusal(0.0)["Retry-After"] == "1"
 
 
-def test_name_of_a_policy_is_quoted_as_a_header_needs_it():
+def test_name_of_a_policy_is_quoted_for_a_header():
     assert Policy('a"b\\ü\r\n', 1, 1).fields["RateLimit-Policy"] == r'"a\"b\\???";q=1;w=1'

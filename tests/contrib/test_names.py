@@ -1,4 +1,4 @@
-"""Names that are made of what a framework has."""
+"""Names built from a framework's data."""
 
 import pytest
 
@@ -13,14 +13,14 @@ def test_name_is_filled_in_from_the_request():
     assert NameTemplate("{{x}}").fill({}) == "{x}"
 
 
-def test_value_that_the_request_lacks_is_told():
-    with pytest.raises(LookupError, match=r"'order:\{number\}' needs number, but there is client, id$"):
+def test_error_of_a_missing_value_names_it():
+    with pytest.raises(LookupError, match=r"'order:\{number\}' needs number, but there is only client, id$"):
         NameTemplate("order:{number}").fill({"id": 1, "client": 2})
-    with pytest.raises(LookupError, match=r"but there is nothing$"):
+    with pytest.raises(LookupError, match=r"but there is only nothing$"):
         NameTemplate("order:{number}").fill({})
 
 
-def test_values_are_no_templates():
+def test_values_are_not_templates():
     assert NameTemplate("{a}").fill({"a": "{b}"}) == "{b}"
 
 
@@ -30,12 +30,12 @@ def test_bad_template_is_refused(text):
         NameTemplate(text)
 
 
-def test_name_that_is_no_string_is_refused():
+def test_name_that_is_not_a_string_is_refused():
     with pytest.raises(TypeError, match=r"not b'x'"):
         NameTemplate(b"x")
 
 
-def test_long_text_is_its_hash():
+def test_long_text_is_replaced_by_its_hash():
     assert shortened("x" * LONGEST) == "x" * LONGEST
     longer, other = shortened("x" * LONGEST + "y"), shortened("x" * LONGEST + "z")
     assert len(longer) == len(other) == 64

@@ -1,4 +1,4 @@
-"""One client for each process: made once, closed at the end, and there after a fork."""
+"""One client for each process: created once, closed at the end, and usable after a fork."""
 
 import os
 import threading
@@ -12,7 +12,7 @@ from redsync.contrib.process_client import ProcessClient, make_client
 ANYWHERE = "redis://127.0.0.1:1"
 
 
-def test_client_is_made_once_however_many_threads_ask_first():
+def test_client_is_created_once_even_if_many_threads_ask_first():
     made = []
 
     def make():
@@ -39,12 +39,12 @@ def test_client_is_made_once_however_many_threads_ask_first():
     assert made[1].runner.closed
 
 
-def test_close_of_what_was_never_made_does_nothing():
+def test_close_before_the_first_use_does_nothing():
     ProcessClient(lambda: pytest.fail("made")).close()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_child_of_a_fork_may_ask_while_another_thread_of_its_parent_does():
+def test_child_may_ask_although_another_thread_asked_during_the_fork():
     asked, go_on = threading.Event(), threading.Event()
 
     def make():
@@ -80,15 +80,15 @@ def test_settings_become_options(monkeypatch):
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ([], r"REDSYNC is a dictionary such as {'URLS': \[...\]}, not \[\]"),
-        ({"urls": [ANYWHERE]}, r"REDSYNC\['urls'\] is no setting; there are DRIFT_FACTOR, LEASE, .*, URLS"),
-        ({"NODES": [ANYWHERE]}, r"REDSYNC\['NODES'\] is no setting"),
+        ([], r"REDSYNC must be a dictionary such as {'URLS': \[...\]}, not \[\]"),
+        ({"urls": [ANYWHERE]}, r"REDSYNC\['urls'\] is not a setting; the settings are DRIFT_FACTOR, LEASE, .*, URLS"),
+        ({"NODES": [ANYWHERE]}, r"REDSYNC\['NODES'\] is not a setting"),
         ({"URLS": ANYWHERE, "LEASE": 0}, "REDSYNC: .*lease"),
         ({"URLS": ANYWHERE, "LEASE": "x"}, "REDSYNC: .*"),
         ({}, "REDSYNC: REDSYNC_URLS is not set"),
     ],
 )
-def test_bad_setting_is_told_by_its_name(given, said, monkeypatch):
+def test_error_of_a_bad_setting_names_it(given, said, monkeypatch):
     monkeypatch.delenv("REDSYNC_URLS", raising=False)
     with pytest.raises(ConfigurationError, match=said):
         make_client("REDSYNC", given, str.upper)

@@ -1,4 +1,4 @@
-"""Tests that exclude each other, in several runs with several workers each, and what their reports say."""
+"""Tests that exclude each other, in several runs with several workers each, and their reports."""
 
 import os
 import subprocess
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.sweep  # each of them starts pytest anew
+pytestmark = pytest.mark.sweep  # each of them starts pytest
 
 CONFTEST = """
 pytest_plugins = ["redsync.contrib.pytest"]
@@ -125,7 +125,7 @@ def test_goes_on(): pass
 """
 
 
-def test_resource_that_others_keep_is_an_error_of_the_setup(runs, make_client):
+def test_resource_held_by_others_is_an_error_of_the_setup(runs, make_client):
     with make_client(n=3).get_lock("pytest:printer"):
         status, out = runs.run(BUSY)
     assert status == 1
@@ -163,7 +163,7 @@ def test_prints(pytestconfig):
         ("exclusive", "exclusive takes names and timeout"),
         ("exclusive(7)", "exclusive takes names and timeout"),
         ("exclusive('x', wait=1)", "exclusive takes names and timeout"),
-        ("exclusive('x', timeout=-1)", "exclusive's timeout is a number of seconds, not -1"),
+        ("exclusive('x', timeout=-1)", "exclusive's timeout must be a number of seconds, not -1"),
     ],
 )
 def test_bad_marker_stops_the_run_before_any_test(runs, marker, said):
@@ -172,7 +172,7 @@ def test_bad_marker_stops_the_run_before_any_test(runs, marker, said):
     assert said in out
 
 
-def test_bad_setting_stops_a_run_that_needs_it_and_no_other(runs):
+def test_bad_setting_stops_only_a_run_that_needs_it(runs):
     runs.urls = []
     status, out = runs.run(BUSY)
     assert status == pytest.ExitCode.USAGE_ERROR

@@ -1,4 +1,4 @@
-"""One real node, and what tests of scripts need of it: the scripts as functions of what varies."""
+"""One real node, and helpers for tests of scripts: the scripts as functions of the arguments that vary."""
 
 import contextlib
 
@@ -18,7 +18,7 @@ class Node:
         self.redis = redis.Redis(port=port, socket_timeout=10)
 
     def run(self, name, keys, *args):
-        """Run a shipped script, by its digest as the drivers do."""
+        """Run a shipped script by its digest, as the drivers do."""
         script = Script.load(name)
         try:
             return self.redis.evalsha(script.sha.decode(), len(keys), *keys, *args)
@@ -28,7 +28,7 @@ class Node:
 
     @contextlib.contextmanager
     def listening(self, *channels):
-        """Return a subscription that has begun; `messages` reads what it got."""
+        """Return a subscription that has begun; `messages` reads it."""
         with self.redis.pubsub() as subscription:
             subscription.subscribe(*channels)
             for _ in channels:
@@ -36,19 +36,19 @@ class Node:
             yield subscription
 
     def messages(self, subscription):
-        """Return all that was published to a subscription so far: a server hands out in order."""
+        """Return all messages of a subscription so far: a server delivers in order."""
         self.redis.publish(next(iter(subscription.channels)), b"the end")
         found = []
         while True:
             message = subscription.get_message(timeout=5)
-            assert message is not None, "a message that was published did not arrive"
+            assert message is not None, "a published message did not arrive"
             if message["data"] == b"the end":
                 return found
             found.append((message["channel"], message["data"]))
 
     @contextlib.contextmanager
     def out_of_memory(self):
-        """Let the server refuse all that needs memory."""
+        """Make the server refuse all commands that need memory."""
         self.redis.config_set("maxmemory", 1)
         try:
             with pytest.raises(redis.exceptions.OutOfMemoryError):
@@ -59,7 +59,7 @@ class Node:
 
     @contextlib.contextmanager
     def refused_claims(self):
-        """Let the server refuse to write claims, whoever asks, and go on with all else."""
+        """Make the server refuse to write claims, by any command, and accept everything else."""
         self.redis.acl_setuser("default", enabled=True, commands=["-hset", "-set"])
         try:
             yield
@@ -67,7 +67,7 @@ class Node:
             self.redis.acl_setuser("default", enabled=True, commands=["+hset", "+set"])
 
     def dump(self):
-        """Return all keys with their values, ready to be compared."""
+        """Return all keys with their values, ready for comparison."""
         readers = {
             b"hash": self.redis.hgetall,
             b"zset": lambda key: self.redis.zrange(key, 0, -1, withscores=True),
@@ -94,17 +94,17 @@ def node(_one_node):
 
 
 def process_of(node):
-    """Return what birth records call a server's process."""
+    """Return the name of a server's process in birth records."""
     return node.info("server")["run_id"][:16]
 
 
 def guard_of(ms, process="-"):
-    """Return how scripts are told for how long a node must have remembered everything, and under which process."""
+    """Return the guard as scripts get it: how long a node must have remembered everything, and under which process."""
     return b"%d,other,%s," % (ms, process.encode()) if ms else 0
 
 
 NO_GUARD = -1
-"""For `queue`: what a fenced lock says that guards no memory; its tokens depend on what the node remembers."""
+"""For `queue`: the guard argument of a fenced lock that guards no memory; its tokens depend on the node's memory."""
 
 
 KEYS = LockKeys.of(b"redsync:", b"x")
@@ -122,7 +122,7 @@ def wake_channel(claim):
 
 
 def waiter_of(claim):
-    """Return the owner of a claim, as queues have it."""
+    """Return the owner of a claim, as in queues."""
     return claim.rpartition(b":")[0]
 
 
@@ -135,7 +135,7 @@ class Claims:
 
     @property
     def ender(self):
-        """Whose scripts give it back and renew it."""
+        """The scripts that release and renew it."""
         return "mutex" if self.noun == "mutex" else "lock"
 
     @property
@@ -143,14 +143,14 @@ class Claims:
         return "string" if self.noun == "mutex" else "hash"
 
     def value(self, owner=ME, count=1):
-        """Return what a node has where that owner has it: a mutex counts nothing."""
+        """Return the value that a node keeps for that owner: a mutex counts nothing."""
         return owner if self.noun == "mutex" else {owner: b"%d" % count}
 
     def acquire(self, owner=ME, count=1, lease=LEASE, *, guard=0, keys=KEYS):
         return self.node.run(f"{self.noun}_acquire", (keys.lock,), owner, count, lease, guard_of(guard))
 
     def queue(self, owner=ME, count=1, lease=LEASE, *, guard=0, place=PLACE, waited=0, mark=0, keys=KEYS, channel=None):
-        """Ask for a place too; a fair lock gives the last one, whatever was waited. Mark 0: only to be woken."""
+        """Ask for a place too; a fair lock gives the last one, whatever the time waited. Mark 0: to be woken only."""
         rank = "+" if self.noun == "fair_lock" else waited
         channel = channel or wake_channel(owner)
         told = b"0,other,-," if guard == NO_GUARD else guard_of(guard)
@@ -158,7 +158,7 @@ class Claims:
         return self.node.run(f"{self.noun}_acquire", keys.all, *words)
 
     def line_up(self, *owners, **options):
-        """Queue several, the first of them at the head."""
+        """Queue several waiters, the first of them at the head."""
         for i, owner in enumerate(owners):
             self.queue(owner, waited=1_000 * (len(owners) - i), **options)
 
@@ -169,7 +169,7 @@ class Claims:
         return self.node.run(f"{self.ender}_abandon", keys.all, owner, int(leave))
 
     def renew(self, *claims, guarded=False):
-        """Each claim: name of the lock, owner, count, lease."""
+        """Renew claims, each a tuple: name of the lock, owner, count, lease."""
         names = [b"redsync:" + claim[0] for claim in claims]
         words = [word for claim in claims for word in claim[1:]]
         return self.node.run(f"{self.ender}_renew", names, *words, *([1] if guarded else []))
@@ -181,19 +181,19 @@ class Claims:
         return self.node.run("lock_inspect", (keys.lock, keys.queue, keys.token))
 
     def put(self, owner):
-        """Write a claim without an end, as nobody of ours does."""
+        """Write a claim without expiry, as none of our scripts does."""
         self.redis.set(KEYS.lock, owner) if self.noun == "mutex" else self.redis.hset(KEYS.lock, owner, 1)
 
     def said(self, owner, mark=0, keys=KEYS):
-        """Return the message that hands over to that waiter, or with mark 0 only wakes it."""
+        """Return the message that hands over to that waiter; with mark 0, the one that only wakes it."""
         return wake_channel(owner), b"%d %s %s" % (mark, waiter_of(owner), keys.lock)
 
     def holds(self, key=KEYS.lock):
-        """Return a hash as it is."""
+        """Return a hash unchanged."""
         return self.redis.hgetall(key)
 
     def holder(self):
-        """Return whose claim is there, None if there is none."""
+        """Return the claim that is there; None if there is none."""
         if self.noun == "mutex":
             return self.redis.get(KEYS.lock)
         owners = self.holds()
@@ -204,7 +204,7 @@ class Claims:
         return self.redis.pttl(key)
 
     def waiters(self):
-        """Return the claims of those who have a place, the head first; each has an entry in both keys or in none."""
+        """Return the claims of the waiters with a place, the head first; each has an entry in both keys or in none."""
         waiters, places = self.redis.zrange(KEYS.queue, 0, -1), self.holds(KEYS.places)
         assert set(places) == set(waiters)
         return [waiter + b":" + places[waiter].split()[1] for waiter in waiters]
@@ -216,7 +216,7 @@ class Claims:
         return int(expiry), int(mark), int(guard.partition(b",")[0]), channel
 
     def end_place(self, claim, after=0):
-        """Let a place end so many ms from now, as if the time until then had passed."""
+        """Make a place end that many ms from now, as if the time until then had passed."""
         waiter = waiter_of(claim)
         _, _, rest = self.holds(KEYS.places)[waiter].partition(b" ")
         self.redis.hset(KEYS.places, waiter, b"%d %s" % (self.now() + after, rest))
@@ -240,26 +240,26 @@ def mutexes(node):
 
 @pytest.fixture(params=["lock", "mutex"])
 def claims(request, node):
-    """The scripts of either kind, for what they must have in common."""
+    """The scripts of either kind, for the behaviour that both share."""
     return Claims(node, request.param)
 
 
 @pytest.fixture(params=["lock", "mutex", "fair_lock"])
 def queued_claims(request, node):
-    """The scripts of each kind, for what those who wait for it have in common."""
+    """The scripts of each kind, for the behaviour that their waiters share."""
     return Claims(node, request.param)
 
 
 @pytest.fixture
 def heard(node):
-    """Listen for everybody who waits; return a function that reads what was said since it was last called."""
+    """Listen for all waiters; return a function that reads the messages since its last call."""
     with node.listening(*map(wake_channel, (ME, OTHER, THIRD, FOURTH))) as subscription:
         yield lambda: node.messages(subscription)
 
 
 @pytest.fixture
 def write_foreign(node):
-    """Put a value of another type where a claim would be."""
+    """Put a value of another type at the key of a claim."""
 
     def write(kind, key=KEYS.lock):
         {
@@ -275,5 +275,5 @@ def write_foreign(node):
 
 @pytest.fixture
 def lasts():
-    """Tell whether a remaining time is the wanted one, less what a test on a busy machine may take, in ms."""
+    """Return whether a remaining time is as wanted, less the time in ms that a test on a busy machine may take."""
     return lambda actual, wanted, slack=2_000: wanted - slack < actual <= wanted

@@ -25,14 +25,14 @@ def test_kind_is_made_of_the_scripts_of_its_noun(kind):
 
 
 def test_each_script_that_makes_claims_belongs_to_a_kind():
-    """So that a kind which is added is tested here too."""
+    """So that this module tests new kinds too."""
     nouns = {script.name.removesuffix("_acquire") for script in Script.shipped() if script.name.endswith("_acquire")}
     assert nouns == {kind.noun for kind in (*KINDS, FAIR_LOCK, FENCED_LOCK)}
 
 
 @pytest.mark.parametrize("kind", [FAIR_LOCK, FENCED_LOCK], ids=lambda kind: kind.noun)
-def test_lock_of_another_kind_differs_in_what_grants(kind):
-    """So what is given back, renewed or undone is handed over and kept alike."""
+def test_lock_of_another_kind_differs_in_granting_only(kind):
+    """So release, renewal and rollback hand over and keep claims alike."""
     assert kind._replace(noun=LOCK.noun, acquire=LOCK.acquire) == LOCK
     assert kind.acquire.name == f"{kind.noun}_acquire"
 

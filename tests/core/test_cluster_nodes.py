@@ -1,4 +1,4 @@
-"""CLUSTER NODES: who has a slot, by which decision, and whose replicas there are."""
+"""CLUSTER NODES: the owner of a slot, by which decision, and the replicas of each master."""
 
 import pytest
 
@@ -22,12 +22,12 @@ def test_view_is_read_line_by_line():
 
 
 @pytest.mark.parametrize(("slot", "owner"), [(0, "aaa"), (93, "aaa"), (9000, "aaa"), (5461, "bbb"), (9001, None)])
-def test_owner_of_a_slot_is_who_has_it_now(slot, owner):
+def test_owner_of_a_slot_is_its_current_master(slot, owner):
     found = owner_in(read_cluster(VIEW), slot)
     assert (found and found.name) == owner
 
 
 @pytest.mark.parametrize("text", [b"aaa", b"aaa no-address master - 0 0 7 connected", b"a h:1@2 master - 0 0 x c"])
-def test_what_is_no_view_is_refused(text):
+def test_anything_but_a_view_is_refused(text):
     with pytest.raises((IndexError, ValueError)):
         read_cluster(text)

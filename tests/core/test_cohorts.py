@@ -1,4 +1,4 @@
-"""Cohorts: the holds at which the watchdog looks together, in the order in which they are due."""
+"""Cohorts: the holds that the watchdog looks at together, in the order in which they are due."""
 
 import math
 
@@ -18,7 +18,7 @@ def schedule():
 
 @pytest.fixture
 def add(schedule):
-    """Add a hold that is due at some instant, by default at 110."""
+    """Add a hold that is due at an instant, 110 by default."""
 
     def add(name=b"x", renew_at=110.0, **fields):
         state = new_state(name, renew_at=renew_at)
@@ -31,7 +31,7 @@ def add(schedule):
 
 
 def cohorts(schedule):
-    """Return the holds by cohort, in the order in which they are due; the schedule stays as it is."""
+    """Return the holds by cohort, in the order in which they are due; the schedule does not change."""
     schedule.first()
     return [list(cohort.holds) for _, _, cohort in sorted(schedule._heap) if cohort.holds]
 
@@ -48,7 +48,7 @@ def renew(schedule, at):
 # Joining.
 
 
-def test_nothing_is_first_where_nothing_is_held(schedule):
+def test_nothing_is_first_without_holds(schedule):
     assert schedule.first() is None
 
 
@@ -74,7 +74,7 @@ def test_cohort_has_no_more_holds_than_fit_into_one_command(schedule, add):
     assert [len(holds) for holds in cohorts(schedule)] == [MOST, MOST, 1]
 
 
-def test_cohort_is_first_by_the_hold_that_needs_the_earliest_look(schedule, add):
+def test_cohort_is_ordered_by_its_earliest_hold(schedule, add):
     add(valid_until=105.0)
     assert schedule.first().due == 105.0
     filled = add(fill_at=100.5)
@@ -82,7 +82,7 @@ def test_cohort_is_first_by_the_hold_that_needs_the_earliest_look(schedule, add)
     assert list(schedule.first().holds) == [filled]
 
 
-def test_hold_that_was_lost_before_anybody_looked_joins_none(schedule, add):
+def test_hold_lost_before_the_first_look_joins_no_cohort(schedule, add):
     lost, kept = add(lost="a reason"), add()
     assert cohorts(schedule) == [[kept]]
     assert lost.cohort is None
@@ -113,7 +113,7 @@ def test_lost_hold_leaves_its_cohort_with_the_next_look(schedule, add):
     assert lost.cohort is None
 
 
-def test_cohort_of_nothing_but_lost_holds_is_forgotten(schedule, add):
+def test_cohort_of_lost_holds_only_is_forgotten(schedule, add):
     add()
     first = schedule.first()
     for state in first.holds:
@@ -122,8 +122,8 @@ def test_cohort_of_nothing_but_lost_holds_is_forgotten(schedule, add):
     assert schedule.first() is None
 
 
-def test_hold_that_ended_in_an_interrupted_step_joins_none(schedule, add):
-    """What was to be removed may still be among the fresh ones, and would be due for ever."""
+def test_hold_that_ended_in_an_interrupted_step_joins_no_cohort(schedule, add):
+    """Such a hold may still be among the fresh ones, and would stay due forever."""
     state = add()
     state.live = False
     assert schedule.first() is None
@@ -133,7 +133,7 @@ def test_hold_that_ended_in_an_interrupted_step_joins_none(schedule, add):
 def test_hold_left_behind_by_an_interrupted_step_counts_once(schedule, add):
     state, other = add(b"a"), add(b"b")
     first = schedule.first()
-    schedule.add(state)  # as `hasten` does, which is interrupted before it leaves the former cohort
+    schedule.add(state)  # As in `hasten`, interrupted before the hold leaves the former cohort.
     schedule.first()
     renew(schedule, 110.0)
     assert cohorts(schedule) == [[state], [other]]
@@ -151,8 +151,8 @@ def test_cohort_that_was_renewed_stays_together(schedule, add):
     assert (first.due, len(first.holds)) == (120.0, 2)
 
 
-def test_put_moves_away_what_is_due_much_later(schedule, add):
-    """One member that was not renewed is tried again by itself, and the others are left in peace."""
+def test_put_moves_away_holds_that_are_due_much_later(schedule, add):
+    """A member that was not renewed is tried again by itself, without the others."""
     states = [add(b"%d" % i) for i in range(5)]
     cohort = schedule.first()
     for state in states:
@@ -192,11 +192,11 @@ def test_cohort_whose_holds_are_aligned_is_put_back_without_a_look_at_each_hold(
     assert cohort.due == 120.0
     state.renew_at = 125.0
     schedule.put(schedule.first())
-    assert cohort.due == 121.0, "that holds for one time only"
+    assert cohort.due == 121.0, "alignment is for one `put` only"
 
 
-def test_aligned_cohort_that_was_not_put_back_hides_nothing(schedule, add):
-    """An interruption may come in between."""
+def test_aligned_cohort_that_was_not_put_back_hides_no_hold(schedule, add):
+    """An interruption may strike in between."""
     state, other = add(b"a"), add(b"b", renew_at=113.0)
     cohort = schedule.first()
     state.renew_at = 120.0
@@ -208,7 +208,7 @@ def test_aligned_cohort_that_was_not_put_back_hides_nothing(schedule, add):
     assert cohort.due == 122.0
 
 
-def test_put_is_for_the_first_only(schedule, add):
+def test_put_is_only_for_the_first_cohort(schedule, add):
     add()
     later = add(renew_at=120.0)
     schedule.first()
@@ -217,7 +217,7 @@ def test_put_is_for_the_first_only(schedule, add):
 
 
 def test_failed_look_is_repeated(schedule, add):
-    """A watchdog that failed put nothing back."""
+    """A watchdog that failed has not put the cohort back."""
     add()
     first = schedule.first()
     assert schedule.first() is first
@@ -231,7 +231,7 @@ def test_ended_are_the_holds_whose_validity_is_over_until_they_are_lost(schedule
     assert schedule.ended(104.9) == []
     schedule.remove(released)
     assert schedule.ended(105.0) == [early]
-    assert schedule.ended(105.0) == [early], "a watchdog that failed has not told it"
+    assert schedule.ended(105.0) == [early], "a watchdog that failed has not reported it"
     early.lost = "a reason"
     assert schedule.ended(107.9) == []
     assert schedule.ended(108.0) == [late]
@@ -245,7 +245,7 @@ def test_ended_hold_is_found_wherever_it_is_and_before_all_that_is_due(schedule,
     assert list(schedule.first().holds) == renewed
 
 
-def test_renewed_hold_ends_no_more_at_its_former_end(schedule, add):
+def test_renewed_hold_no_longer_ends_at_its_former_end(schedule, add):
     states = [add(b"%d" % i, valid_until=130.0) for i in range(3)]
     schedule.first()
     renew(schedule, 110.0)
@@ -254,10 +254,10 @@ def test_renewed_hold_ends_no_more_at_its_former_end(schedule, add):
     assert schedule.ended(140.0) == states
 
 
-# Going along.
+# Gathering.
 
 
-def test_gather_takes_what_is_due_soon_and_fits(schedule, add):
+def test_gather_takes_holds_that_are_due_soon_and_fit(schedule, add):
     first = add(b"a", renew_at=110.0)
     schedule.first()
     soon_due, late, later = add(b"b", renew_at=111.0), add(b"c", renew_at=113.0), add(b"d", renew_at=116.0)
@@ -285,7 +285,7 @@ def test_gather_takes_from_the_earliest_as_long_as_they_fit(schedule, add):
     assert cohorts(schedule)[1] == much
 
 
-def test_gather_leaves_what_is_due_for_another_reason(schedule, add):
+def test_gather_leaves_holds_that_are_due_for_another_reason(schedule, add):
     add(b"a", renew_at=110.0)
     schedule.first()
     bare = add(b"b", renew_at=118.0, fill_at=110.5)
@@ -294,11 +294,11 @@ def test_gather_leaves_what_is_due_for_another_reason(schedule, add):
     assert bare not in cohort.holds
 
 
-# What it costs.
+# Cost.
 
 
-def test_schedule_keeps_no_more_than_twice_what_is_held(schedule, add):
-    """Locks that are held until a watchdog has looked, and no longer, by the thousand."""
+def test_schedule_drops_empty_cohorts(schedule, add):
+    """Thousands of locks, each held until the watchdog has looked, and no longer."""
     kept = [add(b"%d" % i, renew_at=500.0 + 10 * i, valid_until=math.inf) for i in range(10)]
     for i in range(1000):
         state = add(b"x", renew_at=1000.0 + 10 * i, valid_until=math.inf)
@@ -308,8 +308,8 @@ def test_schedule_keeps_no_more_than_twice_what_is_held(schedule, add):
     assert cohorts(schedule) == [[state] for state in kept]
 
 
-def test_wake_up_looks_at_what_is_due_and_nothing_else(schedule, add, monkeypatch):
-    """Ten thousand other holds are not touched."""
+def test_wake_up_looks_only_at_due_holds(schedule, add, monkeypatch):
+    """Ten thousand other holds are untouched."""
     first = add(b"a", renew_at=100.0)
     for i in range(3 * MOST):
         add(b"%d" % i, renew_at=110.0 + i)

@@ -1,4 +1,4 @@
-"""Crowds: only the first ask; the others follow in their order, one for each that leaves."""
+"""Crowds: only the first waiters ask; the others follow in order, one for each that leaves."""
 
 import pytest
 
@@ -42,13 +42,13 @@ def test_one_that_leaves_from_behind_lets_nobody_in(full):
     assert [full.leave(X, waiter) for waiter in names(0, 1, 2)] == [*names(FRONT, FRONT + 2), None]
 
 
-def test_newcomer_is_behind_those_who_wait(full):
+def test_newcomer_is_behind_earlier_waiters(full):
     full.leave(X, b"0")
     assert not full.enter(X, b"new")
     assert [full.leave(X, waiter) for waiter in names(1, 2, 3)] == [*names(FRONT + 1, FRONT + 2), b"new"]
 
 
-def test_crowds_for_other_locks_are_others(full):
+def test_crowds_of_different_locks_are_independent(full):
     assert full.enter(Y, b"0")
     assert full.leave(Y, b"0") is None
 
@@ -72,34 +72,34 @@ def test_one_in_front_stays_there_if_it_enters_again(full):
     assert not full.is_in_front(X, b"0")
 
 
-def test_nothing_is_kept_of_a_crowd_that_is_gone(full):
+def test_empty_crowd_leaves_nothing_behind(full):
     full.note(X, mute=True)
     for waiter in names(*range(FRONT + 3)):
         full.leave(X, waiter)
     assert (full._front, full._behind, full.mute) == ({}, {}, set())
 
 
-def test_whether_the_front_finds_a_quorum_is_known_to_those_behind(full):
+def test_waiters_behind_know_whether_the_front_finds_a_quorum(full):
     full.note(X, mute=True)
     assert X in full.mute
     full.note(X, mute=False)
     assert X not in full.mute
 
 
-def test_whether_the_front_finds_a_quorum_is_not_kept_where_nobody_is_behind(crowds):
+def test_outcome_of_the_front_is_not_kept_without_waiters_behind(crowds):
     crowds.enter(X, b"a")
     crowds.note(X, mute=True)
     assert not crowds.mute
 
 
-def test_one_that_was_half_let_in_by_an_interrupted_leave_is_in_front_and_leaves_as_any(full):
+def test_waiter_half_let_in_by_an_interrupted_leave_is_in_front_and_leaves_as_usual(full):
     full._front[X].discard(b"0")
     full._front[X].add(b"%d" % FRONT)
     assert full.is_in_front(X, b"%d" % FRONT)
     assert full.leave(X, b"%d" % FRONT) == b"%d" % (FRONT + 1)
 
 
-def test_others_are_expected_at_a_lock_until_it_was_had_without_them(crowds):
+def test_others_are_expected_at_a_lock_until_an_acquire_meets_none(crowds):
     crowds.expect(X, others=True)
     crowds.expect(Y, others=False)
     assert list(crowds.expected) == [X]
@@ -107,7 +107,7 @@ def test_others_are_expected_at_a_lock_until_it_was_had_without_them(crowds):
     assert not crowds.expected
 
 
-def test_lock_at_which_others_were_expected_longest_ago_is_forgotten_first(crowds):
+def test_lock_expected_longest_ago_is_forgotten_first(crowds):
     locks = names(*range(_MOST_EXPECTED))
     for lock in (*locks, locks[0], X):
         crowds.expect(lock, others=True)

@@ -1,4 +1,4 @@
-"""Effects are data, and the traps hand them out and check what comes back."""
+"""Effects are data, and the traps yield them and check the replies."""
 
 import pickle
 
@@ -65,13 +65,13 @@ def test_trap_yields_one_effect_and_returns_the_reply(steps, effect, reply):
 
 @pytest.mark.parametrize("reply", [None, WAKEUP, True, (), [TALLY]])
 def test_broadcast_asserts_a_tally(reply):
-    with pytest.raises(AssertionError, match="answered by a Tally"):
+    with pytest.raises(AssertionError, match="reply to a Broadcast is a Tally"):
         run(broadcast(BROADCAST), reply)
 
 
 @pytest.mark.parametrize("reply", [None, TALLY, 3.0, (3.0, 2)])
 def test_wait_asserts_a_wakeup(reply):
-    with pytest.raises(AssertionError, match="answered by a Wakeup"):
+    with pytest.raises(AssertionError, match="reply to a Wait is a Wakeup"):
         run(wait(WAIT), reply)
 
 
@@ -96,19 +96,19 @@ def test_effects_are_values():
             setattr(effect, field, 0)
 
 
-def test_effects_ask_for_nothing_special_by_default():
+def test_effects_have_neutral_defaults():
     assert (BROADCAST.guard, BROADCAST.owed_to, BROADCAST.decide, BROADCAST.subscribe) == (0.0, 0, None, None)
     assert (BROADCAST.thorough, BROADCAST.late, BROADCAST.lingers) == (False, False, False)
     assert Tell(COMMAND, OWNER).owed_to == 0
     assert (Wait(1.0).key, Wait(1.0).enough, Wait(1.0).grace, Wait(1.0).unless) == (None, 1, 0.0, None)
-    assert (Wait(1.0).mark, WAKEUP.handed) == (None, 0), "nothing is handed over"
+    assert (Wait(1.0).mark, WAKEUP.handed) == (None, 0), "no hand-over"
 
 
 def test_command_is_data_all_through():
     assert pickle.loads(pickle.dumps(COMMAND)) == COMMAND
 
 
-def test_tally_of_a_broadcast_is_as_it_asks_for():
+def test_tally_of_a_broadcast_has_its_options():
     tally = BROADCAST._replace(late=True).tally(["a", "b", "c"])
     assert (tally.nodes, tally.late, tally.lingers) == (["a", "b", "c"], True, False)
     assert BROADCAST._replace(lingers=True).tally(["a"]).lingers

@@ -1,4 +1,4 @@
-"""What listeners get: values that they may keep."""
+"""Events for listeners: values that they may keep."""
 
 import copy
 import pickle
@@ -25,7 +25,7 @@ def test_event_is_frozen_and_small(event):
 
 
 @pytest.mark.parametrize("event", EVENTS)
-def test_event_is_compared_by_what_it_tells(event):
+def test_events_are_compared_by_value(event):
     assert copy.copy(event) == event
     assert pickle.loads(pickle.dumps(event)) == event
     assert len({event, copy.copy(event)}) == 1

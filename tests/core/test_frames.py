@@ -1,4 +1,4 @@
-"""Where a `with` stands, and whether its end may await: without any client."""
+"""Where a `with` stands, and whether its end may await, without any client."""
 
 import asyncio
 import subprocess
@@ -13,7 +13,7 @@ from redsync._core.frames import may_await, statement
 
 
 class Place:
-    """Notes the frames in which it is entered and left."""
+    """Records the frames in which it is entered and left."""
 
     def __init__(self):
         self.seen = []
@@ -26,7 +26,7 @@ class Place:
 
 
 class Noted:
-    """Notes whether its end may await."""
+    """Records whether its end may await."""
 
     def __init__(self):
         self.may_await = []
@@ -51,7 +51,7 @@ def drop(coroutine):
 # Where it stands.
 
 
-def test_statement_of_a_plain_function_is_nowhere():
+def test_plain_function_has_no_statement():
     place = Place()
     with place:
         pass
@@ -95,15 +95,15 @@ def test_statement_of_a_coroutine_and_an_async_generator_is_their_frame():
     assert inner is again is not frame
 
 
-def test_statement_at_the_bottom_of_the_stack_is_nowhere():
+def test_bottom_of_the_stack_has_no_statement():
     code = "from redsync._core.frames import statement\nprint(statement())\n"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "None\n"
 
 
-# Whether it may await.
+# May its end await?
 
 
-def test_async_generator_that_is_closed_may_await():
+def test_closed_async_generator_may_await():
     noted = Noted()
 
     @asynccontextmanager
@@ -130,7 +130,7 @@ def test_async_generator_that_is_closed_may_await():
     assert noted.may_await == [True] * 9
 
 
-def test_coroutine_that_is_dropped_may_not_await():
+def test_dropped_coroutine_may_not_await():
     noted = Noted()
 
     @asynccontextmanager
@@ -147,7 +147,7 @@ def test_coroutine_that_is_dropped_may_not_await():
 
 
 @pytest.mark.skipif(sys.version_info < (3, 13), reason="before Python 3.13 that is not passed on")
-def test_async_generator_in_a_coroutine_that_is_dropped_may_not_await():
+def test_async_generator_in_a_dropped_coroutine_may_not_await():
     noted = Noted()
 
     async def stream():
@@ -166,8 +166,8 @@ def test_async_generator_in_a_coroutine_that_is_dropped_may_not_await():
     assert noted.may_await == [False]
 
 
-def test_instruction_is_looked_for_where_each_python_has_it():
-    """At the place in the traceback or behind it: all that there may be, with any Python."""
+def test_instruction_is_found_where_each_python_has_it():
+    """At the traceback's instruction or after it: both cases, with any Python."""
     code = types.SimpleNamespace(co_flags=frames.CO_ASYNC_GENERATOR)
     frame = types.SimpleNamespace(f_code=code)
     resume, other = frames._RESUME, frames._RESUME ^ 1

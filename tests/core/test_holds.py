@@ -1,4 +1,4 @@
-"""The table of holds: what is believed, until when, and when the watchdog has to look."""
+"""The table of holds: which are believed, until when, and when the watchdog has to look."""
 
 import itertools
 import math
@@ -83,7 +83,7 @@ def test_hold_is_due_for_renewal_or_else_for_its_end():
 
 def test_hold_is_due_for_the_look_at_its_majority_if_that_comes_first():
     state = new_state(renew_at=110.0)
-    assert (state.fill_at, state.fill_pause, state.tally) == (math.inf, 0.0, None), "nothing is to be filled up"
+    assert (state.fill_at, state.fill_pause, state.tally) == (math.inf, 0.0, None), "nothing needs filling up"
     state.fill_at = 100.25
     assert state.due == 100.25
     state.fill_at = 120.0
@@ -117,7 +117,7 @@ def test_table_finds_a_hold_by_key_and_owner(table):
     assert list(table) == [state]
 
 
-def test_table_keeps_holds_of_several_owners_apart(table):
+def test_table_separates_holds_of_several_owners(table):
     ours, theirs = new_state(), new_state(owner=Owner.of("c", 2))
     table.add(ours)
     table.add(theirs)
@@ -160,7 +160,7 @@ def test_clear_leaves_no_hold_believed(table):
 # Owners that have ended.
 
 
-def test_orphan_is_noted_and_the_watchdog_called_if_the_owner_holds_anything(table, alarm):
+def test_orphan_is_recorded_and_wakes_the_watchdog_if_it_holds_anything(table, alarm):
     table.add(new_state())
     rung = alarm.rung
     table.orphan(OWNER)
@@ -168,15 +168,15 @@ def test_orphan_is_noted_and_the_watchdog_called_if_the_owner_holds_anything(tab
     assert alarm.rung == rung + 1
 
 
-def test_orphan_is_noted_once_however_much_its_owner_holds(table):
+def test_orphan_is_recorded_once_however_much_it_holds(table):
     for name in (b"a", b"b"):
         table.add(new_state(name))
     table.orphan(OWNER)
     assert list(table.orphans) == [OWNER]
 
 
-def test_orphan_with_a_lost_hold_is_noted_too(table):
-    """Nobody else would ever take it out of the table."""
+def test_orphan_with_a_lost_hold_is_recorded_too(table):
+    """Nothing else would ever remove it from the table."""
     state = new_state()
     table.add(state)
     state.lost = "reason"
@@ -184,8 +184,8 @@ def test_orphan_with_a_lost_hold_is_noted_too(table):
     assert list(table.orphans) == [OWNER]
 
 
-def test_orphan_that_holds_nothing_calls_nobody(table, alarm):
-    """Most threads end so; and the client may be long gone."""
+def test_orphan_without_holds_wakes_nobody(table, alarm):
+    """Most threads end so, and the client may be long gone."""
     table.add(new_state(owner=Owner.of("c", 1)))
     released = new_state(b"y")
     table.add(released)
@@ -196,8 +196,8 @@ def test_orphan_that_holds_nothing_calls_nobody(table, alarm):
     assert alarm.rung == rung
 
 
-def test_orphan_is_noted_while_other_threads_change_the_table(table):
-    """A finalizer runs in any thread at any point; a dict that changes while it is walked over would raise."""
+def test_orphan_is_recorded_while_other_threads_change_the_table(table):
+    """A finalizer runs in any thread at any point. A dict that changes during iteration would raise."""
     table.add(new_state())
     done = threading.Event()
 
@@ -225,7 +225,7 @@ def test_orphan_is_noted_while_other_threads_change_the_table(table):
 # When the watchdog looks.
 
 
-def test_next_due_is_the_earliest_of_what_is_not_lost(table):
+def test_next_due_is_the_earliest_of_all_holds_that_are_not_lost(table):
     assert table.next_due() == math.inf
     late, early, lost = new_state(b"a", renew_at=115.0), new_state(b"b", renew_at=110.0), new_state(b"c", renew_at=1.0)
     lost.lost = "reason"
@@ -237,7 +237,7 @@ def test_next_due_is_the_earliest_of_what_is_not_lost(table):
 
 
 def look(table, now):
-    """Look at all that is due, as the watchdog does."""
+    """Look at all holds that are due, as the watchdog does."""
     found = []
     while (cohort := table.due(now)) is not None:
         found += cohort.holds
@@ -247,7 +247,7 @@ def look(table, now):
     return found
 
 
-def test_due_are_the_holds_at_which_to_look_now(table):
+def test_due_returns_the_holds_to_look_at_now(table):
     late, early = new_state(b"a", renew_at=115.0), new_state(b"b", renew_at=110.0)
     for state in (late, early):
         table.add(state)
@@ -257,7 +257,7 @@ def test_due_are_the_holds_at_which_to_look_now(table):
     assert table.next_due() == 130.0
 
 
-def test_due_holds_take_along_what_is_due_soon(table):
+def test_due_holds_take_along_holds_that_are_due_soon(table):
     late, early = new_state(b"a", renew_at=112.0), new_state(b"b", renew_at=110.0)
     table.add(late)
     table.next_due()
@@ -269,7 +269,7 @@ def test_due_holds_take_along_what_is_due_soon(table):
     assert list(cohort.holds) == [early, late]
 
 
-def test_ended_are_the_holds_that_nobody_may_believe_in_any_more(table):
+def test_ended_returns_the_holds_that_may_no_longer_be_believed(table):
     state = new_state(renew_at=math.inf, valid_until=130.0)
     table.add(state)
     assert table.ended(129.9) == []
@@ -278,7 +278,7 @@ def test_ended_are_the_holds_that_nobody_may_believe_in_any_more(table):
     assert table.ended(130.0) == []
 
 
-def test_lost_hold_is_looked_at_no_more(table):
+def test_watchdog_no_longer_looks_at_a_lost_hold(table):
     state = new_state(renew_at=110.0)
     table.add(state)
     assert table.next_due() == 110.0
@@ -288,7 +288,7 @@ def test_lost_hold_is_looked_at_no_more(table):
     assert state.cohort is None
     table.watch(state)
     assert table.next_due() == math.inf
-    assert list(table) == [state], "its owner has yet to be told"
+    assert list(table) == [state], "its owner does not know yet"
 
 
 def test_add_rings_the_alarm_only_if_it_is_due_before_the_watchdog_looks(table, alarm):
@@ -309,7 +309,7 @@ def test_add_rings_the_alarm_for_the_end_of_an_unrenewed_hold(table, alarm):
     assert table.watched_until == 119.0
 
 
-def test_lock_taken_again_and_again_rings_once_per_period(table, alarm):
+def test_lock_acquired_again_and_again_rings_once_per_period(table, alarm):
     for i in range(100):
         state = new_state(renew_at=110.0 + i / 1000)
         table.add(state)
@@ -332,7 +332,7 @@ def test_watch_next_is_the_earliest_due(table):
 def test_watch_next_never_sleeps_through_a_hold_added_while_it_worked(table, alarm):
     table.add(new_state(b"a", renew_at=110.0))
     table.watch_next(100.0)
-    now = 110.0  # the watchdog wakes and renews a; meanwhile b comes, due before a is again
+    now = 110.0  # The watchdog wakes and renews a. Meanwhile b comes, due before a is again.
     cohort = table.due(now)
     table.add(new_state(b"b", renew_at=112.0))
     table.get(b"redsync:a", OWNER).renew_at = 120.0
@@ -351,5 +351,5 @@ def test_watch_rings_after_a_due_has_come_closer(table, alarm):
     assert table.watch_next(100.0) == 105.0
 
 
-def test_lock_has_no_strays():
+def test_lock_has_no_mismatched_nodes():
     assert new_state().mismatched(Tally(["a", "b", "c"], bool)) == 0

@@ -1,4 +1,4 @@
-"""Whose error it is that was caught, by the modules that it came through."""
+"""The origin of a caught error, by the modules through which it came."""
 
 import socket
 import ssl
@@ -12,7 +12,7 @@ OURS = {"__name__": "redsync._drivers.somewhere"}
 
 
 def caught(source, **names):
-    """Run a function `f` of a module of ours; return what it caught, and said of it."""
+    """Run a function `f` in one of our modules; return its error, and whether that is an interruption."""
     scope = {**OURS, "is_interruption": is_interruption, "expected": expected, **names}
     exec(source, scope)
     return scope["f"]()
@@ -34,30 +34,30 @@ def fail(error):
     return call
 
 
-def test_error_of_a_function_in_c_is_none():
+def test_error_of_a_function_in_c_is_no_interruption():
     with socket.socket() as sock:
         assert caught(ASK.replace("call()", "sock.recv(1)"), sock=sock) is False
 
 
-def test_error_of_modules_that_wrap_sockets_is_none():
+def test_error_of_modules_that_wrap_sockets_is_no_interruption():
     with socket.socket() as sock, sock.dup() as plain:
         context = ssl.create_default_context()
         with context.wrap_socket(plain, server_hostname="x", do_handshake_on_connect=False) as wrapped:
             assert caught(ASK, call=wrapped.do_handshake) is False
 
 
-def test_error_of_threads_is_none():
-    """The system may have no more of them."""
+def test_error_of_threads_is_no_interruption():
+    """The system may be out of threads."""
     assert caught(ASK, call=threading.Thread().join) is False
 
 
 @pytest.mark.parametrize("error", [TimeoutError(), BlockingIOError(), ValueError()])
-def test_error_that_came_through_another_module_is_one(error):
+def test_error_that_came_through_another_module_is_an_interruption(error):
     assert caught(ASK, call=fail(error)) is True
 
 
-def test_error_that_a_handler_gets_from_us_is_one():
-    """It has called a method of ours, and did not catch what that raised."""
+def test_error_that_a_handler_gets_from_us_is_an_interruption():
+    """The handler has called one of our methods, and has not caught its error."""
     source = "def f():\n    raise ConnectionError"
     ours = dict(OURS)
     exec(source, ours)
@@ -70,11 +70,11 @@ def test_error_that_a_handler_gets_from_us_is_one():
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit()])
-def test_what_is_no_exception_is_always_one(error):
+def test_anything_but_an_exception_is_an_interruption(error):
     assert caught(ASK.replace("call()", "raise it"), it=error) is True
 
 
-def test_expected_suppresses_what_is_no_interruption():
+def test_expected_suppresses_errors_but_no_interruption():
     source = "def f():\n    with expected(OSError):\n        {}\n    return True"
     assert caught(source.format("raise OSError"))
     with pytest.raises(OSError, match="limit"):

@@ -1,4 +1,4 @@
-"""Names of keys and channels: whatever the name is, it has keys of its own."""
+"""Names of keys and channels: each name has its own keys."""
 
 import pytest
 from hypothesis import assume, example, given, settings
@@ -30,7 +30,7 @@ ODD = [
     b"x" * 512,
 ]
 
-# Few letters, so that names meet the braces and colons of the side keys' own spelling.
+# Few letters, so that names collide with the braces and colons of side keys.
 names = st.one_of(
     st.sampled_from(ODD),
     st.binary(min_size=1, max_size=24),
@@ -44,13 +44,13 @@ names = st.one_of(
 
 
 @pytest.mark.parametrize("raw", ODD)
-def test_name_of_any_bytes_is_kept_as_it_is(raw):
+def test_name_of_any_bytes_is_kept(raw):
     assert encode_name(raw) == raw
     assert LockKeys.of(b"redsync:", raw).lock == b"redsync:" + raw
 
 
 @pytest.mark.parametrize("text", ["x", "ü", "☃", "\0", "\r\n", "{user}:1", "\ud800", "a\udcffb"])
-def test_name_as_text_and_as_its_utf8_are_one_name(text):
+def test_name_as_text_and_as_utf8_is_one_name(text):
     raw = text.encode("utf-8", "surrogatepass")
     assert encode_name(text) == encode_name(raw) == raw
 
@@ -67,7 +67,7 @@ def test_name_of_no_or_more_than_512_bytes_is_refused(name):
 
 
 @pytest.mark.parametrize("name", [None, 1, 1.0, bytearray(b"x"), memoryview(b"x"), ["x"], ("x",), object()])
-def test_name_that_is_neither_text_nor_bytes_is_refused(name):
+def test_name_that_is_neither_str_nor_bytes_is_refused(name):
     with pytest.raises(TypeError, match="str or bytes"):
         encode_name(name)
 
@@ -89,7 +89,7 @@ def test_keys_are_spelled_as_documented():
 
 
 def test_channel_of_a_tagged_key_is_redissons():
-    """RedissonObject.prefixName: a name with a brace is appended as it is, any other in braces."""
+    """RedissonObject.prefixName: a name with a brace is appended unchanged, any other in braces."""
     assert LockKeys.of(b"", b"{user}:7").channel == b"redisson_lock__channel:{user}:7"
     assert LockKeys.of(b"", b"user:7").channel == b"redisson_lock__channel:{user:7}"
 
@@ -146,7 +146,7 @@ def test_prefix_is_kept_as_utf8(prefix):
 
 
 @pytest.mark.parametrize("prefix", ["x" * 513, "ü" * 257, b"bytes", None, 7, "\ud800"])
-def test_prefix_that_is_no_text_or_too_long_is_refused(prefix):
+def test_prefix_that_is_not_text_or_too_long_is_refused(prefix):
     with pytest.raises(ConfigurationError):
         encode_prefix(prefix)
 
@@ -160,7 +160,7 @@ def test_records_of_clients_differ():
     assert client_key("a") != client_key("b")
 
 
-def test_hold_of_one_mode_is_told_from_that_of_another_and_of_every_lock():
+def test_holds_of_different_modes_have_different_keys_from_each_other_and_from_locks():
     reading, writing = (LockKeys.of(b"", b"x", mode) for mode in (b"r:", b"w:"))
     assert reading.all == writing.all == LockKeys.of(b"", b"x").all
     names = [b"x", b"r:x", b"xr:", b"x r:"]

@@ -1,4 +1,4 @@
-"""What is known of a latch, and what one client has counted down."""
+"""Knowledge of a latch, and the count-downs of one client."""
 
 import itertools
 
@@ -27,13 +27,13 @@ states = st.builds(
         (LatchState(7, 0), 0),
     ],
 )
-def test_count_is_what_is_left(state, left):
+def test_count_is_the_remainder(state, left):
     assert state.count == left
 
 
 @given(states, states, states)
 @settings(derandomize=True)
-def test_states_are_joined_in_any_order_and_any_often(one, other, third):
+def test_states_are_joined_in_any_order_and_any_number_of_times(one, other, third):
     for states in itertools.permutations([one, other, third]):
         first, second, last = states
         assert first.join(second).join(last) == one.join(other).join(third)
@@ -45,21 +45,21 @@ def test_states_are_joined_in_any_order_and_any_often(one, other, third):
 
 @given(states, states)
 @settings(derandomize=True)
-def test_state_covers_what_adds_nothing_to_it(one, other):
+def test_state_covers_a_state_that_adds_nothing(one, other):
     assert one.covers(other) == (one.join(other) == one)
 
 
-def test_later_generation_replaces_all_of_an_earlier_one():
+def test_later_generation_replaces_an_earlier_one():
     assert LatchState(8, 2).join(LatchState(7, 3, {A: 3})) == LatchState(8, 2)
 
 
 @given(states)
 @settings(derandomize=True)
-def test_words_are_what_a_node_tells(state):
+def test_words_are_a_nodes_reply(state):
     assert LatchState.read(list(state.words())) == state
 
 
-def test_node_that_may_have_known_more_tells_since_when_it_remembers():
+def test_node_that_may_have_known_more_says_since_when_it_remembers():
     assert Told.read([7, 3, A, 1]) == (LatchState(7, 3, {A: 1}), None)
     assert Told.read([7, 3, A, 1, 1234]) == (LatchState(7, 3, {A: 1}), 1234)
     assert Told.read([0, 0, 1234]) == (LatchState(), 1234)
@@ -71,12 +71,12 @@ def test_node_that_may_have_known_more_tells_since_when_it_remembers():
 @pytest.mark.parametrize(
     "reply", [1, b"", [], [1], [1, 2, A], [1, 2, A, b"1"], [1, 2, 3, 4], [1.0, 2], [True, 2], None, [1, 2, A, True]]
 )
-def test_what_is_no_state_is_an_error(reply):
+def test_anything_but_a_state_is_an_error(reply):
     with pytest.raises((TypeError, ValueError)):
         LatchState.read(reply)
 
 
-# What one client has counted down.
+# One client's count-downs.
 
 
 def test_calls_of_several_threads_all_count():
@@ -84,7 +84,7 @@ def test_calls_of_several_threads_all_count():
     assert [arrivals.begin(state, A, 1), arrivals.begin(state, A, 2)] == [1, 3]
 
 
-def test_what_nodes_know_already_counts():
+def test_counts_that_nodes_know_already_count():
     assert Arrivals().begin(LatchState(7, 9, {A: 4, B: 2}), A, 1) == 5
 
 
@@ -98,7 +98,7 @@ def test_call_that_failed_is_repeated_by_the_next():
     assert arrivals.doubt == 0
 
 
-def test_call_that_another_confirms_need_not_go_on():
+def test_call_that_another_confirms_does_not_have_to_go_on():
     arrivals, state = Arrivals(), LatchState(7, 9)
     first, second = arrivals.begin(state, A, 1), arrivals.begin(state, A, 1)
     arrivals.confirm(7, second)
@@ -114,7 +114,7 @@ def test_interrupted_call_that_another_has_confirmed_is_repeated_by_the_next():
     assert arrivals.begin(state, A, 1) == 2
 
 
-def test_new_generation_begins_anew_and_late_calls_of_the_old_one_are_nothing():
+def test_new_generation_starts_over_and_late_calls_of_the_old_one_have_no_effect():
     arrivals = Arrivals()
     total = arrivals.begin(LatchState(7, 9), A, 3)
     assert arrivals.begin(LatchState(8, 9), A, 1) == 1

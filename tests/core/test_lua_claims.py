@@ -1,4 +1,4 @@
-"""What the scripts of every kind of claim do alike, on a real server: called by hand, and all keys are looked at."""
+"""The scripts of all kinds of claim on a real server: common behaviour, called by hand, then all keys are read."""
 
 import pytest
 import redis
@@ -25,8 +25,8 @@ def counted(request, node):
 
 
 @pytest.mark.parametrize("count", [1, 2, 7])
-def test_acquire_claims_what_is_free_and_sets_the_count_and_never_adds(each, lasts, count):
-    """In Redisson's layout, or in that of the Redis documentation."""
+def test_acquire_claims_a_free_lock_and_sets_the_count_and_never_adds(each, lasts, count):
+    """In the layout of Redisson, or of the Redis documentation."""
     assert [each.acquire(count=count) for _ in range(3)] == [NEW, EXISTING, EXISTING]
     assert each.node.dump() == {KEYS.lock: each.value(ME, count)}
     assert lasts(each.left(), LEASE)
@@ -34,7 +34,7 @@ def test_acquire_claims_what_is_free_and_sets_the_count_and_never_adds(each, las
     assert each.node.dump() == {KEYS.lock: each.value()}
 
 
-def test_acquire_lengthens_the_lease_of_what_is_ours_and_never_shortens_it(each, lasts):
+def test_acquire_lengthens_the_lease_of_our_claim_and_never_shortens_it(each, lasts):
     each.put(ME)
     assert each.left() == -1
     for lease, left in [(10_000, 10_000), (60_000, 60_000), (1_000, 60_000)]:
@@ -42,7 +42,7 @@ def test_acquire_lengthens_the_lease_of_what_is_ours_and_never_shortens_it(each,
         assert lasts(each.left(), left)
 
 
-def test_acquire_refuses_what_another_owner_holds_and_tells_who_and_how_long(each, lasts):
+def test_acquire_refuses_a_held_lock_and_tells_the_holder_and_the_remaining_time(each, lasts):
     each.acquire(OTHER, lease=20_000)
     before = each.node.dump()
     remaining, holder, *_ = each.acquire(ME)
@@ -51,13 +51,13 @@ def test_acquire_refuses_what_another_owner_holds_and_tells_who_and_how_long(eac
     assert each.node.dump() == before
 
 
-def test_acquire_tells_of_a_holder_without_an_end(each):
+def test_acquire_reports_a_holder_without_expiry(each):
     each.put(OTHER)
     assert each.acquire(ME)[:2] == [-1, OTHER]
 
 
 @pytest.mark.parametrize("owner", [b"", b"\0\r\n", b"\xff:1", b"%s:%d", b"*", b"1"])
-def test_scripts_take_any_owner_as_it_is(each, owner):
+def test_scripts_accept_any_owner(each, owner):
     assert each.acquire(owner) == NEW
     assert each.holder() == owner
     assert each.acquire(ME)[1] == owner
@@ -114,8 +114,8 @@ def test_scripts_leave_foreign_values_alone(each, write_foreign, call):
 
 @pytest.mark.parametrize("situation", ["free", "ours", "theirs"])
 @pytest.mark.parametrize("call", CALLS)
-def test_script_called_twice_leaves_the_state_of_once(each, situation, call):
-    """Without waiters: a repeated "leave" may wake one more of them, which is a hint and no state."""
+def test_script_called_twice_leaves_the_same_state_as_once(each, situation, call):
+    """Without waiters: a repeated "leave" may wake one more of them, which is only a hint."""
     if situation != "free":
         each.acquire(ME if situation == "ours" else OTHER)
     run, _ = CALLS[call]
@@ -124,7 +124,7 @@ def test_script_called_twice_leaves_the_state_of_once(each, situation, call):
     run(each)
     twice = each.node.dump()
     for state in (once, twice):
-        # The instant at which a waiter asked is of course a later one.
+        # A second ask is later, of course, so the arrival may differ.
         if KEYS.queue in state:
             ((waiter, _),) = state.pop(KEYS.queue)
             state[KEYS.queue] = waiter
@@ -152,10 +152,10 @@ def test_late_acquire_followed_by_its_abandon_leaves_nothing(each):
         (lambda each: each.renew((b"x", EARLIER, 1, 60_000)), [0]),
         (lambda each: each.force_release(EARLIER), 0),
     ],
-    ids=["release", "undo", "renewal", "forced release"],
+    ids=["release", "rollback", "renewal", "forced release"],
 )
 def test_late_command_of_an_earlier_hold_leaves_a_later_one_alone(each, lasts, late, reply):
-    """It comes over a connection that was given up."""
+    """The command comes over a connection that was given up."""
     each.acquire(count=2)
     assert late(each) == reply
     assert each.node.dump() == {KEYS.lock: each.value(ME, 2)}
@@ -178,8 +178,8 @@ def test_release_to_a_count_sets_it_and_keeps_the_claim_and_its_lease(counted, h
 
 
 @pytest.mark.parametrize("mark", [0, 7])
-def test_release_to_zero_deletes_and_tells_redissons_channel_before_who_waits(each, mark):
-    """A mutex is none of Redisson's."""
+def test_release_to_zero_deletes_and_informs_redissons_channel_before_waiters(each, mark):
+    """Redisson has no channel for a mutex."""
     each.acquire(count=3)
     each.queue(OTHER, mark=mark)
     channel, message = each.said(OTHER, mark)
@@ -192,7 +192,7 @@ def test_release_to_zero_deletes_and_tells_redissons_channel_before_who_waits(ea
 
 @pytest.mark.parametrize("count", [0, 1])
 @pytest.mark.parametrize("is_free", [False, True])
-def test_release_by_who_does_not_hold_changes_nothing(each, heard, count, is_free):
+def test_release_by_another_owner_changes_nothing(each, heard, count, is_free):
     if not is_free:
         each.acquire(OTHER)
         each.queue(THIRD)
@@ -203,7 +203,7 @@ def test_release_by_who_does_not_hold_changes_nothing(each, heard, count, is_fre
     assert each.node.dump() == before
 
 
-def test_abandon_never_drops_the_claim_of_another(each, heard):
+def test_abandon_never_drops_another_owners_claim(each, heard):
     each.acquire(OTHER, count=2)
     for leave, waiters in [(False, [ME, THIRD]), (True, [THIRD])]:
         each.line_up(ME, THIRD)
@@ -216,7 +216,7 @@ def test_abandon_never_drops_the_claim_of_another(each, heard):
 # Renew.
 
 
-def test_renew_lengthens_what_is_ours_and_touches_no_queue(claims, lasts):
+def test_renew_lengthens_our_claims_and_touches_no_queue(claims, lasts):
     claims.acquire(lease=5_000)
     claims.queue(OTHER)
     queue = claims.redis.zrange(KEYS.queue, 0, -1, withscores=True), claims.place(OTHER)
@@ -233,7 +233,7 @@ def test_renew_heals_a_claim_that_the_node_forgot(claims, lasts):
     assert claims.renew((b"x", ME, 2, LEASE)) == [2], "it counts from the next renewal on"
 
 
-def test_renew_settles_many_claims_each_by_itself(claims, lasts, write_foreign):
+def test_renew_settles_each_of_many_claims_by_itself(claims, lasts, write_foreign):
     for name, owner in [(b"ours", ME), (b"theirs", OTHER), (b"also ours", THIRD)]:
         claims.acquire(owner, keys=LockKeys.of(b"redsync:", name), lease=5_000)
     write_foreign("list", b"redsync:foreign")
@@ -266,7 +266,7 @@ def test_renew_takes_as_many_claims_as_the_watchdog_sends(claims):
 
 
 @pytest.mark.parametrize("owner", [ME, b"any value"])
-def test_force_release_takes_the_lock_from_the_claim_that_it_names_only(each, owner):
+def test_force_release_removes_only_the_claim_that_it_names(each, owner):
     each.acquire(owner, count=5)
     with each.node.listening(CHANNEL) as subscription:
         assert each.force_release(OTHER) == 0
@@ -288,7 +288,7 @@ def test_acquire_fails_without_memory_and_leaves_nothing(each):
     assert each.node.dump() == {}
 
 
-def test_acquire_in_vain_leaves_no_half_place_without_memory(each):
+def test_refused_acquire_leaves_no_half_place_without_memory(each):
     each.acquire(OTHER)
     before = each.node.dump()
     with each.node.out_of_memory(), pytest.raises(redis.exceptions.ResponseError, match="maxmemory"):
@@ -296,14 +296,14 @@ def test_acquire_in_vain_leaves_no_half_place_without_memory(each):
     assert each.node.dump() == before
 
 
-def test_what_is_there_is_refused_repeated_renewed_and_told_without_memory(each, lasts):
+def test_existing_claim_is_refused_repeated_renewed_and_reported_without_memory(each, lasts):
     each.acquire(lease=10_000)
     with each.node.out_of_memory():
         assert each.acquire(OTHER)[1] == ME
         assert each.acquire(lease=20_000) == EXISTING, "the reply to the first was lost: it asks for the same count"
         assert lasts(each.left(), 20_000)
         assert each.renew((b"y", ME, 1, 60_000), (b"x", ME, 1, 60_000)) == [0, 2]
-        assert each.renew((b"x", ME, 2, 60_000)) == [2], "the lease matters, the count is repaired later"
+        assert each.renew((b"x", ME, 2, 60_000)) == [2], "the lease matters; the count is repaired later"
         assert each.inspect()[2][0] == ME
     assert lasts(each.left(), 60_000)
     assert set(each.node.dump()) == {KEYS.lock}
@@ -317,7 +317,7 @@ WAYS = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_claim_is_given_back_without_memory(each, heard, way):
+def test_claim_is_released_without_memory(each, heard, way):
     each.acquire(count=2)
     each.queue(OTHER)
     with each.node.out_of_memory():

@@ -1,4 +1,4 @@
-"""The scripts of the fair lock on a real server: tickets, whose turn it is. `test_lua_waiting` has what is common."""
+"""The scripts of the fair lock on a real server: tickets and turns. `test_lua_waiting` has the common parts."""
 
 import time
 
@@ -10,26 +10,26 @@ A, B, C, D = (f"client-{letter}:1".encode() for letter in "abcd")
 
 
 class FairNode(Claims):
-    """A node that is asked by ticket: 0, none yet; +, to be drawn there."""
+    """A node to ask by ticket: 0, none yet; +, to be drawn there."""
 
     def ask(self, owner, ticket=0, *, guard=0, keep=PLACE, mark=0):
         words = owner, 1, LEASE, guard_of(guard), keep, ticket, wake_channel(owner), mark
         return self.node.run("fair_lock_acquire", KEYS.all, *words)
 
     def line(self):
-        """Return the claims of those who wait with their tickets."""
+        """Return the claims of the waiters with their tickets."""
         tickets = [int(ticket) for _, ticket in self.redis.zrange(KEYS.queue, 0, -1, withscores=True)]
         return list(zip(self.waiters(), tickets, strict=True))
 
 
 @pytest.fixture
 def fair(node):
-    """A node on which somebody listens for A, B and C."""
+    """A node with listeners for A, B and C."""
     with node.listening(*map(wake_channel, (A, B, C))):
         yield FairNode(node, "fair_lock")
 
 
-def test_refusal_without_a_ticket_tells_the_highest_and_leaves_no_place(fair, lasts):
+def test_refusal_without_a_ticket_returns_the_highest_and_leaves_no_place(fair, lasts):
     fair.ask(A)
     remaining, holder, highest = fair.ask(B)
     assert (holder, highest) == (A, 0)
@@ -58,8 +58,8 @@ def test_node_draws_the_ticket_after_the_highest_that_it_knows(fair):
     assert fair.line() == [(B, 1), (C, 7), (D, 8)]
 
 
-def test_node_draws_the_ticket_that_one_has_already(fair, lasts):
-    """The reply to the first was lost, or the place is kept for longer; its turn stays the same."""
+def test_node_draws_again_the_ticket_that_a_waiter_already_has(fair, lasts):
+    """The reply to the first ask was lost, or the place is kept for longer. The turn is the same."""
     fair.ask(A)
     fair.ask(B, "+", keep=50)
     fair.ask(C, "+")
@@ -69,21 +69,21 @@ def test_node_draws_the_ticket_that_one_has_already(fair, lasts):
     assert fair.place(B)[1] == 7
 
 
-def test_ticket_of_the_quorum_replaces_the_one_that_was_drawn_here(fair):
+def test_ticket_of_the_quorum_replaces_the_one_drawn_here(fair):
     fair.ask(A)
     fair.ask(B, "+")
     assert fair.ask(B, 9)[2:] == [9, 0]
     assert fair.line() == [(B, 9)]
 
 
-def test_who_is_granted_a_free_lock_draws_a_ticket_too(fair):
-    """The grant may be undone; whoever draws until then comes after it."""
+def test_owner_that_gets_a_free_lock_draws_a_ticket_too(fair):
+    """Its client may roll the grant back. Tickets drawn until then come after it."""
     assert fair.ask(A, "+") == NEW
     assert fair.ask(B, "+")[1:] == [A, 2, 1]
     assert fair.line() == [(A, 1), (B, 2)]
 
 
-def test_who_draws_comes_after_the_head_of_a_free_lock(fair):
+def test_later_ticket_comes_after_the_head_of_a_free_lock(fair):
     fair.ask(A)
     fair.ask(B, 4)
     fair.release(A)
@@ -92,7 +92,7 @@ def test_who_draws_comes_after_the_head_of_a_free_lock(fair):
 
 
 @pytest.mark.parametrize("ticket", [3, "+"])
-def test_who_does_not_wait_takes_no_place(fair, ticket):
+def test_acquire_that_does_not_wait_takes_no_place(fair, ticket):
     fair.ask(A)
     assert fair.ask(B, ticket, keep=0)[1:] == [A, 0]
     assert fair.line() == []
@@ -114,7 +114,7 @@ def test_free_lock_is_granted_to_the_head_only(fair):
     assert (holder, highest, ahead) == (B, 2, 1)
     assert 0 < remaining <= PLACE, "as long as the head's place lasts"
     assert fair.ask(D)[1] == B, "a newcomer does not barge"
-    assert fair.ask(D, keep=0)[1] == B, "nor does who would not wait"
+    assert fair.ask(D, keep=0)[1] == B, "nor does an acquire that does not wait"
     assert fair.holder() is None
     assert fair.ask(B, 1) == NEW
     assert fair.line() == [(B, 1), (C, 2)]
@@ -138,13 +138,13 @@ def test_head_whose_place_has_expired_is_passed_over_unless_it_was_renewed(fair,
     assert fair.line() == [(C, 2)]
 
 
-def test_place_without_its_entry_keeps_nobody_out(fair):
+def test_queued_owner_without_a_place_keeps_nobody_out(fair):
     fair.redis.zadd(KEYS.queue, {b"client-b": 1})
     assert fair.ask(A) == NEW
     assert fair.line() == []
 
 
-def test_repeated_ask_of_the_holder_is_no_new_claim_but_takes_its_place(fair):
+def test_repeated_ask_of_the_holder_makes_no_new_claim_but_takes_its_place(fair):
     """It had too few nodes, and asks again with its ticket."""
     fair.ask(A)
     assert fair.ask(A, 3) == 2
@@ -152,10 +152,10 @@ def test_repeated_ask_of_the_holder_is_no_new_claim_but_takes_its_place(fair):
     assert fair.ask(B)[1:3] == [A, 3]
 
 
-def test_grant_that_is_undone_leaves_the_place_as_it_was(fair):
+def test_rolled_back_grant_leaves_the_place_unchanged(fair):
     fair.ask(A, 1)
     fair.ask(B, 2)
-    assert fair.ask(C)[2] == 2, "whoever draws meanwhile comes after them"
+    assert fair.ask(C)[2] == 2, "later tickets come after them"
     assert fair.abandon(A, leave=False) == 1
     assert fair.ask(B, 2)[1] == A
     assert fair.ask(A, 1) == NEW

@@ -1,4 +1,4 @@
-"""The scripts of the fenced lock on a real server: what is not as with the plain lock, its tokens."""
+"""The scripts of the fenced lock on a real server: its tokens, in which it differs from the plain lock."""
 
 import time
 
@@ -80,7 +80,7 @@ def test_token_exceeds_what_the_asker_knows(fenced):
     fenced.release()
     known = in_days(300)
     assert fenced.acquire(known=known) == [1, known + 1]
-    assert fenced.redis.get(KEYS.token) == b"%d" % (known + 1), "spelled with all of its digits"
+    assert fenced.redis.get(KEYS.token) == b"%d" % (known + 1), "with all of its digits"
     fenced.release()
     fenced.redis.delete(KEYS.token)
     assert fenced.acquire(known=known) == [1, known + 1]
@@ -98,7 +98,7 @@ def test_token_that_is_far_ahead_of_the_clock_is_refused(fenced):
     assert now <= fenced.acquire()[1] < in_days(1)
 
 
-def test_token_that_is_little_ahead_of_the_nodes_own_is_not(fenced):
+def test_token_that_is_little_ahead_of_the_nodes_own_is_not_refused(fenced):
     """All clocks were far ahead, and were set back."""
     ahead = in_days(4000)
     fenced.redis.set(KEYS.token, ahead)
@@ -106,7 +106,7 @@ def test_token_that_is_little_ahead_of_the_nodes_own_is_not(fenced):
     assert fenced.write_back(ahead + 9) == ahead + 9
 
 
-def test_refusal_gives_no_token_and_tells_who_holds(fenced):
+def test_refusal_gives_no_token_and_names_the_holder(fenced):
     fenced.redis.set(KEYS.token, 10)
     fenced.acquire(OTHER)
     remaining, holder = fenced.acquire()
@@ -117,7 +117,7 @@ def test_refusal_gives_no_token_and_tells_who_holds(fenced):
     assert fenced.token == 11
 
 
-def test_waiter_is_woken_by_a_release_and_leaves_the_queue_when_it_is_granted(fenced):
+def test_waiter_is_woken_by_a_release_and_leaves_the_queue_with_the_grant(fenced):
     fenced.acquire(OTHER)
     fenced.queue(ME)
     with fenced.node.listening(wake_channel(ME)) as subscription:
@@ -128,8 +128,8 @@ def test_waiter_is_woken_by_a_release_and_leaves_the_queue_when_it_is_granted(fe
     assert fenced.redis.keys("redsync_queue*") == []
 
 
-def test_claim_that_was_there_already_gets_a_higher_token_too(fenced):
-    """It may be of an earlier hold of that owner, which nobody gave back."""
+def test_existing_claim_gets_a_higher_token_too(fenced):
+    """It may belong to an earlier hold of that owner, which was never released."""
     _, token = fenced.acquire()
     fenced.redis.pexpire(KEYS.lock, 1000)
     assert fenced.acquire() == [2, token + 1]
@@ -143,7 +143,7 @@ def test_re_entry_has_no_token_and_leaves_the_nodes_alone(fenced):
     assert fenced.token == token
     assert fenced.redis.hgetall(KEYS.lock) == {ME: b"2"}
     fenced.release()
-    assert fenced.reenter() == 1, "told apart from what was there, and undone"
+    assert fenced.reenter() == 1, "distinguished from the claim that was there, and rolled back"
     assert fenced.token == token
 
 
@@ -167,23 +167,23 @@ def be_born(fenced, kind, age, process="-"):
     return born * 1000
 
 
-def test_newborn_node_gives_more_than_it_can_have_forgotten(fenced):
-    """Its token may be an old one: since then it may have given any that its clock had reached before its birth."""
+def test_newborn_node_gives_a_token_above_any_it_can_have_forgotten(fenced):
+    """Its token may be an old one. Since then it may have given any that its clock had reached before its birth."""
     fenced.redis.set(KEYS.token, 10)
     born = be_born(fenced, "newborn", MINUTE)
     assert fenced.acquire() == [1, born]
     fenced.release()
-    assert fenced.acquire(OTHER) == [1, born + 1], "and then the next, so that nodes keep in step"
+    assert fenced.acquire(OTHER) == [1, born + 1], "and then the next, so that nodes stay in step"
 
 
-def test_guard_allows_for_clocks_that_are_behind(fenced):
-    """What it forgot may be of a node whose clock is ahead by so much; it grants only when its own is there too."""
+def test_guard_allows_for_slow_clocks(fenced):
+    """A forgotten token may be of a node whose clock is ahead by the guard. This one grants once its own is there."""
     fenced.redis.set(KEYS.token, 10)
     born = be_born(fenced, "newborn", MINUTE)
     assert fenced.acquire(guard=30_000) == [1, born + 30_000_000]
 
 
-def test_newborn_node_that_knows_more_than_its_birth_goes_on_from_there(fenced):
+def test_newborn_node_that_knows_more_than_its_birth_continues_from_there(fenced):
     born = be_born(fenced, "newborn", MINUTE)
     fenced.redis.set(KEYS.token, born + 1000)
     assert fenced.acquire() == [1, born + 1001]
@@ -192,8 +192,8 @@ def test_newborn_node_that_knows_more_than_its_birth_goes_on_from_there(fenced):
 
 
 @pytest.mark.parametrize("record", [None, "original 1", "original 1 another", "newborn 1 another", "a lock"])
-def test_node_whose_record_says_nothing_counts_as_born_now(fenced, record):
-    """Nobody guards memory, and somebody emptied the node, or replaced its data."""
+def test_node_whose_record_does_not_count_is_treated_as_born_now(fenced, record):
+    """Nobody guards memory, and the node was emptied, or its data replaced."""
     fenced.redis.set(KEYS.token, 10)
     fenced.redis.set(BIRTH_KEY, record) if record else fenced.redis.delete(BIRTH_KEY)
     before = micros(fenced)
@@ -203,15 +203,15 @@ def test_node_whose_record_says_nothing_counts_as_born_now(fenced, record):
     assert token < fenced.acquire()[1] <= micros(fenced)
 
 
-def test_blank_node_counts_as_born_when_it_was_looked_at(fenced):
-    """That is all there is where nobody guards memory."""
+def test_blank_node_was_born_at_the_first_look(fenced):
+    """Nothing better is known if nobody guards memory."""
     fenced.redis.set(KEYS.token, 10)
     born = be_born(fenced, "blank", MINUTE)
     assert fenced.acquire() == [1, born]
 
 
 @pytest.mark.parametrize("value", ["text", "list"])
-def test_foreign_value_in_the_tokens_place_is_an_error_and_nothing_is_claimed(fenced, value):
+def test_foreign_value_at_the_tokens_key_is_an_error_and_prevents_the_claim(fenced, value):
     fenced.redis.set(KEYS.token, "mine") if value == "text" else fenced.redis.rpush(KEYS.token, "mine")
     before = fenced.node.dump()
     with pytest.raises(redis.ResponseError, match=r"not an integer|WRONGTYPE"):
@@ -219,7 +219,7 @@ def test_foreign_value_in_the_tokens_place_is_an_error_and_nothing_is_claimed(fe
     assert fenced.node.dump() == before
 
 
-def test_foreign_value_at_the_key_is_told_and_left_as_it_is(fenced):
+def test_foreign_value_at_the_key_is_reported_and_left_unchanged(fenced):
     fenced.redis.set(KEYS.lock, "mine")
     assert fenced.acquire() == 0
     assert set(fenced.redis.keys()) == {KEYS.lock, BIRTH_KEY}
@@ -237,7 +237,7 @@ def test_write_back_raises_and_never_lowers(fenced):
 
 
 @pytest.mark.parametrize("holder", [OTHER, None])
-def test_node_that_does_not_keep_the_claim_is_raised_but_does_not_say_so(fenced, holder):
+def test_node_that_does_not_keep_the_claim_raises_its_token_but_replies_with_an_error(fenced, holder):
     if holder:
         fenced.acquire(holder)
     with pytest.raises(redis.ResponseError, match="UNCLAIMED"):
@@ -245,7 +245,7 @@ def test_node_that_does_not_keep_the_claim_is_raised_but_does_not_say_so(fenced,
     assert fenced.token == told
 
 
-def test_inspect_tells_a_lock_with_tokens_from_one_without(fenced, locks):
+def test_inspect_distinguishes_a_lock_with_tokens_from_one_without(fenced, locks):
     locks.acquire()
     assert locks.inspect()[0] == b"hash"
     locks.release()

@@ -13,7 +13,7 @@ SLACK = 2_000
 CLIENT = "285475da-9152-4c83-822a-67ee2f116a79"
 
 
-def test_inspect_tells_who_holds_and_who_waits(locks, lasts):
+def test_inspect_lists_the_holder_and_the_waiters(locks, lasts):
     locks.acquire(count=3, lease=20_000)
     locks.queue(OTHER)
     locks.queue(THIRD, waited=500 + SLACK)
@@ -28,7 +28,7 @@ def test_inspect_of_a_free_lock_is_empty(locks):
     assert locks.inspect() == [b"none", -2, [], []]
 
 
-def test_inspect_tells_of_a_claim_without_an_end(locks):
+def test_inspect_reports_a_claim_without_expiry(locks):
     locks.redis.hset(KEYS.lock, ME, 1)
     assert locks.inspect() == [b"hash", -1, [ME, b"1"], []]
 
@@ -39,7 +39,7 @@ def test_inspect_names_a_foreign_type(locks, kind, write_foreign):
     assert locks.inspect() == [kind.encode(), -1, [], []]
 
 
-def test_inspect_tells_whose_mutex_it_is(mutexes, lasts):
+def test_inspect_reports_the_owner_of_a_mutex(mutexes, lasts):
     mutexes.acquire(lease=20_000)
     mutexes.queue(OTHER)
     kind, remaining, holder, waiters = mutexes.inspect()
@@ -48,13 +48,13 @@ def test_inspect_tells_whose_mutex_it_is(mutexes, lasts):
     assert (holder, waiters) == ([ME, b"1"], [b"client-b"])
 
 
-def test_inspect_takes_a_foreign_string_for_a_mutex_of_whoever_wrote_it(mutexes):
-    """As what redlock-py writes: nothing tells it from any other string."""
+def test_inspect_takes_a_foreign_string_for_a_mutex_of_its_writer(mutexes):
+    """Such as those of redlock-py: nothing distinguishes them from other strings."""
     mutexes.put(b"\0any value\xff")
     assert mutexes.inspect() == [b"string", -1, [b"\0any value\xff", b"1"], []]
 
 
-# Who is behind the holder.
+# The client behind the holder.
 
 
 def announce(claims, client=CLIENT):
@@ -79,20 +79,20 @@ def test_inspect_shows_no_record_of_another_client(claims):
 @pytest.mark.parametrize(
     "owner", [b"any value", b"", b":7", f"{CLIENT}:".encode(), f"{CLIENT}:7:x".encode(), f" {CLIENT}:7:1".encode()]
 )
-def test_inspect_looks_for_no_record_of_who_is_none_of_ours(claims, owner):
+def test_inspect_looks_for_no_record_of_a_foreign_claim(claims, owner):
     claims.put(owner)
     announce(claims, "")
     announce(claims)
     assert len(claims.inspect()) == 4
 
 
-def test_inspect_takes_no_value_of_another_type_for_a_record(claims):
+def test_inspect_ignores_a_record_of_another_type(claims):
     claims.acquire(f"{CLIENT}:7:1".encode())
     claims.redis.rpush(client_key(CLIENT), "a record")
     assert len(claims.inspect()) == 4
 
 
-def test_inspect_lists_the_100_that_wait_longest(locks):
+def test_inspect_lists_the_100_waiters_that_have_waited_longest(locks):
     locks.acquire()
     locks.redis.zadd(KEYS.queue, {b"waiter %03d" % i: i for i in range(150)})
     assert locks.inspect()[3] == [b"waiter %03d" % i for i in range(100)]

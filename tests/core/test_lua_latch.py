@@ -51,7 +51,7 @@ def test_latch_is_set_counted_down_and_kept(latch):
     assert latch.redis.pttl(KEYS.latch) > 90_000, "lengthened, never shortened"
 
 
-def test_totals_are_set_to_the_higher(latch):
+def test_totals_are_set_to_the_higher_value(latch):
     latch.tell(7, 9, A, 3, B, 1)
     assert latch.tell(7, 9, A, 2, B, 2) == [7, 9, A, 3, B, 2]
 
@@ -68,7 +68,7 @@ def test_generations_may_be_as_large_as_tokens_are(latch):
     assert latch.tell(1_795_288_890_008_123, 3) == [1_795_288_890_008_124, 4]
 
 
-def test_all_who_wait_are_woken_when_it_opens(latch):
+def test_all_waiters_are_woken_when_it_opens(latch):
     latch.tell(7, 2, who=ADA)
     latch.tell(7, 2, A, 1, who=BOB)
     assert latch.waiters() == [ADA, BOB]
@@ -82,11 +82,11 @@ def test_all_who_wait_are_woken_when_it_opens(latch):
         assert latch.node.messages(heard) == []
     assert latch.waiters() == []
     latch.tell(who=ADA)
-    assert latch.waiters() == [], "an open latch is not waited for"
+    assert latch.waiters() == [], "nobody waits for an open latch"
 
 
 @pytest.mark.parametrize("size", [0, 2])
-def test_who_waits_is_woken_when_it_is_deleted_or_set_anew(latch, size):
+def test_waiter_is_woken_when_it_is_deleted_or_set_again(latch, size):
     latch.tell(7, 2, who=ADA)
     with latch.node.listening(b"redsync:wake:a") as heard:
         latch.tell(8, size)
@@ -95,7 +95,7 @@ def test_who_waits_is_woken_when_it_is_deleted_or_set_anew(latch, size):
     assert latch.tell() == [8, size]
 
 
-def test_places_expire_and_are_renewed_and_left(latch):
+def test_places_expire_and_are_renewed_and_removed(latch):
     latch.tell(7, 2, who=ADA, place=30)
     latch.tell(7, 2, who=BOB)
     time.sleep(0.05)
@@ -122,20 +122,20 @@ def write_birth(latch, age_ms=0):
     return life
 
 
-def test_what_a_node_that_forgot_is_told_is_hearsay(latch):
+def test_knowledge_that_a_node_gets_after_it_forgot_is_hearsay(latch):
     life = write_birth(latch)
     assert latch.tell(7, 2, memory=KEEP) == [7, 2, life]
     assert latch.tell(7, 2, A, 1, memory=KEEP) == [7, 2, A, 1, life]
     assert latch.tell(8, 3, memory=KEEP) == [8, 3, life], "the next too"
     assert latch.tell(memory=1000) == [8, 3, life]
-    assert latch.tell(memory=0) == [8, 3], "who does not guard memory is not told"
+    assert latch.tell(memory=0) == [8, 3], "a client that does not guard memory does not learn it"
     assert latch.tell(memory=KEEP) == [8, 3, life], "and changes nothing"
 
 
-def test_hearsay_ends_when_a_client_knows_what_was_known_later(latch):
+def test_hearsay_ends_when_a_client_knows_what_nodes_knew_later(latch):
     life = write_birth(latch)
     latch.tell(7, 2, memory=KEEP)
-    assert latch.tell(7, 2, memory=KEEP, settled=b"%d" % (life - 1)) == [7, 2, life], "that was another node, or before"
+    assert latch.tell(7, 2, memory=KEEP, settled=b"%d" % (life - 1)) == [7, 2, life], "another node, or earlier"
     assert latch.tell(7, 2, B, 1, memory=KEEP, settled=b"17 %d" % life) == [7, 2, B, 1]
     assert latch.tell(8, 2, memory=KEEP) == [8, 2]
 
@@ -146,8 +146,8 @@ def test_hearsay_ends_when_the_node_remembers_for_as_long_as_latches_are_kept(la
     assert latch.tell(memory=KEEP) == [7, 2]
 
 
-def test_what_a_node_knew_before_it_lost_memory_is_hearsay(latch):
-    """It came back with data of before, and may have known of a later generation, or of totals."""
+def test_knowledge_from_before_a_loss_of_memory_is_hearsay(latch):
+    """The node came back with old data, and may have known of a later generation, or of totals."""
     first = write_birth(latch, 5000)
     latch.tell(7, 2, memory=KEEP, settled=b"%d" % first)
     assert latch.tell(memory=KEEP) == [7, 2]
@@ -159,26 +159,26 @@ def test_what_a_node_knew_before_it_lost_memory_is_hearsay(latch):
     assert latch.tell(memory=KEEP) == [8, 2]
 
 
-def test_what_a_node_knows_under_the_record_of_another_process_is_hearsay(latch):
+def test_knowledge_under_the_record_of_another_process_is_hearsay(latch):
     latch.tell(7, 2)
     latch.redis.set("redsync_birth", "original 1 another")
     assert latch.tell(memory=KEEP) == [7, 2, -1]
 
 
-def test_what_is_set_where_nodes_forgot_is_no_hearsay(latch):
+def test_generation_set_where_nodes_forgot_is_not_hearsay(latch):
     life = write_birth(latch, 2000)
     assert latch.tell(memory=1000) == [0, 0, life], "it may grant, and may have forgotten the latch"
     assert latch.tell(7, 2, memory=1000, settled=b"%d" % life) == [7, 2]
 
 
-def test_emptied_node_that_is_told_of_a_latch_is_no_new_node(latch):
+def test_emptied_node_that_learns_of_a_latch_is_not_a_new_node(latch):
     *state, life = latch.tell(7, 2, memory=KEEP)
     assert state == [7, 2]
     assert latch.redis.get("redsync_birth") == b"newborn %d %s" % (life, process_of(latch.redis).encode())
 
 
 @pytest.mark.parametrize("kind", ["string", "list", "hash"])
-def test_foreign_value_is_told_and_left_as_it_is(latch, kind, write_foreign):
+def test_foreign_value_is_reported_and_left_unchanged(latch, kind, write_foreign):
     write_foreign(kind, KEYS.latch)
     before = latch.node.dump()
     assert latch.tell() == 0

@@ -1,4 +1,4 @@
-"""Birth records on a real server: who grants although it may have forgotten, and who remembers since when."""
+"""Birth records on a real server: which nodes grant although they may have forgotten, and since when they remember."""
 
 import re
 
@@ -20,21 +20,21 @@ def ask(request, claims):
 def record(claims, kind, age, process="-"):
     """Write a birth record of that age, ms by the node's clock; negative: from its future.
 
-    Claims are asked for by one who takes the node for the process "-": scripts that grant believe that. Those that
-    write records look for themselves, see `process_of`.
+    The asker of a claim takes the node for the process "-", and scripts that grant believe it. Scripts that write
+    records look for themselves, see `process_of`.
     """
     claims.redis.set(BIRTH_KEY, f"{kind} {claims.now() - age} {process}")
 
 
 def birth(claims):
-    """Return the kind and the age of the birth record, ms; it is of the process that has it."""
+    """Return the kind and the age of the birth record, ms, which must be of the current process."""
     kind, since, process = claims.redis.get(BIRTH_KEY).decode().split(" ")
     assert process in {"-", process_of(claims.redis)}
     return kind, claims.now() - int(since)
 
 
 def forgetful(ask, **options):
-    """Ask in vain; return for how long the node says that it remembers, ms."""
+    """Ask and be refused; return for how long the node says that it remembers, ms."""
     with pytest.raises(redis.exceptions.ResponseError) as caught:
         ask(**options)
     return int(re.fullmatch(r"FORGETFUL (-1|\d+)", str(caught.value))[1])
@@ -59,7 +59,7 @@ UNKNOWN = "original 1 another", "newborn 1 another", "original 1", "newborn 1", 
     ],
 )
 def test_node_that_remembers_for_long_enough_grants_and_keeps_its_record(claims, ask, kind, age, guard):
-    """An original one does whatever its age, and without a guard nobody asks."""
+    """An original one does at any age, and without a guard nobody asks."""
     if kind is not None:
         record(claims, kind, age)
     before = claims.redis.get(BIRTH_KEY)
@@ -68,7 +68,7 @@ def test_node_that_remembers_for_long_enough_grants_and_keeps_its_record(claims,
     assert claims.redis.get(BIRTH_KEY) == before
 
 
-def test_newborn_node_grants_nothing_until_it_is_older_than_the_guard_and_tells_its_age(claims, ask):
+def test_newborn_node_grants_nothing_until_it_is_older_than_the_guard_and_reports_its_age(claims, ask):
     record(claims, "newborn", GUARD)
     before = claims.node.dump()
     assert GUARD <= forgetful(ask, guard=GUARD + 10 * SLACK) < GUARD + SLACK
@@ -76,8 +76,8 @@ def test_newborn_node_grants_nothing_until_it_is_older_than_the_guard_and_tells_
     assert ask(guard=GUARD) == NEW, "old enough for some claims and too young for others"
 
 
-def test_newborn_node_whose_clock_was_set_back_counts_anew(claims, ask):
-    """Its record is from the future, so nobody knows how long that is still to go."""
+def test_newborn_node_whose_clock_was_set_back_starts_over(claims, ask):
+    """Its record is from the future, so nobody knows how much longer to wait."""
     record(claims, "newborn", -60_000)
     assert forgetful(ask, guard=GUARD) == 0
     kind, age = birth(claims)
@@ -86,8 +86,8 @@ def test_newborn_node_whose_clock_was_set_back_counts_anew(claims, ask):
     assert claims.holder() is None
 
 
-def test_what_a_node_has_is_told_whatever_else_it_forgot(claims, ask):
-    """A claim that is there keeps others away, and its owner's re-entry is no new claim."""
+def test_existing_claim_is_reported_whatever_else_the_node_forgot(claims, ask):
+    """A claim that is there keeps others away, and its owner's re-entry is not a new claim."""
     claims.acquire(ME)
     assert ask(OTHER, guard=GUARD)[1] == ME
     assert ask(ME, guard=GUARD) == EXISTING
@@ -101,8 +101,8 @@ def test_claim_on_a_node_with_a_record_of_another_type_fails(claims, ask):
 
 
 @pytest.mark.parametrize("value", [None, *UNKNOWN, "original 1 othe", "newborn 1 othe"])
-def test_record_that_names_no_process_that_the_asker_is_connected_to_says_nothing(claims, ask, value):
-    """The data may be of any age: of before a restart, or of another server."""
+def test_record_of_a_process_unknown_to_the_asker_does_not_count(claims, ask, value):
+    """The data may be of any age: from before a restart, or of another server."""
     if value is not None:
         claims.redis.set(BIRTH_KEY, value)
     before = claims.node.dump()
@@ -113,7 +113,7 @@ def test_record_that_names_no_process_that_the_asker_is_connected_to_says_nothin
 # Renewals.
 
 
-def test_renewal_of_many_claims_finds_its_flag_behind_them(claims):
+def test_renewal_of_many_claims_finds_its_flag_after_them(claims):
     renewed = [(b"lock %d" % i, ME, 1, LEASE) for i in range(5)]
     assert claims.renew(*renewed) == [1] * 5
     assert not claims.redis.exists(BIRTH_KEY), "without a guard it writes no record"
@@ -125,18 +125,18 @@ def test_renewal_of_many_claims_finds_its_flag_behind_them(claims):
     ("kind", "process"), [(None, ""), ("original", "another"), ("newborn", "another"), ("blank", None)]
 )
 def test_renewal_makes_a_node_newborn_that_forgot(claims, kind, process):
-    """Claims are renewed that it does not have, or its data was replaced while it was running: it is no new node."""
+    """It renews claims that the node does not have, or the data was replaced under the live process: not a new node."""
     if kind is not None:
         record(claims, kind, 5_000, process or process_of(claims.redis))
     assert claims.renew((b"x", ME, 1, LEASE), guarded=True) == [1]
     kind, age = birth(claims)
     assert kind == "newborn"
     assert 0 <= age < SLACK
-    assert claims.redis.ttl(BIRTH_KEY) == -1, "it is kept for ever"
+    assert claims.redis.ttl(BIRTH_KEY) == -1, "it never expires"
 
 
 @pytest.mark.parametrize("value", ["original", "newborn", "a lock", "original soon -", "original nothing"])
-def test_renewal_leaves_a_record_of_this_process_and_what_is_no_record(claims, value):
+def test_renewal_leaves_a_record_of_this_process_and_foreign_values(claims, value):
     if value in {"original", "newborn"}:
         record(claims, value, 5_000, process_of(claims.redis))
     else:
@@ -147,7 +147,7 @@ def test_renewal_leaves_a_record_of_this_process_and_what_is_no_record(claims, v
 
 
 def test_renewal_works_without_memory_for_a_record(claims):
-    """The node stays without one, and so out of new grants; what it has is renewed."""
+    """The node stays without one, and so out of new grants, but renews the claims that it has."""
     claims.acquire(ME)
     with claims.node.out_of_memory():
         assert claims.renew((b"x", ME, 1, LEASE), guarded=True) == [2]
@@ -162,34 +162,34 @@ def initialize(claims, step, marks=""):
 
 
 def mark(claims):
-    """Return what a client that has seen the record says of it."""
+    """Return the record's mark, as a client that has seen it names it."""
     _, since, process = claims.redis.get(BIRTH_KEY).decode().split(" ")
     return f" 1,other {since},{process} "
 
 
 def describes(claims, reply, kind):
-    """Whether a reply says that the node has a new record of that kind, as it has."""
+    """Return whether a reply says that the node has a new record of that kind, as it does."""
     record, now, process = reply
     assert process == process_of(claims.redis).encode()
     assert claims.redis.get(BIRTH_KEY) == record
-    assert claims.redis.ttl(BIRTH_KEY) == -1, "it is kept for ever"
+    assert claims.redis.ttl(BIRTH_KEY) == -1, "it never expires"
     return record == b"%s %d %s" % (kind.encode(), now, process) and 0 <= claims.now() - now < SLACK
 
 
 @pytest.mark.parametrize(("step", "kind"), [("look", "blank"), ("newborn", "newborn"), ("original", "blank")])
 def test_node_without_a_record_gets_one_that_names_its_process(locks, step, kind):
-    """It may have been emptied since somebody took it for new: then an original record must not come about."""
+    """It may have been emptied since a client took it for new: then it must not get an original record."""
     assert describes(locks, initialize(locks, step, " 1,- "), kind)
 
 
 @pytest.mark.parametrize("step", ["look", "newborn", "original"])
 @pytest.mark.parametrize("kind", ["original", "newborn"])
 def test_record_of_the_same_process_stays(locks, step, kind):
-    """Of several clients that begin at once the first decides; and a late command takes nothing back."""
+    """Of several clients that begin at once, the first decides. A late command undoes nothing."""
     record(locks, kind, 5_000, process_of(locks.redis))
     before = locks.redis.get(BIRTH_KEY)
     found, now, _ = initialize(locks, step, mark(locks))
-    assert found == before == locks.redis.get(BIRTH_KEY), "and is told"
+    assert found == before == locks.redis.get(BIRTH_KEY), "and the reply has it"
     assert 0 <= locks.now() - now < SLACK
 
 
@@ -202,13 +202,13 @@ def test_record_of_another_process_becomes_a_newborn_one_whatever_it_says(locks,
 
 
 @pytest.mark.parametrize(("step", "kind"), [("look", None), ("original", "original"), ("newborn", "newborn")])
-def test_blank_record_stays_for_who_looks_and_is_exchanged_by_who_has_seen_it(locks, step, kind):
+def test_blank_record_stays_at_a_look_and_is_exchanged_by_a_client_that_has_seen_it(locks, step, kind):
     before, *_ = initialize(locks, "look")
     reply = initialize(locks, step, mark(locks))
     assert describes(locks, reply, kind) if kind else reply[0] == before
 
 
-def test_blank_record_is_not_exchanged_by_who_has_seen_another(locks):
+def test_blank_record_is_not_exchanged_by_a_client_that_has_seen_another(locks):
     """The node was emptied since, and then somebody else looked: its peers may have been used meanwhile."""
     record(locks, "blank", 5_000, process_of(locks.redis))
     seen = mark(locks)
@@ -218,7 +218,7 @@ def test_blank_record_is_not_exchanged_by_who_has_seen_another(locks):
 
 
 @pytest.mark.parametrize("value", ["a lock", "original", "original soon -"])
-def test_initialization_leaves_what_is_no_record(locks, value):
+def test_initialization_leaves_foreign_values(locks, value):
     locks.redis.set(BIRTH_KEY, value)
     assert initialize(locks, "newborn")[0] == value.encode() == locks.redis.get(BIRTH_KEY)
 
@@ -230,8 +230,8 @@ def test_initialization_fails_on_a_record_of_another_type(locks):
 
 
 @pytest.mark.parametrize("old", [None, "original 1 another"])
-def test_node_without_memory_for_a_record_tells_what_it_has(locks, old):
-    """Which does not name its process: so it takes part in nothing that needs memory."""
+def test_node_without_memory_for_a_record_reports_the_one_it_has(locks, old):
+    """That record does not name its process, so the node takes part in nothing that needs memory."""
     if old:
         locks.redis.set(BIRTH_KEY, old)
     with locks.node.out_of_memory():
@@ -241,7 +241,7 @@ def test_node_without_memory_for_a_record_tells_what_it_has(locks, old):
 
 
 @pytest.mark.parametrize(("step", "grants"), [("original", True), ("newborn", False)])
-def test_initialization_says_what_the_other_scripts_understand(claims, step, grants):
+def test_initialization_writes_records_that_the_other_scripts_understand(claims, step, grants):
     initialize(claims, "look")
     initialize(claims, step, mark(claims))
     ask = (KEYS.lock,), ME, 1, LEASE, f"{GUARD},{process_of(claims.redis)},"
@@ -271,14 +271,14 @@ def test_withdrawal_forgets_that_client_only(node):
     assert node.dump() == {CLIENT + b"0": b"record"}
 
 
-# Nodes that Sentinels stand for: a server has its place by a decision, and each decision has a number.
+# Nodes behind Sentinels: a server is the master by a decision, and each decision has a number.
 
 
 HISTORY = "0a1b2c3d"
 
 
 def elected(locks, epoch):
-    """Return what a client names that was told of that decision: its server's process, among others."""
+    """Return the processes named by a client that knows of that decision: its server's, among others."""
     return f",0123456789abcdef@1.{HISTORY},{process_of(locks.redis)}@{epoch}.{HISTORY},"
 
 
@@ -292,7 +292,7 @@ def kind_of(record):
     return record.decode().split(" ")[0]
 
 
-def test_first_record_names_that_nothing_was_decided_yet(locks):
+def test_first_record_says_that_nothing_was_decided_yet(locks):
     found, _, process = initialize_elected(locks, "look", 0)
     assert kind_of(found) == "blank"
     assert found.endswith(b" " + process)
@@ -323,7 +323,7 @@ def test_server_without_a_record_is_not_new_if_something_was_decided(locks, step
 )
 @pytest.mark.parametrize("step", ["look", "newborn", "original"])
 def test_server_with_the_record_of_another_decision_is_joining_and_grants_nothing(claims, kind, written, step):
-    """Whatever the step: it must be acknowledged under this decision before anything can follow from it."""
+    """Whatever the step: nothing can follow from this decision before the record is acknowledged under it."""
     written = written.format(process=process_of(claims.redis))
     record(claims, kind, 60_000, written)
     found, _, process = initialize_elected(claims, step, 7, f" {claims.now() - 60_000},{written} ")
@@ -343,8 +343,8 @@ def test_joining_record_becomes_newborn_and_never_original(locks, step, kind):
         assert locks.now() - int(found.split(b" ")[1]) < SLACK, "the guard counts from now"
 
 
-def test_who_names_another_decision_gets_no_grant(claims):
-    """It has not noticed that another server had the place meanwhile."""
+def test_client_that_names_another_decision_gets_no_grant(claims):
+    """It has not noticed that another server was the master meanwhile."""
     record(claims, "original", 60_000, f"{process_of(claims.redis)}@9.{HISTORY}")
     ask = f"{claims.noun}_acquire", (KEYS.lock,), ME, 1, LEASE
     for epoch in (7, 8, 10):
@@ -354,7 +354,7 @@ def test_who_names_another_decision_gets_no_grant(claims):
 
 
 def test_renewal_leaves_the_record_of_an_elected_server(claims):
-    """It does not know the decision; clients compare that."""
+    """The script does not know the decision; clients compare that."""
     for kind in ("original", "newborn", "joining"):
         record(claims, kind, 5_000, f"{process_of(claims.redis)}@7.{HISTORY}")
         before = claims.redis.get(BIRTH_KEY)

@@ -1,4 +1,4 @@
-"""What one node tells of a name, whatever is there; it changes nothing."""
+"""One node's report of a name, whatever is there; it changes nothing."""
 
 import pytest
 
@@ -40,7 +40,7 @@ def test_look_at_nothing_is_empty(look):
     assert look().is_empty
 
 
-def test_look_tells_who_is_behind_a_lock(node, look):
+def test_look_reports_the_client_behind_a_lock(node, look):
     node.redis.hset(KEYS.lock, ME, 3)
     node.redis.pexpire(KEYS.lock, 60_000)
     node.redis.set(f"redsync:client:{CLIENT}", ClientRecord("host", 7, "program", 1.5).pack())
@@ -67,14 +67,14 @@ def test_look_knows_permits_where_the_limit_is_unknown(node, look):
     assert (found.kind, found.permits, found.claims[0].owner) == ("semaphore", 0, ME)
 
 
-def test_look_tells_of_no_more_holders_than_asked_for(node, look):
+def test_look_lists_at_most_as_many_holders_as_requested(node, look):
     node.redis.set(KEYS.limit, "1 10 60000000")
     node.redis.zadd(KEYS.lock, {f"client:{number}": now_ms(node) + 60_000 for number in range(10)})
     found = look(most=3)
     assert (found.kind, found.window, found.held, len(found.claims)) == ("rate limiter", 60.0, 10, 3)
 
 
-def test_look_tells_both_modes_of_a_read_write_lock(node, look):
+def test_look_reports_both_modes_of_a_read_write_lock(node, look):
     until = now_ms(node) + 60_000
     node.redis.zadd(KEYS.lock, {"w:me:1": -(until + 1 / 1024), "r:me:1": until, "r:dead:1": 5})
     found = look()
@@ -85,7 +85,7 @@ def test_look_tells_both_modes_of_a_read_write_lock(node, look):
     ]
 
 
-def test_look_tells_who_waits_but_not_who_is_dead_or_holds_it(node, look):
+def test_look_lists_waiters_but_not_those_that_are_dead_or_hold_it(node, look):
     node.redis.hset(KEYS.lock, f"{ME}:5", 1)
     node.redis.pexpire(KEYS.lock, 60_000)
     node.redis.zadd(KEYS.queue, {ME: 1, "b:2": 3, "a:1": 2, "dead:1": 0, "writer:1": 1 - 2**52})
@@ -97,7 +97,7 @@ def test_look_tells_who_waits_but_not_who_is_dead_or_holds_it(node, look):
     assert found.waiting == 3
 
 
-def test_look_tells_of_a_latch_beside_a_mutex(node, look):
+def test_look_reports_a_latch_beside_a_mutex(node, look):
     node.redis.set(KEYS.lock, "value", px=60_000)
     node.redis.hset(LATCH.latch, mapping={"generation": 1, "size": 5, "one": 2, "two": 1, "life": 1_790_000_000_000})
     found = look()
@@ -111,7 +111,7 @@ def test_look_names_a_foreign_value_by_its_type(kind, node, look):
         "list": lambda: node.redis.rpush(KEYS.lock, 1),
         "set": lambda: node.redis.sadd(KEYS.lock, 1),
         "zset": lambda: node.redis.zadd(KEYS.lock, {"a": 1}),
-        "string": lambda: node.redis.set(KEYS.lock, "for ever"),
+        "string": lambda: node.redis.set(KEYS.lock, "forever"),
         "hash": lambda: node.redis.hset(KEYS.lock, "a", "b"),
     }
     write[kind]()
@@ -135,7 +135,7 @@ def test_patterns_match_the_keys_of_names_and_no_others(node):
 
 @pytest.mark.parametrize("prefix", [b"redsync:", b"", b"p*:", b"{p}"])
 @pytest.mark.parametrize("name", [b"x", b"{x}", b"a{x"])
-def test_every_key_that_tells_of_a_name_is_found(prefix, name, node):
+def test_every_key_that_shows_a_name_is_found(prefix, name, node):
     keys = keys_of_name(prefix, name)
     for key in keys:
         node.redis.set(key, 1)

@@ -1,6 +1,6 @@
-"""The read-write lock's scripts on a real server: who is let in, who waits, who is served.
+"""The read-write lock's scripts on a real server: admission, waiting, and hand-over.
 
-`test_differential` compares them with what virtual nodes do.
+`test_differential` compares them with virtual nodes.
 """
 
 import pytest
@@ -33,7 +33,7 @@ modes = pytest.mark.parametrize("mode", ["read", "write"])
 
 
 class Scripts(Claims):
-    """The scripts as functions of what varies. All times in ms."""
+    """The scripts as functions of the arguments that vary. All times in ms."""
 
     def ask(self, mode, owner=ME, count=1, lease=LEASE, *, guard=0):
         return self.node.run(f"{mode}_lock_acquire", KEYS.all, owner, count, lease, guard_of(guard))
@@ -62,7 +62,7 @@ class Scripts(Claims):
         return self.node.run("read_write_lock_look", (KEYS.lock,), f"{mode[0]}:".encode(), most)
 
     def claims(self):
-        """Return who has which mode: the count, and until when it lasts from now."""
+        """Return the claims by mode and owner: the count, and how long each lasts from now."""
         now, found = self.now(), {}
         for member, score in self.redis.zrange(KEYS.lock, 0, -1, withscores=True):
             assert (score < 0) == member.startswith(b"w:")
@@ -82,7 +82,7 @@ class Scripts(Claims):
 
 
 class Ears:
-    """What those who wait hear; who is deaf hears nothing any more."""
+    """Listeners for the waiters; a waiter without its listener hears nothing any more."""
 
     def __init__(self, node, subscription):
         self._node, self._subscription = node, subscription
@@ -114,10 +114,10 @@ def claim_of(mode, owner=ME):
     return f"{mode[0]}:".encode() + owner
 
 
-# Who is let in.
+# Acquire.
 
 
-def test_readers_are_let_in_together_each_with_its_own_expiry(rw, lasts):
+def test_readers_get_in_together_each_with_its_own_expiry(rw, lasts):
     assert rw.ask("read", ME, lease=10_000) == NEW
     assert rw.ask("read", OTHER, count=3, lease=30_000) == NEW
     claims = rw.claims()
@@ -128,7 +128,7 @@ def test_readers_are_let_in_together_each_with_its_own_expiry(rw, lasts):
 
 
 @pytest.mark.parametrize(("mode", "wanted"), [("write", "read"), ("write", "write"), ("read", "write")])
-def test_writer_is_let_in_alone(rw, lasts, mode, wanted):
+def test_writer_gets_in_alone(rw, lasts, mode, wanted):
     rw.ask(mode, ME, lease=20_000)
     remaining, who = rw.ask(wanted, OTHER)
     assert who == (ME if mode == "write" else b"readers")
@@ -138,7 +138,7 @@ def test_writer_is_let_in_alone(rw, lasts, mode, wanted):
     assert rw.ask(wanted, OTHER) == NEW
 
 
-def test_writer_is_told_when_the_last_of_the_readers_ends(rw, lasts):
+def test_writer_learns_when_the_last_of_the_readers_ends(rw, lasts):
     for owner, lease in [(ME, 10_000), (OTHER, 25_000), (THIRD, 5_000)]:
         rw.ask("read", owner, lease=lease)
     remaining, who = rw.ask("write", FOURTH)
@@ -161,7 +161,7 @@ def test_re_entry_sets_the_count_and_never_shortens(rw, lasts, mode):
     assert lasts(rw.left(), 60_000)
 
 
-def test_count_beyond_what_a_score_can_tell_does_no_harm(rw, lasts):
+def test_count_beyond_the_fraction_of_a_score_is_harmless(rw, lasts):
     rw.ask("read", ME)
     rw.again("read", ME, count=5_000)
     assert lasts(rw.claims()[b"r:" + ME][1], LEASE)
@@ -171,7 +171,7 @@ def test_count_beyond_what_a_score_can_tell_does_no_harm(rw, lasts):
 
 
 @modes
-def test_re_entry_of_what_has_expired_is_new(rw, mode):
+def test_re_entry_of_an_expired_claim_is_new(rw, mode):
     rw.ask(mode, ME)
     rw.ask("read", OTHER)
     rw.expire(claim_of(mode))
@@ -189,7 +189,7 @@ def test_writer_may_read_and_go_on_reading(rw):
 
 
 def test_readers_own_claim_does_not_keep_it_from_writing(rw):
-    """A client refuses that, but one that has lost its read lock need not wait for what is left of it."""
+    """Clients refuse that. But a client that has lost its read lock does not have to wait for the rest of it."""
     rw.ask("read", ME)
     assert rw.ask("write", ME) == NEW
     rw.release("write", ME)
@@ -206,7 +206,7 @@ def test_dead_reader_frees_the_writer_although_another_renews(rw):
     assert rw.ask("write", THIRD) == NEW
 
 
-def test_what_has_expired_is_swept_by_whoever_asks_a_bounded_number_at_a_time(rw):
+def test_each_ask_removes_a_bounded_number_of_expired_claims(rw):
     for owner in OWNERS[:150]:
         rw.ask("read", owner)
     for owner in OWNERS[:149]:
@@ -229,7 +229,7 @@ def test_dead_writer_keeps_nobody_out(rw):
 
 @pytest.mark.parametrize("what", ["a string", "permits of a semaphore"])
 @modes
-def test_foreign_value_is_left_as_it_is(rw, mode, what):
+def test_foreign_value_is_left_unchanged(rw, mode, what):
     if what == "a string":
         rw.redis.set(KEYS.lock, b"foreign")
     else:
@@ -252,10 +252,10 @@ def test_lock_and_read_write_lock_of_one_name_do_not_mix(rw):
     assert rw.ask("read", ME) == 0
 
 
-# Who waits.
+# Waiting.
 
 
-def test_waiting_writer_keeps_new_readers_out_but_not_those_who_re_enter(rw, heard, lasts):
+def test_waiting_writer_keeps_new_readers_out_but_not_re_entries(rw, heard, lasts):
     rw.ask("read", ME)
     assert rw.queue("write", OTHER)[1:] == [b"readers", 0]
     remaining, who = rw.ask("read", THIRD)
@@ -267,7 +267,7 @@ def test_waiting_writer_keeps_new_readers_out_but_not_those_who_re_enter(rw, hea
     assert rw.ask("read", THIRD) == NEW
 
 
-def test_reader_that_has_waited_longer_than_the_writer_is_let_in(rw):
+def test_reader_that_has_waited_longer_than_the_writer_gets_in(rw):
     rw.ask("read", ME)
     rw.queue("write", OTHER, waited=1_000)
     assert rw.queue("read", THIRD, waited=500)[1] == b"writers"
@@ -283,7 +283,7 @@ def test_writer_whose_place_has_ended_keeps_nobody_out(rw):
     assert rw.waiters() == set()
 
 
-def test_refusal_tells_how_many_wait_before(rw):
+def test_refusal_reports_the_number_of_waiters_before(rw):
     rw.ask("write", ME)
     for rank, owner in enumerate(OWNERS[1:4]):
         assert rw.queue("write", owner, waited=1_000 * (9 - rank)) == [pytest.approx(LEASE, abs=SLACK), ME, rank]
@@ -301,7 +301,7 @@ def test_places_end_by_themselves(rw, lasts):
 # Handing over.
 
 
-def test_readers_that_wait_are_served_together_and_before_a_later_writer(rw, heard, lasts):
+def test_waiting_readers_are_served_together_and_before_a_later_writer(rw, heard, lasts):
     rw.ask("write", ME)
     rw.queue("read", OTHER, waited=3_000)
     rw.queue("read", THIRD, waited=2_000, mark=8)
@@ -323,8 +323,8 @@ def test_readers_that_wait_are_served_together_and_before_a_later_writer(rw, hea
     assert rw.holders() == rw.waiters() == set()
 
 
-def test_each_reader_is_let_in_for_the_lease_in_its_mark(rw, heard, lasts):
-    """However short or long; a mark without one means the time of the place."""
+def test_each_reader_gets_in_for_the_lease_in_its_mark(rw, heard, lasts):
+    """However short or long. A mark without one means the time of the place."""
     rw.ask("write", ME)
     rw.queue("read", OTHER, waited=3_000, mark="7+5000")
     rw.queue("read", THIRD, waited=2_000, mark="8+60000")
@@ -338,7 +338,7 @@ def test_each_reader_is_let_in_for_the_lease_in_its_mark(rw, heard, lasts):
     assert lasts(rw.left(), 60_000), "as long as the last of them"
 
 
-def test_writer_is_handed_it_for_the_lease_in_its_mark(rw, heard, lasts):
+def test_writer_gets_it_for_the_lease_in_its_mark(rw, heard, lasts):
     rw.ask("read", ME)
     rw.queue("write", OTHER, mark="7+60000")
     rw.release("read", ME)
@@ -368,7 +368,7 @@ def test_downgrade_serves_the_readers_beside_it(rw, heard):
     assert rw.holders() == {b"r:" + ME, b"r:" + OTHER}
 
 
-def test_release_of_what_a_writer_reads_serves_nobody(rw, heard):
+def test_release_of_a_writers_read_lock_serves_nobody(rw, heard):
     rw.ask("write", ME)
     rw.ask("read", ME)
     rw.queue("read", OTHER)
@@ -403,7 +403,7 @@ def test_readers_behind_a_writer_that_is_gone_are_served(rw, heard, by):
 
 
 @modes
-def test_undo_that_goes_on_waiting_serves_nobody(rw, heard, mode):
+def test_rollback_that_keeps_waiting_serves_nobody(rw, heard, mode):
     rw.ask(mode, ME)
     rw.queue("write", OTHER)
     assert rw.abandon(mode, ME, leave=False) == 1
@@ -412,7 +412,7 @@ def test_undo_that_goes_on_waiting_serves_nobody(rw, heard, mode):
     assert rw.waiters() == {OTHER}
 
 
-def test_writer_that_must_not_be_handed_it_is_woken_and_keeps_its_place(rw, heard):
+def test_writer_without_a_hand_over_is_woken_and_keeps_its_place(rw, heard):
     rw.ask("read", ME)
     rw.queue("write", OTHER, mark=0)
     rw.release("read", ME)
@@ -423,7 +423,7 @@ def test_writer_that_must_not_be_handed_it_is_woken_and_keeps_its_place(rw, hear
     assert rw.waiters() == set()
 
 
-def test_reader_that_must_not_be_handed_it_is_woken_with_the_others(rw, heard):
+def test_reader_without_a_hand_over_is_woken_with_the_others(rw, heard):
     rw.ask("write", ME)
     rw.queue("read", OTHER, waited=3_000, mark=0)
     rw.queue("read", THIRD, waited=2_000)
@@ -435,7 +435,7 @@ def test_reader_that_must_not_be_handed_it_is_woken_with_the_others(rw, heard):
 
 
 @modes
-def test_who_no_longer_listens_loses_claim_and_place(rw, heard, mode):
+def test_waiter_that_no_longer_listens_loses_claim_and_place(rw, heard, mode):
     rw.ask("write", ME)
     rw.queue(mode, OTHER, waited=2_000)
     rw.queue("write", THIRD, waited=1_000)
@@ -448,13 +448,13 @@ def test_who_no_longer_listens_loses_claim_and_place(rw, heard, mode):
 
 
 def test_crowd_of_readers_is_served_in_waves(rw, heard):
-    """No call serves more than 64; the last of a wave asks, and the next wave gets it with it."""
+    """No call serves more than 64. The last of a wave asks, and the next wave gets the lock along with it."""
     rw.ask("write", ME)
     crowd = OWNERS[4:]
     for i, owner in enumerate(crowd):
         rw.queue("read", owner, waited=5_000 - i)
     rw.release("write", ME)
-    assert len(rw.holders()) == 63, "as many as docs/locks/read-write.md says have it in the step of the release"
+    assert len(rw.holders()) == 63, "as many as docs/locks/read-write.md says get it in the step of the release"
     waves = []
     while wave := heard():
         waves.append(len(wave))
@@ -467,8 +467,8 @@ def test_crowd_of_readers_is_served_in_waves(rw, heard):
     assert rw.waiters() == set()
 
 
-def test_heir_that_reads_here_already_is_not_given_less(rw, heard, lasts):
-    """A renewal made its claim where it still has a place."""
+def test_reader_that_reads_here_already_does_not_get_less(rw, heard, lasts):
+    """A renewal made its claim while it still has a place."""
     rw.ask("write", ME)
     rw.queue("read", OTHER)
     rw.abandon("write", ME, leave=False)
@@ -517,7 +517,7 @@ def test_renewal_lengthens_one_reader_only(rw, lasts):
     ("holder", "mode", "healed"),
     [(None, "read", 1), (None, "write", 1), ("read", "read", 1), ("read", "write", 0), ("write", "read", 0)],
 )
-def test_node_that_forgot_is_healed_only_beside_those_who_allow_it(rw, holder, mode, healed):
+def test_node_that_forgot_is_healed_only_beside_compatible_claims(rw, holder, mode, healed):
     if holder:
         rw.ask(holder, OTHER)
     assert rw.renew(mode, ME) == healed
@@ -532,7 +532,7 @@ def test_both_holds_of_one_owner_are_healed(rw):
 
 
 @modes
-def test_renewal_of_what_has_expired_counts_as_healing(rw, mode):
+def test_renewal_of_an_expired_claim_counts_as_healing(rw, mode):
     rw.ask(mode, ME)
     rw.expire(claim_of(mode))
     assert rw.renew(mode, ME) == 1
@@ -541,12 +541,12 @@ def test_renewal_of_what_has_expired_counts_as_healing(rw, mode):
     assert rw.renew(mode, ME) == 0
 
 
-def test_renewal_notes_that_the_node_is_not_new(rw):
+def test_renewal_records_that_the_node_is_not_new(rw):
     rw.renew("read", ME, guarded=True)
     assert rw.redis.get(BIRTH_KEY).startswith(b"newborn ")
 
 
-# What a node refuses to write.
+# Nodes that refuse to write.
 
 
 @modes
@@ -562,7 +562,7 @@ def test_renewal_works_without_memory(rw, mode, lasts):
 
 @modes
 def test_renewal_that_a_node_refuses_is_an_error(rw, mode, lasts):
-    """Counted as a renewal, it would let its owner believe in what the node forgets meanwhile."""
+    """Counted as a renewal, it would let its owner believe in a claim that the node forgets."""
     rw.ask(mode, lease=10_000)
     with read_only([rw.redis]), pytest.raises(redis.exceptions.RedisError, match="read only replica"):
         rw.renew(mode)
@@ -572,8 +572,8 @@ def test_renewal_that_a_node_refuses_is_an_error(rw, mode, lasts):
 
 @pytest.mark.parametrize("leave", [False, True])
 @modes
-def test_undo_that_a_node_refuses_is_an_error(rw, mode, leave):
-    """As if the node had nothing to undo, it would never be sent again."""
+def test_rollback_that_a_node_refuses_is_an_error(rw, mode, leave):
+    """Otherwise the client would take it for done, and never send it again."""
     rw.ask(mode)
     with read_only([rw.redis]), pytest.raises(redis.exceptions.RedisError, match="read only replica"):
         rw.abandon(mode, leave=leave)
@@ -581,7 +581,7 @@ def test_undo_that_a_node_refuses_is_an_error(rw, mode, leave):
     assert rw.holders() == set()
 
 
-def test_look_tells_who_is_there(rw):
+def test_look_lists_the_holders(rw):
     both = [("read", []), ("write", [])]
     assert [(mode, rw.look(mode)) for mode, _ in both] == both
     for mode in ("write", "read"):
@@ -593,13 +593,13 @@ def test_look_tells_who_is_there(rw):
     assert rw.look("read") == []
 
 
-def test_look_tells_of_so_many_readers_who_have_it_for_longest(rw):
+def test_look_lists_the_requested_number_of_readers_that_last_longest(rw):
     for i in range(5):
         rw.ask("read", OWNERS[i], lease=10_000 + 1_000 * i)
     assert rw.look("read", most=2) == [b"r:" + OWNERS[4], b"r:" + OWNERS[3]]
 
 
-def test_forced_release_takes_the_lock_from_those_it_names_and_from_nobody_else(rw, heard):
+def test_forced_release_removes_the_claims_it_names_and_no_others(rw, heard):
     for owner in (ME, OTHER):
         rw.ask("read", owner)
     rw.queue("write", THIRD)
@@ -614,7 +614,7 @@ def test_forced_release_takes_the_lock_from_those_it_names_and_from_nobody_else(
     assert rw.holders() == set()
 
 
-# A command of an earlier hold that comes late, over a connection that was given up.
+# Late commands of an earlier hold, over a connection that was given up.
 
 
 @modes
@@ -626,7 +626,7 @@ def test_late_command_of_an_earlier_hold_leaves_a_later_one_alone(rw, mode):
 
 
 @modes
-def test_late_command_of_an_earlier_hold_leaves_the_place_alone(rw, heard, mode):
+def test_late_command_of_an_earlier_hold_does_not_touch_the_place(rw, heard, mode):
     rw.ask("write", OTHER)
     rw.queue(mode, ME, waited=1_000)
     rw.abandon(mode, EARLIER)
@@ -646,7 +646,7 @@ def test_earlier_claims_of_the_owner_keep_neither_itself_out_nor_others_in(rw):
     assert rw.ask("read", OTHER)[1] == ME
 
 
-def test_inspect_tells_holders_with_their_modes_and_waiters_by_arrival(rw):
+def test_inspect_lists_holders_with_their_modes_and_waiters_by_arrival(rw):
     rw.ask("write", ME, count=2)
     rw.ask("read", ME)
     rw.queue("read", OTHER, waited=2_000)
@@ -659,7 +659,7 @@ def test_inspect_tells_holders_with_their_modes_and_waiters_by_arrival(rw):
     assert waiters == [waiter_of(claim) for claim in (THIRD, OTHER, FOURTH)]
 
 
-def test_inspect_names_the_readers_who_have_it_for_longest(rw):
+def test_inspect_lists_the_readers_that_last_longest(rw):
     for i, owner in enumerate(OWNERS[:100]):
         rw.ask("read", owner, lease=LEASE + 100 * i)
     holders = rw.node.run("lock_inspect", (KEYS.lock, KEYS.queue))[2]

@@ -1,4 +1,4 @@
-"""The scripts of the semaphore on a real server: which slots are granted, who waits, the limit, what is left behind."""
+"""The semaphore's scripts on a real server: granted slots, waiters, the limit, and leftovers."""
 
 import random
 import time
@@ -35,15 +35,20 @@ def spelled(word):
 
 
 class SlotNode:
-    """One node, and what it is asked; a semaphore of 4 permits unless told otherwise."""
+    """One node, and the commands to it; a semaphore of 4 permits by default."""
 
     def __init__(self, node):
         self.node, self.redis = node, node.redis
 
-    def ask(self, owner, n=1, *, lease=LEASE, guard=0, keep=0, ticket=0, keys=KEYS, window=(), **words):
+    def ask_raw(self, owner, n=1, *, lease=LEASE, guard=0, keep=0, ticket=0, keys=KEYS, window=(), **words):
         claim = owner, n, lease, guard_of(guard), keep, ticket, WAKE.get(owner, b"redsync:wake:nobody")
         words = {"version": 0, "permits": 4, "start": 0, "exact": b"", "tells": False, **words}
         return self.node.run("semaphore_acquire", keys.all, *claim, *map(spelled, words.values()), *window)
+
+    def ask(self, owner, n=1, *, permits=4, start=0, **options):
+        """Ask, and return the slot by its number even if the node counts it from the start."""
+        reply = self.ask_raw(owner, n, permits=permits, start=start, **options)
+        return b"%d" % ((start + reply - 2) % permits) if isinstance(reply, int) and reply > 1 else reply
 
     def wait(self, owner, ticket, n=1, **options):
         return self.ask(owner, n, ticket=ticket, keep=KEEP, **options)
@@ -59,7 +64,7 @@ class SlotNode:
         return self.node.run("semaphore_settle", KEYS.all, owner, slots, lease)
 
     def renew(self, *permits, guarded=False, limits=(b"0 4", b"0 4")):
-        """Each permit: number of its semaphore, owner, slots, lease."""
+        """Renew permits, each a tuple: number of its semaphore, owner, slots, lease."""
         words = [word for permit in permits for word in permit]
         return self.node.run("semaphore_renew", KEYS.held + OTHER.held, *words, *limits, *([1] if guarded else []))
 
@@ -70,7 +75,7 @@ class SlotNode:
         return self.node.run("semaphore_resize", KEYS.all, version, permits, int(sure), *window)
 
     def woken(self):
-        """Return who was woken since the last call."""
+        """Return the waiters woken since the last call."""
         heard = self.node.messages(self.subscription)
         woken = [claim for claim in WAKE for channel, _ in heard if channel == WAKE[claim]]
         assert sorted(heard) == sorted((WAKE[claim], said(claim)) for claim in woken)
@@ -84,22 +89,22 @@ class SlotNode:
         return [8 * i + j for i, byte in enumerate(bits) for j in range(8) if byte >> (7 - j) & 1]
 
     def line(self):
-        """Return the claims of those who wait, which are all the first of their owners, with their tickets."""
+        """Return the claims of the waiters, the first ones of their owners, with their tickets."""
         return [(owner + b":1", int(ticket)) for owner, ticket in self.redis.zrange(KEYS.queue, 0, -1, withscores=True)]
 
     def expire(self, owner):
-        """Let a permit's time be up."""
+        """Let a permit expire."""
         assert self.redis.zadd(KEYS.lock, {owner: 1}, xx=True, ch=True) == 1
 
     def ends(self, keys):
-        """Return when the keys end, from the same instant; PEXPIRETIME would tell it, but Redis 6 does not know it."""
+        """Return when the keys end, from the same instant. PEXPIRETIME would tell, but Redis 6 lacks it."""
         while True:
             first, *others = self.redis.eval(PTTL_OF_ALL, len(keys), *keys)
-            if others[-1] == first:  # The clock has not moved on while they were read.
+            if others[-1] == first:  # The clock has not advanced during the reads.
                 return {first, *others}
 
     def is_sound(self, keys=KEYS):
-        """Whether each bit belongs to just one permit, and nothing outlives anything."""
+        """Return whether each bit belongs to just one permit, and no key outlasts another."""
         slots = [int(slot) for text in self.slots(keys).values() for slot in text.split(b",")]
         members = set(self.redis.zrange(keys.lock, 0, -1))
         ends = self.ends(keys.held[:3])
@@ -108,7 +113,7 @@ class SlotNode:
 
 @pytest.fixture
 def sem(node):
-    """A node on which somebody listens for A, B, C and D."""
+    """A node with listeners for A, B, C and D."""
     with node.listening(*WAKE.values()) as subscription:
         sem = SlotNode(node)
         sem.subscription = subscription
@@ -140,7 +145,27 @@ def test_keys_end_together_and_not_before_the_permits(sem):
     assert sem.is_sound()
 
 
-def test_full_bytes_are_passed_over(sem):
+def test_slot_of_a_first_try_is_told_by_how_far_from_the_start_it_is(sem):
+    assert sem.ask_raw(A, start=3) == b"3", "the node learns the limit"
+    sem.release(A)
+    assert sem.ask_raw(A, start=3) == 2
+    assert sem.ask_raw(B, start=3) == 3
+    assert sem.slots() == {A: b"3", B: b"0"}
+    assert sem.ask_raw(B, start=2) == b"0", "it had that slot before"
+    assert sem.ask_raw(C, start=2, exact=b"1") == b"1"
+    assert sem.ask_raw(D, start=2, tells=True)[0] == b"2"
+
+
+@pytest.mark.parametrize(("permits", "kept"), [(4, "list"), (200, "table")])
+def test_slots_of_many_permits_are_kept_in_a_table(sem, permits, kept):
+    for again in range(2):
+        sem.ask(A, permits=permits, n=1 + again)
+        assert (sem.redis.object("encoding", KEYS.slots) == b"hashtable") == (kept == "table")
+        assert list(sem.slots()) == [A]
+        sem.release(A)
+
+
+def test_full_bytes_are_skipped(sem):
     for i in range(100):
         assert sem.ask(b"owner-%d:1" % i, permits=101, start=0) == b"%d" % i
     assert sem.ask(A, permits=101, start=50) == b"100"
@@ -167,7 +192,7 @@ def test_permit_for_several_is_granted_all_or_nothing(sem):
     assert sem.ask(B, 2) == b"2,3"
 
 
-def test_refusal_tells_when_the_first_slot_expires(sem, lasts):
+def test_refusal_reports_when_the_first_slot_expires(sem, lasts):
     sem.ask(A, 3, lease=20_000)
     sem.ask(B, 1, lease=40_000)
     remaining, reason, highest, ahead, detail, permits = sem.ask(C)
@@ -182,7 +207,7 @@ def test_repeated_ask_keeps_its_slots(sem):
     assert sem.taken() == [1, 2]
 
 
-def test_permit_that_wants_another_number_begins_anew(sem):
+def test_permit_that_wants_another_number_starts_over(sem):
     sem.ask(A, 2, start=1)
     assert sem.ask(A, 3, start=1) == b"1,2,3"
     assert sem.ask(A, 1, start=0) == b"0"
@@ -190,7 +215,7 @@ def test_permit_that_wants_another_number_begins_anew(sem):
     assert sem.is_sound()
 
 
-def test_exact_slots_are_exchanged_for_what_it_had(sem):
+def test_exact_slots_replace_the_ones_it_had(sem):
     sem.ask(A, 2, start=0)
     assert sem.ask(A, 2, exact=b"1,3") == b"1,3"
     assert sem.taken() == [1, 3]
@@ -198,16 +223,16 @@ def test_exact_slots_are_exchanged_for_what_it_had(sem):
     assert sem.is_sound()
 
 
-def test_exact_slots_that_others_have_are_refused_with_what_is_taken(sem):
+def test_exact_slots_that_others_have_are_refused_with_the_taken_ones(sem):
     sem.ask(A, start=2)
     sem.ask(B, 2, start=0)
     _, reason, _, _, detail, _ = sem.ask(B, 2, exact=b"2,3")
     assert (reason, detail) == (b"taken", bytes([0b0010_0000]))
-    assert sem.slots() == {A: b"2"}, "what it had was given up"
+    assert sem.slots() == {A: b"2"}, "its own slots were freed"
     assert sem.is_sound()
 
 
-def test_exact_slots_are_refused_where_there_is_no_room_for_those_who_wait(sem):
+def test_exact_slots_are_refused_where_there_is_no_room_for_earlier_waiters(sem):
     sem.ask(A, 3)
     sem.wait(B, 1, 2)
     assert sem.ask(C, exact=b"3")[1] == b"full"
@@ -216,7 +241,7 @@ def test_exact_slots_are_refused_where_there_is_no_room_for_those_who_wait(sem):
 # Expiry.
 
 
-def test_permit_that_has_expired_makes_room(sem):
+def test_expired_permit_makes_room(sem):
     sem.ask(A, 4)
     assert sem.ask(B)[1] == b"full"
     sem.expire(A)
@@ -226,8 +251,8 @@ def test_permit_that_has_expired_makes_room(sem):
 
 
 @pytest.mark.parametrize("gone", [KEYS.lock, KEYS.slots, KEYS.taken])
-def test_what_a_promoted_replica_has_of_permits_that_are_gone_blocks_nobody(sem, gone):
-    """A node expires its keys one by one, and tells its replicas, whose clocks may be behind."""
+def test_remains_of_expired_permits_on_a_promoted_replica_block_nobody(sem, gone):
+    """A master expires its keys one by one, and tells its replicas, whose clocks may be behind."""
     sem.ask(A, 3)
     sem.redis.delete(gone)
     assert sem.ask(B, 4) == b"0,1,2,3"
@@ -243,7 +268,7 @@ def test_permit_is_healed_where_a_promoted_replica_has_some_of_its_keys(sem, gon
     assert sem.is_sound()
 
 
-def test_many_that_have_expired_are_taken_away_a_few_at_a_time(sem):
+def test_many_expired_permits_are_removed_a_few_at_a_time(sem):
     owners = [b"owner-%02d" % i for i in range(20)]
     for owner in owners:
         sem.ask(owner, permits=20)
@@ -257,7 +282,7 @@ def test_many_that_have_expired_are_taken_away_a_few_at_a_time(sem):
     assert sem.is_sound()
 
 
-def test_what_expired_wakes_who_waits(sem):
+def test_expiry_wakes_waiters(sem):
     sem.ask(A, 4)
     sem.wait(B, 1)
     sem.expire(A)
@@ -268,7 +293,7 @@ def test_what_expired_wakes_who_waits(sem):
 # The line.
 
 
-def test_newcomer_does_not_overtake_who_waits(sem):
+def test_newcomer_does_not_overtake_waiters(sem):
     sem.ask(A, 4)
     assert sem.wait(B, 1)[1:4] == [b"full", 1, 0]
     assert sem.wait(C, 2)[1:4] == [b"full", 2, 1]
@@ -276,10 +301,10 @@ def test_newcomer_does_not_overtake_who_waits(sem):
     assert sem.ask(D)[1] == b"full"
     assert sem.wait(C, 2)[1] == b"full"
     assert sem.wait(B, 1) == b"3"
-    assert sem.line() == [(C, 2)], "who is served leaves the line"
+    assert sem.line() == [(C, 2)], "a waiter that is served leaves the line"
 
 
-def test_who_waits_for_many_is_not_overtaken_by_who_wants_one(sem):
+def test_waiter_for_many_is_not_overtaken_by_a_waiter_for_one(sem):
     sem.ask(A, 4)
     sem.wait(B, 1, 3)
     sem.wait(C, 2)
@@ -290,7 +315,7 @@ def test_who_waits_for_many_is_not_overtaken_by_who_wants_one(sem):
     assert sem.wait(B, 1, 3) == b"1,2,3"
 
 
-def test_who_fits_beside_those_before_it_is_served_at_once(sem):
+def test_waiter_that_fits_beside_those_before_it_is_served_at_once(sem):
     sem.ask(A, 4)
     sem.wait(B, 1)
     sem.wait(C, 2)
@@ -300,13 +325,13 @@ def test_who_fits_beside_those_before_it_is_served_at_once(sem):
     assert sem.wait(C, 2, start=0) == b"2"
 
 
-def test_who_does_not_wait_takes_no_place(sem):
+def test_acquire_that_does_not_wait_takes_no_place(sem):
     sem.ask(A, 4)
     sem.ask(B, ticket=3)
     assert sem.line() == []
 
 
-def test_place_that_has_expired_is_passed_over(sem):
+def test_expired_place_is_skipped(sem):
     sem.ask(A, 4)
     sem.ask(B, 4, ticket=1, keep=20)
     time.sleep(0.04)
@@ -315,7 +340,7 @@ def test_place_that_has_expired_is_passed_over(sem):
     assert sem.redis.exists(KEYS.places) == 0
 
 
-def test_release_wakes_those_who_fit_and_no_others(sem):
+def test_release_wakes_the_waiters_that_fit_and_no_others(sem):
     sem.ask(A, 4)
     sem.wait(B, 1)
     sem.wait(C, 2, 2)
@@ -323,7 +348,7 @@ def test_release_wakes_those_who_fit_and_no_others(sem):
     sem.release(A, b"0,1,2")
     assert sem.woken() == [B]
     sem.release(A, b"0,1")
-    assert sem.woken() == [], "one who waits for two does not fit yet"
+    assert sem.woken() == [], "a waiter for two does not fit yet"
     sem.release(A, b"0")
     assert sem.woken() == [C]
     sem.release(A)
@@ -331,7 +356,7 @@ def test_release_wakes_those_who_fit_and_no_others(sem):
     assert sem.line() == [(B, 1), (C, 2), (D, 3)], "they keep their places until they are served"
 
 
-def test_waiter_that_nobody_listens_for_loses_its_place_to_the_next(unheard):
+def test_waiter_whose_client_does_not_listen_loses_its_place_to_the_next(unheard):
     unheard.ask(A, 4)
     unheard.wait(B, 1)
     unheard.wait(C, 2)
@@ -341,7 +366,7 @@ def test_waiter_that_nobody_listens_for_loses_its_place_to_the_next(unheard):
     assert unheard.line() == [(C, 2)]
 
 
-def test_who_leaves_the_line_wakes_those_who_fit_then(sem):
+def test_waiter_that_leaves_the_line_wakes_those_that_then_fit(sem):
     sem.ask(A, 3)
     sem.wait(B, 1, 2)
     sem.wait(C, 2)
@@ -350,7 +375,7 @@ def test_who_leaves_the_line_wakes_those_who_fit_then(sem):
     assert sem.line() == [(C, 2)]
 
 
-def test_undone_grant_gives_the_place_back_and_wakes_the_next_but_not_itself(sem):
+def test_rolled_back_grant_restores_the_place_and_wakes_the_next_but_not_itself(sem):
     sem.ask(A, 2)
     assert sem.wait(B, 1, 2) == b"2,3"
     sem.wait(C, 2, 2)
@@ -360,7 +385,7 @@ def test_undone_grant_gives_the_place_back_and_wakes_the_next_but_not_itself(sem
     assert sem.woken() == [C]
 
 
-def test_undone_grant_keeps_its_turn(sem):
+def test_rolled_back_grant_keeps_its_turn(sem):
     sem.wait(B, 1, 3)
     sem.abandon(B, leave=False, place=(3, 0, KEEP, 1, WAKE[B]))
     assert sem.line() == [(B, 1)]
@@ -368,7 +393,7 @@ def test_undone_grant_keeps_its_turn(sem):
     assert sem.ask(C, 1) == b"0"
 
 
-# Giving back.
+# Release.
 
 
 def test_release_leaves_nothing_but_the_limit(sem):
@@ -394,15 +419,34 @@ def test_release_of_some_drops_a_permit_with_none_of_the_rest(sem):
     assert sem.redis.keys() == [KEYS.limit]
 
 
-def test_release_of_what_expired_is_told(sem):
-    sem.ask(A)
+@pytest.mark.parametrize("n", [1, 2])
+def test_release_of_what_expired_is_told_once_others_may_have_its_slots(sem, n):
+    sem.ask(A, n)
     sem.expire(A)
-    assert sem.release(A) == 0
+    assert sem.release(A) == 1, "nobody else got them"
     assert sem.redis.keys() == [KEYS.limit]
+    sem.ask(A, n)
+    sem.expire(A)
+    sem.ask(B)
+    assert sem.slots() == {B: b"0"}
+    assert sem.release(A) == 0
 
 
-def test_release_where_it_was_not_granted_leaves_the_line_and_wakes_those_who_fit_then(sem):
-    """It waits here while the others granted: whoever comes after it has been held up by its place."""
+@pytest.mark.parametrize("limiter", [False, True])
+def test_expired_permit_of_a_semaphore_is_taken_away_when_its_slot_is_wanted_and_of_a_limiter_at_once(sem, limiter):
+    options = {"window": (60,)} if limiter else {}
+    for owner, start in ((A, 0), (B, 1)):
+        sem.ask(owner, start=start, **options)
+    sem.expire(A)
+    assert sem.ask(C, start=2, **options) == b"2"
+    assert (A in sem.slots()) == (not limiter)
+    assert sem.ask(D, start=0, **options) == b"0"
+    assert sem.slots() == {B: b"1", C: b"2", D: b"0"}
+    assert sem.is_sound()
+
+
+def test_release_without_a_grant_here_leaves_the_line_and_wakes_those_that_then_fit(sem):
+    """It waits here while the others granted, and its place has held up the waiters behind."""
     sem.ask(A, 3)
     sem.wait(B, 1)
     sem.wait(C, 2)
@@ -424,7 +468,7 @@ def test_renewal_that_heals_leaves_the_line(sem):
     assert sem.line() == []
 
 
-def test_renewal_lengthens_and_tells(sem):
+def test_renewal_lengthens_and_reports(sem):
     sem.ask(A, 2, lease=1000)
     assert sem.renew((1, A, b"0,1", 40_000)) == [HAD]
     assert sem.look()[3][0][2] > 30_000
@@ -434,7 +478,7 @@ def test_renewal_lengthens_and_tells(sem):
     assert sem.is_sound()
 
 
-def test_renewal_heals_what_was_forgotten_but_does_not_count_it(sem):
+def test_renewal_heals_a_forgotten_permit_but_does_not_count_it(sem):
     assert sem.renew((1, A, b"1,3", LEASE), (2, B, b"0", LEASE)) == [HEALED, HEALED]
     assert sem.slots() == {A: b"1,3"}
     assert sem.slots(OTHER) == {B: b"0"}
@@ -443,7 +487,7 @@ def test_renewal_heals_what_was_forgotten_but_does_not_count_it(sem):
     assert sem.is_sound(OTHER)
 
 
-def test_renewal_does_not_count_what_expired_though_it_is_still_there(sem):
+def test_renewal_does_not_count_an_expired_permit_that_is_still_there(sem):
     sem.ask(A)
     sem.expire(A)
     assert sem.renew((1, A, b"0", LEASE)) == [HEALED]
@@ -457,36 +501,36 @@ def test_renewal_never_takes_a_slot_from_another(sem):
     assert sem.is_sound()
 
 
-def test_renewal_exchanges_slots_that_the_node_gave_besides(sem):
+def test_renewal_exchanges_other_slots_that_the_node_gave(sem):
     sem.ask(A, start=3)
     assert sem.renew((1, A, b"0", LEASE)) == [HEALED]
     assert sem.slots() == {A: b"0"}
     assert sem.renew((1, A, b"0", LEASE)) == [HAD]
     sem.ask(B, start=3)
     assert sem.renew((1, A, b"3", LEASE)) == [NOT_OURS]
-    assert sem.slots() == {B: b"3"}, "what it had besides was taken back all the same"
+    assert sem.slots() == {B: b"3"}, "its other slots were freed anyway"
     assert sem.is_sound()
 
 
-def test_renewal_of_a_reduced_permit_counts_and_takes_the_rest_back(sem):
+def test_renewal_of_a_reduced_permit_counts_and_frees_the_rest(sem):
     sem.ask(A, 3, start=0)
     assert sem.renew((1, A, b"0,2", LEASE)) == [HAD]
     assert sem.taken() == [0, 2]
     assert sem.is_sound()
 
 
-def test_renewal_keeps_slots_beyond_the_limit_and_tells_a_newer_one(sem):
+def test_renewal_keeps_slots_beyond_the_limit_and_reports_a_newer_one(sem):
     sem.ask(A, start=3)
     sem.resize(V1, 1)
     assert sem.renew((1, A, b"3", LEASE), (2, B, b"0", LEASE)) == [HAD, HEALED, b"%d 1" % V1, b""]
     assert sem.renew((1, A, b"3", LEASE), limits=(b"%d 1" % V1, b"0 4")) == [HAD]
 
 
-def test_renewal_brings_the_limit_back_to_a_node_that_forgot_it(sem):
+def test_renewal_restores_the_limit_on_a_node_that_forgot_it(sem):
     sem.renew((1, A, b"3", LEASE), limits=(b"%d 2" % V1, b"0 4"))
     assert sem.redis.get(KEYS.limit) == b"%d 2" % V1
     assert sem.redis.pttl(KEYS.limit) == -1
-    assert sem.redis.get(OTHER.limit) is None, "nothing of it was renewed"
+    assert sem.redis.get(OTHER.limit) is None, "none of its permits was renewed"
     assert sem.ask(B, permits=4)[1] == b"limit"
 
 
@@ -513,7 +557,7 @@ def test_renewal_writes_a_birth_record_if_memory_is_guarded(sem):
     assert sem.redis.get("redsync_birth").startswith(b"newborn ")
 
 
-def test_node_out_of_memory_renews_and_takes_back_but_grants_nothing(sem):
+def test_node_out_of_memory_renews_and_frees_but_grants_nothing(sem):
     sem.ask(A, 2, lease=1_000)
     sem.ask(B, lease=1_000)
     with sem.node.out_of_memory():
@@ -530,12 +574,12 @@ def test_node_out_of_memory_renews_and_takes_back_but_grants_nothing(sem):
 
 
 def soon(sem, days):
-    """Return a version that lies so far ahead of the node's clock."""
+    """Return a version that is that far ahead of the node's clock."""
     seconds, _ = sem.redis.time()
     return (seconds + days * 86_400) * 100 << 14
 
 
-def test_void_limit_of_a_node_counts_for_nothing(sem):
+def test_void_limit_of_a_node_does_not_count(sem):
     for text in (b"%d 2" % soon(sem, 367), b"%d 2" % (1 << 60), b"1 0", b"1 10001", b"nonsense"):
         sem.redis.set(KEYS.limit, text)
         assert sem.look()[:2] == [-1, 0]
@@ -544,7 +588,7 @@ def test_void_limit_of_a_node_counts_for_nothing(sem):
         sem.release(A)
 
 
-def test_void_limit_of_an_asker_is_refused_and_not_written_down(sem):
+def test_void_limit_of_an_asker_is_refused_and_not_kept(sem):
     void = b"%d" % (1 << 60)
     assert sem.ask(A, version=void)[1:] == [b"limit", 0, 0, b"", 4]
     sem.ask(B)
@@ -556,7 +600,7 @@ def test_void_limit_of_an_asker_is_refused_and_not_written_down(sem):
     assert sem.resize(void, 2) == [-1, 0]
 
 
-def test_limit_that_a_resize_has_made_is_taught_though_nothing_is_granted(sem):
+def test_limit_of_a_resize_is_learned_even_without_a_grant(sem):
     sem.ask(A, 4)
     version = soon(sem, 365)
     assert sem.ask(B, version=version, permits=3)[1] == b"full"
@@ -566,13 +610,13 @@ def test_limit_that_a_resize_has_made_is_taught_though_nothing_is_granted(sem):
     assert sem.redis.get(KEYS.limit) == b"%d 5" % (version + 1)
 
 
-def test_grant_tells_what_is_taken_if_that_is_asked_for(sem):
+def test_grant_reports_the_taken_slots_on_request(sem):
     sem.ask(A, start=3)
     assert sem.ask(B, start=1, tells=True) == [b"1", bytes([0b0101_0000])]
     assert sem.ask(B, start=1, tells=True) == [b"1", bytes([0b0101_0000])]
 
 
-def test_first_use_sets_the_limit_and_another_one_is_told_it(sem):
+def test_first_use_sets_the_limit_and_another_one_gets_it_in_the_refusal(sem):
     sem.ask(A, permits=4)
     assert sem.redis.get(KEYS.limit) == b"0 4"
     assert sem.ask(B, permits=5)[1:] == [b"limit", 0, 0, b"0 4", 4]
@@ -583,7 +627,7 @@ def test_grant_teaches_a_newer_limit_and_refuses_under_an_older(sem):
     sem.ask(A, permits=4)
     assert sem.ask(B, permits=6, version=1 << 32, start=5) == b"5"
     assert sem.redis.get(KEYS.limit) == b"4294967296 6"
-    assert sem.redis.pttl(KEYS.limit) == -1, "what somebody has set is kept for good"
+    assert sem.redis.pttl(KEYS.limit) == -1, "the limit of a resize is kept permanently"
     assert sem.ask(C, permits=4)[1:] == [b"limit", 0, 0, b"4294967296 6", 6]
 
 
@@ -594,7 +638,7 @@ def test_resize_keeps_the_newest(sem):
     assert sem.resize(high, 6) == [high, 5]
     assert sem.resize(high, 6, sure=True) == [high, 6]
     assert sem.redis.keys() == [KEYS.limit]
-    assert sem.redis.pttl(KEYS.limit) == -1, "what resize has set stays"
+    assert sem.redis.pttl(KEYS.limit) == -1, "the limit of a resize stays"
 
 
 def test_refused_permit_keeps_nothing_of_an_earlier_round_whatever_the_reason(sem):
@@ -611,7 +655,7 @@ def test_refused_permit_keeps_nothing_of_an_earlier_round_whatever_the_reason(se
         sem.release(A)
 
 
-def test_after_a_shrink_nothing_is_granted_until_enough_came_back(sem):
+def test_after_a_shrink_nothing_is_granted_until_enough_permits_are_released(sem):
     for owner, start in ((A, 1), (B, 2), (C, 3)):
         sem.ask(owner, start=start)
     sem.resize(1 << 32, 2)
@@ -623,7 +667,7 @@ def test_after_a_shrink_nothing_is_granted_until_enough_came_back(sem):
     assert sem.ask(D, **shrunk) == b"0"
 
 
-def test_growth_wakes_those_who_fit_then(sem):
+def test_growth_wakes_the_waiters_that_then_fit(sem):
     sem.ask(A, 4)
     sem.wait(B, 1)
     sem.wait(C, 2)
@@ -631,7 +675,7 @@ def test_growth_wakes_those_who_fit_then(sem):
     assert sem.woken() == [B]
 
 
-def test_permit_with_slots_beyond_the_limit_begins_anew(sem):
+def test_permit_with_slots_beyond_the_limit_starts_over(sem):
     sem.ask(A, start=3)
     assert sem.ask(A, permits=2, version=1 << 32, start=0) == b"0"
     assert sem.taken() == [0]
@@ -647,18 +691,18 @@ def test_look_is_refused_where_grants_would_be(sem):
     assert sem.look(guard=0)[0] == -1
 
 
-def test_refusal_tells_when_there_is_room_for_those_before_and_itself(sem, lasts):
+def test_refusal_reports_when_there_is_room_for_the_waiters_before_and_itself(sem, lasts):
     for owner, lease in ((A, 10_000), (B, 20_000), (C, 30_000)):
         sem.ask(owner, lease=lease, permits=3)
     assert lasts(sem.ask(D, permits=3)[0], 10_000)
     assert lasts(sem.ask(D, 2, permits=3)[0], 20_000)
     for ticket, left in enumerate((10_000, 20_000, 30_000, 10_000 + LEASE, 20_000 + LEASE), 1):
         assert lasts(sem.wait(b"w%d:1" % ticket, ticket, permits=3)[0], left)
-    assert lasts(sem.ask(D, permits=3)[0], 30_000 + LEASE), "who has no place yet comes last"
+    assert lasts(sem.ask(D, permits=3)[0], 30_000 + LEASE), "an asker without a place comes last"
 
 
-def test_refusal_counts_what_is_free_for_those_before(sem, lasts):
-    """They have not asked since it is, but nobody wakes who comes after them when their time is up again."""
+def test_refusal_counts_free_slots_for_the_waiters_before(sem, lasts):
+    """They have not asked since, but nobody wakes the waiters behind them when their permits have run out again."""
     sem.ask(A, 2, permits=2)
     for ticket, owner in enumerate((B, C), 1):
         assert sem.wait(owner, ticket, permits=2)[1] == b"full"
@@ -667,14 +711,14 @@ def test_refusal_counts_what_is_free_for_those_before(sem, lasts):
         assert sem.wait(D if ticket == 3 else b"w%d:1" % ticket, ticket, permits=2)[0] == left
 
 
-def test_refusal_takes_permits_for_as_large_as_they_are_on_average(sem, lasts):
+def test_refusal_assumes_permits_of_average_size(sem, lasts):
     sem.ask(A, 2, lease=10_000)
     sem.ask(B, 2, lease=20_000)
     assert lasts(sem.ask(C, 2)[0], 10_000)
     assert lasts(sem.ask(C, 3)[0], 20_000)
 
 
-def test_what_has_run_out_as_a_whole_is_dropped_as_a_whole(sem):
+def test_permits_that_have_all_run_out_are_dropped_as_a_whole(sem):
     for i in range(300):
         sem.ask(b"p:%d" % i, permits=300)
     sem.redis.zadd(KEYS.lock, {b"p:%d" % i: 1 for i in range(300)})
@@ -683,8 +727,8 @@ def test_what_has_run_out_as_a_whole_is_dropped_as_a_whole(sem):
     assert sem.is_sound()
 
 
-def test_thousands_that_have_expired_are_taken_away_for_who_wants_as_many(sem):
-    """Lua passes on no more than some 8,000 values to a command."""
+def test_thousands_of_expired_permits_are_removed_for_an_asker_of_as_many(sem):
+    """Lua passes at most about 8,000 values to a command."""
     fill(sem, 9_010, lambda i: 1 if i < 9_005 else 10**15)
     granted = sem.ask(A, 9_000, permits=10_000)
     assert len(granted.split(b",")) == 9_000
@@ -693,7 +737,7 @@ def test_thousands_that_have_expired_are_taken_away_for_who_wants_as_many(sem):
 
 
 def fill(sem, count, expiry_ms):
-    """Give so many permits a slot each; `expiry_ms`: until when they last, by their slots."""
+    """Give that many permits one slot each; `expiry_ms`: until when they last, by their slots."""
     with sem.redis.pipeline(transaction=False) as pipeline:
         for i in range(count):
             pipeline.zadd(KEYS.lock, {b"p:%d" % i: expiry_ms(i)})
@@ -704,7 +748,7 @@ def fill(sem, count, expiry_ms):
         pipeline.execute()
 
 
-def test_look_at_many_tells_a_page_at_a_time(sem):
+def test_look_at_many_lists_a_page_at_a_time(sem):
     fill(sem, 2_100, lambda i: 10**15 + i)
     pages = [{permit: slots for permit, slots, *_ in sem.look(start=start)[3]} for start in (0, 1_000, 2_000, 3_000)]
     assert [len(page) for page in pages] == [1_000, 1_000, 100, 0]
@@ -712,7 +756,7 @@ def test_look_at_many_tells_a_page_at_a_time(sem):
     assert pages[1][b"p:1000"] == b"1000"
 
 
-def test_look_takes_away_all_that_has_run_out_and_wakes_who_fits(sem):
+def test_look_removes_expired_permits_and_wakes_the_waiters_that_fit(sem):
     for i in range(1_200):
         sem.ask(b"p:%d" % i, permits=1_200)
     sem.wait(B, 1, 3, permits=1_200)
@@ -745,7 +789,7 @@ def test_limit_of_a_rate_limiter_is_kept_for_a_day_or_two_windows_from_a_use_on(
     assert lasts(sem.redis.pttl(KEYS.limit), kept)
 
 
-def test_window_that_a_quorum_contradicts_is_set_right(sem):
+def test_window_that_a_quorum_contradicts_is_corrected(sem):
     sem.ask(A, window=(61,))
     assert sem.resize(0, 4, window=(60,)) == [0, 4]
     assert sem.redis.get(KEYS.limit) == b"0 4 61"
@@ -754,7 +798,7 @@ def test_window_that_a_quorum_contradicts_is_set_right(sem):
     assert sem.redis.pttl(KEYS.limit) > 10**9, "for as long as its permits last"
 
 
-def test_release_of_nothing_takes_back_what_is_besides_and_the_place(sem):
+def test_release_without_remaining_slots_frees_all_and_leaves_the_line(sem):
     sem.ask(A, 2)
     sem.wait(B, 1, 3)
     assert sem.release(A, b"1,2") == 1
@@ -767,7 +811,7 @@ def test_release_of_nothing_takes_back_what_is_besides_and_the_place(sem):
 # Looks, memory, strangers.
 
 
-def test_look_tells_limit_slots_and_who_is_behind_them(sem, lasts):
+def test_look_reports_limit_slots_and_clients(sem, lasts):
     *nothing, now_ms = sem.look()
     assert nothing == [-1, 0, b"", [], 0, 0]
     assert abs(sem.redis.time()[0] - now_ms / 1000) < 60
@@ -783,7 +827,7 @@ def test_look_tells_limit_slots_and_who_is_behind_them(sem, lasts):
         (client + b":8:1", b"3"),
         (B, b"0"),
     ]
-    assert sorted(record for *_, record in holders) == [b"", b"", b"a record"], "each record is told once"
+    assert sorted(record for *_, record in holders) == [b"", b"", b"a record"], "each record comes once"
     assert lasts(next(left for permit, _, left, _ in holders if permit.endswith(b":7:1")), 20_000)
     assert sem.look(holders=0)[3] == []
     assert [holder[0] for holder in sem.look(holders=1)[3]] == [client + b":7:1"]
@@ -800,7 +844,7 @@ def test_node_without_memory_grants_nothing_but_lets_wait(sem):
 
 
 @pytest.mark.parametrize("claim", [None, (b"r:" + B, 1), (b"r:" + B, 9e12), (b"w:" + B, -1), (b"w:" + B, -9e12)])
-def test_foreign_value_and_readers_and_writers_of_that_name_are_left_as_they_are(sem, claim):
+def test_foreign_value_and_readers_and_writers_of_that_name_are_left_unchanged(sem, claim):
     if claim:
         sem.redis.zadd(KEYS.lock, dict([claim]))
     else:
@@ -811,7 +855,7 @@ def test_foreign_value_and_readers_and_writers_of_that_name_are_left_as_they_are
     assert sem.node.dump() == before
 
 
-# Settling what a quorum of nodes keeps for a success of a rate limiter.
+# Settling a success of a rate limiter: the slots that a quorum of nodes keeps for it.
 
 
 def left_of(sem, owner):
@@ -819,7 +863,7 @@ def left_of(sem, owner):
     return sem.redis.zscore(KEYS.lock, owner) - now * 1000 - microseconds // 1000
 
 
-def test_success_is_kept_for_as_long_as_it_must_be_from_when_it_is_settled_and_never_longer_than_before(sem):
+def test_success_is_kept_as_long_as_needed_from_its_settling_on_and_never_longer_than_before(sem):
     sem.ask(A)
     sem.ask(B, lease=LEASE // 3)
     for _ in range(2):
@@ -837,7 +881,7 @@ def test_success_exchanges_its_slots_or_gets_them_where_it_has_none(sem):
     assert LEASE - 5_000 < left_of(sem, B) <= LEASE
 
 
-def test_success_takes_nothing_from_others_and_keeps_what_it_has(sem):
+def test_success_takes_nothing_from_others_and_keeps_its_slots(sem):
     sem.ask(A)
     sem.ask(B)
     assert sem.settle(A, b"1") == sem.settle(C, b"1") == 0
@@ -848,7 +892,7 @@ def test_success_takes_nothing_from_others_and_keeps_what_it_has(sem):
     assert sem.is_sound()
 
 
-def test_success_that_is_settled_leaves_the_line_and_those_behind_it_move_up(sem):
+def test_settled_success_leaves_the_line_and_those_behind_move_up(sem):
     sem.ask(D, 3)
     sem.wait(A, 1, 2)
     sem.wait(B, 2)
@@ -881,7 +925,7 @@ def test_books_are_sound_after_any_sequence(sem, seed):
             case 5:
                 sem.abandon(owner, leave=rng.random() < 0.5)
             case 6:
-                sem.redis.zadd(KEYS.lock, {owner: 1}, xx=True)  # its time is up
+                sem.redis.zadd(KEYS.lock, {owner: 1}, xx=True)  # It has expired.
             case 7:
                 sem.settle(owner, text, rng.choice([LEASE, 3 * LEASE]))
         assert sem.is_sound(), f"seed {seed}"

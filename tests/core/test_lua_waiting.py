@@ -1,4 +1,4 @@
-"""Waiting for a lock on a real server: places in the queue, who is handed a lock that becomes free, who is woken."""
+"""Waiting for a lock on a real server: places in the queue, hand-overs and wake-ups."""
 
 import pytest
 
@@ -40,17 +40,17 @@ WAYS = {
 
 @pytest.fixture(params=WAYS)
 def give_back(request, each):
-    """Each way in which a lock that ME holds is given back."""
+    """Each way in which a lock that ME holds is released."""
     return lambda: WAYS[request.param](each)
 
 
 @pytest.fixture(params=[0, 7])
 def mark(request):
-    """Whether the lock may be handed over to those who wait: 0, no."""
+    """The mark of the waiters' asks; 0: no hand-over."""
     return request.param
 
 
-# Places of those who queue by arrival.
+# Places by arrival.
 
 
 @pytest.mark.parametrize("waited", [0, 12_345])
@@ -67,7 +67,7 @@ def test_refused_waiter_is_queued_in_the_same_step_by_its_arrival(claims, waited
     assert (mark, guard, channel) == (7, 60_000, wake_channel(ME))
 
 
-def test_waiter_that_asks_again_keeps_its_one_place(claims):
+def test_waiter_that_asks_again_keeps_its_place(claims):
     claims.acquire(OTHER)
     claims.queue(ME, waited=60_000, mark=1)
     first = claims.redis.zscore(KEYS.queue, waiter_of(ME))
@@ -75,7 +75,7 @@ def test_waiter_that_asks_again_keeps_its_one_place(claims):
     claims.queue(ME, waited=int(claims.now() - first), mark=2)
     assert claims.waiters() == [ME, THIRD]
     assert claims.redis.zscore(KEYS.queue, waiter_of(ME)) == pytest.approx(first, abs=SLACK)
-    assert claims.place(ME)[1] == 2, "what is handed over later was asked for with this mark"
+    assert claims.place(ME)[1] == 2, "the latest ask has this mark"
 
 
 def test_queue_keys_expire_with_the_last_place(each, lasts):
@@ -87,7 +87,7 @@ def test_queue_keys_expire_with_the_last_place(each, lasts):
 
 
 @pytest.mark.parametrize("held_before", [False, True])
-def test_granted_waiter_leaves_the_queue_and_who_asked_for_no_place_leaves_it_alone(claims, held_before):
+def test_granted_waiter_leaves_the_queue_and_an_ask_without_a_place_does_not_touch_it(claims, held_before):
     claims.acquire(OTHER)
     claims.line_up(ME, THIRD)
     claims.acquire(FOURTH)
@@ -104,7 +104,7 @@ def test_granted_waiter_leaves_the_queue_and_who_asked_for_no_place_leaves_it_al
 
 @pytest.mark.parametrize("found", ["another's", "none", "a healed one"])
 def test_last_release_leaves_the_queue_whatever_claim_it_finds(each, heard, found):
-    """The others granted while this node was not asked, and then perhaps it was healed: nobody is to wake itself."""
+    """The others granted while this node was not asked, and then it may have been healed. No owner must wake itself."""
     each.acquire(OTHER)
     each.line_up(ME, THIRD)
     if found != "another's":
@@ -117,8 +117,8 @@ def test_last_release_leaves_the_queue_whatever_claim_it_finds(each, heard, foun
     assert each.waiters() == [THIRD]
 
 
-def test_release_of_one_hold_of_several_keeps_the_place_of_who_has_no_claim(locks):
-    """It is not the last: the others' holds go on, and so may the wait of who re-enters."""
+def test_release_of_one_hold_of_several_keeps_the_place_of_an_owner_without_a_claim(locks):
+    """It is not the last: the other holds continue, and so may the wait of the re-entry."""
     locks.acquire(OTHER)
     locks.queue(ME)
     assert locks.release(ME, 1) == 0
@@ -133,9 +133,9 @@ def test_release_of_one_hold_of_several_keeps_the_place_of_who_has_no_claim(lock
         lambda each: each.abandon(EARLIER, leave=False),
         lambda each: each.queue(EARLIER, waited=9_000, mark=3),
     ],
-    ids=["release", "undo", "undo that waits on", "ask"],
+    ids=["release", "rollback", "rollback that keeps waiting", "ask"],
 )
-def test_late_command_of_an_earlier_hold_leaves_the_place_alone(each, late):
+def test_late_command_of_an_earlier_hold_does_not_touch_the_place(each, late):
     each.acquire(OTHER)
     each.line_up(THIRD, ME, mark=7)
     late(each)
@@ -143,11 +143,11 @@ def test_late_command_of_an_earlier_hold_leaves_the_place_alone(each, late):
     assert each.place(ME)[1] == 7
 
 
-# Who gets it, and for how long.
+# Hand-over, and for how long.
 
 
-def test_lock_goes_down_the_queue_and_says_the_marks(each, heard, mark):
-    """By arrival whoever asked this node first; who is only woken must ask."""
+def test_lock_goes_down_the_queue_with_the_marks(each, heard, mark):
+    """By arrival at this node; a waiter that is only woken must ask."""
     each.acquire()
     order = [THIRD, OTHER, FOURTH]
     for waiter in order if each.noun == "fair_lock" else reversed(order):
@@ -165,7 +165,7 @@ def test_lock_goes_down_the_queue_and_says_the_marks(each, heard, mark):
 
 
 def test_lock_is_not_handed_over_to_a_head_that_asked_without_a_mark(each, heard, give_back):
-    """Who is behind it would like to be handed the lock: it is not its turn."""
+    """The waiter behind it asked for a hand-over, but it is not its turn."""
     each.acquire()
     each.queue(OTHER, waited=2_000, mark=7)
     each.queue(THIRD, waited=1_000, mark=8)
@@ -177,8 +177,8 @@ def test_lock_is_not_handed_over_to_a_head_that_asked_without_a_mark(each, heard
 
 
 @pytest.mark.parametrize("case", [(PLACE, 0, PLACE), (10 * LEASE, 0, 10 * LEASE), (PLACE, 2_000, 3_000)], ids=str)
-def test_heir_has_one_hold_for_as_long_as_its_place(each, heard, give_back, lasts, case):
-    """It may have stopped, and is then passed over when anybody else who waits would be."""
+def test_new_holder_has_one_hold_for_as_long_as_its_place(each, heard, give_back, lasts, case):
+    """It may have stopped. Then the lock is free when its place ends."""
     place, since, left = case
     each.acquire(count=3)
     for ask in (6, 7):
@@ -189,15 +189,15 @@ def test_heir_has_one_hold_for_as_long_as_its_place(each, heard, give_back, last
     assert each.node.dump()[KEYS.lock] == each.value(OTHER)
     assert lasts(each.left(), left)
     assert heard() == [each.said(OTHER, 7)], "the mark of its latest ask"
-    assert each.waiters() == [OTHER], "it keeps its place until it gives the lock back"
+    assert each.waiters() == [OTHER], "it keeps its place until it releases the lock"
     remaining, holder = each.queue(FOURTH, mark=8)[:2]
     assert holder == OTHER
     assert lasts(remaining, left)
 
 
 @pytest.mark.parametrize("lease", [500, 5_000, 60_000])
-def test_heir_has_one_hold_for_the_lease_in_its_mark(each, heard, give_back, lasts, lease):
-    """However little of its place is left."""
+def test_new_holder_has_one_hold_for_the_lease_in_its_mark(each, heard, give_back, lasts, lease):
+    """However little is left of its place."""
     each.acquire(count=3)
     each.queue(OTHER, mark=f"7+{lease}")
     each.end_place(OTHER, after=2_000)
@@ -205,10 +205,10 @@ def test_heir_has_one_hold_for_the_lease_in_its_mark(each, heard, give_back, las
     assert each.node.dump()[KEYS.lock] == each.value(OTHER)
     assert lasts(each.left(), lease, slack=min(lease, 2_000))
     assert heard() == [each.said(OTHER, 7)], "an older script, which keeps it for less, repeats the whole mark"
-    assert each.waiters() == [OTHER], "it keeps its place until it gives the lock back"
+    assert each.waiters() == [OTHER], "it keeps its place until it releases the lock"
 
 
-def test_heir_whose_ask_was_rolled_back_is_not_handed_its_lease(each, heard):
+def test_waiter_whose_ask_was_rolled_back_gets_no_hand_over_for_its_lease(each, heard):
     each.acquire()
     each.queue(OTHER, mark="7+5000")
     each.abandon(OTHER)
@@ -218,13 +218,13 @@ def test_heir_whose_ask_was_rolled_back_is_not_handed_its_lease(each, heard):
 
 
 @pytest.mark.parametrize("by", ["asks", "renews"])
-def test_heir_that_asks_or_renews_gets_its_lease(each, heard, lasts, by):
+def test_new_holder_that_asks_or_renews_gets_its_lease(each, heard, lasts, by):
     each.acquire()
     each.queue(OTHER, mark=7)
     each.release()
     if by == "asks":
         assert each.queue(OTHER, mark=8) == EXISTING
-        assert each.waiters() == ([OTHER] if each.noun == "fair_lock" else []), "as after any ask that was granted"
+        assert each.waiters() == ([OTHER] if each.noun == "fair_lock" else []), "as after any granted ask"
     else:
         assert each.renew((b"x", OTHER, 1, LEASE)) == [2]
     assert each.holder() == OTHER
@@ -232,7 +232,7 @@ def test_heir_that_asks_or_renews_gets_its_lease(each, heard, lasts, by):
 
 
 def test_woken_waiter_is_overtaken_by_a_newcomer_and_woken_again(claims, heard):
-    """It was only told that the lock is free; its place is still the first."""
+    """It only learned that the lock is free. Its place is still the first."""
     claims.acquire()
     claims.line_up(OTHER, THIRD)
     claims.release()
@@ -275,8 +275,8 @@ def test_node_hands_over_only_if_it_remembers_for_long_enough(each, heard, give_
     assert each.waiters() == [OTHER]
 
 
-def test_node_hands_over_by_the_guard_of_the_heir_and_nobody_elses(each, heard):
-    """Who is passed over wanted more of the node than the heir does."""
+def test_node_hands_over_by_the_guard_of_the_new_holder_only(each, heard):
+    """The waiter that is passed over required more of the node than the new holder."""
     each.acquire()
     each.redis.set(BIRTH_KEY, f"newborn {each.now() - GUARD} -")
     each.queue(OTHER, waited=2_000, guard=10 * GUARD, mark=7)
@@ -288,7 +288,7 @@ def test_node_hands_over_by_the_guard_of_the_heir_and_nobody_elses(each, heard):
 
 
 def test_head_is_only_woken_where_the_claim_is_refused(each, heard, give_back):
-    """The release is done in any case; what the node is short of is told to who asks."""
+    """The release is done in any case. The waiter that asks gets the node's error."""
     each.acquire()
     each.line_up(OTHER, THIRD, mark=7)
     with each.node.refused_claims():
@@ -298,8 +298,8 @@ def test_head_is_only_woken_where_the_claim_is_refused(each, heard, give_back):
     assert each.waiters() == [OTHER, THIRD]
 
 
-def test_head_is_told_once_and_the_truth_without_memory(each, heard, give_back):
-    """Whether the claim fits in the room of the one that was given back is the server's business."""
+def test_head_gets_one_correct_message_without_memory(each, heard, give_back):
+    """The server decides whether the claim fits in the room of the released one."""
     each.acquire()
     each.line_up(OTHER, THIRD, mark=7)
     with each.node.out_of_memory():
@@ -310,11 +310,11 @@ def test_head_is_told_once_and_the_truth_without_memory(each, heard, give_back):
     assert each.left() > 0 or holder is None
 
 
-# Who is dead.
+# Dead waiters.
 
 
 @pytest.mark.parametrize("gone", ["its place has expired", "its entry is lost"])
-def test_place_that_has_ended_is_skipped_and_forgotten(each, heard, give_back, mark, gone):
+def test_expired_place_is_skipped_and_removed(each, heard, give_back, mark, gone):
     each.acquire()
     each.line_up(OTHER, THIRD, mark=mark)
     each.end_place(OTHER) if "expired" in gone else each.redis.hdel(KEYS.places, waiter_of(OTHER))
@@ -341,7 +341,7 @@ def test_queue_of_dead_waiters_is_emptied(each, give_back, mark):
     each.acquire()
     each.line_up(OTHER, THIRD, FOURTH, mark=mark)
     give_back()
-    assert each.node.dump() == {}, "what was handed over to them is taken back"
+    assert each.node.dump() == {}, "the claims handed over to them are removed"
 
 
 def test_wake_channel_and_names_with_blanks_are_kept_whole(each, mark):
@@ -354,12 +354,12 @@ def test_wake_channel_and_names_with_blanks_are_kept_whole(each, mark):
     assert each.redis.exists(keys.lock) == bool(mark)
 
 
-# Who leaves, and who does not.
+# Leaving, and staying.
 
 
 @pytest.mark.parametrize("was_handed", [False, True])
-def test_undo_that_waits_on_hands_nothing_over_and_keeps_its_place(each, heard, was_handed):
-    """It asks again in a moment, and whoever is woken or handed over to meanwhile would split the vote."""
+def test_rollback_that_keeps_waiting_hands_nothing_over_and_keeps_its_place(each, heard, was_handed):
+    """It asks again in a moment. A waiter that is woken or gets the lock meanwhile would split the vote."""
     each.acquire(OTHER)
     each.line_up(ME, THIRD, mark=7)
     if was_handed:
@@ -374,7 +374,7 @@ def test_undo_that_waits_on_hands_nothing_over_and_keeps_its_place(each, heard, 
     assert each.waiters() == [ME, THIRD]
 
 
-def test_undo_that_waits_on_is_handed_nothing_before_it_asks_again(each, heard):
+def test_rollback_that_keeps_waiting_gets_no_hand_over_before_it_asks_again(each, heard):
     each.acquire(OTHER)
     each.queue(ME, mark=7)
     each.abandon(ME, leave=False)
@@ -387,7 +387,7 @@ def test_undo_that_waits_on_is_handed_nothing_before_it_asks_again(each, heard):
 
 @pytest.mark.parametrize("leaver", [ME, OTHER, THIRD])
 def test_waiter_that_leaves_a_free_lock_passes_it_on_to_the_head(each, heard, mark, leaver):
-    """It was woken, or handed the lock, and gave up before it read that; or it never was: nobody else would tell."""
+    """It was woken, or got the lock, and gave up before it read that, or never was. Nobody else would wake the head."""
     each.acquire()
     each.line_up(*([ME] if leaver == ME else []), OTHER, THIRD, FOURTH, mark=mark)
     each.abandon(leave=False)
@@ -397,7 +397,7 @@ def test_waiter_that_leaves_a_free_lock_passes_it_on_to_the_head(each, heard, ma
     assert heard() == [each.said(heir, mark)]
 
 
-def test_heir_that_leaves_hands_over_to_the_next(each, heard):
+def test_new_holder_that_leaves_hands_over_to_the_next(each, heard):
     each.acquire()
     each.line_up(OTHER, THIRD, mark=7)
     each.release()
@@ -423,7 +423,7 @@ def test_waiter_that_leaves_a_held_lock_hands_nothing_over(each, heard):
 @pytest.mark.parametrize(
     ("call", "mark"), [("release", 0), ("release", 7), ("abandon", 7), ("force_release", 0), ("force_release", 7)]
 )
-def test_repeated_end_of_a_claim_leaves_the_heirs_alone(each, heard, call, mark):
+def test_repeated_end_of_a_claim_does_not_touch_the_new_holders(each, heard, call, mark):
     each.acquire()
     each.line_up(OTHER, THIRD, mark=mark)
     WAYS[call](each)
@@ -435,8 +435,8 @@ def test_repeated_end_of_a_claim_leaves_the_heirs_alone(each, heard, call, mark)
     assert heard() == []
 
 
-def test_former_holder_that_still_had_a_place_is_not_its_own_heir(each, heard, give_back):
-    """It may have been queueing here when the others granted, or have taken the lock over itself."""
+def test_former_holder_that_still_had_a_place_gets_no_hand_over(each, heard, give_back):
+    """It may have been queueing here when the others granted, or have got the lock by a hand-over."""
     each.acquire(OTHER)
     each.line_up(ME, THIRD, mark=7)
     each.release(OTHER)

@@ -1,4 +1,4 @@
-"""Birth records, and what a node without one gets: decided over all that its peers may say."""
+"""Birth records, and what a node without one gets, over all combinations of its peers' records."""
 
 import random
 from itertools import product
@@ -34,7 +34,7 @@ def test_record_tells_its_kind_its_age_by_the_nodes_clock_and_its_process(kind, 
 
 
 def test_record_from_the_future_has_no_age():
-    """The node's clock was set back: whatever it says, it may have been emptied a moment ago."""
+    """The node's clock was set back. Whatever the record says, the node may have been emptied a moment ago."""
     assert Birth.read(b"newborn %d -" % ((NOW + 60) * 1000), NOW).age == 0.0
 
 
@@ -61,24 +61,24 @@ def test_node_without_a_record_has_no_birth():
         b"\xff",
     ],
 )
-def test_what_is_no_record_is_refused(record):
-    with pytest.raises(ValueError):  # noqa: PT011 - int's own for what is no number
+def test_anything_but_a_record_is_refused(record):
+    with pytest.raises(ValueError):  # noqa: PT011 - the error of int
         Birth.read(record, NOW)
 
 
-def test_refusal_of_what_is_no_record_names_the_key_and_shows_the_value():
+def test_refusal_names_the_key_and_shows_the_value():
     with pytest.raises(ValueError, match="redsync_birth holds b'a lock'"):
         Birth.read(b"a lock", NOW)
-    with pytest.raises(ValueError, match="no birth record") as caught:
+    with pytest.raises(ValueError, match="not a birth record") as caught:
         Birth.read(b"x" * 10_000, NOW)
     assert len(str(caught.value)) < 200
 
 
-def test_record_is_spelled_as_the_scripts_do():
+def test_record_is_spelled_as_in_the_scripts():
     assert (BIRTH_KEY, ORIGINAL, NEWBORN, BLANK) == (b"redsync_birth", b"original", b"newborn", b"blank")
 
 
-def test_reply_to_an_initialization_tells_the_process_and_what_it_remembers():
+def test_reply_to_an_initialization_has_the_process_and_its_record():
     reply = [b"original 1763726400000 0a1b", 1_763_726_400_250, b"0a1b"]
     assert Birth.initialized(reply) == (b"0a1b", Birth(ORIGINAL, 1_763_726_400_000, b"0a1b", 0.25))
 
@@ -93,7 +93,7 @@ def test_node_without_memory_to_spare_has_no_record_of_its_process(record):
     [1, b"OK", None, [], [b"original 1 -", 5], [b"a lock", 5, b"-"], [b"original 1 -", None, b"-"]]
     + [[b"original 1 -", 5, process] for process in (None, b"", 7)],
 )
-def test_reply_to_an_initialization_that_tells_no_record_is_refused(reply):
+def test_reply_to_an_initialization_without_a_record_is_refused(reply):
     with pytest.raises((TypeError, ValueError, AttributeError)):
         Birth.initialized(reply)
 
@@ -101,7 +101,7 @@ def test_reply_to_an_initialization_that_tells_no_record_is_refused(reply):
 # Processes.
 
 
-def test_guard_names_all_processes_that_the_client_is_connected_to_when_it_is_sent():
+def test_guard_names_all_processes_that_the_client_is_connected_to_at_the_send():
     processes = Processes()
     guard = processes.guard(30_000)
     assert bytes(guard) == b"30000,-,"
@@ -112,7 +112,7 @@ def test_guard_names_all_processes_that_the_client_is_connected_to_when_it_is_se
     assert bytes(guard) == b"30000,b,c,"
 
 
-# What to do next.
+# The next step.
 
 
 def birth(kind):
@@ -124,27 +124,27 @@ FLAGS = [dict(zip(("certain", "steady", "patient"), flags, strict=True)) for fla
 
 
 def steps(n, kinds):
-    """Return all cases: what the nodes have, in all orders, the flags, and what follows."""
+    """Return all cases: the nodes' records, in all orders, the flags, and the next step."""
     for found in product(kinds, repeat=n):
         for flags in FLAGS:
             yield found, flags, next_step([birth(kind) for kind in found], **flags)
 
 
 @pytest.mark.parametrize("n", SIZES)
-def test_nothing_is_to_be_done_where_all_have_a_record(n):
+def test_nothing_needs_doing_if_all_have_a_record(n):
     assert {step for _, _, step in steps(n, [ORIGINAL, NEWBORN])} == {None}
 
 
 @pytest.mark.parametrize("n", SIZES)
-def test_first_use_is_seen_when_all_nodes_were_blank_at_one_instant(n):
+def test_first_use_requires_that_all_nodes_were_blank_at_one_instant(n):
     for _, flags, step in steps(n, [BLANK]):
         if flags["certain"]:
             assert step == (ORIGINAL if flags["steady"] else LOOK if flags["patient"] else NEWBORN)
 
 
 @pytest.mark.parametrize("n", SIZES)
-def test_original_is_nothing_but_a_first_use(n):
-    """One that is silent may remember; all may be known to have had records before; one has a record."""
+def test_original_is_for_first_use_only(n):
+    """A silent node may remember; all may be known to have had records before; one may have a record."""
     for found, flags, step in steps(n, [None, BLANK, ORIGINAL, NEWBORN]):
         if step == ORIGINAL:
             assert set(found) == {BLANK}
@@ -153,7 +153,7 @@ def test_original_is_nothing_but_a_first_use(n):
 
 
 @pytest.mark.parametrize("n", SIZES)
-def test_nodes_that_others_are_at_work_on_are_looked_at_again_for_a_while(n):
+def test_client_looks_again_for_a_while_at_nodes_that_others_may_be_marking(n):
     for found, flags, step in steps(n, [BLANK, ORIGINAL]):
         if set(found) == {BLANK, ORIGINAL} and flags["certain"]:
             assert step == (LOOK if flags["patient"] else NEWBORN)
@@ -171,8 +171,8 @@ def test_node_without_a_record_is_newborn_at_once_where_that_is_known(n):
 
 
 @pytest.mark.parametrize("n", SIZES)
-def test_server_that_took_a_place_makes_nothing_original(n):
-    """Its group has been used: what it joins with is acknowledged, and from then on it remembers."""
+def test_joining_server_makes_nothing_original(n):
+    """Its group has been used. Its record is acknowledged, and from then on it remembers."""
     for found, _, step in steps(n, [ORIGINAL, NEWBORN, BLANK, JOINING, None]):
         if JOINING in found:
             assert step == NEWBORN
@@ -189,7 +189,7 @@ class Node:
         self.count, self.record = count, None
 
     def initialize(self, step, marks):
-        """Do what the script does."""
+        """Do the same as the script."""
         kind = self.record and self.record[0]
         if kind is None:
             self.record = (NEWBORN if step == NEWBORN else BLANK), next(self.count)
@@ -199,7 +199,7 @@ class Node:
 
 
 def begin(nodes, rng):
-    """Run one client; it lets others go on before each command, which reach the nodes in any order."""
+    """Run one client; it lets others run before each command, which reach the nodes in any order."""
     births, before, steady, looks = [None] * len(nodes), None, False, 0
     step = LOOK
     while step is not None:
@@ -214,7 +214,7 @@ def begin(nodes, rng):
 
 
 def run(n, clients, rng, empty=0.0):
-    """Return the nodes, and whether one was taken for new that may have been used with another that still remembers."""
+    """Return the nodes, and whether one that may have been used was taken for new while another still remembered."""
     count = iter(range(10**9))
     nodes = [Node(count) for _ in range(n)]
     running = [begin(nodes, rng) for _ in range(clients)]
@@ -230,7 +230,7 @@ def run(n, clients, rng, empty=0.0):
         if next(client, "ended") == "ended":
             running.remove(client)
         if all(node.record is None or node.record[0] == BLANK for node in nodes):
-            # Nobody can know what was before.
+            # The past of all nodes is unknown.
             forgetful.clear()
         for index, node in enumerate(nodes):
             if node.record != before[index] and node.record[0] == ORIGINAL and index in forgetful:
@@ -246,7 +246,7 @@ def test_clients_that_begin_at_once_make_all_nodes_original(n):
     for _ in range(100):
         nodes, _ = run(n, rng.randint(1, 5), rng)
         kinds = {node.record[0] for node in nodes}
-        # Who looks six times in a row while another stands still gives up, and may be wrong then.
+        # A client that looks six times in a row while another stalls gives up, and may be wrong then.
         assert kinds == {ORIGINAL} or (kinds == {ORIGINAL, NEWBORN} and n > 1), kinds
 
 
@@ -258,7 +258,7 @@ def test_client_that_begins_alone_makes_all_nodes_original(n):
 
 @pytest.mark.parametrize("n", SIZES)
 def test_node_that_was_emptied_is_never_taken_for_new_while_another_remembers(n):
-    """However the clients' commands come: this is what keeps exclusion."""
+    """In whatever order the clients' commands arrive: exclusion rests on this."""
     for seed in range(200):
         rng = random.Random(f"{n} {seed}")
         _, mistaken = run(n, rng.randint(1, 4), rng, empty=0.1)

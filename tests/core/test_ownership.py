@@ -1,4 +1,4 @@
-"""Owners: who is who."""
+"""Owners and their identities."""
 
 import pickle
 from dataclasses import FrozenInstanceError
@@ -20,7 +20,7 @@ def test_owner_is_woken_over_its_clients_channel():
     assert Owner.of("c", 7).channel == wake_channel("c")
 
 
-def test_owners_are_told_apart_by_identity():
+def test_owners_are_compared_by_identity():
     one, other = Owner.of("c", 1), Owner.of("c", 1)
     assert one == one  # noqa: PLR0124 - the point of the test
     assert one != other

@@ -1,12 +1,16 @@
-"""Permits: holds of slots, and how nodes name these."""
+"""Permits: holds of slots, and the nodes' spelling of slots."""
 
 import pytest
 
 from redsync._core.holds import HoldTable
 from redsync._core.limits import Limit
+from redsync._core.memory import Processes
 from redsync._core.ownership import Owner
 from redsync._core.permits import PermitState, SlotGrant, read_slots, write_slots
+from redsync._core.prepared import Prepared
 from redsync._core.quorum import Tally
+from redsync._core.timing import Timing
+from redsync._drivers.requests import pack_command
 from tests.support.hold_states import new_state
 
 
@@ -17,7 +21,7 @@ def new_permit(serial, *slots):
     return state
 
 
-def test_nodes_that_answered_otherwise_than_the_quorum_are_strays():
+def test_nodes_that_answered_otherwise_than_the_quorum_are_mismatched():
     permit, tally = new_permit(1, 3, 5), Tally(["a", "b", "c", "d"], lambda reply: reply)
     for i, answer in enumerate([SlotGrant((5, 3)), SlotGrant((3, 4)), False]):
         tally.record(i, answer)
@@ -25,7 +29,7 @@ def test_nodes_that_answered_otherwise_than_the_quorum_are_strays():
     assert permit.mismatched(tally) == permit.mismatched_in(tally) == 0b0110
 
 
-def test_votes_that_came_late_count_and_a_round_that_was_not_kept_has_none():
+def test_late_votes_count_and_without_a_round_there_are_none():
     permit, tally = new_permit(1, 3), Tally(["a", "b", "c"], lambda reply: reply, late=True)
     for i, slot in enumerate([3, 3, 4]):
         tally.record(i, SlotGrant((slot,)))
@@ -42,18 +46,18 @@ def test_renewal_sends_the_keys_and_the_newest_limit_of_a_semaphore_once():
     assert renewal.args == (1, permits[0].claim, b"3", 1000, 1, permits[1].claim, b"5,7", 2000, newer.text)
 
 
-def test_slots_are_read_as_they_are_written():
+def test_slots_are_read_as_written():
     assert write_slots((3, 17, 0)) == b"3,17,0"
     assert read_slots(b"3,17,0") == (3, 17, 0)
 
 
 @pytest.mark.parametrize("text", [b"", b",", b"1,", b"01", b"+1", b" 1", b"1,1", b"1_0", b"-1", b"x"])
-def test_text_that_names_no_slots_is_refused(text):
+def test_text_that_is_not_a_list_of_slots_is_refused(text):
     with pytest.raises(ValueError, match=r"list of slots|invalid literal"):
         read_slots(text)
 
 
-def test_release_says_which_slots_remain_or_else_the_channel():
+def test_release_names_the_remaining_slots_or_else_the_channel():
     assert new_state().rest == b"redisson_lock__channel:{redsync:x}"
     permit = new_permit(1, 3, 5, 7)
     assert permit.rest == b"3,5,7"
@@ -63,14 +67,28 @@ def test_release_says_which_slots_remain_or_else_the_channel():
     assert permit.rest == b""
 
 
+def test_release_of_a_whole_permit_records_its_first_slot_for_the_next_acquire():
+    prepared, permit = Prepared(Timing(30.0), Processes()), new_permit(1, 3, 5)
+    permit.count = 1
+    command, packing = permit.release_command(prepared)
+    assert (command.args, packing) == ((permit.claim, 1, b"3"), None)
+    assert not permit.limit.released
+    permit.count = 0
+    command, packing = permit.release_command(prepared)
+    assert command.args == (permit.claim, 0, b"")
+    assert packing is not None
+    assert packing.data(command, pack_command) == pack_command(command)
+    assert list(permit.limit.released) == [3]
+
+
 def test_permits_of_a_key_come_latest_first():
     table = HoldTable(lambda: None)
     first, second, other = new_permit(1, 0), new_permit(2, 1), new_state(owner=Owner.of("c", 3))
     for state in (first, second, other):
         table.add(state)
-    assert list(table.permits(b"redsync:x")) == [second, first], "a lock is none"
+    assert list(table.permits(b"redsync:x")) == [second, first], "a lock has none"
     second.entered = True
-    assert list(table.permits(b"redsync:x")) == [first, second], "a `with` gives it back"
+    assert list(table.permits(b"redsync:x")) == [first, second], "a `with` releases it"
     table.remove(second)
     assert list(table.permits(b"redsync:x")) == [first]
     table.remove(first)

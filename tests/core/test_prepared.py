@@ -1,4 +1,4 @@
-"""What is prepared: terms that follow from a lease, and bytes that are those of the command."""
+"""Prepared values: terms derived from a lease, and bytes equal to those of the command."""
 
 import pytest
 
@@ -7,10 +7,12 @@ from redsync._core.keys import LockKeys
 from redsync._core.memory import Processes
 from redsync._core.ownership import Owner
 from redsync._core.prepared import Prepared
+from redsync._core.slots import SlotKeys
 from redsync._core.timing import Timing
 from redsync._drivers.channels import pack
 from redsync._drivers.requests import Request
 from redsync._protocols.lock import LOCK
+from redsync._protocols.semaphore import SEMAPHORE
 
 TIMING = Timing(30.0, restart_guard=30.0)
 KEYS = LockKeys.of(b"redsync:", b"x")
@@ -39,7 +41,7 @@ def sent(spelling, claim):
 
 
 @pytest.mark.parametrize("lease", [None, 30.0, 2.5, 90.0])
-def test_terms_are_what_the_time_settings_say(prepared, lease):
+def test_terms_follow_from_the_time_settings(prepared, lease):
     terms = prepared.terms(lease)
     seconds = 30.0 if lease is None else lease
     assert terms.lease == seconds
@@ -51,12 +53,12 @@ def test_terms_are_what_the_time_settings_say(prepared, lease):
     assert prepared.terms(lease) is terms
 
 
-def test_terms_without_a_guard_ask_for_no_memory(processes):
+def test_terms_without_a_guard_require_no_memory(processes):
     assert Prepared(Timing(30.0), processes).terms(None).memory == 0
 
 
 @pytest.mark.parametrize("claim", [b"c", OWNER.claim(9), OWNER.claim(12345678), b"x" * 100])
-def test_spelled_bytes_are_those_of_the_command(prepared, claim):
+def test_spelled_bytes_equal_those_of_the_command(prepared, claim):
     ask = prepared.spell_ask(LOCK.acquire, (KEYS.lock,), 3, prepared.terms(2.5))
     release = prepared.spell_release(LOCK.release, KEYS.all, KEYS.channel)
     for spelling in (ask, release, ask):
@@ -64,8 +66,23 @@ def test_spelled_bytes_are_those_of_the_command(prepared, claim):
         assert data == packed
 
 
+@pytest.mark.parametrize("start", [0, 7, 9_999])
+def test_spelled_bytes_of_an_ask_for_slots_are_those_of_the_command(prepared, processes, start):
+    keys = SlotKeys.of(b"redsync:", b"x")
+    spelling = prepared.spell_slots(SEMAPHORE.acquire, keys.all, 1, prepared.terms(None), (0, 10_000))
+    for process in (b"first", b"second"):
+        processes.note(0, process)
+        command = spelling.command(OWNER.claim(9), start)
+        assert command.args[4:] == (0, 0, b"", 0, 10_000, start, b"", 0)
+        data = Request(Broadcast(command, OWNER, bool, 1.0, packing=spelling), None).data
+        assert data == pack(*words(command))
+    assert prepared.spell_slots(SEMAPHORE.acquire, keys.all, 1, prepared.terms(None), (0, 10_000)) is spelling
+    for holds, limit in ((2, (0, 10_000)), (1, (1, 10_000)), (1, (0, 9_999))):
+        assert prepared.spell_slots(SEMAPHORE.acquire, keys.all, holds, prepared.terms(None), limit) is not spelling
+
+
 def test_spelled_bytes_name_the_processes_of_the_instant_of_sending(prepared, processes):
-    """A command may be made before the client is connected, and is sent after that."""
+    """A client may make a command before it is connected, and send it after that."""
     spelling = prepared.spell_ask(LOCK.acquire, (KEYS.lock,), 1, prepared.terms(None))
     command = spelling.command(b"claim")
     for process in (b"first", b"second"):
@@ -75,7 +92,7 @@ def test_spelled_bytes_name_the_processes_of_the_instant_of_sending(prepared, pr
         assert b",%b," % process in data
 
 
-def test_equal_questions_get_the_same_spelling_and_others_get_another(prepared):
+def test_equal_arguments_get_the_same_spelling_and_others_get_another(prepared):
     half, usual = prepared.terms(15.0), prepared.terms(None)
     other = LockKeys.of(b"redsync:", b"y")
     asks = [
@@ -91,7 +108,7 @@ def test_equal_questions_get_the_same_spelling_and_others_get_another(prepared):
     assert prepared.spell_release(LOCK.release, again.all, again.channel) is releases[0]
 
 
-def test_number_of_entries_is_bounded_and_the_oldest_go_first(prepared):
+def test_number_of_entries_is_bounded_and_the_oldest_are_dropped_first(prepared):
     first, second = (prepared.spell_release(LOCK.release, (b"%d" % i,), b"") for i in range(2))
     for i in range(2, 1025):
         prepared.spell_release(LOCK.release, (b"%d" % i,), b"")

@@ -10,19 +10,19 @@ from redsync._core.presence import ClientRecord, digests_of
 RECORD = ClientRecord("db-1.example", 4711, "worker.py", 1_763_726_400.25)
 
 
-def test_record_is_read_as_it_was_packed():
+def test_record_is_read_as_packed():
     assert ClientRecord.unpack(RECORD.pack()) == RECORD
 
 
 @given(st.text(), st.integers(0, 2**40), st.text(), st.floats(0, 1e12))
 @settings(derandomize=True)
-def test_any_record_is_read_as_it_was_packed(host, pid, program, since):
+def test_any_record_is_read_as_packed(host, pid, program, since):
     record = ClientRecord(host, pid, program, since)
     assert ClientRecord.unpack(record.pack()) == record
 
 
 NAMES = st.binary().map(lambda name: name.decode("utf-8", "surrogateescape"))
-"""As the system hands them over: bytes that are no UTF-8 become lone surrogates."""
+"""As the system passes them: bytes that are not UTF-8 become lone surrogates."""
 
 
 @given(NAMES, NAMES)
@@ -36,7 +36,7 @@ def test_record_of_a_process_is_packed_whatever_its_names_are(host, program):
 def test_name_that_the_system_could_not_decode_is_read_with_escapes():
     program = b"caf\xe9.py".decode("utf-8", "surrogateescape")
     packed = RECORD._replace(program=program).pack()
-    assert msgpack.unpackb(packed)["program"] == "caf\\udce9.py", "other readers too find proper text"
+    assert msgpack.unpackb(packed)["program"] == "caf\\udce9.py", "other readers get proper text too"
     record = ClientRecord.unpack(packed)
     assert record == RECORD._replace(program="caf\\udce9.py")
     assert ClientRecord.unpack(record.pack()) == record
@@ -51,7 +51,7 @@ def test_record_is_small():
     assert len(RECORD.pack()) < 80
 
 
-def test_fields_of_a_later_version_are_passed_over():
+def test_fields_of_a_later_version_are_ignored():
     packed = msgpack.packb({**RECORD._asdict(), "colour": "red", "threads": [1, 2]})
     assert ClientRecord.unpack(packed) == RECORD
 
@@ -71,12 +71,12 @@ def test_fields_of_a_later_version_are_passed_over():
         None,
     ],
 )
-def test_what_is_packed_but_no_record_is_none(fields):
+def test_packed_value_that_is_not_a_record_is_none(fields):
     assert ClientRecord.unpack(msgpack.packb(fields)) is None
 
 
 @pytest.mark.parametrize("packed", [b"", b"\xc1", b"\x81", b"text", RECORD.pack()[:-1], RECORD.pack() + b"\0", b"\xd9"])
-def test_what_is_not_packed_is_none(packed):
+def test_unpacked_value_is_none(packed):
     assert ClientRecord.unpack(packed) is None
 
 
@@ -91,14 +91,14 @@ def test_deep_garbage_is_none():
     assert ClientRecord.unpack(b"\x91" * 100_000 + b"\0") is None
 
 
-def test_text_that_is_no_utf8_is_none():
+def test_text_that_is_not_utf8_is_none():
     assert ClientRecord.unpack(b"\x81\xa4host\xa1\xff") is None
 
 
 # Lists of nodes.
 
 
-def test_record_tells_the_list_of_nodes_by_digests():
+def test_record_shows_the_list_of_nodes_as_digests():
     digests = digests_of(["a:1/0", "b:2/0"])
     assert digests == digests_of(["b:2/0", "a:1/0"])
     assert len(set(digests)) == 2
@@ -106,7 +106,7 @@ def test_record_tells_the_list_of_nodes_by_digests():
     assert ClientRecord.unpack(RECORD._replace(nodes=digests).pack()).nodes == digests
 
 
-def test_record_of_an_earlier_version_tells_no_list():
+def test_record_of_an_earlier_version_has_no_list():
     import msgpack
 
     fields = RECORD._asdict()
@@ -115,10 +115,10 @@ def test_record_of_an_earlier_version_tells_no_list():
 
 
 @pytest.mark.parametrize(("nodes", "kept"), [("ab", ("a", "b")), (["x" * 1000] * 1000, ("x" * 8,) * 100)])
-def test_list_that_others_made_up_is_kept_short(nodes, kept):
+def test_forged_list_is_cut_short(nodes, kept):
     assert ClientRecord.unpack(RECORD._replace(nodes=nodes).pack()).nodes == kept
 
 
 @pytest.mark.parametrize("nodes", [5, None])
-def test_list_that_is_none_makes_no_record(nodes):
+def test_invalid_list_makes_no_record(nodes):
     assert ClientRecord.unpack(RECORD._replace(nodes=nodes).pack()) is None

@@ -1,4 +1,4 @@
-"""The arithmetic of votes, against a second implementation that is too dumb to be wrong: it tries all completions."""
+"""The arithmetic of votes, against a second implementation that is too simple to be wrong: it tries all completions."""
 
 import random
 from functools import cache
@@ -27,7 +27,7 @@ def cast(tally, node, choice):
 
 @cache
 def dumb_verdict(n, granted, voted):
-    """Try every way in which the nodes that have not voted could vote."""
+    """Try all votes of the nodes that have not voted."""
     if granted >= n // 2 + 1:
         return WON
     for rest in product([True, False], repeat=n - voted):
@@ -37,7 +37,7 @@ def dumb_verdict(n, granted, voted):
 
 
 def check_round(n, votes):
-    """Cast the votes, (node, choice) in the order of arrival, and compare with the dumb verdict after each of them."""
+    """Cast the votes, (node, choice) in order of arrival, and compare with the simple verdict after each of them."""
     tally = new_tally(n)
     counted, decided = {}, PENDING
     for node, choice in votes:
@@ -154,7 +154,7 @@ def test_second_vote_of_a_node_does_not_count(first, second):
 
 
 @pytest.mark.parametrize("n", SIZES)
-def test_close_fails_who_has_not_voted(n):
+def test_close_fails_nodes_that_have_not_voted(n):
     for choices in product([GRANTED, REFUSED, FAILED, None], repeat=n):
         tally = new_tally(n)
         for node, choice in enumerate(choices):
@@ -167,7 +167,7 @@ def test_close_fails_who_has_not_voted(n):
             if choice is not None or not open_before:
                 assert tally.choices[node] is choice
             else:
-                # From the verdict on nobody is counted any more, whether it voted or not.
+                # After the verdict no node counts any more, whether it voted or not.
                 assert tally.choices[node] in (FAILED, None)
                 assert tally.replies[node] in ("no answer within 0.25 s", None)
         assert open_before <= ("no answer within 0.25 s" in tally.replies)
@@ -185,7 +185,7 @@ def test_round_lost_by_refusals_is_busy_and_by_failures_without_quorum(n):
         tally = check_round(n, list(enumerate(choices)))
         if tally.won:
             assert not tally.without_quorum
-        # Without quorum: had all the other nodes granted, it would still not have been enough.
+        # Without quorum: even if all other nodes had granted, they would not have been enough.
         assert tally.without_quorum is (n - tally.failed < n // 2 + 1), choices
         if FAILED not in choices:
             assert not tally.without_quorum
@@ -193,11 +193,11 @@ def test_round_lost_by_refusals_is_busy_and_by_failures_without_quorum(n):
             assert tally.without_quorum
 
 
-# Thorough rounds: silence is not taken for a refusal.
+# Thorough rounds: silence does not count as a refusal.
 
 
 def dumb_thorough_verdict(n, choices):
-    """Lost by refusals alone, or when there is nobody left to hear."""
+    """Lost by refusals alone, or when every node has voted."""
     if choices.count(GRANTED) >= n // 2 + 1:
         return WON
     could_still_win = n - choices.count(REFUSED) >= n // 2 + 1
@@ -219,7 +219,7 @@ def test_thorough_verdict_is_right_for_each_vector_of_votes(n):
 
 
 @pytest.mark.parametrize("n", range(1, 6))
-def test_thorough_round_tells_busy_from_outage_in_whatever_order_nodes_answer(n):
+def test_thorough_round_distinguishes_busy_from_outage_in_any_order_of_answers(n):
     for choices in product(Choice, repeat=n):
         kinds = set()
         for order in permutations(range(n)):
@@ -241,11 +241,11 @@ def test_thorough_round_is_lost_when_it_is_closed(n):
         assert tally.without_quorum
 
 
-# Replies that nobody expected.
+# Unexpected replies.
 
 
 @pytest.mark.parametrize("error", [TypeError, ValueError, IndexError, KeyError, AttributeError, UnicodeError])
-def test_reply_that_the_judge_does_not_know_fails_with_a_reason(error):
+def test_reply_unknown_to_the_judge_fails_with_a_reason(error):
     def judge(reply):
         raise error("what is this?")
 
@@ -258,6 +258,22 @@ def test_reply_that_the_judge_does_not_know_fails_with_a_reason(error):
     assert (tally.verdict, tally.without_quorum) == (LOST, True)
 
 
+def test_nodes_that_say_the_same_number_mean_the_same_and_are_judged_once():
+    """Whatever others say in between; an equal value of another type may mean something else."""
+    judged = []
+
+    def judge(reply):
+        judged.append(reply)
+        return reply and ("granted by", reply)
+
+    tally = new_tally(9, decide=lambda tally: PENDING, judge=judge)
+    replies = [1, 1, [1], 1, None, 2, True, 1, 1.0]
+    for node, reply in enumerate(replies):
+        tally.record(node, reply)
+    assert tally.answers == [reply and ("granted by", reply) for reply in replies]
+    assert list(map(type, judged)) == [int, list, int, type(None), int, bool, int, float]
+
+
 def test_reason_for_an_endless_garbage_reply_is_short():
     tally = new_tally(1, judge=of_ours(lambda reply: reply["absent"]))
     tally.record(0, b"x" * 100_000)
@@ -266,7 +282,7 @@ def test_reason_for_an_endless_garbage_reply_is_short():
 
 
 @pytest.mark.parametrize("interruption", [KeyboardInterrupt, MemoryError])
-def test_judge_interrupted_leaves_the_vote_open(interruption):
+def test_interrupted_judge_leaves_the_vote_open(interruption):
     calls = []
 
     def judge(reply):
@@ -282,8 +298,8 @@ def test_judge_interrupted_leaves_the_vote_open(interruption):
     assert tally.record(0, "yes") is True
 
 
-def test_interruption_in_an_answer_leaves_none_behind():
-    """The node may fail then, and whoever reads the answers finds no other one of it."""
+def test_interruption_in_an_answer_leaves_no_answer_behind():
+    """The node may fail then, and readers of the answers must find none of it."""
 
     class Interrupted:
         def __bool__(self):
@@ -296,10 +312,10 @@ def test_interruption_in_an_answer_leaves_none_behind():
     assert (tally.choices[0], tally.answers[0]) == (FAILED, None)
 
 
-# What people read.
+# For people to read.
 
 
-def test_votes_tell_what_each_node_said():
+def test_votes_show_each_nodes_reply():
     tally = new_tally(5)
     tally.record(0, "yes")
     tally.record(1, "no")
@@ -332,7 +348,7 @@ def test_vote_without_detail_reads_without_colon():
     assert str(Vote("10.0.0.1:6379", GRANTED)) == "10.0.0.1:6379 granted"
 
 
-# Decisions of one's own.
+# Custom decisions.
 
 
 def test_custom_decision_replaces_the_count():
@@ -349,22 +365,22 @@ def test_custom_decision_sees_the_vote_it_decides_about():
         return PENDING
 
     tally = new_tally(3, decide)
-    tally.record(1, "yes")
+    assert tally.record(1, "yes") is False
+    assert not seen, "one of three grants decides nothing"
     tally.fail(0, "down")
     tally.record(2, "no")
     assert seen == [
-        (1, 0, 0, [None, GRANTED, None]),
         (1, 0, 1, [FAILED, GRANTED, None]),
         (1, 1, 1, [FAILED, GRANTED, REFUSED]),
     ]
 
 
-def test_custom_decision_outlasts_a_quorum_of_granted():
+def test_custom_decision_outlasts_a_quorum_of_grants():
     tally = new_tally(3, decide=lambda tally: PENDING if None in tally.choices else WON)
     assert [tally.record(i, "yes") for i in range(3)] == [False, False, True]
 
 
-def test_close_loses_what_a_custom_decision_leaves_open():
+def test_close_loses_a_round_that_a_custom_decision_leaves_open():
     tally = new_tally(3, decide=lambda tally: PENDING)
     for i in range(3):
         assert tally.record(i, "yes") is False
@@ -380,11 +396,11 @@ def test_close_stops_where_a_custom_decision_is_taken():
     assert tally.choices == [FAILED, FAILED, None, None, None]
 
 
-# Late votes: they decide nothing, but tell who keeps a claim.
+# Late votes: they decide nothing, but show which nodes keep a claim.
 
 
 @pytest.mark.parametrize("n", SIZES)
-def test_backers_are_all_who_granted_in_any_order_also_late(n):
+def test_backers_are_all_nodes_that_granted_in_any_order_late_ones_included(n):
     for votes in product([GRANTED, REFUSED, FAILED], repeat=n):
         tally = new_tally(n, late=True)
         won = False
@@ -407,7 +423,7 @@ def test_late_votes_change_neither_verdict_nor_count(n):
         assert (tally.granted, tally.refused, tally.failed) == (plain.granted, plain.refused, plain.failed), votes
 
 
-def test_backers_of_a_plain_tally_are_who_decided_it():
+def test_backers_of_a_plain_tally_are_the_nodes_that_decided_it():
     tally = new_tally(5)
     assert tally.backers == 0
     for node in (4, 0, 2, 1):
@@ -415,7 +431,7 @@ def test_backers_of_a_plain_tally_are_who_decided_it():
     assert tally.backers == 0b10101
 
 
-def test_late_votes_are_noted_with_what_was_said():
+def test_late_votes_are_recorded_with_their_replies():
     tally = new_tally(5, late=True)
     for node in range(3):
         cast(tally, node, GRANTED)
@@ -450,8 +466,24 @@ def test_late_vote_of_a_node_counts_once():
     assert tally.all_votes.backers == 0b00111
 
 
+def test_late_vote_with_the_number_of_earlier_grants_is_not_judged_again():
+    judged = []
+
+    def judge(reply):
+        judged.append(reply)
+        return reply and ("granted by", reply)
+
+    tally = new_tally(7, late=True, judge=judge)
+    replies = [2, 2, 2, 2, 2, 3, 0]
+    for node, reply in enumerate(replies):
+        tally.record(node, reply)
+    assert tally.all_votes.answers == [reply and ("granted by", reply) for reply in replies]
+    assert (tally.all_votes.backers, tally.all_votes.refusers) == (0b0111111, 0b1000000)
+    assert judged == [2, 3, 0]
+
+
 @pytest.mark.parametrize("error", [TypeError, ValueError, IndexError, KeyError, AttributeError])
-def test_late_reply_that_the_judge_does_not_know_is_a_failed_vote(error):
+def test_late_reply_unknown_to_the_judge_is_a_failed_vote(error):
     def judge(reply):
         if reply == "odd":
             raise error("odd")
@@ -466,8 +498,8 @@ def test_late_reply_that_the_judge_does_not_know_is_a_failed_vote(error):
     assert tally.all_votes.backers == 0b00111
 
 
-def test_late_failure_is_not_noted():
-    """Who is not waited for any more and then fails is like who is silent: neither keeps a claim for sure."""
+def test_late_failure_is_not_recorded():
+    """A node that the round does not wait for and that then fails is like a silent one: it may keep a claim or not."""
     tally = new_tally(5, late=True)
     for node in range(3):
         cast(tally, node, GRANTED)
@@ -475,8 +507,8 @@ def test_late_failure_is_not_noted():
     assert tally.all_votes.choices[3] is None
 
 
-def test_votes_after_a_lost_round_are_not_noted():
-    """What it may have claimed is undone on all nodes anyway."""
+def test_votes_after_a_lost_round_are_not_recorded():
+    """Any claims are rolled back on all nodes anyway."""
     tally = new_tally(3, late=True)
     cast(tally, 0, REFUSED)
     cast(tally, 1, REFUSED)
@@ -495,11 +527,11 @@ def test_closing_a_won_round_leaves_late_votes_to_come():
     assert tally.all_votes.backers == 0b10111
 
 
-# Lingering: everybody is wanted, but nobody is waited for at any cost.
+# Lingering: the round wants all votes, but does not wait forever.
 
 
 @pytest.mark.parametrize("n", SIZES)
-def test_lingering_tally_is_open_until_everybody_has_voted_or_it_is_lost(n):
+def test_lingering_tally_is_open_until_all_nodes_have_voted_or_it_is_lost(n):
     for votes in product([GRANTED, REFUSED, FAILED], repeat=n):
         plain, tally = new_tally(n), new_tally(n, lingers=True)
         for node, choice in enumerate(votes):
@@ -513,7 +545,7 @@ def test_lingering_tally_is_open_until_everybody_has_voted_or_it_is_lost(n):
         assert not tally.won or tuple(tally.choices) == votes
 
 
-def test_lingering_tally_notes_why_nodes_failed():
+def test_lingering_tally_records_why_nodes_failed():
     tally = new_tally(5, lingers=True)
     for node in range(3):
         cast(tally, node, GRANTED)
@@ -523,7 +555,7 @@ def test_lingering_tally_notes_why_nodes_failed():
     assert [vote.detail for vote in tally.votes[3:]] == ["refused", "closed the connection"]
 
 
-def test_frozen_tally_notes_nothing_more():
+def test_frozen_tally_records_nothing_more():
     tally = new_tally(5, lingers=True)
     for node in range(3):
         cast(tally, node, GRANTED)

@@ -1,4 +1,4 @@
-"""What replies may cost: what is refused, and that nothing else is, however the bytes are cut into pieces."""
+"""The cost of replies: which are refused, and that no others are, however the bytes are cut into pieces."""
 
 import os
 import random
@@ -14,7 +14,7 @@ TOO_MANY = f"announced 2147483647 elements, more than {MOST_ELEMENTS}"
 
 
 def read(*pieces, reader=None):
-    """Return the replies in these pieces; PushNotification and set come as lists."""
+    """Return the replies in these pieces; PushNotification and set as lists."""
     reader = reader or ReplyReader()
     replies = []
     for piece in pieces:
@@ -40,7 +40,7 @@ def cut(data, rng, most):
     return pieces
 
 
-# What is refused.
+# Refused.
 
 
 @pytest.mark.parametrize(
@@ -84,17 +84,17 @@ def test_elements_that_have_come_are_not_counted():
 
 @pytest.mark.parametrize("line", [b"+", b":", b"*", b"$", b"("], ids=repr)
 def test_line_without_an_end_is_refused(line):
-    """Whether it comes as a whole, or without any hurry."""
+    """A line that comes as a whole, and one that comes slowly."""
     assert refusal(line + b"1" * MOST_IN_LINE, b"1\r\n") == f"sent a line of more than {MOST_IN_LINE} bytes"
     assert refusal(line, *[b"1" * 1000] * 70) == f"sent a line of more than {MOST_IN_LINE} bytes"
 
 
 @pytest.mark.parametrize("header", [b"*12x4\r\n", b"$99 9\r\nabc", b"%" + b"9" * 5000 + b"\r\n"], ids=lambda it: it[:9])
-def test_number_that_is_none_is_refused(header):
+def test_invalid_number_is_refused(header):
     assert "where a number belongs" in refusal(header[:3], header[3:])
 
 
-# What is not.
+# Accepted.
 
 
 @pytest.mark.parametrize("name", [HUGE, b"*99999", b"batch>20261122", b"%50000000\r\n"])
@@ -105,12 +105,12 @@ def test_names_that_look_like_headers_are_no_headers(name):
     assert read(reply * 3) == [[b"message", b"c", name]] * 3
 
 
-def test_missing_values_are_no_payloads():
+def test_missing_values_have_no_payload():
     assert read(b"*3\r\n$-1\r\n*-1\r\n", b"_\r\n", b"$0\r", b"\n\r\n") == [[None, None, None], b""]
 
 
-def test_pieces_may_come_before_the_replies_in_them_were_taken():
-    """As they do on an event loop: what was walked once is not walked again from amid an element."""
+def test_pieces_may_come_before_earlier_replies_are_taken():
+    """As on an event loop: the reader does not walk a piece again from amid an element."""
     reader = ReplyReader()
     for piece in (b":1\r\n", b"$6\r\nab\r\n", b"cd\r\n:2\r\n", b"$3\r\n>99", b"\r\n"):
         reader.feed(piece)
@@ -142,7 +142,7 @@ def make_reply(rng, depth=0):
     return f"{kind}{n}\r\n".encode() + b"".join(items)
 
 
-def test_replies_are_those_of_hiredis_and_what_follows_them_is_bounded_however_they_are_cut():
+def test_replies_are_those_of_hiredis_and_the_bytes_after_them_are_bounded_however_they_are_cut():
     first = int(os.environ.get("REDSYNC_TEST_SEED") or random.SystemRandom().randrange(1_000_000))
     for seed in range(first, first + SEEDS):
         print(f"REDSYNC_TEST_SEED={seed}")
@@ -165,7 +165,7 @@ def make_bounded():
     return BoundedReader(hiredis.Reader(notEnoughData=NOTHING))
 
 
-def test_bounded_reader_reads_as_the_one_of_hiredis():
+def test_bounded_reader_reads_like_that_of_hiredis():
     reader = make_bounded()
     buffer = bytearray(b"..$3\r\nabc..")
     reader.feed(buffer, 2, 7)
@@ -176,7 +176,7 @@ def test_bounded_reader_reads_as_the_one_of_hiredis():
     assert not reader.has_data()
 
 
-def test_bounded_reader_refuses_what_is_too_large():
+def test_bounded_reader_refuses_too_large_replies():
     with pytest.raises(hiredis.ProtocolError, match="announced"):
         make_bounded().feed(HUGE)
 

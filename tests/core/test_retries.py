@@ -1,4 +1,4 @@
-"""Turns after an outage: one asks at first, then more with each answer; in order, and nobody is forgotten."""
+"""Turns after an outage: one waiter asks at first, then more with each answer, in order, and none is forgotten."""
 
 import math
 
@@ -10,7 +10,7 @@ PACE, WIDEST, LONGEST_TRY = 0.01, 256, 1.0
 
 
 class Crowd:
-    """Waiters of one queue, driven by hand: each looks when it is woken or its time has come, as drivers let them."""
+    """Waiters of one queue, driven by hand: each looks when it is woken or its time has come, as in drivers."""
 
     def __init__(self):
         self.now = 100.0
@@ -26,7 +26,7 @@ class Crowd:
         self.look()
 
     def look(self):
-        """Let all look that have to at this instant."""
+        """Let all waiters look that have to at this instant."""
         while due := [waiter for waiter, at in self.asleep.items() if at <= self.now or waiter in self.woken]:
             for waiter in due:
                 if waiter in self.woken:
@@ -40,7 +40,7 @@ class Crowd:
                     self.asleep[waiter] = at
 
     def sleep(self, seconds):
-        """Let time pass, and each look as soon as it has to."""
+        """Let time pass; each waiter looks as soon as it has to."""
         end = self.now + seconds
         while (soonest := min(self.asleep.values(), default=math.inf)) <= end:
             self.now = max(soonest, self.now)
@@ -61,7 +61,7 @@ class Crowd:
         self.join(*waiters, ready_in=ready_in)
 
     def gone(self):
-        """Return who has gone since the last call."""
+        """Return the waiters that have gone since the last call."""
         went, self.went = self.went, []
         return went
 
@@ -103,7 +103,7 @@ def test_tries_in_an_outage_are_a_hundred_a_second_at_most(crowd):
     assert 150 <= tries <= 201
 
 
-def test_number_on_their_way_doubles_with_each_round_trip(crowd):
+def test_number_of_tries_under_way_doubles_with_each_round_trip(crowd):
     crowd.join(*range(1200))
     batches = []
     while batch := crowd.gone():
@@ -115,7 +115,7 @@ def test_number_on_their_way_doubles_with_each_round_trip(crowd):
     assert sum(batches) == 1200
 
 
-def test_waiters_go_in_the_order_in_which_they_came(crowd):
+def test_waiters_go_in_order_of_arrival(crowd):
     crowd.join(*range(1000))
     order = []
     while batch := crowd.gone():
@@ -125,7 +125,7 @@ def test_waiters_go_in_the_order_in_which_they_came(crowd):
     assert order == list(range(1000))
 
 
-def test_tries_without_an_answer_narrow_the_window_and_hold_up_everybody(crowd):
+def test_tries_without_an_answer_narrow_the_window_and_hold_up_all_waiters(crowd):
     crowd.join(*range(100))
     for _ in range(4):
         batch = crowd.gone()
@@ -153,14 +153,14 @@ def test_waiter_that_can_not_succeed_does_not_keep_others_back(crowd):
     assert served == list(range(50))
 
 
-def test_first_that_gives_up_makes_way(crowd):
+def test_first_waiter_that_gives_up_makes_way(crowd):
     crowd.join("a", "b", ready_in=0.5)
     crowd.give_up("a")
     crowd.sleep(0.51)
     assert crowd.gone() == ["b"]
 
 
-def test_one_that_gives_up_amid_the_others_changes_nothing(crowd):
+def test_waiter_that_gives_up_in_the_middle_changes_nothing(crowd):
     crowd.join("a", "b", "c")
     crowd.give_up("b")
     crowd.answered("a")
@@ -186,7 +186,7 @@ def test_turn_that_is_never_ended_holds_up_others_for_a_second_only(crowd):
     assert crowd.queue.window == 1, "its turn was over"
 
 
-def test_next_outage_begins_with_one_again(crowd):
+def test_next_outage_begins_with_one_try_again(crowd):
     crowd.join(*range(20))
     while batch := crowd.gone():
         crowd.answered(*batch)
@@ -195,7 +195,7 @@ def test_next_outage_begins_with_one_again(crowd):
 
 
 @pytest.mark.parametrize("struck", [0, 1, 2])
-def test_waiters_go_although_an_interruption_struck_while_one_was_let_go(struck):
+def test_waiters_go_even_if_an_interruption_strikes_while_one_is_let_go(struck):
     crowd = Crowd()
     crowd.join("a", "b", "c", "d")
     calls = iter(range(100))

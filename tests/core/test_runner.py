@@ -1,4 +1,4 @@
-"""`drive`: what is performed comes back as a reply, what fails is thrown in, and clean-up is performed to the end."""
+"""`drive`: replies go in, errors are thrown in, and clean-up runs to the end."""
 
 import asyncio
 import gc
@@ -12,7 +12,7 @@ from redsync._core.runner import drive
 
 
 class Performer:
-    """Performs effects: a signal at once, a sleep until it is told to go on."""
+    """Performs effects: a signal at once, a sleep until the test ends it."""
 
     def __init__(self):
         self.performed = []
@@ -48,7 +48,7 @@ def test_replies_go_in_and_the_result_comes_out():
     asyncio.run(main())
 
 
-def test_protocol_without_effects_needs_no_turn():
+def test_protocol_without_effects_does_not_yield_to_the_loop():
     def steps():
         return "result"
         yield from signal(b"never")
@@ -59,7 +59,7 @@ def test_protocol_without_effects_needs_no_turn():
     assert info.value.value == "result"
 
 
-def test_error_of_the_protocol_comes_out():
+def test_error_of_the_protocol_is_raised():
     def steps():
         yield from signal(b"begin")
         raise KeyError("mine")
@@ -84,7 +84,7 @@ def test_error_of_the_performer_is_thrown_in():
 
 
 @pytest.mark.parametrize("cancellations", [1, 2, 5])
-def test_cancellation_is_thrown_in_and_the_clean_up_performed_to_its_end(cancellations):
+def test_cancellation_is_thrown_in_and_the_clean_up_runs_to_the_end(cancellations):
     async def main():
         perform = Performer()
 
@@ -108,7 +108,7 @@ def test_cancellation_is_thrown_in_and_the_clean_up_performed_to_its_end(cancell
 
 
 def test_cancellation_while_a_clean_up_sleeps_is_thrown_in_too():
-    """No protocol does that; one that did would be told."""
+    """No protocol does that; one that did would learn of it."""
 
     async def main():
         perform, seen = Performer(), []
@@ -177,8 +177,8 @@ def test_protocol_that_hides_an_interruption_goes_on():
     asyncio.run(main())
 
 
-def test_error_that_came_out_is_not_kept_alive_by_the_driver():
-    """It would hold on to all frames that it passed, until the collector comes."""
+def test_driver_does_not_keep_a_raised_error_alive():
+    """It would keep all frames that the error passed, until the collector comes."""
 
     class Mine(Exception):
         pass
@@ -202,8 +202,8 @@ def test_error_that_came_out_is_not_kept_alive_by_the_driver():
         gc.enable()
 
 
-def test_coroutine_that_is_dropped_performs_its_clean_up_through_all_delegations():
-    """GeneratorExit would close what a protocol delegates to, and that may not yield any more."""
+def test_dropped_coroutine_performs_its_clean_up_through_all_delegations():
+    """GeneratorExit would close the inner generators of a protocol, which then may not yield any more."""
     performed = []
 
     def inner():

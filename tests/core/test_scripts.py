@@ -1,4 +1,4 @@
-"""The scripts as values, and as a real server sees them."""
+"""The scripts as values, and on a real server."""
 
 import hashlib
 import re
@@ -14,7 +14,7 @@ NAMES = sorted(path.stem for path in LUA.glob("[!_]*.lua"))
 SNIPPETS = sorted(path.stem for path in LUA.glob("_*.lua"))
 
 
-def test_shipped_scripts_are_all_files_but_snippets():
+def test_shipped_scripts_are_all_files_except_snippets():
     assert [script.name for script in Script.shipped()] == NAMES
     assert len(NAMES) >= 6
     assert not any(name.startswith("_") for name in NAMES)
@@ -27,20 +27,20 @@ def test_script_is_loaded_the_same_each_time(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_script_digest_is_the_sha1_of_what_is_sent(name):
+def test_script_digest_is_the_sha1_of_the_sent_text(name):
     script = Script.load(name)
     assert script.sha.decode() == hashlib.sha1(script.source).hexdigest()
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_script_includes_are_resolved(name):
-    """Each line that asks for a snippet is replaced by it; comments go, and everything else stays."""
+    """Each include line is replaced by its snippet; comments are removed, and everything else stays."""
     assert Script.load(name).source.decode() == sent(name)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_comments_of_script_are_whole_lines(name):
-    """Only these are left out; lines of a long string or comment, `[[...]]`, would be taken for some, or stay."""
+    """Only these are removed. Lines of a long string or comment, `[[...]]`, would be taken for comments, or stay."""
     source = Script.load(name).source.decode()
     assert "--" not in source
     assert not re.search(r"\[=*\[|\\$", source, re.MULTILINE)
@@ -71,7 +71,7 @@ def test_script_that_does_not_exist_is_not_loaded(name):
         Script.load(name)
 
 
-def test_script_is_frozen_and_says_its_name():
+def test_script_is_frozen_and_shows_its_name():
     script = Script.load(NAMES[0])
     with pytest.raises(AttributeError):
         script.source = b""

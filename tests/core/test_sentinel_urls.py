@@ -1,11 +1,11 @@
-"""URLs of Sentinel groups: what they say, and which say nothing."""
+"""URLs of Sentinel groups: their content, and which are invalid."""
 
 import pytest
 
 from redsync._core.sentinel_urls import GroupUrl, GroupUrlError, require_different
 
 
-def test_url_says_everything():
+def test_full_url_is_read():
     said = GroupUrl.read(
         "rediss+sentinel://user:p%40ss@s1:1001,[::1]:1002,s3/my%20master/7?replicas=3&socket_keepalive=yes"
         "&sentinel_username=watcher&sentinel_password=s%26cret&ssl_ca_certs=/ca.pem"
@@ -24,7 +24,7 @@ def test_url_says_everything():
 
 
 @pytest.mark.parametrize("url", ["redis+sentinel://a/m", "redis+sentinel://a/m/", "redis+sentinel://a/m/0?replicas=0"])
-def test_little_needs_to_be_said(url):
+def test_short_url_is_read(url):
     assert GroupUrl.read(url) == GroupUrl("m", "redis://master:1/0?", (("a:26379", "redis://a:26379/0?"),), 0)
 
 
@@ -32,28 +32,28 @@ def test_little_needs_to_be_said(url):
     ("url", "matches"),
     [("redis+sentinel://a/m", True), ("rediss+sentinel://a/m", True), ("redis://a", False), ("unix:///a", False)],
 )
-def test_scheme_tells_a_group(url, matches):
+def test_scheme_identifies_a_group(url, matches):
     assert GroupUrl.matches(url) is matches
 
 
 @pytest.mark.parametrize(
     ("url", "wrong"),
     [
-        ("redis+sentinel://", "is no URL such as"),
-        ("redis+sentinel://s1", "is no URL such as"),
-        ("redis+sentinel://s1/", "is no URL such as"),
-        ("redis+sentinel:///m", "is no URL such as"),
-        ("redis+sentinel://s1/m/one", "is no URL such as"),
-        ("redis+sentinel://s1,/m", "names a server that is no host:port"),
-        ("redis+sentinel://s1:0/m", "names a server that is no host:port"),
-        ("redis+sentinel://s1:70000/m", "names a server that is no host:port"),
+        ("redis+sentinel://", "is not a valid URL"),
+        ("redis+sentinel://s1", "is not a valid URL"),
+        ("redis+sentinel://s1/", "is not a valid URL"),
+        ("redis+sentinel:///m", "is not a valid URL"),
+        ("redis+sentinel://s1/m/one", "is not a valid URL"),
+        ("redis+sentinel://s1,/m", "names a server that is not host:port"),
+        ("redis+sentinel://s1:0/m", "names a server that is not host:port"),
+        ("redis+sentinel://s1:70000/m", "names a server that is not host:port"),
         ("redis+sentinel://s1,s2:5,s1:26379/m", "names a server twice: list each once"),
-        ("redis+sentinel://s1/m?replicas=two", "has replicas= with something that is no number"),
-        ("redis+sentinel://s1/m?replicas=-1", "has replicas= with something that is no number"),
-        ("redis+sentinel://s1/m?replicas=1000", "has replicas= with something that is no number"),
+        ("redis+sentinel://s1/m?replicas=two", "has replicas= with something that is not a number"),
+        ("redis+sentinel://s1/m?replicas=-1", "has replicas= with something that is not a number"),
+        ("redis+sentinel://s1/m?replicas=1000", "has replicas= with something that is not a number"),
     ],
 )
-def test_url_that_says_too_little_or_too_much_is_refused_and_not_shown(url, wrong):
+def test_invalid_url_is_refused_and_not_shown(url, wrong):
     with pytest.raises(GroupUrlError) as caught:
         GroupUrl.read(url)
     assert wrong in str(caught.value)

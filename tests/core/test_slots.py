@@ -8,7 +8,7 @@ from redsync._core.slots import SlotKeys
 
 
 @pytest.mark.parametrize(("name", "ours"), [(b"x", b"{redsync:x}"), (b"{x}", b":redsync:{x}")])
-def test_keys_of_a_semaphore_go_on_from_those_of_a_lock(name, ours):
+def test_keys_of_a_semaphore_extend_those_of_a_lock(name, ours):
     lock, keys = LockKeys.of(b"redsync:", name), SlotKeys.of(b"redsync:", name)
     assert (keys.lock, keys.queue, keys.places) == lock.all == keys.all[:3]
     assert keys.all[3:] == (keys.slots, keys.taken, keys.limit)

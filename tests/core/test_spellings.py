@@ -1,4 +1,4 @@
-"""Spellings: what keys and scripts are on a plain node, and on a voter that a cluster lends."""
+"""Spellings of keys and scripts on a plain node, and on a voter of a cluster."""
 
 import re
 from binascii import crc_hqx
@@ -20,7 +20,7 @@ def voter():
 
 
 def slot_of(key):
-    """Return the slot of a key, as the cluster's specification has it: CRC16 of the first hash tag."""
+    """Return the slot of a key by the cluster's specification: CRC16 of the first hash tag."""
     tag = re.match(rb"[^{]*\{([^}]+)\}", key)
     return crc_hqx(tag[1] if tag else key, 0) % 16384
 
@@ -38,7 +38,7 @@ def test_all_keys_of_a_voter_are_in_its_slot_and_plain_again_without_their_tag(v
 
 
 @pytest.mark.parametrize("script", Script.shipped(), ids=lambda script: script.name)
-def test_voters_script_names_no_key_outside_of_its_slot_and_publishes_nowhere_else(voter, script):
+def test_voters_script_names_no_key_outside_its_slot_and_publishes_nowhere_else(voter, script):
     ours = voter.script(script)
     assert ours.name == script.name
     assert voter.script(script) is ours

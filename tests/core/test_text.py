@@ -1,4 +1,4 @@
-"""What others chose, made fit to be shown."""
+"""Foreign text, made safe to show."""
 
 import unicodedata
 
@@ -23,14 +23,14 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("case", HOSTILE)
-def test_what_plays_tricks_is_escaped(case):
+def test_dangerous_characters_are_escaped(case):
     text, expected = HOSTILE[case]
     assert printable(text) == expected
 
 
 @given(st.text(st.characters(codec=None, exclude_categories=[])))
 @settings(derandomize=True)
-def test_nothing_but_what_can_be_seen_is_left(text):
+def test_only_printable_characters_are_left(text):
     seen = printable(text)
     assert all(unicodedata.category(c)[0] not in "CZ" or c == " " for c in seen)
     assert printable(seen) == seen
@@ -59,5 +59,5 @@ GROUP = "redis+sentinel://user:a,b@s1:1,s2:2/mymaster/0?replicas=2"
         ("redis://a,b", ["redis://a,b"]),
     ],
 )
-def test_urls_are_separated_by_commas_which_they_may_have_themselves(text, urls):
+def test_urls_are_separated_by_commas_but_may_contain_some(text, urls):
     assert split_urls(text) == urls

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from redsync._core.timing import DRIFT_MIN, MAX_LEASE, Timing, check_timeout, retry_delay
 
 TIMING = Timing(30.0)
-HUGE = 10**400  # an int beyond all floats
+HUGE = 10**400  # An int beyond all floats.
 
 leases = st.floats(0.01, MAX_LEASE)
 factors = st.floats(0.0, 0.5)
@@ -21,7 +21,7 @@ instants = st.floats(0.0, 1e9)
 # Validity.
 
 
-def test_validity_is_what_the_redlock_page_says():
+def test_validity_follows_the_redlock_page():
     """TTL - (T2 - T1) - CLOCK_DRIFT, with a drift of 1 % of the TTL and 2 ms."""
     timing, sent_at, now = Timing(10.0), 1000.0, 1000.25
     validity = timing.valid_until(sent_at, 10.0) - now
@@ -32,7 +32,7 @@ def test_validity_is_what_the_redlock_page_says():
 @settings(derandomize=True)
 def test_claim_ends_for_its_holder_before_any_node_forgets_it(sent_at, lease, factor):
     timing = Timing(lease, drift_factor=factor)
-    # A node whose clock runs ahead by the whole factor, and which got the command at the instant it was sent.
+    # A node whose clock runs fast by the whole factor, and which got the command at the instant of sending.
     forgotten = sent_at + lease * (1 - factor)
     assert timing.valid_until(sent_at, lease) <= forgotten - DRIFT_MIN / 2
 
@@ -47,10 +47,10 @@ def test_drift_is_a_share_of_the_lease_and_two_milliseconds(lease, factor, drift
 @pytest.mark.parametrize(
     ("lease", "node_timeout", "expected"),
     [
-        (30.0, 0.25, 0.25),  # the option is smaller
-        (2.0, 0.25, 0.1),  # 5 % of the lease is smaller
-        (0.1, 0.25, 0.01),  # but never less than a busy machine's loopback round trip
-        (0.1, 0.005, 0.005),  # except if the user says so
+        (30.0, 0.25, 0.25),  # The option is smaller.
+        (2.0, 0.25, 0.1),  # 5 % of the lease is smaller.
+        (0.1, 0.25, 0.01),  # But never less than a busy machine's loopback round trip,
+        (0.1, 0.005, 0.005),  # unless the user asks for less.
     ],
 )
 def test_round_timeout_is_small_against_the_lease(lease, node_timeout, expected):
@@ -64,14 +64,14 @@ def test_round_timeout_is_small_against_the_lease(lease, node_timeout, expected)
     ("restart_guard", "lease", "expected"),
     [
         (30.0, 30.0, 30.0),
-        (30.0, 5.0, 30.0),  # others may hold for the client's lease all the same
-        (30.0, 31.0, 31.0),  # who asks for longer expects others to do so too
+        (30.0, 5.0, 30.0),  # Others may still hold for the client's lease.
+        (30.0, 31.0, 31.0),  # An acquire with a longer lease expects such leases of others too.
         (30.0, 600.0, 600.0),
         (900.0, 600.0, 900.0),
-        (2.0, 30.0, 2.0),  # less than the lease was asked for
+        (2.0, 30.0, 2.0),  # Shorter than the lease.
         (2.0, 31.0, 31.0),
         (0.0, 30.0, 0.0),
-        (0.0, 600.0, 0.0),  # switched off
+        (0.0, 600.0, 0.0),  # Switched off.
     ],
 )
 def test_guard_is_for_the_longest_lease_that_may_have_been_forgotten(restart_guard, lease, expected):
@@ -92,13 +92,13 @@ def test_check_lease_returns_it_as_float(lease):
     "lease",
     [0, 0.0, -0.0, -1, -1e-9, math.nan, math.inf, -math.inf, 5e-324, 0.002, 0.00202, False, MAX_LEASE * 1.001, 1e15],
 )
-def test_check_lease_refuses_what_no_claim_can_live_on(lease):
+def test_check_lease_refuses_a_lease_that_no_claim_can_use(lease):
     with pytest.raises(ValueError, match="a lease"):
         TIMING.check_lease(lease)
 
 
 @pytest.mark.parametrize("seconds", [0, 0.002, MAX_LEASE * 2])
-def test_check_lease_calls_it_what_its_caller_does(seconds):
+def test_check_lease_uses_its_callers_name_for_it(seconds):
     with pytest.raises(ValueError, match=r"^max_hold (is|of) "):
         TIMING.check_lease(seconds, "max_hold")
 
@@ -109,7 +109,7 @@ def test_check_lease_refuses_integers_beyond_all_floats():
 
 
 @pytest.mark.parametrize("lease", ["1", None, [1], 1j, b"1"])
-def test_check_lease_refuses_what_is_no_number(lease):
+def test_check_lease_refuses_anything_but_a_number(lease):
     with pytest.raises(TypeError):
         TIMING.check_lease(lease)
 
@@ -134,7 +134,7 @@ def test_no_lease_lives_on_clocks_that_may_stand_still():
 
 
 def stdlib_accepts(blocking, timeout):
-    """Whether `threading.RLock.acquire` takes these arguments."""
+    """Return whether `threading.RLock.acquire` takes these arguments."""
     lock = threading.RLock()
     try:
         acquired = lock.acquire(blocking, timeout)
@@ -192,7 +192,7 @@ def test_check_timeout_refuses_any_timeout_of_a_non_blocking_call(timeout):
 
 
 @pytest.mark.parametrize("timeout", [-2, -0.5, -1e-300, -1.0000001, math.nan, math.inf, -math.inf])
-def test_check_timeout_refuses_what_is_no_time(timeout):
+def test_check_timeout_refuses_anything_but_a_time(timeout):
     with pytest.raises(ValueError, match="a timeout is a number of seconds"):
         check_timeout(True, timeout)
 
@@ -201,11 +201,11 @@ def test_check_timeout_refuses_integers_beyond_all_floats():
     with pytest.raises((ValueError, OverflowError)):
         check_timeout(True, HUGE)
     with pytest.raises(OverflowError):
-        threading.RLock().acquire(timeout=HUGE)  # OverflowError is the stdlib's word for it, so it is good enough
+        threading.RLock().acquire(timeout=HUGE)  # The stdlib raises OverflowError for it, so that is good enough.
 
 
 @pytest.mark.parametrize("timeout", ["1", b"1", [1], object()])
-def test_check_timeout_refuses_what_is_no_number(timeout):
+def test_check_timeout_refuses_anything_but_a_number(timeout):
     with pytest.raises(TypeError):
         check_timeout(True, timeout)
     with pytest.raises(TypeError):
@@ -240,7 +240,7 @@ def test_retry_delay_doubles_until_the_longest(attempt, random, shortest):
 
 @given(st.integers(1, 100), st.floats(0, 0.9), st.floats(0.01, 0.09))
 @settings(derandomize=True)
-def test_retry_delay_spreads_contenders_with_their_luck(attempt, random, more):
+def test_retry_delay_spreads_contenders_at_random(attempt, random, more):
     assert retry_delay(attempt, random) < retry_delay(attempt, random + more)
 
 

@@ -1,4 +1,4 @@
-"""One transport, or one runner, on real nodes, without the layers above it."""
+"""One transport or one runner on real nodes, without the layers above it."""
 
 import hashlib
 import itertools
@@ -54,7 +54,7 @@ def nodes(shared_nodes):
 
 @pytest.fixture
 def raw(nodes):
-    """Plain connections to look at the nodes."""
+    """Plain connections for inspecting the nodes."""
     connections = [redis.Redis(port=port, decode_responses=True) for port in nodes.ports]
     yield connections
     for connection in connections:
@@ -63,7 +63,7 @@ def raw(nodes):
 
 @pytest.fixture
 def make_lasting(nodes):
-    """Make clients; their lease is a minute: whatever is left is left by mistake."""
+    """Make clients; their lease is a minute, so any leftover is a bug."""
     clients = []
 
     def make(**options):
@@ -85,7 +85,7 @@ def words(args):
 
 
 class Rig:
-    """A transport with what a client gives it, but no maintenance: a test connects and tends it itself."""
+    """A transport with a client's arguments, but without maintenance: a test connects and tends it itself."""
 
     append = script("append", "redis.call('rpush', KEYS[1], ARGV[1]) return 1")
     echo = script("echo", "return ARGV[1]")
@@ -127,7 +127,7 @@ class Rig:
         return request
 
     def finish(self, request):
-        """Wait for a request as the runner does; return its tally."""
+        """Wait for a request like the runner; return its tally."""
         self.transport.wait(request, request.tally.sent_at + request.effect.timeout)
         if not request.done:
             self.transport.end_round(request, "no answer in time")
@@ -143,7 +143,7 @@ class Rig:
         self.transport.send(Request(Tell(command, owner, owed_to, owed_until), None))
 
     def settle(self, within=PATIENCE):
-        """Tend the transport until no node owes anything."""
+        """Tend the transport until no node owes replies."""
         deadline = time.monotonic() + within
         while self.transport.tend():
             assert time.monotonic() < deadline, "nodes still owe replies"
@@ -166,13 +166,13 @@ def make_rig(nodes):
 
 @pytest.fixture
 def rig(make_rig):
-    """A transport that is connected to all nodes."""
+    """A transport connected to all nodes."""
     return make_rig().connect()
 
 
 @pytest.fixture
 def narrow(make_rig):
-    """A transport to nodes of which one takes little at once."""
+    """A transport to nodes, one of which accepts few bytes at once."""
     rig = make_rig(node_timeout=60.0).connect()
     rig.transport.links[1]._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65536)
     return rig
@@ -180,7 +180,7 @@ def narrow(make_rig):
 
 @pytest.fixture
 def all_votes():
-    """Decides a round only when all nodes have voted."""
+    """Decides a round only once all nodes have voted."""
     return everybody
 
 
@@ -191,9 +191,9 @@ def make_script():
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory):
-    """A certificate for 127.0.0.1 that it has signed itself, and its key."""
+    """A self-signed certificate for 127.0.0.1, and its key."""
     if shutil.which("openssl") is None:
-        pytest.skip("there is no openssl to make a certificate with")
+        pytest.skip("no openssl to make a certificate")
     folder = tmp_path_factory.mktemp("tls")
     made, key = folder / "certificate.pem", folder / "key.pem"
     command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=127.0.0.1"]
@@ -204,7 +204,7 @@ def certificate(tmp_path_factory):
 
 @pytest.fixture
 def seed():
-    """A seed that is printed with a failure; `REDSYNC_TEST_SEED` repeats a run."""
+    """A seed, printed with a failure; `REDSYNC_TEST_SEED` repeats a run."""
     seed = int(os.environ.get("REDSYNC_TEST_SEED") or random.SystemRandom().randrange(1_000_000))
     print(f"REDSYNC_TEST_SEED={seed}")
     return seed
@@ -212,7 +212,7 @@ def seed():
 
 @pytest.fixture(params=[pytest.param(12, id="few points"), pytest.param(1, id="all points", marks=pytest.mark.sweep)])
 def points(request, seed):
-    """Return a function that gives the points at which to interrupt: each `stride`-th, or few of them, by the seed."""
+    """Return a function that returns the points of interruption: each `stride`-th, or a few of them, by the seed."""
 
     def points(stride=1):
         stride *= request.param
@@ -222,7 +222,7 @@ def points(request, seed):
 
 
 def stand_by(owner, script):
-    """Ask again and again and listen all the while; return how much the functions that run this have at hand."""
+    """Ask repeatedly and listen meanwhile; return how many objects the running functions refer to."""
     sizes = []
     for _ in range(50):
         yield from broadcast(Broadcast(Command(script, (b"k",), (b"1",)), owner, bool, 1.0, subscribe=b"wake"))
@@ -236,7 +236,7 @@ def stand_by(owner, script):
 
 @pytest.fixture
 def boom():
-    """What a test interrupts with."""
+    """The interruption that a test raises."""
     return injection.Interruption
 
 

@@ -1,4 +1,4 @@
-"""Votes that wait for replicas: what a link hands out, and when; and what a real server says to WAIT."""
+"""Votes that wait for replicas: what a link hands out, and when; and a real server's answers to WAIT."""
 
 import contextlib
 
@@ -40,7 +40,7 @@ def write(link, *requests):
 
 
 def come(link, *replies):
-    """Let replies arrive; return what may be handed out then."""
+    """Let replies arrive; return those that may be handed out then."""
     link.feed(b"".join(replies))
     given = []
     while (reply := link.gets()) is not NOTHING:
@@ -48,7 +48,7 @@ def come(link, *replies):
     return given
 
 
-def test_wait_follows_a_vote_in_the_same_write_with_half_of_a_rounds_timeout(wire):
+def test_wait_follows_a_vote_in_the_same_write_with_half_of_the_rounds_timeout(wire):
     ask = request(ACQUIRE)
     write(wire, ask)
     (sent,) = wire.sent
@@ -56,7 +56,7 @@ def test_wait_follows_a_vote_in_the_same_write_with_half_of_a_rounds_timeout(wir
     assert sent.endswith(hiredis.pack_command(("WAIT", "1", "125")))
 
 
-def test_no_wait_follows_what_claims_nothing(wire):
+def test_no_wait_follows_a_command_that_claims_nothing(wire):
     back = request(RELEASE)
     write(wire, back)
     assert wire.sent == [back.data]
@@ -69,25 +69,25 @@ def test_one_wait_follows_the_votes_of_a_batch(wire):
     assert wire.sent == [b"".join([each.data for each in batch] + wait_commands(PLAIN, 1, 0.125))]
 
 
-def test_nothing_is_written_for_nobody(wire):
+def test_empty_batch_writes_nothing(wire):
     write(wire)
     assert wire.sent == []
 
 
 @pytest.mark.parametrize("count", [1, 2, 100])
-def test_vote_is_handed_out_when_enough_replicas_have_it(wire, count):
+def test_vote_is_handed_out_once_enough_replicas_have_it(wire, count):
     write(wire, request(ACQUIRE))
     assert come(wire, b":1\r\n") == []
     assert come(wire, b":0\r\n") == []
     assert come(wire, b":%d\r\n" % count) == [1]
 
 
-def test_vote_that_too_few_replicas_have_is_an_error_that_says_so(wire):
+def test_vote_that_too_few_replicas_have_becomes_an_error_with_the_reason(wire):
     write(wire, request(ACQUIRE), request(RELEASE))
     lost, back = come(wire, b":1\r\n", b":1\r\n", b":0\r\n", b":0\r\n")
     assert isinstance(lost, hiredis.ReplyError)
     assert str(lost) == "UNACKNOWLEDGED 0 of its replicas have the vote, 1 must have it"
-    assert back == 1, "a release need not last"
+    assert back == 1, "a release does not have to last"
 
 
 def test_error_of_the_command_itself_is_kept(wire):
@@ -97,19 +97,19 @@ def test_error_of_the_command_itself_is_kept(wire):
 
 
 @pytest.mark.parametrize("following", [(b"-NOPERM no\r\n", b":3\r\n"), (b":0\r\n", b"-UNBLOCKED demoted\r\n")])
-def test_node_that_does_not_wait_has_no_vote(wire, following):
+def test_node_that_refuses_to_wait_has_no_vote(wire, following):
     write(wire, request(ACQUIRE))
     (error,) = come(wire, b":1\r\n", *following)
     assert str(error).startswith("UNACKNOWLEDGED can't ask its replicas: ")
 
 
-def test_answer_to_wait_that_is_no_number_breaks_the_pairing(wire):
+def test_answer_to_wait_that_is_not_a_number_breaks_the_link(wire):
     write(wire, request(ACQUIRE))
     with pytest.raises(hiredis.ProtocolError, match="unexpected reply"):
         come(wire, b":1\r\n", b":0\r\n", b"+OK\r\n")
 
 
-def test_reply_to_no_command_is_one(wire):
+def test_reply_to_no_command_raises(wire):
     with pytest.raises(IndexError):
         come(wire, b":1\r\n")
 
@@ -121,22 +121,22 @@ def test_writes_keep_their_order(wire):
     assert come(wire, b"*0\r\n:0\r\n:1\r\n") == [[]]
 
 
-def test_message_proves_no_hand_over(wire):
-    """It is sent before anybody has acknowledged the claim that it tells of."""
+def test_message_is_not_proof_of_a_hand_over(wire):
+    """The node sends it before replicas acknowledge the claim that it reports."""
     write(wire, request(ACQUIRE))
     (message,) = come(wire, b">3\r\n$7\r\nmessage\r\n$4\r\nwake\r\n$14\r\n12 285475da:1k\r\n")
     assert isinstance(message, hiredis.PushNotification)
     assert message == [b"message", b"wake", b"0 285475da:1k"]
     assert come(wire, b">3\r\n$9\r\nsubscribe\r\n$4\r\nwake\r\n:1\r\n") == [[b"subscribe", b"wake", 1]]
-    assert come(wire, b":1\r\n", b":0\r\n", b":1\r\n") == [1], "and counts as no reply"
+    assert come(wire, b":1\r\n", b":0\r\n", b":1\r\n") == [1], "and does not count as a reply"
 
 
-def test_reasons():
+def test_reason_against_explains_replies_that_do_not_suffice():
     assert reason_against(PLAIN, [0, 2], 2) is None
     assert reason_against(PLAIN, [0, 1], 2) == "1 of its replicas have the vote, 2 must have it"
 
 
-# A real server, with a replica that stands still.
+# A real server, with a replica that is stopped.
 
 
 @pytest.fixture
@@ -158,14 +158,14 @@ def ask(client, *commands):
         client.connection_pool.release(connection)
 
 
-def test_vote_that_wrote_nothing_is_waited_for_too(pair, eventually):
-    """Somebody else made the claim, and no replica has it: WAIT alone knows of no write of this connection."""
+def test_vote_that_wrote_nothing_also_waits_for_replicas(pair, eventually):
+    """Another connection made the claim, and no replica has it: WAIT alone knows no write of this connection."""
     nodes, client = pair
     nodes.pause(1)
     with redis.Redis(port=nodes.ports[0]) as other:
         other.set("claim", "ours")
     read, wait = hiredis.pack_command(("GET", "claim")), wait_commands(PLAIN, 1, 0.1)[-1]
-    if ask(client, read, wait) == [b"ours", 1]:  # servers before 7.2 wait for all that was written by anybody
+    if ask(client, read, wait) == [b"ours", 1]:  # servers before 7.2 wait for the writes of all connections
         assert ask(client, read, *wait_commands(PLAIN, 1, 0.1)) == [b"ours", 0, 0]
     nodes.resume(1)
     eventually(lambda: ask(client, read, *wait_commands(PLAIN, 1, 1.0)) == [b"ours", 0, 1])

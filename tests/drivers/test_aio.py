@@ -1,4 +1,4 @@
-"""The asyncio driver on real nodes: trouble with nodes, order, wake-ups, ended tasks, blocked loops."""
+"""The asyncio driver on real nodes: node failures, order, wake-ups, ended tasks, blocked loops."""
 
 import asyncio
 import gc
@@ -30,13 +30,13 @@ def states(client):
     return [status.state for status in client.nodes()]
 
 
-# Nodes in trouble.
+# Failing nodes.
 
 
 @both_loops
 @in_loop
-async def test_hung_node_is_waited_for_by_nobody(nodes, make_client, raw, loop):
-    """One that owes answers costs nothing: thousands of its node timeouts would pass otherwise."""
+async def test_hung_node_delays_no_caller(nodes, make_client, raw, loop):
+    """A node that owes answers costs nothing; otherwise thousands of node timeouts would pass."""
     async with make_client(node_timeout=0.5) as client:
         lock = client.get_lock("x")
         async with lock:
@@ -54,8 +54,8 @@ async def test_hung_node_is_waited_for_by_nobody(nodes, make_client, raw, loop):
 
 
 @in_loop
-async def test_waiter_takes_no_more_memory_with_each_look(make_client, make_script):
-    """A standby asks every second, for months."""
+async def test_waiter_does_not_use_more_memory_with_each_look(make_client, make_script):
+    """A standby may ask every second for months."""
     async with make_client() as client:
         sizes = await client.runner.run(stand_by(client.runner.owner(), make_script("echo", "return ARGV[1]")))
         assert sizes[-1] == sizes[1]
@@ -84,7 +84,7 @@ async def test_node_that_is_killed_and_restarted_takes_part_again(nodes, make_cl
 @uvloop_in_sweeps
 @in_loop
 async def test_contended_lock_is_handed_on_by_messages(make_client, loop):
-    """Who polled would look every 0.5 to 1.5 s: 100 hand-overs would take a minute."""
+    """Polling waiters would look every 0.5 to 1.5 s: 100 hand-overs would take a minute."""
 
     async def work(client):
         for _ in range(10):
@@ -102,12 +102,12 @@ async def test_contended_lock_is_handed_on_by_messages(make_client, loop):
         assert structures(client) == {}
 
 
-# Tasks that end.
+# Ended tasks.
 
 
 @pytest.fixture
 def warnings(caplog):
-    """Return a function that gives what the watchdog has warned of."""
+    """Return a function that returns the watchdog's warnings."""
     caplog.set_level(logging.DEBUG, "redsync.watchdog")
     return lambda: [
         (record.levelname, record.getMessage()) for record in caplog.records if record.name == "redsync.watchdog"
@@ -116,9 +116,7 @@ def warnings(caplog):
 
 @uvloop_in_sweeps
 @in_loop
-async def test_lock_of_a_task_that_ended_is_given_back_at_once_and_not_silently(
-    make_client, raw, events, warnings, loop
-):
+async def test_lock_of_an_ended_task_is_released_at_once_with_a_warning(make_client, raw, events, warnings, loop):
     async def hold(client):
         async with client.get_lock("y") as other:
             lock = client.get_lock("x")
@@ -140,7 +138,7 @@ async def test_lock_of_a_task_that_ended_is_given_back_at_once_and_not_silently(
 
 @pytest.mark.parametrize("ending", ["error", "cancelled"])
 @in_loop
-async def test_lock_of_a_task_that_failed_is_given_back(make_client, raw, events, ending):
+async def test_lock_of_a_failed_task_is_released(make_client, raw, events, ending):
     held = asyncio.Event()
 
     async def hold(client):
@@ -153,7 +151,7 @@ async def test_lock_of_a_task_that_failed_is_given_back(make_client, raw, events
     async with make_client() as client:
         task = asyncio.create_task(hold(client))
         await held.wait()
-        task.cancel()  # of a task that has ended already it is none
+        task.cancel()  # has no effect if the task has already ended
         await asyncio.wait([task])
         assert task.cancelled() == (ending == "cancelled")
         assert task.cancelled() or isinstance(task.exception(), KeyError)
@@ -196,18 +194,18 @@ def test_no_thread_is_started(nodes, loop):
     assert seen == before
 
 
-# A loop that stands still.
+# A blocked loop.
 
 
 @pytest.mark.parametrize("pending", ["round", "straggler"])
 @uvloop_in_sweeps
 @in_loop
-async def test_blocked_loop_does_not_take_unread_answers_for_silence(make_client, events, pending, loop):
+async def test_blocked_loop_does_not_mistake_unread_answers_for_silence(make_client, events, pending, loop):
     async with make_client(node_timeout=0.25) as client:
         lock = client.get_lock("x")
         for i in range(3):
             taking = asyncio.create_task(lock.acquire(False))
-            # In some of these turns the command is on its way, in others the first answers have come.
+            # In some of these turns the command is in flight, in others the first answers have come.
             await turns(1 + i if pending == "straggler" else 1)
             time.sleep(0.3)  # noqa: ASYNC251  (that is what it is about)
             assert await taking is True
@@ -220,8 +218,8 @@ async def test_blocked_loop_does_not_take_unread_answers_for_silence(make_client
 
 @uvloop_in_sweeps
 @in_loop
-async def test_maintenance_of_a_blocked_loop_does_not_take_unread_answers_for_silence(make_client, events, loop):
-    """Commands that nobody waits for, whose answers lie unread when the maintenance's own timer is due."""
+async def test_maintenance_of_a_blocked_loop_does_not_mistake_unread_answers_for_silence(make_client, events, loop):
+    """No caller waits for these commands, and their answers are unread when the maintenance's own timer is due."""
 
     async with make_client(node_timeout=0.25) as client:
         transport = client.runner._maintenance.transport
@@ -241,7 +239,7 @@ async def test_maintenance_of_a_blocked_loop_does_not_take_unread_answers_for_si
 
 
 @in_loop
-async def test_loop_that_is_blocked_beyond_a_lease_loses_the_hold(make_client):
+async def test_loop_blocked_beyond_a_lease_loses_the_hold(make_client):
     async with make_client(lease=0.3) as client:
         lock = client.get_lock("x")
         await lock.acquire()
@@ -254,7 +252,7 @@ async def test_loop_that_is_blocked_beyond_a_lease_loses_the_hold(make_client):
 # Memory.
 
 
-def test_pairs_leave_no_growing_structure(nodes):
+def test_acquire_and_release_leave_no_growing_structure(nodes):
     async def main():
         async with client_of(nodes.urls[:1]) as client:
             lock, busy = client.get_lock("x"), client.get_lock("y")
@@ -295,8 +293,8 @@ async def _hold_until(lock, done):
 
 
 @in_loop
-async def test_long_sleeps_that_are_cancelled_leave_no_growing_heap(make_client):
-    """Each would ring at the end of a lease of a minute."""
+async def test_cancelled_long_sleeps_leave_no_growing_heap(make_client):
+    """Each alarm would ring at the end of a lease of a minute."""
     async with make_client() as client:
         async with client.get_lock("x") as hold:
             for _ in range(3000):

@@ -1,4 +1,4 @@
-"""Driving in a loop: steps are atomic, sleeps end in time, and callbacks end no more than themselves."""
+"""Driving in a loop: steps are atomic, sleeps end in time, and a failing callback ends only itself."""
 
 import asyncio
 
@@ -68,7 +68,7 @@ async def test_callback_that_raises_a_cancellation_does_not_end_the_maintenance(
             await until(lambda: hold._state.valid_until > before)
 
 
-def test_callback_that_exits_ends_the_loop_and_what_is_held_goes_back(make_client, raw):
+def test_callback_that_exits_ends_the_loop_and_holds_are_released(make_client, raw):
     def leave(hold):
         raise SystemExit(3)
 

@@ -1,4 +1,4 @@
-"""Connections of the asyncio driver: TCP, TLS, unix sockets, fakeredis; and nodes that answer nonsense, or nothing."""
+"""Connections of the asyncio driver: TCP, TLS, unix sockets, fakeredis; nodes that answer nonsense, or nothing."""
 
 import asyncio
 import ssl
@@ -13,6 +13,7 @@ from redsync._drivers.aio_links import Receiver, open_link
 from redsync._drivers.channels import pack
 from redsync._drivers.given_nodes import make_nodes
 from redsync._drivers.links import BACKLOG_LIMIT
+from redsync._drivers.process import clock
 from redsync.testing import FaultProxy, LocalNodes
 from tests.aio_support import both_loops, claims, client_of, in_loop, structures, until, uvloop_in_sweeps
 
@@ -22,7 +23,7 @@ def states(client):
 
 
 async def use_alone(client):
-    """Do a bit of everything that waits for nobody."""
+    """Do a bit of everything that does not wait."""
     lock = client.get_lock("x")
     async with lock as hold, client.get_mutex("y"), lock:
         assert lock.hold_count() == 2
@@ -54,7 +55,7 @@ async def _take(client, name):
 
 @asynccontextmanager
 async def tls_before(ports, certificate):
-    """Yield the ports of servers that speak TLS and pass on what they get to these ports."""
+    """Yield the ports of servers that speak TLS and forward to these ports."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(*map(str, certificate))
     tasks = set()
@@ -105,7 +106,7 @@ async def test_nodes_may_speak_tls(nodes, raw, certificate, loop):
 
 @uvloop_in_sweeps
 @in_loop
-async def test_hung_node_behind_tls_is_waited_for_by_nobody(nodes, raw, certificate, loop):
+async def test_hung_node_behind_tls_delays_no_caller(nodes, raw, certificate, loop):
     async with tls_before(nodes.ports, certificate) as ports:
         urls = [f"rediss://127.0.0.1:{port}?ssl_ca_certs={certificate[0]}" for port in ports]
         async with client_of(urls) as client:
@@ -127,7 +128,7 @@ async def test_node_with_an_unknown_certificate_is_refused(nodes, certificate):
             await client.get_lock("x").acquire(False)
 
 
-# Unix sockets, passwords, redis-py's clients.
+# Unix sockets, passwords, redis-py clients.
 
 
 @both_loops
@@ -142,7 +143,7 @@ async def test_node_may_be_a_unix_socket(server_path, tmp_path, loop):
 
 
 @in_loop
-async def test_node_may_want_a_password(server_path):
+async def test_node_may_require_a_password(server_path):
     with LocalNodes(1, server=server_path, config={"requirepass": "s3cr:t/"}) as nodes:
         async with client_of([nodes.urls[0].replace("redis://", "redis://:s3cr%3At%2F@")]) as client:
             await use(client)
@@ -153,8 +154,8 @@ async def test_node_may_want_a_password(server_path):
 
 @uvloop_in_sweeps
 @in_loop
-async def test_nodes_may_be_clients_of_redis_py(nodes, raw, loop):
-    """Their settings are used, and none of their connections; with text for replies, which we do not want."""
+async def test_nodes_may_be_redis_py_clients(nodes, raw, loop):
+    """The client uses their settings, not their connections, and not their decoding of replies to text."""
     theirs = [redis.asyncio.Redis(port=port, decode_responses=True, client_name="theirs") for port in nodes.ports]
     assert await theirs[0].ping()
     async with client_of(theirs) as client:
@@ -194,7 +195,7 @@ async def test_nodes_may_be_fakeredis(servers):
 
 
 @in_loop
-async def test_fakeredis_that_is_disconnected_and_back_takes_part_again(servers):
+async def test_fakeredis_takes_part_again_after_a_disconnect(servers):
     async with AsyncClient(fakes(servers)) as client:
         await use_alone(client)
         servers[1].connected = False
@@ -221,7 +222,7 @@ async def test_acquire_on_fakeredis_cancelled_at_any_turn_leaves_nothing(servers
             await other.get_lock("x").release()
 
 
-# Nonsense.
+# Malformed replies.
 
 
 NONSENSE = {
@@ -239,7 +240,7 @@ NONSENSE = {
 
 
 SHOWN = {"no RESP", "a reply with another end", "a message of no shape"}
-"""The rest in sweeps: what a parser makes of nonsense is tested in `tests/core/test_replies.py`."""
+"""The rest runs in sweeps: `tests/core/test_replies.py` tests the parser."""
 
 
 def nonsense(make):
@@ -249,8 +250,8 @@ def nonsense(make):
 @pytest.mark.parametrize("what", nonsense(str))
 @uvloop_in_sweeps
 @in_loop
-async def test_node_that_answers_nonsense_is_given_up_and_connected_again(nodes, raw, what, loop):
-    """As an answer to what it was asked; nobody is told but by the node's state."""
+async def test_node_that_answers_nonsense_is_disconnected_and_connected_again(nodes, raw, what, loop):
+    """The nonsense answers a command; only the node's state shows it."""
     events = []
     async with client_of(nodes, listeners=[events.append], node_timeout=0.1) as client:
         await use(client)
@@ -264,7 +265,7 @@ async def test_node_that_answers_nonsense_is_given_up_and_connected_again(nodes,
 
 @pytest.mark.parametrize("answer", [b"", *nonsense(NONSENSE.get)])
 @in_loop
-async def test_server_that_is_no_node_is_down_and_no_trouble(nodes, raw, answer):
+async def test_server_that_is_not_a_node_is_down_and_does_no_harm(nodes, raw, answer):
     async def serve(reader, writer):
         with suppress(OSError):
             while await reader.read(1000):
@@ -282,7 +283,7 @@ async def test_server_that_is_no_node_is_down_and_no_trouble(nodes, raw, answer)
 
 @uvloop_in_sweeps
 @in_loop
-async def test_network_that_fails_costs_no_lock(nodes, raw, loop):
+async def test_network_failures_cost_no_lock(nodes, raw, loop):
     with FaultProxy(nodes.ports[1]) as proxy:
         urls = [nodes.urls[0], proxy.url, nodes.urls[2]]
         async with client_of(urls, node_timeout=0.1) as client:
@@ -323,11 +324,11 @@ def node(nodes):
 
 
 class Taken:
-    """What a link in use has handed on."""
+    """The output of a link in use."""
 
     def __init__(self):
         self.data, self.broken = [], []
-        self.receiver = Receiver(lambda link: self.data.append(link.read()), self._break_off)
+        self.receiver = Receiver(lambda link, now, data: self.data.append(data), self._break_off, clock)
 
     def _break_off(self, link, reason):
         self.broken.append(reason)
@@ -335,13 +336,12 @@ class Taken:
 
 @both_loops
 @in_loop
-async def test_link_hands_on_what_it_reads_and_that_it_has_ended(nodes, node, loop):
+async def test_link_hands_on_what_it_reads_and_reports_its_end(nodes, node, loop):
     link, taken = await open_link(node, 1.0), Taken()
     assert await link.ask(pack("PING"), pack("ECHO", "x")) == [b"PONG", b"x"]
     link.use(taken.receiver)
     link.write(pack("PING"))
     await until(lambda: b"".join(taken.data) == b"+PONG\r\n")
-    assert link.read() is None
     nodes.kill(0)
     await until(lambda: taken.broken)
     link.shut()
@@ -350,7 +350,7 @@ async def test_link_hands_on_what_it_reads_and_that_it_has_ended(nodes, node, lo
 
 @both_loops
 @in_loop
-async def test_link_that_ended_before_its_use_says_so_then(nodes, node, loop):
+async def test_link_that_ended_before_its_use_reports_it_at_the_first_use(nodes, node, loop):
     link, taken = await open_link(node, 1.0), Taken()
     nodes.kill(0)
     await until(lambda: link._lost)
@@ -362,7 +362,7 @@ async def test_link_that_ended_before_its_use_says_so_then(nodes, node, loop):
 
 @both_loops
 @in_loop
-async def test_link_that_ends_while_it_is_asked_raises(nodes, node, loop):
+async def test_link_that_ends_during_a_question_raises(nodes, node, loop):
     link = await open_link(node, 1.0)
     nodes.pause(0)
     asking = asyncio.create_task(link.ask(pack("PING")))
@@ -376,7 +376,7 @@ async def test_link_that_ends_while_it_is_asked_raises(nodes, node, loop):
 
 @both_loops
 @in_loop
-async def test_node_that_does_not_read_is_given_up(nodes, node, loop):
+async def test_node_that_does_not_read_is_disconnected(nodes, node, loop):
     link, taken = await open_link(node, 1.0), Taken()
     link.use(taken.receiver)
     nodes.pause(0)
@@ -394,7 +394,7 @@ async def test_node_that_does_not_read_is_given_up(nodes, node, loop):
 
 @both_loops
 @in_loop
-async def test_node_that_refuses_is_an_error(nodes, node, loop):
+async def test_node_that_refuses_raises(nodes, node, loop):
     nodes.kill(0)
     with pytest.raises((OSError, redis.exceptions.RedisError)):
         await open_link(node, 1.0)
@@ -418,7 +418,7 @@ async def test_connecting_cancelled_at_any_turn_leaves_no_connection(nodes, node
 
 
 @in_loop
-async def test_waiter_on_fakeredis_looks_by_itself():
+async def test_waiter_on_fakeredis_polls():
     async with AsyncClient([fakeredis.FakeAsyncRedis(server=fakeredis.FakeServer())]) as client:
         async with client.get_lock("x"):
             waiter = asyncio.create_task(_take(client, "x"))

@@ -1,4 +1,4 @@
-"""The maintenance task of an asyncio client: first connections, a watchdog that fails, stopping at any turn."""
+"""The maintenance task of an asyncio client: first connections, a failing watchdog, a stop at any turn."""
 
 import asyncio
 import logging
@@ -38,7 +38,7 @@ def states(maintenance):
 
 
 class Watch:
-    """A watchdog that sleeps until it is stopped, and counts how often it was begun and woken."""
+    """A watchdog that sleeps until stopped, and counts its starts and wake-ups."""
 
     def __init__(self, maintenance, failures=0):
         self.maintenance, self.failures = maintenance, failures
@@ -65,8 +65,8 @@ async def started(maintenance, watch):
 
 @both_loops
 @in_loop
-async def test_beginning_waits_for_the_first_connections(nodes, loop, monkeypatch):
-    # As long as it takes on a busy machine; how long it is otherwise shows below.
+async def test_start_waits_for_the_first_connections(nodes, loop, monkeypatch):
+    # As long as it takes on a busy machine; tests below check the usual time.
     monkeypatch.setattr(aio_maintenance, "STRAGGLERS", PATIENCE)
     maintenance = make(nodes.urls, node_timeout=PATIENCE)
     await started(maintenance, Watch(maintenance))
@@ -76,7 +76,7 @@ async def test_beginning_waits_for_the_first_connections(nodes, loop, monkeypatc
 
 
 @in_loop
-async def test_beginning_waits_for_a_hung_node_but_a_moment(nodes):
+async def test_start_waits_only_briefly_for_a_hung_node(nodes):
     nodes.pause(1)
     maintenance = make(nodes.urls, node_timeout=60.0)
     started_at = clock()
@@ -88,8 +88,8 @@ async def test_beginning_waits_for_a_hung_node_but_a_moment(nodes):
 
 
 @in_loop
-async def test_beginning_that_is_hurried_waits_for_hung_nodes_no_longer(nodes, raw):
-    """A round goes ahead where nodes may be new and one is silent, and what it wins has to be watched."""
+async def test_hurried_start_stops_waiting_for_hung_nodes(nodes, raw):
+    """A round proceeds where nodes may be new and one is silent, and its claim needs the watchdog."""
     for node in raw:
         node.delete("redsync_birth")
     nodes.pause(1)
@@ -106,7 +106,7 @@ async def test_beginning_that_is_hurried_waits_for_hung_nodes_no_longer(nodes, r
 
 
 @in_loop
-async def test_beginning_without_any_node_ends_when_all_have_refused(nodes):
+async def test_start_ends_when_all_nodes_have_refused(nodes):
     for i in range(3):
         nodes.kill(i)
     maintenance = make(nodes.urls, node_timeout=60.0)
@@ -120,7 +120,7 @@ async def test_beginning_without_any_node_ends_when_all_have_refused(nodes):
 
 
 @in_loop
-async def test_node_is_connected_by_one_task_at_a_time(nodes):
+async def test_one_task_at_a_time_connects_a_node(nodes):
     maintenance, most = make(nodes.urls), []
     nodes.pause(0)
     await started(maintenance, Watch(maintenance))
@@ -135,7 +135,7 @@ async def test_node_is_connected_by_one_task_at_a_time(nodes):
 
 
 @in_loop
-async def test_node_that_refuses_is_tried_again_with_pauses(nodes):
+async def test_refusing_node_is_tried_again_with_pauses(nodes):
     events = []
     maintenance = make(nodes.urls, events=events)
     nodes.kill(0)
@@ -163,7 +163,7 @@ async def test_alarm_wakes_the_watchdog(nodes):
 
 
 @in_loop
-async def test_watchdog_that_fails_is_begun_again_and_that_is_logged(nodes, caplog):
+async def test_failed_watchdog_is_restarted_with_a_log_message(nodes, caplog):
     maintenance = make(nodes.urls)
     watch = Watch(maintenance, failures=2)
     await started(maintenance, watch)
@@ -176,8 +176,8 @@ async def test_watchdog_that_fails_is_begun_again_and_that_is_logged(nodes, capl
 
 @pytest.mark.parametrize("failures", [0, 1], ids=["asleep", "after a failure"])
 @in_loop
-async def test_maintenance_that_is_cancelled_closes_the_client_once(nodes, caplog, failures):
-    """As at the end of the loop; also in the pause after a failure."""
+async def test_cancelled_maintenance_closes_the_client_once(nodes, caplog, failures):
+    """As at the end of the loop, even in the pause after a failure."""
     maintenance = make(nodes.urls)
     watch = Watch(maintenance, failures)
     await started(maintenance, watch)
@@ -213,7 +213,7 @@ async def test_stop_cancelled_at_any_turn_ends_all_connections(nodes, loop):
 
 
 @in_loop
-async def test_record_of_the_client_is_kept_and_withdrawn(nodes, raw):
+async def test_clients_record_is_kept_and_then_removed(nodes, raw):
     async with client_of(nodes) as client:
         await until(lambda: all(node.exists(f"redsync:client:{client.id}") for node in raw))
     assert not any(node.exists(f"redsync:client:{client.id}") for node in raw)

@@ -22,7 +22,7 @@ ENDLESS = 30
 
 
 class AioRig:
-    """A transport with what a client gives it, but no maintenance: a test connects and tends it itself."""
+    """A transport with a client's arguments, but without maintenance: a test connects and tends it itself."""
 
     def __init__(self, urls, node_timeout=0.25):
         self.nodes = make_nodes(urls, redis.asyncio.Redis)
@@ -55,7 +55,9 @@ class AioRig:
         request = self.request(*args, **options)
         self.transport.send(request)
         if not request.done:
-            await self.transport.wait_for_round(request, clock() + request.effect.timeout, request.effect.timeout)
+            await self.transport.wait(request, clock() + request.effect.timeout)
+            if not request.done:
+                await self.transport.end_round(request, request.effect.timeout)
         if request.tally.open:
             await self.transport.linger(request, request.tally, clock() + request.effect.timeout)
         return request.tally
@@ -90,7 +92,7 @@ def lists(raw):
 
 @both_loops
 @in_loop
-async def test_round_ends_at_its_verdict_and_later_replies_are_read_by_the_loop(nodes, append, raw, loop):
+async def test_round_ends_at_its_verdict_and_the_loop_reads_later_replies(nodes, append, raw, loop):
     async with AioRig(nodes.urls) as rig:
         await rig.connect()
         nodes.pause(2)
@@ -114,7 +116,7 @@ async def test_round_without_answers_ends_at_its_deadline(nodes, append, loop):
         assert tally.without_quorum
         assert "no answer within 0.1 s" in {vote.detail for vote in tally.votes}
         assert all(link.suspect for link in rig.transport.links)
-        # Who is suspect is not waited for, and gets what it is owed.
+        # Rounds do not wait for a suspect node, and it gets only what it is owed.
         started_at = clock()
         tally = await rig.ask(append, b"b", timeout=ENDLESS)
         assert tally.without_quorum
@@ -127,7 +129,7 @@ async def test_round_without_answers_ends_at_its_deadline(nodes, append, loop):
 
 
 @in_loop
-async def test_commands_of_one_turn_share_a_write_while_a_round_is_under_way(nodes, append, raw, all_votes):
+async def test_commands_of_one_turn_share_a_write_while_a_round_is_in_flight(nodes, append, raw, all_votes):
     async with AioRig(nodes.urls) as rig:
         await rig.connect()
         writes = Counter()
@@ -150,7 +152,7 @@ async def test_commands_of_one_turn_share_a_write_while_a_round_is_under_way(nod
 
 @both_loops
 @in_loop
-async def test_sleeper_sleeps_until_it_is_done_or_its_time_has_come(nodes, loop):
+async def test_sleeper_sleeps_until_it_is_done_or_its_deadline(nodes, loop):
     async with AioRig(nodes.urls) as rig:
         sleeper, instant = Sleeper(), clock() + 0.02
         await rig.transport.wait(sleeper, instant)
@@ -167,7 +169,7 @@ async def test_sleeper_sleeps_until_it_is_done_or_its_time_has_come(nodes, loop)
 
 
 @in_loop
-async def test_closed_transport_lets_sleepers_go_and_rounds_end(nodes, append):
+async def test_closed_transport_ends_sleeps_but_lets_rounds_finish(nodes, append):
     async with AioRig(nodes.urls) as rig:
         await rig.connect()
         sleeping = asyncio.create_task(rig.transport.wait(Sleeper(), math.inf))
@@ -185,7 +187,7 @@ async def test_closed_transport_lets_sleepers_go_and_rounds_end(nodes, append):
 
 
 @in_loop
-async def test_disposed_transport_fails_what_is_under_way(nodes, append):
+async def test_disposed_transport_fails_requests_in_flight(nodes, append):
     async with AioRig(nodes.urls) as rig:
         await rig.connect()
         for i in range(3):
@@ -203,7 +205,7 @@ async def test_disposed_transport_fails_what_is_under_way(nodes, append):
 
 @both_loops
 @in_loop
-async def test_message_of_a_node_wakes_who_listens(nodes, raw, loop):
+async def test_message_of_a_node_wakes_its_listener(nodes, raw, loop):
     async with AioRig(nodes.urls) as rig:
         await rig.connect()
         wakeups = rig.transport.wakeups
@@ -218,7 +220,7 @@ async def test_message_of_a_node_wakes_who_listens(nodes, raw, loop):
         assert not waiting.done()
         raw[1].publish("wake", "0 key")
         assert await waiting == (2, 0)
-        # One that came before the sleep is not lost, and a moment is given to the others.
+        # A message from before the sleep is not lost, and the sleep waits briefly for the others.
         wakeups.subscribe(b"key")
         raw[2].publish("wake", "0 key")
         await until(lambda: wakeups._mailboxes[b"key"].signals)
@@ -228,8 +230,8 @@ async def test_message_of_a_node_wakes_who_listens(nodes, raw, loop):
 
 @both_loops
 @in_loop
-async def test_new_link_takes_all_that_is_owed_however_much(nodes, make_script, raw, loop):
-    """More than the system's buffers take at once: the limit is for a node that does not read."""
+async def test_new_link_takes_everything_owed_no_matter_how_much(nodes, make_script, raw, loop):
+    """More than fits the system's buffers: the limit is for a node that does not read."""
     length = make_script("length", "redis.call('rpush', KEYS[1], #ARGV[1]) return 1")
     raw[2].script_load(length.source)
     sizes = range(1_000_000, 1_000_020)

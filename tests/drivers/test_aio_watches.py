@@ -1,4 +1,4 @@
-"""Following a master from server to server, for asyncio; `test_watches` has the rules."""
+"""Following a master from server to server, for asyncio; `test_watches` tests the rules."""
 
 import asyncio
 
@@ -28,7 +28,7 @@ def sentinels(servers):
         yield sentinels
 
 
-def test_client_follows_to_another_server_which_grants_after_the_guard(sentinels, servers):
+def test_client_follows_to_a_new_server_which_grants_after_the_guard(sentinels, servers):
     async def main():
         async with AsyncClient(sentinels.url, lease=LEASE, node_timeout=1.0) as client:
             assert client.nodes()[0].epoch == 1
@@ -46,7 +46,7 @@ def test_client_needs_a_majority_of_the_sentinels_to_connect(sentinels, servers)
         for index in (0, 2):
             sentinels.close(index)
         async with AsyncClient(sentinels.url, lease=LEASE, node_timeout=0.05) as client:
-            with pytest.raises(QuorumError, match="1 of 3 Sentinels tell the master, 2 must"):
+            with pytest.raises(QuorumError, match="1 of 3 Sentinels name the master, 2 must"):
                 await client.get_lock("x").acquire(timeout=0)
 
     run(main)
@@ -61,7 +61,7 @@ def test_name_that_no_sentinel_knows_is_refused_at_once():
     run(main)
 
 
-def test_nobody_asks_once_the_client_is_closed(sentinels, servers):
+def test_closed_client_asks_no_sentinel(sentinels, servers):
     async def main():
         async with AsyncClient(sentinels.url, lease=LEASE, node_timeout=1.0) as client:
             await client.get_lock("x").acquire()
@@ -72,7 +72,7 @@ def test_nobody_asks_once_the_client_is_closed(sentinels, servers):
     run(main)
 
 
-def test_close_ends_a_question_whose_sending_swallows_the_cancellation(sentinels, servers, monkeypatch):
+def test_close_ends_a_question_whose_send_swallows_the_cancellation(sentinels, servers, monkeypatch):
     async def main():
         async with AsyncClient(sentinels.url, lease=LEASE, node_timeout=1.0) as client:
             await client.get_lock("x").acquire()

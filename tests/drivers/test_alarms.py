@@ -1,4 +1,4 @@
-"""Alarms: many deadlines, one timer; each is kept, none rings early, and what was dropped does not pile up."""
+"""Alarms: many deadlines, one timer; each rings, none early, and woken sleepers leave no entries behind."""
 
 import asyncio
 import math
@@ -13,7 +13,7 @@ from tests.aio_support import both_loops, in_loop, new_seed, turns, until
 
 
 class Bell(Sleeper):
-    """A sleeper that notes when it is woken."""
+    """A sleeper that records when it is woken."""
 
     def __init__(self):
         self.rang_at = None
@@ -23,77 +23,117 @@ class Bell(Sleeper):
         self.rang_at = clock()
 
 
-def make():
-    return Alarms(asyncio.get_running_loop(), clock)
+class Rig(Alarms):
+    """Alarms, and the lines that the transport inlines."""
+
+    def __init__(self):
+        super().__init__(asyncio.get_running_loop(), clock)
+
+    def set(self, at, bell):
+        if at < self.next:
+            self.arm(at)
+        self.asleep[bell] = at
+        return bell
+
+    def drop(self, bell):
+        alarm = self.asleep.pop(bell)
+        if isinstance(alarm, list):
+            alarm[2] = None
+
+
+async def rung(bells):
+    await until(lambda: all(bell.rang_at is not None for bell in bells))
 
 
 @both_loops
 @in_loop
 async def test_alarm_rings_at_its_instant_and_not_before(loop):
-    alarms, rng = make(), random.Random(new_seed())
+    alarms, rng = Rig(), random.Random(new_seed())
     bells = []
     for _ in range(200):
         at = clock() + rng.random() * 0.05
-        bells.append((at, Bell()))
-        alarms.set(at, bells[-1][1])
+        bells.append((at, alarms.set(at, Bell())))
         if not rng.randrange(10):
             await turns(1)
-    await until(lambda: all(bell.rang_at is not None for _, bell in bells))
+    await rung([bell for _, bell in bells])
     assert all(at <= bell.rang_at < at + 2 for at, bell in bells)
     assert alarms._heap == []
 
 
 @in_loop
-async def test_alarm_that_is_set_for_earlier_than_all_others_rings_first():
-    alarms, late, early = make(), Bell(), Bell()
+async def test_alarm_set_for_the_earliest_instant_rings_first():
+    alarms, late, early = Rig(), Bell(), Bell()
     alarms.set(clock() + 30, late)
     alarms.set(clock() + 0.01, early)
-    await until(lambda: early.rang_at is not None)
+    await rung([early])
     assert late.rang_at is None
     alarms.clear()
 
 
 @in_loop
 async def test_alarms_of_one_instant_all_ring():
-    alarms, bells, at = make(), [Bell() for _ in range(20)], clock() + 0.01
-    for bell in bells:
-        alarms.set(at, bell)
-    await until(lambda: all(bell.rang_at is not None for bell in bells))
+    alarms, at = Rig(), clock() + 0.01
+    await rung([alarms.set(at, Bell()) for _ in range(20)])
 
 
 @in_loop
 async def test_alarm_in_the_past_rings_soon():
-    alarms, bell = make(), Bell()
-    alarms.set(clock() - 10, bell)
-    await until(lambda: bell.rang_at is not None)
+    alarms = Rig()
+    await rung([alarms.set(clock() - 10, Bell())])
 
 
 @in_loop
-async def test_alarm_that_is_dropped_does_not_ring_and_hinders_no_other():
-    alarms, dropped, kept = make(), Bell(), Bell()
-    alarm = alarms.set(clock() + 0.005, dropped)
-    alarms.set(clock() + 0.01, kept)
-    alarms.drop(alarm)
-    await until(lambda: kept.rang_at is not None)
-    assert dropped.rang_at is None
+async def test_sleeper_that_woke_before_does_not_delay_the_others():
+    alarms, woken = Rig(), Bell()
+    alarms.set(clock() + 0.005, woken)
+    kept = alarms.set(clock() + 0.01, Bell())
+    alarms.drop(woken)
+    await rung([kept])
+    assert woken.rang_at is None
     assert alarms._heap == []
 
 
 @in_loop
-async def test_alarm_may_be_dropped_after_it_rang_and_when_it_never_will():
-    alarms, bell = make(), Bell()
-    rang = alarms.set(clock(), bell)
-    await until(lambda: bell.rang_at is not None)
-    alarms.drop(rang)
+async def test_sleeper_without_a_deadline_is_not_woken():
+    alarms = Rig()
     never = alarms.set(math.inf, Bell())
-    assert alarms._heap == []
-    alarms.drop(never)
+    assert alarms.next == math.inf
+    await rung([alarms.set(clock(), Bell())])
+    assert (never.rang_at, alarms._heap) == (None, [])
 
 
 @in_loop
-async def test_alarms_that_are_cleared_do_not_ring():
-    alarms, bell = make(), Bell()
-    alarms.set(clock() + 0.005, bell)
+async def test_sleeper_that_sleeps_again_is_woken_at_its_new_deadline_only():
+    alarms, again = Rig(), Bell()
+    early = alarms.set(clock() + 0.005, Bell())
+    alarms.set(clock() + 0.01, again)
+    await rung([early])
+    assert len(alarms._heap) == 1, "it has its entry"
+    alarms.drop(again)
+    at = clock() + 0.03
+    alarms.set(at, again)
+    await rung([again])
+    assert again.rang_at >= at
+    assert alarms._heap == []
+
+
+@in_loop
+async def test_only_sleepers_that_are_asleep_when_it_rings_get_an_entry():
+    alarms, far = Rig(), clock() + 3600
+    for _ in range(1000):
+        alarms.drop(alarms.set(far, Bell()))
+    assert alarms._heap == []
+    alarms.set(far, Bell())
+    for _ in range(3):
+        await rung([alarms.set(clock() + 0.001, Bell())])
+    assert [alarm[0] for alarm in alarms._heap] == [far]
+    alarms.clear()
+
+
+@in_loop
+async def test_cleared_alarms_do_not_ring():
+    alarms = Rig()
+    bell = alarms.set(clock() + 0.005, Bell())
     alarms.clear()
     await asyncio.sleep(0.02)
     assert bell.rang_at is None
@@ -102,24 +142,24 @@ async def test_alarms_that_are_cleared_do_not_ring():
 
 @pytest.mark.parametrize("kept", [0, 500, 5000])
 @in_loop
-async def test_dropped_alarms_of_far_instants_do_not_pile_up(kept):
-    alarms, far = make(), clock() + 3600
-    bells = [Bell() for _ in range(kept)]
-    for bell in bells:
-        alarms.set(far, bell)
-    for _ in range(20_000):
-        alarms.drop(alarms.set(far + 1, Bell()))
-    assert len(alarms._heap) <= 2 * kept + 2001
+async def test_entries_of_woken_sleepers_with_far_deadlines_do_not_pile_up(kept):
+    alarms, far = Rig(), clock() + 3600
+    for _ in range(kept):
+        alarms.set(far, Bell())
+    for _ in range(20):
+        woken = [alarms.set(far + 1, Bell()) for _ in range(1000)]
+        await rung([alarms.set(clock(), Bell())])
+        for bell in woken:
+            alarms.drop(bell)
+    await rung([alarms.set(clock(), Bell())])
+    assert len(alarms._heap) <= 2 * kept + 3001
     assert sum(alarm[2] is not None for alarm in alarms._heap) == kept
-    soon = Bell()
-    alarms.set(clock() + 0.001, soon)
-    await until(lambda: soon.rang_at is not None)
     alarms.clear()
 
 
 @in_loop
 async def test_one_timer_serves_all_alarms():
-    alarms, scheduled = make(), asyncio.get_running_loop()._scheduled
+    alarms, scheduled = Rig(), asyncio.get_running_loop()._scheduled
     before = sum(not handle.cancelled() for handle in scheduled)
     for i in range(1000):
         alarms.set(clock() + 10 + i, Bell())

@@ -1,4 +1,4 @@
-"""Channels: the first words with a node are bounded in bytes and time, and an error is a reply like any other."""
+"""Channels: a handshake is bounded in bytes and time, and an error is a reply like any other."""
 
 import contextlib
 import socket
@@ -18,7 +18,7 @@ ASK = pack("ASK")
 
 @pytest.fixture
 def channel_to():
-    """Return what opens a channel to a server that greets as a node does, and answers one command by those pieces."""
+    """Return a function that opens a channel to a server that greets like a node and answers one command in pieces."""
     with contextlib.ExitStack() as stack:
 
         def channel_to(pieces, timeout=5.0):
@@ -41,7 +41,7 @@ def test_replies_come_in_order_and_errors_are_values(channel):
     assert isinstance(error, hiredis.ReplyError)
 
 
-def test_conversation_returns_what_it_makes_of_the_replies(channel):
+def test_conversation_returns_its_result(channel):
     def talk():
         (first,) = yield [pack("ECHO", "a")]
         more = yield [pack("ECHO", "b"), pack("ECHO", "c")]
@@ -50,23 +50,23 @@ def test_conversation_returns_what_it_makes_of_the_replies(channel):
     assert channel.talk(talk()) == [b"a", b"b", b"c"]
 
 
-def test_pushes_are_no_replies(channel_to):
+def test_pushes_do_not_count_as_replies(channel_to):
     assert channel_to([b">2\r\n+invalidate\r\n+x\r\n", b":7\r\n"]).ask(ASK) == [7]
 
 
-def test_closed_connection_is_an_error(channel_to):
+def test_closed_connection_raises(channel_to):
     channel = channel_to([b":7"])
     channel.sock.shutdown(socket.SHUT_RD)
     with pytest.raises(ConnectionError, match="closed the connection during the handshake"):
         channel.ask(ASK)
 
 
-def test_there_is_an_end_to_bytes(channel_to):
+def test_bytes_are_bounded(channel_to):
     push = b">1\r\n" + bulk(bytes(65_000))
     with pytest.raises(ConnectionError, match=f"sent more than {MOST_BYTES} bytes"):
         channel_to([push] * (MOST_BYTES // 65_000 + 2)).ask(ASK)
 
 
-def test_a_byte_now_and_then_does_not_lengthen_it(channel_to):
-    with pytest.raises(TimeoutError, match=r"did not end the handshake in time|timed out"):
+def test_a_byte_now_and_then_does_not_extend_the_deadline(channel_to):
+    with pytest.raises(TimeoutError, match=r"did not finish the handshake in time|timed out"):
         channel_to(islice(dribble(b"$1000000\r\n"), 100), timeout=0.3).ask(ASK)

@@ -1,4 +1,4 @@
-"""Voters that a cluster lends: what follows from what its servers say, and how they are named."""
+"""Voters of a cluster: the conclusions from its servers' answers, and URLs."""
 
 import hiredis
 import pytest
@@ -40,7 +40,7 @@ def test_owner_of_the_slot_is_the_server(slot, port, epoch):
     assert locate(told(), slot=slot).present == Location("127.0.0.1", port, epoch)
 
 
-def test_slot_that_is_being_moved_is_still_its_owners():
+def test_slot_in_a_move_still_belongs_to_its_owner():
     slots = [f"0-5460 [100->-{IDS[1]}]", f"5461-10921 [100-<-{IDS[0]}]", "10922-16383"]
     assert locate(told(slots=slots)).present == Location("127.0.0.1", 7000, 1)
 
@@ -56,12 +56,12 @@ def test_slot_that_is_being_moved_is_still_its_owners():
     ],
 )
 def test_address_is_read_in_all_forms(address, host):
-    """Of old servers, with host names, over IPv6, and of a server that was never told its own."""
+    """From old servers, with host names, over IPv6, and from a server that does not know its own."""
     assert locate(told(address=address)).present == Location(host, 7000, 1)
 
 
 def test_owner_with_the_highest_epoch_counts():
-    """The others do not know of it yet, or are cut off together with the former owner."""
+    """The other servers do not know it yet, or are cut off together with the former owner."""
     moved = told(epochs=(1, 2, 7), slots=["0-99", "5461-10921", "100 10922-16383"])
     assert locate(told(), moved, told()).present == Location("127.0.0.1", 7002, 7)
 
@@ -70,11 +70,11 @@ def test_majority_of_the_listed_servers_must_answer():
     locator = ClusterLocator(100, 3, SEEDS, 0)
     locator.note(0, told())
     assert locator.present is None
-    assert locator.excuse.startswith("1 of 3 cluster nodes tell the master, 2 must: 127.0.0.1:7001: no answer yet")
+    assert locator.excuse.startswith("1 of 3 cluster nodes name the master, 2 must: 127.0.0.1:7001: no answer yet")
 
 
-def test_slot_without_an_owner_is_nowhere():
-    assert "nobody owns the slot 100" in locate(told(slots=["0-99", "5461-10921", "10922-16383"])).excuse
+def test_slot_without_an_owner_has_no_location():
+    assert "no node owns slot 100" in locate(told(slots=["0-99", "5461-10921", "10922-16383"])).excuse
 
 
 @pytest.mark.parametrize(("replicas", "fits"), [(0, True), (1, False), (2, True), (3, True), (5, False)])
@@ -84,7 +84,7 @@ def test_replicas_are_those_of_the_owner(replicas, fits):
     assert fits or f"list 2 replicas of the master, but replicas={replicas}" in locator.excuse
 
 
-def test_fewer_masters_than_voters_are_a_mistake():
+def test_fewer_masters_than_voters_are_a_conflict():
     slots = ["0-8191", "8192-16383", ""]
     assert locate(told(slots=slots), nodes=3).conflict.startswith(
         "the cluster has too few masters: 2 have slots, nodes=3"
@@ -92,19 +92,19 @@ def test_fewer_masters_than_voters_are_a_mistake():
     assert locate(told(slots=slots), nodes=2).conflict is None
 
 
-def test_servers_without_a_cluster_are_a_mistake():
+def test_servers_without_a_cluster_are_a_conflict():
     no = [hiredis.ReplyError("ERR This instance has cluster support disabled")]
     assert locate(told(), no).conflict is None
-    assert locate(told(), no, no).conflict.startswith("the servers are no cluster")
+    assert locate(told(), no, no).conflict.startswith("the servers are not a cluster")
 
 
 @pytest.mark.parametrize("reply", [None, 5, b"OK", b"a b", [b"x"]], ids=repr)
-def test_what_is_no_cluster_is_told(reply):
-    with pytest.raises(ConnectionError, match="none of the cluster nodes"):
+def test_server_that_is_not_in_a_cluster_raises(reply):
+    with pytest.raises(ConnectionError, match="not one of the cluster nodes"):
         locate([reply])
 
 
-# Naming them.
+# URLs.
 
 URL = "redis+cluster://user:secret@127.0.0.1:1,127.0.0.1:2,127.0.0.1:3?nodes=3&replicas=2"
 
@@ -124,13 +124,13 @@ def test_url_stands_for_as_many_nodes_as_it_says(client_class):
     assert (connection.host, connection.port, connection.username, connection.password) == ("h", 5, "user", "secret")
 
 
-def test_all_clients_that_name_the_same_number_ask_the_same_slots():
+def test_all_clients_with_the_same_number_use_the_same_slots():
     one, other = (lent(f"redis+cluster://{hosts}?nodes=5", redis.Redis) for hosts in ("a:1,b:2", "b:2,a:1"))
     assert [locator.slot for _, _, locator in one] == [locator.slot for _, _, locator in other]
     assert [locator.home for _, _, locator in one] == [locator.home for _, _, locator in other]
 
 
-def test_url_that_is_wrong_is_refused_at_once_and_not_shown():
+def test_invalid_url_is_refused_at_once_and_not_shown():
     for url in (URL.replace("nodes=3", "nodes=none"), URL + "&unheard=of"):
         with pytest.raises(ConfigurationError) as caught:
             make_nodes(url, redis.Redis)

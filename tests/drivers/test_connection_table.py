@@ -1,4 +1,4 @@
-"""The connection table: which link each node has, and what is owed to a node without one."""
+"""The connection table: each node's link, and the requests owed to a node without one."""
 
 import threading
 import time
@@ -19,7 +19,7 @@ NOW = 100.0
 
 
 class Desk:
-    """A table of two nodes, on a clock that stands still."""
+    """A table of two nodes, on a stopped clock."""
 
     def __init__(self, script):
         self.nodes = make_nodes(["redis://a", "redis://b"], redis.Redis)
@@ -53,7 +53,7 @@ def desk(make_script):
 # By hand.
 
 
-def test_plan_has_links_that_take_everything_and_nodes_that_need_a_closer_look(desk):
+def test_plan_has_links_that_get_everything_and_nodes_that_need_a_closer_look(desk):
     link, _ = desk.install(0)
     desk.table.recount()
     assert desk.table.plan == ([link], 0b01, [desk.nodes[1]])
@@ -62,7 +62,7 @@ def test_plan_has_links_that_take_everything_and_nodes_that_need_a_closer_look(d
     assert desk.table.plan == ([], 0, desk.nodes)
 
 
-def test_plan_is_counted_anew_when_a_young_node_is_old_enough(desk):
+def test_plan_is_recomputed_when_a_nodes_quarantine_ends(desk):
     young, old = (desk.install(i)[0] for i in range(2))
     young.node.remembers_since, old.node.remembers_since, desk.table.guard = NOW - 1, NOW - 30, 30.0
     desk.table.recount()
@@ -83,7 +83,7 @@ def test_link_is_discarded_once_for_the_first_reason(desk):
     assert request.tally.replies[0] == "first"
 
 
-def test_next_link_begins_with_what_is_owed(desk):
+def test_next_link_begins_with_owed_requests(desk):
     link, owed = desk.install(0)
     assert not owed
     release, claim = desk.ask(owed_to=0b01), desk.ask()
@@ -103,7 +103,7 @@ def test_close_decides_a_round_without_those_that_have_not_voted(desk):
     assert choices(request.tally) == ["granted", "failed"]
 
 
-# Who gets a new command, on real nodes.
+# The receivers of a new command, on real nodes.
 
 
 def test_absent_node_fails_at_once_with_its_excuse(make_rig, all_votes):
@@ -114,23 +114,23 @@ def test_absent_node_fails_at_once_with_its_excuse(make_rig, all_votes):
     assert tally.replies[1] == "gone fishing"
 
 
-def test_young_node_gets_no_new_claims_until_it_is_old_enough(rig, all_votes):
+def test_quarantined_node_gets_no_new_claims_until_the_guard_is_over(rig, all_votes):
     rig.nodes[1].remembers_since = clock() - 0.2
     tally = rig.ask(rig.echo, rig.owner(), 1, decide=all_votes, guard=0.5)
     assert choices(tally) == ["granted", "failed", "granted"]
     assert "restart_guard" in tally.replies[1]
     assert choices(rig.ask(rig.echo, rig.owner(), 1, decide=all_votes)) == ["granted"] * 3
-    # A claim with a shorter lease asks for less.
+    # A claim with a shorter lease needs less.
     assert choices(rig.ask(rig.echo, rig.owner(), 1, decide=all_votes, guard=0.1)) == ["granted"] * 3
     while clock() < rig.nodes[1].remembers_since + 0.5:
         time.sleep(0.01)
     assert choices(rig.ask(rig.echo, rig.owner(), 1, decide=all_votes, guard=0.5)) == ["granted"] * 3
 
 
-# What is owed to a node that can't be reached.
+# Requests owed to an unreachable node.
 
 
-def test_owed_commands_are_delivered_in_order_when_node_is_back(rig, nodes, raw):
+def test_owed_commands_are_delivered_in_order_when_the_node_is_back(rig, nodes, raw):
     owner = rig.owner()
     lose(rig, nodes, 1)
     for i in range(20):
@@ -143,7 +143,7 @@ def test_owed_commands_are_delivered_in_order_when_node_is_back(rig, nodes, raw)
     assert raw[1].lrange("list", 0, -1) == [*(str(i) for i in range(20)), "new"]
 
 
-def test_owed_commands_are_dropped_when_it_is_too_late(rig, nodes, raw):
+def test_owed_commands_are_dropped_once_pointless(rig, nodes, raw):
     owner = rig.owner()
     lose(rig, nodes, 1)
     soon, later = clock() + 0.2, clock() + 60
@@ -159,8 +159,8 @@ def test_owed_commands_are_dropped_when_it_is_too_late(rig, nodes, raw):
     assert raw[1].lrange("list", 0, -1) == ["kept", "kept too"]
 
 
-def test_owed_commands_are_delivered_however_late_to_a_node_that_had_not_answered(rig, nodes, raw):
-    """It executes what it was sent when it goes on, so what that made has not expired before."""
+def test_owed_commands_reach_a_node_that_left_commands_unanswered_no_matter_how_late(rig, nodes, raw):
+    """It executes the commands when it resumes, so their claims have not expired before."""
     owner, soon = rig.owner(), clock() + 0.1
     nodes.pause(1)
     assert rig.ask(rig.append, owner, "acquire").won
@@ -175,7 +175,7 @@ def test_owed_commands_are_delivered_however_late_to_a_node_that_had_not_answere
     assert raw[1].lrange("list", 0, -1)[-2:] == ["release", "undo"]
 
 
-def test_what_a_broken_connection_had_not_answered_fails_and_is_owed(rig, nodes, raw, all_votes):
+def test_unanswered_commands_of_a_broken_connection_fail_and_are_owed(rig, nodes, raw, all_votes):
     nodes.pause(2)
     owner = rig.owner()
     request = rig.send(rig.append, owner, "acquire", timeout=5.0, decide=all_votes)
@@ -190,7 +190,7 @@ def test_what_a_broken_connection_had_not_answered_fails_and_is_owed(rig, nodes,
     assert raw[2].lrange("list", 0, -1) == ["release"]
 
 
-def test_big_owed_commands_are_delivered_when_node_is_back(rig, nodes, raw):
+def test_big_owed_commands_are_delivered_when_the_node_is_back(rig, nodes, raw):
     owner = rig.owner()
     lose(rig, nodes, 1)
     for i in range(3):
@@ -201,8 +201,8 @@ def test_big_owed_commands_are_delivered_when_node_is_back(rig, nodes, raw):
     assert [value[0] for value in raw[1].lrange("list", 0, -1)] == ["0", "1", "2"]
 
 
-def test_new_link_takes_all_that_is_owed_however_much(narrow, nodes, raw, make_script, monkeypatch):
-    """The limit is for a node that does not read; what waited for its return must not be lost to it."""
+def test_new_link_takes_everything_owed_no_matter_how_much(narrow, nodes, raw, make_script, monkeypatch):
+    """The limit is for a node that does not read; requests that waited for the node must not be lost to it."""
     monkeypatch.setattr("redsync._drivers.links.BACKLOG_LIMIT", 1000)
     owner = narrow.owner()
     nodes.kill(2)
@@ -228,11 +228,11 @@ def test_owed_commands_reach_a_node_without_a_socket_one_by_one(make_rig):
     assert rig.ask(rig.echo, rig.owner(), "mine").replies == [b"mine"]
 
 
-# Links that are replaced.
+# Replaced links.
 
 
-def test_release_lost_with_a_replaced_link_comes_before_its_owners_next_claim(rig, raw):
-    """Others replace a link while a flush is under way, which then writes to the old one."""
+def test_release_lost_with_a_replaced_link_precedes_its_owners_next_claim(rig, raw):
+    """Other threads replace a link during a flush, which then writes to the old one."""
     first = rig.transport.links[0]
     send = first.send
 
@@ -249,7 +249,7 @@ def test_release_lost_with_a_replaced_link_comes_before_its_owners_next_claim(ri
     rig.tell(rig.append, owner, "release", owed_to=0b111, owed_until=LATER)
     assert [reason for _, reason in rig.broken] == [
         "gone for a walk",
-        "is owed what was lost with the connection before",
+        "is owed commands that the previous connection lost",
     ]
     rig.connect(2)
     rig.tell(rig.append, owner, "next")

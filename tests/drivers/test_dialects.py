@@ -1,4 +1,4 @@
-"""Dialects: what a plain node gets, and what a voter that a cluster lends."""
+"""Dialects: the commands for a plain node, and for a voter of a cluster."""
 
 import pytest
 
@@ -24,7 +24,7 @@ def request(script, *keys):
     return Request(effect, Tally(["node-1"], effect.judge))
 
 
-def test_voters_request_is_spelled_for_it(voter):
+def test_request_is_encoded_for_a_voter(voter):
     script = Script.load("lock_renew")
     asked = request(script, b"x", b"{y}")
     words = "EVALSHA", voter.script(script).sha, "2", TAG + b"x", TAG + b"{y}", b"claim", "7"
@@ -35,13 +35,13 @@ def test_voters_request_is_spelled_for_it(voter):
     assert voter.data(load) == load.data
 
 
-def test_voters_messages_come_over_a_channel_of_its_slot(voter):
+def test_voters_messages_use_a_channel_of_its_slot(voter):
     assert voter.subscription(b"wake") == pack("SSUBSCRIBE", TAG + b"wake")
     assert PLAIN.subscription(b"wake") == pack("SUBSCRIBE", b"wake")
 
 
 def test_touch_writes_something(voter):
-    """PUBLISH is replicated by a server of its own, and by none of a cluster."""
+    """A standalone server replicates PUBLISH, a cluster does not."""
     assert PLAIN.touch == (pack("PUBLISH", "redsync:wake:votes", b""),)
     assert PLAIN.touched([0])
     vote = TAG + b"redsync_vote"

@@ -1,4 +1,4 @@
-"""What one node sends, and what it may not: step by step, on a clock of the test's own."""
+"""The replies that a node may send, and those that it must not: step by step, on the test's own clock."""
 
 import threading
 
@@ -6,9 +6,11 @@ import pytest
 import redis
 
 from redsync._core.effects import Broadcast, Command, Tell
+from redsync._core.observing import Ear, noting_of
 from redsync._core.ownership import Owner
 from redsync._core.quorum import Tally, Verdict
 from redsync._core.replies import MOST_BYTES
+from redsync._drivers.acknowledgements import hold_back
 from redsync._drivers.channels import pack
 from redsync._drivers.dialects import ClusterDialect
 from redsync._drivers.dispatcher import Dispatcher
@@ -20,11 +22,11 @@ from tests.support.rigs import Wire
 
 NODE_TIMEOUT = 0.25
 GIVEN_UP = 10.5
-"""Seconds, with room for the looks that are taken now and then."""
+"""Seconds, with room for the periodic checks."""
 
 
 class Rig:
-    """One node, its link, and what the transports of both drivers have in common."""
+    """One node, its link, and a dispatcher."""
 
     def __init__(self, script):
         self.now = 100.0
@@ -46,7 +48,7 @@ class Rig:
         self.dispatcher._table.install(self.link)
 
     def ask(self):
-        """Send a command that grants at the answer 1."""
+        """Send a command that the answer 1 grants."""
         effect = Broadcast(Command(self.script, (b"k",), ()), Owner.of("rig", 1), lambda reply: reply == 1, 1.0)
         request = Request(effect, Tally(["a"], effect.judge))
         self.dispatcher._outbox.send(request)
@@ -57,7 +59,7 @@ class Rig:
         self.dispatcher._receive(self.link, self.now)
 
     def pass_time(self, seconds, step=0.05, hear=b""):
-        """Let time pass, in which this comes at each step."""
+        """Let time pass, and deliver this data at each step."""
         for _ in range(round(seconds / step)):
             self.now += step
             if hear and not self.broken:
@@ -70,7 +72,7 @@ def rig(make_script):
     return Rig(make_script("ask", "return 1"))
 
 
-# A node is well if it answers.
+# A node works if it answers.
 
 
 @pytest.mark.parametrize(
@@ -78,7 +80,7 @@ def rig(make_script):
     [(b"", b""), (b"$1000000\r\n", b"x"), (b"*500000\r\n", b":1\r\n"), (b"", b">2\r\n+pong\r\n+x\r\n")],
     ids=["silent", "dribbled text", "dribbled list", "messages only"],
 )
-def test_node_that_gives_no_whole_answer_is_suspect_and_given_up_in_the_end(rig, first, then):
+def test_node_without_a_whole_answer_is_suspect_and_at_last_disconnected(rig, first, then):
     request = rig.ask()
     if first:
         rig.hear(first)
@@ -91,7 +93,7 @@ def test_node_that_gives_no_whole_answer_is_suspect_and_given_up_in_the_end(rig,
     assert request.tally.verdict is Verdict.LOST
 
 
-def test_node_that_answers_in_single_bytes_but_in_time_is_well(rig):
+def test_node_that_answers_in_single_bytes_but_in_time_stays_trusted(rig):
     for _ in range(100):
         request = rig.ask()
         for byte in b"$3\r\nabc\r\n":
@@ -103,8 +105,8 @@ def test_node_that_answers_in_single_bytes_but_in_time_is_well(rig):
     assert rig.broken == []
 
 
-def test_suspect_node_is_trusted_again_when_it_has_caught_up(rig):
-    """A node that answers one of many commands now and then would else be sent all that come."""
+def test_suspect_node_is_trusted_again_once_it_has_caught_up(rig):
+    """Otherwise a node that answers one of many commands now and then would get all new ones."""
     requests = [rig.ask() for _ in range(3)]
     rig.pass_time(0.5)
     assert rig.link.suspect
@@ -121,8 +123,8 @@ def test_suspect_node_is_trusted_again_when_it_has_caught_up(rig):
     assert last.tally.won
 
 
-def test_messages_to_an_idle_client_are_no_answers_that_are_missing(rig):
-    """However many bytes come in the end."""
+def test_messages_to_an_idle_client_do_not_count_as_missing_answers(rig):
+    """No matter how many bytes come in total."""
     message = b">3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$4000\r\n" + b"x" * 4000 + b"\r\n"
     for _ in range(MOST_BYTES // 4000 + 100):
         rig.hear(message[:2000])
@@ -131,7 +133,125 @@ def test_messages_to_an_idle_client_are_no_answers_that_are_missing(rig):
     assert rig.link.unfinished == 0
 
 
-# What breaks the link of that node, and nothing else.
+def test_answer_to_a_command_sent_while_its_reader_read_other_links_took_no_time(rig):
+    ear = Ear(["a"], print)
+    rig.dispatcher.noting = noting_of([ear])
+    for sent_at in (rig.now - 0.25, rig.now + 0.001):
+        rig.ask().tally.sent_at = sent_at
+        rig.hear(b":1\r\n")
+    assert list(ear.took[0]) == [0.25, 0.0]
+
+
+ANSWERS = [
+    (b":1\r\n", 1),
+    (b":1\r\n", 1),
+    (b"*2\r\n:1\r\n:0\r\n", [1, 0]),
+    (b":0\r\n", 0),
+    (b">3\r\n+message\r\n+c\r\n$2\r\n:1\r\n", None),
+    (b":1\r\n", 1),
+    (b"$10\r\n:1\r\n:1\r\n\r\n\r\n", b":1\r\n:1\r\n\r\n"),
+    (b":2\r\n", 2),
+    (b":1\r\n", 1),
+]
+"""The bytes that a node sends, and their meaning: an answer, or None for a message."""
+
+
+def test_lines_read_without_the_parser_equal_its_results_for_any_cut_of_the_stream(rig):
+    """Parts of longer answers look like whole short ones."""
+    stream = b"".join(sent for sent, _ in ANSWERS)
+    told = [meant for _, meant in ANSWERS if meant is not None]
+    for first in range(len(stream) + 1):
+        for second in range(first, len(stream) + 1):
+            requests = [rig.ask() for _ in told]
+            for piece in (stream[:first], stream[first:second], stream[second:]):
+                if piece:
+                    rig.hear(piece)
+            assert [request.tally.replies[0] for request in requests] == told, (first, second)
+            assert rig.broken == []
+
+
+def test_single_lines_need_no_parser_once_the_parser_is_empty(rig):
+    rig.ask()
+    for begin, rest in ((b">2\r\n+pong\r\n", b"+x\r\n"), (b">2\r\n+pong\r\n+x\r\n:", b"1\r\n")):
+        rig.hear(begin)
+        assert not rig.link.whole
+        rig.hear(rest)
+        assert rig.link.whole
+    rig.link.feed = None
+    requests = [rig.ask() for _ in range(3)]
+    rig.hear(b":1\r\n")
+    rig.hear(b":0\r\n:1\r\n")
+    assert [request.tally.replies[0] for request in requests] == [1, 0, 1]
+
+
+def message(text):
+    return b">3\r\n+message\r\n+c\r\n$%d\r\n%b\r\n" % (len(text), text)
+
+
+def test_message_that_another_node_has_sent_needs_no_parser(rig):
+    told, request = [], rig.ask()
+    rig.dispatcher.wakeups.deliver = lambda push, bit, since: told.append(push[-1])
+    rig.hear(b":1\r\n" + message(b"1 a"))
+    assert request.tally.won
+    rig.hear(message(b"2 a"))
+    rig.link.feed = None
+    rig.hear(message(b"2 a"))
+    assert rig.broken == []
+    rig.hear(message(b"1 a"))
+    assert rig.broken != [], "a different one needs the parser"
+    assert told == [b"1 a", b"2 a", b"2 a"]
+
+
+def test_another_thread_that_expects_a_message_meanwhile_does_not_change_what_came(rig):
+    class Piece(bytes):
+        def __eq__(self, other):
+            wakeups.known = message(b"2 b"), (b"message", b"c", b"2 b")
+            return super().__eq__(other)
+
+        __hash__ = bytes.__hash__
+
+    told, wakeups = [], rig.dispatcher.wakeups
+    wakeups.deliver = lambda push, bit, since: told.append(push[-1])
+    rig.hear(message(b"1 a"))
+    wakeups.known = Piece(message(b"1 a")), (b"message", b"c", b"1 a")
+    rig.hear(message(b"1 a"))
+    assert wakeups.known[0] == message(b"2 b")
+    assert told == [b"1 a"] * 2
+
+
+def test_message_within_another_reply_is_none(rig):
+    told, request = [], rig.ask()
+    rig.dispatcher.wakeups.deliver = lambda push, bit, since: told.append(push[-1])
+    text = message(b"1 a")
+    for data in (b":0\r\n", text, b"$%d\r\n" % len(text), text, b"\r\n", text):
+        if data[:1] == b"$":
+            request = rig.ask()
+        rig.hear(data)
+    assert request.tally.replies == [text]
+    assert told == [b"1 a"] * 2
+
+
+def test_end_of_a_message_is_no_message(rig):
+    end = b"+x\r\n"
+    rig.hear(message(b"+x")[: -len(end)])
+    rig.hear(end)
+    request = rig.ask()
+    rig.hear(end)
+    assert request.tally.replies == [b"x"]
+
+
+def test_no_line_bypasses_the_wait_for_replicas(rig):
+    hold_back(rig.link, 1, NODE_TIMEOUT)
+    rig.dispatcher.reconsider()
+    for _ in range(3):
+        request = rig.ask()
+        for line, is_counted in ((b":1\r\n", False), (b":0\r\n", False), (b":1\r\n", True)):
+            rig.hear(line)
+            assert request.done == is_counted
+        assert request.tally.won
+
+
+# Errors that break this node's link, and nothing else.
 
 
 @pytest.mark.parametrize(
@@ -150,7 +270,7 @@ def test_messages_to_an_idle_client_are_no_answers_that_are_missing(rig):
     ],
     ids=lambda it: it[:12] if isinstance(it, bytes) else "",
 )
-def test_answer_that_no_node_of_ours_gives_breaks_the_link(rig, answer, reason):
+def test_answer_that_no_script_gives_breaks_the_link(rig, answer, reason):
     request = rig.ask()
     rig.hear(answer)
     assert rig.broken == [reason]
@@ -184,7 +304,7 @@ def test_flood_of_messages_breaks_the_link(rig):
     assert rig.broken == ["sent more than 20000 messages in a second"]
 
 
-def test_error_is_shown_without_what_commands_a_terminal(rig):
+def test_error_is_shown_without_terminal_escapes(rig):
     request = rig.ask()
     rig.hear(b"-ERR \x1b]0;owned\x07 " + b"x" * 1000 + b"\r\n")
     assert rig.nodes[0].last_error.startswith(r"ERR \x1b]0;owned\x07 xxx")
@@ -192,8 +312,8 @@ def test_error_is_shown_without_what_commands_a_terminal(rig):
     assert request.tally.replies == [rig.nodes[0].last_error]
 
 
-def test_answer_to_another_command_breaks_the_link_before_it_is_handed_to_more(rig):
-    """A proxy lost an answer: from then on each would go to the command behind its own."""
+def test_answer_to_another_command_breaks_the_link_before_more_are_handed_out(rig):
+    """A proxy lost an answer: from then on each answer would go to the command behind its own."""
     ours = Broadcast(Command(rig.script, (b"k",), ()), None, of_ours(lambda reply: reply[0] == 1), 1.0)
     requests = [Request(ours, Tally(["a"], ours.judge)) for _ in range(3)]
     for request in requests:
@@ -232,11 +352,11 @@ def test_odd_answer_is_a_failed_vote_and_breaks_the_link(make_script, answer):
     assert all(len(str(vote)) < 300 for vote in request.tally.votes)
 
 
-# What a node must get.
+# Commands that a node must get.
 
 
 def test_forgotten_script_is_loaded_as_the_node_has_it(rig):
-    """Found by the simulator: a voter of a cluster was sent EVALSHA of an empty script in place of SCRIPT LOAD."""
+    """Found by the simulator: a voter of a cluster got EVALSHA of an empty script instead of SCRIPT LOAD."""
     node = rig.nodes[0]
     node.dialect = ClusterDialect(8192)
     speak(rig.link)
@@ -249,8 +369,8 @@ def test_forgotten_script_is_loaded_as_the_node_has_it(rig):
     assert request.tally.verdict is Verdict.WON
 
 
-def test_undo_that_was_refused_is_sent_again_also_behind_the_earlier_command_that_was_healed(rig):
-    """The node had forgotten the script of the claim, and was busy when it was to undo that."""
+def test_refused_rollback_is_sent_again_even_behind_the_resent_earlier_command(rig):
+    """The node had forgotten the claim's script, and was busy when the rollback came."""
     owner = Owner.of("rig", 1)
     args = (b"claim",)
     ask = Broadcast(Command(rig.script, (b"k",), args), owner, of_ours(lambda reply: reply == 1), 1.0)

@@ -1,4 +1,4 @@
-"""What was written to a connection that was given up is dead: at this end, and where it is known at the other one."""
+"""Bytes written to a discarded connection are dead: at this end, and where possible at the other end."""
 
 import math
 import os
@@ -21,7 +21,7 @@ from tests.aio_support import both_loops, run, until
 from tests.support.hostile import Hostile, bulk, greeting
 from tests.support.trouble import busy, version_of
 
-WORDS = b"words that the node has not read"
+WORDS = b"bytes that the node has not read"
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def read_to_the_end(sock):
     return b"".join(parts)
 
 
-def test_connection_that_is_given_up_is_reset(ends):
+def test_discarded_connection_is_reset(ends):
     near, far = ends
     link = link_over(near)
     link.write(WORDS)
@@ -57,7 +57,7 @@ def test_connection_that_is_given_up_is_reset(ends):
         far.send(b"a reply")
 
 
-def test_descriptor_of_a_reset_connection_is_nobody_elses(ends):
+def test_descriptor_of_a_reset_connection_is_not_reused(ends):
     """Another thread may be about to read or write."""
     link = link_over(ends[0])
     link.reset()
@@ -66,10 +66,10 @@ def test_descriptor_of_a_reset_connection_is_nobody_elses(ends):
         link.read()
     with pytest.raises(OSError, match=r"not connected|Broken pipe"):
         link.send(b"more")
-    link.reset()  # several threads may come to the same conclusion
+    link.reset()  # several threads may reset it
 
 
-def test_connection_of_a_closed_client_ends_in_an_orderly_way(ends):
+def test_connection_of_a_closed_client_ends_cleanly(ends):
     near, far = ends
     link = link_over(near)
     link.write(WORDS)
@@ -79,14 +79,14 @@ def test_connection_of_a_closed_client_ends_in_an_orderly_way(ends):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such option")
-def test_kernel_gives_up_what_is_not_acknowledged(ends):
+def test_kernel_drops_a_connection_with_unacknowledged_data(ends):
     near, _ = ends
     link = link_over(near)
     assert near.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == GIVE_UP * 1000
     link.shut()
 
 
-def test_discarded_link_is_reset_and_that_of_a_closed_transport_is_not(rig):
+def test_discarded_link_is_reset_and_a_closed_transports_is_not(rig):
     table, (first, second, _) = rig.transport._table, rig.transport.links
     peers = {link: link._sock.getpeername() for link in (first, second)}
     assert all(peers.values())
@@ -98,8 +98,8 @@ def test_discarded_link_is_reset_and_that_of_a_closed_transport_is_not(rig):
     assert struct.unpack("ii", linger) == (0, 0)
 
 
-def test_new_connection_ends_the_former_ones(nodes):
-    """Before anything that is owed is sent: what the former ones still carry is not executed any more."""
+def test_new_connection_ends_former_ones(nodes):
+    """Before any owed command is sent, so the node executes nothing that former connections still carry."""
     url = nodes.urls[0]
     with redis.Redis.from_url(url).client() as former, redis.Redis.from_url(url).client() as other:
         (node,) = make_nodes(nodes.urls[:1], redis.Redis)
@@ -116,8 +116,8 @@ def test_new_connection_ends_the_former_ones(nodes):
         channel.close()
 
 
-def test_connection_whose_number_a_busy_node_does_not_tell_is_not_used():
-    """It could not be ended later. Not all servers answer CLIENT ID by BUSY."""
+def test_connection_is_not_used_if_a_busy_node_does_not_tell_its_number():
+    """It could not be ended later. Not all servers answer CLIENT ID with BUSY."""
 
     def answer(words):
         if words[0].upper() == b"EVALSHA":
@@ -132,8 +132,8 @@ def test_connection_whose_number_a_busy_node_does_not_tell_is_not_used():
                 channel.talk(end_former(node))
 
 
-def test_former_connections_are_kept_in_mind_while_the_node_is_busy(nodes, raw):
-    """Nothing is sent over the new connection before; the next one asks again."""
+def test_former_connections_are_remembered_while_the_node_is_busy(nodes, raw):
+    """Nothing else is sent over the new connection; the next one asks again."""
     (node,) = make_nodes(nodes.urls[:1], redis.Redis)
     with closing(node.open(5.0)) as channel:
         node.meet(channel.talk(greet(node, 1.0, raw=True)), 0.0)
@@ -145,7 +145,7 @@ def test_former_connections_are_kept_in_mind_while_the_node_is_busy(nodes, raw):
         assert node.former == ()
 
 
-def test_node_that_refuses_to_tell_or_to_end_connections_is_used_all_the_same(nodes, raw):
+def test_node_that_refuses_to_number_or_end_connections_is_still_used(nodes, raw):
     channels = ["&*"] if version_of(raw[0]) >= (6, 2) else []
     raw[0].execute_command("ACL", "SETUSER", "app", "reset", "on", ">secret", "~*", *channels, "+@all", "-client")
     try:
@@ -173,7 +173,7 @@ def wait_until(condition):
 
 
 def kills(admin):
-    """Return how often connections were ended; before Redis 7 all uses of CLIENT are counted together."""
+    """Return how often connections were ended; before Redis 7, count all uses of CLIENT together."""
     stats = admin.info("commandstats")
     name = "cmdstat_client|kill" if version_of(admin) >= (7, 0) else "cmdstat_client"
     return stats.get(name, {"calls": 0})["calls"]
@@ -194,7 +194,7 @@ def test_client_remembers_the_number_of_each_connection_and_ends_it(nodes, raw):
 
 
 @both_loops
-def test_async_client_resets_and_ends_what_it_gives_up(nodes, raw, loop):
+def test_async_client_resets_and_ends_discarded_connections(nodes, raw, loop):
     from redsync import AsyncClient
 
     async def main():

@@ -1,4 +1,4 @@
-"""Nodes as callers name them; `tests/test_client.py` has what a client refuses."""
+"""Nodes as given by callers; `tests/test_client.py` tests what a client refuses."""
 
 import pytest
 import redis
@@ -16,8 +16,8 @@ def test_urls_clients_and_groups_can_be_mixed(client_class):
     assert [node.locator is None for node in nodes] == [True, True, False]
 
 
-def test_voters_of_two_clients_share_what_they_know_of_scripts():
-    """Else each client would leave its scripts behind, which are kept by dialect for the life of the process."""
+def test_voters_of_two_clients_share_their_scripts():
+    """Otherwise each client would leave its scripts behind, kept by dialect for the life of the process."""
     url = "redis+cluster://a,b,c?nodes=3"
     first, second = (make_nodes(url, redis.Redis) for _ in range(2))
     assert [node.dialect for node in first] == [node.dialect for node in second]

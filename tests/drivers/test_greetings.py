@@ -1,4 +1,4 @@
-"""Greetings: which scripts a client gives to a node that it connects, and whom it does not take."""
+"""Greetings: which scripts a client loads on a connected node, and which nodes it refuses."""
 
 from contextlib import closing
 
@@ -19,7 +19,7 @@ LOADS = [pack("SCRIPT", "LOAD", script.source) for script in SHIPPED]
 
 
 def loaded(known):
-    """Return what a node is told that says that of its scripts."""
+    """Return the commands for a node that answers so about its scripts."""
     talk = load_scripts(PLAIN)
     assert next(talk) == [QUESTION]
     try:
@@ -41,11 +41,11 @@ def test_node_that_has_all_scripts_gets_none():
     [hiredis.ReplyError("NOPERM"), b"OK", None, [], [1] * (len(SHIPPED) + 1), [b"1"] * len(SHIPPED)],
     ids=["refused", "text", "null", "nothing", "too many", "words"],
 )
-def test_node_that_does_not_say_what_it_has_gets_all(known):
+def test_node_that_does_not_list_its_scripts_gets_all(known):
     assert loaded(known) == LOADS
 
 
-def test_server_says_what_it_has(nodes):
+def test_server_lists_its_scripts(nodes):
     (node,) = make_nodes(nodes.urls[:1], redis.Redis)
     with closing(node.open(20.0)) as channel:
         channel.ask(pack("SCRIPT", "FLUSH"))
@@ -56,8 +56,8 @@ def test_server_says_what_it_has(nodes):
         assert loaded(*channel.ask(QUESTION)) == []
 
 
-def test_server_that_hides_who_it_is_takes_nobodys_place():
-    """Without its run_id nothing would tell it from the one before."""
+def test_server_that_hides_its_run_id_replaces_no_other():
+    """Without its run_id, clients could not tell it from the previous one."""
     (node,) = make_nodes("redis+sentinel://s1/m", redis.Redis)
     node.location = Location("a", 6379, 7)
     talk = greet(node, 1.0, raw=True)

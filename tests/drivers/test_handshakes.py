@@ -1,4 +1,4 @@
-"""Handshakes: what redis-py reads while it connects keeps within the bounds of all replies, and comes to an end."""
+"""Handshakes: redis-py's reads while it connects obey the bounds of all replies, and end."""
 
 import asyncio
 from itertools import islice
@@ -46,11 +46,11 @@ def test_handshake_that_announces_too_much_is_ended(connect):
         connect(server.url, 20.0)
 
 
-def test_handshake_that_never_ends_is_ended_after_two_timeouts():
+def test_endless_handshake_is_ended_after_two_timeouts():
     """A byte comes long before each read times out. An event loop bounds the whole connect instead."""
     with (
         Hostile(lambda words: islice(dribble(b"%1\r\n$1000000\r\n"), 100)) as server,
         pytest.raises(redis.TimeoutError) as error,
     ):
         open_blocking(server.url, 0.5)
-    assert str(error.value.__context__) == "did not end the handshake in time"
+    assert str(error.value.__context__) == "did not finish the handshake in time"

@@ -1,4 +1,4 @@
-"""Threads on one transport under every schedule, within a bound of preemptions; with more threads, some by seed.
+"""Threads on one transport under every schedule with few preemptions; with more threads, some schedules by seed.
 
 Each schedule is checked: all threads return, and none waits for its deadline (unless that is the scenario). One thread
 at a time leads, and none when none waits. Each reply reaches the command that it answers. Each node executes an owner's
@@ -63,7 +63,7 @@ LARGEST = {
     "three and a connection that is closed": breaking("abc", reconnecting=True),
     "three and a connection that is reset": breaking("abc", reset=True, reconnecting=True),
 }
-"""Scenarios of which some schedules are tried, by seed."""
+"""Scenarios with some schedules, chosen by seed."""
 
 
 def by_name(scenarios):
@@ -84,8 +84,8 @@ def test_schedules_by_seed_end_well(scenario, seed):
 
 
 @pytest.mark.parametrize("strike", [*SIGNALS[:3], *swept(SIGNALS[3])])
-def test_signal_at_any_point_of_a_thread_costs_the_others_nothing(strike):
-    """What a handler raises is cleaned up after; one that calls the client itself gets its replies."""
+def test_signal_at_any_point_of_a_thread_does_not_affect_the_others(strike):
+    """The thread cleans up after a handler's error; a handler that calls the client gets its replies."""
     strikes = Strikes()
     schedules = strikes.explore(getattr(strikes, strike)(), partial(explore, bound=1))
     print(f"{schedules} schedules, {strikes.struck} with a signal, at {strikes.points}")
@@ -93,11 +93,11 @@ def test_signal_at_any_point_of_a_thread_costs_the_others_nothing(strike):
 
 
 def test_two_threads_may_change_at_each_line_of_sending():
-    """What they share without the mutex; in `leadership` that is only whether somebody is done, for sweeps."""
+    """State shared without the mutex; in `leadership` that is only whether a sleeper is done, for sweeps."""
     print(explore(rounds("a0", "b0"), 1, lines=("outboxes",)))
 
 
-# Wider. On a busy machine it takes long to hand over.
+# More. On a busy machine a switch between threads takes long.
 
 
 def sweep(test):

@@ -1,4 +1,4 @@
-"""The search through interleavings catches what was broken on purpose."""
+"""The search through interleavings finds planted faults."""
 
 from collections.abc import Callable
 from functools import partial
@@ -24,11 +24,11 @@ from tests.support.interleaving.scenarios import (
 from tests.support.interleaving.signals import Strikes
 from tests.support.interleaving.world import Fault
 
-# Faults that were planted.
+# Planted faults.
 
 
 def leave_without_an_heir(self, sleeper):
-    """A leader leaves, and passes the lead on to nobody."""
+    """A leader leaves without passing the lead on."""
     with self._mutex:
         sleeper.gate = None
         self._followers.pop(sleeper, None)
@@ -37,7 +37,7 @@ def leave_without_an_heir(self, sleeper):
 
 
 def leave_and_stay_a_follower(self, sleeper):
-    """A follower that is done stays one: it is made the heir when it is gone."""
+    """A done follower stays in the list, and becomes the heir after it has left."""
     with self._mutex:
         sleeper.gate = None
         if sleeper.leads:
@@ -50,7 +50,7 @@ def leave_and_stay_a_follower(self, sleeper):
 
 
 def leave_in_silence(self, sleeper):
-    """The lead is passed on, and the heir sleeps on."""
+    """The lead is passed on, but the heir sleeps on."""
     with self._mutex:
         sleeper.gate = None
         self._followers.pop(sleeper, None)
@@ -63,7 +63,7 @@ def leave_in_silence(self, sleeper):
 
 
 def leave_at_an_heir_that_is_done(self, sleeper):
-    """The first follower is done already, and the lead is passed on to nobody else."""
+    """The first follower is already done, and the lead is passed on to no other."""
     with self._mutex:
         sleeper.gate = None
         self._followers.pop(sleeper, None)
@@ -78,7 +78,7 @@ def leave_at_an_heir_that_is_done(self, sleeper):
 
 
 def wait_with_a_late_gate(self, sleeper, deadline):
-    """The gate is made when the mutex is free again: who is done in between wakes nobody."""
+    """The gate is made after the mutex is released: a sleeper that is done in between is not woken."""
     try:
         while not sleeper.done:
             with self._mutex:
@@ -99,7 +99,7 @@ def wait_with_a_late_gate(self, sleeper, deadline):
 
 
 def wait_without_a_leader(self, sleeper, deadline):
-    """Everybody leads who waits."""
+    """Every waiting thread leads."""
     try:
         while not sleeper.done and self._clock() < deadline:
             sleeper.leads = self.leading = True
@@ -109,7 +109,7 @@ def wait_without_a_leader(self, sleeper, deadline):
 
 
 def empty_once(self):
-    """A flush does not look at the outbox again after it has ended."""
+    """A flush does not check the outbox again at its end."""
     if self.items:
         with self._mutex:
             if self.flushing:
@@ -121,7 +121,7 @@ def empty_once(self):
 
 
 def carry_once(self, request, deadline):
-    """A thread that was alone does not look at the outbox again after it has sent."""
+    """A lone thread does not check the outbox again after sending."""
     outbox, leadership = self._outbox, self._leadership
     outbox.items.append(request)
     with self._mutex:
@@ -140,7 +140,7 @@ def carry_once(self, request, deadline):
 
 
 def carry_and_just_go(self, request, deadline):
-    """An interrupted thread that was alone remains the one that sends."""
+    """An interrupted lone thread remains the flushing thread."""
     outbox, leadership = self._outbox, self._leadership
     outbox.items.append(request)
     with self._mutex:
@@ -162,21 +162,21 @@ def empty_side_by_side(self):
 
 
 def unclog_without_a_second_look(self, link):
-    """What another thread left behind after the flush is not polled for."""
+    """A link is not polled for bytes that another thread kept after the flush."""
     link.flush()
     if not link.backlog:
         self._table.watch(link, READ)
 
 
 def fail_in_silence(self, node, request, reason):
-    """Nobody wakes the thread that waits for a vote that fails."""
+    """A failed vote does not wake the thread that waits for it."""
     if request.tally is not None:
         request.tally.fail(node.index, reason)
         request.done = not request.tally.open
 
 
 def wait_without_a_bell(self, key, until, unless):
-    """The bell is hung up after the look at the condition."""
+    """The bell is opened after the check of the condition."""
     if not unless():
         bell = Mailbox()
         with self._mutex:
@@ -187,12 +187,12 @@ def wait_without_a_bell(self, key, until, unless):
 
 
 def precede_nothing(self, later):
-    """A command that is sent again overtakes its owner's next one."""
+    """A resent command overtakes its owner's next one."""
     return False
 
 
 class Planted(NamedTuple):
-    """A function that replaces one of ours, and what the search finds with so many preemptions."""
+    """A function that replaces one of the library's, and the search's finding with that many preemptions."""
 
     owner: type
     name: str
@@ -210,7 +210,7 @@ def by_fault(*planted):
     Planted(Leadership, "leave", leave_without_an_heir, rounds("a0", "b0"), 1, "deadlock"),
     Planted(Leadership, "leave", leave_in_silence, rounds("a0", "b0"), 1, "deadlock"),
     Planted(
-        Leadership, "leave", leave_and_stay_a_follower, rounds("a0 a1", "b0 b1"), 1, "somebody leads, and nobody waits"
+        Leadership, "leave", leave_and_stay_a_follower, rounds("a0 a1", "b0 b1"), 1, "a leader is left without a thread"
     ),
     Planted(Leadership, "leave", leave_at_an_heir_that_is_done, rounds("a0", "b0", "c0"), 1, "deadlock"),
     Planted(Leadership, "wait", wait_with_a_late_gate, rounds("a0", "b0"), 1, "deadlock"),
@@ -232,15 +232,15 @@ def test_planted_fault_is_found(monkeypatch, planted):
     [(Outbox, "empty", empty_once), (Transport, "carry", carry_once)],
     ids=["empty_once", "carry_once"],
 )
-def test_flush_that_does_not_look_again_is_found_where_lines_are_points(monkeypatch, owner, name, fault):
-    """Another thread's command came after the last look at the outbox, and before the flush has ended."""
+def test_flush_that_does_not_check_again_is_found_where_lines_are_points(monkeypatch, owner, name, fault):
+    """Another thread's command came after the last check of the outbox, before the end of the flush."""
     monkeypatch.setattr(owner, name, fault)
     scenario = rounds("a0 a1", "b0") if fault is empty_once else rounds("a0", "b0")
     with pytest.raises(Fault, match="deadlock"):
         explore(scenario, 1, lines=("outboxes", "transport", str(Path(__file__).with_suffix(""))))
 
 
-# Faults that show when a signal comes.
+# Faults that need a signal.
 
 
 def wait_and_just_go(self, sleeper, deadline):
@@ -261,19 +261,19 @@ def wait_and_just_go(self, sleeper, deadline):
 
 
 def flush_and_just_go(self):
-    """An interrupted thread leaves what others have sent to whoever sends next."""
+    """An interrupted thread leaves others' requests to the next sender."""
     self.empty()
 
 
 def rest_with_the_lead(self, sleeper):
-    """A thread whose handler calls the client keeps the lead meanwhile."""
+    """A thread whose handler calls the client keeps the lead during that call."""
     return lambda: None
 
 
 @by_fault(
-    Planted(Leadership, "wait", wait_and_just_go, Strikes.interrupting, 1, "deadlock|somebody leads, and nobody waits"),
+    Planted(Leadership, "wait", wait_and_just_go, Strikes.interrupting, 1, "deadlock|leader is left without a thread"),
     Planted(Outbox, "flush", flush_and_just_go, Strikes.interrupting_the_last, 1, "deadlock|was given up"),
-    Planted(Transport, "carry", carry_and_just_go, Strikes.interrupting, 1, "deadlock|somebody"),
+    Planted(Transport, "carry", carry_and_just_go, Strikes.interrupting, 1, "deadlock|thread leads|is left without"),
     Planted(Leadership, "rest", rest_with_the_lead, Strikes.handling, 1, "got|waited"),
 )
 def test_planted_fault_is_found_when_a_signal_comes(monkeypatch, planted):

@@ -1,4 +1,4 @@
-"""The scheduler that takes threads through all interleavings does what it says."""
+"""The scheduler takes threads through all interleavings."""
 
 import math
 import re
@@ -13,7 +13,7 @@ from tests.support.interleaving.world import Fault
 
 
 def counting(world):
-    """Two threads add to a counter, and a lock that each takes for that is not the same."""
+    """Two threads add to a counter, each under a different lock."""
     count = [0]
 
     def add():
@@ -41,7 +41,7 @@ def test_search_needs_a_preemption_to_lose_an_update():
     replay(counting, [], 1)
 
 
-def test_schedule_by_chance_is_named_by_its_seed(seed):
+def test_random_schedule_is_named_by_its_seed(seed):
     with pytest.raises(Fault, match="an update was lost") as found:
         explore_by_chance(counting, seed, 1000)
     (number,) = re.findall(r"^seed (\d+):", str(found.value))
@@ -50,7 +50,7 @@ def test_schedule_by_chance_is_named_by_its_seed(seed):
 
 
 def test_search_tries_every_schedule_once():
-    """Two threads of three steps each: twenty ways to merge them, of which two do with no preemption."""
+    """Two threads of three steps each: twenty ways to merge them, two of them without preemption."""
     seen = []
 
     def scenario(world):
@@ -86,11 +86,11 @@ def test_two_locks_in_opposite_order_are_a_deadlock():
         return lambda: None
 
     assert explore(scenario, 0).schedules == 2
-    with pytest.raises(Fault, match="deadlock: a, b wait for what never comes"):
+    with pytest.raises(Fault, match="deadlock: a, b wait for something that never comes"):
         explore(scenario, 1)
 
 
-def test_time_stands_still_until_all_wait():
+def test_clock_stops_until_all_threads_wait():
     instants = []
 
     def scenario(world):
@@ -114,7 +114,7 @@ def test_time_stands_still_until_all_wait():
     explore(scenario, 2)
 
 
-def test_error_of_a_thread_comes_out_with_the_schedule():
+def test_error_of_a_thread_propagates_with_the_schedule():
     def scenario(world):
         world.thread("a", lambda: 1 / 0)
         world.thread("b", lambda: Lock(world).acquire())

@@ -1,4 +1,4 @@
-"""Leadership: of many threads that wait one leads, and passes the lead on."""
+"""Leadership: one of the waiting threads leads, and passes the lead on."""
 
 import select
 import signal
@@ -18,11 +18,11 @@ NOW = 100.0
 
 
 class Company:
-    """Threads that wait for replies; leading is what the test says.
+    """Threads that wait for replies; the test says what leading does.
 
     Attributes:
-        lead: Called by the one that leads, with its sleeper.
-        led: Who has led, in this order.
+        lead: Called in the leading thread, with its sleeper.
+        led: The sleepers that have led, in order.
     """
 
     def __init__(self):
@@ -38,7 +38,7 @@ class Company:
         sleeper.done = True
 
     def follow(self, sleeper):
-        """Let a thread wait; return it when it follows."""
+        """Make a thread wait; return once it follows."""
         followers = len(self.leadership._followers)
         thread = start(self.leadership.wait, sleeper, NOW + 60)
         deadline = time.monotonic() + PATIENCE
@@ -57,7 +57,7 @@ def company():
     company.waker.close()
 
 
-def test_lead_goes_to_whoever_waits_first_then_to_who_has_waited_longest_then_to_nobody(company):
+def test_lead_goes_to_the_first_waiter_then_to_the_longest_waiting_one(company):
     first, second, third = (Sleeper() for _ in range(3))
     threads = []
 
@@ -70,11 +70,11 @@ def test_lead_goes_to_whoever_waits_first_then_to_who_has_waited_longest_then_to
     for thread in threads:
         thread.join(PATIENCE)
     assert company.led == [first, second, third]
-    assert company.leadership.try_lead(Sleeper()), "nobody leads"
+    assert company.leadership.try_lead(Sleeper()), "no thread leads"
 
 
-def test_follower_whose_wish_has_come_true_is_passed_over(company):
-    """It is about to go: a lead that it got would be nobody's until then."""
+def test_done_follower_is_passed_over(company):
+    """It is about to leave, and would not lead until then."""
     leader, second, third = (Sleeper() for _ in range(3))
     company.leadership.try_lead(leader)
     company.leadership._followers.update({second: None, third: None})
@@ -83,7 +83,7 @@ def test_follower_whose_wish_has_come_true_is_passed_over(company):
     assert [sleeper.leads for sleeper in (leader, second, third)] == [False, False, True]
 
 
-def test_nobody_waits_for_what_has_come_or_beyond_the_deadline(company):
+def test_wait_ends_at_once_if_done_and_at_the_deadline(company):
     done = Sleeper()
     done.done = True
     company.leadership.wait(done, NOW + 60)
@@ -91,7 +91,7 @@ def test_nobody_waits_for_what_has_come_or_beyond_the_deadline(company):
     assert company.led == []
 
 
-def test_closed_turns_let_only_those_wait_that_last(company):
+def test_closed_leadership_lets_only_lasting_sleepers_wait(company):
     asleep, lasting = Sleeper(), Sleeper()
     lasting.lasts = True
     company.leadership.close()
@@ -100,7 +100,7 @@ def test_closed_turns_let_only_those_wait_that_last(company):
     assert company.led == [lasting]
 
 
-def test_lead_is_taken_once_and_given_back(company):
+def test_lead_is_taken_once_and_returned(company):
     keeper, other = Sleeper(), Sleeper()
     assert company.leadership.try_lead(keeper)
     assert not company.leadership.try_lead(other)
@@ -108,7 +108,7 @@ def test_lead_is_taken_once_and_given_back(company):
     assert company.leadership.try_lead(other)
 
 
-def test_awaken_interrupts_the_poll_of_the_leader_alone(company):
+def test_awaken_interrupts_only_the_leaders_poll(company):
     company.leadership.awaken(Sleeper())
     assert not company.is_woken()
     leader = Sleeper()
@@ -135,7 +135,7 @@ def await_pending(rig, i, n):
 
 @pytest.fixture
 def interrupt_after(boom):
-    """Return a function that makes a signal's handler raise in the main thread, some seconds later."""
+    """Return a function that makes a signal handler raise in the main thread, some seconds later."""
 
     def raise_boom(number, frame):
         raise boom

@@ -1,4 +1,4 @@
-"""Links of the driver for threads: what is left of one when its last user has left, and how much one read takes."""
+"""Links of the driver for threads: their descriptors after the last use, and the size of one read."""
 
 import contextlib
 import gc
@@ -26,7 +26,7 @@ def collector_off():
 
 
 class TlsServer(Hostile):
-    """Greets as a node does, over TLS."""
+    """Greets like a node, over TLS."""
 
     def __init__(self, certificate):
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -40,7 +40,7 @@ class TlsServer(Hostile):
 
 @pytest.fixture
 def behind_tls(certificate):
-    """The URL of something like a node behind TLS."""
+    """The URL of a server that looks like a node behind TLS."""
     with TlsServer(certificate) as server:
         yield f"rediss://127.0.0.1:{server.port}?ssl_ca_certs={certificate[0]}"
 
@@ -54,7 +54,7 @@ def is_open(fd):
 
 
 @pytest.mark.parametrize("kind", [SocketLink, TlsLink])
-def test_link_frees_its_descriptor_as_soon_as_its_last_user_has_left(kind, nodes, request, collector_off):
+def test_link_closes_its_descriptor_as_soon_as_its_last_user_has_left(kind, nodes, request, collector_off):
     url = nodes.urls[0] if kind is SocketLink else request.getfixturevalue("behind_tls")
     node = make_nodes([url], redis.Redis)[0]
     channel = node.open(5.0)
@@ -70,7 +70,7 @@ def test_link_frees_its_descriptor_as_soon_as_its_last_user_has_left(kind, nodes
 
 
 class Endless:
-    """A TLS socket from which there is always more to come, some of it already read from the system."""
+    """A TLS socket that always has more data, some of it already read from the kernel."""
 
     family = socket.AF_UNIX
 
@@ -99,7 +99,7 @@ class Endless:
 
 
 @pytest.mark.parametrize(("ahead", "taken"), [(0, 4), (7, 7)])
-def test_read_of_tls_ends_although_the_node_goes_on_and_leaves_nothing_that_no_poll_sees(ahead, taken):
+def test_tls_read_ends_while_the_node_keeps_sending_and_leaves_no_data_hidden_from_polls(ahead, taken):
     node = make_nodes(["rediss://a"], redis.Redis)[0]
     sock = Endless(ahead)
     link = TlsLink(node, SimpleNamespace(connection=SimpleNamespace(_sock=sock), sock=sock, reader=ReplyReader()))

@@ -1,4 +1,4 @@
-"""Where the server of a node is: what follows from what the Sentinels say."""
+"""Where the server of a node is: the conclusions from the Sentinels' answers."""
 
 import math
 
@@ -25,12 +25,12 @@ UNKNOWN = hiredis.ReplyError("ERR No such master with that name"), None
 
 
 @pytest.mark.parametrize(("replicas", "needed"), [(0, 0), (1, 1), (2, 1), (3, 2), (4, 2), (5, 3)])
-def test_master_and_those_who_acknowledge_are_a_majority_of_the_group(replicas, needed):
+def test_master_and_acknowledging_replicas_are_a_majority_of_the_group(replicas, needed):
     assert needed_of(replicas) == needed
     assert 2 * (needed + 1) > replicas + 1 or not replicas
 
 
-def test_question_is_about_the_master():
+def test_question_names_the_master():
     number, address = make().questions
     assert hiredis.pack_command(("SENTINEL", "MASTER", "mymaster")) == number
     assert hiredis.pack_command(("SENTINEL", "GET-MASTER-ADDR-BY-NAME", "mymaster")) == address
@@ -43,7 +43,7 @@ def test_majority_of_the_sentinels_must_answer():
     locator.note(0, said())
     assert locator.present is None
     assert locator.excuse == (
-        "1 of 3 Sentinels tell the master, 2 must: s2:26379: no answer yet; s3:26379: no answer yet"
+        "1 of 3 Sentinels name the master, 2 must: s2:26379: no answer yet; s3:26379: no answer yet"
     )
     locator.note(2, said())
     assert locator.present == Location(*HERE, 7)
@@ -51,7 +51,7 @@ def test_majority_of_the_sentinels_must_answer():
     assert str(locator.present) == "127.0.0.1:6379"
 
 
-def test_master_is_confirmed_as_of_when_a_majority_was_asked():
+def test_master_is_confirmed_at_the_time_a_majority_was_asked():
     locator = make()
     assert locator.confirmed_at == -math.inf
     for index, asked_at in enumerate((10.0, 11.0, 12.0)):
@@ -68,10 +68,10 @@ def test_master_is_confirmed_as_of_when_a_majority_was_asked():
         locator.ask(index, 14.0)
         locator.note(index, said(replicas=4))
     assert locator.present is None
-    assert locator.confirmed_at == 11.0, "nothing is confirmed while the master can't be told"
+    assert locator.confirmed_at == 11.0, "nothing is confirmed while the master is unknown"
 
 
-def test_latest_decision_counts_also_while_only_one_sentinel_knows_it():
+def test_latest_decision_counts_even_if_only_one_sentinel_knows_it():
     locator = make()
     for index in (0, 1, 2):
         locator.note(index, said())
@@ -79,14 +79,14 @@ def test_latest_decision_counts_also_while_only_one_sentinel_knows_it():
     assert locator.present == Location(*THERE, 8)
 
 
-def test_address_is_that_of_who_is_being_promoted():
-    """During a failover SENTINEL MASTER tells the old address with the new number."""
+def test_address_is_that_of_the_server_being_promoted():
+    """During a failover SENTINEL MASTER reports the old address with the new number."""
     locator = make(1)
     locator.note(0, said(THERE, 8, ip="127.0.0.1", port="6379"))
     assert locator.present == Location(*THERE, 8)
 
 
-def test_sentinel_that_fails_does_not_count_any_more():
+def test_failed_sentinel_no_longer_counts():
     locator = make()
     locator.note(0, said())
     locator.note(1, said())
@@ -95,21 +95,20 @@ def test_sentinel_that_fails_does_not_count_any_more():
     assert "s2:26379: closed the connection" in locator.excuse
 
 
-def test_one_decision_with_two_outcomes_is_none():
+def test_one_decision_with_two_outcomes_locates_no_master():
     locator = make()
     locator.note(0, said(HERE))
     locator.note(1, said(THERE))
     assert locator.present is None
     assert locator.excuse == (
-        "the Sentinels disagree, epoch 7 is at 127.0.0.1:6379 and 127.0.0.1:6380: "
-        "they must be of one and the same group"
+        "the Sentinels disagree, epoch 7 is at 127.0.0.1:6379 and 127.0.0.1:6380: they must belong to the same group"
     )
 
 
-def test_name_that_most_sentinels_do_not_know_is_a_mistake_of_the_configuration():
+def test_name_that_most_sentinels_do_not_know_is_a_conflict():
     locator = make()
     locator.note(0, UNKNOWN)
-    assert locator.conflict is None, "one of them may not be told yet"
+    assert locator.conflict is None, "one of them may not know it yet"
     locator.note(1, UNKNOWN)
     assert locator.conflict == locator.excuse
     assert locator.conflict.startswith("2 of 3 Sentinels know no master named 'mymaster': name it as in")
@@ -124,7 +123,7 @@ def test_more_replicas_than_configured_could_make_two_majorities(known):
 
 
 @pytest.mark.parametrize(("known", "fits"), [(0, False), (1, True), (2, True)])
-def test_fewer_replicas_are_enough_as_long_as_they_can_acknowledge(known, fits):
+def test_fewer_replicas_suffice_as_long_as_they_can_acknowledge(known, fits):
     locator = make(1)
     locator.note(0, said(replicas=known))
     assert (locator.present is not None) is fits
@@ -153,13 +152,13 @@ def test_replicas_do_not_matter_where_none_must_acknowledge(known):
     ],
     ids=repr,
 )
-def test_what_is_no_sentinel_is_told(replies):
+def test_server_that_is_not_a_sentinel_raises(replies):
     locator = make(1)
-    with pytest.raises(ConnectionError, match="it is none of the Sentinels"):
+    with pytest.raises(ConnectionError, match="it is not one of the Sentinels"):
         locator.note(0, replies)
 
 
-def test_home_is_the_same_however_the_sentinels_are_listed():
+def test_home_does_not_depend_on_the_order_of_the_sentinels():
     one = SentinelLocator("m", [Witness("b:1", None), Witness("a:1", None)], 0)
     other = SentinelLocator("m", [Witness("a:1", None), Witness("b:1", None)], 2)
     assert one.home == other.home == "m@a:1,b:1"

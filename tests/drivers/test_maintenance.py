@@ -1,6 +1,6 @@
-"""Nodes that lost their memory, on real servers: who is kept out of new grants, from when on, and for how long.
+"""Nodes that lost their memory, on real servers: which take no part in new grants, from when on, and for how long.
 
-The uptime guard would hide what these tests are about, so the servers are older than the guard that clients have here.
+The uptime would hide what these tests check, so the servers are older than the guard of the clients here.
 """
 
 import logging
@@ -19,18 +19,18 @@ from redsync._drivers.transport import Transport
 from tests.support.hostile import Hostile
 
 GUARD = 1.5
-"""Seconds; enough for what a test does within it on a busy machine."""
+"""Seconds; long enough for a test's steps within it on a busy machine."""
 
 BIRTH = "redsync_birth"
 
 
 @pytest.fixture
 def await_age(raw):
-    """Return a function that waits until these servers are older than the guard, by what they say of themselves."""
+    """Return a function that waits until these servers are older than the guard, by their own uptime."""
 
     def await_age(*indices):
         nodes = [raw[i] for i in indices or range(len(raw))]
-        # A server's uptime may be one second too high, so a client takes off one.
+        # A server's uptime may be one second too high, so a client subtracts one.
         while min(node.info("server")["uptime_in_seconds"] for node in nodes) <= GUARD + 1:
             time.sleep(0.1)
 
@@ -46,7 +46,7 @@ def make_guarded(make_client, nodes, await_age):
 
 @pytest.fixture
 def client(make_guarded):
-    """A guarded client of nodes that have been in use for a while, by somebody else too."""
+    """A guarded client of nodes that have been in use for a while, by another client too."""
     return make_guarded()
 
 
@@ -65,7 +65,7 @@ def states(client):
 
 
 def take(client, name="x"):
-    """Take a lock and give it back; return who granted, and what the nodes said if that was no quorum."""
+    """Acquire and release a lock; return the nodes that granted, and the votes if there was no quorum."""
     lock = client.get_lock(name)
     try:
         return lock.acquire(False)
@@ -83,15 +83,15 @@ def refused_as_forgetful(votes):
 # First use.
 
 
-def test_nodes_in_their_first_use_get_original_records_and_grant_at_once(client, raw, eventually):
+def test_nodes_at_their_first_use_get_original_records_and_grant_at_once(client, raw, eventually):
     assert client.get_lock("x").acquire(False)
     assert births(raw) == ["original"] * 3
     eventually(lambda: claims(raw) == [1, 1, 1])
     assert states(client) == ["up"] * 3
 
 
-def test_client_without_a_guard_looks_at_records_but_once(make_guarded, raw, eventually):
-    """Tokens depend on them, and others may guard memory."""
+def test_client_without_a_guard_looks_at_records_only_once(make_guarded, raw, eventually):
+    """Tokens depend on them, and other clients may have a guard."""
     client = make_guarded(restart_guard=0)
     eventually(lambda: births(raw) == ["blank"] * 3)
     for node in raw:
@@ -105,7 +105,7 @@ def test_client_without_a_guard_looks_at_records_but_once(make_guarded, raw, eve
 
 @pytest.fixture
 def before_step(monkeypatch):
-    """Return a function that has something done once, when a client is about to take a step of its initialization."""
+    """Return a function that runs an action once, before a client takes a step of its initialization."""
 
     def before_step(do, *steps):
         todo = [do]
@@ -122,7 +122,7 @@ def before_step(monkeypatch):
 
 
 def write_records(raw, **kinds):
-    """Write fresh records as another client does; a blank one gives way."""
+    """Write new records like another client; they replace blank ones."""
     for name, kind in kinds.items():
         node = raw[int(name.removeprefix("node"))]
         seconds, microseconds = node.time()
@@ -131,7 +131,7 @@ def write_records(raw, **kinds):
             node.set(BIRTH, f"{kind} {seconds * 1000 + microseconds // 1000} {process}")
 
 
-def test_client_that_begins_when_half_of_two_nodes_are_initialized_is_not_locked_out(make_guarded, raw, before_step):
+def test_client_that_starts_when_one_of_two_nodes_is_initialized_is_not_locked_out(make_guarded, raw, before_step):
     write_records(raw, node0="original")
     before_step(lambda: write_records(raw, node1="original"), LOOK)
     client = make_guarded(n=2)
@@ -140,7 +140,7 @@ def test_client_that_begins_when_half_of_two_nodes_are_initialized_is_not_locked
     assert births(raw[:2]) == ["original"] * 2
 
 
-def test_client_looks_again_for_what_another_is_about_to_write(make_guarded, raw, before_step):
+def test_client_looks_again_for_records_that_another_is_about_to_write(make_guarded, raw, before_step):
     write_records(raw, node0="original")
     before_step(lambda: write_records(raw, node1="original", node2="original"), LOOK)
     client = make_guarded()
@@ -148,15 +148,15 @@ def test_client_looks_again_for_what_another_is_about_to_write(make_guarded, raw
     assert states(client) == ["up"] * 3
 
 
-def test_client_whose_first_look_was_overtaken_by_an_emptying_looks_again(make_guarded, raw, before_step):
+def test_client_looks_again_if_a_node_is_emptied_after_its_first_look(make_guarded, raw, before_step):
     before_step(raw[1].flushall, ORIGINAL)
     client = make_guarded()
     assert take(client) is True
     assert births(raw) == ["original", "newborn", "original"], "its peers may have been used by then"
 
 
-def test_new_client_takes_over_what_another_was_quicker_to_write(make_guarded, raw, before_step):
-    """It has given up the last node, whose original record is on its way."""
+def test_new_client_adopts_records_that_another_client_wrote_first(make_guarded, raw, before_step):
+    """It has given up on the last node, whose original record is in flight."""
     write_records(raw, node0="original", node1="original")
     before_step(lambda: write_records(raw, node2="original"), NEWBORN)
     client = make_guarded()
@@ -166,7 +166,7 @@ def test_new_client_takes_over_what_another_was_quicker_to_write(make_guarded, r
 
 
 def test_new_client_is_not_locked_out_because_another_lost_the_race_for_a_node(make_guarded, raw, before_step):
-    """It has seen one node newborn, and the others before their original records came."""
+    """It has seen one newborn node, and the others before their original records came."""
     write_records(raw, node2="newborn")
     before_step(lambda: write_records(raw, node0="original", node1="original"), NEWBORN)
     client = make_guarded()
@@ -174,7 +174,7 @@ def test_new_client_is_not_locked_out_because_another_lost_the_race_for_a_node(m
     assert states(client) == ["up", "up", "quarantined"]
 
 
-def test_new_client_takes_over_that_a_node_is_newborn(make_guarded, raw, before_step):
+def test_new_client_accepts_that_a_node_is_newborn(make_guarded, raw, before_step):
     before_step(lambda: write_records(raw, node0="newborn"), ORIGINAL)
     client = make_guarded()
     assert take(client) is True
@@ -183,7 +183,7 @@ def test_new_client_takes_over_that_a_node_is_newborn(make_guarded, raw, before_
 
 
 def test_client_that_knew_the_nodes_before_does_not_believe_that_they_are_new(client, raw, before_step, eventually):
-    """Another one may, which has connected after all of them were emptied."""
+    """Another client may believe so, if it connects after all of them were emptied."""
     assert take(client) is True
     for node in raw:
         node.flushall()
@@ -207,7 +207,7 @@ def test_node_that_does_not_answer_its_initialization_is_out_until_it_does(
 
 
 def test_new_client_initializes_nodes_before_its_maintenance_can(make_guarded, monkeypatch, before_step):
-    """Else its first claims could overtake the command that its maintenance is about to send."""
+    """Otherwise its first claims could overtake the command that its maintenance is about to send."""
     who, looked = [], threading.Event()
     await_connections, tell_changes = Maintenance._await_first_connections, NodeRegistry.tell_changes
 
@@ -217,7 +217,7 @@ def test_new_client_initializes_nodes_before_its_maintenance_can(make_guarded, m
 
     def linger(self):
         await_connections(self)
-        for _ in range(2):  # The first one may have begun before.
+        for _ in range(2):  # The first one may have started earlier.
             looked.clear()
             self.alarm()
             assert looked.wait(5)
@@ -230,7 +230,7 @@ def test_new_client_initializes_nodes_before_its_maintenance_can(make_guarded, m
 
 
 def test_first_use_with_a_node_down_waits_for_one_guard(make_guarded, nodes, raw, eventually):
-    """The one that is down may remember claims of an earlier use, made together with one of the others."""
+    """The absent node may remember claims of an earlier use, made together with one of the others."""
     nodes.kill(2)
     client = make_guarded()
     votes = take(client)
@@ -241,7 +241,7 @@ def test_first_use_with_a_node_down_waits_for_one_guard(make_guarded, nodes, raw
 
 
 def _age(node):
-    """Return for how long a node has been remembering, ms by its own clock."""
+    """Return for how many ms a node has remembered, by its own clock."""
     seconds, microseconds = node.time()
     return seconds * 1000 + microseconds / 1000 - int(node.get(BIRTH).split()[1])
 
@@ -251,7 +251,7 @@ def _age(node):
 
 @pytest.fixture
 def lines(caplog):
-    """Return a function that gives what was logged of a node's state."""
+    """Return a function that returns the logged states of a node."""
     caplog.set_level(logging.INFO, "redsync.node")
     return lambda: [(record.levelname, record.getMessage()) for record in caplog.records]
 
@@ -277,7 +277,7 @@ def test_emptied_node_votes_again_after_the_guard(client, nodes, raw, eventually
     assert take(client) is True
     raw[0].flushall()
     nodes.kill(1)
-    assert refused_as_forgetful(take(client)) == [True, False, False], "the last one alone is no quorum"
+    assert refused_as_forgetful(take(client)) == [True, False, False], "the last one alone is not a quorum"
     eventually(lambda: take(client) is True)
     assert _age(raw[0]) >= 1000 * GUARD
     assert states(client) == ["up", "down", "up"]
@@ -290,7 +290,7 @@ def test_vote_of_an_emptied_node_is_a_failure_with_its_reason(client, raw):
     votes = take(client)
     assert refused_as_forgetful(votes) == [True, True, False]
     assert "Client(restart_guard=...)" in votes[0].detail
-    assert refused_as_forgetful(take(client)) == [True, True, False], "also when that is known before it is asked"
+    assert refused_as_forgetful(take(client)) == [True, True, False], "even when that is known before it is asked"
 
 
 def test_renewal_heals_an_emptied_node_and_makes_it_newborn(client, raw, eventually):
@@ -306,8 +306,8 @@ def test_renewal_heals_an_emptied_node_and_makes_it_newborn(client, raw, eventua
 # All nodes forget.
 
 
-def test_all_nodes_emptied_under_a_hold_admit_nobody_while_it_may_be_believed(make_guarded, raw):
-    """The case that all this is for."""
+def test_nodes_all_emptied_under_a_hold_grant_no_other_while_it_is_valid(make_guarded, raw):
+    """The case that the guard exists for."""
     first, second = make_guarded(), make_guarded()
     hold = first.get_lock("x", lease=GUARD).__enter__()
     for node in raw:
@@ -315,11 +315,11 @@ def test_all_nodes_emptied_under_a_hold_admit_nobody_while_it_may_be_believed(ma
     lock = second.get_lock("x")
     while hold.remaining():
         with suppress(QuorumError):
-            assert not lock.acquire(False), "two believe"
+            assert not lock.acquire(False), "two valid holds"
     assert lock.acquire(timeout=20)
 
 
-# Another server in a node's place.
+# A node replaced by another server.
 
 
 def test_node_replaced_by_an_empty_server_is_kept_out_by_its_uptime_and_its_record(client, nodes, raw, eventually):
@@ -331,11 +331,11 @@ def test_node_replaced_by_an_empty_server_is_kept_out_by_its_uptime_and_its_reco
     eventually(lambda: states(client) == ["up"] * 3)
 
 
-# Data of before.
+# Earlier data.
 
 
-def test_node_whose_data_was_replaced_while_it_was_running_is_kept_out(client, raw, eventually):
-    """By that of another server; no connection ended, and whoever has one is told by the node itself."""
+def test_node_whose_data_was_replaced_while_running_is_kept_out(client, raw, eventually):
+    """Another server's data came in; no connection ended, and the node itself tells its clients."""
     assert take(client) is True
     raw[0].set(BIRTH, "original 1 0123456789abcdef")
     assert take(client) is True, "the others are a quorum"
@@ -344,7 +344,7 @@ def test_node_whose_data_was_replaced_while_it_was_running_is_kept_out(client, r
 
 
 def test_renewal_finds_the_data_of_another_node_of_the_same_client(client, raw, eventually):
-    """A new claim would not: the record names a process that the client is connected to."""
+    """A new claim would not find it: the record names a process that the client is connected to."""
     with client.get_lock("x") as hold:
         eventually(lambda: claims(raw) == [1, 1, 1])
         raw[0].set(BIRTH, raw[1].get(BIRTH))
@@ -352,7 +352,7 @@ def test_renewal_finds_the_data_of_another_node_of_the_same_client(client, raw, 
         eventually(lambda: births(raw) == ["newborn", "original", "original"])
 
 
-def test_client_that_names_wrong_processes_learns_better_and_nobody_waits(client, raw, eventually):
+def test_client_that_names_wrong_processes_is_corrected_without_a_wait(client, raw, eventually):
     assert take(client) is True
     before = [node.get(BIRTH) for node in raw]
     client._runner.session.processes.named = b",0123456789abcdef,"
@@ -362,17 +362,17 @@ def test_client_that_names_wrong_processes_learns_better_and_nobody_waits(client
     assert states(client) == ["up"] * 3
 
 
-# Whose guard it is.
+# The guard of a lock's own lease.
 
 
 def test_longer_lease_of_one_lock_raises_the_guard_for_that_lock_only(make_guarded, raw, eventually):
-    """What its like may have been forgotten is believed for longer."""
+    """Claims with this lease that a node may have forgotten are valid for longer."""
     client = make_guarded(lease=GUARD)
     eventually(lambda: births(raw) == ["original"] * 3)
     patient = client.get_lock("y", lease=600.0)
     with pytest.raises(QuorumError) as caught:
         patient.acquire(False)
-    assert refused_as_forgetful(caught.value.votes) == [True] * 3, "no server here is ten minutes old"
+    assert refused_as_forgetful(caught.value.votes) == [True] * 3, "no server here has run for ten minutes"
     assert take(client) is True
     assert states(client) == ["up"] * 3
     with pytest.raises(QuorumError):
@@ -380,8 +380,8 @@ def test_longer_lease_of_one_lock_raises_the_guard_for_that_lock_only(make_guard
     assert take(client) is True
 
 
-def test_longer_lease_needs_no_memory_for_a_reentry(make_guarded):
-    """It is no new claim: it counts only where the first one was."""
+def test_longer_lease_needs_no_guard_for_a_reentry(make_guarded):
+    """It is not a new claim: it counts only on the nodes of the first one."""
     lock = make_guarded(lease=GUARD).get_lock("x")
     with lock:
         assert lock.acquire(False, lease=600.0)
@@ -389,14 +389,14 @@ def test_longer_lease_needs_no_memory_for_a_reentry(make_guarded):
         lock.release()
 
 
-# What is no record.
+# Invalid records.
 
 
 @pytest.mark.parametrize(
     ("command", "reason"),
-    [(("SET", BIRTH, "a lock"), "no birth record"), (("RPUSH", BIRTH, "x"), "the birth record was refused")],
+    [(("SET", BIRTH, "a lock"), "is not a birth record"), (("RPUSH", BIRTH, "x"), "the birth record was refused")],
 )
-def test_node_with_something_else_at_the_records_key_is_down_and_says_why(make_guarded, raw, command, reason):
+def test_node_with_another_value_at_the_records_key_is_down_with_the_reason(make_guarded, raw, command, reason):
     raw[0].execute_command(*command)
     client = make_guarded()
     assert states(client)[0] == "down"
@@ -404,14 +404,14 @@ def test_node_with_something_else_at_the_records_key_is_down_and_says_why(make_g
 
 
 @pytest.mark.parametrize("kind", ["get_lock", "get_mutex"])
-def test_lock_may_be_called_as_the_birth_record(kind, make_guarded):
+def test_lock_may_have_the_name_of_the_birth_record(kind, make_guarded):
     client = make_guarded()
     with getattr(client, kind)("birth") as hold:
         hold.check()
         assert take(make_guarded(), "another") is True
 
 
-def test_node_that_is_still_being_connected_when_the_client_is_closed_is_not_told_of(make_client, nodes, eventually):
+def test_node_still_connecting_when_the_client_closes_is_not_reported(make_client, nodes, eventually):
     nodes.pause(0)
     client = make_client(node_timeout=5.0)
     assert client.get_lock("x").acquire(False)
@@ -426,8 +426,8 @@ def test_node_that_is_still_being_connected_when_the_client_is_closed_is_not_tol
     assert maintenance.statuses()[0].last_error is None
 
 
-def test_silent_node_is_not_waited_for_when_the_client_is_closed(make_client, nodes):
-    """To give it up takes twice the time in which to connect, which is four times the node timeout."""
+def test_close_does_not_wait_for_a_silent_node(make_client, nodes):
+    """Giving up on it takes twice the connect timeout, which is four times the node timeout."""
     make_client(n=2)
     with Hostile(lambda words: []) as silent:
         client = make_client([*nodes.urls[:2], silent.url], node_timeout=60.0)
@@ -435,7 +435,7 @@ def test_silent_node_is_not_waited_for_when_the_client_is_closed(make_client, no
             pool.submit(client.close).result(20)
 
 
-def test_link_that_comes_when_its_client_is_closed_is_closed_too(make_client, nodes, raw, monkeypatch, eventually):
+def test_link_that_comes_after_the_close_is_closed_too(make_client, nodes, raw, monkeypatch, eventually):
     make_client(n=3).close()
     closed, install = threading.Event(), Transport.install
 

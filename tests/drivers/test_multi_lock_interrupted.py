@@ -1,4 +1,4 @@
-"""A multi-lock interrupted at every point at which an interruption can come: all or none all the same."""
+"""A multi-lock interrupted at every possible point: still all or none."""
 
 import time
 from contextlib import suppress
@@ -10,12 +10,12 @@ from tests.support.leftovers import claims
 from tests.support.locks import PATIENCE
 
 STRIDE = 11
-"""Of some 700 points a sweep tries each eleventh; the seed says which."""
+"""A sweep tries every eleventh of about 700 points; the seed says which."""
 
 
 @pytest.fixture
 def clients(make_lasting):
-    """Two clients, of which the multi-locks here are made."""
+    """Two clients for the multi-locks here."""
     return make_lasting(), make_lasting(prefix="other:")
 
 
@@ -35,7 +35,7 @@ def make_multi(clients):
 
 def left(raw, expected):
     """Wait until each node has these keys and no others; return what they have if they never do."""
-    # A connection that was given up takes a moment to come back, and then its node gets what it is owed.
+    # A discarded connection takes a moment to come back; then its node gets what it is owed.
     deadline = time.monotonic() + PATIENCE
     while True:
         found = [claims(node) for node in raw]
@@ -48,10 +48,10 @@ def left(raw, expected):
 
 @pytest.fixture
 def interrupt(clients, raw, inject, points):
-    """Return a function that tries all points of something, and checks after each that nothing of it is left."""
+    """Return a function that interrupts an action at each point, and checks each time that nothing is left."""
 
     def interrupt(prepare, do, check=lambda multi: None, keys=(), holds=0):
-        """Interrupt `do(prepare(point))`; `check(multi)` follows, and `keys` are what others have on the nodes."""
+        """Interrupt `do(prepare(point))`; `check(multi)` follows, and `keys` are other owners' keys on the nodes."""
         tables = [client.runner.session.holds for client in clients]
         wrong = []
         for point in points(STRIDE):
@@ -70,7 +70,7 @@ def interrupt(clients, raw, inject, points):
                 break
             try:
                 for client in clients:
-                    # Connections that were given up again and again come back after growing pauses.
+                    # Repeatedly discarded connections come back after growing pauses.
                     with client.get_lock("next", timeout=PATIENCE):
                         pass
             except QuorumError as error:
@@ -89,9 +89,9 @@ def enter_and_leave(multi):
 
 
 def is_free(multi):
-    """Check that the same object can be used again, and knows of no earlier `with`."""
+    """Check that the same object is usable again, and knows no earlier `with`."""
     if multi.hold_count() or any(lock.hold_count() for lock in multi._locks):
-        return "it is believed to be held"
+        return "it counts a hold"
     with multi as hold:
         hold.check()
     if multi._entered or any(lock._entered for lock in multi._locks):
@@ -107,20 +107,20 @@ def test_acquire_interrupted_at_any_point_leaves_nothing_held(interrupt, make_mu
     interrupt(make_multi, lambda multi: multi.acquire(timeout=PATIENCE), is_free)
 
 
-def test_acquire_that_is_refused_interrupted_at_any_point_leaves_nothing_held(interrupt, make_multi, make_lasting):
-    """Also where it is about to give back what it had taken."""
+def test_refused_acquire_interrupted_at_any_point_leaves_nothing_held(interrupt, make_multi, make_lasting):
+    """Even where it is about to release the locks acquired so far."""
     held = make_lasting().get_lock("b")  # the last in their order
     assert held.acquire(timeout=PATIENCE)
 
     def try_in_vain(multi):
-        with suppress(QuorumError):  # where nodes are given up, or the machine is busy
+        with suppress(QuorumError):  # where connections are discarded, or the machine is busy
             assert multi.acquire(timeout=0.02) is False
 
     interrupt(lambda point: make_multi(), try_in_vain, none_is_held, keys=["redsync:b"])
     held.release()
 
 
-def test_acquire_that_fails_interrupted_at_any_point_leaves_nothing_held(interrupt, make_multi, raw):
+def test_failing_acquire_interrupted_at_any_point_leaves_nothing_held(interrupt, make_multi, raw):
     for node in raw:
         node.lpush("redsync:b", "foreign")  # the last in their order
 
@@ -151,7 +151,7 @@ def test_reentry_interrupted_at_any_point_leaves_the_outer_holds(interrupt, clie
 
 @pytest.mark.parametrize("lost", [False, True], ids=["held", "one is lost"])
 def test_release_interrupted_at_any_point_has_released_all_or_none(interrupt, make_multi, lost):
-    """One that had not begun has yet to be called; then all are held, and can be released."""
+    """If the release had not begun, all are held, and can be released."""
 
     def acquired(point):
         multi = make_multi(point)
@@ -194,7 +194,7 @@ def test_release_of_a_hold_interrupted_at_any_point_has_released_all_or_none(int
     interrupt(acquired, lambda multi: kept[0].release(), released)
 
 
-def test_wait_for_a_loss_interrupted_at_any_point_leaves_nobody_asleep(interrupt, clients):
+def test_wait_for_a_loss_interrupted_at_any_point_leaves_no_watcher(interrupt, clients):
     first, second = clients
     multi = first.get_multi_lock(first.get_lock("a"), second.get_lock("b"))
     with multi as hold:

@@ -1,4 +1,4 @@
-"""What a client knows of its nodes: whether two of them are one server, and when not to take them for that."""
+"""The node registry: whether two nodes are one server, and when they only look like it."""
 
 import random
 from types import SimpleNamespace
@@ -38,7 +38,7 @@ class Net:
         pass
 
     def meet(self, i):
-        """Hear who is there; True if it is accepted."""
+        """Meet the server at an address; return True if it is accepted."""
         node = self.nodes[i]
         try:
             self.registry.meet(node, NodeInfo(self.servers[i], "valkey 9", 1000.0, pushes=True))
@@ -48,7 +48,7 @@ class Net:
         return True
 
     def connect(self, *indices):
-        """Try these nodes, one after the other; return which are accepted."""
+        """Connect these nodes, one after the other; return the accepted ones."""
         accepted = []
         for i in indices:
             if self.meet(i):
@@ -82,7 +82,7 @@ def test_servers_that_move_in_a_circle_are_accepted_in_any_order(net):
     assert net.connect(2, 0, 1) == [2, 0, 1]
 
 
-def test_server_whose_old_connection_lasts_is_refused_at_its_new_address_until_that_ends(net):
+def test_server_is_refused_at_its_new_address_until_its_old_connection_ends(net):
     net.cut(1)
     net.servers[:2] = "s1", "s0"
     assert net.connect(1) == []
@@ -91,14 +91,14 @@ def test_server_whose_old_connection_lasts_is_refused_at_its_new_address_until_t
     assert net.connect(1, 0) == [1, 0]
 
 
-def test_same_server_at_two_addresses_is_refused_while_the_first_is_only_about_to_be_connected(net):
+def test_same_server_at_two_addresses_is_refused_while_the_first_is_connecting(net):
     net.cut(0, 1)
     net.servers[1] = "s0"
     assert net.meet(0)
     assert net.connect(1) == []
 
 
-def test_address_counts_again_when_the_try_that_was_in_its_way_has_failed(net):
+def test_address_is_accepted_again_once_the_conflicting_connect_has_failed(net):
     net.cut(0, 1)
     net.servers[:2] = "s1", "s1"
     assert net.meet(0)
@@ -107,13 +107,13 @@ def test_address_counts_again_when_the_try_that_was_in_its_way_has_failed(net):
     assert net.connect(1) == [1]
 
 
-def test_servers_that_tell_no_identity_are_not_taken_for_one(net):
+def test_servers_without_an_identity_are_not_mistaken_for_one(net):
     net.cut(0, 1)
     net.servers[:2] = None, None
     assert net.connect(0, 1) == [0, 1]
 
 
-def test_node_whose_try_takes_too_long_is_waited_for_no_longer():
+def test_node_whose_connect_takes_too_long_delays_no_start():
     net = Net()
     net.connect(0, 1)
     assert not net.registry.is_heard()

@@ -1,4 +1,4 @@
-"""Nodes: what they say of themselves, and whether they remember for long enough."""
+"""Nodes: their descriptions of themselves, and whether they have remembered for long enough."""
 
 import math
 
@@ -30,7 +30,7 @@ def info(uptime=3600.0, birth=ORIGINAL):
 
 @pytest.fixture
 def node():
-    """A node that nobody has connected to."""
+    """A node that was never connected."""
     return make_nodes(["redis://127.0.0.1:1"], redis.Redis)[0]
 
 
@@ -43,13 +43,13 @@ def node():
         ("unix:///run/redis.sock?db=3", "/run/redis.sock/3"),
     ],
 )
-def test_home_tells_where_the_keys_are_and_not_who_asks(url, home):
+def test_home_tells_the_place_of_the_keys_and_not_the_user(url, home):
     assert make_nodes([url], redis.Redis)[0].home == home
 
 
 @pytest.fixture
 def meet(node):
-    """Return a function that lets the node be met at the instant 1000."""
+    """Return a function that meets the node at the instant 1000."""
 
     def meet(**fields):
         node.meet(info(**fields), 1000.0)
@@ -62,14 +62,14 @@ def meet(node):
 # Since when it remembers.
 
 
-def test_node_that_was_never_met_is_kept_out_of_nothing(node):
+def test_node_that_was_never_met_is_fit(node):
     assert node.unfit(1000.0, GUARD) is None
 
 
 @pytest.mark.parametrize(
     ("uptime", "birth", "since"),
     [
-        # Both instants that a server subtracts are whole seconds: it may have started a second later than it says.
+        # A server subtracts two instants in whole seconds: it may have started a second later than it says.
         (3600.0, ORIGINAL, 1000.0 - 3599.0),
         (0.0, ORIGINAL, 1000.0),
         (1.0, ORIGINAL, 1000.0),
@@ -81,16 +81,16 @@ def test_node_that_was_never_met_is_kept_out_of_nothing(node):
         (3600.0, None, math.inf),
         (0.0, None, math.inf),
         (3600.0, LOOKED_AT, math.inf),
-        # fakeredis does not say when it was started.
+        # fakeredis does not tell when it started.
         (None, ORIGINAL, -math.inf),
         (None, YOUNG, 995.0),
     ],
 )
-def test_node_remembers_since_its_start_or_its_birth_whichever_is_later(meet, uptime, birth, since):
+def test_node_remembers_since_the_later_of_its_start_and_its_birth(meet, uptime, birth, since):
     assert meet(uptime=uptime, birth=birth).remembers_since == since
 
 
-def test_node_whose_record_is_heard_of_later_remembers_since_then(meet):
+def test_node_whose_record_comes_later_remembers_since_then(meet):
     node = meet(birth=None)
     node.remember(birth_of(NEWBORN, 2.0), 1010.0)
     assert node.remembers_since == 1008.0
@@ -100,13 +100,13 @@ def test_node_whose_record_is_heard_of_later_remembers_since_then(meet):
     assert node.remembers_since == math.inf
 
 
-def test_node_that_is_met_again_is_what_it_says_now(meet):
+def test_node_that_is_met_again_has_its_new_description(meet):
     meet(uptime=3600.0)
     assert meet(uptime=0.0).remembers_since == 1000.0
     assert meet(uptime=3600.0).remembers_since < 0
 
 
-# Whether it is fit.
+# Fitness.
 
 
 def test_node_is_unfit_until_it_has_remembered_for_as_long_as_the_guard(meet):
@@ -130,23 +130,23 @@ def test_node_without_a_record_is_unfit_until_it_has_one(meet):
 
 
 @pytest.mark.parametrize("birth", [None, LOOKED_AT, YOUNG, ORIGINAL])
-def test_node_is_fit_for_what_needs_no_memory(meet, birth):
-    """A release, a renewal, a look; and every claim of who switched the guard off."""
+def test_node_is_fit_for_commands_without_a_guard(meet, birth):
+    """Releases, renewals, queries; and every claim of a client without a guard."""
     assert meet(uptime=0.0, birth=birth).unfit(1000.0, 0.0) is None
 
 
-def test_reason_says_what_users_can_do(meet):
+def test_reason_tells_users_what_to_do(meet):
     reason = meet(birth=YOUNG).unfit(1000.0, GUARD)
     assert reason.startswith("restarted or emptied")
     assert "Client(restart_guard=...)" in reason
 
 
-# What people are told.
+# Reports to people.
 
 
 @pytest.fixture
 def group():
-    """A node that Sentinels stand for, whose server remembers everything."""
+    """A node behind Sentinels, whose server remembers everything."""
     (node,) = make_nodes(["redis+sentinel://s1,s2,s3/mymaster?replicas=2"], redis.Redis)
     node.location = Location("a", 1, 7)
     node.meet(info(), 1000.0)
@@ -167,7 +167,7 @@ def test_node_with_replicas_is_unfit_unless_its_sentinels_have_confirmed_its_ser
     assert group.unfit(1020.1, 2 * GUARD) is None
 
 
-def test_node_without_replicas_does_without_its_sentinels():
+def test_node_without_replicas_needs_no_confirmation_by_its_sentinels():
     (node,) = make_nodes(["redis+sentinel://s1,s2,s3/mymaster"], redis.Redis)
     node.meet(info(), 1000.0)
     assert node.unfit(1000.0, GUARD) is None
@@ -183,7 +183,7 @@ def test_node_is_quarantined_while_it_is_unfit(meet):
     assert node.status(1000.0, True, GUARD).state == "down"
 
 
-def test_quarantine_is_told_once_and_so_is_its_end(meet):
+def test_quarantine_and_its_end_are_reported_once(meet):
     node = meet(birth=YOUNG)
     told = node.change(1000.0, False, GUARD)
     assert told == NodeChanged(node.address, "quarantined", node.unfit(1000.0, GUARD))
@@ -192,8 +192,8 @@ def test_quarantine_is_told_once_and_so_is_its_end(meet):
     assert node.change(1026.0, False, GUARD) is None
 
 
-def test_node_without_a_record_is_told_of_when_its_peers_were_heard(meet):
-    """At the first use it gets an original one, and then there is nothing to tell."""
+def test_node_without_a_record_is_reported_once_its_peers_were_heard(meet):
+    """At the first use it gets an original record, so there is nothing to report."""
     node = meet(birth=None)
     assert node.status(1000.0, False, GUARD).state == "quarantined"
     assert node.change(1000.0, False, GUARD) is None
@@ -205,7 +205,7 @@ def test_node_without_a_record_is_told_of_when_its_peers_were_heard(meet):
     assert node.change(1001.0, False, GUARD).state == "quarantined"
 
 
-def test_node_that_is_down_is_told_of_whatever_it_remembers(meet):
+def test_node_that_is_down_is_reported_no_matter_what_it_remembers(meet):
     node = meet(birth=None)
     node.connected = False
     assert node.change(1000.0, False, GUARD).state == "down"
@@ -229,7 +229,7 @@ def greet_node(nodes):
         channel.close()
 
 
-def test_greeting_asks_who_the_server_is_and_what_it_remembers(greet_node, raw):
+def test_greeting_asks_for_the_servers_identity_and_memory(greet_node, raw):
     run_id = raw[0].info("server")["run_id"]
     raw[0].set(BIRTH_KEY, f"newborn {raw[0].time()[0] * 1000 - 60_000} {run_id[:16]}")
     said = greet_node()
@@ -248,8 +248,8 @@ def test_greeting_marks_a_new_server(greet_node):
 
 
 @pytest.mark.parametrize("record", ["original 1 0123456789abcdef", "newborn 1 0123456789abcdef", "original 1"])
-def test_greeting_makes_a_server_newborn_whose_data_is_of_another_process(greet_node, record, raw):
-    """It has been started from a snapshot, for example, and its peers may have gone on."""
+def test_greeting_makes_a_server_with_another_processs_data_newborn(greet_node, record, raw):
+    """For example, it was started from a snapshot, and its peers may have continued."""
     raw[0].set(BIRTH_KEY, record)
     said = greet_node()
     assert said.birth.kind == NEWBORN
@@ -258,19 +258,22 @@ def test_greeting_makes_a_server_newborn_whose_data_is_of_another_process(greet_
 
 
 @pytest.mark.parametrize("answer", [b"", b"welcome to something else", "text", 5, None], ids=repr)
-def test_greeting_of_something_that_is_no_server_of_ours_is_a_plain_error(answer):
+def test_greeting_of_a_foreign_server_is_a_plain_error(answer):
     (node,) = make_nodes("redis://a", redis.Redis)
     talk = greet(node, 1.0, raw=True)
     next(talk)
-    with pytest.raises(ConnectionError, match="no Redis or Valkey"):
+    with pytest.raises(ConnectionError, match="not Redis or Valkey"):
         talk.send([answer, b""])
 
 
 @pytest.mark.parametrize(
     ("command", "error", "text"),
-    [(("SET", BIRTH_KEY, "a lock"), ValueError, "no birth record"), (("RPUSH", BIRTH_KEY, 1), OSError, "WRONGTYPE")],
+    [
+        (("SET", BIRTH_KEY, "a lock"), ValueError, "is not a birth record"),
+        (("RPUSH", BIRTH_KEY, 1), OSError, "WRONGTYPE"),
+    ],
 )
-def test_greeting_fails_on_what_is_no_record(greet_node, raw, command, error, text):
+def test_greeting_fails_on_an_invalid_record(greet_node, raw, command, error, text):
     raw[0].execute_command(*command)
     with pytest.raises(error, match=text):
         greet_node()

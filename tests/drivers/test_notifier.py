@@ -1,4 +1,4 @@
-"""The notifier: logs, then the holder's callbacks, then the listeners, whatever any of them raises."""
+"""The notifier: logs, then the holder's callbacks, then the listeners, no matter what any of them raises."""
 
 import logging
 
@@ -27,7 +27,7 @@ def said(caplog):
     return lambda: [(record.name, record.levelname, record.getMessage()) for record in caplog.records]
 
 
-def test_loss_is_an_error_in_the_log_and_told_to_holders_then_listeners(state, said):
+def test_loss_is_logged_as_an_error_then_reported_to_holders_then_listeners(state, said):
     order = []
     state.on_lost += [lambda it: order.append(("holder", it)), lambda it: order.append(("second", it))]
     event = HoldLost("x", "client:1", "its lease ended", state)
@@ -36,7 +36,7 @@ def test_loss_is_an_error_in_the_log_and_told_to_holders_then_listeners(state, s
     assert said() == [("redsync.watchdog", "ERROR", "lost the hold of 'x' by client:1: its lease ended")]
 
 
-def test_orphan_is_a_warning_in_the_log_and_told_to_listeners(said):
+def test_orphan_is_logged_as_a_warning_and_reported_to_listeners(said):
     told = []
     Notifier([told.append]).announce(HoldOrphaned("x", "client:1"))
     assert told == [HoldOrphaned("x", "client:1")]
@@ -46,7 +46,7 @@ def test_orphan_is_a_warning_in_the_log_and_told_to_listeners(said):
     assert "client:1" in text
 
 
-def test_change_of_a_node_is_told_to_listeners_alone(said):
+def test_change_of_a_node_is_reported_to_listeners_only(said):
     told = []
     event = NodeChanged("127.0.0.1:1", "down", "refused")
     Notifier([told.append, told.append]).tell(event)
@@ -54,7 +54,7 @@ def test_change_of_a_node_is_told_to_listeners_alone(said):
     assert said() == []
 
 
-def test_callback_that_raises_is_logged_and_stops_nobody(state, said):
+def test_callback_that_raises_is_logged_and_stops_no_other(state, said):
     told = []
 
     def fail(it):
@@ -78,14 +78,14 @@ def test_interruption_in_a_callback_is_not_hidden(state):
         Notifier([interrupt]).announce(HoldLost("x", "client:1", "why", state))
 
 
-def test_callback_of_one_lock_object_is_called_once_however_often_it_was_reentered(state):
+def test_callback_of_a_lock_object_is_called_once_after_many_reentries(state):
     told = []
     state.on_lost += [told.append] * 3
     Notifier([]).announce(HoldLost("x", "client:1", "why", state))
     assert told == [state]
 
 
-def test_holder_may_stop_listening_while_it_is_told(state):
+def test_holder_may_stop_listening_during_the_call(state):
     told = []
 
     def once(it):
@@ -97,7 +97,7 @@ def test_holder_may_stop_listening_while_it_is_told(state):
     assert told == [state, state]
 
 
-def test_details_are_told_to_observers_alone(said):
+def test_details_go_to_observers_only(said):
     told, heard = [], []
 
     class Listening(Observer):
@@ -111,5 +111,5 @@ def test_details_are_told_to_observers_alone(said):
     tally = Tally(["a:1"], bool)
     tally.fail(0, "down")
     notifier.note_votes(tally)
-    assert list(notifier.ears[0].failed) == [(0, "down")]
+    assert list(notifier.ears[0].failed) == [("a:1", "down")]
     assert said() == []

@@ -1,4 +1,4 @@
-"""Owners that end while they hold: threads that are over, objects that nobody has any more, and interpreters."""
+"""Owners that end while they hold: ended threads, dropped objects, and interpreters."""
 
 import gc
 import logging
@@ -22,14 +22,14 @@ def events():
 
 @pytest.fixture
 def client(nodes, events):
-    """A client with a lease of a minute: what is free before that was given back."""
+    """A client with a lease of a minute: a lock that is free earlier was released."""
     with Client(nodes.urls, lease=60.0, restart_guard=0.0, listeners=[events.append]) as client:
         yield client
 
 
 @pytest.fixture
 def warnings(caplog):
-    """Return a function that gives what the watchdog has warned of."""
+    """Return a function that returns the watchdog's warnings."""
     caplog.set_level(logging.DEBUG, "redsync.watchdog")
     return lambda: [
         (record.levelname, record.getMessage()) for record in caplog.records if record.name == "redsync.watchdog"
@@ -38,7 +38,7 @@ def warnings(caplog):
 
 @pytest.fixture
 def keys(raw):
-    """Return a function that gives all keys of the nodes but records."""
+    """Return a function that returns all keys on the nodes except records."""
     return lambda: {key for node in raw for key in claims(node)}
 
 
@@ -52,7 +52,7 @@ def run_thread(function):
 # Threads.
 
 
-def test_lock_of_a_thread_that_ended_is_given_back_at_once_and_not_silently(client, keys, events, warnings, eventually):
+def test_lock_of_an_ended_thread_is_released_at_once_with_a_warning(client, keys, events, warnings, eventually):
     owners = []
 
     def hold():
@@ -72,7 +72,7 @@ def test_lock_of_a_thread_that_ended_is_given_back_at_once_and_not_silently(clie
     assert "ended without releasing it" in text
 
 
-def test_all_that_a_thread_held_is_given_back_however_often_it_had_acquired_it(client, keys, events, eventually):
+def test_all_holds_of_an_ended_thread_are_released_no_matter_how_often_acquired(client, keys, events, eventually):
     def hold():
         for name in ("a", "b"):
             lock = client.get_lock(name)
@@ -85,7 +85,7 @@ def test_all_that_a_thread_held_is_given_back_however_often_it_had_acquired_it(c
     assert len(client.runner.session.holds) == 0
 
 
-def test_waiter_gets_the_lock_of_a_thread_that_ended(client, eventually):
+def test_waiter_gets_the_lock_of_an_ended_thread(client, eventually):
     lock = client.get_lock("x")
     held, go_on = threading.Event(), threading.Event()
 
@@ -101,18 +101,18 @@ def test_waiter_gets_the_lock_of_a_thread_that_ended(client, eventually):
         waiter = pool.submit(lock.acquire, timeout=20)
         eventually(lambda: client.inspect("x").waiters)
         go_on.set()
-        assert waiter.result(20), "long before the lease of a minute is over"
+        assert waiter.result(20), "long before the lease of a minute ends"
     thread.join(20)
 
 
-def test_thread_that_ends_after_its_release_is_not_worth_a_word(client, keys, events, warnings):
+def test_thread_that_ends_after_its_release_is_not_logged(client, keys, events, warnings):
     def hold():
         with client.get_lock("x"), client.get_lock("y"):
             pass
 
     for _ in range(20):
         run_thread(hold)
-    # The watchdog would have looked by the time it has renewed something.
+    # By the time of a renewal, the watchdog would have looked.
     with client.get_lock("z") as last:
         last.extend()
     client.close()
@@ -121,7 +121,7 @@ def test_thread_that_ends_after_its_release_is_not_worth_a_word(client, keys, ev
     assert keys() == set()
 
 
-def test_lost_hold_of_a_thread_that_ended_was_told_already(client, raw, events, eventually):
+def test_lost_hold_of_an_ended_thread_is_not_reported_again(client, raw, events, eventually):
     def hold():
         lock = client.get_lock("x")
         lock.acquire()
@@ -136,7 +136,7 @@ def test_lost_hold_of_a_thread_that_ended_was_told_already(client, raw, events, 
 
 
 def test_hold_that_was_handed_on_ends_with_the_thread_that_owned_it(client, keys, eventually):
-    """The lock may be another's by now: whoever has been given the hold must not believe in it."""
+    """Another owner may have the lock by now: the receiver of the hold must not believe that it is valid."""
     holds = []
 
     def hold():
@@ -153,7 +153,7 @@ def test_hold_that_was_handed_on_ends_with_the_thread_that_owned_it(client, keys
     assert handed_on.wait_lost(0.1) is False
 
 
-def test_sleeper_on_a_hold_wakes_when_the_thread_that_owned_it_ended(client, eventually):
+def test_sleeper_on_a_hold_wakes_when_the_owning_thread_ends(client, eventually):
     holds, go_on = [], threading.Event()
 
     def hold():
@@ -173,8 +173,8 @@ def test_sleeper_on_a_hold_wakes_when_the_thread_that_owned_it_ended(client, eve
 # Mutexes.
 
 
-def test_mutex_of_a_thread_that_ended_stays_held(client, raw, events):
-    """It belongs to the object, whatever becomes of threads."""
+def test_mutex_of_an_ended_thread_stays_held(client, raw, events):
+    """It belongs to the object, not to a thread."""
     mutex = client.get_mutex("x")
     run_thread(mutex.acquire)
     with client.get_lock("y") as later:
@@ -186,7 +186,7 @@ def test_mutex_of_a_thread_that_ended_stays_held(client, raw, events):
     assert events == []
 
 
-def test_lost_mutex_that_is_dropped_was_told_already(client, raw, events, eventually):
+def test_dropped_lost_mutex_is_not_reported_again(client, raw, events, eventually):
     mutex = client.get_mutex("x")
     mutex.acquire()
     for node in raw:
@@ -213,7 +213,7 @@ def run_program(nodes, program, expected=0):
 
 
 @pytest.mark.parametrize(("end", "code"), [("pass", 0), ("1 / 0", 1)])
-def test_interpreter_that_ends_gives_back_what_all_its_threads_hold(nodes, keys, end, code):
+def test_ending_interpreter_releases_the_holds_of_all_its_threads(nodes, keys, end, code):
     program = f"""
         client = Client(URLS, lease=60, restart_guard=0)
         held = threading.Event()
@@ -236,8 +236,8 @@ def test_interpreter_that_ends_gives_back_what_all_its_threads_hold(nodes, keys,
 
 
 @pytest.mark.parametrize("method", ["fork", *swept("spawn")])
-def test_child_of_multiprocessing_gives_back_what_it_holds_and_nothing_else(nodes, raw, keys, method, tmp_path):
-    """It ends by os._exit, so the interpreter's own way to say goodbye is not taken."""
+def test_multiprocessing_child_releases_its_own_holds_only(nodes, raw, keys, method, tmp_path):
+    """It ends by os._exit, so the interpreter's own exit functions do not run."""
     path = tmp_path / "program.py"
     path.write_text(
         textwrap.dedent(
@@ -277,7 +277,7 @@ def test_child_of_multiprocessing_gives_back_what_it_holds_and_nothing_else(node
         process.communicate()
 
 
-def test_interpreter_that_is_killed_gives_nothing_back(nodes, keys):
+def test_killed_interpreter_releases_nothing(nodes, keys):
     program = """
         client = Client(URLS, lease=60, restart_guard=0)
         client.get_lock("x").acquire()
@@ -287,7 +287,7 @@ def test_interpreter_that_is_killed_gives_nothing_back(nodes, keys):
     assert keys() == {"redsync:x"}
 
 
-def test_client_that_was_closed_or_forgotten_is_no_trouble_at_the_end(nodes):
+def test_closed_or_dropped_client_does_no_harm_at_exit(nodes):
     program = """
         import gc
         closed = Client(URLS, restart_guard=0)

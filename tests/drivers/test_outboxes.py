@@ -1,4 +1,4 @@
-"""Outboxes: what is made when it is sent, and what is sent again, on real nodes."""
+"""Outboxes: commands made when sent, and commands sent again, on real nodes."""
 
 import itertools
 import math
@@ -16,7 +16,7 @@ from tests.support.rigs import LATER, choices
 from tests.support.trouble import accept_writes, refuse_writes
 
 
-def test_command_that_is_made_when_sent_may_turn_out_to_be_none(rig):
+def test_command_made_when_sent_may_turn_out_unnecessary(rig):
     request = rig.send(rig.echo, rig.owner(), 1)
     rig.finish(request)
     nothing = request.effect._replace(command=lambda: None)
@@ -27,7 +27,7 @@ def test_command_that_is_made_when_sent_may_turn_out_to_be_none(rig):
     assert request.tally.sent == 0
 
 
-def test_command_that_fails_to_be_made_holds_nobody_up(rig, all_votes):
+def test_command_whose_making_fails_delays_no_other(rig, all_votes):
     def fail():
         raise KeyError("mine")
 
@@ -46,7 +46,7 @@ def test_command_that_fails_to_be_made_holds_nobody_up(rig, all_votes):
     assert rig.finish(before).won
 
 
-# Scripts that a node does not know.
+# Unknown scripts.
 
 
 def test_unknown_script_is_loaded_and_the_command_sent_again(make_rig, raw, all_votes):
@@ -60,14 +60,14 @@ def test_unknown_script_is_loaded_and_the_command_sent_again(make_rig, raw, all_
 
 @pytest.fixture
 def forgetful(rig, nodes, raw):
-    """The transport on nodes of which the last has forgotten all scripts, and stands still until `resume`."""
+    """The transport on nodes, the last of which has forgotten all scripts and is stopped until `resume`."""
     raw[2].script_flush()
     nodes.pause(2)
     return rig
 
 
 def test_resent_commands_of_an_owner_keep_their_order(forgetful, nodes, raw):
-    """Two NOSCRIPTs in one read: the second command is the one that counts, it must not be dropped for the first."""
+    """Two NOSCRIPTs in one read: the second command counts, and must not be dropped for the first."""
     owner = forgetful.owner()
     for what in ("release 1", "release 0"):
         assert forgetful.ask(forgetful.append, owner, what, owed_to=0b111, owed_until=LATER).won
@@ -79,7 +79,7 @@ def test_resent_commands_of_an_owner_keep_their_order(forgetful, nodes, raw):
 
 @pytest.fixture
 def scripts(forgetful, nodes, raw, make_script):
-    """Two scripts that append, of which the forgetful node knows only the second."""
+    """Two scripts that append; the forgetful node knows only the second."""
     forgotten = make_script("forgotten", "redis.call('rpush', KEYS[1], ARGV[2]) return 1")
     known = make_script("known", "redis.call('rpush', KEYS[1], ARGV[2]) return 2")
     nodes.resume(2)
@@ -89,7 +89,7 @@ def scripts(forgetful, nodes, raw, make_script):
     return forgotten, known
 
 
-def test_resent_command_does_not_overtake_later_one_about_its_claim(forgetful, nodes, raw, scripts):
+def test_resent_command_does_not_overtake_a_later_one_for_its_claim(forgetful, nodes, raw, scripts):
     forgotten, known = scripts
     owner = forgetful.owner()
     assert forgetful.ask(forgotten, owner, "claim", "first", owed_to=0b111, owed_until=LATER).won
@@ -100,8 +100,8 @@ def test_resent_command_does_not_overtake_later_one_about_its_claim(forgetful, n
     assert raw[0].lrange("list", 0, -1) == ["first", "second"]
 
 
-def test_release_is_sent_again_behind_what_its_owner_sent_about_a_later_claim(forgetful, nodes, raw, scripts):
-    """Nobody else gives that hold back, so it must not be dropped for the next one of the same owner and key."""
+def test_release_is_sent_again_behind_its_owners_command_for_a_later_claim(forgetful, nodes, raw, scripts):
+    """Nothing else releases that hold, so it must not be dropped for the owner's next one of that key."""
     forgotten, known = scripts
     owner = forgetful.owner()
     assert forgetful.ask(forgotten, owner, "hold 1", "release", owed_to=0b111, owed_until=LATER).won
@@ -111,8 +111,8 @@ def test_release_is_sent_again_behind_what_its_owner_sent_about_a_later_claim(fo
     assert raw[2].lrange("list", 0, -1) == ["acquire", "release"]
 
 
-def test_resent_release_is_not_dropped_for_others_renewals(forgetful, nodes, raw):
-    """A renewal takes in nothing that was released before it is sent, so a release may well come after it."""
+def test_resent_release_is_not_dropped_for_other_owners_renewals(forgetful, nodes, raw):
+    """A renewal includes nothing that was released before it is sent, so a release may come after it."""
     assert forgetful.ask(forgetful.append, forgetful.owner(), "release", owed_to=0b111, owed_until=LATER).won
     forgetful.tell(forgetful.append, None, "renewal", key=b"another")
     nodes.resume(2)
@@ -129,7 +129,7 @@ def test_late_claim_is_not_sent_again(forgetful, nodes, raw):
 
 
 def test_scripts_may_be_flushed_while_threads_work(rig, raw, make_script):
-    """No thread gets an error but that of the round; one pass of the resend must not disturb the reader."""
+    """Threads get no errors except of their rounds; a resend must not disturb the reader."""
     write = make_script("write", "redis.call('rpush', KEYS[1], ARGV[2]) return 1")
 
     stop = threading.Event()
@@ -160,8 +160,8 @@ def test_scripts_may_be_flushed_while_threads_work(rig, raw, make_script):
             assert there == sorted(there, key=int)
 
 
-def test_script_that_a_node_forgets_again_and_again_is_loaded_each_time(forgetful, nodes, raw, make_script):
-    """The first SCRIPT LOAD may itself be refused: what is owed is not given up for that."""
+def test_script_that_a_node_forgets_repeatedly_is_loaded_each_time(forgetful, nodes, raw, make_script):
+    """The first SCRIPT LOAD may itself be refused: owed commands survive that."""
     stubborn = make_script("stubborn", "redis.call('rpush', KEYS[1], ARGV[1]) return 1")
     request = forgetful.send(stubborn, forgetful.owner(), "release", owed_to=0b111, owed_until=LATER)
     request.healed |= 0b100  # as if the script had been loaded, and was forgotten again
@@ -171,24 +171,24 @@ def test_script_that_a_node_forgets_again_and_again_is_loaded_each_time(forgetfu
     assert raw[2].lrange("list", 0, -1) == ["release"]
 
 
-# What a node refuses to execute.
+# Refused commands.
 
 
 @pytest.fixture
 def refusing(rig, raw):
-    """The transport on nodes of which the last refuses to write."""
+    """The transport on nodes, the last of which refuses to write."""
     refuse_writes(raw[2])
     yield rig
     accept_writes(raw[2])
 
 
-def test_release_that_a_node_refused_is_sent_again_until_it_is_executed(refusing, raw, all_votes):
+def test_refused_release_is_sent_again_until_executed(refusing, raw, all_votes):
     tally = refusing.ask(
         refusing.append, refusing.owner(), "release", decide=all_votes, owed_to=0b111, owed_until=LATER
     )
     assert choices(tally) == ["granted", "granted", "failed"]
     assert "READONLY" in tally.replies[2]
-    assert refusing.changes["suspect"], "somebody is told to see to it"
+    assert refusing.changes["suspect"], "the maintenance learns of it"
     for _ in range(20):
         assert refusing.transport.tend(), "the node is owed something"
         time.sleep(0.005)
@@ -198,7 +198,7 @@ def test_release_that_a_node_refused_is_sent_again_until_it_is_executed(refusing
     assert [node.lrange("list", 0, -1) for node in raw] == [["release"]] * 3
 
 
-def test_command_that_nobody_owes_is_not_sent_again(refusing, raw, all_votes):
+def test_command_that_is_not_owed_is_not_sent_again(refusing, raw, all_votes):
     assert choices(refusing.ask(refusing.append, refusing.owner(), "acquire", decide=all_votes))[2] == "failed"
     accept_writes(raw[2])
     refusing.settle()
@@ -206,7 +206,7 @@ def test_command_that_nobody_owes_is_not_sent_again(refusing, raw, all_votes):
     assert raw[2].lrange("list", 0, -1) == []
 
 
-def test_release_that_is_wrong_is_not_sent_again(rig, raw, all_votes):
+def test_invalid_release_is_not_sent_again(rig, raw, all_votes):
     raw[2].set("list", "of another type")
     rig.ask(rig.append, rig.owner(), "release", decide=all_votes, owed_to=0b111, owed_until=LATER)
     assert "WRONGTYPE" in rig.nodes[2].last_error
@@ -225,8 +225,8 @@ def test_refused_release_goes_first_over_the_next_connection(refusing, nodes, ra
     assert raw[2].lrange("list", 0, -1) == ["release", "acquire"]
 
 
-def test_refused_release_is_not_sent_again_behind_later_command_about_its_claim(refusing, raw, make_script, all_votes):
-    """An undo that came behind the next try would take away what that has won."""
+def test_refused_release_is_not_sent_again_behind_a_later_command_for_its_claim(refusing, raw, make_script, all_votes):
+    """A rollback behind the next try would end the claim that this try has won."""
     undo = make_script("undo", "redis.call('rpush', KEYS[1], ARGV[2]) return 1")
     owner = refusing.owner()
     refusing.ask(undo, owner, "claim", "undo", decide=all_votes, owed_to=0b111, owed_until=LATER)
@@ -236,7 +236,7 @@ def test_refused_release_is_not_sent_again_behind_later_command_about_its_claim(
     assert raw[2].lrange("list", 0, -1) == ["try"]
 
 
-def test_all_that_a_node_refused_is_sent_when_it_executes_again(refusing, raw):
+def test_all_refused_commands_are_sent_once_the_node_executes_again(refusing, raw):
     owners = [refusing.owner() for _ in range(1000)]
     for number, owner in enumerate(owners):
         refusing.tell(refusing.append, owner, f"release {number}", owed_to=0b111, owed_until=LATER)
@@ -247,7 +247,7 @@ def test_all_that_a_node_refused_is_sent_when_it_executes_again(refusing, raw):
     for _ in range(100):
         refusing.transport.tend()
         time.sleep(0.002)
-    assert raw[2].info("stats")["total_commands_processed"] - asked < 50, "a node in trouble is asked little"
+    assert raw[2].info("stats")["total_commands_processed"] - asked < 50, "a failing node gets few commands"
     accept_writes(raw[2])
     refusing.settle(60)
     assert sorted(raw[2].lrange("list", 0, -1)) == sorted(f"release {number}" for number in range(1000))

@@ -1,4 +1,4 @@
-"""Outboxes: an interruption of the one that flushes for all costs the others nothing."""
+"""Outboxes: an interruption of the flushing thread does not affect the others."""
 
 import itertools
 import random
@@ -18,7 +18,7 @@ from tests.support.rigs import LATER, MANY, TOO_MANY, await_answers, choices, te
 
 
 class Crowd:
-    """Requests of three other owners, who rely on the next one to flush the outbox: that it does so, and for all."""
+    """Requests of three other owners, which rely on the next flush to send all of them."""
 
     def __init__(self, rig, everybody, mark):
         self.rig, self.mark = rig, mark
@@ -33,7 +33,7 @@ class Crowd:
             self._told("bert", "second", self.bert),
         ]
         self.mine = self._told("mine", "mine", rig.owner())
-        # They find somebody flushing, who then looks once more: that is the one to be interrupted.
+        # They find a flushing thread, which then checks once more: that flush is to be interrupted.
         rig.transport._outbox.flushing = True
         for request in requests:
             rig.transport.send(request)
@@ -57,7 +57,7 @@ class Crowd:
         self.rig.transport.send(self.mine)
 
     def await_votes(self, within=PATIENCE):
-        """Let others' rounds be decided long before they time out."""
+        """Wait until others' rounds are decided, long before their timeouts."""
         deadline = time.monotonic() + within
         while not (self.asked.done and self.composing.done):
             self.rig.transport.tend()
@@ -70,7 +70,7 @@ class Crowd:
             self.rig.transport.send(self._told(key, "next", owner))
 
     def check(self, raw, broken, where):
-        """Tell what is wrong on the nodes, some of which lost their connection meanwhile."""
+        """Yield the errors on the nodes, some of which lost their connection meanwhile."""
         for i, node in enumerate(raw):
 
             def there(key, node=node):
@@ -81,7 +81,7 @@ class Crowd:
                 possible = [[word, "next"]] if vote == "granted" else [["next"], [word, "next"]]
                 if there(key) not in possible or (vote == "failed" and i not in broken):
                     yield f"{key} on {i}: {there(key)}, {vote}"
-            # What went down with a connection may have been executed, and then comes again: before anything new.
+            # Commands lost with a connection may have been executed, and then come again, before anything new.
             possible = [["first", "second"]]
             if i in broken:
                 possible += [[*words, "first", "second"] for words in (["first"], ["first", "second"])]
@@ -89,22 +89,22 @@ class Crowd:
             if there("bert") not in [[*words, "next"] for words in possible]:
                 yield f"bert on {i}: {there('bert')}"
         if self.composed not in ((1, 2, 3) if " make" in where else (1,)):
-            # Interrupted while it is made, it is made anew: nothing of the first try was sent.
+            # After an interruption it is made again: nothing of the first try was sent.
             yield f"composed {self.composed} times"
 
 
 class Trials:
-    """Interrupts one flush after the other, with a new crowd each, on a transport that lives through all of it."""
+    """Interrupts one flush after the other, each with a new crowd, on one transport."""
 
     def __init__(self, connect, raw, everybody):
         self._connect, self._raw, self._everybody = connect, raw, everybody
         self._rig = connect()
         self._marks = itertools.count()
-        # Not to end within a flush: from a finalizer no interruption comes out.
+        # So that it does not end within a flush: a finalizer raises no interruption.
         self.links = deque(maxlen=12)
 
     def __call__(self, interrupt, absent=()):
-        """Let a crowd's flush be interrupted; return where, and what went wrong."""
+        """Interrupt a crowd's flush; return the place, and the errors."""
         rig = self._rig
         self.links.extend(rig.transport.links)
         for i in absent:
@@ -148,7 +148,7 @@ def interrupt_calls(make_rig, all_votes):
 
 @pytest.mark.parametrize("absent", [(), (1,), (0, 2)])
 def test_interrupted_flush_leaves_no_request_of_others_behind(absent, inject, interrupt_flush, points):
-    """Whoever flushes has the requests of all in hand: others' rounds and owed releases must not die with it."""
+    """The flushing thread has the requests of all: others' rounds and owed releases must survive its end."""
     wrong = []
     for point in points():
         where, trouble = interrupt_flush(lambda crowd, point=point: inject(point, crowd.flush), absent)
@@ -161,7 +161,7 @@ def test_interrupted_flush_leaves_no_request_of_others_behind(absent, inject, in
 
 
 def test_interrupted_flush_leaves_no_request_behind_on_nodes_without_sockets(inject, interrupt_calls, points):
-    """There each command is a call, and its answer is handed out by the one who flushes."""
+    """There each command is a call, and the flushing thread hands out its answer."""
     wrong = []
     for point in points():
         where, trouble = interrupt_calls(lambda crowd, point=point: inject(point, crowd.flush))
@@ -175,7 +175,7 @@ def test_interrupted_flush_leaves_no_request_behind_on_nodes_without_sockets(inj
 
 @pytest.mark.sweep
 def test_flush_may_be_interrupted_twice(inject, boom, interrupt_flush, seed):
-    """The one who cleans up is interrupted in turn, at any point: then somebody else does."""
+    """The clean-up is interrupted too, at any point: then another thread finishes it."""
     dice, wrong, seconds = random.Random(seed), [], []
 
     def interrupt(crowd, point):
@@ -208,7 +208,7 @@ def test_flush_may_be_interrupted_twice(inject, boom, interrupt_flush, seed):
 
 
 def test_interrupted_resend_loses_no_release(inject, make_rig, raw, all_votes, points):
-    """A node answers NOSCRIPT to a release of another thread, and who sends it again is interrupted."""
+    """A node answers NOSCRIPT to another thread's release, and the thread that resends it is interrupted."""
     rig, wrong = make_rig().connect(), []
     old_links = deque(maxlen=12)
     for point in points():

@@ -1,4 +1,4 @@
-"""Where there is no epoll, poll serves behind the same methods."""
+"""Without epoll, poll serves behind the same methods."""
 
 import os
 import threading
@@ -45,7 +45,7 @@ def test_poll_returns_nothing_at_its_timeout(poller, pipe):
     assert poller.poll(0) == []
 
 
-def test_poll_heeds_what_another_thread_registers_meanwhile(poller, pipe):
+def test_poll_sees_what_another_thread_registers_meanwhile(poller, pipe):
     near, far = pipe
     os.write(far, b"x")
     timer = threading.Timer(0.05, poller.register, (near, READ))

@@ -1,4 +1,4 @@
-"""What a client needs to know of its process: who it is, and when it ends."""
+"""A client's process: its description, and its end."""
 
 import os
 import socket
@@ -29,7 +29,7 @@ def test_process_is_described_for_people_on_other_machines():
         (["-m"], "-m"),
     ],
 )
-def test_program_is_what_was_started_without_its_arguments(monkeypatch, argv, program):
+def test_program_is_the_started_file_without_its_arguments(monkeypatch, argv, program):
     monkeypatch.setattr(sys, "argv", argv)
     assert describe_process().program == program
 
@@ -59,11 +59,11 @@ def bye():
 """
 
 
-def test_function_is_called_once_at_exit_however_often_it_was_announced():
+def test_function_is_called_once_at_exit_even_if_registered_twice():
     assert run(PREAMBLE + "at_exit(bye)\nat_exit(bye)\nprint('end', flush=True)") == ["end", "bye"]
 
 
-def test_function_is_called_at_the_end_of_a_child_of_multiprocessing_that_announced_it():
+def test_function_is_called_at_the_end_of_a_multiprocessing_child_that_registered_it():
     program = """
     import multiprocessing
 
@@ -79,8 +79,8 @@ def test_function_is_called_at_the_end_of_a_child_of_multiprocessing_that_announ
     assert run(PREAMBLE + textwrap.dedent(program)) == ["child", "bye", "end"]
 
 
-def test_function_is_not_called_in_a_child_of_multiprocessing_that_did_not_announce_it():
-    """What its parent had to say at its end is none of the child's business."""
+def test_function_is_not_called_in_a_multiprocessing_child_that_did_not_register_it():
+    """The parent's exit functions do not concern the child."""
     program = """
     import multiprocessing
 
@@ -93,8 +93,8 @@ def test_function_is_not_called_in_a_child_of_multiprocessing_that_did_not_annou
     assert run(PREAMBLE + textwrap.dedent(program)) == ["child", "end", "bye"]
 
 
-def test_function_is_called_before_what_was_announced_earlier():
-    """A client is closed while what it was made with is still there."""
+def test_function_is_called_before_earlier_exit_functions():
+    """A client is closed while the objects it was made with still exist."""
     program = """
     import atexit
 

@@ -1,4 +1,4 @@
-"""Handlers of signals, finalizers and callbacks that use the client in whose code they come in between."""
+"""Signal handlers, finalizers and callbacks that use the client whose code they interrupt."""
 
 import gc
 import itertools
@@ -18,7 +18,7 @@ from tests.support.leftovers import claims
 from tests.support.locks import PATIENCE
 
 STRIDE = 7
-"""Of some 300 points a run tries each seventh; the seed says which."""
+"""A run tries every seventh of about 300 points; the seed says which."""
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def compose(outer, inner):
 
 
 def aside(function):
-    """Call a function in a thread of its own, which must end; return what it returns, or raise what it raises."""
+    """Call a function in a new thread, which must end; return its result or raise its error."""
     results, errors = [], []
 
     def body():
@@ -57,10 +57,10 @@ def aside(function):
 
 @pytest.fixture
 def at_any_point(inject, seed):
-    """Return a function that calls a handler at each point of another function, one after the other."""
+    """Return a function that calls a handler at each point of another function, one by one."""
 
     def at_any_point(prepare):
-        """`prepare(point)` returns the function, the handler, and what to check afterwards."""
+        """`prepare(point)` returns the function, the handler, and a check for afterwards."""
         refused = 0
         for point in itertools.count(1 + seed % STRIDE, STRIDE):
             function, handler, check = prepare(point)
@@ -78,11 +78,11 @@ def at_any_point(inject, seed):
     return at_any_point
 
 
-# At every point at which a handler can be called.
+# At every point of a handler's call.
 
 
-def test_lock_released_by_a_handler_at_any_point_is_given_back(at_any_point, client, raw, eventually):
-    """If not at once, then a moment later."""
+def test_release_in_a_handler_at_any_point_takes_effect(at_any_point, client, raw, eventually):
+    """At once, or a moment later."""
 
     def prepare(point):
         lock, mutex = client.get_lock(f"x {point}"), client.get_mutex(f"other {point}")
@@ -120,7 +120,7 @@ def test_acquire_in_a_handler_at_any_point_is_performed_or_refused(at_any_point,
 
 
 @pytest.mark.sweep
-def test_client_closed_by_a_handler_at_any_point_gives_everything_back(at_any_point, make_lasting, raw, eventually):
+def test_client_closed_by_a_handler_at_any_point_releases_everything(at_any_point, make_lasting, raw, eventually):
     def prepare(point):
         client = make_lasting()
         kept, lock = client.get_lock("kept"), client.get_lock("x")
@@ -142,8 +142,8 @@ def test_client_closed_by_a_handler_at_any_point_gives_everything_back(at_any_po
     at_any_point(prepare)
 
 
-def test_closed_client_says_so_also_in_the_middle_of_a_call(client):
-    """Not that it was called at the wrong moment: that would be tried again."""
+def test_closed_client_says_so_even_in_the_middle_of_a_call(client):
+    """It does not say that it was called at the wrong moment: then callers would try again."""
     doing = client.runner._doing
     with doing.busy():
         client.close()
@@ -153,7 +153,7 @@ def test_closed_client_says_so_also_in_the_middle_of_a_call(client):
             client.runner.give_back(iter(()))
 
 
-def test_looks_never_wait_in_the_middle_of_a_call(client):
+def test_queries_never_wait_in_the_middle_of_a_call(client):
     lock = client.get_lock("x")
     with lock as hold, client.runner._doing.busy():
         assert lock.owned()
@@ -164,7 +164,7 @@ def test_looks_never_wait_in_the_middle_of_a_call(client):
     assert len(client.nodes()) == 3
 
 
-def test_release_that_was_left_to_the_maintenance_and_fails_is_logged(client, caplog, eventually):
+def test_failed_release_by_the_maintenance_is_logged(client, caplog, eventually):
     lock = client.get_lock("x")
     with lock as hold:
         with client.runner._doing.busy():
@@ -177,7 +177,7 @@ def test_release_that_was_left_to_the_maintenance_and_fails_is_logged(client, ca
     assert "was released already" in record.getMessage()
 
 
-# Handlers of signals, in a thread that sleeps.
+# Signal handlers, in a sleeping thread.
 
 
 @contextmanager
@@ -194,7 +194,7 @@ def alarm(handler, seconds=0.2):
 
 @pytest.fixture(params=["alone", "while another thread reads for it"])
 def company(request, client):
-    """Whether another thread of the client waits too, and was there first."""
+    """True if another thread of the client waits too, and came first."""
     if request.param == "alone":
         yield None
         return
@@ -238,8 +238,8 @@ def test_handler_uses_the_client_while_its_thread_waits_for_a_lock(client, make_
 
 
 @pytest.mark.usefixtures("company")
-def test_handler_that_waits_itself_is_served(client, make_lasting):
-    """By its own thread, or by the one that reads for all; and the interrupted wait goes on."""
+def test_handler_that_waits_is_served(client, make_lasting):
+    """Its own thread or the leader reads for it, and the interrupted wait continues."""
     other = make_lasting()
     first, second = other.get_mutex("first"), other.get_mutex("second")
     first.acquire()
@@ -255,10 +255,8 @@ def test_handler_that_waits_itself_is_served(client, make_lasting):
 
 
 @pytest.mark.usefixtures("company")
-def test_client_closed_by_a_handler_in_a_sleeping_thread_has_given_back_what_it_held(
-    client, make_lasting, raw, eventually
-):
-    """When `close` returns; what the interrupted call has asked for is undone when that goes on."""
+def test_close_by_a_handler_in_a_sleeping_thread_releases_all_holds(client, make_lasting, raw, eventually):
+    """By the time `close` returns; the interrupted call rolls back its own request when it continues."""
     blocker = make_lasting().get_lock("x")
     blocker.acquire()
     client.get_lock("mine").acquire()
@@ -301,7 +299,7 @@ while True:
 
 @pytest.mark.parametrize("times", [2, pytest.param(10, marks=pytest.mark.sweep)])
 def test_process_that_closes_its_client_on_sigterm_ends_and_leaves_nothing(nodes, raw, times, eventually):
-    """What people write. Several times, for it matters what the signal interrupts."""
+    """A common program. Several runs, because it matters what the signal interrupts."""
     crew = [
         subprocess.Popen([sys.executable, "-c", PROGRAM.replace('"kept"', f'"kept {i}"'), *nodes.urls], stdout=-1)
         for i in range(times)
@@ -312,7 +310,7 @@ def test_process_that_closes_its_client_on_sigterm_ends_and_leaves_nothing(nodes
         for process in crew:
             process.send_signal(signal.SIGTERM)
         assert [process.wait(PATIENCE) for process in crew] == [7] * times
-        # What was handed over to one that had gone already is taken back after three seconds.
+        # A lock handed over to a client that has left is free again after three seconds.
         eventually(lambda: not held(raw))
     finally:
         for process in crew:
@@ -323,8 +321,8 @@ def test_process_that_closes_its_client_on_sigterm_ends_and_leaves_nothing(nodes
 # Finalizers.
 
 
-def test_object_that_releases_a_lock_when_it_is_collected_blocks_nobody(client, raw, eventually):
-    """Collected wherever Python collects garbage: also by the client's own thread, and in the middle of a step."""
+def test_object_that_releases_a_lock_when_collected_blocks_no_thread(client, raw, eventually):
+    """Python may collect it anywhere: even in the client's own thread, and in the middle of a step."""
 
     class Job:
         def __init__(self, number):
@@ -358,7 +356,7 @@ def test_object_that_releases_a_lock_when_it_is_collected_blocks_nobody(client, 
 
 @pytest.fixture
 def lose(raw):
-    """Return a function that takes a lock with a callback, and has it lost."""
+    """Return a function that acquires a lock with a callback, and makes it lose its hold."""
 
     def lose(client, on_lost, name="x"):
         client.get_lock(name, on_lost=on_lost).acquire()
@@ -393,8 +391,8 @@ def test_callback_that_exits_ends_nothing(make_lasting, raw, lose, caplog, event
         eventually(lambda: state.valid_until > until)
 
 
-def test_callback_that_exits_in_a_thread_of_the_caller_ends_that(make_lasting, lose):
-    """As any function does that the thread calls."""
+def test_callback_that_exits_in_the_callers_thread_ends_that_thread(make_lasting, lose):
+    """Like any function that the thread calls."""
     client = make_lasting(lease=60.0)
 
     def work():
@@ -418,7 +416,7 @@ def test_callback_uses_the_client(make_lasting, lose, eventually):
     eventually(lambda: done)
 
 
-def test_logger_of_a_nodes_trouble_uses_the_client(client, nodes, eventually):
+def test_log_handler_of_a_nodes_failure_may_use_the_client(client, nodes, eventually):
     done = []
 
     class Handler(logging.Handler):

@@ -29,13 +29,13 @@ def test_request_is_made_into_one_command():
     assert words_of(request().data) == [b"EVALSHA", b"0" * 40, b"1", b"key", b"word", b"7"]
 
 
-def test_request_with_nothing_to_say_is_not_made():
+def test_request_without_a_command_is_not_made():
     made = Request(Broadcast(lambda: None, None, bool, 1.0), None)
     assert not made.make(1)
     assert made.data == b""
 
 
-def test_request_takes_its_words_at_the_instant_of_making():
+def test_request_gets_its_arguments_at_the_instant_of_making():
     words = [b"early"]
     made = Request(Broadcast(lambda: Command(SCRIPT, (b"key",), tuple(words)), None, bool, 1.0), None)
     words[0] = b"late"
@@ -43,7 +43,7 @@ def test_request_takes_its_words_at_the_instant_of_making():
     assert words_of(made.data)[-1] == b"late"
 
 
-def test_command_that_is_made_again_is_packed_once(monkeypatch):
+def test_repeated_command_is_packed_once(monkeypatch):
     command, other = (Command(SCRIPT, (b"key",), (word,)) for word in (b"same", b"other"))
     packed, made, calls = Packed(), [], []
     monkeypatch.setattr(requests, "pack", lambda *words: calls.append(words[-1]) or b" ".join(words))
@@ -52,7 +52,7 @@ def test_command_that_is_made_again_is_packed_once(monkeypatch):
         assert request.make(1)
         assert request.data.endswith(each.args[0])
         made.append(request.data)
-    assert calls == [b"same", b"other", b"other", b"same"], "it is the object that counts: comparing would take as long"
+    assert calls == [b"same", b"other", b"other", b"same"], "the object's identity counts: comparing would take as long"
     assert made[0] is made[1]
 
 
@@ -70,15 +70,15 @@ def test_request_is_guarded_only_if_it_asks_for_a_new_claim():
         (request(2), request(1), False),  # the other one is the earlier
         (request(1), request(2, key=b"another"), False),
         (request(1), request(2, owner=BERT), False),
-        (request(1), request(2, owner=None), False),  # a renewal takes in nothing that was released before it
+        (request(1), request(2, owner=None), False),  # a renewal includes nothing that was released before it
         (request(1, owner=None), request(2, key=b"another"), True),  # a renewal is sent again behind nothing
     ],
 )
-def test_precedes_tells_what_may_not_be_sent_again_behind_what(earlier, later, expected):
+def test_precedes_tells_which_commands_must_not_be_sent_again_behind_others(earlier, later, expected):
     assert earlier.precedes(later) is expected
 
 
-def test_owed_gives_back_what_a_node_must_get_in_order():
+def test_owed_returns_the_requests_that_a_node_must_get_in_order():
     owed = Owed()
     first = request(1, owed_to=0b11, owed_until=9.0)
     second = request(2, key=b"another", owed_to=0b01, owed_until=9.0)
@@ -88,7 +88,7 @@ def test_owed_gives_back_what_a_node_must_get_in_order():
     assert owed.take(2.0) == []
 
 
-def test_owed_forgets_what_has_become_pointless():
+def test_owed_forgets_pointless_requests():
     owed = Owed()
     soon, later = request(1, owed_to=1, owed_until=2.0), request(2, key=b"another", owed_to=1, owed_until=9.0)
     owed.add(soon, 1, 1.0)
@@ -97,7 +97,7 @@ def test_owed_forgets_what_has_become_pointless():
 
 
 def test_owed_forgets_nothing_while_the_node_has_commands_unanswered():
-    """It may execute them at any time, so nobody knows what has expired."""
+    """It may execute them at any time, so the client can't know which claims have expired."""
     owed = Owed()
     owed.unanswered = True
     made = [request(number, key=b"%d" % number, owed_to=1, owed_until=2.0) for number in range(1, 4)]
@@ -108,8 +108,8 @@ def test_owed_forgets_nothing_while_the_node_has_commands_unanswered():
     assert owed.take(9.0) == [], "it was back meanwhile"
 
 
-def test_owed_keeps_the_same_command_once_at_its_latest_place():
-    """A waiter undoes each of its tries while a node is away."""
+def test_owed_keeps_the_same_command_once_at_its_latest_position():
+    """A waiter rolls back each of its tries while a node is away."""
     owed = Owed()
     release = request(2, key=b"another", owed_to=1, owed_until=9.0)
     undos = [request(number, owed_to=1, owed_until=9.0 + number) for number in (1, 3, 4)]
@@ -119,7 +119,7 @@ def test_owed_keeps_the_same_command_once_at_its_latest_place():
     assert owed.take(1.0) == [release, undos[2]]
 
 
-def test_owed_drops_what_has_expired_wherever_it_stands(monkeypatch):
+def test_owed_drops_expired_requests_at_any_position(monkeypatch):
     monkeypatch.setattr(requests, "_PURGE_FROM", 4)
     owed = Owed()
     lasting = request(1, key=b"lasting", owed_to=1, owed_until=6000.0)
@@ -130,7 +130,7 @@ def test_owed_drops_what_has_expired_wherever_it_stands(monkeypatch):
     assert lasting in owed.take(999.0)
 
 
-def test_owed_never_drops_what_has_not_expired(monkeypatch):
+def test_owed_never_drops_unexpired_requests(monkeypatch):
     monkeypatch.setattr(requests, "_PURGE_FROM", 4)
     monkeypatch.setattr(requests, "_STALE_LIMIT", 3)
     owed = Owed()
@@ -140,7 +140,7 @@ def test_owed_never_drops_what_has_not_expired(monkeypatch):
     assert owed.take(1.0) == made
 
 
-def test_owed_to_node_that_hangs_for_long_drops_what_expired_first(monkeypatch):
+def test_owed_to_a_node_that_hangs_for_long_drops_what_expired_first(monkeypatch):
     monkeypatch.setattr(requests, "_PURGE_FROM", 4)
     monkeypatch.setattr(requests, "_STALE_LIMIT", 3)
     owed = Owed()
@@ -152,7 +152,7 @@ def test_owed_to_node_that_hangs_for_long_drops_what_expired_first(monkeypatch):
     assert owed.take(200.0)[:4] == [lasting, *made[1:4]]
 
 
-def test_mailbox_is_done_when_enough_nodes_have_signalled():
+def test_mailbox_is_done_once_enough_nodes_have_signalled():
     mailbox = Mailbox()
     mailbox.needed = 2
     mailbox.signal(0b001)

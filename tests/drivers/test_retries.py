@@ -36,7 +36,7 @@ def several(count):
         ("ERR Error running script (call to f_0): @user_script:9: WRONGTYPE Operation against a key", False),
     ],
 )
-def test_is_refused_tells_what_may_be_executed_later(text, expected):
+def test_is_refused_tells_which_errors_may_pass(text, expected):
     assert is_refused(text) is expected
 
 
@@ -49,12 +49,12 @@ def test_retries_pause_longer_and_longer_while_the_node_refuses():
         now = retries.at
         assert retries.due(now, []) == [undo]
         retries.remove([undo])
-        assert retries.at == math.inf, "it is under way"
+        assert retries.at == math.inf, "it is in flight"
         assert retries.under_way
     assert pauses == pytest.approx([0.01, 0.02, 0.04, 0.08, 0.16, 0.32, *[0.5] * 6])
 
 
-def test_retries_ask_with_one_and_send_the_others_when_that_is_executed():
+def test_retries_send_one_first_and_the_others_once_it_is_executed():
     retries = Retries()
     made = several(700)
     for each in made:
@@ -70,8 +70,8 @@ def test_retries_ask_with_one_and_send_the_others_when_that_is_executed():
     assert retries.at == math.inf
 
 
-def test_retries_ask_with_another_one_each_time():
-    """One that a node will never execute holds nobody up."""
+def test_retries_try_another_request_each_time():
+    """A request that a node never executes delays no other."""
     retries = Retries()
     made = several(3)
     for each in made:
@@ -85,7 +85,7 @@ def test_retries_ask_with_another_one_each_time():
     assert tried == made
 
 
-def test_retries_keep_the_latest_about_a_claim():
+def test_retries_keep_the_latest_request_for_a_claim():
     retries = Retries()
     nested, last = request(1), request(2)
     retries.add(nested, 0.0)
@@ -93,7 +93,7 @@ def test_retries_keep_the_latest_about_a_claim():
     assert retries.due(1.0, []) == [last]
 
 
-def test_retries_wait_while_a_later_command_about_the_claim_is_under_way():
+def test_retries_wait_while_a_later_command_for_the_claim_is_in_flight():
     retries = Retries()
     undo, other, later = request(1), request(2, b"bert"), request(3)
     retries.add(undo, 0.0)
@@ -104,11 +104,11 @@ def test_retries_wait_while_a_later_command_about_the_claim_is_under_way():
     assert retries.due(1.0, [later]) == []
     assert 1.0 < retries.at < 1.1
     retries.settle(later, 1.05)
-    assert not retries.under_way, "what was executed settles what came before it"
+    assert not retries.under_way, "an executed command settles earlier ones"
 
 
-def test_retries_keep_what_was_refused_before_an_earlier_command_is_executed():
-    """That was sent again, as the node had forgotten its script."""
+def test_retries_keep_a_refused_command_when_an_earlier_one_is_executed():
+    """The earlier one was sent again, because the node had forgotten its script."""
     retries = Retries()
     renewal, undo = request(1), request(2)
     retries.add(undo, 0.0)
@@ -116,12 +116,12 @@ def test_retries_keep_what_was_refused_before_an_earlier_command_is_executed():
     assert retries.due(1.0, []) == [undo]
     retries.remove([undo])
     retries.settle(renewal, 1.0)
-    assert retries.under_way, "it is under way"
+    assert retries.under_way, "it is in flight"
     retries.settle(undo, 1.0)
     assert not retries.under_way
 
 
-def test_retries_keep_the_latest_about_a_claim_also_if_an_earlier_one_is_refused_after_it():
+def test_retries_keep_the_latest_for_a_claim_even_if_an_earlier_one_is_refused_after_it():
     retries = Retries()
     nested, last = request(1), request(2)
     retries.add(last, 0.0)
@@ -129,7 +129,7 @@ def test_retries_keep_the_latest_about_a_claim_also_if_an_earlier_one_is_refused
     assert retries.due(1.0, []) == [last]
 
 
-def test_retries_drop_what_is_pointless():
+def test_retries_drop_pointless_requests():
     retries = Retries()
     retries.add(request(1, b"anna", until=5.0), 0.0)
     lasting = request(3, b"cleo")
@@ -140,7 +140,7 @@ def test_retries_drop_what_is_pointless():
     assert not retries.under_way
 
 
-def test_retries_have_nothing_to_do_when_all_of_it_is_pointless():
+def test_retries_are_idle_when_all_requests_are_pointless():
     retries = Retries()
     retries.add(request(1, until=5.0), 0.0)
     assert retries.due(5.0, []) == []

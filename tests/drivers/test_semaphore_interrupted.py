@@ -1,4 +1,4 @@
-"""A semaphore interrupted at every point at which an interruption can come: no permit is left that nobody knows of."""
+"""A semaphore interrupted at every possible point: no permit is left without an owner."""
 
 import time
 from contextlib import suppress
@@ -11,7 +11,7 @@ from tests.support.leftovers import claims
 from tests.support.locks import PATIENCE
 
 STRIDE = 11
-"""Of some 400 points a sweep tries each eleventh; the seed says which."""
+"""A sweep tries every eleventh of about 400 points; the seed says which."""
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def client(make_lasting):
 
 
 def left(raw, within=PATIENCE):
-    """Wait until the nodes have no permits and no places; return what they have if they always do."""
+    """Wait until the nodes have no permits and no places; return what is left if there always is something."""
     deadline = time.monotonic() + within
     while True:
         found = [[key for key in claims(node) if not key.startswith("redsync_limit:")] for node in raw]
@@ -33,7 +33,7 @@ def left(raw, within=PATIENCE):
 
 @pytest.fixture
 def interrupt(client, raw, inject, points):
-    """Return a function that tries all points of something, and checks after each that no permit is left."""
+    """Return a function that interrupts an action at each point, and checks each time that no permit is left."""
 
     def interrupt(do, prepare=lambda semaphore: None, after=lambda semaphore: None):
         """Interrupt `do(semaphore, prepare(semaphore))`; `after(semaphore)` follows."""
@@ -66,7 +66,7 @@ def take(semaphore):
 
 
 def release_if_not_begun(semaphore):
-    """Whoever interrupts a call in its first steps finds the permit held, and can give it back."""
+    """If the first steps of a release are interrupted, the permit is still held, and can be released."""
     with suppress(OverReleaseError):
         semaphore.release(2)
 
@@ -99,15 +99,15 @@ def test_release_interrupted_at_any_point_leaves_no_permit(interrupt, whose):
     interrupt(release, take, release_if_not_begun)
 
 
-def test_waiting_interrupted_at_any_point_leaves_no_place_in_line(interrupt, make_lasting):
-    """Another client has all there are."""
+def test_waiting_interrupted_at_any_point_leaves_no_place_in_the_queue(interrupt, make_lasting):
+    """Another client has all permits."""
     other, theirs = make_lasting(), []
 
     def have_all(semaphore):
         theirs.append(other.get_semaphore(semaphore.name, 3).acquire(n=3))
 
     def wait_in_vain(semaphore, _):
-        with suppress(QuorumError):  # where nodes are given up, or the machine is busy
+        with suppress(QuorumError):  # where connections are discarded, or the machine is busy
             assert semaphore.acquire(timeout=0.1) is None
 
     interrupt(wait_in_vain, have_all, lambda semaphore: theirs.pop().release())

@@ -1,4 +1,4 @@
-"""Sentinel groups as callers name them: what a URL says, and which ones say nothing."""
+"""Sentinel groups as given by callers: the meaning of URLs, and invalid ones."""
 
 import pickle
 
@@ -28,7 +28,7 @@ def connection_of(node, location=("h", 5)):
 
 
 @pytest.mark.parametrize("client_class", [redis.Redis, redis.asyncio.Redis])
-def test_url_says_everything(client_class):
+def test_url_has_every_setting(client_class):
     node = node_of(
         f"redis+sentinel://user:p%40ss@{HOSTS}/my%20master/7?replicas=3&socket_keepalive=yes"
         "&sentinel_username=watcher&sentinel_password=s%26cret",
@@ -51,7 +51,7 @@ def test_url_says_everything(client_class):
     assert node.home == "my master@s1:1001,s2:1002,s3:26379/7"
 
 
-def test_little_needs_to_be_said():
+def test_short_url_has_defaults():
     node = node_of("redis+sentinel://a/m")
     assert (node.locator.replicas, node.needed) == (0, 0)
     assert node.locator.witnesses[0].address == "a:26379"
@@ -59,7 +59,7 @@ def test_little_needs_to_be_said():
 
 
 @pytest.mark.parametrize("client_class", [redis.Redis, redis.asyncio.Redis])
-def test_encryption_is_for_sentinels_too(client_class):
+def test_tls_applies_to_sentinels_too(client_class):
     node = node_of("rediss+sentinel://a:1/m/0?ssl_ca_certs=/ca.pem&socket_keepalive=yes", client_class)
     for pool in (node._pool, node.locator.witnesses[0].pool):
         assert pool.connection_class.__name__ == "SSLConnection"
@@ -70,7 +70,7 @@ def test_encryption_is_for_sentinels_too(client_class):
 @pytest.mark.parametrize(
     ("sentinel", "module"), [(Sentinel, redis.connection), (AsyncSentinel, redis.asyncio.connection)]
 )
-def test_client_of_redis_py_says_the_same(sentinel, module, ssl):
+def test_redis_py_client_has_the_same_settings(sentinel, module, ssl):
     given = sentinel([("s1", 1001), ("s2", 1002)], sentinel_kwargs={"password": "s"}, password="p").master_for(
         "m", db=3, ssl=ssl
     )
@@ -91,19 +91,19 @@ def test_client_of_redis_py_says_the_same(sentinel, module, ssl):
         ("redis+sentinel://:secret@s1/m?unheard=of", "has an option or a value that redis-py does not know"),
     ],
 )
-def test_url_that_says_too_little_or_too_much_is_refused_at_once_and_not_shown(url, wrong):
+def test_invalid_url_is_refused_at_once_and_not_shown(url, wrong):
     with pytest.raises(ConfigurationError) as caught:
         make_nodes(url, redis.Redis)
     assert wrong in str(caught.value)
     assert "secret" not in str(caught.value)
 
 
-def test_group_is_listed_once():
+def test_group_listed_twice_is_refused():
     with pytest.raises(ConfigurationError, match="listed more than once"):
         make_nodes([NOWHERE, NOWHERE], redis.Redis)
 
 
-def test_one_group_has_the_restart_guard_by_default_as_several_nodes_have():
+def test_single_group_has_the_default_restart_guard_of_several_nodes():
     with Client(NOWHERE, lease=7.0, node_timeout=0.05) as client:
         assert client.runner.session.timing.restart_guard == 7.0
         assert [status.state for status in client.nodes()] == ["down"]
@@ -116,7 +116,7 @@ def test_client_of_a_group_is_pickled_as_its_url():
         again.close()
 
 
-def test_environment_has_urls_with_commas(monkeypatch):
+def test_environment_may_have_urls_with_commas(monkeypatch):
     monkeypatch.setenv("REDSYNC_URLS", f"{NOWHERE}, redis://127.0.0.1:4")
     with Client.from_env(node_timeout=0.05) as client:
         assert [status.address for status in client.nodes()] == ["mymaster@127.0.0.1:1", "127.0.0.1:4"]

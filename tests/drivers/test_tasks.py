@@ -1,4 +1,4 @@
-"""Tasks as owners, and scopes that cancel a body: without any client."""
+"""Tasks as owners, and scopes that cancel a body, without a client."""
 
 import asyncio
 import gc
@@ -15,7 +15,7 @@ ENDLESS = 30
 
 
 class Book:
-    """Owners, and who of them has ended."""
+    """Owners, and those that have ended."""
 
     def __init__(self):
         serials = itertools.count(1)
@@ -40,7 +40,7 @@ async def test_owner_is_the_task_and_stays_the_same():
 
 
 @in_loop
-async def test_owner_belongs_to_whoever_runs_not_to_the_coroutine_that_is_awaited():
+async def test_owner_belongs_to_the_running_task_not_to_the_awaited_coroutine():
     book = Book()
 
     async def ask():
@@ -52,7 +52,7 @@ async def test_owner_belongs_to_whoever_runs_not_to_the_coroutine_that_is_awaite
 
 @pytest.mark.parametrize("ending", ["return", "error", "cancelled"])
 @in_loop
-async def test_task_that_ends_is_told_once_and_forgotten(ending):
+async def test_ended_task_is_reported_once_and_forgotten(ending):
     book = Book()
 
     async def work():
@@ -75,7 +75,7 @@ async def test_task_that_ends_is_told_once_and_forgotten(ending):
 
 
 @in_loop
-async def test_task_that_is_never_done_is_kept_alive_by_its_loop_alone():
+async def test_only_its_loop_keeps_an_unfinished_task_alive():
     book = Book()
 
     async def work():
@@ -89,7 +89,7 @@ async def test_task_that_is_never_done_is_kept_alive_by_its_loop_alone():
     assert len(book.owners._owners) == 0
 
 
-def test_owner_is_asked_for_in_a_task():
+def test_owner_outside_a_task_raises():
     with pytest.raises(RuntimeError):
         Book().owners()
 
@@ -110,7 +110,7 @@ async def test_scope_cancels_at_the_next_await():
 
 
 @in_loop
-async def test_scope_that_is_closed_cancels_nothing_any_more():
+async def test_closed_scope_no_longer_cancels():
     scope = TaskScope()
     scope.cancel()
     assert scope.close(None) is False
@@ -133,7 +133,7 @@ async def test_scope_cancels_once():
 
 
 @in_loop
-async def test_scope_tells_its_own_cancellation_from_another():
+async def test_scope_distinguishes_its_own_cancellation_from_another():
     async def work(also):
         scope = TaskScope()
         if also:
@@ -158,7 +158,7 @@ async def test_scope_tells_its_own_cancellation_from_another():
 
 
 @in_loop
-async def test_scope_whose_body_raised_something_else_takes_its_cancellation_back():
+async def test_scope_whose_body_raised_another_error_withdraws_its_cancellation():
     scope = TaskScope()
     scope.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -169,8 +169,8 @@ async def test_scope_whose_body_raised_something_else_takes_its_cancellation_bac
 
 @pytest.mark.parametrize("cancels", [False, True])
 @in_loop
-async def test_scope_in_a_generator_that_is_closed_tells_whether_anybody_else_cancelled_the_task(cancels):
-    """What cancelled the task came out where that uses the generator."""
+async def test_scope_in_a_closed_generator_tells_if_another_cancelled_the_task(cancels):
+    """The cancellation is raised where the task uses the generator."""
     scopes = [TaskScope(), TaskScope()]
     for other, scope in enumerate(scopes):
         if cancels:
@@ -184,7 +184,7 @@ async def test_scope_in_a_generator_that_is_closed_tells_whether_anybody_else_ca
 
 
 @in_loop
-async def test_scopes_that_are_nested_leave_the_cancellation_to_the_outermost_that_asked():
+async def test_nested_scopes_leave_the_cancellation_to_the_outermost_that_asked():
     outer, inner = TaskScope(), TaskScope()
     outer.cancel()
     inner.cancel()
@@ -196,7 +196,7 @@ async def test_scopes_that_are_nested_leave_the_cancellation_to_the_outermost_th
 
 
 @in_loop
-async def test_scope_of_a_task_that_ended_cancels_nobody():
+async def test_scope_of_an_ended_task_cancels_nothing():
     async def work():
         scope = TaskScope()
         scopes.append(scope)

@@ -1,4 +1,4 @@
-"""What a signal's handler raises comes out, whatever it is: nobody takes it for a failure of a node, or for his own."""
+"""Any error of a signal handler propagates: no code mistakes it for a failure of a node, or for its own."""
 
 from contextlib import suppress
 
@@ -11,14 +11,14 @@ from tests.support.leftovers import claims
 from tests.support.locks import PATIENCE
 
 STRIDE = 5
-"""Of some 300 points a sweep tries each fifth; the seed says which."""
+"""A sweep tries every fifth of about 300 points; the seed says which."""
 
 KINDS = {
-    "TimeoutError": (TimeoutError, "time limit"),  # what a handler of SIGALRM raises; an OSError
-    "BlockingIOError": (BlockingIOError, "busy"),  # what a socket raises that takes nothing now
-    "ValueError": (ValueError, "odd"),  # what we raise ourselves for an odd reply
-    "IndexError": (IndexError, "none"),  # what a reply to no command comes to
-    "LeaseLostError": (LeaseLostError, "other", "it was lost"),  # as by `check()` of another lock
+    "TimeoutError": (TimeoutError, "time limit"),  # raised by SIGALRM handlers; an OSError
+    "BlockingIOError": (BlockingIOError, "busy"),  # raised by a socket that accepts nothing now
+    "ValueError": (ValueError, "odd"),  # raised by the library for a malformed reply
+    "IndexError": (IndexError, "none"),  # raised for a reply to no command
+    "LeaseLostError": (LeaseLostError, "other", "it was lost"),  # raised by `check()` of another lock
 }
 
 
@@ -34,7 +34,7 @@ def downs():
 
 @pytest.fixture
 def client(nodes, downs):
-    """A client whose lease is a minute: whatever is left is left by mistake."""
+    """A client whose lease is a minute, so any leftover is a bug."""
 
     def listen(event):
         if isinstance(event, NodeChanged) and event.state == "down":
@@ -46,13 +46,13 @@ def client(nodes, downs):
 
 @pytest.fixture
 def come_out(inject, error, raw, downs, eventually, points):  # noqa: PLR0917  (fixtures)
-    """Return a function that has an error raised at each point of a function, and sees that it comes out."""
+    """Return a function that raises an error at each point of a function, and checks that it propagates."""
 
     def held():
         return {key for node in raw for key in claims(node)}
 
     def strike():
-        # A new one each time: it keeps the frames that it came through.
+        # A new one each time, because it keeps the frames of its traceback.
         raise error[0](*error[1:])
 
     def come_out(prepare):
@@ -81,7 +81,7 @@ def nothing():
     """There is nothing to clean up."""
 
 
-def test_error_in_a_with_statement_comes_out(come_out, client):
+def test_error_in_a_with_statement_propagates(come_out, client):
     def prepare(point):
         lock = client.get_lock(f"x {point}", timeout=PATIENCE)
 
@@ -94,7 +94,7 @@ def test_error_in_a_with_statement_comes_out(come_out, client):
     come_out(prepare)
 
 
-def test_error_in_acquire_and_release_comes_out(come_out, client):
+def test_error_in_acquire_and_release_propagates(come_out, client):
     def prepare(point):
         lock = client.get_lock(f"x {point}")
 
@@ -111,7 +111,7 @@ def test_error_in_acquire_and_release_comes_out(come_out, client):
     come_out(prepare)
 
 
-def test_error_in_a_sleep_comes_out(come_out, client):
+def test_error_in_a_sleep_propagates(come_out, client):
     def sleep():
         for _ in range(5):
             yield from wait(Wait(clock() + 0.001))
@@ -119,7 +119,7 @@ def test_error_in_a_sleep_comes_out(come_out, client):
     come_out(lambda point: (lambda: client.runner.run(sleep()), nothing))
 
 
-def test_error_that_looks_like_the_end_of_a_protocol_is_none(client):
+def test_error_that_looks_like_the_end_of_a_protocol_propagates(client):
     def end(effect):
         raise StopIteration("not the result")
 

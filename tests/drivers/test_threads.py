@@ -1,4 +1,4 @@
-"""The driver for threads: atomic steps, owners, and protocols that are interrupted."""
+"""The driver for threads: atomic steps, owners, and interrupted protocols."""
 
 import threading
 import time
@@ -39,7 +39,7 @@ def test_steps_are_atomic_over_many_threads(runner):
 
     def count(n):
         for _ in range(n):
-            # No effect in between: nobody else may run, though the interpreter would switch threads here.
+            # No effect in between: no other steps may run, although the interpreter would switch threads here.
             before = counter[0]
             for _ in range(20):
                 pass
@@ -52,7 +52,7 @@ def test_steps_are_atomic_over_many_threads(runner):
 
 
 def test_effects_are_performed_without_the_monitor(runner, eventually):
-    """A protocol that sleeps holds nobody else up."""
+    """A sleeping protocol delays no other."""
 
     def sleep():
         yield from wait(Wait(clock() + 60, b"sleeper", unless=lambda: False))
@@ -70,13 +70,13 @@ def ring(key):
     yield from signal(key)
 
 
-def test_waiter_takes_no_more_memory_with_each_look(runner, make_script):
-    """A standby asks every second, for months."""
+def test_waiter_does_not_use_more_memory_with_each_look(runner, make_script):
+    """A standby may ask every second for months."""
     sizes = runner.run(stand_by(runner.owner(), make_script("echo", "return ARGV[1]")))
     assert sizes[-1] == sizes[1]
 
 
-def test_errors_and_results_of_a_protocol_come_out(runner):
+def test_run_returns_a_protocols_result_and_raises_its_error(runner):
     def fail():
         yield from signal(b"nobody")
         raise KeyError("mine")
@@ -108,8 +108,8 @@ def test_owners_are_threads_and_never_reused(runner):
 # Sleeping and waking.
 
 
-def test_signals_are_never_lost_between_look_and_sleep(runner):
-    """A thread looks at a value and sleeps until another has changed it, many times, without any timeout to save it."""
+def test_signals_are_never_lost_between_check_and_sleep(runner):
+    """A thread checks a value and sleeps until another thread changes it, many times, without a timeout."""
     rounds = 1000
     turn = [0]
 
@@ -158,7 +158,7 @@ def test_protocol_is_interrupted_at_its_effect_and_cleans_up(runner, boom, raw, 
 
 
 STRIDE = 5
-"""Of some 200 points a sweep tries each fifth; the seed says which."""
+"""A sweep tries every fifth of about 200 points; the seed says which."""
 
 
 def become(raw, expected, within):
@@ -173,13 +173,13 @@ def become(raw, expected, within):
 
 @pytest.fixture
 def interrupt(client, raw, inject, points):
-    """Return a function that tries all points of something, and checks after each that nothing of it is left.
+    """Return a function that interrupts an action at each point, and checks each time that nothing is left.
 
-    The lease is a minute: whatever is left is left by mistake, and would be renewed for as long as it is in the table.
+    The lease is a minute, so any leftover is a bug, and would be renewed for as long as it is in the table.
     """
 
     def interrupt(prepare, do, check=lambda lock: None, keys=()):
-        """Interrupt `do(prepare(point))`; `check(lock)` follows, and `keys` are what others have on the nodes."""
+        """Interrupt `do(prepare(point))`; `check(lock)` follows, and `keys` are the other owners' keys on the nodes."""
         table = client.runner.session.holds
         wrong = []
         for point in points(STRIDE):
@@ -192,13 +192,13 @@ def interrupt(client, raw, inject, points):
                 wrong.append(f"{where}: {problem}")
             if len(table) != len(keys):
                 wrong.append(f"{where}: holds {[state.name for state in table]}")
-            # A connection that was given up takes a moment to come back, and then its node gets what it is owed.
+            # A discarded connection takes a moment to come back; then its node gets what it is owed.
             left = become(raw, sorted(keys), within=PATIENCE)
             if left is not None:
                 wrong.append(f"{where}: left {left}")
                 break
             try:
-                # Connections that were given up again and again come back after growing pauses.
+                # Repeatedly discarded connections come back after growing pauses.
                 with client.get_lock("next", timeout=PATIENCE):
                     pass
             except QuorumError as error:
@@ -213,7 +213,7 @@ def interrupt(client, raw, inject, points):
 
 @pytest.fixture(params=["lock", *swept("mutex")])
 def make_lock(request, client):
-    """Make locks of either kind."""
+    """Make locks of both kinds."""
     return getattr(client, f"get_{request.param}")
 
 
@@ -223,9 +223,9 @@ def enter_and_leave(lock):
 
 
 def is_free(lock):
-    """Check that the same object can be used again, and knows of no earlier `with`."""
+    """Check that the same object is usable again, and knows no earlier `with`."""
     if lock.hold_count():
-        return "it is believed to be held"
+        return "it counts a hold"
     with lock as hold:
         hold.check()
     return "the next `with` did not release it" if lock.hold_count() else None
@@ -243,7 +243,7 @@ def test_with_interrupted_at_any_point_leaves_nothing_held(interrupt, make_lock)
     interrupt(lambda point: make_lock(f"x {point}"), enter_and_leave, is_free)
 
 
-def test_with_interrupted_while_an_error_passes_leaves_nothing_held(interrupt, make_lock):
+def test_with_interrupted_while_an_error_propagates_leaves_nothing_held(interrupt, make_lock):
     def fail(lock):
         try:
             with lock:
@@ -255,7 +255,7 @@ def test_with_interrupted_while_an_error_passes_leaves_nothing_held(interrupt, m
 
 
 def test_release_interrupted_at_any_point_leaves_nothing_behind(interrupt, make_lock):
-    """One that had not begun has yet to be called; then the lock is held, and can be released."""
+    """If the release had not begun, the lock is held, and can be released."""
 
     def acquired(point):
         lock = make_lock(f"x {point}")
@@ -267,7 +267,7 @@ def test_release_interrupted_at_any_point_leaves_nothing_behind(interrupt, make_
             if lock.hold_count():
                 lock.release()
         except LeaseLostError:
-            return "a hold was believed that had been undone"
+            return "a rolled-back hold was valid"
 
     interrupt(acquired, lambda lock: lock.release(), released)
 
@@ -286,7 +286,7 @@ def test_reentry_interrupted_at_any_point_leaves_the_outer_hold(interrupt, clien
 
 def test_waiting_interrupted_at_any_point_leaves_no_place_in_a_queue(interrupt, make_lock, client):
     def wait_in_vain(lock):
-        with suppress(QuorumError):  # where nodes are given up, or the machine is busy
+        with suppress(QuorumError):  # where connections are discarded, or the machine is busy
             assert lock.acquire(timeout=0.1) is False
 
     holder = make_lock("x")
@@ -303,7 +303,7 @@ def test_waiting_interrupted_at_any_point_leaves_no_place_in_a_queue(interrupt, 
 
 
 def test_close_interrupted_at_any_point_leaves_nothing_on_the_nodes(nodes, raw, inject, points):
-    """Whoever closes it again finds it closed; only an interruption before the very first step leaves it open."""
+    """A second close finds it closed; only an interruption before the very first step leaves it open."""
     wrong = []
     for point in points(STRIDE):
         client = Client(nodes.urls, lease=60.0, restart_guard=0.0)
@@ -328,12 +328,12 @@ def test_close_interrupted_at_any_point_leaves_nothing_on_the_nodes(nodes, raw, 
     assert point > 50
 
 
-# Threads that connect.
+# Connecting threads.
 
 
 @pytest.fixture
 def no_more_threads():
-    """Return a context in which the system has no more threads to give."""
+    """Return a context in which the system can start no more threads."""
 
     @contextmanager
     def no_more_threads():
@@ -365,7 +365,7 @@ def test_client_without_threads_says_so_and_leaves_nothing(nodes, no_more_thread
 
 
 class Password(CredentialProvider):
-    """The application's, which gives up the first times."""
+    """The application's provider, which fails the first times."""
 
     def __init__(self):
         self.asked = 0
@@ -377,7 +377,7 @@ class Password(CredentialProvider):
         return ("default", "")
 
 
-def test_node_is_tried_again_although_the_application_exits_when_asked_for_a_password(nodes, make_client, eventually):
+def test_node_is_tried_again_even_if_the_application_exits_when_asked_for_a_password(nodes, make_client, eventually):
     password = Password()
     guarded = redis.Redis.from_url(nodes.urls[0], credential_provider=password)
     client = make_client([guarded, *[redis.Redis.from_url(url) for url in nodes.urls[1:3]]])

@@ -1,4 +1,4 @@
-"""The transport for threads: the order of commands, whose reply is whose, and what an interruption leaves behind."""
+"""The transport for threads: the order of commands, the pairing of replies, and the effects of interruptions."""
 
 import select
 import time
@@ -11,10 +11,10 @@ from redsync.testing.servers import free_ports
 from tests.support.locks import PATIENCE
 from tests.support.rigs import MANY, await_answers, choices, tend_until
 
-# Order, and whose reply is whose.
+# Order, and the pairing of replies.
 
 
-def test_commands_of_an_owner_run_in_their_order_on_every_node(rig, raw):
+def test_commands_of_an_owner_run_in_order_on_every_node(rig, raw):
     def work(number):
         owner = rig.owner()
         for i in range(40):
@@ -29,7 +29,7 @@ def test_commands_of_an_owner_run_in_their_order_on_every_node(rig, raw):
             assert node.lrange(f"owner {number}", 0, -1) == [str(i) for i in range(40)]
 
 
-def test_round_ends_at_its_verdict_and_stragglers_are_read_later(rig, nodes, raw):
+def test_round_ends_at_its_verdict_and_late_replies_are_read_later(rig, nodes, raw):
     nodes.pause(2)
     started_at = time.monotonic()
     tally = rig.ask(rig.append, rig.owner(), 1)
@@ -53,8 +53,8 @@ def test_round_ends_at_its_deadline_when_nodes_are_silent(rig, nodes):
     assert tally.replies[1] == "no answer in time"
 
 
-def test_process_that_stood_still_over_the_deadline_finds_the_answers_that_had_come(rig, all_votes):
-    """They are in the sockets, unread: a stopped process must not take them for silence."""
+def test_process_suspended_beyond_the_deadline_finds_the_answers_received(rig, all_votes):
+    """They are in the sockets, unread: a stopped process must not mistake them for silence."""
     request = rig.send(rig.echo, rig.owner(), 1, decide=all_votes, timeout=0.05)
     await_readable(rig)
     await_instant(request.tally.sent_at + 0.05)
@@ -63,7 +63,7 @@ def test_process_that_stood_still_over_the_deadline_finds_the_answers_that_had_c
     assert tally.won
 
 
-def test_process_that_stood_still_finds_who_has_not_answered_over_the_deadline(rig, nodes, all_votes):
+def test_process_suspended_beyond_the_deadline_finds_the_silent_nodes(rig, nodes, all_votes):
     nodes.pause(1)
     request = rig.send(rig.echo, rig.owner(), 1, decide=all_votes, timeout=0.05)
     await_readable(rig, 0, 2)
@@ -74,13 +74,13 @@ def test_process_that_stood_still_finds_who_has_not_answered_over_the_deadline(r
 
 
 def await_readable(rig, *indices):
-    """Wait until nodes' answers lie unread in our sockets: all nodes' unless told otherwise."""
+    """Wait until nodes' answers are unread in the sockets; all nodes' by default."""
     for i in indices or range(len(rig.nodes)):
         assert select.select([rig.transport.links[i].fileno], [], [], PATIENCE)[0], "it has not answered"
 
 
 def await_instant(at):
-    """Stand still until that instant of the transport's clock is over."""
+    """Block until an instant of the transport's clock is over."""
     while (left := at - clock()) >= 0:
         time.sleep(left + 0.001)
 
@@ -107,7 +107,7 @@ def test_silent_node_becomes_suspect_and_its_votes_fail_at_once(make_rig, nodes,
     assert choices(rig.ask(rig.echo, rig.owner(), 3, decide=all_votes)) == ["granted"] * 3
 
 
-def test_suspect_node_gets_what_it_is_owed_and_nothing_else(make_rig, nodes, raw):
+def test_suspect_node_gets_only_what_it_is_owed(make_rig, nodes, raw):
     rig = make_rig(node_timeout=0.05).connect()
     owner = rig.owner()
     nodes.pause(1)
@@ -117,7 +117,7 @@ def test_suspect_node_gets_what_it_is_owed_and_nothing_else(make_rig, nodes, raw
     assert rig.ask(rig.append, owner, "release", owed_to=0b111, owed_until=later).won
     assert rig.ask(rig.append, owner, "new").won
     rig.tell(rig.append, owner, "undo", owed_to=0b010, owed_until=later)
-    # What it executes when it goes on lasts from then on, so nothing is too late.
+    # Claims that it makes when it resumes live from then on, so nothing is too late.
     rig.tell(rig.append, owner, "late undo", owed_to=0b010, owed_until=clock() - 1)
     nodes.resume(1)
     rig.settle()
@@ -125,7 +125,7 @@ def test_suspect_node_gets_what_it_is_owed_and_nothing_else(make_rig, nodes, raw
     assert raw[0].lrange("list", 0, -1) == ["acquire", "release", "new", "undo", "late undo"]
 
 
-def test_silent_connection_is_replaced_in_the_end(make_rig, nodes, raw, monkeypatch):
+def test_silent_connection_is_replaced_at_last(make_rig, nodes, raw, monkeypatch):
     monkeypatch.setattr("redsync._drivers.dispatcher.GIVE_UP", 0.3)
     rig = make_rig(node_timeout=0.1).connect()
     nodes.pause(1)
@@ -138,20 +138,20 @@ def test_silent_connection_is_replaced_in_the_end(make_rig, nodes, raw, monkeypa
     nodes.resume(1)
     rig.connect(1)
     rig.settle()
-    # What was written before got there all the same, and what is owed is sent again behind it.
+    # The bytes written before still arrived, and owed commands are sent again behind them.
     deadline = time.monotonic() + PATIENCE
     while raw[1].lrange("list", 0, -1) != ["acquire", "release", "release"]:
         assert time.monotonic() < deadline
 
 
-# Much at once.
+# Large commands.
 
 
 def test_big_commands_wait_for_room_and_arrive_whole(narrow, nodes, raw, all_votes, make_script):
     rig = narrow
     length = make_script("length", "redis.call('rpush', KEYS[1], #ARGV[1]) return #ARGV[1]")
     owner = rig.owner()
-    # All must vote: a node that still has to be told the script when two others have decided does not get the claim.
+    # All must vote: a node that still lacks the script when two others have decided does not get the claim.
     assert rig.ask(length, owner, b"", decide=all_votes).won
     rig.settle()
     nodes.pause(1)
@@ -166,7 +166,7 @@ def test_big_commands_wait_for_room_and_arrive_whole(narrow, nodes, raw, all_vot
     assert rig.broken == []
 
 
-def test_node_that_takes_nothing_for_too_long_loses_its_connection(narrow, nodes, all_votes):
+def test_node_that_does_not_read_for_too_long_loses_its_connection(narrow, nodes, all_votes):
     rig = narrow
     nodes.pause(1)
     owner = rig.owner()
@@ -179,10 +179,10 @@ def test_node_that_takes_nothing_for_too_long_loses_its_connection(narrow, nodes
     assert choices(rig.ask(rig.echo, owner, 1, decide=all_votes)) == ["granted"] * 3
 
 
-# Connections that end, and nodes that talk nonsense.
+# Ended connections, and malformed replies.
 
 
-def test_connection_that_ends_while_idle_is_noticed_when_tended(rig, raw, all_votes):
+def test_tend_notices_an_idle_connection_that_ended(rig, raw, all_votes):
     raw[1].execute_command("CLIENT", "KILL", "TYPE", "pubsub")
     raw[1].execute_command("CLIENT", "KILL", "TYPE", "normal")
     tend_until(rig, lambda: rig.transport.links[1] is None)
@@ -203,7 +203,7 @@ def test_error_reply_is_the_nodes_failed_vote(rig, raw, all_votes, make_script):
     assert rig.broken == []
 
 
-def test_reply_that_the_judge_does_not_understand_is_a_failed_vote(rig):
+def test_reply_that_the_judge_rejects_is_a_failed_vote(rig):
     tally = rig.ask(rig.echo, rig.owner(), "text", judge=int, timeout=1.0)
     assert tally.failed == 2
     assert tally.without_quorum
@@ -211,7 +211,7 @@ def test_reply_that_the_judge_does_not_understand_is_a_failed_vote(rig):
     assert {reason for _, reason in rig.broken} == {"sent an unexpected reply b'text'"}
 
 
-def test_transport_that_reaches_nobody_is_quick(make_rig):
+def test_transport_without_reachable_nodes_is_quick(make_rig):
     ports = free_ports()
     rig = make_rig([f"redis://127.0.0.1:{next(ports)}/0" for _ in range(3)])
     started_at = time.monotonic()
@@ -223,8 +223,8 @@ def test_transport_that_reaches_nobody_is_quick(make_rig):
 # Interruptions.
 
 
-def test_interruption_at_any_point_never_mixes_replies_up(boom, inject, all_votes, make_rig, points):
-    """An interruption may cost connections, but never the pairing of commands and replies of one that goes on."""
+def test_interruption_at_any_point_never_mixes_up_replies(boom, inject, all_votes, make_rig, points):
+    """An interruption may cost connections, but never the pairing of commands and replies on another one."""
     mixed = []
     rig = make_rig().connect()
 
@@ -239,7 +239,7 @@ def test_interruption_at_any_point_never_mixes_replies_up(boom, inject, all_vote
             tally = rig.ask(rig.echo, rig.owner(), wanted, decide=all_votes, timeout=1.0)
             if any(reply not in (None, wanted) for reply in tally.replies if isinstance(reply, bytes)):
                 mixed.append(f"{where}: {tally.replies}")
-        # A connection whose pairing has slipped would owe a reply for ever.
+        # A connection whose pairing has shifted would owe a reply forever.
         try:
             rig.settle()
         except AssertionError as error:
@@ -253,8 +253,8 @@ def test_interruption_at_any_point_never_mixes_replies_up(boom, inject, all_vote
     assert point > MANY
 
 
-def test_replies_of_a_link_that_was_given_up_go_to_nobody(rig, all_votes):
-    """A leader has read them, and before it hands them out others give the link up, and write to it once more."""
+def test_replies_of_a_discarded_link_are_dropped(rig, all_votes):
+    """A leader has read them; before it hands them out, other threads discard the link, and write to it once more."""
     link = rig.transport.links[0]
     feed = link.feed
     first, second = (rig.send(rig.echo, rig.owner(), word, decide=all_votes) for word in ("first", "second"))
@@ -275,7 +275,7 @@ def test_replies_of_a_link_that_was_given_up_go_to_nobody(rig, all_votes):
 # Lingering.
 
 
-def test_lingering_round_hears_everybody_also_those_that_refuse(rig, raw, make_script):
+def test_lingering_round_hears_all_nodes_even_refusals(rig, raw, make_script):
     raw[1].set("bad", 1)
     picky = make_script("picky", "if redis.call('get', 'bad') then return redis.error_reply('ERR bad') end return 1")
     for _ in range(50):

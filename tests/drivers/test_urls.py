@@ -1,4 +1,4 @@
-"""URLs of nodes that were given as redis-py clients: each connects as the client does, or there is none."""
+"""URLs of nodes that were given as redis-py clients: each connects like the client, or there is none."""
 
 import pickle
 import ssl
@@ -35,7 +35,7 @@ SAYABLE = [
     {"ssl": True, "ssl_certfile": "c.pem", "ssl_keyfile": "k.pem", "ssl_password": AWKWARD},
     {"unix_socket_path": "/run/r s?#%.sock"},
     {"unix_socket_path": "/run/redis.sock", "db": 3, "username": AWKWARD, "password": AWKWARD},
-    # What a client replaces anyway.
+    # Settings that a client replaces anyway.
     {"socket_timeout": 3.0, "socket_connect_timeout": 4.0, "health_check_interval": 9, "decode_responses": True},
     {"protocol": 3, "retry_on_error": [OSError], "max_connections": 7},
 ]
@@ -50,7 +50,7 @@ REFUSED = [
 
 @pytest.mark.parametrize("client_class", CLASSES)
 @pytest.mark.parametrize("given", SAYABLE, ids=str)
-def test_url_connects_as_the_client_does(given, client_class):
+def test_url_connects_like_the_client(given, client_class):
     pool = client_class(**given).connection_pool
     url, unsaid = url_of(pool, client_class)
     assert (url is not None, unsaid) == (True, "")
@@ -65,11 +65,11 @@ def test_url_connects_as_the_client_does(given, client_class):
 
 @pytest.mark.parametrize("client_class", CLASSES)
 @pytest.mark.parametrize(("given", "unsaid"), REFUSED)
-def test_what_no_url_can_say_is_refused_by_name(given, unsaid, client_class):
+def test_setting_that_no_url_can_express_is_refused_by_name(given, unsaid, client_class):
     assert url_of(client_class(**given).connection_pool, client_class) == (None, unsaid)
 
 
-def test_connection_of_a_class_of_its_own_has_no_url():
+def test_custom_connection_class_has_no_url():
     class Connection(redis.Connection):
         pass
 
@@ -108,7 +108,7 @@ def test_pickled_client_of_redis_py_clients_reaches_the_same_nodes_as_the_same_u
                     admin.execute_command("ACL", "SETUSER", "u:/@", "&*")
                 admin.execute_command("ACL", "SETUSER", "default", "off")
         login = {"username": "u:/@", "password": AWKWARD, "db": 2}
-        # Both servers were told to listen at the path; one has taken it from the other.
+        # Both servers were configured with this path; one has taken it from the other.
         by_path, *by_port = [redis.Redis(unix_socket_path=str(path), **login)] + [
             redis.Redis(port=port, **login) for port in nodes.ports
         ]
@@ -129,6 +129,6 @@ def test_client_whose_nodes_have_no_url_says_so_when_it_is_pickled():
     with Client(given) as client, pytest.raises(TypeError) as caught:
         pickle.dumps(client)
     assert str(caught.value) == (
-        "a client is pickled as the URLs of its nodes, and no URL says how to reach node 2, localhost:2: "
-        "it can't say credential_provider"
+        "a client is pickled as the URLs of its nodes, but no URL can describe node 2, localhost:2: "
+        "it can't express credential_provider"
     )

@@ -27,7 +27,7 @@ def test_waker_is_readable_from_wake_to_drain(waker):
     waker.drain()
 
 
-def test_wake_never_blocks_when_nobody_drains(waker):
+def test_wake_never_blocks_without_a_drain(waker):
     for _ in range(70_000):
         waker.wake()
     assert is_readable(waker)
@@ -35,7 +35,7 @@ def test_wake_never_blocks_when_nobody_drains(waker):
     assert not is_readable(waker)
 
 
-def test_wake_reaches_a_thread_that_sleeps(waker):
+def test_wake_reaches_a_sleeping_thread(waker):
     timer = threading.Timer(0.02, waker.wake)
     timer.start()
     try:

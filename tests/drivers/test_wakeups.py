@@ -1,11 +1,13 @@
-"""Wake-ups: what nodes signal and hand over is kept for whoever listens; by hand, and on the transport for threads."""
+"""Wake-ups: nodes' signals and hand-overs reach the waiters that listen; by hand, and on the transport for threads."""
 
 import contextlib
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+import hiredis
 import pytest
 
+from redsync import Client
 from redsync._core.effects import Wait
 from redsync._drivers.process import clock
 from redsync._drivers.requests import Retry
@@ -17,7 +19,7 @@ KEY = b"client-a:1 redsync:x"
 
 @pytest.fixture
 def wakeups():
-    """Wake-ups of a transport on which it is always the same instant."""
+    """Wake-ups of a transport with a stopped clock."""
     wakeups = Wakeups(threading.Lock(), lambda: NOW, lambda sleeper: None)
     wakeups.subscribe(KEY)
     return wakeups
@@ -28,7 +30,7 @@ def say(wakeups, bit, mark, key=KEY, kind=b"message"):
 
 
 def sleep(waits, *meanwhile):
-    """Go through the waits, one thing happening in each; return until when each was, and what came of them."""
+    """Run the waits, with one event in each; return the instants and the result."""
     things, untils = iter(meanwhile), []
     while True:
         try:
@@ -39,10 +41,10 @@ def sleep(waits, *meanwhile):
         next(things, lambda: None)()
 
 
-# What counts.
+# Counting.
 
 
-def test_wait_for_nodes_counts_the_nodes_that_signalled_and_keeps_apart_which_handed_over(wakeups):
+def test_wait_for_nodes_counts_signals_and_reports_hand_overs_separately(wakeups):
     def all_signal():
         for bit, mark in [(0b001, b"7"), (0b010, b"0"), (0b100, b"7")]:
             say(wakeups, bit, mark)
@@ -51,18 +53,18 @@ def test_wait_for_nodes_counts_the_nodes_that_signalled_and_keeps_apart_which_ha
 
 
 @pytest.mark.parametrize("mark", [b"0", b"6", b"77", b""])
-def test_wait_for_nodes_takes_nothing_for_handed_over_that_has_another_mark(wakeups, mark):
-    """What an earlier ask was answered with was undone since: it is a wake-up, and no more."""
+def test_wait_for_nodes_takes_a_signal_with_another_mark_as_a_plain_wake_up(wakeups, mark):
+    """The claim of an earlier attempt was rolled back since: its hand-over is only a wake-up."""
     waits = wakeups.wait_for_nodes(KEY, UNTIL, 1, GRACE, b"7")
     assert sleep(waits, lambda: say(wakeups, 0b1, mark)) == ([UNTIL], (1, 0))
 
 
 @pytest.mark.parametrize("mark", [b"0", b"7"])
-def test_wait_for_nodes_without_a_mark_takes_nothing_for_handed_over(wakeups, mark):
+def test_wait_for_nodes_without_a_mark_reports_no_hand_over(wakeups, mark):
     assert sleep(wakeups.wait_for_nodes(KEY, UNTIL, 1, GRACE), lambda: say(wakeups, 0b1, mark)) == ([UNTIL], (1, 0))
 
 
-def test_wait_for_nodes_counts_a_node_once_that_first_woke_and_then_handed_over(wakeups):
+def test_wait_for_nodes_counts_a_node_once_that_first_wakes_and_then_hands_over(wakeups):
     def signal_twice():
         say(wakeups, 0b10, b"0")
         say(wakeups, 0b10, b"7")
@@ -78,55 +80,55 @@ def test_wait_for_nodes_is_not_ended_by_messages_for_others(wakeups, key):
     )
 
 
-def test_wait_for_nodes_is_not_ended_by_what_is_no_message(wakeups):
+def test_wait_for_nodes_is_not_ended_by_other_pushes(wakeups):
     waits = wakeups.wait_for_nodes(KEY, UNTIL, 1, GRACE, b"7")
     assert sleep(waits, lambda: say(wakeups, 0b1, b"7", kind=b"subscribe")) == ([UNTIL], (0, 0))
 
 
 @pytest.mark.parametrize("shape", [[], [b"7 " + KEY], 7, None])
-def test_message_of_no_shape_is_the_nodes_fault(wakeups, shape):
-    """Whoever reads takes a TypeError for a node that talks nonsense; any other error would be ours."""
+def test_malformed_message_is_the_nodes_fault(wakeups, shape):
+    """The reading thread treats a TypeError as the node's fault; any other error would be the library's."""
     with contextlib.suppress(TypeError):
         wakeups.deliver([b"message", b"redsync:wake:client-a", shape], 0b1)
     assert sleep(wakeups.wait_for_nodes(KEY, UNTIL, 1, GRACE, b"7")) == ([UNTIL], (0, 0))
 
 
-def test_name_with_blanks_is_found_whole(wakeups):
+def test_name_with_blanks_is_parsed_whole(wakeups):
     key = b"client-a:1 redsync:a  name \r\n\xff"
     wakeups.subscribe(key)
     waits = wakeups.wait_for_nodes(key, UNTIL, 1, GRACE, b"7")
     assert sleep(waits, lambda: say(wakeups, 0b1, b"7", key)) == ([UNTIL], (1, 0b1))
 
 
-# How long it takes.
+# Duration.
 
 
-def test_wait_for_nodes_gives_the_others_a_moment_after_the_first(wakeups):
+def test_wait_for_nodes_waits_briefly_for_the_others_after_the_first(wakeups):
     waits = wakeups.wait_for_nodes(KEY, UNTIL, 3, GRACE, b"7")
     untils, came = sleep(waits, lambda: say(wakeups, 0b001, b"7"), lambda: say(wakeups, 0b010, b"7"))
     assert untils == [UNTIL, NOW + GRACE]
     assert came == (2, 0b011)
 
 
-def test_moment_for_the_others_ends_with_the_sleep(wakeups):
+def test_grace_for_the_others_ends_with_the_sleep(wakeups):
     waits = wakeups.wait_for_nodes(KEY, NOW + GRACE / 2, 3, GRACE, b"7")
     assert sleep(waits, lambda: say(wakeups, 0b001, b"7"))[0] == [NOW + GRACE / 2] * 2
 
 
-def test_wait_for_nodes_in_which_nobody_signals_ends_at_its_instant(wakeups):
+def test_wait_for_nodes_without_signals_ends_at_its_instant(wakeups):
     assert sleep(wakeups.wait_for_nodes(KEY, UNTIL, 2, GRACE, b"7")) == ([UNTIL], (0, 0))
 
 
 @pytest.mark.parametrize("key", [None, b"not listened for"])
-def test_wait_for_nodes_that_nobody_can_end_counts_nothing(wakeups, key):
+def test_wait_for_nodes_without_a_mailbox_counts_nothing(wakeups, key):
     waits = wakeups.wait_for_nodes(key, UNTIL, 1, GRACE, b"7")
     assert sleep(waits, lambda: say(wakeups, 0b1, b"7", key or b"")) == ([UNTIL], (0, 0))
 
 
-# What came before.
+# Earlier signals.
 
 
-def test_what_was_handed_over_before_the_wait_is_not_lost(wakeups):
+def test_hand_over_before_the_wait_is_not_lost(wakeups):
     """A node may be quicker than the verdict of the round that asked it."""
     say(wakeups, 0b001, b"7")
     waits = wakeups.wait_for_nodes(KEY, UNTIL, 2, GRACE, b"7")
@@ -134,16 +136,49 @@ def test_what_was_handed_over_before_the_wait_is_not_lost(wakeups):
 
 
 @pytest.mark.parametrize("call", ["subscribe", "unsubscribe"])
-def test_what_came_before_is_forgotten(wakeups, call):
+def test_subscribe_forgets_earlier_signals(wakeups, call):
     say(wakeups, 0b1, b"7")
     getattr(wakeups, call)(KEY)
     assert sleep(wakeups.wait_for_nodes(KEY, UNTIL, 1, GRACE, b"7")) == ([UNTIL], (0, 0))
 
 
+# The message that a waiter expects.
+
+
+@pytest.mark.parametrize("key", [KEY, b"client-a:1 redsync:a  name \r\n\xff"])
+def test_expected_message_is_what_the_parser_would_return(wakeups, key):
+    wakeups.subscribe(key)
+    next(wakeups.wait_for_nodes(key, UNTIL, 1, GRACE, b"17"))
+    reader = hiredis.Reader()
+    reader.feed(wakeups.known[0])
+    message = reader.gets()
+    assert isinstance(message, hiredis.PushNotification)
+    assert message == list(wakeups.known[1]) == [b"message", b"redsync:wake:client-a", b"17 " + key]
+    assert not reader.has_data()
+
+
+@pytest.mark.parametrize(("key", "mark"), [(None, b"7"), (b"not listened for", b"7"), (KEY, None)])
+def test_sleep_without_a_mark_or_mailbox_expects_no_message(wakeups, key, mark):
+    next(wakeups.wait_for_nodes(key, UNTIL, 1, GRACE, mark))
+    assert wakeups.known[0] == b""
+
+
+def test_lock_is_handed_over_by_the_expected_message(nodes, eventually):
+    guard = {"restart_guard": 0.0}
+    with Client(nodes.urls, **guard) as holder, Client(nodes.urls, **guard) as waiter, ThreadPoolExecutor(1) as pool:
+        lock, wakeups = holder.get_lock("x"), waiter.runner._transport.wakeups
+        assert lock.acquire()
+        waiting = pool.submit(waiter.get_lock("x").acquire)
+        eventually(lambda: wakeups.known[0] != b"")
+        lock.release()
+        assert waiting.result(20)
+        assert isinstance(wakeups.known[1], tuple), "the parser would have replaced it"
+
+
 # On a transport.
 
 
-def test_message_of_a_node_tells_a_waiter_what_was_handed_over(rig, raw):
+def test_message_of_a_node_reports_a_hand_over_to_a_waiter(rig, raw):
     wakeups = rig.transport.wakeups
     wakeups.subscribe(KEY)
     with ThreadPoolExecutor(1) as pool:
@@ -170,7 +205,7 @@ def test_ring_ends_a_sleep_and_hands_nothing_over(rig):
         assert sleeping.result(20) == (1, 0)
 
 
-# Turns to ask again.
+# Turns to try again.
 
 
 @pytest.fixture
@@ -180,12 +215,12 @@ def clock_now():
 
 @pytest.fixture
 def turns(clock_now):
-    """Wake-ups of a transport whose time is set by hand."""
+    """Wake-ups of a transport with a clock set by hand."""
     return Wakeups(threading.Lock(), lambda: clock_now[0], lambda sleeper: None)
 
 
 def wait_once(waits):
-    """Return what the sleep waits for and until when; None if it is over."""
+    """Return the sleeper and the instant of the next wait; None if the sleep is over."""
     return next(waits, None)
 
 
@@ -197,7 +232,7 @@ def test_turn_comes_when_its_pause_is_over(turns, clock_now):
     assert wait_once(waits) is None
 
 
-def test_second_waits_for_the_first_and_is_called_when_that_was_answered(turns):
+def test_second_run_waits_for_the_first_and_is_called_when_that_is_answered(turns):
     first, second = Retry(), Retry()
     assert wait_once(turns.take_turn(first, NOW, UNTIL)) is None
     waits = turns.take_turn(second, NOW, UNTIL)
@@ -218,7 +253,7 @@ def test_another_sleep_of_the_same_run_ends_its_turn(turns):
     assert second.done
 
 
-def test_waiter_whose_time_is_up_leaves_the_queue(turns, clock_now):
+def test_waiter_at_its_deadline_leaves_the_queue(turns, clock_now):
     wait_once(turns.take_turn(Retry(), NOW, UNTIL))
     late, next_one = Retry(), Retry()
     waits = turns.take_turn(late, NOW, NOW + 0.1)
@@ -231,7 +266,7 @@ def test_waiter_whose_time_is_up_leaves_the_queue(turns, clock_now):
     assert wait_once(following)[1] > clock_now[0]
 
 
-def test_waiter_that_is_interrupted_leaves_the_queue(turns):
+def test_interrupted_waiter_leaves_the_queue(turns):
     first, second, third = Retry(), Retry(), Retry()
     wait_once(turns.take_turn(first, NOW, UNTIL))
     waits = turns.take_turn(second, NOW, UNTIL)
@@ -244,8 +279,8 @@ def test_waiter_that_is_interrupted_leaves_the_queue(turns):
 
 
 @pytest.mark.parametrize("ends_by", ["its time", "its turn", "an error"])
-def test_next_one_goes_wherever_an_interruption_struck_the_one_before(ends_by, clock_now, inject):
-    """Nobody else may be about to call it: in an outage one goes at a time, the others sleep until they are called."""
+def test_next_run_proceeds_after_an_interruption_of_the_one_before_at_any_point(ends_by, clock_now, inject):
+    """Nothing else may call it: in an outage one run tries at a time, the others sleep until they are called."""
     n, where = 0, "not tried yet"
     while where is not None:
         n += 1
@@ -254,7 +289,7 @@ def test_next_one_goes_wherever_an_interruption_struck_the_one_before(ends_by, c
         first, second = Retry(), Retry()
 
         def retry(run, ready_at, until, turns=turns):
-            """Take one turn, as a run of a protocol does that was asked for nothing else and then ends."""
+            """Take one turn, like a protocol run that then ends."""
             try:
                 yield from turns.take_turn(run, ready_at, until)
             finally:
@@ -267,12 +302,12 @@ def test_next_one_goes_wherever_an_interruption_struck_the_one_before(ends_by, c
         where = inject(n, waits.close if ends_by == "an error" else lambda waits=waits: wait_once(waits))
         waits.close()
         clock_now[0] = NOW + 1.3
-        assert second.done or until <= clock_now[0], f"nobody calls it after an interruption at {where}"
+        assert second.done or until <= clock_now[0], f"it is not called after an interruption at {where}"
     assert n > 3
 
 
 def test_sleep_for_a_turn_ends_when_the_transport_is_closed(turns):
-    """A closed transport lets nobody sleep: whoever looked again at once would spin."""
+    """A closed transport lets no run sleep: one that looked again at once would spin."""
     wait_once(turns.take_turn(Retry(), NOW, UNTIL))
     waits = turns.take_turn(Retry(), NOW, UNTIL)
     assert wait_once(waits) is not None

@@ -1,4 +1,4 @@
-"""Following a master from server to server, for threads: real servers, Sentinels that say what the test wants."""
+"""Following a master from server to server, for threads: real servers, Sentinels that answer as the test wants."""
 
 import os
 import threading
@@ -12,7 +12,7 @@ from redsync.testing import LocalNodes
 from tests.support.sentinels import FakeSentinels
 
 LEASE = 0.6
-"""Also the guard, which a test sees pass."""
+"""Also the guard, which a test waits out."""
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +52,7 @@ def test_client_connects_to_the_server_that_the_sentinels_name(client, servers, 
     eventually(lambda: kinds(servers) == ["newborn 1", "none -"])
 
 
-def test_client_follows_to_another_server_which_grants_after_the_guard(client, sentinels, servers, eventually):
+def test_client_follows_to_a_new_server_which_grants_after_the_guard(client, sentinels, servers, eventually):
     sentinels.say(servers.ports[1], 2)
     eventually(lambda: client.nodes()[0].server == f"127.0.0.1:{servers.ports[1]}")
     with pytest.raises(QuorumError, match="may have forgotten claims"):
@@ -76,8 +76,8 @@ def test_hold_whose_claim_the_next_server_has_goes_on(sentinels, servers, eventu
             eventually(lambda: hold.remaining() > 0.9 * lease)
 
 
-def test_majority_of_the_sentinels_decides_about_a_later_server(client, sentinels, servers, eventually):
-    """One that tells of a later decision knows more than the others; one with an earlier word is late."""
+def test_majority_of_the_sentinels_confirms_a_later_server(client, sentinels, servers, eventually):
+    """A Sentinel that reports a later decision knows more than the others; one with an earlier answer is late."""
     sentinels.say(servers.ports[1], 0, only=0)
     asked = sentinels.questions[0]
     eventually(lambda: sentinels.questions[0] >= asked + 4)
@@ -86,24 +86,22 @@ def test_majority_of_the_sentinels_decides_about_a_later_server(client, sentinel
     eventually(lambda: client.nodes()[0].server == f"127.0.0.1:{servers.ports[1]}")
 
 
-def test_server_that_gets_its_place_again_is_not_believed_to_have_had_it_all_the_time(
-    client, sentinels, servers, eventually
-):
-    """Nothing happened to it: the same process, the same record. But another server granted meanwhile."""
+def test_server_that_becomes_master_again_is_not_treated_as_unchanged(client, sentinels, servers, eventually):
+    """It is unchanged: the same process, the same record. But another server granted meanwhile."""
     for port, epoch in ((servers.ports[1], 2), (servers.ports[0], 3)):
         sentinels.say(port, epoch)
         eventually(lambda epoch=epoch: client.nodes()[0].epoch == epoch)
     eventually(lambda: kinds(servers)[0] == "newborn 3")
 
 
-def test_client_goes_on_without_sentinels_and_needs_them_to_connect_again(client, sentinels, servers, eventually):
+def test_client_goes_on_without_sentinels_but_needs_them_to_reconnect(client, sentinels, servers, eventually):
     sentinels.close()
     eventually(lambda: client.runner.nodes[0].locator.present is None)
     with client.get_lock("x"):
         pass
     servers.kill(0)
     servers.restart(0)
-    eventually(lambda: "0 of 3 Sentinels tell the master, 2 must" in (client.nodes()[0].last_error or ""))
+    eventually(lambda: "0 of 3 Sentinels name the master, 2 must" in (client.nodes()[0].last_error or ""))
     with pytest.raises(QuorumError, match="0 of 3 Sentinels"):
         client.get_lock("x").acquire(timeout=0)
 
@@ -116,8 +114,8 @@ def test_name_that_no_sentinel_knows_is_refused_at_once():
         Client(sentinels.url, lease=LEASE)
 
 
-def test_replica_is_not_taken_for_the_master(client, sentinels, servers, eventually):
-    """The Sentinels say who the master shall be, a moment before it is."""
+def test_replica_is_not_mistaken_for_the_master(client, sentinels, servers, eventually):
+    """The Sentinels name the new master a moment before it is promoted."""
     with redis.Redis(port=servers.ports[1]) as server:
         server.replicaof("127.0.0.1", str(servers.ports[0]))
         sentinels.say(servers.ports[1], 2)
@@ -126,7 +124,7 @@ def test_replica_is_not_taken_for_the_master(client, sentinels, servers, eventua
         eventually(lambda: client.nodes()[0].epoch == 2)
 
 
-def test_replica_given_as_a_node_says_what_to_do(servers):
+def test_replica_given_as_a_node_tells_what_to_do(servers):
     with redis.Redis(port=servers.ports[1]) as server:
         server.replicaof("127.0.0.1", str(servers.ports[0]))
         with Client(servers.urls[1], node_timeout=1.0) as client:
@@ -139,15 +137,15 @@ def test_replica_given_as_a_node_says_what_to_do(servers):
     )
 
 
-def test_nobody_asks_once_the_client_is_closed(sentinels, servers):
+def test_closed_client_asks_no_sentinel(sentinels, servers):
     with Client(sentinels.url, lease=LEASE, node_timeout=1.0):
         watching = [thread for thread in threading.enumerate() if thread.name.startswith("redsync-watch-")]
         assert len(watching) == 3
     assert not any(thread.is_alive() for thread in watching)
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
-def test_child_of_a_fork_asks_for_itself(client, sentinels, servers):
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_forked_child_asks_for_itself(client, sentinels, servers):
     child = os.fork()
     if child == 0:
         status = 1

@@ -1,4 +1,4 @@
-"""A process whose wall clock a test sets: it holds a lock, and answers each line of its input by a line of JSON."""
+"""A process whose wall clock a test sets: it holds a lock, and answers each input line with a line of JSON."""
 
 import json
 import sys

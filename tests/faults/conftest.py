@@ -1,4 +1,4 @@
-"""Nodes to break, and the means to look at them from outside of redsync."""
+"""Nodes to break, and the means to look at them from outside redsync."""
 
 import contextlib
 import os
@@ -15,7 +15,7 @@ PREFIX = "redsync:"
 
 
 class Admin:
-    """A view of the nodes that does not go through redsync: connections of its own, made when they are needed."""
+    """A view of the nodes that bypasses redsync: its own connections, made on demand."""
 
     def __init__(self, nodes):
         self._nodes = nodes
@@ -30,7 +30,7 @@ class Admin:
         return [self.ask(i, *command) for i in range(len(self._nodes))]
 
     def keys(self, indices=None):
-        """Return all keys of these nodes but records, each with its node's index."""
+        """Return all keys of these nodes except records, each with its node's index."""
         indices = range(len(self._nodes)) if indices is None else indices
         return [(i, key) for i in indices for key in self.ask(i, "KEYS", "*") if is_claim(key)]
 
@@ -39,7 +39,7 @@ class Admin:
         return self.ask(i, "INFO", "commandstats").get(f"cmdstat_{command}", {"calls": 0})["calls"]
 
     def time_left(self, i, name):
-        """Return for how many milliseconds the node keeps the lock of that name, -2 if it does not."""
+        """Return how many milliseconds the node still keeps the lock of that name, -2 if it does not."""
         return self.ask(i, "PTTL", PREFIX + name)
 
 
@@ -56,7 +56,7 @@ def proxies(nodes):
 
 @pytest.fixture
 def await_renewal(eventually):
-    """Return a function that waits until a hold is believed for longer than before the call: never if it is lost."""
+    """Return a function that waits until a hold is believed longer than before the call; never if it is lost."""
 
     def await_renewal(hold):
         before = time.monotonic() + hold.remaining()
@@ -67,7 +67,7 @@ def await_renewal(eventually):
 
 @pytest.fixture
 def watch():
-    """Return a function that starts a stopwatch; calling what it returns gives the seconds since then."""
+    """Return a function that starts a stopwatch and returns a function for the seconds since then."""
 
     def watch():
         started_at = time.monotonic()

@@ -1,4 +1,4 @@
-"""What happens to five nodes while processes fight, and when they could be counted on all the same."""
+"""Faults of five nodes while processes contend, and the times when nodes could still be counted on."""
 
 import random
 from collections.abc import Sequence
@@ -11,9 +11,9 @@ from redsync.testing.harness.spans import Span
 NODES, QUORUM = 5, 3
 
 LEASE = 1.5
-GUARD = LEASE  # of the clients, as a client takes it from its lease
+GUARD = LEASE  # of the clients, which derive it from their lease
 
-CALM = 4.0  # seconds at the end in which nothing begins, so that all ends well
+CALM = 4.0  # seconds at the end without new faults, so that all of them end
 
 
 def crew_of(nodes, directory, names, *, flavours, owners=1, command=COMMAND, **changes) -> Crew:
@@ -40,8 +40,8 @@ def crew_of(nodes, directory, names, *, flavours, owners=1, command=COMMAND, **c
 def by_chance(rng: random.Random, seconds: float) -> list[Fault]:
     """Return the faults of one run: nodes die and come back empty, or hang.
 
-    Mostly a minority is out; but once a majority hangs for longer than a lease, and once a majority forgets all at the
-    same time.
+    Mostly a minority is out; but once a majority hangs for longer than a lease, and once a majority forgets everything
+    at the same time.
     """
     faults, out_until, busy = [], [0.0] * NODES, seconds - CALM
     great = {"hang": rng.uniform(0.15, 0.4) * busy, "restart": rng.uniform(0.55, 0.8) * busy}
@@ -78,10 +78,10 @@ def wiped_in_turn_and_all_at_once(rng: random.Random, seconds: float) -> list[Fa
 
 
 def absences(done: Sequence[Done], until: int) -> list[list[Span]]:
-    """Return for each node when it could not be counted on, given what was done to it.
+    """Return for each node when it could not be counted on, given the faults carried out.
 
-    Trouble counts from before it, mending from after it; a restart may be both. A node that hung is whole when it goes
-    on; one that was restarted when it has remembered for long enough.
+    Trouble counts from before it, repair from after it; a restart may be both. A node that hung is healthy when it
+    continues; a restarted one when it has remembered for long enough.
     """
     spans = [[] for _ in range(NODES)]
     for node, mine in enumerate(spans):

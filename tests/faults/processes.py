@@ -1,7 +1,7 @@
 """Programs of several processes, run by `test_processes.py`: `python processes.py PROGRAM SETTINGS`.
 
-SETTINGS is a JSON object with the nodes' `urls`. A program tells what it sees by lines of JSON, each written at once
-and as a whole, so that its children may tell as well. It goes on when a line comes in.
+SETTINGS is a JSON object with the nodes' `urls`. A program reports by lines of JSON, each written at once and as a
+whole, so its children may report as well. It continues when a line arrives.
 """
 
 import json
@@ -30,13 +30,13 @@ def make_client(settings, **options):
 
 
 def fork(function, *args):
-    """Return the id of a child that calls a function and ends without finalizers; its status says how that went."""
+    """Return the id of a child that calls a function and ends without finalizers; its status reports the outcome."""
     pid = os.fork()
     if pid:
         return pid
     status = 1
     try:
-        signal.alarm(60)  # A child that hangs shall not outlive the test.
+        signal.alarm(60)  # a hung child must not outlive the test
         function(*args)
         status = 0
     except BaseException:
@@ -53,7 +53,7 @@ def status_of(pid):
 
 
 def family(settings):
-    """A parent that holds a lock all the time has children, which use the client and end in many ways."""
+    """A parent that always holds a lock has children, which use the client and end in many ways."""
     client = make_client(settings, lease=1.2)
     lock = client.get_lock("parent's")
 
@@ -85,7 +85,7 @@ def family(settings):
         statuses = [status_of(fork(child))]
         pid = os.fork()
         if not pid:
-            leave()  # By all of the interpreter's exit.
+            leave()  # by the interpreter's complete exit
         statuses.append(status_of(pid))
         until = hold.remaining() + clock()
         while hold.remaining() + clock() < until + 0.05:
@@ -100,7 +100,7 @@ def family(settings):
 
 
 def storm(settings):
-    client = make_client(settings, lease=60.0, node_timeout=5.0)  # a busy machine may take its time
+    client = make_client(settings, lease=60.0, node_timeout=5.0)  # a busy machine may be slow
     held = client.get_lock("held")
     pickled = pickle.dumps(held)
     stop = threading.Event()
@@ -158,7 +158,7 @@ def storm(settings):
 
 
 def count(lock, path, times):
-    """Add to the number in a file under a lock that came as an argument; return who did."""
+    """Add to the number in a file under a lock passed as an argument; return the counting process."""
     for _ in range(times):
         with lock as hold:
             number = int(path.read_text())
@@ -178,7 +178,7 @@ def counting(settings):
     path, times = Path(settings["path"]), settings["times"]
     client = make_client(settings)
     lock = client.get_lock("count")
-    count_and_tell(lock, path, times)  # By now the client is connected.
+    count_and_tell(lock, path, times)  # by now the client is connected
     processes = [context.Process(target=count_and_tell, args=(lock, path, times)) for _ in range(2)]
     for process in processes:
         process.start()
@@ -241,7 +241,7 @@ def serve(settings):
         client.close()
 
 
-# Those who die, and those who leave.
+# Processes that die, and processes that leave.
 
 
 def hold(settings):
@@ -266,7 +266,7 @@ def take(lock):
 
 
 def leave(settings):
-    """End in an orderly way while holding, without a word to the client."""
+    """End in an orderly way while holding, without telling the client."""
     client = make_client(settings)
     take(client.get_lock("main's"))
     with client.get_lock("released"):
@@ -299,7 +299,7 @@ def leave(settings):
             with ProcessPoolExecutor(1, mp_context=context) as executor:
                 executor.submit(take, lock).result(20)
     if settings["who"] not in ("main", "thread"):
-        # Who else held has ended.
+        # All other holders have ended.
         started_at = clock()
         take(lock)
         tell(waited=clock() - started_at)
@@ -309,7 +309,7 @@ def leave(settings):
 
 def main():
     programs = {"family": family, "storm": storm, "counting": counting, "serve": serve, "hold": hold, "leave": leave}
-    signal.alarm(115)  # Should the tests be killed, nobody stays for ever.
+    signal.alarm(115)  # if the tests are killed, no process stays forever
     programs[sys.argv[1]](json.loads(sys.argv[2]))
 
 

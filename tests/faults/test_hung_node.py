@@ -1,4 +1,4 @@
-"""A minority of nodes hangs: nobody waits for it, and nothing of what reaches it late outlives its release."""
+"""A minority of nodes hangs: no client waits for it, and late commands there leave nothing after their release."""
 
 import pytest
 
@@ -6,7 +6,7 @@ pytestmark = pytest.mark.usefixtures("all_nodes_met")
 
 LEASE = 2.0
 LONG = 120.0
-"""Seconds of a lease that nobody waits for: what is gone long before was given back."""
+"""Seconds of a lease that the tests never wait for: claims that are gone sooner were released."""
 PAIRS = 200
 
 
@@ -35,7 +35,7 @@ def pairs(lock):
 
 @pytest.fixture
 def quiet(admin, eventually):
-    """Return a function that waits until nodes execute nothing more, so that nothing comes late any more."""
+    """Return a function that waits until nodes execute nothing more, so that nothing arrives late any more."""
 
     def quiet(indices):
         before = {}
@@ -52,7 +52,7 @@ def quiet(admin, eventually):
 
 
 @pytest.mark.parametrize("hung", [[2], [0, 4]], ids=["one", "two"])
-def test_hung_nodes_delay_nobody_and_keep_no_zombie(hung, nodes, client, lock, *, admin, eventually, promptly, quiet):
+def test_hung_nodes_delay_no_call_and_keep_no_zombie(hung, nodes, client, lock, *, admin, eventually, promptly, quiet):
     before = [admin.calls(i) for i in range(5)]
     for i in hung:
         nodes.pause(i)

@@ -22,14 +22,14 @@ FLAVOURS = ["threads", "asyncio"] * 2
 NODES = range(5)
 
 BOUND = 3.0
-"""Seconds within which who waits is told, whatever nodes did. He looks by himself every second and a half, and nodes
-that came back may be taken for dead for a while longer."""
+"""Seconds within which waiters learn that a latch is open, whatever nodes did. They look by themselves every second and
+a half, and clients may take nodes that came back for dead a while longer."""
 
 AT_ONCE = 0.45
-"""Seconds within which who waits is told where no node fails: sooner than he would look by himself."""
+"""Seconds within which waiters learn it where no node fails: sooner than they would look by themselves."""
 
 
-# What may happen between all but the last count and the last one; what is returned undoes it.
+# Faults between all but the last count-down and the last one; each returns a function that ends it.
 
 
 def nothing(nodes, rng):
@@ -93,14 +93,14 @@ class Counter:
         return now_ns()
 
     def wait(self) -> bool:
-        """Wait for long: tell nodes that forget what was counted down."""
+        """Wait long, and meanwhile send nodes that forgot it the amount counted down."""
         return run(self._ways.wait(NAME, 15.0))
 
     def set(self, n):
-        """Set it for a round; nodes that have just come back take a while to agree to that."""
+        """Set it for a round; nodes that have just come back take a while to agree."""
         deadline, doubtful = time.monotonic() + 60, False
         while not run(self._ways.set(NAME, n)):
-            # It may have been set all the same.
+            # It may be set nevertheless.
             doubtful |= read(self._path)[-1]["event"] == "no quorum"
             assert doubtful, "it was open"
             assert time.monotonic() < deadline, "it can't be set"
@@ -109,7 +109,7 @@ class Counter:
 
 
 class Rounds:
-    """One after the other: the latch is set, all wait, all but one count down, nodes fail, the last one counts."""
+    """Rounds: the latch is set, all wait, all but one count down, nodes fail, the last one counts."""
 
     def __init__(self, nodes, counters, waiters, directory, *, rng, pool):
         self._nodes = nodes
@@ -120,7 +120,7 @@ class Rounds:
         self._rng = rng
 
     def play(self, trouble) -> float:
-        """Return for how many seconds those who wait had to, from the end of the last count on."""
+        """Return how many seconds the waiters had to wait, from the end of the last count-down."""
         last, *others = self._rng.sample(self._counters, len(self._counters))
         since = now_ns()
         last.set(len(self._counters))
@@ -129,17 +129,17 @@ class Rounds:
             each.count()
         waiting = [self._pool.submit(each.wait) for each in others]
         mend = trouble(self._nodes, self._rng)
-        time.sleep(0.6)  # for whoever would be told too early
+        time.sleep(0.6)  # for waiters that would learn it too early
         since, counting = now_ns(), self._pool.submit(last.count)
         mend()
         counted_at = counting.result(30)
         waited = (max(self._await(tells_open, since)) - counted_at) / 1e9
         assert all(each.result(30) for each in waiting)
-        print(f"{trouble.__name__}: all were told within {waited:.3f} s")
+        print(f"{trouble.__name__}: all learned it within {waited:.3f} s")
         return waited
 
     def _await(self, is_it, since):
-        """Wait until each who waits has noted such a line since then; return when they did so first."""
+        """Wait until each waiter has recorded such a line since then; return the instants of their first ones."""
         noted, deadline = {}, time.monotonic() + 30
         while not noted.keys() >= self._waiters:
             assert time.monotonic() < deadline, f"only {noted.keys()} of {self._waiters}"
@@ -169,7 +169,7 @@ def counters(nodes, bridge, tmp_path):
         pytest.param(
             [nothing, two_die, two_hang, three_hang, all_come_back_empty_at_once], id="and_all_forget_at_once"
         ),
-        # To set it anew takes some seconds where most nodes have just forgotten everything.
+        # To set it again takes some seconds where most nodes have just forgotten everything.
         pytest.param([two_come_back_empty, all_come_back_empty_in_turn, nothing], id="and_all_forget_in_turn"),
     ],
 )
@@ -205,8 +205,8 @@ def count_when_nodes_answer(latch, within=60.0):
 
 
 @pytest.mark.sweep
-def test_newcomer_is_not_told_that_it_is_open_where_most_nodes_came_back_empty(nodes, make_client):
-    """Nobody waits, so nobody tells the nodes what they have forgotten."""
+def test_newcomer_does_not_find_it_open_where_most_nodes_came_back_empty(nodes, make_client):
+    """No client waits, so none sends the nodes what they have forgotten."""
     knows = make_client(restart_guard=LEASE).get_count_down_latch("x")
     assert knows.try_set_count(2)
     knows.count_down()
@@ -223,7 +223,7 @@ def test_newcomer_is_not_told_that_it_is_open_where_most_nodes_came_back_empty(n
         with pytest.raises(QuorumError):
             latch.wait(0.05)
     mend()
-    assert count_when_nodes_answer(knows) == 1, "who has counted knows, and tells the nodes"
+    assert count_when_nodes_answer(knows) == 1, "the counting client knows, and informs the nodes"
     latch = newcomer.get_count_down_latch("x")
     assert count_when_nodes_answer(latch) == 1
     latch.count_down()

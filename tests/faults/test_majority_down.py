@@ -1,4 +1,4 @@
-"""A majority of nodes is away: callers and holders are told in time and by name, and all heals by itself."""
+"""A majority of nodes is away: callers and holders get precise errors in time, and all recovers automatically."""
 
 import math
 import time
@@ -10,7 +10,7 @@ from redsync._core.quorum import Choice
 
 LEASE = 1.5
 LONG = 120.0
-"""Seconds of a lease that nobody waits for: what is gone long before was given back."""
+"""Seconds of a lease that the tests never wait for: claims that are gone sooner were released."""
 
 
 def clock():
@@ -161,11 +161,11 @@ def test_restarted_majority_is_kept_out_for_restart_guard(nodes, make_client, ev
 
 
 def test_restarted_majority_grants_nothing_that_is_still_believed(nodes, make_client, eventually):
-    """An uptime in whole seconds is the difference of two truncated clocks: it may say 1 a moment after the start."""
+    """An uptime in whole seconds is the difference of two truncated clocks: it may be 1 a moment after the start."""
     make_client(lease=LEASE)  # only to see that the nodes are up
     eventually(lambda: 0.75 < time.time() % 1 < 0.85)
     holder = make_client(lease=LEASE)
-    lock = holder.get_lock("x", lease=LEASE)  # not renewed, so that nothing tells the holder but the clock
+    lock = holder.get_lock("x", lease=LEASE)  # not renewed, so only the clock informs the holder
     assert lock.acquire(blocking=False)
     state = lock._state()
     for i in range(3):
@@ -180,9 +180,9 @@ def test_restarted_majority_grants_nothing_that_is_still_believed(nodes, make_cl
     other.get_lock("x").release()
 
 
-def test_quarantined_majority_goes_on_renewing(nodes, make_client, eventually, await_renewal):
+def test_quarantined_majority_continues_to_renew(nodes, make_client, eventually, await_renewal):
     client = make_client(lease=1.0, restart_guard=60.0)
-    # The guard keeps out whoever is younger than it, so it must be set aside until the lock is held.
+    # The guard keeps out younger nodes, so it is disabled until the lock is held.
     for node in client.runner.nodes:
         node.remembers_since = -math.inf
     lock = client.get_lock("x")
@@ -204,7 +204,7 @@ def test_hold_is_kept_when_minority_dies(client, nodes, take_away, *, admin, wat
         while elapsed() < 1.2 * LEASE:
             assert not hold.wait_lost(0.05)
         bring_back(nodes, 0, 4)
-        # What they forgot meanwhile, the next renewals tell them.
+        # The next renewals write again what they forgot meanwhile.
         eventually(lambda: all(admin.time_left(i, "x") > 0 for i in (0, 4)))
         hold.check()
     assert told == []
@@ -222,7 +222,7 @@ def test_hold_is_lost_loudly_when_majority_is_away(client, nodes, take_away, eve
         valid_until, now = hold_state.valid_until, clock()
         if not lock.owned():
             return True
-        # A renewal that was under way may have lengthened it once more.
+        # A renewal that was under way may have extended it once more.
         assert now <= max(valid_until, hold_state.valid_until), "it is owned for longer than it is valid"
         return False
 
@@ -236,21 +236,19 @@ def test_hold_is_lost_loudly_when_majority_is_away(client, nodes, take_away, eve
     with pytest.raises(LeaseLostError, match="lost"):
         lock.release()
     assert told == [True]
-    # It is not won back, and nothing keeps the lock from being taken anew.
+    # It is not won back, and nothing prevents acquiring the lock again.
     bring_back(nodes, 0, 1, 2)
     assert lock.acquire(timeout=60.0)
     lock.release()
 
 
-def test_release_keeps_silent_when_majority_hangs_and_hold_is_valid(
-    client, nodes, take_away, *, admin, eventually, watch
-):
+def test_release_is_silent_when_majority_hangs_and_hold_is_valid(client, nodes, take_away, *, admin, eventually, watch):
     lock = client.get_lock("x", lease=LONG)
     assert lock.acquire(blocking=False)
     eventually(lambda: len(admin.keys()) == 5)
     take_away(0, 1, 2)
     elapsed = watch()
     lock.release()
-    assert elapsed() < LONG / 4, "it is valid, and so it waits for nobody"
+    assert elapsed() < LONG / 4, "it is valid, so it waits for no node"
     bring_back(nodes, 0, 1, 2)
     eventually(lambda: admin.keys() == [])

@@ -23,7 +23,7 @@ def test_watchdog_keeps_many_locks_with_few_commands(threads, make_client, admin
     def hold(number):
         locks = [client.get_lock(f"{number} {i}") for i in range(LOCKS // threads)]
         for lock in locks:
-            assert lock.acquire(timeout=PATIENCE)  # A busy machine may lose a round: nodes have 75 ms to answer.
+            assert lock.acquire(timeout=PATIENCE)  # a busy machine may lose a round: nodes have 75 ms to answer
         gate.wait()  # all are held
         gate.wait()  # several periods later
         owned = sum(lock.owned() for lock in locks)
@@ -50,6 +50,6 @@ def test_watchdog_keeps_many_locks_with_few_commands(threads, make_client, admin
             gate.wait(timeout=PATIENCE)
             assert sum(holder.result() for holder in holders) == LOCKS
         finally:
-            gate.abort()  # else the holders of a failed test would wait for ever
+            gate.abort()  # otherwise the holders of a failed test would wait forever
     assert [event for event in lost if type(event).__name__ == "HoldLost"] == []
     eventually(lambda: admin.keys() == [])

@@ -1,6 +1,6 @@
-"""Many who wait for one name: threads of several processes, and tasks of one loop.
+"""Many waiters for one name: threads of several processes, and tasks of one loop.
 
-Six hundred of them beside other tests; `REDSYNC_MANY_WAITERS=2000` makes it two thousand, which want a machine of two
+Six hundred of them next to other tests; `REDSYNC_MANY_WAITERS=2000` makes it two thousand, which need a machine of two
 cores for themselves.
 """
 
@@ -20,7 +20,7 @@ WAITERS = int(os.environ.get("REDSYNC_MANY_WAITERS", "600"))
 PROCESSES = 4
 TASKS, THREADS = WAITERS // 2, WAITERS // 2 // PROCESSES
 IN_FRONT = min(TASKS, 2 * FRONT) + PROCESSES * min(THREADS, 2 * FRONT)
-"""Of each client only so many have places on the nodes; not so for a fair lock."""
+"""At most that many per client have places on the nodes; a fair lock has no such bound."""
 
 PROGRAM = """
     import sys, threading

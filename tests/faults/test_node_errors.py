@@ -1,4 +1,4 @@
-"""Nodes that answer with errors or with nonsense: each becomes its node's vote, a minority of them goes unnoticed."""
+"""Nodes that answer with errors or with nonsense: each becomes its node's vote, and clients never notice a minority."""
 
 import contextlib
 import random
@@ -18,7 +18,7 @@ MINORITY, MAJORITY = [1, 3], [0, 2, 4]
 
 
 LONG = 120.0
-"""Seconds of a lease that nobody waits for: what is gone long before was given back."""
+"""Seconds of a lease that the tests never wait for: claims that are gone sooner were released."""
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def client(make_client, all_nodes_met):
 
 @pytest.fixture
 def renewing(make_client):
-    """A client that renews what it holds several times within the test."""
+    """A client that renews its holds several times within the test."""
     return make_client(lease=2.0)
 
 
@@ -89,7 +89,7 @@ def test_flushed_scripts_heal_by_themselves(client, admin, eventually):
     assert not lock.locked()
 
 
-# Nodes that refuse: how to make them, what they say, and how to make them stop.
+# Nodes that refuse: how to make them, their errors, and how to make them stop.
 
 
 def make_readonly(admin, i, nodes):
@@ -147,7 +147,7 @@ def test_minority_that_refuses_goes_unnoticed(client, nodes, admin, eventually):
 
 
 @pytest.mark.usefixtures("restored")
-def test_majority_that_refuses_is_told_by_its_votes(client, nodes, admin, failure, eventually):
+def test_votes_name_the_errors_of_a_majority_that_refuses(client, nodes, admin, failure, eventually):
     refusing = dict(zip(MAJORITY, REFUSALS, strict=True))
     for i, code in refusing.items():
         REFUSALS[code][0](admin, i, nodes)
@@ -179,7 +179,7 @@ def test_full_nodes_still_renew_and_release(renewing, nodes, admin, eventually, 
 
 @pytest.mark.usefixtures("restored")
 def test_busy_minority_goes_unnoticed(client, admin, eventually):
-    """BUSY: a node executes somebody's endless script, and answers nothing but errors."""
+    """BUSY: a node executes an endless script, and answers only errors."""
 
     def run_for_ever(i):
         with pytest.raises(redis.RedisError):
@@ -207,11 +207,11 @@ def test_busy_minority_goes_unnoticed(client, admin, eventually):
     work(client)
 
 
-# Nodes that let nobody in.
+# Nodes that reject their clients.
 
 
 def lock_out(admin, indices):
-    """Change the password of nodes, and end the connections that knew the old one."""
+    """Change the password of nodes, and end the connections that used the old one."""
     for i in indices:
         admin.ask(i, "CONFIG", "SET", "requirepass", "new")
     admin.password = "new"
@@ -241,7 +241,7 @@ def test_minority_with_new_password_goes_unnoticed(client, admin, eventually):
 
 
 @pytest.mark.usefixtures("restored")
-def test_wrong_password_for_majority_is_told_by_its_votes(nodes, admin, make_client, failure):
+def test_votes_name_a_wrong_password_for_the_majority(nodes, admin, make_client, failure):
     for i in MAJORITY:
         admin.ask(i, "CONFIG", "SET", "requirepass", "right")
     client = make_client(
@@ -253,7 +253,7 @@ def test_wrong_password_for_majority_is_told_by_its_votes(nodes, admin, make_cli
     assert all("mistaken" not in node.address for node in client.nodes())
 
 
-# Keys that belong to somebody else.
+# Keys that belong to other programs.
 
 
 def test_foreign_key_on_minority_goes_unnoticed_and_is_kept(client, admin):
@@ -275,7 +275,7 @@ def proxied(proxies):
         yield client
 
 
-# Strikes once each, on the next reply of that node.
+# Each strikes once, on the next reply of that node.
 STRIKES = {
     "half_replies": lambda proxy: setattr(proxy, "half_replies", True),
     "garbage": lambda proxy: setattr(proxy, "garbage", True),
@@ -294,7 +294,7 @@ def test_broken_connections_to_minority_go_unnoticed(proxied, proxies, admin, ev
 
 
 @pytest.mark.parametrize(("strike", "words"), [("half_replies", "onnection"), ("garbage", "rotocol")])
-def test_broken_replies_of_majority_are_told_by_their_votes(strike, words, proxied, proxies, *, admin, eventually):
+def test_votes_name_broken_replies_of_a_majority(strike, words, proxied, proxies, *, admin, eventually):
     for i in MAJORITY:
         STRIKES[strike](proxies[i])
     with pytest.raises(QuorumError) as caught:
@@ -332,7 +332,7 @@ def test_broken_replies_never_give_one_command_the_reply_of_another(proxied, pro
         assert min(worker.result() for worker in workers) > 0
 
 
-def test_idle_connections_are_replaced_before_anybody_needs_them(client, admin, eventually):
+def test_idle_connections_are_replaced_before_they_are_needed(client, admin, eventually):
     for i in range(5):
         admin.ask(i, "CLIENT", "KILL", "TYPE", "normal")
         admin.ask(i, "CLIENT", "KILL", "TYPE", "pubsub")
@@ -352,13 +352,11 @@ def test_held_locks_survive_reset_connections(renewing, admin, await_renewal):
         hold.check()
 
 
-# Servers that are none.
+# Servers that are not nodes.
 
 
 @pytest.mark.parametrize("kind", ODD_ANSWERS)
-def test_odd_majority_is_told_by_its_votes_and_counts_again_when_it_answers_as_it_should(
-    kind, nodes, make_client, failure
-):
+def test_votes_name_an_odd_majority_that_counts_again_once_it_answers_correctly(kind, nodes, make_client, failure):
     """Proxies lead to the odd server first, and then to real nodes."""
     with contextlib.closing(FakeServer(ODD_ANSWERS[kind])) as fake, contextlib.ExitStack() as stack:
         proxies = [stack.enter_context(FaultProxy(fake.port)) for _ in range(3)]

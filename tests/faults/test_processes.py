@@ -1,6 +1,6 @@
-"""Several processes: forked, spawned, killed. Each has an identity, connections and holds of its own.
+"""Several processes: forked, spawned, killed. Each has its own identity, connections and holds.
 
-What runs in the processes is in `processes.py`. One that is killed leaves what it held to expire; nobody else's holds
+`processes.py` has the code that runs in the processes. The holds of a killed process expire; no other process's holds
 end with it.
 """
 
@@ -25,13 +25,13 @@ from redsync._drivers.process import clock
 sweep = pytest.mark.sweep
 
 PROGRAMS = Path(__file__).with_name("processes.py")
-# From Python 3.12 on, each fork in a process with threads warns. Our threads are the matter of these tests.
+# From Python 3.12 on, each fork in a process with threads warns. These tests are about our threads.
 WARNINGS = ["-W", "error", "-W", "ignore:This process:DeprecationWarning"]
-SLACK = 20.0  # seconds that a busy machine may add to what must have happened
+SLACK = 20.0  # seconds that a busy machine may add to an expected time
 
 
 class Program:
-    """A running program of `processes.py` and all its children, in a session of their own."""
+    """A running program of `processes.py` and all its children, in their own session."""
 
     def __init__(self, name, settings):
         self.process = subprocess.Popen(
@@ -44,16 +44,16 @@ class Program:
         )
 
     def hear(self):
-        """Return the next line that it tells."""
+        """Return the next line that it reports."""
         line = self.process.stdout.readline()
         if not line.startswith("{"):
-            time.sleep(0.5)  # Let a traceback become complete.
+            time.sleep(0.5)  # let a traceback become complete
             self.kill()
             raise AssertionError(line + self.process.stdout.read())
         return json.loads(line)
 
     def kill(self):
-        """Kill all its processes. Only while nobody has reaped the first one, so the group can be no other's."""
+        """Kill all its processes; only before the first one is reaped, as the group may belong to others afterwards."""
         if self.process.returncode is None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.process.pid, signal.SIGKILL)
@@ -65,7 +65,7 @@ class Program:
         """Return all further lines; when this returns, the program and its children have ended."""
         output, _ = self.process.communicate(timeout=60)
         assert self.process.returncode == status, output
-        # On a machine that stands still for a moment, nodes are suspected.
+        # On a machine that stalls for a moment, nodes are suspected.
         lines = [line for line in output.splitlines() if not re.match(r"node \S+ is (suspect|up)", line)]
         assert all(line.startswith("{") for line in lines), output
         return [json.loads(line) for line in lines]
@@ -98,7 +98,7 @@ def connections(admin):
     return lambda: [ids(i) for i in range(5)]
 
 
-# fork
+# Forks.
 
 
 def test_children_of_a_fork_leave_holds_and_connections_of_their_parent_alone(start, admin, connections, eventually):
@@ -110,7 +110,7 @@ def test_children_of_a_fork_leave_holds_and_connections_of_their_parent_alone(st
     told = [program.hear() for _ in range(5)]
     assert [facts["who"] for facts in told] == ["child", "grandchild", "child", "grandchild", "parent"]
     assert told[-1]["statuses"] == [0, 7]
-    # Everybody is somebody else.
+    # All identities differ.
     assert len({facts["id"] for facts in [parent, *told[:4]]}) == 5
     eventually(lambda: connections() == before)
     assert sorted(admin.keys()) == [(i, "redsync:parent's") for i in range(5)]
@@ -128,7 +128,7 @@ def test_fork_is_safe_while_other_threads_acquire_renew_and_connect(start, admin
     eventually(lambda: admin.keys() == [])
 
 
-# multiprocessing
+# multiprocessing.
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ def test_workers_of_a_forking_server_share_locks_and_may_be_killed(start, admin,
 
 @pytest.fixture
 def holders(start):
-    """Programs that hold a lock, each in its own way, and what kills it."""
+    """Programs that hold a lock, each in its own way, and a function that kills each."""
     programs = [start("hold", lock=f"held {i}", lease=1.0, explicit=explicit) for i, explicit in enumerate([0, 1])]
     for program in programs:
         assert program.hear()
@@ -236,7 +236,7 @@ def test_process_that_ends_in_an_orderly_way_while_holding_leaves_nothing(who, s
     eventually(lambda: admin.keys() == [])
 
 
-def test_thread_that_ends_while_holding_gives_back_with_a_warning(make_client, admin, eventually, caplog):
+def test_hold_of_a_thread_that_ends_is_released_with_a_warning(make_client, admin, eventually, caplog):
     events = []
     client = make_client(listeners=[events.append])
 

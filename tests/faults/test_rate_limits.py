@@ -34,4 +34,4 @@ def test_no_window_has_more_successes_than_the_rate_while_nodes_come_and_go(node
     narrowest = min(later - sooner for sooner, later in zip(instants, instants[rate:], strict=False)) / 1e9
     print(len(instants), "successes; the narrowest", rate + 1, "in", narrowest, "s")
     assert narrowest >= per
-    assert len(instants) >= least * rate / per * (SECONDS - 2), "and it is made use of"
+    assert len(instants) >= least * rate / per * (SECONDS - 2), "the limit is used"

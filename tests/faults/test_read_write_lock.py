@@ -15,7 +15,7 @@ from tests.aio_support import until
 KEYS = LockKeys.of(b"redsync:", b"x")
 
 
-def test_hundreds_of_waiting_readers_are_all_let_in_together(nodes, raw, eventually):
+def test_hundreds_of_waiting_readers_are_all_admitted_together(nodes, raw, eventually):
     count = 300
 
     async def crowd():
@@ -54,7 +54,7 @@ def server():
 
 @pytest.mark.sweep
 def test_cost_per_operation_is_the_same_with_thousands_of_readers(server):
-    """The time that the node itself measures, beside each other so that a busy machine counts alike for both."""
+    """The node itself measures the time; both measurements alternate, so that a busy machine affects both alike."""
 
     def run(verb, owner, *args, keys=KEYS.all):
         return server.evalsha(Script.load(verb).sha.decode(), len(keys), *keys, owner, *args)

@@ -15,7 +15,7 @@ from redsync.testing import LocalNodes
 ROOT = Path(__file__).parents[2]
 LEASE = 2.0
 FOR_WHOLE_SECONDS = 2.0
-"""What the page adds, as servers tell their uptime in whole seconds."""
+"""The page's extra time, as servers report their uptime in whole seconds."""
 
 
 @pytest.fixture
@@ -25,14 +25,14 @@ def three(server_path):
 
 
 def ask_doctor(nodes):
-    """Return the status of `redsync doctor`, which is asked in a loop by the page."""
+    """Return the status of `redsync doctor`, which the page asks in a loop."""
     environment = {**os.environ, "REDSYNC_URLS": ",".join(nodes.urls), "REDSYNC_RESTART_GUARD": str(LEASE)}
     command = [sys.executable, "-m", "redsync.cli", "doctor"]
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, timeout=30, check=False).returncode
 
 
 class Newcomer(threading.Thread):
-    """Takes new locks all the time, without waiting: each try needs a quorum that grants."""
+    """Acquires new locks all the time, without waiting: each try needs a quorum that grants."""
 
     def __init__(self, nodes):
         super().__init__(daemon=True)
@@ -51,7 +51,7 @@ class Newcomer(threading.Thread):
 
 @pytest.mark.sweep
 def test_rolling_restart_loses_no_hold_and_never_lacks_a_quorum(three, eventually):
-    eventually(lambda: ask_doctor(three) == 0)  # they are new: nobody gets a lock at first
+    eventually(lambda: ask_doctor(three) == 0)  # they are new: no client gets a lock at first
     time.sleep(FOR_WHOLE_SECONDS)
     lost = []
     with Client(three.urls, lease=LEASE) as client, client.get_lock("x", on_lost=lost.append) as hold:

@@ -1,8 +1,8 @@
 """Every claim reaches another quorum of the nodes: the schedule in which a counter on each node admits too many.
 
-Client 1 reaches nodes A and B, client 2 nodes B and C, client 3 nodes C and A; with five nodes likewise three each. No
-node is asked more often than there are permits, so none has to refuse anybody, and each client has a majority. A proxy
-before each node for each client makes it so.
+Client 1 reaches nodes A and B, client 2 nodes B and C, client 3 nodes C and A; with five nodes likewise three each.
+Each node gets at most as many requests as there are permits, so none has to refuse, and each client has a majority. A
+proxy before each node for each client makes it so.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from tests.support.sweeps import swept
 class Ring:
     """Nodes, and as many clients; each reaches the majority of the nodes that begins with its own number.
 
-    There is one permit for each node of a majority: as many clients ask a node.
+    There is one permit for each node of a majority, as that many clients ask a node.
     """
 
     def __init__(self, size, stack):
@@ -47,7 +47,7 @@ class Ring:
             proxy.heal()
 
     def known(self, name):
-        """Return which permits of a semaphore each node keeps."""
+        """Return the permits of a semaphore that each node keeps."""
         found = []
         for url in self.nodes.urls:
             with redis.Redis.from_url(url, decode_responses=True) as node:
@@ -88,15 +88,15 @@ def test_semaphore_admits_no_more_than_it_has_when_each_client_reaches_another_m
         semaphores = {number: clients[number].get_semaphore(f"s {order}", ring.permits) for number in order}
         had[order] = {number: semaphores[number].acquire(False) for number in order}
         assert len(believed(had[order].values())) <= ring.permits, order
-        # With room for two, whoever comes first has one, and the next finds another.
+        # With room for two, the first gets one, and the next finds another.
         assert all(had[order][number] for number in order[:2]), order
-        # It was as it was meant to be: nobody got beyond its own nodes.
+        # The schedule was as intended: no client reached other nodes.
         for number, permit in had[order].items():
             if permit is not None:
                 keeping = {node for node, ids in enumerate(ring.known(f"s {order}")) if permit.id in ids}
                 assert keeping <= ring.reached_by(number)
                 assert len(keeping) >= ring.quorum
-    # Now all that was held up on the way arrives, on nodes that have granted to others since.
+    # Now all held commands arrive, on nodes that have granted to others since.
     ring.heal()
     eventually(lambda: reach_all(clients))
     for order, by_number in had.items():

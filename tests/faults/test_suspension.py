@@ -1,4 +1,4 @@
-"""A machine that was suspended: to its processes, time has jumped ahead, and nobody woke them for that."""
+"""A machine that was suspended: to its processes, time has jumped ahead, and nothing woke them for that."""
 
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -9,12 +9,12 @@ from redsync import Client, Hold, HoldLost, LeaseLostError
 from redsync._drivers.process import REAL, clock
 
 LEASE = 30.0
-PROMPT = 15.0  # whoever sleeps looks at the clock once a second; who does not sleeps until the lease ends
+PROMPT = 15.0  # a sleeper checks the clock once a second; without that it would sleep until the lease ends
 
 
 @pytest.fixture
 def suspend(monkeypatch):
-    """Return a function that lets the clients of this process find that much later."""
+    """Return a function that lets the clients of this process find that much time has passed."""
     ahead = [0.0]
     later = REAL._replace(clock=lambda: clock() + sum(ahead))
     monkeypatch.setattr(Client, "_SURROUNDINGS", later)
@@ -23,7 +23,7 @@ def suspend(monkeypatch):
 
 @pytest.fixture
 def told():
-    """What was told of holds: events and holds, each with its instant."""
+    """The reports about holds: events and holds, each with its instant."""
     return []
 
 
@@ -47,14 +47,14 @@ def lock(client, told):
 
 @pytest.fixture
 def settle(client, eventually):
-    """Return a function that waits until the client has nothing to do, so it looks at the clock as seldom as ever."""
+    """Return a function that waits until the client is idle, so it rarely looks at the clock."""
 
     def owing():
         return [link.node for link in client.runner._transport.links if link is not None and link.pending]
 
     def settle():
         eventually(lambda: not owing())
-        # Until now it has looked twice in each node_timeout. That it no longer does can't be seen from outside.
+        # Until now it has looked twice in each node_timeout; that it has stopped is not visible from outside.
         time.sleep(0.15)
 
     return settle
@@ -68,7 +68,7 @@ def unplug(nodes):
         nodes.resume(i)
 
 
-def test_suspended_holder_is_told_although_no_node_answers(suspend, lock, told, settle, unplug, *, eventually):
+def test_suspended_holder_learns_its_loss_although_no_node_answers(suspend, lock, told, settle, unplug, *, eventually):
     def wait(hold):
         return hold.wait_lost(), time.monotonic()
 
@@ -86,7 +86,7 @@ def test_suspended_holder_is_told_although_no_node_answers(suspend, lock, told, 
     assert lost
     with pytest.raises(LeaseLostError, match="lease ended"):
         lock.__exit__(None, None, None)
-    # Who finds the loss first may not be who tells of it.
+    # The thread that finds the loss first may not be the one that reports it.
     eventually(lambda: [type(thing) for thing, _ in told] == [Hold, HoldLost])
     waits = [at - woken_at for at in (told_at, told[0][1], told[1][1])]
     print("told after", waits)
@@ -112,7 +112,7 @@ def test_suspended_holder_gets_errors_at_once_although_no_node_answers(
 
     with pytest.raises(KeyError, match="of the body") as caught:
         work()
-    # With a note of each lock that was lost.
+    # With a note of each lost lock.
     assert ["lock 'y'" in note for note in caught.value.__notes__] == [True, False]
     assert ["lock 'x'" in note for note in caught.value.__notes__] == [False, True]
     eventually(lambda: sorted(event.name for event, _ in told if isinstance(event, HoldLost)) == ["x", "y"])
@@ -133,7 +133,7 @@ def test_suspended_waiter_gives_up_when_its_timeout_is_over(suspend, lock, settl
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(lock.acquire, timeout=20.0)
         eventually(lambda: admin.ask(0, "EXISTS", "redsync_queue:{redsync:x}"))
-        settle()  # A round under way would end without answers.
+        settle()  # a round under way would end without answers
         suspend(25.0)
         elapsed = watch()
         assert waiting.result(60) is False

@@ -1,4 +1,4 @@
-"""Two clients of one kind of lock, in either flavour, and what tells that nothing of theirs is left on the nodes."""
+"""Two clients of one kind of lock, in either flavour, and checks that they leave nothing on the nodes."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from tests.support.kinds import LOCKS, another
 
 @pytest.fixture
 def make_client(make_client, all_nodes_met):
-    """Make clients for which a node on a busy machine is not silent, and whose claims reach all nodes."""
+    """Make clients that do not time out on a busy machine, and whose claims reach all nodes."""
     return lambda urls=None, **options: make_client(urls, **{"node_timeout": 2.0, **options})
 
 
@@ -19,7 +19,7 @@ def lock(client, kind):
 
 @pytest.fixture
 def theirs(make_client, kind):
-    """What somebody else, of another client, can't have meanwhile."""
+    """The same lock of another client, which can't acquire it meanwhile."""
     return another(kind)(make_client())
 
 
@@ -35,13 +35,13 @@ def is_free(raw, eventually):
 
 @pytest.fixture
 def nothing_of():
-    """Return whether this thread has nothing of a lock."""
+    """Return True if this thread has no hold of a lock."""
     return lambda lock: (lock.owned(), lock.hold_count(), lock.remaining()) == (False, 0, 0.0)
 
 
 @pytest.fixture
 def not_held():
-    """Check that a call is refused as one of somebody who does not hold the lock, and has not lost it."""
+    """Check that a call raises `NotOwnedError`, and not `LeaseLostError`."""
 
     def check(call):
         with pytest.raises(NotOwnedError) as info:

@@ -1,7 +1,7 @@
-"""What all kinds of locks promise their users, each kind alike: on real nodes, for threads and for asyncio.
+"""The promises of all kinds of locks, the same for each kind: on real nodes, for threads and for asyncio.
 
-Every promise has one test here, for every kind. What one kind alone promises is tested in the module of that kind; how
-the promises are kept when nodes fail, in `tests/protocols` and `tests/core`, step by step.
+Every promise has one test here, for every kind. Each kind's own promises have tests in its module; `tests/protocols`
+and `tests/core` test step by step that the promises hold when nodes fail.
 """
 
 import contextlib
@@ -16,11 +16,11 @@ from redsync import AcquireTimeout, KeyTypeError, NotOwnedError
 from tests.support.kinds import LOCKS, each_facade, each_kind, each_kind_of, each_kind_once, family, waits_in_line
 from tests.support.locks import PATIENCE, timed
 
-# Having it.
+# Holding it.
 
 
 @each_kind
-def test_lock_is_had_by_one_and_then_by_the_other(lock, theirs, nothing_of, is_free):
+def test_lock_is_held_by_one_and_then_by_the_other(lock, theirs, nothing_of, is_free):
     assert repr(lock).startswith(f"<{lock.__class__.__name__} 'x'")
     assert nothing_of(lock)
     assert not lock.locked()
@@ -56,12 +56,12 @@ def test_nested_acquisitions_are_counted_and_released_one_by_one(lock, theirs, i
 
 
 @each_facade
-def test_release_and_extend_are_refused_to_who_does_not_hold_it(lock, theirs, other, kind, nothing_of, *, not_held):
+def test_release_and_extend_without_a_hold_are_refused(lock, theirs, other, kind, nothing_of, *, not_held):
     for call in (lock.release, lock.extend):
         not_held(call)
     with lock as hold:
         not_held(theirs.release)
-        if kind not in {"mutex", "multi"}:  # a mutex is its object's, in all threads
+        if kind not in {"mutex", "multi"}:  # a mutex belongs to its object, in all threads
             not_held(lambda: other.do(lock.release))
             assert other.do(nothing_of, lock)
         hold.check()
@@ -122,7 +122,7 @@ def test_timeout_is_kept_and_leaves_no_place_in_a_queue(client, kind, theirs, ra
 
 
 @each_kind
-def test_waiter_gets_it_when_it_is_free(client, lock, theirs, other, kind, *, eventually, is_free):
+def test_waiter_gets_it_once_it_is_free(client, lock, theirs, other, kind, *, eventually, is_free):
     for free in (lock.release, lock.force_release):
         lock.acquire()
         waiter = other.start(theirs.acquire)
@@ -142,7 +142,7 @@ ARGUMENTS = [
 
 
 @each_facade
-def test_arguments_that_can_not_be_are_refused(client, lock, kind, raw):
+def test_invalid_arguments_are_refused(client, lock, kind, raw):
     for arguments in ARGUMENTS:
         with pytest.raises(ValueError, match=r"timeout|lease"):
             lock.acquire(**arguments)
@@ -161,7 +161,7 @@ def test_arguments_that_can_not_be_are_refused(client, lock, kind, raw):
 
 
 @each_facade
-def test_with_gives_back_what_it_took_whatever_its_body_does(lock, theirs, nothing_of, is_free):
+def test_with_releases_its_acquisition_no_matter_what_its_body_does(lock, theirs, nothing_of, is_free):
     with pytest.raises(KeyError) as info, lock:
         raise KeyError
     assert not hasattr(info.value, "__notes__")
@@ -181,7 +181,7 @@ def test_with_gives_back_what_it_took_whatever_its_body_does(lock, theirs, nothi
 
 
 @each_facade
-def test_hold_tells_of_itself_until_it_is_released(client, lock, not_held):
+def test_hold_shows_its_state_until_it_is_released(client, lock, not_held):
     with lock as hold:
         assert hold.name == lock.name
         owners = [hold.owner] if isinstance(hold.owner, str) else hold.owner
@@ -197,7 +197,7 @@ def test_hold_tells_of_itself_until_it_is_released(client, lock, not_held):
 
 
 @each_facade
-def test_hold_is_released_once_by_whichever_thread(lock, theirs, other, nothing_of, not_held):
+def test_hold_is_released_once_by_any_thread(lock, theirs, other, nothing_of, not_held):
     with lock as hold:
         other.do(hold.extend, 60)
         assert hold.remaining() > 50
@@ -209,7 +209,7 @@ def test_hold_is_released_once_by_whichever_thread(lock, theirs, other, nothing_
 
 
 @each_facade
-def test_wait_for_a_loss_ends_with_the_hold_or_with_its_time(lock, other, eventually):
+def test_wait_for_a_loss_ends_with_the_hold_or_at_its_timeout(lock, other, eventually):
     with lock as hold:
         result, seconds = timed(hold.wait_lost, 0.05)
         assert result is False
@@ -225,7 +225,7 @@ def test_wait_for_a_loss_ends_with_the_hold_or_with_its_time(lock, other, eventu
 
 
 @each_kind_once
-def test_pickled_lock_carries_its_options_and_no_hold(client, kind, theirs):
+def test_pickled_lock_has_its_options_and_no_hold(client, kind, theirs):
     lock = LOCKS[kind](client, timeout=0.3, lease=15, max_hold=10)
     for protocol in (0, pickle.HIGHEST_PROTOCOL):
         with lock as hold:
@@ -242,7 +242,7 @@ def test_pickled_lock_carries_its_options_and_no_hold(client, kind, theirs):
 
 
 @each_kind_once
-def test_lock_that_nobody_has_any_more_is_freed(client, kind):
+def test_dropped_lock_is_garbage_collected(client, kind):
     lock = LOCKS[kind](client)
     with lock as hold:
         refs = [weakref.ref(lock), weakref.ref(hold)]

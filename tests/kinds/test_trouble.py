@@ -1,4 +1,4 @@
-"""What all kinds of locks promise when a hold ends early: its lease, its nodes or its client are gone."""
+"""The promises of all kinds of locks when a hold ends early: with its lease, its nodes or its client."""
 
 from functools import partial
 
@@ -12,7 +12,7 @@ from tests.support.locks import PATIENCE, SHORT, flush, timed
 
 
 @each_kind
-def test_given_lease_is_not_renewed_and_its_end_is_told_once(
+def test_given_lease_is_not_renewed_and_its_end_is_reported_once(
     make_client, kind, theirs, nothing_of, not_held, *, eventually
 ):
     told, events = [], []
@@ -38,7 +38,7 @@ def test_watchdog_renews_it_for_as_long_as_it_is_held(make_client, kind, theirs,
     lock = LOCKS[kind](make_client(lease=SHORT))
 
     def outlives_its_lease():
-        """A machine that stands still for a lease makes one try lose it, a mistake makes all of them lose it."""
+        """A machine that stalls for a lease makes one try fail, a bug makes all of them fail."""
         try:
             with lock as hold:
                 assert hold.remaining() <= SHORT
@@ -54,7 +54,7 @@ def test_watchdog_renews_it_for_as_long_as_it_is_held(make_client, kind, theirs,
 
 
 @each_facade
-def test_extend_lengthens_and_never_shortens(lock, raw, eventually):
+def test_extend_never_shortens(lock, raw, eventually):
     lock.acquire(lease=10)
     lock.extend(20)
     assert 15 < lock.remaining() <= 20
@@ -67,7 +67,7 @@ def test_extend_lengthens_and_never_shortens(lock, raw, eventually):
 
 
 @each_facade
-def test_max_hold_ends_a_hold_that_is_renewed(client, kind, theirs):
+def test_max_hold_ends_a_renewed_hold(client, kind, theirs):
     with LOCKS[kind](client, max_hold=15) as hold:
         hold.extend(60)
         assert hold.remaining() <= 15
@@ -83,7 +83,7 @@ def test_max_hold_ends_a_hold_that_is_renewed(client, kind, theirs):
 
 
 @each_facade
-def test_loss_is_told_by_whatever_the_holder_does_next(lock, raw, is_free):
+def test_loss_is_reported_by_the_holders_next_call(lock, raw, is_free):
     with pytest.raises(LeaseLostError, match="'x'"), lock:
         flush(raw)
     error = KeyError("mine")
@@ -103,7 +103,7 @@ def test_loss_is_told_by_whatever_the_holder_does_next(lock, raw, is_free):
 
 
 @each_kind
-def test_forced_release_takes_it_from_its_holder(lock, theirs, kind, make_client, is_free):
+def test_force_release_takes_it_from_its_holder(lock, theirs, kind, make_client, is_free):
     operator = LOCKS[kind](make_client())
     assert operator.force_release() is False
     lock.acquire()
@@ -152,7 +152,7 @@ def test_lock_works_on_a_single_node(make_client, kind):
 
 
 @each_facade
-def test_foreign_value_is_refused_and_left_as_it_is(lock, raw, nothing_of):
+def test_foreign_value_is_refused_and_stays_unchanged(lock, raw, nothing_of):
     for node in raw:
         node.rpush("redsync:x", "theirs")
     before = [node.dump("redsync:x") for node in raw]
@@ -167,7 +167,7 @@ def test_foreign_value_is_refused_and_left_as_it_is(lock, raw, nothing_of):
 
 
 @each_facade
-def test_closed_client_has_given_it_back_and_says_that_it_is_closed(make_client, kind, theirs, nothing_of):
+def test_closed_client_has_released_it_and_says_that_it_is_closed(make_client, kind, theirs, nothing_of):
     client = make_client()
     lock = LOCKS[kind](client)
     hold = lock.__enter__()

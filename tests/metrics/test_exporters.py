@@ -175,7 +175,7 @@ def test_limiters_and_semaphores_are_scraped(make_client, metrics, scrape):
 
 
 def test_ten_thousand_names_are_a_handful_of_series(make_client, metrics, scrape):
-    client = make_client(listeners=[metrics], n=1)
+    client = make_client(listeners=[metrics], n=1, node_timeout=5.0)
     for n in range(10_000):
         lock = client.get_lock(f"order:{n}:{n * 7919:x}")
         assert lock.acquire(False)

@@ -1,47 +1,49 @@
-"""Metrics: exact counts for a scripted history, whatever the order in which things are told."""
+"""Metrics: exact counts for a scripted history, whatever the order of the reports."""
 
 import threading
-from collections import Counter, defaultdict
+from collections import defaultdict
 from types import SimpleNamespace
 
 import pytest
 
 from redsync import HoldLost, HoldOrphaned, NodeChanged
+from redsync._core.journals import _MOST_EARLY, LONG
 from redsync._core.observing import (
     AcquireEnded,
     AcquireRecord,
+    ClocksRead,
     HoldEnded,
     HoldsRenewed,
+    JournalFilled,
     RetryAfterTold,
     WatchdogWoke,
 )
-from redsync.metrics.metrics import _ENDED, _MANY, Metrics, _after_fork_in_child
+from redsync.metrics.metrics import Metrics, _after_fork_in_child
 
 
 class Ledger(Metrics):
     """Keeps what an exporter gets."""
 
     def __init__(self, **options):
-        self.counts = Counter()
         self.values = defaultdict(list)
         super().__init__(**options)
 
-    def _count(self, instrument, labels, number=1):
-        self.counts[instrument.name, labels] += number
+    def _record_all(self, instrument, labels, values):
+        self.values[instrument.name, labels] += values
 
-    def _record(self, instrument, labels, value):
-        self.values[instrument.name, labels].append(value)
+    @property
+    def counts(self):
+        counted = self._counts.items()
+        return {(each.name, labels): number for each, counts in counted for labels, number in counts.items()}
 
     def gauges(self):
-        with self._lock:
-            self._work_off()
-            return {instrument.name: values for instrument, values in self._gauges()}
+        return self._read(lambda: {instrument.name: values for instrument, values in self._gauges()})
 
     def take(self):
         """Return and forget all counts and values so far."""
         self.gauges()
-        taken = dict(self.counts), dict(self.values)
-        self.counts.clear()
+        taken = self.counts, dict(self.values)
+        self._counts.clear()
         self.values.clear()
         return taken
 
@@ -55,6 +57,8 @@ class Clock:
 
 class Hold:
     """A hold, as far as metrics look at it."""
+
+    name = "order:7"
 
     def __init__(self, count=1, lost=None):
         self.count, self.lost = count, lost
@@ -83,7 +87,7 @@ def tell(ledger, clock):
 
 
 def make_record(name="order:7", kind="lock", *, wanted=1, limit=None, started=100.0, rounds=1, splits=0, hand_overs=0):
-    record = AcquireRecord(name, kind, wanted, limit, started)
+    record = AcquireRecord(name, kind, wanted, limit, started, set(), None)
     record.rounds, record.splits, record.hand_overs = rounds, splits, hand_overs
     return record
 
@@ -157,10 +161,10 @@ def test_loss_that_a_release_finds_counts(ledger, tell):
 
 
 def test_ends_of_unknown_holds_are_forgotten_at_last(ledger, tell):
-    for _ in range(2 * _ENDED):
+    for _ in range(2 * _MOST_EARLY):
         tell(HoldEnded(Hold(), "released"))
     assert ledger.take() == ({}, {})
-    assert len(ledger._ended) == _ENDED
+    assert len(ledger._journal._early) == _MOST_EARLY
 
 
 def test_renewals_count_for_the_holds_that_are_known(ledger, tell):
@@ -174,13 +178,25 @@ def test_renewals_count_for_the_holds_that_are_known(ledger, tell):
     assert values["redsync.hold.renewal.margin", LOCK] == [0.625]
 
 
+def test_renewals_of_a_hold_that_ends_before_they_are_worked_off_count(ledger, tell):
+    hold = Hold()
+    tell(AcquireEnded(make_record(), "won", hold))
+    tell(HoldsRenewed((hold,), (0.625,), ()))
+    tell(HoldsRenewed((), (), (hold,)))
+    tell(HoldEnded(hold, "released"))
+    counts, values = ledger.take()
+    assert counts["redsync.hold.renewals", (*LOCK, "confirmed")] == 1
+    assert counts["redsync.hold.renewals", (*LOCK, "unconfirmed")] == 1
+    assert values["redsync.hold.renewal.margin", LOCK] == [0.625]
+
+
 def test_what_has_no_hold_is_counted_as_well(ledger, tell):
     tell(HoldOrphaned("order:8", "c:2"))
     tell(NodeChanged("a:1", "down", "refused"))
     tell(RetryAfterTold("api", 1.5))
     tell(WatchdogWoke(0.125))
     ledger.ear.took[1].extend([0.25, 0.5])
-    ledger.ear.failed.append((0, "no answer within 0.25 s"))
+    ledger.ear.failed.append(("a:1", "no answer within 0.25 s"))
     assert ledger.take() == (
         {
             ("redsync.hold.orphans", ("order",)): 1,
@@ -195,6 +211,21 @@ def test_what_has_no_hold_is_counted_as_well(ledger, tell):
     )
 
 
+def test_clocks_are_compared_over_ten_minutes_by_what_is_certain(ledger, tell):
+    used = lambda: ledger.gauges()["redsync.node.clock.allowance.used"]  # noqa: E731
+    for at, fast in [(0.0, 0.0), (10.0, 0.0), (100.0, 0.25), (400.0, 1.0), (650.0, 1.25)]:
+        tell(ClocksRead(at, at + 0.5, (("a:1", 1e9 + at + fast),), 0.01))
+        if at == 10.0:
+            assert used() == {}, "too short to tell"
+        if at == 100.0:
+            assert used() == {("a:1",): 0.0}, "as much as the round trips took"
+        if at == 400.0:
+            assert used() == {("a:1",): pytest.approx((1.0 - 0.5) / 400 / 0.01)}
+    assert used() == {("a:1",): pytest.approx((1.0 - 0.5) / 550 / 0.01)}
+    tell(ClocksRead(660.0, 660.5, (("a:1", 1e9), ("b:1", 2e9)), 0.0))
+    assert used() == {}, "nothing is allowed, so there is no part of it"
+
+
 def test_limiter_counts_what_it_admits_and_refuses(ledger, tell):
     for outcome, wanted in [("won", 3), ("busy", 2), ("no_quorum", 1)]:
         tell(AcquireEnded(make_record("api", "rate_limiter", wanted=wanted), outcome))
@@ -205,11 +236,11 @@ def test_limiter_counts_what_it_admits_and_refuses(ledger, tell):
 
 def test_semaphores_tell_permits_limit_and_line(ledger, tell):
     record = make_record("pool:1", "semaphore", wanted=2, limit=5)
-    waiting = [make_record("pool:1", "semaphore", wanted=3), make_record("pool:1", "semaphore"), make_record()]
-    waiting[0].waiting = waiting[2].waiting = True
-    client = SimpleNamespaceClient(waiting)
+    client = SimpleNamespaceClient([make_record("pool:1", "semaphore", wanted=3), make_record()])
     ledger.attach(client)
-    tell(AcquireEnded(record, "won", Hold(count=2)))
+    hold = Hold(count=2)
+    hold.name = "pool:1"
+    tell(AcquireEnded(record, "won", hold))
     gauges = ledger.gauges()
     assert gauges["redsync.semaphore.permits.used"] == {("pool",): 2}
     assert gauges["redsync.semaphore.permits.limit"] == {("pool",): 5}
@@ -222,21 +253,38 @@ def test_semaphores_tell_permits_limit_and_line(ledger, tell):
 class SimpleNamespaceClient:
     """A client, as far as gauges look at it."""
 
-    def __init__(self, acquiring):
-        self.runner = SimpleNamespace(closed=False, session=SimpleNamespace(acquiring=set(acquiring)))
+    def __init__(self, waiting):
+        self.runner = SimpleNamespace(closed=False, session=SimpleNamespace(waiting=set(waiting)))
 
     def nodes(self):
         return []
 
 
 def test_many_events_are_worked_off_without_anybody_who_collects(ledger, tell):
-    for _ in range(_MANY):
+    for _ in range(LONG):
         tell(WatchdogWoke(0.0))
-    assert len(ledger.values["redsync.watchdog.lag", ()]) == _MANY
+    assert len(ledger.values["redsync.watchdog.lag", ()]) == LONG
     with ledger._lock:
-        for _ in range(_MANY):
+        for _ in range(LONG):
             tell(WatchdogWoke(0.0))
-        assert len(ledger._inbox) == _MANY, "another thread is at it"
+        assert len(ledger._inbox) == LONG, "another thread is at it"
+
+
+def test_long_journal_is_worked_off_when_that_is_told(ledger, tell):
+    for _ in range(LONG):
+        ledger.ear.journal.note_win(make_record(), 101.0, Hold())
+    assert ledger.counts == {}
+    tell(JournalFilled())
+    assert ledger.counts["redsync.acquire.attempts", (*LOCK, "won")] == LONG
+
+
+@pytest.mark.parametrize("rounds", [1, 0], ids=["acquires", "re-entries"])
+def test_journal_stays_short_even_if_successes_come_as_events(ledger, tell, rounds):
+    """So they come for re-entries, and if another observer of the client wants to hear all at once."""
+    for _ in range(LONG):
+        tell(AcquireEnded(make_record(rounds=rounds), "won", Hold()))
+    assert ledger._journal.wins == []
+    assert ledger.counts["redsync.acquire.attempts", (*LOCK, "won")] == LONG
 
 
 def test_counts_of_many_threads_are_exact(ledger, tell):
@@ -245,6 +293,7 @@ def test_counts_of_many_threads_are_exact(ledger, tell):
             hold = Hold()
             tell(AcquireEnded(make_record(), "won", hold))
             tell(HoldEnded(hold, "released"))
+            tell(JournalFilled())
 
     threads = [threading.Thread(target=work) for _ in range(4)]
     for thread in threads:
@@ -261,15 +310,21 @@ def test_counts_of_many_threads_are_exact(ledger, tell):
 def test_child_of_a_fork_holds_nothing(ledger, tell):
     tell(AcquireEnded(make_record(), "won", Hold()))
     assert ledger.gauges()["redsync.hold.active"] == {LOCK: 1}
+    before = ledger.counts
+    tell(AcquireEnded(make_record(), "won", Hold()))
+    ledger.ear.took[0].append(0.25)
     ledger._lock.acquire()
     _after_fork_in_child()
     assert ledger.gauges()["redsync.hold.active"] == {}
+    assert ledger.counts == before, "what it has not counted yet is its parent's"
+    assert ("redsync.node.round_trip.duration", ("a:1",)) not in ledger.values
 
 
 def test_ten_thousand_names_make_a_handful_of_series(ledger, tell):
     for n in range(10_000):
         tell(AcquireEnded(make_record(f"order:{n}"), "won", Hold()))
     assert ledger.gauges()["redsync.hold.active"] == {LOCK: 10_000}
+    # Two counters and the histogram of waits.
     assert len(ledger.counts) + len(ledger.values) == 3
 
 

@@ -1,4 +1,8 @@
-"""OpenTelemetry's metrics: one snapshot for each collection, no false exemplars, and a provider of one's own."""
+"""OpenTelemetry's metrics: one snapshot for each collection, no false exemplars, and a provider of the application."""
+
+import itertools
+import math
+from types import SimpleNamespace
 
 import pytest
 from opentelemetry.metrics import set_meter_provider
@@ -6,9 +10,10 @@ from opentelemetry.sdk.metrics import AlwaysOnExemplarFilter, MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import TracerProvider
 
+from redsync import NodeChanged
 from redsync.metrics.instruments import INSTRUMENTS
 from redsync.metrics.metrics import _after_fork_in_child
-from redsync.metrics.otel import OpenTelemetryMetrics
+from redsync.metrics.otel import _MOST_VALUES, OpenTelemetryMetrics, _Sample
 
 
 @pytest.fixture
@@ -65,9 +70,53 @@ def test_exemplar_never_names_the_span_of_the_reader(reader, provider, make_clie
     with lock:
         pass
     with TracerProvider().get_tracer("test").start_as_current_span("scrape"):
-        [counted] = read(reader)["redsync.acquire.attempts"].data.data_points
-    assert counted.exemplars
-    assert all(exemplar.trace_id is None for exemplar in counted.exemplars)
+        found = read(reader)
+    for name in ("redsync.acquire.attempts", "redsync.acquire.duration"):
+        [point] = found[name].data.data_points
+        assert all(exemplar.trace_id is None for exemplar in point.exemplars)
+    assert point.exemplars
+
+
+def test_collection_gets_a_part_of_very_many_values_and_all_counts(provider, reader):
+    metrics = OpenTelemetryMetrics(meter_provider=provider)
+    ear = metrics.listen(["a:1"], lambda: 0.0)
+    for _ in range(5):
+        ear.took[0].extend(range(_MOST_VALUES))
+        metrics._work_off_some()
+    for _ in range(2 * _MOST_VALUES):
+        ear.hear(NodeChanged("a:1", "down", ""))
+    found = read(reader)
+    [trips] = found["redsync.node.round_trip.duration"].data.data_points
+    assert trips.count == 5 * _MOST_VALUES / 8
+    assert trips.sum / trips.count == pytest.approx(_MOST_VALUES / 2, rel=0.2)
+    [changes] = found["redsync.node.state.changes"].data.data_points
+    assert changes.value == 2 * _MOST_VALUES
+    ear.took[0].extend(range(10))
+    [trips] = read(reader)["redsync.node.round_trip.duration"].data.data_points
+    assert trips.count == 5 * _MOST_VALUES / 8 + 10
+
+
+@pytest.mark.parametrize("batches", [[30_000], [1, 999, 1, 1999], [7] * 429, [1] * 4000, [1001, 1001, 998]])
+def test_sample_is_a_part_of_the_values_however_they_come_and_whatever_their_rhythm(batches):
+    """As the round trips of acquires and releases do, one after the other."""
+    sample, values = _Sample(), itertools.cycle([0.0, 1.0])
+    for size in batches:
+        sample.extend(list(itertools.islice(values, size)))
+        assert len(sample.values) <= _MOST_VALUES
+    kept = len(sample.values)
+    assert kept > _MOST_VALUES / 3
+    # More than eight standard deviations.
+    assert sample._of * kept == pytest.approx(sum(batches), rel=0.35)
+    assert sum(sample.values) / kept == pytest.approx(0.5, abs=0.2)
+
+
+def test_endless_quarantine_is_left_out_without_a_warning(provider, reader, make_client, caplog):
+    client = make_client(listeners=[OpenTelemetryMetrics(meter_provider=provider)], n=1)
+    client.nodes = lambda: [SimpleNamespace(address="a:1", state="down", quarantine_left=math.inf, pending=0)]
+    found = read(reader)
+    assert "redsync.node.state" in found
+    assert "redsync.node.quarantine.remaining" not in found
+    assert not caplog.records
 
 
 def test_child_of_a_fork_begins_without_the_holds_of_its_parent(reader, provider, make_client):
@@ -89,7 +138,7 @@ def test_global_provider_may_be_set_later(reader, provider, make_client):
 
 
 def test_bad_options_are_refused():
-    with pytest.raises(TypeError, match="group_of is a function"):
+    with pytest.raises(TypeError, match="group_of must be a function"):
         OpenTelemetryMetrics(group_of="x")
-    with pytest.raises(ValueError, match="max_groups is a number"):
+    with pytest.raises(ValueError, match="max_groups must be a whole number"):
         OpenTelemetryMetrics(max_groups=0)

@@ -1,4 +1,4 @@
-"""Traces: exact spans of a scripted history on real nodes, their parents, and ends that are told late."""
+"""Traces: exact spans of a scripted history on real nodes, their parents, and ends that are reported late."""
 
 import asyncio
 import math
@@ -84,7 +84,8 @@ def test_waiter_is_queued_and_handed_over(make_client, traces, spans, other, eve
     lock.acquire()
     assert not other.do(lock.acquire, False)
     waiter = other.start(lock.acquire)
-    eventually(lambda: any(record.waiting for record in client.runner.session.acquiring))
+    waiting = client.runner.session.waiting
+    eventually(lambda: [record for record in list(waiting) if any(step.what == "queued" for step in record.steps)])
     lock.release()
     assert waiter.result(20)
     _, busy, waited = [span for span in spans() if span.name == "acquire fair_lock"]
@@ -195,7 +196,7 @@ class Told:
         self.ear = traces.listen(["a:1"], lambda: self.now)
 
     def won(self, hold, name="x", rounds=1):
-        record = AcquireRecord(name, "lock", 1, None, self.now)
+        record = AcquireRecord(name, "lock", 1, None, self.now, set(), [])
         record.rounds = rounds
         self.ear.hear(AcquireEnded(record, "won", hold))
 

@@ -50,12 +50,12 @@ def end_of(wait):
 
 
 class Stop(BaseException):
-    """What ends a watchdog that has slept often enough."""
+    """Ends a watchdog that has slept often enough."""
 
 
 @dataclasses.dataclass
 class Answers:
-    """The reply to a Broadcast: what each node says, and when the protocol is resumed."""
+    """The reply to a Broadcast: each node's reply, and when the protocol is resumed."""
 
     replies: tuple[Any, ...]
     takes: float
@@ -74,7 +74,7 @@ class Sleep:
 
 
 class Toy:
-    """One client whose nodes, clock and random are what the test says; without a record it announces nothing."""
+    """One client whose nodes, clock and random numbers follow the test; without a record it announces nothing."""
 
     def __init__(self, nodes=5, *, random=0.5, record=b"", **timing):
         self.n = nodes
@@ -107,16 +107,24 @@ class Toy:
         usual = {"kind": LOCK, "keys": keys, "owner": self.owner, "outcome": Outcome(), "queue": queue}
         return AcquireRequest(name, **{**usual, **fields})
 
-    # What most tests begin or end with.
+    # How most tests begin or end.
 
-    def acquiring(self, name="x", claims=Claim, crowded=False, **fields):
-        """Return the steps of a new acquire; `claims`: makes what is claimed; `crowded`: others are expected there."""
+    def acquiring(self, name="x", claims=Claim, crowded=False, ahead=0, **fields):
+        """Return the steps of a new acquire.
+
+        Args:
+            name: The lock.
+            claims: Makes the claim.
+            crowded: True if others are expected there.
+            ahead: The number of them that are expected to wait before it.
+            fields: Further arguments of the request.
+        """
         request = self.request(name, **fields)
-        self.session.crowds.expect(request.keys.hold, others=crowded)
+        self.session.crowds.expect(request.keys.hold, others=crowded, ahead=ahead)
         return acquire_new(self.session, request, claims(self.session, request), self.now, self.now)
 
     def acquire(self, *script, **fields):
-        """Acquire anew as the script says; return the hold, or None."""
+        """Acquire a new claim as the script says; return the hold, or None."""
         return self.play(self.acquiring(**fields), *script)
 
     def take(self, name="x", *, kind=LOCK, **fields):
@@ -124,7 +132,7 @@ class Toy:
         return self.acquire((f"ask {kind.noun}_acquire", self.all_say(1)), name=name, kind=kind, **fields)
 
     def give_back(self, state):
-        """Release a hold of one, on all nodes, as its owner or another thread does."""
+        """Release a hold of count one on all nodes, as its owner or another thread does."""
         step = f"ask {state.kind.noun}_release"
         self.play(release(self.session, state, self.now), (step, self.all_say(1)))
 
@@ -142,13 +150,13 @@ class Toy:
         return self.answers(*[reply] * self.n, **options)
 
     def codes(self, *each_node, **options):
-        """Return what the nodes answer to a renewal of one hold."""
+        """Return the nodes' replies to a renewal of one hold."""
         replies = [code if code is None or isinstance(code, str) else [code] for code in each_node]
         return self.answers(*replies, **options)
 
     @staticmethod
     def slept(seconds=None, *, signals=0, handed=0, meanwhile=None):
-        """Return how a wait ends; `handed`: bit set of the nodes that handed over what was asked for last."""
+        """Return the end of a wait; `handed`: bit set of the nodes that handed over in reply to the last ask."""
         return Sleep(seconds, max(signals, handed.bit_count()), handed, meanwhile)
 
     # Performing.
@@ -175,7 +183,7 @@ class Toy:
                 return f"notify {type(event).__name__}"
 
     def begin(self, effect):
-        """Take note of an effect at the instant at which it is performed; commands are made here."""
+        """Record an effect at the instant at which it is performed; commands are made here."""
         self.effects.append(effect)
         if isinstance(effect, (Broadcast, Tell)):
             command = effect.command
@@ -190,11 +198,9 @@ class Toy:
                 until = end_of(effect)
                 if meanwhile is not None:
                     meanwhile()
-                assert seconds is None or self.now + seconds <= until + 1e-9, (
-                    "no wait lasts longer than it was asked to"
-                )
+                assert seconds is None or self.now + seconds <= until + 1e-9, "no wait lasts longer than requested"
                 self.now = max(self.now, until) if seconds is None else self.now + seconds
-                # As a driver does: who waits for no mark is not told of any.
+                # Like a driver: a wait without a mark gets none.
                 return Wakeup(self.now, signals, handed if effect.mark is not None else 0)
             case ((Tell() | Signal() | Notify()), None):
                 return None
@@ -246,7 +252,7 @@ class Toy:
             return stop.value
 
     def play(self, steps, *script):
-        """Run a protocol that must go exactly as the script says, to its end; return what it returns."""
+        """Run a protocol that must follow the script exactly to the end; return its result."""
         script = [(step, None) if isinstance(step, str) else step for step in script]
         done = []
 
@@ -266,7 +272,7 @@ class Toy:
     def interrupt(self, steps, script, at):
         """Follow the script, but interrupt its step `at`; return the effects of the clean-up, spelled.
 
-        The clean-up asks nothing and waits for nothing, and the interruption comes out.
+        The clean-up asks nothing and waits for nothing, and the interruption propagates.
         """
         script = [(step, None) if isinstance(step, str) else step for step in script]
         interruption = Interruption()
@@ -294,8 +300,8 @@ class Toy:
     def run_watchdog(self, answer=lambda command: [2] * len(command.keys), sleeps=1):
         """Run the watchdog until it has slept that often; return its steps, spelled.
 
-        `answer(command)` is what every node says to a renewal, or else what each of them says: all keep all by default.
-        A wait that is over at once is no sleep: the driver does its own work there.
+        `answer(command)` is every node's reply to a renewal, or a list of their replies. By default all keep all
+        claims. A wait that is over at once is not a sleep: the driver does its own work there.
         """
         steps = []
 
@@ -322,7 +328,7 @@ class Toy:
         return effect
 
     def end(self):
-        """Bring protocols to their end that were left half-way: they must never be closed, or collected, before."""
+        """Run protocols to the end that were left half-way: they must never be closed, or collected, before."""
         for steps in self._begun:
             with contextlib.suppress(Interruption, StopIteration):
                 if steps.gi_frame is not None:
@@ -377,10 +383,10 @@ GARBAGE = [
 
 @pytest.fixture
 def believed(make_toy):
-    """Return a function that returns which replies of no known shape are taken for answers; none may be.
+    """Return a function that returns which replies of unknown shape are taken for answers; none may be.
 
-    An answer that no script of ours gives tells nothing: neither that we hold a claim nor that we don't. The function
-    is called with one that returns the steps to be answered by them.
+    A reply that no script of ours gives says nothing: neither that we hold a claim nor that we don't. The function
+    takes another one, which returns the steps that get these replies.
     """
 
     def believed(begin):
@@ -397,7 +403,7 @@ def believed(make_toy):
 
 @pytest.fixture
 def make_toy():
-    """Make a client of one's own; each has a clock of its own, which begins at 1000."""
+    """Make a separate client; each has its own clock, which begins at 1000."""
     toys = []
 
     def make(*args, **options):
@@ -437,5 +443,5 @@ def ada(world):
 
 @pytest.fixture
 def bob(world):
-    """Another one."""
+    """Another client."""
     return LatchCaller(world)

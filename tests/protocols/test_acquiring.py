@@ -23,7 +23,7 @@ def test_acquire_asks_for_a_new_claim(toy):
     assert effect.command.keys == (toy.keys.lock,)
     assert effect.command.args == (toy.owner.claim(1), 1, 30_000, 0)
     assert (effect.owner, effect.timeout) == (toy.owner, 0.25)
-    assert effect.late, "who grants after the verdict keeps the claim too"
+    assert effect.late, "a node that grants after the verdict keeps the claim too"
 
 
 def test_acquire_is_won_by_a_quorum_of_granted(toy):
@@ -36,8 +36,8 @@ def test_acquire_is_won_by_a_quorum_of_granted(toy):
     assert toy.alarms == 1
 
 
-def test_acquire_leaves_the_tally_for_a_later_look_at_who_keeps_the_claim(toy):
-    """Votes still on their way are not waited for; a round's timeout later they have come or will not."""
+def test_acquire_leaves_the_tally_for_a_later_look_at_the_nodes_that_keep_the_claim(toy):
+    """Nobody waits for votes still on their way; a round's timeout later they have come or never will."""
     state = toy.acquire(("ask lock_acquire", toy.answers(NEW, NEW, NEW, None, held())))
     assert state.tally is toy.tallies[0]
     assert state.tally.backers == 0b00111
@@ -46,7 +46,7 @@ def test_acquire_leaves_the_tally_for_a_later_look_at_who_keeps_the_claim(toy):
 
 
 @pytest.mark.parametrize("n", [1, 2])
-def test_acquire_leaves_nothing_to_fill_up_where_all_nodes_are_a_quorum(make_toy, n):
+def test_acquire_leaves_nothing_to_fill_up_if_all_nodes_are_a_quorum(make_toy, n):
     state = make_toy(n).take()
     assert (state.fill_at, state.tally) == (math.inf, None)
 
@@ -63,7 +63,7 @@ def test_acquire_needs_more_than_half_of_any_number_of_nodes(make_toy, n):
 
 
 def test_hold_that_acquire_returns_is_valid_at_that_instant(toy):
-    """Also when max_hold is over before the nodes have answered."""
+    """Even if max_hold is over before the nodes have answered."""
     late = toy.all_say(NEW, takes=0.2)
     script = [("ask lock_acquire", late), "tell lock_abandon"]
     with pytest.raises(QuorumError):
@@ -87,7 +87,7 @@ def test_acquire_won_too_late_is_rolled_back_and_not_returned(toy, lateness):
     assert toy.told[0].owed_to == ALL
 
 
-def test_acquire_won_too_late_is_no_matter_of_foreign_values_on_a_minority(toy):
+def test_acquire_won_too_late_does_not_blame_foreign_values_on_a_minority(toy):
     late = toy.answers(FOREIGN, NEW, NEW, NEW, NEW, takes=LEASE)
     with pytest.raises(QuorumError):
         toy.acquire(("ask lock_acquire", late), "tell lock_abandon", timeout=0.0)
@@ -149,5 +149,5 @@ def test_two_failures_of_five_and_split_votes_are_no_outage(toy, replies):
     assert toy.acquire(("ask lock_acquire", toy.answers(*replies)), "tell lock_abandon", timeout=0.0) is None
 
 
-def test_garbage_is_no_answer_to_an_acquire(believed):
+def test_garbage_is_not_an_answer_to_an_acquire(believed):
     assert believed(lambda toy: toy.acquiring(timeout=0.0)) == []

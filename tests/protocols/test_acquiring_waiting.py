@@ -1,4 +1,4 @@
-"""A new claim that others hold, contend for, or that too few nodes answer about: when it is tried again."""
+"""A new claim that others hold or contend for, or about which too few nodes answer: when the next try comes."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from tests.support.replies import NEW, SPLIT, busy, held, mute, waiting_script, 
 # Waiting.
 
 
-def test_held_lock_is_waited_for_in_the_queue(toy):
+def test_waiter_for_a_held_lock_queues(toy):
     state = toy.acquire(*waiting_script(toy))
     assert state.valid(toy.now)
     queued = toy.asked[1]
@@ -16,7 +16,7 @@ def test_held_lock_is_waited_for_in_the_queue(toy):
     assert queued.command.args == (toy.owner.claim(1), 1, 30_000, 0, 3_000, 1, toy.owner.channel, b"1")
     assert queued.late
     wake_key = toy.owner.wire + b" " + toy.keys.lock
-    assert queued.subscribe == wake_key, "listens before it is queued, so that no wake-up is missed"
+    assert queued.subscribe == wake_key, "it listens before it queues, so that it misses no wake-up"
     (wait,) = toy.waits
     assert (wait.key, wait.enough, wait.mark) == (wake_key, 3, b"1")
     assert 0 < wait.grace < 0.05
@@ -34,7 +34,7 @@ def test_waiter_tells_how_long_it_has_waited(toy):
     assert [command.args[5] for command in toy.commands if command.script.name == "lock_acquire"] == [0, 501, 752]
 
 
-def test_crowded_lock_is_not_queued_for_without_blocking(toy):
+def test_acquire_that_does_not_wait_does_not_queue(toy):
     assert toy.acquire(("ask lock_acquire", busy(toy)), "tell lock_abandon", crowded=True, timeout=0.0) is None
     assert toy.asked[0].subscribe is None
 
@@ -81,11 +81,11 @@ def test_rounds_of_a_waiter_end_soon_after_its_deadline(toy, timeout, longest):
     assert toy.asked[0].timeout == pytest.approx(longest)
 
 
-# How long one sleeps.
+# Sleeping.
 
 
 def pause_after(toy, *replies, **fields):
-    """Return for how long a waiter sleeps that got these replies."""
+    """Return how long a waiter sleeps after these replies."""
     rolled_back = [] if all(isinstance(reply, list) for reply in replies) else ["tell lock_abandon"]
     toy.acquire(
         ("ask lock_acquire for a place", toy.answers(*replies)),
@@ -101,9 +101,9 @@ def pause_after(toy, *replies, **fields):
 @pytest.mark.parametrize(
     ("remaining", "shortest", "longest"),
     [
-        ([0.2, 0.2, 0.2, None, None], 0.2, 0.225),  # the holder's time is up
-        ([0.1, 0.2, 0.3, None, None], 0.3, 0.325),  # on a quorum, that is on the third to go
-        ([20.0, 20.0, 20.0, None, None], 0.5, 1.5),  # polls once in a while: wake-ups may get lost
+        ([0.2, 0.2, 0.2, None, None], 0.2, 0.225),  # The holder's time is up:
+        ([0.1, 0.2, 0.3, None, None], 0.3, 0.325),  # on a quorum, that is on the third to go.
+        ([20.0, 20.0, 20.0, None, None], 0.5, 1.5),  # Polls once in a while, because wake-ups may get lost.
         ([0.0, 0.0, 0.0, None, None], 0.0, 0.025),
     ],
 )
@@ -117,13 +117,13 @@ def test_waiter_sleeps_until_the_holders_time_is_up_on_a_quorum(make_toy, remain
 @pytest.mark.parametrize(
     ("replies", "shortest", "longest"),
     [
-        # Two nodes are free already: when one of the others expires, there is a quorum.
+        # Two nodes are free already. When one of the others expires, there is a quorum.
         ([NEW, NEW, held(20.0), held(0.2), held(10.0)], 0.2, 0.23),
-        # Of three refusing nodes three must become free, and one of them never will by itself.
+        # Of three refusing nodes three must become free, and one of them never does by itself.
         ([held(None), held(0.1), held(0.1), None, None], 0.5, 1.5),
     ],
 )
-def test_waiter_expects_a_quorum_of_those_that_granted_and_those_that_expire(make_toy, replies, shortest, longest):
+def test_waiter_expects_a_quorum_of_nodes_that_granted_and_claims_that_expire(make_toy, replies, shortest, longest):
     pauses = {pause_after(make_toy(random=random), *replies) for random in (0.1, 0.5, 0.9)}
     assert shortest < min(pauses) < max(pauses) < longest
     assert len(pauses) == 3, "waiters sleep apart"
@@ -149,7 +149,7 @@ def test_split_votes_spread_contenders_further_apart_each_time(toy):
 # Outages.
 
 
-def test_outage_is_waited_out_until_the_deadline(toy):
+def test_waiter_sleeps_through_an_outage_until_the_deadline(toy):
     replies = {"ask lock_acquire": mute(toy), "tell lock_abandon": None, "wait": toy.slept()}
     with pytest.raises(QuorumError) as caught:
         toy.drive(toy.acquiring(timeout=2.0), lambda described, effect: replies[described])
@@ -163,7 +163,7 @@ def test_outage_is_waited_out_until_the_deadline(toy):
 def test_outage_that_ends_in_time_is_no_error(toy, sent):
     state = toy.acquire(
         ("ask lock_acquire", toy.all_say("down", sent=sent)),
-        # What was sent to nobody is nowhere to be rolled back.
+        # A round sent to no node needs no rollback.
         *(["tell lock_abandon"] if sent else []),
         ("wait", toy.slept()),
         ("ask lock_acquire", won(toy)),
@@ -179,7 +179,7 @@ def test_outage_makes_a_waiter_sleep_until_its_turn_or_its_deadline(toy):
     assert wait.key is None, "no node wakes it"
 
 
-def test_outage_is_not_asked_all_the_time(toy):
+def test_nodes_are_not_asked_all_the_time_in_an_outage(toy):
     outage = ("ask lock_acquire", toy.all_say("down", takes=0.0))
     toy.acquire(*[outage, "tell lock_abandon", ("wait", toy.slept())] * 10, ("ask lock_acquire", won(toy)))
     starts = [1000.0, *toy.woken_at]
@@ -200,8 +200,8 @@ def test_last_round_decides_between_busy_and_outage(toy):
     assert result is None
 
 
-def test_last_try_that_has_no_time_for_answers_says_what_the_round_before_it_did(toy):
-    """Slow nodes are no outage; where there is one, the rounds before have told."""
+def test_last_try_without_time_for_answers_repeats_the_outcome_of_the_round_before(toy):
+    """Slow nodes are not an outage; in an outage, the rounds before have shown it."""
     refused = ("ask lock_acquire for a place", toy.all_say(held()))
     silent = ("ask lock_acquire for a place", toy.all_say(None))
     slept = ("wait for wake-up", toy.slept())

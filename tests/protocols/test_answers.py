@@ -1,4 +1,4 @@
-"""What nodes reply to an acquire: each known shape is read, and everything else is refused."""
+"""Replies to an acquire: each known shape is read, and everything else is refused."""
 
 import pytest
 
@@ -28,7 +28,7 @@ def test_grants_are_true_and_a_foreign_value_refuses(read):
     assert not FOREIGN
 
 
-def test_refusal_says_who_holds_it_and_how_many_wait():
+def test_refusal_names_the_holder_and_the_number_of_waiters():
     assert read_by_arrival([20, b"a"]) == Refusal(20, b"a")
     assert read_by_arrival([20, b"a", 3]) == Refusal(20, b"a", ahead=3)
     assert read_by_ticket([-1, b"a", 7]) == Refusal(-1, b"a", 7)
@@ -38,20 +38,20 @@ def test_refusal_says_who_holds_it_and_how_many_wait():
 
 @pytest.mark.parametrize("read", READERS)
 @pytest.mark.parametrize("reply", [*GARBAGE, 3, True, [20], [20, "a"], [20, b"a", 7, 3, 1], [20, b"a", b"7"]])
-def test_garbage_is_no_answer(read, reply):
-    with pytest.raises(ValueError, match="an acquire is answered"):
+def test_garbage_is_not_an_answer(read, reply):
+    with pytest.raises(ValueError, match="the reply to an acquire"):
         read(reply)
 
 
-def test_queue_without_tickets_tells_none():
-    with pytest.raises(ValueError, match="an acquire is answered"):
+def test_queue_without_tickets_reports_none():
+    with pytest.raises(ValueError, match="the reply to an acquire"):
         read_by_arrival([20, b"a", 7, 3])
-    with pytest.raises(ValueError, match="an acquire is answered"):
+    with pytest.raises(ValueError, match="the reply to an acquire"):
         read_by_ticket([20, b"a"])
 
 
-def slots(reply, wanted=2, *, tells=False):
-    return read_of_slots(reply, wanted, 8, tells=tells)
+def slots(reply, wanted=2, *, start=5, tells=False):
+    return read_of_slots(reply, wanted, 8, start=start, tells=tells)
 
 
 def test_slots_are_granted_or_refused_for_a_reason():
@@ -64,6 +64,15 @@ def test_slots_are_granted_or_refused_for_a_reason():
     assert (told.limit.version, told.limit.permits) == (17, 9)
     assert slots([-1, b"limit", 0, 0, b"", 9]).limit is None
     assert not told
+
+
+def test_one_slot_may_be_told_by_how_far_from_the_start_it_is():
+    found = [slots(reply, 1) for reply in (2, 4, 5, 9)]
+    assert found == [SlotGrant((5,)), SlotGrant((7,)), SlotGrant((0,)), SlotGrant((4,))]
+    ours = ({"wanted": 2}, {"start": None}, {"tells": True})
+    for reply, options in ((1, {}), (10, {}), (-1, {}), (True, {}), *((2, option) for option in ours)):
+        with pytest.raises(ValueError, match=r"the start|the reply"):
+            slots(reply, **{"wanted": 1, **options})
 
 
 @pytest.mark.parametrize("tells", [False, True])
@@ -81,18 +90,18 @@ def test_slots_are_granted_or_refused_for_a_reason():
         [-1, b"limit", 0, 0, b"x", 9],
     ],
 )
-def test_garbage_is_no_answer_about_slots(reply, tells):
+def test_garbage_is_not_an_answer_about_slots(reply, tells):
     with pytest.raises((ValueError, TypeError)):
         slots(reply, tells=tells)
 
 
-def test_grant_tells_what_is_taken_if_that_was_asked_for_and_else_not():
+def test_grant_has_the_taken_slots_if_requested_and_only_then():
     for reply, tells in ((b"3,0", True), ([b"3,0", b"\xf0"], False), ([b"3,9", b"\xf0"], True)):
         with pytest.raises(ValueError, match="slots"):
             slots(reply, tells=tells)
 
 
-def test_forced_release_tells_whether_there_was_a_holder():
+def test_forced_release_reports_whether_there_was_a_holder():
     assert (read_forced(1), read_forced(0)) == (Forced(True), Forced(False))
     assert read_forced(0), "the node has done it"
     assert read_forced(-1) is FOREIGN

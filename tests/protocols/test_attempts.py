@@ -1,28 +1,35 @@
-"""What an acquire rolls back, and when: after a round that was lost, and wherever it is interrupted."""
+"""Rollbacks of an acquire: after a lost round, and wherever it is interrupted."""
 
 import pytest
 
-from redsync._core.effects import Broadcast
+from redsync._core.effects import Broadcast, Wait
 from redsync._protocols.acquire_requests import Outcome
 from redsync._protocols.acquiring import acquire_new
 from redsync._protocols.claims import Claim
+from redsync._protocols.fair_lock import FAIR_LOCK
+from redsync._protocols.lock import LOCK
+from redsync._protocols.places import Ticket
 from redsync.exceptions import QuorumError
 from tests.support.replies import FOREIGN, NEW, OURS, SPLIT, A, B, busy, held, mute, waiting_script, won
 
 ALL, LEASE = 0b11111, 30.0
 
 
-# What the next acquire expects.
+# Expectations of the next acquire.
+
+
+def retried(toy, **fields):
+    """Return the steps of another acquire, like that of another lock object of the client."""
+    request = toy.request(**fields)
+    return acquire_new(toy.session, request, Claim(toy.session, request), toy.now, toy.now)
 
 
 def retry(toy, *script, **fields):
-    """Acquire anew, as another lock object of the client does."""
-    request = toy.request(**fields)
-    claim = Claim(toy.session, request)
-    return toy.play(acquire_new(toy.session, request, claim, toy.now, toy.now), *script)
+    """Acquire again."""
+    return toy.play(retried(toy, **fields), *script)
 
 
-def test_acquire_of_a_lock_that_had_to_be_queued_for_asks_for_a_place_at_once(toy):
+def test_acquire_of_a_lock_that_had_a_queue_asks_for_a_place_at_once(toy):
     """Whichever object had to queue: programs make one for each acquisition."""
     toy.give_back(toy.acquire(*waiting_script(toy)))
     assert list(toy.session.crowds.expected) == [toy.keys.hold]
@@ -31,7 +38,7 @@ def test_acquire_of_a_lock_that_had_to_be_queued_for_asks_for_a_place_at_once(to
 
 
 @pytest.mark.parametrize("timeout", [0.0, 0.3])
-def test_acquire_after_one_that_went_away_empty_asks_for_a_place_at_once(toy, timeout):
+def test_acquire_after_one_that_was_refused_asks_for_a_place_at_once(toy, timeout):
     queue = ("ask lock_acquire for a place", busy(toy))
     waiting = [queue, ("wait for wake-up", toy.slept()), queue, "tell lock_abandon, leave"]
     rest = waiting if timeout else ["tell lock_abandon"]
@@ -39,15 +46,84 @@ def test_acquire_after_one_that_went_away_empty_asks_for_a_place_at_once(toy, ti
     assert retry(toy, ("ask lock_acquire for a place", won(toy)))
 
 
-def test_acquire_after_one_without_quorum_expects_what_was_expected_before(toy):
+def test_acquire_after_one_without_quorum_keeps_the_earlier_expectation(toy):
     for crowded, step in ((True, "ask lock_acquire for a place"), (False, "ask lock_acquire")):
         with pytest.raises(QuorumError):
             toy.acquire(("ask lock_acquire", mute(toy)), "tell lock_abandon", timeout=0.0, crowded=crowded)
         toy.give_back(retry(toy, (step, won(toy))))
 
 
+PLACE = "ask lock_acquire for a place"
+
+
+def queue_behind(toy, *ahead):
+    """Queue behind that many waiters, according to the nodes; get the lock and release it."""
+    refusals = toy.answers(*[[20_000, A, n] for n in ahead])
+    handed = ("wait for wake-up", toy.slept(0.05, handed=ALL))
+    toy.give_back(toy.acquire((PLACE, refusals), handed, crowded=True))
+
+
+def overslept(toy):
+    """Return the step of a pause that ends after two milliseconds, because the machine is busy."""
+
+    def be_late():
+        toy.now += 0.002
+
+    return "wait", toy.slept(meanwhile=be_late)
+
+
+@pytest.mark.parametrize("fields", [{}, {"kind": FAIR_LOCK, "queue": Ticket}], ids=["by arrival", "by ticket"])
+def test_acquire_that_expects_many_before_it_pauses_before_its_first_ask(toy, fields):
+    """The thread has most likely just released the lock, and the new holder needs the processor more."""
+    queue_behind(toy, 4, 4, 4, 5, 6)
+    began, ask = toy.now, f"ask {fields.get('kind', LOCK).noun}_acquire for a place"
+    toy.play(retried(toy, **fields), ("wait", toy.slept(0.001)), (ask, won(toy)))
+    assert [wait.until - began for wait in toy.waits[1:]] == [pytest.approx(0.001)]
+
+
+def test_place_counts_from_before_the_pause(toy):
+    queue_behind(toy, 4, 4, 4, 4, 4)
+    retry(toy, overslept(toy), (PLACE, won(toy)))
+    assert [command.args[5] for command in toy.commands if len(command.args) > 5] == [0, 2]
+
+
+def test_acquire_that_expects_fewer_before_it_does_not_pause(toy):
+    """If the others were quick, the lock would be free until it asks."""
+    queue_behind(toy, 3, 9, 9, 9, 9)
+    retry(toy, (PLACE, won(toy)))
+
+
+def test_acquire_with_one_try_does_not_pause(toy):
+    queue_behind(toy, 9, 9, 9, 9, 9)
+    retry(toy, ("ask lock_acquire", won(toy)), timeout=0.0)
+
+
+def test_pause_ends_at_the_deadline(toy):
+    queue_behind(toy, 9, 9, 9, 9, 9)
+    began = toy.now
+    retry(toy, ("wait", toy.slept()), (PLACE, won(toy)), timeout=0.0004)
+    assert toy.waits[-1].until - began == pytest.approx(0.0004)
+
+
+def test_pause_is_no_reason_to_expect_others_again(toy):
+    queue_behind(toy, 9, 9, 9, 9, 9)
+    toy.give_back(retry(toy, overslept(toy), (PLACE, won(toy))))
+    toy.give_back(retry(toy, ("ask lock_acquire", won(toy))))
+
+
+def test_acquire_interrupted_in_its_pause_leaves_nothing_to_roll_back(toy):
+    queue_behind(toy, 9, 9, 9, 9, 9)
+    told = len(toy.told)
+    steps = retried(toy)
+    assert isinstance(next(steps), Wait)
+    with pytest.raises(KeyboardInterrupt):
+        steps.throw(KeyboardInterrupt())
+    assert len(toy.told) == told
+    assert toy.session.crowds.under_way == 0
+
+
 class _Overtaken(Claim):
-    """A claim that is refused while another acquire of the client for the same lock goes away empty."""
+    """A claim that is refused while another acquire of the client for the same lock ends without it."""
 
     def may_queue(self, tally):
         self._session.crowds.expect(self._request.keys.hold, others=True)
@@ -59,7 +135,7 @@ def test_refused_acquire_asks_for_a_place_at_once_whatever_others_met_meanwhile(
     assert toy.play(steps, *waiting_script(toy)).live
 
 
-# Rolled back or not.
+# With or without a rollback.
 
 
 @pytest.mark.parametrize(
@@ -72,7 +148,7 @@ def test_refused_acquire_asks_for_a_place_at_once_whatever_others_met_meanwhile(
     ],
 )
 def test_round_is_not_rolled_back_if_each_node_has_refused(toy, replies):
-    """There is nothing to roll back, and what is handed over meanwhile must stay."""
+    """There is nothing to roll back, and a hand-over in between must stay."""
     toy.acquire(
         ("ask lock_acquire for a place", toy.answers(*replies)),
         ("wait for wake-up", toy.slept()),
@@ -82,7 +158,7 @@ def test_round_is_not_rolled_back_if_each_node_has_refused(toy, replies):
     assert toy.waits[0].mark == b"1"
 
 
-def test_round_is_not_rolled_back_if_only_nodes_failed_that_were_not_asked(toy):
+def test_round_is_not_rolled_back_if_only_nodes_failed_that_did_not_get_it(toy):
     toy.acquire(
         ("ask lock_acquire for a place", toy.answers(held(), held(), held(), "kept out", "kept out", sent=0b00111)),
         ("wait for wake-up", toy.slept()),
@@ -102,12 +178,12 @@ def test_round_is_rolled_back_if_a_node_may_have_granted(toy, last):
         crowded=True,
     )
     (rollback,) = toy.told
-    assert rollback.command.args == (toy.owner.claim(1), 0), "the place is kept"
+    assert rollback.command.args == (toy.owner.claim(1), 0), "the place stays"
     assert rollback.owed_to == 0b11111
 
 
 def test_round_with_a_place_hears_all_nodes_before_it_is_lost(toy):
-    """Who grants after three have refused would have to be rolled back all the same, so it is heard."""
+    """A node that grants after three have refused would need a rollback anyway, so the round waits for its vote."""
     replies = (held(), held(), held(), NEW, NEW)
     toy.acquire(
         ("ask lock_acquire", toy.answers(*replies)),
@@ -121,7 +197,7 @@ def test_round_with_a_place_hears_all_nodes_before_it_is_lost(toy):
     assert (second.refused, second.granted) == (3, 2)
 
 
-def test_round_is_rolled_back_that_a_node_had_granted_which_the_next_one_did_not_reach(toy):
+def test_round_is_rolled_back_for_a_node_that_granted_and_that_the_next_round_did_not_reach(toy):
     toy.acquire(
         ("ask lock_acquire", toy.answers(NEW, held(), held(), held(), held())),
         ("ask lock_acquire for a place", toy.answers("kept out", held(), held(), held(), held(), sent=0b11110)),
@@ -131,8 +207,8 @@ def test_round_is_rolled_back_that_a_node_had_granted_which_the_next_one_did_not
     )
 
 
-def test_waiter_leaves_the_queues_although_its_next_round_was_sent_to_nobody(toy):
-    """Else it would be handed the lock there as long as its place lasts."""
+def test_waiter_leaves_the_queues_even_if_its_next_round_reached_no_node(toy):
+    """Else it would get the lock there as long as its place lasts."""
     toy.acquire(
         ("ask lock_acquire for a place", busy(toy)),
         ("wait for wake-up", toy.slept()),
@@ -147,7 +223,7 @@ def test_waiter_leaves_the_queues_although_its_next_round_was_sent_to_nobody(toy
     assert toy.told[0].owed_to == 0b11111
 
 
-def test_rollback_is_owed_to_nodes_that_did_not_answer_too(toy):
+def test_rollback_is_also_owed_to_nodes_that_did_not_answer(toy):
     answers = toy.answers(NEW, None, None, None, "down", sent=0b01111)
     with pytest.raises(QuorumError):
         toy.acquire(("ask lock_acquire", answers), "tell lock_abandon", timeout=0.0)
@@ -164,7 +240,7 @@ def test_acquire_remembers_which_nodes_may_keep_the_claim(toy):
     assert state.touched == 0b00111
 
 
-def test_acquire_notes_success_on_its_outcome_and_nothing_else(toy):
+def test_acquire_records_success_on_its_outcome_and_nothing_else(toy):
     outcome = Outcome()
     busy_then_won = [
         ("ask lock_acquire", busy(toy)),
@@ -180,7 +256,7 @@ def test_acquire_notes_success_on_its_outcome_and_nothing_else(toy):
 
 
 def acquire_scripts(toy):
-    """Ways for an acquire to go, each up to its win."""
+    """The courses of an acquire, each up to its win."""
     outage_then_split = [
         ("ask lock_acquire", toy.answers(NEW, NEW, "down", "down", "down", sent=0b00011)),
         "tell lock_abandon",
@@ -216,10 +292,10 @@ def test_acquire_interrupted_anywhere_leaves_nothing_behind(make_toy, way):
         queued = any(len(effect.command.keys) == 3 for effect in toy.asked)
         assert cleanup == ["tell lock_abandon, leave" if queued else "tell lock_abandon"], at
         assert len(toy.session.holds) == 0
-        assert outcome.state is None, "nobody is told of a success that was rolled back"
+        assert outcome.state is None, "nobody learns of a success that was rolled back"
         assert toy.alarms == 0
         rollback = toy.told[-1]
-        assert rollback.command.args[0] == toy.commands[-1].args[0], "what was asked for last"
+        assert rollback.command.args[0] == toy.commands[-1].args[0], "the latest ask"
         assert rollback.owner == toy.owner
         assert rollback.owed_until >= toy.now + LEASE, "as long as a node may keep the claim"
         if isinstance(toy.effects[-2], Broadcast):
@@ -237,8 +313,8 @@ def test_acquire_interrupted_while_it_gives_up_leaves_its_queues(toy, at):
     assert cleanup == ["tell lock_abandon, leave" if at else "tell lock_abandon"]
 
 
-def test_place_in_a_queue_is_owed_as_long_as_it_is_kept(make_toy):
-    """A place is kept for 3 s, or for the lease that was asked for, if that is shorter."""
+def test_rollback_of_a_place_is_owed_as_long_as_the_place_lasts(make_toy):
+    """A place lasts for 3 s, or for the lease that the acquire asks for, if that is shorter."""
     toy = make_toy()
     script = [("ask lock_acquire for a place", busy(toy))]
     assert toy.interrupt(toy.acquiring(crowded=True, lease=1.0), script, 0)
@@ -247,7 +323,7 @@ def test_place_in_a_queue_is_owed_as_long_as_it_is_kept(make_toy):
     assert toy.told[-1].owed_until >= 1000.0 + place_kept
 
 
-def test_release_of_who_has_queued_is_owed_as_long_as_its_place_is_kept(make_toy):
+def test_release_of_a_former_waiter_is_owed_as_long_as_its_place_lasts(make_toy):
     """A node that was cut off when the others granted keeps the place."""
     toy = make_toy()
     state = toy.acquire(
@@ -260,8 +336,8 @@ def test_release_of_who_has_queued_is_owed_as_long_as_its_place_is_kept(make_toy
     assert state.kept_until >= 1000.5 + 1.0
 
 
-def test_acquire_interrupted_in_the_step_of_its_win_gives_the_claim_back(toy):
-    """The alarm is a call, at the end of which Python looks for signals; the hold is in the table by then."""
+def test_acquire_interrupted_in_the_step_of_its_win_releases_the_claim(toy):
+    """The alarm is a call, at the end of which Python checks for signals; by then the hold is in the table."""
 
     def interrupt():
         assert len(toy.session.holds) == 1

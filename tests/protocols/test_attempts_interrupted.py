@@ -1,4 +1,4 @@
-"""New acquires of each kind, interrupted at every point of our code at which an interruption can come."""
+"""New acquires of each kind, interrupted at every point of our code where an interruption can strike."""
 
 import itertools
 from functools import partial
@@ -26,7 +26,7 @@ from tests.support.sweeps import swept
 ALL = 0b11111
 SLOTS = SlotKeys.of(b"redsync:", b"x")
 
-# The kind, what makes its claim, the refusals of both rounds before it waits, and a grant.
+# The kind, the maker of its claim, the refusals of both rounds before it waits, and a grant.
 KINDS = {
     "lock": (LOCK, lambda toy: Claim, [held(), held()], 1),
     "fair lock": (FAIR_LOCK, lambda toy: Claim, [[20_000, A, 1], [20_000, A, 2, 1]], 1),
@@ -42,9 +42,9 @@ KINDS = {
 
 
 class Acquire:
-    """A new acquire that succeeds on all nodes, at once or after a wait, if nothing interrupts it.
+    """A new acquire that succeeds on all nodes, at once or after a wait, unless it is interrupted.
 
-    Where nodes hand over, it does not ask after its wait: then they have.
+    If nodes hand over, it does not ask after its wait: then they have.
     """
 
     def __init__(self, toy, what, *, waits):
@@ -78,12 +78,12 @@ class Acquire:
         return None
 
     def check(self):
-        """Return in which of the ways it has ended that are right; else fail."""
-        assert not self.returned, "the interruption comes out"
+        """Return which of the correct ends it has come to; else fail."""
+        assert not self.returned, "the interruption is raised"
         assert self.toy.session.crowds.under_way == 0
-        assert self.outcome.state is None, "once it has succeeded, nothing can come before its end"
+        assert self.outcome.state is None, "after its success, no interruption can strike before its end"
         assert list(self.toy.session.holds) == []
-        assert self.asked <= self.rolled_back, "whatever was sent, on all nodes"
+        assert self.asked <= self.rolled_back, "for every command, on all nodes"
         return "rolled back" if self.asked else "sent nothing"
 
 
@@ -92,7 +92,7 @@ class Acquire:
     [("lock", False), ("lock", True), *swept(*itertools.product(list(KINDS)[1:], (False, True)))],
     ids=lambda value: value if isinstance(value, str) else "waits" if value else "at once",
 )
-def test_acquire_interrupted_at_any_point_holds_and_says_so_or_leaves_nothing(make_toy, what, waits):
+def test_acquire_interrupted_at_any_point_holds_and_reports_it_or_leaves_nothing(make_toy, what, waits):
     ways = set()
     for point in itertools.count(1):
         toy = make_toy()

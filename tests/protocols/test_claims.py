@@ -1,4 +1,4 @@
-"""A whole lock as it is claimed: what is asked for, which rounds are split, and what rules it out."""
+"""A whole lock and its claim: the ask, split rounds, and errors that rule it out."""
 
 import gc
 import math
@@ -28,10 +28,10 @@ LEASE, DRIFT = 30.0, 0.302
     ("guard", "lease", "expected"),
     [
         (0.0, None, 0.0),
-        (0.0, 600.0, 0.0),  # not guarded at all
+        (0.0, 600.0, 0.0),  # Not guarded at all.
         (30.0, None, 30.0),
         (30.0, 10.0, 30.0),
-        (30.0, 600.0, 600.0),  # others may believe for as long
+        (30.0, 600.0, 600.0),  # Others may believe for as long.
         (45.0, 40.0, 45.0),
     ],
 )
@@ -43,7 +43,7 @@ def test_acquire_asks_only_nodes_that_remember_for_long_enough(make_toy, guard, 
     (effect,) = toy.effects
     assert effect.guard == expected
     said = b"%d,-," % (expected * 1000) if expected else 0
-    assert effect.command.words[3] == said, "the node's script looks as well"
+    assert effect.command.words[3] == said, "the node's script checks too"
 
 
 FENCED = partial(FencedClaim, fence=Fence(LockKeys.of(b"redsync:", b"x")))
@@ -54,8 +54,8 @@ SLOTS = partial(SlotClaim, limit=Limit(4))
     ("kind", "claims", "granted"),
     [(LOCK, Claim, 1), (FAIR_LOCK, Claim, 1), (FENCED_LOCK, FENCED, [1, 7]), (SEMAPHORE, SLOTS, b"2")],
 )
-def test_hold_that_was_given_back_is_freed_without_the_garbage_collector(toy, kind, claims, granted):
-    """The votes are kept for a later look, so they must not lead back to the hold: it would outlive its release."""
+def test_released_hold_is_freed_without_the_garbage_collector(toy, kind, claims, granted):
+    """The hold keeps the votes for a later look, so they must not refer to the hold: it would outlive its release."""
 
     class Listener:
         def __call__(self, state):
@@ -99,7 +99,7 @@ def test_max_hold_ends_the_hold_and_never_lengthens_the_lease(toy, max_hold, val
 
 
 def test_vote_is_not_split_when_one_owner_has_a_quorum(toy):
-    """Its answers are enough for a first try; the others are not waited for."""
+    """Its answers are enough for a first try, which does not wait for the others."""
     toy.acquire(
         ("ask lock_acquire", toy.answers(held(by=A), held(by=A), held(by=A), None, None)),
         ("ask lock_acquire for a place", won(toy)),
@@ -117,8 +117,8 @@ def test_vote_is_not_split_when_one_owner_has_a_quorum(toy):
         (NEW, NEW, held(by=A), held(by=A)),
     ],
 )
-def test_vote_counts_as_split_when_all_were_heard_and_nobody_is_seen_to_have_a_quorum(make_toy, replies):
-    """A silent node may complete one. But who sleeps through a split vote is woken by nobody."""
+def test_vote_counts_as_split_if_all_answered_and_nobody_visibly_has_a_quorum(make_toy, replies):
+    """A silent node may complete one. But nobody wakes a waiter that sleeps through a split vote."""
     pauses = set()
     for random in (0.1, 0.5, 0.9):
         toy = make_toy(len(replies), random=random)
@@ -144,7 +144,7 @@ def test_key_of_another_type_is_an_error_at_once_even_when_blocking(toy):
     assert len(caught.value.votes) == 5
 
 
-def test_foreign_values_on_a_minority_do_no_harm(toy):
+def test_foreign_values_on_a_minority_are_harmless(toy):
     assert toy.acquire(("ask lock_acquire", toy.answers(FOREIGN, FOREIGN, NEW, NEW, NEW)))
 
 

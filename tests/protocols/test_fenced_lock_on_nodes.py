@@ -1,4 +1,4 @@
-"""Fencing tokens in the schedules that make them hard: the shipped scripts on virtual nodes."""
+"""Fencing tokens in difficult schedules: the shipped scripts on virtual nodes."""
 
 import pytest
 
@@ -55,7 +55,7 @@ class Fenced(World):
         return [store.execute(b"HKEYS", KEYS.lock) for store in self.stores]
 
     def come_back(self, node, data):
-        """Let a node come back as another process, with data of before; the next client that connects finds that."""
+        """Make a node return as another process with old data; the next client that connects notices."""
         self.stores[node].load(data)
         self.stores[node].execute(b"SET", b"redsync_birth", b"newborn %d -" % self.stores[node].now_ms)
 
@@ -69,7 +69,7 @@ def world():
 
 
 def ab_then_bc(world):
-    """A at 10, B and C at 1; two clients that know of no token, each with a quorum of its own."""
+    """A at 10, B and C at 1; two clients that know no token, each with its own quorum."""
     world.put(10, 1, 1)
     first = world.take("ada", {A, B}, {A, B})
     return first, world.take("bob", {B, C}, {B, C})
@@ -81,7 +81,7 @@ def test_tokens_grow_where_the_quorums_share_the_node_that_lags(world):
 
 
 def test_steady_state_takes_one_round(world):
-    """Once the nodes agree; and each client's acquisitions grow by one."""
+    """Once the nodes agree; and each client's tokens grow by one."""
     first = world.take("ada")
     for i in range(1, 4):
         rounds = world.rounds
@@ -96,7 +96,7 @@ YEARS = 5 * 365 * 86_400 * 10**6
 
 
 @pytest.mark.parametrize("told", [1 << 52, None], ids=["highest", "in_five_years"])
-def test_token_of_one_node_that_is_far_ahead_of_all_clocks_is_handed_to_nobody(world, told):
+def test_token_of_one_node_that_is_far_ahead_of_all_clocks_is_never_handed_out(world, told):
     before = world.take("ada")
     told = told or before + YEARS
     world.stores[A].execute(b"SET", KEYS.token, b"%d" % told)
@@ -125,19 +125,19 @@ def test_write_back_levels_all_nodes_that_it_reaches(world):
 
 
 def test_node_that_does_not_keep_the_claim_does_not_stand_for_the_token(world):
-    """C has granted to Bob already, and with B it will make his quorum: he would get less than Ada has."""
+    """C has granted to Bob already, and with B it becomes his quorum: his token would be lower than Ada's."""
     world.put(10, 1, 1)
     bob, ask = world.client("bob")[1], Fence(KEYS).ask(Command(FENCED_LOCK.acquire, (KEYS.lock,), ()))
     late = [run_script(ask.script, world.stores[C], ask.keys, (bob.claim(1), 1, 30_000, b"0,-,", 0))]
     with pytest.raises(QuorumError, match="UNCLAIMED"):
         world.acquire("ada", {A, B}, {A, C})
-    assert world.owners()[:2] == [[], []], "what is not handed out is undone"
+    assert world.owners()[:2] == [[], []], "a token that is not handed out is rolled back"
     late.append(run_script(ask.script, world.stores[B], ask.keys, (bob.claim(1), 1, 30_000, b"0,-,", 0)))
-    assert max(token for _, token in late) < 11, "what Bob gets would be less than Ada's"
+    assert max(token for _, token in late) < 11, "Bob's token would be lower than Ada's"
 
 
 def test_claim_of_an_earlier_hold_keeps_its_owner_out(world):
-    """It was lost, and the nodes keep its claim yet: what comes late for it must not touch a later one."""
+    """It was lost, and the nodes still keep its claim: a late command for it must not touch a later one."""
     first = world.acquire("ada")
     world.client("ada")[0].holds.remove(first)
     assert world.acquire("ada", {A, B, C}) is None
@@ -153,12 +153,12 @@ def test_tokens_grow_when_nodes_forgot_them(world, wiped):
     assert [before, *tokens] == sorted({before, *tokens})
 
 
-def test_tokens_grow_for_who_has_seen_one_when_all_forgot_and_clocks_were_set_back(world):
+def test_tokens_grow_for_a_client_that_has_seen_one_if_all_nodes_forgot_and_clocks_were_set_back(world):
     before = world.take("ada")
     world.offsets = [-3600.0] * 3
     for store in world.stores:
         store.flush()
-    assert world.take("bob", fresh=True) < before, "nobody is left who knows"
+    assert world.take("bob", fresh=True) < before, "nobody else knows"
     assert world.take("ada") > before
 
 
@@ -185,13 +185,13 @@ def test_plain_hold_of_the_same_owner_is_not_taken_for_a_fenced_one(world):
         fenced_lock.acquire(session, AcquireRequest("x", FENCED_LOCK, KEYS, owner, Outcome()), fence, world.now)
 
 
-# Data of before.
+# Old data.
 
 
 @pytest.mark.parametrize("guard", [0.0, 30.0])
 @pytest.mark.parametrize("n", [1, 3])
-def test_tokens_grow_where_nodes_come_back_with_data_of_before(n, guard):
-    """From snapshots; with one node, and with a majority of three while the third is not heard."""
+def test_tokens_grow_if_nodes_return_with_old_data(n, guard):
+    """From snapshots; with one node, and with a majority of three while the third is silent."""
     world = Fenced(n)
     world.initialize()
     tokens = [world.take("ada", restart_guard=guard)]
@@ -208,7 +208,7 @@ def test_tokens_grow_where_nodes_come_back_with_data_of_before(n, guard):
     assert tokens == sorted(set(tokens))
 
 
-def test_tokens_grow_where_the_clock_of_the_node_that_comes_back_is_behind(world):
+def test_tokens_grow_if_the_clock_of_the_node_that_returns_is_behind(world):
     """By less than the guard: B has given tokens by its clock, which is ahead, and A stood at them."""
     world.offsets[B] = 20.0
     snapshot = world.stores[A].copy()
@@ -218,8 +218,8 @@ def test_tokens_grow_where_the_clock_of_the_node_that_comes_back_is_behind(world
     assert world.take("bob", {A, C}, {A, C}, restart_guard=30.0) > first
 
 
-def test_nodes_that_came_back_keep_in_step(world):
-    """One round is enough again, after the first acquisition."""
+def test_nodes_that_returned_stay_in_step(world):
+    """One round is enough again after the first acquisition."""
     world.come_back(A, world.stores[A].copy())
     world.take("ada")
     rounds = world.rounds

@@ -1,4 +1,4 @@
-"""Filling up: a hold that lives on a bare majority is brought to the nodes that lack it."""
+"""Filling up: the watchdog brings a hold on a bare majority to the nodes that lack it."""
 
 import math
 
@@ -16,7 +16,7 @@ BARE = (NEW, NEW, NEW, "down", "down")
 
 
 def take_bare(toy, **fields):
-    """Acquire on a bare majority of five nodes, and wait until that is looked at."""
+    """Acquire on a bare majority of five nodes, and wait until the watchdog looks at it."""
     state = toy.acquire(("ask lock_acquire", toy.answers(*BARE, sent=0b00111)), **fields)
     toy.now = state.fill_at
     return state
@@ -30,7 +30,7 @@ def run_fill_up(toy, holds, *script):
     ("n", "missing", "expected"),
     [
         (5, 0, False),
-        (5, 1, False),  # it can spare another one
+        (5, 1, False),  # It can spare another one.
         (5, 2, True),
         (4, 0, False),
         (4, 1, True),
@@ -42,11 +42,11 @@ def run_fill_up(toy, holds, *script):
         (1, 0, False),
     ],
 )
-def test_hold_is_bare_if_it_can_spare_no_node_though_there_are_more(make_toy, n, missing, expected):
+def test_hold_is_bare_if_it_can_spare_no_node_although_there_are_more(make_toy, n, missing, expected):
     assert is_bare(make_toy(n).session, missing) is expected
 
 
-# What is asked.
+# The ask.
 
 
 def test_fill_up_renews_on_all_nodes(toy):
@@ -65,7 +65,7 @@ def test_fill_up_renews_on_all_nodes(toy):
 
 
 def test_fill_up_waits_for_all_nodes(toy):
-    """Nobody waits for it, and what is asked is just who is missing."""
+    """Nobody waits for the result, and the point is to learn which nodes lack it."""
     state = take_bare(toy)
     began = toy.now
     run_fill_up(toy, [state], ("ask lock_renew", toy.codes(OURS, OURS, OURS, HEALED, None)))
@@ -74,13 +74,13 @@ def test_fill_up_waits_for_all_nodes(toy):
     assert state.fill_at == math.inf
 
 
-def test_fill_up_of_a_lease_that_was_given_lasts_for_the_rest_of_it(toy):
+def test_fill_up_of_an_explicit_lease_lasts_for_the_rest_of_it(toy):
     state = take_bare(toy, lease=10.0)
     toy.now = 1004.0
     before = state.valid_until
     run_fill_up(toy, [state], ("ask lock_renew", toy.codes(OURS, OURS, OURS, HEALED, HEALED, takes=0.2)))
     rest = toy.commands[-1].args[2] / 1000
-    assert before < 1004.0 + rest <= 1010.0, "at least as long as it is believed, no longer than was asked for"
+    assert before < 1004.0 + rest <= 1010.0, "at least as long as it is believed, and no longer than the lease"
     assert state.valid_until == before, "never lengthened"
     assert not state.renewed
     assert state.fill_at == math.inf
@@ -98,7 +98,7 @@ def test_fill_up_brings_many_holds_with_one_command(toy):
     assert [state.fill_at for state in (renewed, given)] == [math.inf, math.inf]
 
 
-# What comes of it.
+# The result.
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_hold_with_a_short_lease_is_filled_up_after_short_pauses(make_toy):
     assert pauses == pytest.approx([0.03, 0.05, 0.05])
 
 
-def test_pauses_begin_anew_when_the_hold_was_on_enough_nodes_in_between(toy):
+def test_pauses_start_over_if_the_hold_was_on_enough_nodes_in_between(toy):
     state = take_bare(toy)
     for _ in range(4):
         run_fill_up(toy, [state], ("ask lock_renew", toy.codes(OURS, OURS, OURS, "down", "down")))
@@ -147,7 +147,7 @@ def test_pauses_begin_anew_when_the_hold_was_on_enough_nodes_in_between(toy):
 
 
 def test_healed_node_counts_the_next_time(toy):
-    """One of the three that granted has forgotten the claim: that is no quorum now, and one when it was healed."""
+    """One of the three that granted has forgotten the claim: that is no quorum now, and one after it was healed."""
     state = take_bare(toy)
     before = state.valid_until
     run_fill_up(toy, [state], ("ask lock_renew", toy.codes(OURS, OURS, HEALED, "down", "down")))
@@ -160,10 +160,10 @@ def test_healed_node_counts_the_next_time(toy):
     assert state.fill_at == math.inf
 
 
-# What a plain renewal finds out.
+# The findings of a plain renewal.
 
 
-def test_renewal_that_finds_a_bare_majority_asks_for_it_to_be_filled_up_at_once(toy):
+def test_renewal_that_finds_a_bare_majority_makes_it_due_for_filling_up_at_once(toy):
     state = toy.take()
     state.fill_at, state.tally = math.inf, None
     toy.now = 1010.0
@@ -180,21 +180,21 @@ def test_renewal_that_finds_a_bare_majority_does_not_cut_a_pause_short(toy):
 
 
 @pytest.mark.parametrize("answers", [(OURS, OURS, OURS, None, None), (OURS, OURS, OURS, HEALED, "down")])
-def test_renewal_takes_who_was_not_waited_for_or_healed_for_nodes_that_keep_it(toy, answers):
+def test_renewal_counts_nodes_that_were_too_late_or_healed_as_keeping_it(toy, answers):
     state = take_bare(toy)
     toy.play(renew(toy.session, [state]), ("ask lock_renew", toy.codes(*answers)))
     assert (state.fill_at, state.fill_pause) == (math.inf, 0.0)
 
 
-def test_renewal_without_a_quorum_leaves_the_filling_up_as_it_was(toy):
+def test_renewal_without_a_quorum_does_not_change_the_filling_up(toy):
     state = take_bare(toy)
     pending = state.fill_at
     toy.play(renew(toy.session, [state]), ("ask lock_renew", toy.codes(OURS, OURS, "down", "down", "down")))
     assert state.fill_at == pending
 
 
-def test_renewal_makes_the_tally_of_the_acquire_a_thing_of_the_past(toy):
-    """Else its votes would be looked at when a later renewal finds that nodes have gone."""
+def test_renewal_makes_the_tally_of_the_acquire_obsolete(toy):
+    """Else the watchdog would look at its votes when a later renewal finds that nodes have gone."""
     state = toy.take()
     toy.play(extend(toy.session, state, None, toy.now), ("ask lock_renew", toy.codes(*[OURS] * 5)))
     assert (state.fill_at, state.tally) == (math.inf, None)

@@ -1,4 +1,4 @@
-"""A lock that is handed over at its release: who waits has it when a quorum says so, without another round."""
+"""A lock that is handed over at its release: the waiter has it once a quorum says so, without another round."""
 
 import math
 from functools import partial
@@ -25,21 +25,21 @@ SLEEP = "wait for wake-up"
 
 
 def handed(toy, seconds=0.2, *, by=QUORUM, **fields):
-    """Wait with a place from the first try on, be handed the lock by these nodes, and return the hold."""
+    """Wait with a place from the first try on, get the lock from these nodes, and return the hold."""
     return toy.acquire((ASK, busy(toy)), (SLEEP, toy.slept(seconds, handed=by)), crowded=True, **fields)
 
 
 def marks(toy):
-    """Return the marks of the asks so far, None for those without a place."""
+    """Return the marks of the asks so far; None for those without a place."""
     asks = [command for command in toy.commands if command.script.name.endswith("_acquire")]
     return [command.args[7] if len(command.args) > 4 else None for command in asks]
 
 
-# Taken over.
+# Taking over.
 
 
 @pytest.mark.parametrize("kind", [LOCK, MUTEX, FAIR_LOCK], ids=lambda kind: kind.noun)
-def test_lock_that_a_quorum_hands_over_is_had_without_a_further_round(toy, kind):
+def test_lock_that_a_quorum_hands_over_is_held_without_a_further_round(toy, kind):
     outcome = Outcome()
     refused = toy.all_say([20_000, A, 7] if kind is FAIR_LOCK else held())
     state = toy.acquire(
@@ -56,7 +56,7 @@ def test_lock_that_a_quorum_hands_over_is_had_without_a_further_round(toy, kind)
     assert (state.name, state.kind, state.keys, state.owner) == ("x", kind, toy.keys, toy.owner)
     assert (state.count, state.lease, state.live, state.lost) == (1, LEASE, True, None)
     assert list(toy.session.crowds.expected) == [toy.keys.hold]
-    assert toy.alarms == 1, "the watchdog is told that it is to be renewed"
+    assert toy.alarms == 1, "the watchdog learns that it must renew it"
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 6, 7])
@@ -72,7 +72,7 @@ def test_lock_is_handed_over_by_a_quorum_of_any_number_of_nodes(make_toy, n):
     )
 
 
-def test_lock_handed_over_by_too_few_is_asked_for_and_won_with_what_they_keep(toy):
+def test_lock_handed_over_by_too_few_is_won_by_an_ask_with_the_claims_that_they_keep(toy):
     state = toy.acquire(
         (ASK, busy(toy)),
         (SLEEP, toy.slept(0.2, handed=0b00011)),
@@ -91,8 +91,8 @@ def test_callback_for_the_loss_gets_the_hold_that_was_handed_over(toy):
     assert heard == [state]
 
 
-def test_lock_handed_over_in_the_instant_of_the_deadline_is_had(toy):
-    """As it would be by a last try."""
+def test_lock_handed_over_in_the_instant_of_the_deadline_is_held(toy):
+    """As after a last try."""
     outcome = Outcome()
     state = handed(toy, None, timeout=0.3, outcome=outcome)
     assert toy.now == pytest.approx(1000.3)
@@ -117,8 +117,8 @@ def test_lock_handed_over_by_too_few_at_the_deadline_is_left(toy):
 # Marks.
 
 
-def test_wait_tells_the_mark_of_the_latest_ask(toy):
-    """What a node hands over after an ask of before may end before that of the others."""
+def test_wait_has_the_mark_of_the_latest_ask(toy):
+    """A hand-over in reply to an earlier ask may end before the others."""
     again = [(ASK, busy(toy)), (SLEEP, toy.slept(0.1))]
     toy.acquire(("ask lock_acquire", busy(toy)), *again * 3, (ASK, won(toy)))
     assert marks(toy) == [None, b"1", b"2", b"3", b"4"]
@@ -135,8 +135,8 @@ def test_marks_of_one_client_are_never_the_same(toy):
 
 
 @pytest.mark.parametrize("seconds", [0.0, 0.2, 1.4])
-def test_hold_that_was_handed_over_is_believed_no_longer_than_the_places_of_the_latest_ask(make_toy, seconds):
-    """Whenever it was handed over: a node keeps the claim until the end of the place that it knew."""
+def test_hand_over_is_believed_no_longer_than_the_places_of_the_latest_ask(make_toy, seconds):
+    """Whenever it came: a node keeps the claim until the end of the place that it knew."""
     toy = make_toy(random=0.999)
     state = toy.acquire(
         ("ask lock_acquire", busy(toy)),
@@ -152,8 +152,8 @@ def test_hold_that_was_handed_over_is_believed_no_longer_than_the_places_of_the_
 
 
 @pytest.mark.parametrize(("lease", "kept"), [(1.0, 1.0), (2.5, 2.5), (3.0, 3.0), (600.0, 3.0)])
-def test_place_is_kept_no_longer_than_the_lease_of_who_may_be_handed_the_lock(make_toy, lease, kept):
-    """So nobody has a lock for longer than was asked for."""
+def test_place_lasts_no_longer_than_the_lease_of_its_waiter(make_toy, lease, kept):
+    """So nobody has a lock for longer than it asked for."""
     toy = make_toy(lease=lease)
     state = handed(toy)
     assert toy.commands[0].args[4] == kept * 1000
@@ -161,8 +161,8 @@ def test_place_is_kept_no_longer_than_the_lease_of_who_may_be_handed_the_lock(ma
 
 
 @pytest.mark.parametrize(("lease", "fresh"), [(30.0, 1.484), (1.0, 0.494)])
-def test_lock_that_was_asked_for_too_long_ago_is_not_taken_over(make_toy, lease, fresh):
-    """What is left might not be enough to lengthen it in time; the nodes that handed it over grant the next ask."""
+def test_lock_whose_ask_was_too_long_ago_is_not_taken_over(make_toy, lease, fresh):
+    """The rest might not be enough to lengthen it in time; the nodes that handed it over grant the next ask."""
     for seconds in (fresh - 0.01, fresh + 0.01):
         toy = make_toy(lease=lease, random=0.999)
         script = [(ASK, toy.all_say([20_000, A, 2000])), (SLEEP, toy.slept(seconds - 0.001, handed=ALL))]
@@ -174,7 +174,7 @@ def test_lock_that_was_asked_for_too_long_ago_is_not_taken_over(make_toy, lease,
 
 
 @pytest.mark.parametrize("drift_factor", [0.4, 0.6])
-def test_lock_is_not_taken_over_that_ends_before_it_can_be_lengthened(make_toy, drift_factor):
+def test_lock_that_ends_before_it_can_be_lengthened_is_not_taken_over(make_toy, drift_factor):
     toy = make_toy(drift_factor=drift_factor, random=0.999)
     replies = iter([busy(toy), toy.slept(1.4, handed=ALL), toy.all_say(OURS)])
     state = toy.drive(toy.acquiring(crowded=True), lambda described, effect: next(replies))
@@ -193,7 +193,7 @@ def test_hold_that_was_handed_over_is_renewed_soon(make_toy, lease, seconds):
     assert toy.session.holds.watched_until == state.renew_at
 
 
-def test_holds_that_are_handed_over_one_after_the_other_are_renewed_together(toy):
+def test_holds_handed_over_one_after_the_other_are_renewed_together(toy):
     """Ten thousand of them must not wake the watchdog ten thousand times."""
     renewals = {handed(toy, 0.01, name=name).renew_at for name in "abcde"}
     assert len(renewals) == 1
@@ -209,7 +209,7 @@ def test_hold_that_was_handed_over_lasts_for_the_lease_from_its_first_renewal_on
     assert state.fill_at == math.inf, "all nodes keep it"
 
 
-def test_hold_that_a_bare_majority_handed_over_is_known_for_one_at_its_first_renewal(toy):
+def test_hold_that_a_bare_majority_handed_over_is_recognized_at_its_first_renewal(toy):
     state = handed(toy, by=0b11100)
     answers = toy.codes("down", "down", 2, 2, 2)
     toy.run_watchdog(lambda command: answers, sleeps=2)
@@ -223,7 +223,7 @@ def test_max_hold_counts_from_the_take_over(toy, max_hold, believed):
     assert state.valid_until == pytest.approx(believed)
 
 
-# With a lease of one's own.
+# With its own lease.
 
 
 @pytest.mark.parametrize("kind", [LOCK, MUTEX, FAIR_LOCK, READ, WRITE], ids=lambda kind: kind.noun)
@@ -241,7 +241,7 @@ def test_lock_is_handed_over_for_the_lease_that_the_waiter_asked_for(toy, kind, 
     )
     assert marks(toy) == [b"1+%d" % (lease * 1000)]
     assert [wait.mark for wait in toy.waits] == [b"1"], "nodes that know of leases repeat the number alone"
-    assert toy.commands[0].args[4] == KEPT * 1000, "the place is kept no longer than others'"
+    assert toy.commands[0].args[4] == KEPT * 1000, "the place lasts no longer than others'"
     assert state.lease == lease
     assert state.valid_until == pytest.approx(1000.0 + lease - toy.session.timing.drift(lease))
     assert not state.renewed
@@ -249,7 +249,7 @@ def test_lock_is_handed_over_for_the_lease_that_the_waiter_asked_for(toy, kind, 
 
 @pytest.mark.parametrize("drift_factor", [0.01, 0.4, 0.95])
 @pytest.mark.parametrize("lease", [0.2, 2.0])
-def test_lease_of_its_own_is_handed_over_while_nine_tenths_of_it_are_left(make_toy, lease, drift_factor):
+def test_explicit_lease_is_handed_over_while_nine_tenths_of_it_are_left(make_toy, lease, drift_factor):
     """Else its owner would have much less time than it asked for; the nodes lengthen the claim at the next ask."""
     whole = lease - (lease * drift_factor + 0.002)
     for seconds in (0.098 * whole, 0.102 * whole):
@@ -264,7 +264,7 @@ def test_lease_of_its_own_is_handed_over_while_nine_tenths_of_it_are_left(make_t
 
 
 def test_mark_repeated_as_a_whole_does_not_count(toy):
-    """So do the scripts of an older release: they keep the claim for no longer than the place, whatever the lease."""
+    """Scripts of an older release repeat it so: they keep the claim no longer than the place, whatever the lease."""
     handed(toy, lease=60.0)
     box = Mailbox()
     box.signal(ALL, marks(toy)[0])
@@ -272,8 +272,8 @@ def test_mark_repeated_as_a_whole_does_not_count(toy):
     assert toy.waits[0].mark not in box.marks
 
 
-def test_lease_of_its_own_that_may_live_on_a_bare_majority_is_filled_up_for_what_is_left_of_it(toy):
-    """No renewal tells on how many nodes it lives."""
+def test_explicit_lease_that_may_live_on_a_bare_majority_is_filled_up_for_the_rest_of_it(toy):
+    """No renewal shows how many nodes keep it."""
     state = handed(toy, lease=5.0)
     ends = state.valid_until
     assert toy.now < state.fill_at <= toy.now + 0.5
@@ -284,14 +284,14 @@ def test_lease_of_its_own_that_may_live_on_a_bare_majority_is_filled_up_for_what
     assert (state.valid_until, state.fill_at) == (ends, math.inf)
 
 
-def test_lease_of_its_own_from_all_nodes_there_are_is_not_filled_up(make_toy):
+def test_explicit_lease_from_all_nodes_is_not_filled_up(make_toy):
     assert handed(make_toy(1), by=1, lease=5.0).fill_at == math.inf
 
 
-# What is owed.
+# Pending releases.
 
 
-def test_release_is_owed_until_what_the_last_place_might_be_handed_is_over(toy):
+def test_release_is_owed_until_a_hand_over_to_the_last_place_would_be_over(toy):
     """A node may hand the lock over when the place has almost ended, for the whole lease."""
     state = handed(toy, lease=5.0)
     assert state.kept_until >= 1000.0 + KEPT + 5.0
@@ -299,8 +299,8 @@ def test_release_is_owed_until_what_the_last_place_might_be_handed_is_over(toy):
     assert toy.told[-1].owed_until >= toy.tallies[-1].sent_at + KEPT + 5.0
 
 
-def test_release_of_what_was_handed_over_is_owed_to_all_that_may_keep_claim_or_place(toy):
-    """Also to a node of an earlier try only, for as long as that may have been executed late."""
+def test_release_of_a_hand_over_is_owed_to_all_nodes_that_may_keep_claim_or_place(toy):
+    """Even to a node of an earlier try only, for as long as it may have executed that late."""
     state = toy.acquire(
         (ASK, toy.answers(held(), held(), held(), held(), "kept out", sent=0b01111)),
         (SLEEP, toy.slept(0.5)),
@@ -314,8 +314,8 @@ def test_release_of_what_was_handed_over_is_owed_to_all_that_may_keep_claim_or_p
     assert (toy.asked[-1].owed_to, toy.asked[-1].owed_until) == (state.touched, state.kept_until)
 
 
-def test_acquire_interrupted_in_the_step_of_its_take_over_gives_the_claim_back(toy):
-    """The alarm is a call, at the end of which Python looks for signals; the hold is in the table by then."""
+def test_acquire_interrupted_in_the_step_of_its_take_over_releases_the_claim(toy):
+    """The alarm is a call, at the end of which Python checks for signals; by then the hold is in the table."""
 
     def interrupt():
         assert len(toy.session.holds) == 1
@@ -332,7 +332,7 @@ def test_acquire_interrupted_in_the_step_of_its_take_over_gives_the_claim_back(t
     assert toy.told[-1].owed_until >= 1000.0 + LEASE
 
 
-# Not taken over.
+# Not taking over.
 
 
 @pytest.mark.parametrize(
@@ -344,8 +344,8 @@ def test_acquire_interrupted_in_the_step_of_its_take_over_gives_the_claim_back(t
         (NEW, NEW, held(), held(), held(by=b"client-b:1")),
     ],
 )
-def test_what_is_handed_over_after_an_undo_does_not_count(toy, replies):
-    """It may have come before the undo, which has taken it away again then."""
+def test_hand_over_after_a_rollback_does_not_count(toy, replies):
+    """It may have come before the rollback, which then has undone it."""
     state = toy.acquire(
         (ASK, toy.answers(*replies)),
         "tell lock_abandon",
@@ -357,7 +357,7 @@ def test_what_is_handed_over_after_an_undo_does_not_count(toy, replies):
     assert state.valid_until == pytest.approx(toy.tallies[-1].sent_at + LEASE - DRIFT)
 
 
-def test_what_is_handed_over_in_an_outage_does_not_count(toy):
+def test_hand_over_in_an_outage_does_not_count(toy):
     toy.acquire(
         (ASK, toy.answers(held(), held(), "down", "down", "down", sent=0b00011)),
         "tell lock_abandon, leave",
@@ -368,7 +368,7 @@ def test_what_is_handed_over_in_an_outage_does_not_count(toy):
     assert [(wait.key, wait.mark) for wait in toy.waits] == [(None, None)]
 
 
-def test_waiter_is_handed_the_lock_after_the_next_ask_that_is_not_undone(toy):
+def test_waiter_takes_over_after_the_next_ask_that_is_not_rolled_back(toy):
     state = toy.acquire(
         (ASK, toy.answers(held(), held(), held(), held(), NEW)),
         "tell lock_abandon",

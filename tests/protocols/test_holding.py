@@ -23,7 +23,7 @@ def run_release(toy, state, *script, **options):
     return toy.play(release(toy.session, state, toy.now, **options), *script)
 
 
-def test_release_gives_back_the_last_hold(toy):
+def test_release_ends_the_last_hold(toy):
     state = toy.take()
     run_release(toy, state, ("ask lock_release", toy.all_say(HAD)))
     assert toy.commands[-1].keys == toy.keys.all
@@ -65,7 +65,7 @@ def test_loss_by_max_hold_is_owed_until_the_nodes_forget_the_claim(toy):
     assert toy.told[-1].owed_until >= 1000.0 + LEASE - 0.001
 
 
-def test_release_tells_the_loss_when_no_quorum_had_us(toy):
+def test_release_raises_the_loss_if_no_quorum_had_us(toy):
     state = toy.take()
     with pytest.raises(LeaseLostError, match="3 of 5 nodes"):
         run_release(toy, state, ("ask lock_release", toy.answers(HAD_NOT, HAD, HAD_NOT, HAD, HAD_NOT)))
@@ -83,17 +83,17 @@ def test_release_of_more_than_is_held_changes_nothing(toy, held, given_back):
     assert list(toy.session.holds) == [state]
 
 
-def test_release_is_refused_when_another_thread_was_quicker(toy):
+def test_release_is_refused_if_another_thread_was_first(toy):
     """Both had looked the hold up before either began."""
     state = toy.take()
     late = release(toy.session, state, toy.now)
     toy.give_back(state)
     with pytest.raises(NotOwnedError):
         toy.play(late)
-    assert (state.count, state.lost) == (0, None), "it is no loss"
+    assert (state.count, state.lost) == (0, None), "it is not a loss"
 
 
-def test_release_of_a_lost_hold_is_refused_when_another_thread_was_quicker(toy):
+def test_release_of_a_lost_hold_is_refused_if_another_thread_was_first(toy):
     state = toy.take()
     state.lost = "an earlier reason"
     with pytest.raises(LeaseLostError):
@@ -103,8 +103,8 @@ def test_release_of_a_lost_hold_is_refused_when_another_thread_was_quicker(toy):
 
 
 @pytest.mark.parametrize("order", ["silence first", "refusals first", "mixed"])
-def test_release_takes_no_silence_for_a_refusal_in_whatever_order_nodes_answer(make_toy, order):
-    """Three that refuse are a loss and two are none, also if the other nodes failed before they answered."""
+def test_release_takes_silence_for_no_refusal_in_any_order_of_answers(make_toy, order):
+    """Three refusals are a loss and two are not, even if the other nodes failed before they answered."""
     for refusing, lost in [(3, True), (2, False)]:
         toy = make_toy()
         state = toy.take()
@@ -121,7 +121,7 @@ def test_release_takes_no_silence_for_a_refusal_in_whatever_order_nodes_answer(m
             run_release(toy, state, script)
 
 
-def test_release_of_one_of_several_holds_tells_the_loss_to_all(toy):
+def test_release_of_one_of_several_holds_raises_the_loss_for_each(toy):
     state = toy.take(holds=2)
     with pytest.raises(LeaseLostError):
         run_release(
@@ -152,7 +152,7 @@ def test_release_with_too_few_nodes_beyond_the_validity_is_a_loss(toy):
         run_release(toy, state, ("ask lock_release", toy.all_say("down", takes=0.1)))
 
 
-def test_release_of_an_expired_hold_drops_it_and_tells_the_loss(toy):
+def test_release_of_an_expired_hold_drops_it_and_raises_the_loss(toy):
     state = toy.take()
     toy.now = state.valid_until
     with pytest.raises(LeaseLostError, match="ended without a renewal"):
@@ -161,7 +161,7 @@ def test_release_of_an_expired_hold_drops_it_and_tells_the_loss(toy):
     assert not state.live
 
 
-def test_release_of_a_lost_hold_asks_nobody_and_tells_each_of_its_holds(toy):
+def test_release_of_a_lost_hold_asks_no_node_and_raises_for_each_of_its_holds(toy):
     state = toy.take(holds=2)
     state.lost = "an earlier reason"
     for left in (1, 0):
@@ -177,11 +177,11 @@ def test_release_waits_for_nodes_no_longer_than_a_round(toy):
     assert toy.asked[-1].timeout == pytest.approx(0.1)
 
 
-def test_release_interrupted_is_told_all_the_same(toy):
+def test_interrupted_release_reaches_the_nodes_all_the_same(toy):
     state = toy.take()
     script = [("ask lock_release", toy.all_say(HAD))]
     cleanup = toy.interrupt(release(toy.session, state, toy.now), script, 0)
-    assert cleanup[0] == "tell lock_abandon, leave", "passes the wake-up on that the release would have been"
+    assert cleanup[0] == "tell lock_abandon, leave", "passes on the wake-up that the release would have been"
     assert toy.told[-1].owed_to == ALL
     assert toy.told[-1].owed_until == pytest.approx(1000.0 + LEASE)
     assert len(toy.session.holds) == 0
@@ -197,11 +197,11 @@ def test_release_of_one_of_several_holds_interrupted_keeps_the_others(toy):
 
 
 def watch(toy, state, timeout=None):
-    """Begin to sleep until the hold ends, in another thread as it were."""
+    """Begin to sleep until the hold ends, as another thread would."""
     return toy.start(wait_end(state, lambda: False, toy.now, timeout))
 
 
-def test_release_wakes_who_sleeps_until_the_end(toy):
+def test_release_wakes_sleepers_that_wait_for_the_end(toy):
     state = toy.take()
     watch(toy, state)
     run_release(toy, state, ("ask lock_release", toy.all_say(HAD)), "signal")
@@ -216,18 +216,18 @@ def test_release_of_one_of_several_holds_lets_sleepers_look_again(toy):
     run_release(toy, state, ("ask lock_release", toy.all_say(HAD)), "signal")
 
 
-def test_release_interrupted_wakes_who_sleeps_until_the_end(toy):
+def test_interrupted_release_wakes_sleepers_that_wait_for_the_end(toy):
     state = toy.take()
     watch(toy, state)
     cleanup = toy.interrupt(release(toy.session, state, toy.now), [("ask lock_release", toy.all_say(HAD))], 0)
     assert cleanup == ["tell lock_abandon, leave", "signal"]
 
 
-# Giving back in the owner's place.
+# Releasing on behalf of the owner.
 
 
 @pytest.mark.parametrize("holds", [1, 3])
-def test_give_back_drops_a_hold_whatever_its_count_and_waits_for_nothing(toy, holds):
+def test_give_back_drops_a_hold_whatever_its_count_without_waiting(toy, holds):
     state = toy.take(holds=holds)
     toy.play(give_back(toy.session, state), "tell lock_release")
     (told,) = toy.told
@@ -239,15 +239,15 @@ def test_give_back_drops_a_hold_whatever_its_count_and_waits_for_nothing(toy, ho
     assert not state.live
 
 
-def test_give_back_of_a_lost_hold_asks_nobody(toy):
-    """Its claims were dropped when it was lost; by now another may have them."""
+def test_give_back_of_a_lost_hold_asks_no_node(toy):
+    """The loss dropped its claims; by now another owner may have them."""
     state = toy.take()
     state.lost = "a reason"
     toy.play(give_back(toy.session, state))
     assert len(toy.session.holds) == 0
 
 
-def test_give_back_interrupted_is_told_all_the_same(toy):
+def test_interrupted_give_back_reaches_the_nodes_all_the_same(toy):
     state = toy.take()
     cleanup = toy.interrupt(give_back(toy.session, state), ["tell lock_release"], 0)
     assert cleanup == ["tell lock_abandon, leave"]
@@ -255,7 +255,7 @@ def test_give_back_interrupted_is_told_all_the_same(toy):
     assert len(toy.session.holds) == 0
 
 
-def test_give_back_wakes_who_sleeps_until_the_end(toy):
+def test_give_back_wakes_sleepers_that_wait_for_the_end(toy):
     state = toy.take(kind=MUTEX)
     watch(toy, state)
     toy.play(give_back(toy.session, state), "tell mutex_release", "signal")
@@ -274,7 +274,7 @@ def test_check_of_a_valid_hold_does_nothing(toy):
     ("options", "reason"), [({"max_hold": 5.0}, "max_hold"), ({"lease": 5.0, "max_hold": 5.5}, "without a renewal")]
 )
 @pytest.mark.parametrize("notice", ["watchdog", "check", "release", "extend", "wait_end"])
-def test_whoever_notices_first_that_a_hold_is_over_tells_why(toy, notice, options, reason):
+def test_reason_for_the_end_does_not_depend_on_who_notices_it(toy, notice, options, reason):
     state = toy.take(**options)
     toy.now = 1006.0
     notices = {
@@ -289,7 +289,7 @@ def test_whoever_notices_first_that_a_hold_is_over_tells_why(toy, notice, option
     assert reason in state.lost
 
 
-def test_check_tells_an_expired_hold_lost_once(toy):
+def test_check_of_an_expired_hold_reports_the_loss_once(toy):
     state = toy.take()
     with pytest.raises(LeaseLostError) as caught:
         toy.play(check(state, state.valid_until), "tell lock_abandon, leave", "notify HoldLost")
@@ -304,9 +304,9 @@ def test_extend_lengthens_now_on_a_quorum(toy):
     toy.now = 1001.0
     toy.play(extend(toy.session, state, 60.0, toy.now), ("ask lock_renew", toy.answers([2], [2], [2], "down", "down")))
     assert toy.commands[-1].args == (toy.owner.claim(1), 1, 60_000)
-    assert toy.asked[-1].guard == 0.0, "nodes that lost their memory are healed by it"
+    assert toy.asked[-1].guard == 0.0, "it heals nodes that lost their memory"
     assert state.valid_until == pytest.approx(1001.0 + 60.0 - 0.602)
-    assert not state.renewed, "an extension is no renewal"
+    assert not state.renewed, "an extension is not a renewal"
     assert state.lease == 2.0
 
 
@@ -318,7 +318,7 @@ def test_extend_without_a_lease_takes_the_holds_own(toy):
     assert state.valid_until == pytest.approx(1001.0 + 2.0 - 0.022)
 
 
-def test_extend_without_a_quorum_leaves_the_hold_as_it_was(toy):
+def test_extend_without_a_quorum_leaves_the_hold_unchanged(toy):
     state = toy.take()
     before = state.valid_until
     with pytest.raises(QuorumError) as caught:
@@ -343,8 +343,8 @@ def test_extend_of_a_hold_that_nodes_no_longer_keep_is_a_loss(toy):
 
 
 @pytest.mark.parametrize("answer", [[2], [0], "down"])
-def test_extend_of_a_hold_given_back_meanwhile_says_so(toy, answer):
-    """By another thread, through its Hold: that is no outage, and no loss."""
+def test_extend_of_a_hold_released_meanwhile_is_an_error(toy, answer):
+    """By another thread, through its Hold: neither an outage nor a loss."""
     state = toy.take()
     answers = toy.all_say(answer, meanwhile=lambda: toy.give_back(state))
     with pytest.raises(NotOwnedError):
@@ -352,13 +352,13 @@ def test_extend_of_a_hold_given_back_meanwhile_says_so(toy, answer):
     assert state.lost is None
 
 
-def test_extend_of_an_expired_hold_asks_nobody(toy):
+def test_extend_of_an_expired_hold_asks_no_node(toy):
     state = toy.take()
     with pytest.raises(LeaseLostError):
         toy.play(extend(toy.session, state, 60.0, state.valid_until), "tell lock_abandon, leave", "notify HoldLost")
 
 
-def test_extend_wakes_the_watchdog_when_its_look_is_due_earlier(toy):
+def test_extend_wakes_the_watchdog_if_its_look_is_due_earlier(toy):
     state = toy.take()
     toy.session.holds.watched_until = 1010.0
     alarms = toy.alarms
@@ -367,9 +367,9 @@ def test_extend_wakes_the_watchdog_when_its_look_is_due_earlier(toy):
     assert toy.alarms == alarms + 1
 
 
-# Replies of no known shape.
+# Replies of unknown shape.
 
 
 @pytest.mark.parametrize("verb", [release, lambda session, state, now: extend(session, state, None, now)])
-def test_garbage_is_no_answer_to_a_release_or_an_extension(believed, verb):
+def test_garbage_is_not_an_answer_to_a_release_or_an_extension(believed, verb):
     assert believed(lambda toy: verb(toy.session, toy.take(), toy.now)) == []

@@ -1,4 +1,4 @@
-"""What nodes are told and tell of a latch: what is written back, and what counts of nodes that forgot."""
+"""The exchange between clients and nodes of a latch: write-backs, and the answers of nodes that forgot."""
 
 import pytest
 
@@ -11,8 +11,8 @@ from tests.support.latches import LatchCaller, told
 A, B, C = range(3)
 
 
-def test_what_only_one_node_knows_is_written_back_before_it_is_told(world, ada, bob):
-    """Else the next might find it closed again."""
+def test_knowledge_of_only_one_node_is_written_back_before_it_is_returned(world, ada, bob):
+    """Else the next caller might find the latch closed again."""
     ada.set(1)
     with pytest.raises(QuorumError):
         ada.down({A, B, C}, {A}, n=1)
@@ -37,7 +37,7 @@ def test_node_that_was_missed_is_repaired_by_a_look(world, ada, bob):
     assert told(world, C) == told(world, A)
 
 
-def test_who_comes_new_is_not_told_that_it_is_open_by_nodes_that_forgot(world):
+def test_new_client_does_not_see_it_open_on_nodes_that_forgot(world):
     world.initialize()
     ada, bob = LatchCaller(world, restart_guard=30.0), LatchCaller(world, restart_guard=30.0)
     assert bob.count() == 0, "nodes that never forgot anything know that it was never set"
@@ -56,7 +56,7 @@ def test_who_comes_new_is_not_told_that_it_is_open_by_nodes_that_forgot(world):
     with pytest.raises(QuorumError, match="2 of 3 nodes may have forgotten it"):
         bob.count({A, B})
     ada.count()
-    assert bob.count({A, B}) == 2, "who has set it knows, and has told them"
+    assert bob.count({A, B}) == 2, "the setter knows, and has told them"
 
 
 def test_latch_can_be_set_where_nodes_forgot_as_soon_as_they_may_grant(world):
@@ -72,7 +72,7 @@ def test_latch_can_be_set_where_nodes_forgot_as_soon_as_they_may_grant(world):
     assert ada.count() == 2
 
 
-def test_what_was_not_used_for_a_day_is_forgotten_by_everybody(world, ada):
+def test_latch_that_was_not_used_for_a_day_is_forgotten_everywhere(world, ada):
     ada.set(2)
     world.now += 86_000.0
     assert ada.count() == 2
@@ -83,10 +83,10 @@ def test_what_was_not_used_for_a_day_is_forgotten_by_everybody(world, ada):
     assert ada.set(1) is True
 
 
-def test_latch_believes_no_nonsense(make_toy):
+def test_nonsense_about_a_latch_is_not_believed(make_toy):
     for reply in (1, *GARBAGE):
         if reply in ([5, 7], [1, 2, 3]):
-            continue  # generation, size, and since when the node remembers
+            continue  # Generation, size, and since when the node remembers.
         toy = make_toy()
         latch = Latch("x", LatchKeys.of(b"redsync:", b"x"), 60.0)
         tally = toy.perform(toy.start(count_left(toy.session, latch, toy.owner, toy.now)), toy.all_say(reply))

@@ -1,4 +1,4 @@
-"""The latch in the schedules that make it hard: the shipped scripts on virtual nodes, each round where it is wanted."""
+"""The latch in difficult schedules: the shipped scripts on virtual nodes, with each round at a chosen instant."""
 
 import pytest
 
@@ -15,7 +15,7 @@ from tests.support.latches import KEYS, LatchCaller, finish, told
 A, B, C = range(3)
 
 
-def test_setter_that_died_half_way_does_not_replace_what_was_set_after_it(world, ada, bob):
+def test_setter_that_died_half_way_does_not_replace_a_later_generation(world, ada, bob):
     rounds = [{A, B, C}] * 3
     with pytest.raises(QuorumError):
         ada.set(9, *rounds, {C})
@@ -26,14 +26,14 @@ def test_setter_that_died_half_way_does_not_replace_what_was_set_after_it(world,
     assert LatchCaller(world).count() == 2
 
 
-def test_set_that_only_a_minority_knows_counts_once_it_is_seen(world, ada, bob):
+def test_setting_that_only_a_minority_knows_counts_once_it_is_seen(world, ada, bob):
     with pytest.raises(QuorumError):
         ada.set(9, *[{A, B, C}] * 3, {C})
     assert bob.set(2, {A, C}) is False
     assert bob.count() == 9
 
 
-def test_two_that_set_at_once_set_it_once(world, ada, bob):
+def test_two_simultaneous_setters_set_it_once(world, ada, bob):
     playing = [world.play(set_count(each.session, each.latch, each.owner, 2, world.now)) for each in (ada, bob)]
     results = []
     while playing:
@@ -51,7 +51,7 @@ def test_late_count_down_of_an_earlier_generation_changes_nothing(world, ada, bo
     ada.set(1)
     steps = world.play(count_down(bob.session, bob.latch, bob.owner, world.now, n=1, timeout=5.0))
     next(steps)
-    next(steps)  # it has looked, and is about to tell
+    next(steps)  # It has looked, and is about to tell.
     ada.down()
     assert ada.set(3) is True
     finish(steps)
@@ -79,7 +79,7 @@ def test_call_that_failed_is_repeated_by_the_next(world, ada):
     assert ada.session.arrivals == {}
 
 
-def test_count_down_goes_on_until_its_time_is_up(world, ada):
+def test_count_down_retries_until_its_timeout(world, ada):
     ada.set(5)
     begun = world.now
     with pytest.raises(QuorumError):
@@ -89,7 +89,7 @@ def test_count_down_goes_on_until_its_time_is_up(world, ada):
     assert ada.count() == 4
 
 
-def test_waiter_restores_what_all_nodes_forgot(world, ada, bob):
+def test_waiter_restores_a_latch_that_all_nodes_forgot(world, ada, bob):
     ada.set(2)
     ada.down()
     steps = world.play(wait_open(bob.session, bob.latch, bob.owner, None, world.now))
@@ -129,7 +129,7 @@ def test_count_down_goes_on_for_longer_than_nodes_keep_the_latch(world, bob):
     assert ada.count() == 1
 
 
-def test_deleted_latch_releases_who_waits_and_can_be_set(world, ada, bob):
+def test_deletion_of_a_latch_releases_its_waiters_and_allows_setting(world, ada, bob):
     ada.set(5)
     steps = world.play(wait_open(bob.session, bob.latch, bob.owner, None, world.now))
     for _ in range(3):
@@ -141,7 +141,7 @@ def test_deleted_latch_releases_who_waits_and_can_be_set(world, ada, bob):
     assert bob.count() == 3
 
 
-def test_waiter_is_released_when_the_latch_was_opened_and_set_anew_meanwhile(world, ada, bob):
+def test_waiter_is_released_if_the_latch_was_opened_and_set_again_meanwhile(world, ada, bob):
     ada.set(1)
     steps = world.play(wait_open(bob.session, bob.latch, bob.owner, None, world.now))
     for _ in range(2):
@@ -152,7 +152,7 @@ def test_waiter_is_released_when_the_latch_was_opened_and_set_anew_meanwhile(wor
     assert bob.count() == 7
 
 
-def test_who_gives_up_leaves_its_places(world, ada, bob):
+def test_waiter_that_gives_up_leaves_its_places(world, ada, bob):
     ada.set(1)
     assert bob.wait(0.3) is False
     assert [store.execute(b"ZCARD", KEYS.waiters) for store in world.stores] == [0, 0, 0]
@@ -169,7 +169,7 @@ def test_interrupted_wait_leaves_its_places(world, ada, bob):
     assert [store.execute(b"ZCARD", KEYS.waiters) for store in world.stores] == [0, 0, 0]
 
 
-def test_count_down_takes_two_rounds_and_a_look_one_and_to_set_it_four(world, ada, bob):
+def test_count_down_takes_two_rounds_and_a_look_one_and_setting_four(world, ada, bob):
     def rounds(call, *args):
         before = world.rounds
         call(*args)
@@ -180,7 +180,7 @@ def test_count_down_takes_two_rounds_and_a_look_one_and_to_set_it_four(world, ad
     assert [rounds(bob.count), rounds(bob.down), rounds(ada.set, 2)] == [1, 2, 4]
 
 
-def test_first_setting_takes_a_round_more_where_clocks_of_nodes_differ(world, ada):
+def test_first_setting_takes_one_more_round_if_the_nodes_clocks_differ(world, ada):
     world.offsets = [0.0, 0.003, 0.009]
     ada.set(1)
     assert world.rounds == 5, "nodes begin with different tokens"
@@ -202,7 +202,7 @@ def test_setting_fails_until_the_guard_is_over_and_waits_for_the_rest_of_five_se
 
 
 @pytest.mark.parametrize("rounds", [2, 3])
-def test_setter_that_died_half_way_is_waited_for_for_five_seconds(world, ada, bob, rounds):
+def test_setter_that_died_half_way_holds_up_others_for_five_seconds(world, ada, bob, rounds):
     """After it had the lock under which latches are set, and before it told the nodes anything."""
     dying = world.play(set_count(ada.session, ada.latch, ada.owner, 2, world.now))
     for _ in range(rounds + 1):
@@ -214,7 +214,7 @@ def test_setter_that_died_half_way_is_waited_for_for_five_seconds(world, ada, bo
 
 
 @pytest.mark.parametrize("call", [lambda bob: bob.set(3), lambda bob: bob.delete()], ids=["set", "delete"])
-def test_who_finds_others_setting_it_all_the_time_is_told_so(world, ada, bob, call):
+def test_setter_that_finds_others_setting_it_all_the_time_gets_an_error(world, ada, bob, call):
     ada.set(2)
     ada.down(n=2)
     session, owner = world.session(lease=60.0)
@@ -226,30 +226,30 @@ def test_who_finds_others_setting_it_all_the_time_is_told_so(world, ada, bob, ca
         call(bob)
 
 
-def test_open_latch_is_seen_to_be_open_by_who_has_no_time(world, ada, bob):
+def test_open_latch_is_seen_to_be_open_without_a_timeout(world, ada, bob):
     ada.set(1)
     ada.down({A, B}, {A, B})
     assert [state.count for state in told(world, A, B, C)] == [0, 0, 1]
     assert bob.wait(0.0, {A, C}, {A, C}) is True
 
 
-def test_call_that_was_cancelled_after_another_thread_had_confirmed_it_is_repeated_by_the_next(world, ada):
+def test_cancelled_call_that_another_thread_had_confirmed_is_repeated_by_the_next(world, ada):
     ada.set(5)
     calls = count_down(ada.session, ada.latch, ada.owner, world.now, n=1, timeout=5.0)
     looks = next(calls)
-    world.perform(calls.send(world.perform(looks)))  # the answers are on their way
+    world.perform(calls.send(world.perform(looks)))  # The answers are on their way.
     ada.down()
     with pytest.raises(KeyboardInterrupt):
         calls.throw(KeyboardInterrupt())
     ada.down()
-    assert ada.count() == 3, "two were meant to be counted down"
+    assert ada.count() == 3, "two count-downs were wanted"
 
 
-def test_setter_that_stood_still_for_too_long_does_not_say_that_it_has_set_it(world, ada, bob):
-    """Bob has the lock and has found the latch open: he sets it whatever Ada does, so hers would be replaced."""
+def test_setter_that_stalled_for_too_long_does_not_claim_success(world, ada, bob):
+    """Bob has the lock and has found the latch open. He sets it whatever Ada does, so hers would be replaced."""
     adas, bobs = (world.play(set_count(each.session, each.latch, each.owner, 2, world.now)) for each in (ada, bob))
     for _ in range(4):
-        next(adas)  # it has looked again, and is about to set it
+        next(adas)  # It has looked again, and is about to set it.
     world.now += 6.0
     for _ in range(4):
         next(bobs)
@@ -259,7 +259,7 @@ def test_setter_that_stood_still_for_too_long_does_not_say_that_it_has_set_it(wo
     assert LatchCaller(world).count() == 2
 
 
-def test_setter_that_stood_still_while_nodes_answered_does_not_say_that_it_has_set_it(world, ada):
+def test_setter_that_stalled_while_nodes_answered_does_not_claim_success(world, ada):
     steps = world.play(set_count(ada.session, ada.latch, ada.owner, 2, world.now))
     for _ in range(4):
         next(steps)

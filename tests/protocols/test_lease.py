@@ -1,4 +1,4 @@
-"""What all leased things share: being dropped, being lost, and sleeping until either happens."""
+"""Code that all leased things share: rolling back, losing, and sleeping until the end."""
 
 import pytest
 
@@ -15,11 +15,11 @@ LOSS = ("tell lock_abandon, leave", "notify HoldLost")
 
 
 def sleep(toy, state, timeout=None, released=lambda: False):
-    """Sleep until the hold ends, as `Hold.wait_lost` does."""
+    """Sleep until the hold ends, like `Hold.wait_lost`."""
     return wait_end(state, released, toy.now, timeout)
 
 
-# Small things.
+# Helpers.
 
 
 @pytest.mark.parametrize(("seconds", "expected"), [(30.0, 30_000), (0.0001, 1), (1.0001, 1_001), (0.0, 0), (2, 2_000)])
@@ -35,7 +35,7 @@ def test_renewal_is_due_a_third_of_the_lease_after_sending():
 
 @pytest.mark.parametrize("kind", [LOCK, MUTEX])
 @pytest.mark.parametrize("leave", [False, True])
-def test_abandon_is_for_the_owner_and_all_keys(toy, kind, leave):
+def test_rollback_is_for_the_owner_and_all_keys(toy, kind, leave):
     effect = rollback(kind, toy.keys, toy.owner, toy.owner.claim(1), leave=leave, owed_to=0b101, owed_until=7.0)
     assert effect.command.script is kind.abandon
     assert effect.command.keys == toy.keys.all
@@ -44,7 +44,7 @@ def test_abandon_is_for_the_owner_and_all_keys(toy, kind, leave):
 
 
 @pytest.mark.parametrize("leave", [False, True])
-def test_forsake_reaches_all_nodes_that_may_keep_the_claim(toy, leave):
+def test_rollback_of_a_hold_reaches_all_nodes_that_may_keep_the_claim(toy, leave):
     state = toy.take(kind=MUTEX)
     state.note_sent(ALL, 1044.0)
     expected = rollback(MUTEX, toy.keys, toy.owner, toy.owner.claim(1), leave=leave, owed_to=ALL, owed_until=1044.0)
@@ -62,7 +62,7 @@ def test_tell_end_signals_only_if_somebody_sleeps(toy):
 # Losing.
 
 
-def test_lose_ends_a_hold_once_on_all_nodes_and_says_so(toy):
+def test_lose_ends_a_hold_once_on_all_nodes_and_reports_it(toy):
     state = toy.take()
     toy.play(lose(state, "a reason"), *LOSS)
     assert state.lost == "a reason"
@@ -72,7 +72,7 @@ def test_lose_ends_a_hold_once_on_all_nodes_and_says_so(toy):
     assert undo.owed_to == ALL
     assert undo.owed_until == pytest.approx(1000.0 + LEASE)
     assert toy.events == [HoldLost("x", str(toy.owner), "a reason", state)]
-    assert list(toy.session.holds) == [state], "its owner has yet to be told"
+    assert list(toy.session.holds) == [state], "its owner does not know yet"
     toy.play(lose(state, "another reason"))
     assert state.lost == "a reason"
 
@@ -84,8 +84,8 @@ def test_lose_leaves_a_released_hold_alone(toy):
     assert state.lost is None
 
 
-def test_loss_is_told_even_if_it_is_interrupted(make_toy):
-    """Loss is loud: once `lost` is set, nobody else would tell it."""
+def test_loss_is_reported_even_after_an_interruption(make_toy):
+    """A loss is loud: once `lost` is set, nothing else would report it."""
     for at, cleanup in [(0, ["signal", "notify HoldLost"]), (1, ["notify HoldLost"])]:
         toy = make_toy()
         state = toy.take()
@@ -98,7 +98,7 @@ def test_loss_is_told_even_if_it_is_interrupted(make_toy):
 # Waiting for the end.
 
 
-def test_wait_end_sleeps_until_the_validity_is_over_and_tells_the_loss(toy):
+def test_wait_end_sleeps_until_the_validity_is_over_and_reports_the_loss(toy):
     state = toy.take(lease=2.0)
     end = state.valid_until
     toy.play(sleep(toy, state, None), ("wait for end", toy.slept()), *LOSS)
@@ -136,7 +136,7 @@ def test_wait_end_returns_when_the_hold_is_released(toy):
     assert state.lost is None
 
 
-def test_wait_end_returns_when_this_acquisition_is_released_though_others_are_not(toy):
+def test_wait_end_returns_when_this_acquisition_is_released_although_others_are_not(toy):
     state, done = toy.take(holds=2), []
 
     def released():
@@ -166,15 +166,15 @@ def test_wait_end_of_a_released_acquisition_does_not_sleep(toy):
     assert state.lost is None
 
 
-def test_wait_end_of_a_released_acquisition_tells_no_loss_of_the_others(toy):
-    """That is told to who holds them: by the watchdog, or when they are used."""
+def test_wait_end_of_a_released_acquisition_does_not_report_the_others_loss(toy):
+    """Their holders learn of it from the watchdog, or when they use them."""
     state = toy.take(holds=2, lease=2.0)
     toy.now = state.valid_until
     toy.play(sleep(toy, state, released=lambda: True))
     assert state.lost is None
 
 
-def test_wait_end_of_what_has_ended_does_not_sleep(toy):
+def test_wait_end_of_an_ended_hold_does_not_sleep(toy):
     lost, released = toy.take("a"), toy.take("b")
     toy.play(lose(lost, "a reason"), *LOSS)
     toy.give_back(released)
@@ -183,8 +183,8 @@ def test_wait_end_of_what_has_ended_does_not_sleep(toy):
     assert toy.waits == []
 
 
-def test_wait_end_looks_again_when_the_driver_has_begun_to_listen(toy):
-    """A signal that was given before that instant is not heard."""
+def test_wait_end_looks_again_once_the_driver_listens(toy):
+    """A signal before that instant is not heard."""
     state = toy.take()
     effect = toy.start(sleep(toy, state, None))
     assert effect.unless() is False
@@ -201,7 +201,7 @@ def test_wait_end_interrupted_leaves_no_watcher(toy):
     toy.give_back(state)
 
 
-def test_all_who_sleep_are_woken_by_one_signal(toy):
+def test_all_sleepers_are_woken_by_one_signal(toy):
     state = toy.take()
     for _ in range(3):
         toy.start(sleep(toy, state, None))

@@ -1,4 +1,4 @@
-"""Limits of semaphores on virtual nodes: what a shrink promises, what nodes forget, and one that tells nonsense."""
+"""Limits of semaphores on virtual nodes: the promise of a shrink, nodes that forget, and one that sends nonsense."""
 
 from dataclasses import replace
 
@@ -18,7 +18,7 @@ VOID = b"%d 9" % (1 << 60)
 
 
 class Program:
-    """A client with one semaphore object, of 10 permits for all that it knows."""
+    """A client with one semaphore object, initially of 10 permits."""
 
     def __init__(self, world):
         self.world = world
@@ -27,7 +27,7 @@ class Program:
         self.had = []
 
     def take(self, *reach, start=0.0, timeout=0.0):
-        """Take a permit whose rounds reach these nodes; the slots from a share `start` of the limit on come first."""
+        """Take a permit whose rounds reach these nodes; it prefers the slots from a share `start` of the limit on."""
         owner = self.owner.of(self.owner.client_id, len(self.had) + 100)
         limit = self.pool.limit
         request = AcquireRequest("x", SEMAPHORE, KEYS, owner, Outcome(), timeout=timeout)
@@ -63,7 +63,7 @@ def limits(world):
 
 
 def hold_beyond(world):
-    """Let three have slots 6, 7 and 8, each on another two of three nodes, and somebody lower the limit to 3."""
+    """Give three permits slots 6, 7 and 8, each on another two of three nodes, then lower the limit to 3."""
     olds = [Program(world) for _ in range(3)]
     for old, start, nodes in zip(olds, (0.6, 0.7, 0.8), [(0, 1), (1, 2), (0, 2)], strict=True):
         assert old.take(nodes, start=start).slots == (round(10 * start),)
@@ -71,7 +71,7 @@ def hold_beyond(world):
     return olds
 
 
-def test_what_comes_back_after_a_shrink_can_be_had_one_for_one(world):
+def test_released_permits_beyond_the_limit_make_room_one_for_one(world):
     olds = hold_beyond(world)
     newcomer = Program(world)
     for out, old in enumerate(olds):
@@ -83,7 +83,7 @@ def test_what_comes_back_after_a_shrink_can_be_had_one_for_one(world):
     assert not newcomer.pool.limit.lowered, "nothing is beyond the limit any more"
 
 
-def test_permit_beyond_the_limit_keeps_one_from_being_granted_for_as_long_as_it_is_held(world):
+def test_permit_beyond_the_limit_keeps_one_from_being_granted_as_long_as_it_is_held(world):
     old = Program(world)
     old.take(start=0.9)
     Program(world).resize(3)
@@ -96,7 +96,7 @@ def test_permit_beyond_the_limit_keeps_one_from_being_granted_for_as_long_as_it_
     assert world.run(available(old.session, old.pool, old.owner)) == 0
 
 
-# What nodes forget.
+# Nodes that forget.
 
 
 def forget_one_by_one(world, *programs):
@@ -107,7 +107,7 @@ def forget_one_by_one(world, *programs):
             program.renew()
 
 
-def test_limit_outlives_a_rolling_restart_though_it_was_lowered_after_the_permits_were_had(world):
+def test_limit_lowered_after_the_grants_outlives_a_rolling_restart(world):
     holder = Program(world)
     holder.take()
     Program(world).resize(2)
@@ -125,7 +125,7 @@ def test_limit_that_some_node_still_knows_is_restored_by_a_look(world):
     assert limits(world) == [2, 2, 2]
 
 
-def test_limit_that_some_node_still_knows_is_restored_by_an_ask_that_is_refused(world):
+def test_limit_that_some_node_still_knows_is_restored_by_a_refused_ask(world):
     Program(world).resize(1)
     assert Program(world).take((0, 1, 2), (0, 1, 2))
     waiter = Program(world)
@@ -147,7 +147,7 @@ def test_later_resize_is_not_undone_by_an_object_that_remembers_an_earlier_one(w
     assert old.pool.limit.permits == 2
 
 
-def test_resize_back_is_how_the_number_of_the_programs_comes_back(world):
+def test_resize_back_restores_the_programs_number(world):
     running = Program(world)
     running.resize(2)
     Program(world).resize(10)
@@ -156,7 +156,7 @@ def test_resize_back_is_how_the_number_of_the_programs_comes_back(world):
     assert limits(world) == [10, 10, 10]
 
 
-# One node that tells nonsense.
+# One node that sends nonsense.
 
 
 @pytest.mark.parametrize("text", [VOID, b"1 0", b"1 10001", b"99999999999999999999999999 3", b"nonsense"])
@@ -173,7 +173,7 @@ def test_limit_of_absurd_size_does_not_spread_from_one_node(world, text):
     assert limits(world) == [3, 3, 3]
 
 
-def test_client_that_believed_an_absurd_limit_is_set_right_by_the_nodes(world):
+def test_client_that_believed_an_absurd_limit_is_corrected_by_the_nodes(world):
     program = Program(world)
     program.pool.limit.learn(1 << 60, 9999)
     assert program.take()
@@ -185,7 +185,7 @@ def test_client_that_believed_an_absurd_limit_is_set_right_by_the_nodes(world):
     assert program.pool.limit.permits == 3
 
 
-def test_nodes_that_all_believe_in_the_same_absurd_limit_are_set_right(world):
+def test_nodes_that_all_believe_in_the_same_absurd_limit_are_corrected(world):
     for store in world.stores:
         store.execute(b"SET", KEYS.limit, VOID)
     assert Program(world).take()

@@ -1,4 +1,4 @@
-"""Lining up: which acquires wait inside the process, and what ends that."""
+"""Lining up: which acquires wait inside the process, and what ends their wait."""
 
 import pytest
 
@@ -24,23 +24,29 @@ def crowds(toy):
 
 @pytest.mark.usefixtures("crowds")
 @pytest.mark.parametrize("fields", [{"timeout": 0.0}, {"kind": FAIR_LOCK}, {"kind": READ}, {"name": "y"}], ids=min)
-def test_one_that_tries_once_or_has_its_order_from_nodes_or_is_first_asks_at_once(toy, fields):
+def test_acquire_that_tries_once_or_is_ordered_by_nodes_or_is_first_asks_at_once(toy, fields):
     assert isinstance(toy.start(toy.acquiring(**fields)), Broadcast)
 
 
-def test_one_asks_at_once_where_few_are_under_way(toy, crowds):
+def test_acquire_asks_at_once_while_few_are_under_way(toy, crowds):
     crowds.under_way -= 1
     assert isinstance(toy.start(toy.acquiring()), Broadcast)
 
 
+def test_acquire_that_expects_many_before_it_pauses_before_it_asks(toy):
+    asks = ("ask lock_acquire for a place", won(toy))
+    toy.give_back(toy.acquire(("wait", toy.slept()), asks, crowded=True, ahead=4))
+    toy.acquire(asks, crowded=True, ahead=3)
+
+
 @pytest.mark.usefixtures("crowds")
-def test_one_behind_gives_up_at_its_deadline_without_an_ask(toy):
+def test_acquire_behind_gives_up_at_its_deadline_without_an_ask(toy):
     """Nodes have told the front that others hold the lock."""
     assert toy.acquire(("wait for wake-up", toy.slept()), timeout=9.0) is None
     assert toy.now == pytest.approx(1009.0)
 
 
-def test_one_behind_asks_at_its_deadline_if_the_front_found_no_quorum(toy, crowds):
+def test_acquire_behind_asks_at_its_deadline_if_the_front_found_no_quorum(toy, crowds):
     def note():
         crowds.note(toy.keys.lock, mute=True)
 
@@ -50,13 +56,13 @@ def test_one_behind_asks_at_its_deadline_if_the_front_found_no_quorum(toy, crowd
 
 
 @pytest.mark.usefixtures("crowds")
-def test_one_behind_looks_by_itself_from_time_to_time(toy):
+def test_acquire_behind_looks_by_itself_from_time_to_time(toy):
     toy.acquire(*[("wait for wake-up", toy.slept())] * 4, timeout=100.0)
     assert [wait.until - 1000.0 for wait in toy.waits] == [30.0, 60.0, 90.0, 100.0]
 
 
-def test_one_behind_lines_up_again_if_its_owner_has_left_the_crowd_meanwhile(toy, crowds):
-    """A signal's handler has acquired the same lock in the same thread."""
+def test_acquire_behind_lines_up_again_if_its_owner_has_left_the_crowd_meanwhile(toy, crowds):
+    """A signal handler has acquired the same lock in the same thread."""
     crowd = toy.keys.lock
     state = toy.acquire(
         ("wait for wake-up", toy.slept(1.0, meanwhile=lambda: crowds.leave(crowd, toy.owner.wire))),
@@ -68,23 +74,23 @@ def test_one_behind_lines_up_again_if_its_owner_has_left_the_crowd_meanwhile(toy
 
 @pytest.fixture
 def fills_up(toy, crowds):
-    """Return what lets another line up behind; there is room in front for the toy's owner."""
+    """Return a function that adds another waiter behind; there is room in front for the toy's owner."""
     crowds.leave(toy.keys.lock, b"0")
     return lambda: crowds.enter(toy.keys.lock, b"behind")
 
 
-def test_one_that_is_done_wakes_the_one_that_may_ask_in_its_stead(toy, crowds, fills_up):
+def test_finished_acquire_wakes_the_one_that_may_ask_instead(toy, crowds, fills_up):
     toy.acquire(("ask lock_acquire", toy.all_say(NEW, meanwhile=fills_up)), "signal")
     assert crowds.is_in_front(toy.keys.lock, b"behind")
     assert toy.effects[-1].key == b"behind may ask for " + toy.keys.lock
 
 
-def test_one_that_is_interrupted_when_it_wakes_the_next_does_so_again(toy, fills_up):
+def test_acquire_interrupted_when_it_wakes_the_next_does_so_again(toy, fills_up):
     script = [("ask lock_acquire", toy.all_say(NEW, meanwhile=fills_up)), "signal"]
     assert toy.interrupt(toy.acquiring(), script, 1) == ["signal"]
 
 
-def test_one_in_front_lets_those_behind_know_whether_it_finds_a_quorum(toy, crowds, fills_up):
+def test_acquire_in_front_shows_those_behind_whether_it_finds_a_quorum(toy, crowds, fills_up):
     found = []
 
     def look():
@@ -100,7 +106,7 @@ def test_one_in_front_lets_those_behind_know_whether_it_finds_a_quorum(toy, crow
     assert found == [True, False]
 
 
-def test_one_that_is_interrupted_before_it_lines_up_is_not_counted(toy):
+def test_acquire_interrupted_before_it_lines_up_does_not_count(toy):
     class Interrupted(Arrival):
         @property
         def lines_up(self):

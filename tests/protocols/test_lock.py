@@ -1,4 +1,4 @@
-"""The reentrant lock: re-entry wins only where the claim was, and never wins back what was lost."""
+"""The reentrant lock: re-entry wins only where the claim was, and never wins a lost lock back."""
 
 import pytest
 
@@ -20,7 +20,7 @@ def run_reenter(toy, *script, **fields):
     return toy.play(acquire(toy.session, toy.request(**fields), toy.now), *script)
 
 
-def test_acquire_by_who_does_not_hold_it_is_a_new_one(make_toy):
+def test_acquire_by_another_owner_is_a_new_one(make_toy):
     toy = make_toy(restart_guard=30.0)
     state = run_reenter(toy, ("ask lock_acquire", won(toy)))
     assert (state.count, state.kind) == (1, LOCK)
@@ -34,7 +34,7 @@ def test_reentry_asks_for_the_next_count(toy):
     assert toy.commands[-1].args == (toy.owner.claim(1), 2, 30_000, 0)
     assert toy.commands[-1].keys == (toy.keys.lock,)
     assert state.count == 2
-    assert toy.asked[-1].guard == 0.0, "nodes that lost their memory are healed by it"
+    assert toy.asked[-1].guard == 0.0, "it heals nodes that lost their memory"
     assert list(toy.session.holds) == [state]
 
 
@@ -83,7 +83,7 @@ def test_reentry_wins_only_with_a_quorum_that_had_the_claim(toy, answers, wins):
         toy.play(steps, *script)
     assert state.count == 1
     assert (state.lost is not None) == (against > 2)
-    assert state.live, "who holds it has yet to release it"
+    assert state.live, "the holder has yet to release it"
     assert toy.session.holds.get(toy.keys.lock, toy.owner) is state
 
 
@@ -95,14 +95,14 @@ def test_lost_hold_is_never_won_again_by_reentry(toy):
         )
     assert state.lost
     for _ in range(3):
-        # No node is even asked: the claims of the first try might still be there.
+        # The client does not even ask: the claims of the first try might still be there.
         with pytest.raises(LeaseLostError):
             run_reenter(toy, timeout=None)
     assert not state.valid(toy.now)
     assert state.valid_until < 1000.0 + LEASE
 
 
-def test_reentry_of_an_expired_hold_asks_nobody(toy):
+def test_reentry_of_an_expired_hold_asks_no_node(toy):
     state = toy.take()
     toy.now = state.valid_until
     with pytest.raises(LeaseLostError, match="ended without a renewal"):
@@ -118,7 +118,7 @@ def test_reentry_confirmed_after_the_old_end_is_lost(toy):
     assert state.count == 1
 
 
-def test_loss_at_reentry_undoes_the_claims_that_it_made(toy):
+def test_loss_at_reentry_rolls_back_its_claims(toy):
     state = toy.acquire(("ask lock_acquire", toy.answers(NEW, NEW, NEW, "down", "down", sent=0b00111)))
     answers = toy.answers(NEW, NEW, NEW, "down", OURS, sent=0b10111)
     with pytest.raises(LeaseLostError):
@@ -214,7 +214,7 @@ def test_callback_goes_with_the_acquisition_that_brought_it(toy):
         assert state.on_lost == [outer]
 
 
-def test_outer_acquisition_given_back_first_takes_its_own_callback(toy):
+def test_outer_acquisition_released_first_takes_its_own_callback(toy):
     outer, inner = [1].append, [2].append
     state = toy.take(on_lost=outer)
     run_reenter(toy, ("ask lock_acquire", toy.all_say(OURS)), on_lost=inner)
@@ -223,7 +223,7 @@ def test_outer_acquisition_given_back_first_takes_its_own_callback(toy):
 
 
 def test_callbacks_are_never_more_than_acquisitions(toy):
-    """Each comes with a lock object of its own, and is given back through one that has no callback."""
+    """Each comes with its own lock object, and is released through one that has no callback."""
     state = toy.take()
     for _ in range(50):
         run_reenter(toy, ("ask lock_acquire", toy.all_say(OURS)), on_lost=[].append)
@@ -237,18 +237,18 @@ def test_holds_of_other_owners_are_no_reentry(toy):
     assert toy.acquire(("ask lock_acquire", busy(toy)), "tell lock_abandon", timeout=0.0, owner=other) is None
 
 
-def test_reentry_interrupted_anywhere_keeps_the_holds_it_had(make_toy):
+def test_interrupted_reentry_keeps_the_earlier_holds(make_toy):
     for at in range(3):
         toy = make_toy()
         state = toy.take()
         script = [("ask lock_acquire", mute(toy)), ("wait", toy.slept()), ("ask lock_acquire", toy.all_say(OURS))]
         cleanup = toy.interrupt(acquire(toy.session, toy.request(), toy.now), script, at)
-        assert cleanup == [], "nothing is abandoned that is still held"
+        assert cleanup == [], "claims that are still held are not rolled back"
         assert (state.count, state.live, state.lost) == (1, True, None)
         assert list(toy.session.holds) == [state]
 
 
-def test_reentry_interrupted_is_owed_a_release_on_all_nodes_it_may_have_reached(toy):
+def test_interrupted_reentry_owes_a_release_to_all_nodes_it_may_have_reached(toy):
     state = toy.acquire(("ask lock_acquire", toy.answers(NEW, NEW, NEW, "down", "down", sent=0b00111)))
     toy.interrupt(acquire(toy.session, toy.request(), toy.now), [("ask lock_acquire", won(toy))], 0)
     toy.play(release(toy.session, state, toy.now), ("ask lock_release", toy.all_say(HAD)))
@@ -258,7 +258,7 @@ def test_reentry_interrupted_is_owed_a_release_on_all_nodes_it_may_have_reached(
 # Re-entry while other threads act on the same hold.
 
 
-def test_reentry_of_a_hold_given_back_meanwhile_is_a_first_acquire(toy):
+def test_reentry_of_a_hold_released_meanwhile_is_a_first_acquire(toy):
     first = toy.take()
     state = run_reenter(
         toy,
@@ -289,8 +289,8 @@ def test_reentry_that_becomes_a_first_acquire_keeps_its_deadline(toy):
     assert toy.now < 1001.0
 
 
-def test_reentry_of_a_hold_given_back_while_it_paused_leaves_nothing_behind(toy):
-    """Whatever is asked after the release may create claims: it is undone, also if it is interrupted."""
+def test_reentry_of_a_hold_released_while_it_paused_leaves_nothing_behind(toy):
+    """An ask after the release may create claims: it is rolled back, even if it is interrupted."""
     first = toy.take()
     first_half = [("ask lock_acquire", mute(toy)), ("wait", toy.slept(meanwhile=lambda: toy.give_back(first)))]
     steps = acquire(toy.session, toy.request(timeout=9.0), toy.now)
@@ -298,7 +298,7 @@ def test_reentry_of_a_hold_given_back_while_it_paused_leaves_nothing_behind(toy)
     assert cleanup == ["tell lock_abandon"]
 
 
-def test_reentry_of_a_hold_given_back_while_it_paused_goes_on_as_a_first_acquire(make_toy):
+def test_reentry_of_a_hold_released_while_it_paused_continues_as_a_first_acquire(make_toy):
     toy = make_toy(restart_guard=30.0)
     first = toy.take()
     state = run_reenter(
@@ -313,8 +313,8 @@ def test_reentry_of_a_hold_given_back_while_it_paused_goes_on_as_a_first_acquire
     assert list(toy.session.holds) == [state]
 
 
-def test_reentry_of_a_hold_lost_while_it_paused_asks_no_more(toy):
-    """Claims made after the loss would be nobody's: neither renewed nor undone."""
+def test_reentry_of_a_hold_lost_while_it_paused_stops_asking(toy):
+    """Claims made after the loss would have no owner: nobody would renew them or roll them back."""
     state = toy.take()
 
     def lose():
@@ -340,8 +340,8 @@ def test_reentry_lost_meanwhile_is_not_won(toy):
     assert not state.valid(toy.now)
 
 
-def test_reentry_of_a_fair_lock_is_refused_by_who_tells_the_highest_ticket(toy):
-    """It asks for no place, so more than that is no answer, and no loss of the hold."""
+def test_reentry_of_a_fair_lock_accepts_refusals_with_the_highest_ticket(toy):
+    """It asks for no place, so longer refusals are not answers, and mean no loss of the hold."""
     state = toy.acquire(("ask fair_lock_acquire for a place", won(toy)), kind=FAIR_LOCK)
     with pytest.raises(QuorumError):
         run_reenter(toy, ("ask fair_lock_acquire", toy.all_say([5_000, A, 7, 3])), kind=FAIR_LOCK, timeout=0.0)
@@ -353,7 +353,7 @@ def test_reentry_of_a_fair_lock_is_refused_by_who_tells_the_highest_ticket(toy):
         run_reenter(toy, *script, kind=FAIR_LOCK, timeout=0.0)
 
 
-def test_garbage_is_no_answer_to_a_reentry(believed):
+def test_garbage_is_not_an_answer_to_a_reentry(believed):
     def reenter(toy):
         toy.take()
         return acquire(toy.session, toy.request(timeout=0.0), toy.now)

@@ -1,4 +1,4 @@
-"""Who holds a lock or mutex, as nodes tell a stranger, and taking it away."""
+"""The holder of a lock or mutex, as nodes report it to a stranger, and its forced release."""
 
 from functools import partial
 
@@ -34,26 +34,26 @@ def run_holder(toy, *replies):
         ([look()] * 5, None),
         ([look(A), look(A), look(), look(), look()], None),
         ([look(A), look(A), look(B), look(B), look(C)], None),
-        # Two nodes are silent: A may hold it there too, then nobody else can have it.
+        # Two nodes are silent: A may hold it there too, and then nobody else can have it.
         ([look(A), look(A), look(), "down", "down"], A),
         ([look(A), look(), look(), "down", "down"], A),
-        # With one silent node the fifth decides: it could be the third that is free.
+        # With one silent node, the fifth decides: it could be the third free one.
         ([look(A), look(), look(), "down", look()], None),
         ([look(A), look(), look(), "down", look(A)], A),
         ([look(), look(), look(), "down", "down"], None),
         ([look(kind=b"list")] * 5, None),
-        # A mutex has a value for its owner, whoever wrote it.
+        # A mutex has a value for its owner, whatever the value.
         ([look(b"value", kind=b"string")] * 5, b"value"),
         ([look(b"value", kind=b"string"), look(b"value", kind=b"string"), look(A), look(A), look()], None),
     ],
 )
-def test_holder_is_who_has_a_quorum_or_may_have_one(toy, replies, expected):
+def test_holder_is_the_owner_that_has_a_quorum_or_may_have_one(toy, replies, expected):
     assert run_holder(toy, *replies) == (expected.decode() if expected else None)
 
 
 def test_holder_is_known_as_soon_as_a_quorum_agrees(toy):
     assert run_holder(toy, look(A), look(A), look(A), None, None) == A.decode()
-    assert toy.now == pytest.approx(1000.001), "nobody was waited for"
+    assert toy.now == pytest.approx(1000.001), "it waited for nobody"
     assert run_holder(toy, look(), look(), look(), None, None) is None
     assert toy.now == pytest.approx(1000.002)
 
@@ -64,7 +64,7 @@ def test_holder_without_a_quorum_is_an_error(toy):
     assert len(caught.value.votes) == 5
 
 
-def test_survey_hears_everybody_who_answers(toy):
+def test_survey_hears_all_nodes_that_answer(toy):
     steps = survey(toy.session, toy.keys, toy.owner)
     tally = toy.play(steps, ("ask lock_inspect", toy.answers(look(A), look(A), look(A), look(B), look())))
     assert None not in tally.choices
@@ -77,7 +77,7 @@ def test_survey_changes_nothing_and_asks_quarantined_nodes_too(toy):
     assert toy.commands[0].keys == (toy.keys.lock, toy.keys.queue, toy.keys.token)
 
 
-def test_look_reads_what_a_node_knows():
+def test_look_reads_a_nodes_knowledge():
     assert Look.read(look(A, 1_500, 3, [B, C])) == Look("hash", 1.5, A, 3, (B.decode(), C.decode()), None)
     assert Look.read([b"hash", -1, [b"\xff:1", b"2"], []]) == Look("hash", None, b"\xff:1", 2, (), None)
     assert Look.read([b"none", -2, [], []]) == Look("none", None, None, 0, (), None)
@@ -86,16 +86,16 @@ def test_look_reads_what_a_node_knows():
     assert Look.read([b"hash", 70, [b"a", b"1", b"b", b"1"], []]) == Look("hash", 0.07, None, 0, (), None)
 
 
-def test_look_reads_who_is_behind_the_holder():
+def test_look_reads_the_record_of_the_holders_client():
     record = ClientRecord("host", 7, "program", 1.5)
     assert Look.read(look(A, record=record.pack())).client == record
 
 
 @pytest.mark.parametrize("record", [b"", b"\xc1", b"text", b"\x80"])
-def test_look_takes_no_garbage_for_who_is_behind_the_holder(record):
+def test_look_takes_no_garbage_for_a_record(record):
     found = Look.read(look(A, record=record))
     assert found.client is None
-    assert found.owner == A.decode(), "the rest of what the node said stands"
+    assert found.owner == A.decode(), "the rest of the node's reply stands"
 
 
 # Force release.
@@ -111,18 +111,18 @@ def run_force(toy, *replies, kind=LOCK, seen=None):
     ("replies", "was_held"),
     [([1] * 5, True), ([0] * 5, False), ([0, 0, 1, "down", "down"], True), ([0, 0, 0, "down", "down"], False)],
 )
-def test_force_release_tells_whether_it_was_held(toy, replies, was_held):
+def test_force_release_reports_whether_it_was_held(toy, replies, was_held):
     assert run_force(toy, *replies) is was_held
-    assert toy.commands[-1].args == (A, b"hash", toy.keys.channel), "it names whose claim it takes away"
+    assert toy.commands[-1].args == (A, b"hash", toy.keys.channel), "it names the claim to remove"
 
 
 @pytest.mark.parametrize(("kind", "value_type"), [(MUTEX, b"string"), (FAIR_LOCK, b"hash")])
-def test_force_release_takes_away_values_of_its_kind_only(toy, kind, value_type):
+def test_force_release_removes_values_of_its_kind_only(toy, kind, value_type):
     assert run_force(toy, *[1] * 5, kind=kind) is True
     assert toy.commands[-1].args == (A, value_type, toy.keys.channel)
 
 
-def test_force_release_takes_away_each_claim_that_was_seen(toy):
+def test_force_release_removes_each_claim_that_was_seen(toy):
     steps = force_release(toy.session, LOCK, "x", toy.keys, toy.owner)
     seen = toy.answers(look(A), look(B), look(A), look(), "down")
     first, second = (("ask lock_force_release", toy.answers(*replies)) for replies in ([0] * 5, [0, 1, 0, 0, "down"]))
@@ -130,7 +130,7 @@ def test_force_release_takes_away_each_claim_that_was_seen(toy):
     assert [command.args[0] for command in toy.commands[1:]] == [A, B]
 
 
-def test_force_release_of_a_free_lock_takes_nothing_away(toy):
+def test_force_release_of_a_free_lock_removes_nothing(toy):
     assert run_force(toy, *[0] * 5, seen=[look()] * 5) is False
     assert toy.commands[-1].args[0] == b""
 
@@ -150,18 +150,18 @@ def test_force_release_of_a_foreign_value_is_an_error(toy):
 
 @pytest.mark.parametrize("replies", [(-1, 1, 1, 1, 1), (1, 1, 1, -1, 1), (1, -1, 1, 1, 1)])
 def test_force_release_by_a_quorum_counts_whatever_a_minority_keeps(toy, replies):
-    """And in whatever order the nodes answer."""
+    """In any order of the nodes' answers."""
     assert run_force(toy, *replies) is True
 
 
-# Replies of no known shape.
+# Replies of unknown shape.
 
 
 @pytest.mark.parametrize(
     "garbage", [b"OK", b"", [], [1], {}, 1.5, [None] * 4, True, "abcd", b"abcd", [b"a", 1, [], 5]], ids=repr
 )
 @pytest.mark.parametrize("protocol", [partial(force_release, kind=LOCK), holder])
-def test_garbage_is_a_failed_vote_and_no_answer(toy, protocol, garbage):
+def test_garbage_is_a_failed_vote_and_not_an_answer(toy, protocol, garbage):
     steps = protocol(session=toy.session, name="x", keys=toy.keys, owner=toy.owner)
     tally = toy.perform(toy.start(steps), toy.answers(*[garbage] * 5))
     assert {choice for choice in tally.choices if choice} == {Choice.FAILED}

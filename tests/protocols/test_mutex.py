@@ -19,7 +19,7 @@ def possession():
 
 
 def acquiring(toy, possession, *, acquirer=None, **fields):
-    """Return the steps of an acquire: each request is an owner of its own, as the facade sees to it."""
+    """Return the steps of an acquire: each request has its own owner, as from the facade."""
     request = toy.request(**{"kind": MUTEX, "owner": toy.new_owner(), **fields})
     return acquire(toy.session, request, toy.now, possession, acquirer or toy.owner)
 
@@ -53,14 +53,14 @@ def test_acquire_takes_possession(toy, possession):
     assert list(toy.session.holds) == [state]
 
 
-def test_possession_is_over_when_it_was_released(toy, possession):
+def test_possession_ends_with_the_release(toy, possession):
     state = take(toy, possession)
     toy.give_back(state)
     assert not possession.is_held
 
 
-def test_possession_outlasts_a_loss_until_it_was_released(toy, possession):
-    """Somebody has to be told, and that is who releases."""
+def test_possession_outlasts_a_loss_until_the_release(toy, possession):
+    """Somebody has to learn of the loss: the caller of the release."""
     state = take(toy, possession)
     toy.play(lose(state, "a reason"), *LOSS)
     assert possession.is_held
@@ -69,7 +69,7 @@ def test_possession_outlasts_a_loss_until_it_was_released(toy, possession):
     assert not possession.is_held
 
 
-def test_objects_have_what_they_acquired_and_not_what_others_did(toy, possession):
+def test_objects_have_only_what_they_acquired_themselves(toy, possession):
     other = Possession()
     mine, theirs = take(toy, possession, name="a"), take(toy, other, name="b")
     toy.give_back(theirs)
@@ -81,14 +81,14 @@ def test_objects_have_what_they_acquired_and_not_what_others_did(toy, possession
 # Not reentrant.
 
 
-def test_second_acquire_asks_anew_and_is_refused_by_the_first(toy, possession):
+def test_second_acquire_makes_a_new_ask_and_is_refused_by_the_first(toy, possession):
     state = take(toy, possession)
     steps = acquiring(toy, possession, timeout=0.0)
     assert toy.play(steps, ("ask mutex_acquire", busy(toy)), "tell mutex_abandon") is None
     first, second = toy.commands[0], toy.commands[1]
     assert first.args[0] != second.args[0]
     assert second.args[1] == 1, "there is no count"
-    assert toy.told[-1].command.args[0] == second.args[0], "the first claim is not undone"
+    assert toy.told[-1].command.args[0] == second.args[0], "the first claim is not rolled back"
     assert possession.state is state
     assert (state.count, state.live) == (1, True)
 
@@ -108,7 +108,7 @@ def test_second_acquire_waits_until_another_thread_has_released_the_first(toy, p
     assert list(toy.session.holds) == [second]
 
 
-def test_mutex_that_is_handed_over_is_taken_possession_of(toy, possession):
+def test_object_takes_possession_of_a_mutex_that_is_handed_over(toy, possession):
     acquirer = toy.new_owner()
     toy.session.crowds.expect(toy.keys.hold, others=True)
     state = toy.play(
@@ -123,7 +123,7 @@ def test_mutex_that_is_handed_over_is_taken_possession_of(toy, possession):
 # Lost and not released.
 
 
-def test_acquire_by_who_lost_it_and_was_not_told_raises(toy, possession):
+def test_acquire_after_an_unreleased_loss_raises(toy, possession):
     state = take(toy, possession)
     toy.play(lose(state, "a reason"), *LOSS)
     with pytest.raises(LeaseLostError, match="a reason"):
@@ -131,7 +131,7 @@ def test_acquire_by_who_lost_it_and_was_not_told_raises(toy, possession):
     assert possession.state is state, "it has yet to be released"
 
 
-def test_acquire_by_who_lost_it_and_nobody_has_noticed_tells_the_loss(toy, possession):
+def test_acquire_after_an_unnoticed_loss_raises_it(toy, possession):
     state = take(toy, possession)
     toy.now = state.valid_until
     with pytest.raises(LeaseLostError, match="ended without a renewal"):
@@ -149,7 +149,7 @@ def test_acquire_after_the_loss_was_released_is_a_new_one(toy, possession):
 
 
 def waiting_while(toy, possession, meanwhile=None, *, handed=0, **fields):
-    """Return what an acquire of the same object by another thread goes through until it wins or is handed it."""
+    """Return the steps of an acquire of the same object by another thread until it wins or gets it by hand-over."""
     return (
         acquiring(toy, possession, **fields),
         ("ask mutex_acquire", busy(toy)),
@@ -160,8 +160,8 @@ def waiting_while(toy, possession, meanwhile=None, *, handed=0, **fields):
 
 
 @pytest.mark.parametrize("handed", [0, 0b11111])
-def test_acquire_that_waited_while_the_object_lost_it_gives_the_new_claim_back(toy, possession, handed):
-    """Else who had the lost one would release what another thread of the same object has now."""
+def test_acquire_that_waited_while_the_object_lost_it_releases_the_new_claim(toy, possession, handed):
+    """Else the holder of the lost one would release the claim that another thread of the same object now has."""
     first = take(toy, possession)
     outcome = Outcome()
     lost = lambda: toy.play(lose(first, "a reason"), *LOSS)  # noqa: E731
@@ -172,7 +172,7 @@ def test_acquire_that_waited_while_the_object_lost_it_gives_the_new_claim_back(t
     assert list(toy.session.holds) == [first], "it has yet to be released"
 
 
-def test_acquire_that_waited_while_the_object_lost_it_unnoticed_tells_the_loss(toy, possession):
+def test_acquire_that_waited_during_an_unnoticed_loss_raises_it(toy, possession):
     first = take(toy, possession, lease=0.8)
     with pytest.raises(LeaseLostError):
         toy.play(*waiting_while(toy, possession), "tell mutex_release", *LOSS)
@@ -180,7 +180,7 @@ def test_acquire_that_waited_while_the_object_lost_it_unnoticed_tells_the_loss(t
     assert toy.events[-1].state is first
 
 
-def test_acquire_interrupted_while_it_gives_the_new_claim_back_leaves_nothing(toy, possession):
+def test_acquire_interrupted_while_it_releases_the_new_claim_leaves_nothing(toy, possession):
     first = take(toy, possession)
     lost = lambda: toy.play(lose(first, "a reason"), *LOSS)  # noqa: E731
     steps, *script = waiting_while(toy, possession, lost)
@@ -188,10 +188,10 @@ def test_acquire_interrupted_while_it_gives_the_new_claim_back_leaves_nothing(to
     assert list(toy.session.holds) == [first]
 
 
-# In vain.
+# Refused.
 
 
-def test_acquire_in_vain_leaves_the_possession_as_it_was(toy, possession):
+def test_refused_acquire_does_not_change_the_possession(toy, possession):
     steps = acquiring(toy, possession, timeout=0.0)
     assert toy.play(steps, ("ask mutex_acquire", busy(toy)), "tell mutex_abandon") is None
     assert possession.state is None

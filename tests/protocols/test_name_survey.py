@@ -1,4 +1,4 @@
-"""Which keys tell of which name, and what takes a claim away; `tests/core/test_lua_name_inspect.py` has the looks."""
+"""Keys and the names that they show, and commands that remove a claim; looks are in `core/test_lua_name_inspect.py`."""
 
 import pytest
 
@@ -18,11 +18,11 @@ def test_name_is_read_from_its_keys(prefix, name):
         assert name_of_key(prefix, key) is None
 
 
-def test_records_are_no_names():
+def test_records_are_not_names():
     assert name_of_key(b"redsync:", f"redsync:client:{CLIENT}".encode()) is None
     assert name_of_key(b"", b"redsync_birth") is None
     assert name_of_key(b"redsync:", b"redsync:") is None
 
 
-def test_nothing_breaks_a_latch_or_a_foreign_value():
+def test_no_command_breaks_a_latch_or_a_foreign_value():
     assert break_commands(b"redsync:", b"x", "latch", b"me") == break_commands(b"redsync:", b"x", "list", b"me") == []

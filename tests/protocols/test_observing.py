@@ -1,12 +1,14 @@
-"""What observers learn of acquires, holds, renewals and rate limiters: told around protocols, and by nobody else."""
+"""Reports to observers about acquires, holds, renewals and rate limiters, made around protocols and nowhere else."""
 
 import dataclasses
 
 import pytest
 
 from redsync import HoldLost, HoldOrphaned, NodeChanged, QuorumError
+from redsync._core.journals import Journal
 from redsync._core.observing import (
     AcquireEnded,
+    AcquireRecord,
     Ear,
     HoldEnded,
     HoldsRenewed,
@@ -14,16 +16,20 @@ from redsync._core.observing import (
     RetryAfterTold,
     WatchdogWoke,
 )
+from redsync._protocols import fenced_lock
+from redsync._protocols.answers import EXISTING
+from redsync._protocols.fenced_lock import FENCED_LOCK
 from redsync._protocols.holding import give_back, release
 from redsync._protocols.lock import acquire
 from redsync._protocols.observing import observed
+from redsync._protocols.tokens import Fence
 from tests.support.locks import SHORT, flush
 
 NEW, HELD = 1, [5000, b"other", 0]
 
 
 class Recorder(Observer):
-    """Keeps all that it is told."""
+    """Keeps all reports."""
 
     def __init__(self):
         self.events = []
@@ -57,16 +63,16 @@ def notified(toy):
     return [effect.event for effect in toy.effects if hasattr(effect, "event")]
 
 
-def test_observed_acquire_tells_its_outcome_after_everything_else(toy):
+def test_observed_acquire_reports_its_outcome_after_everything_else(toy):
     steps = observed(toy.session, toy.request(), toy.now, acquire, kind="lock")
     state = toy.play(steps, ("ask lock_acquire", toy.all_say(NEW)), "notify AcquireEnded")
     (ended,) = notified(toy)
     assert (ended.outcome, ended.hold, ended.error) == ("won", state, "")
     assert (ended.record.kind, ended.record.rounds, ended.record.wanted) == ("lock", 1, 1)
-    assert toy.session.acquiring == set()
+    assert toy.session.waiting == set()
 
 
-def test_observed_acquire_that_fails_tells_so_and_raises(toy):
+def test_observed_acquire_that_fails_reports_it_and_raises(toy):
     steps = observed(toy.session, toy.request(timeout=0.0), toy.now, acquire, kind="lock")
     with pytest.raises(QuorumError):
         toy.play(steps, ("ask lock_acquire", toy.all_say(None)), "tell lock_abandon", "notify AcquireEnded")
@@ -75,7 +81,7 @@ def test_observed_acquire_that_fails_tells_so_and_raises(toy):
 
 
 @pytest.mark.parametrize("how", ["released", "given back"])
-def test_end_of_a_hold_is_told_once_it_has_ended(toy, how):
+def test_end_of_a_hold_is_reported_once_it_has_ended(toy, how):
     state = toy.take()
     if how == "released":
         steps, script = release(toy.session, state, toy.now), ("ask lock_release", toy.all_say(1))
@@ -85,10 +91,67 @@ def test_end_of_a_hold_is_told_once_it_has_ended(toy, how):
     assert notified(toy) == [HoldEnded(state, how)]
 
 
-def test_release_of_one_of_several_holds_is_no_end(toy):
+def test_release_of_one_of_several_holds_is_not_an_end(toy):
     state = toy.take(holds=2)
     toy.play(release(toy.session, state, toy.now), ("ask lock_release", toy.all_say(1)))
     assert notified(toy) == []
+
+
+@pytest.fixture
+def journal(toy):
+    """The journal of the only observer, which counts."""
+    journal = Journal()
+    toy.session = dataclasses.replace(toy.session, journals=(journal,))
+    return journal
+
+
+def test_pair_is_noted_in_a_journal_and_nobody_is_called(toy, journal):
+    request = toy.request()
+    state = toy.play(
+        observed(toy.session, request, toy.now, acquire, kind="lock"), ("ask lock_acquire", toy.all_say(NEW))
+    )
+    assert journal.holds == {state: ("lock", toy.now)}
+    assert request.outcome.record.steps is None
+    toy.play(release(toy.session, state, toy.now + 2.0), ("ask lock_release", toy.all_say(1)))
+    wins, ends = journal.take()
+    assert list(wins) == [("lock", "x", pytest.approx(0.001), 1, 0, 0, 1, None)]
+    assert list(ends) == [("lock", "x", 2.0, None)]
+    assert notified(toy) == []
+
+
+def test_write_back_of_a_token_counts_towards_the_time_that_the_acquire_took(toy, journal):
+
+    def acquire_fenced(session, request, now):
+        return fenced_lock.acquire(session, request, Fence(toy.keys), now)
+
+    steps = observed(toy.session, toy.request(kind=FENCED_LOCK), toy.now, acquire_fenced, kind="fenced_lock")
+    began, tokens = toy.now, [[1, 7], [1, 9], [1, 8], "down", "down"]
+    state = toy.play(
+        steps,
+        ("ask fenced_lock_acquire", toy.answers(*tokens)),
+        ("ask fenced_lock_write_back", toy.all_say(9, takes=2.0)),
+    )
+    [win], _ = journal.take()
+    assert 2.0 < win[2] == pytest.approx(toy.now - began)
+    assert journal.holds == {state: ("fenced_lock", toy.now)}
+
+
+def test_acquire_without_success_or_round_is_told_beside_a_journal(toy, journal):
+    steps = observed(toy.session, toy.request(timeout=0.0), toy.now, acquire, kind="lock")
+    with pytest.raises(QuorumError):
+        toy.play(steps, ("ask lock_acquire", toy.all_say(None)), "tell lock_abandon", "notify AcquireEnded")
+    state = toy.take()
+    steps = observed(toy.session, toy.request(), toy.now, acquire, kind="lock")
+    toy.play(steps, ("ask lock_acquire", toy.all_say(EXISTING)), "notify AcquireEnded")
+    assert [(event.outcome, event.hold) for event in notified(toy)] == [("no_quorum", None), ("won", state)]
+    assert list(journal.take()[0]) == []
+
+
+def test_acquire_tells_of_a_journal_that_became_long(toy, journal):
+    while not journal.note_win(AcquireRecord("y", "lock", 1, None, 0.0, set(), None), 1.0, True):
+        pass
+    steps = observed(toy.session, toy.request(), toy.now, acquire, kind="lock")
+    toy.play(steps, ("ask lock_acquire", toy.all_say(NEW)), "notify JournalFilled")
 
 
 # On real nodes.
@@ -101,7 +164,7 @@ def test_observer_learns_of_each_acquire_and_hold(make_client, other, recorder, 
     with lock, lock:
         assert not other.do(lock.acquire, False)
         waiter = other.start(lock.acquire)
-        (waiting,) = eventually(lambda: [each for each in lock._runner.session.acquiring if each.waiting])
+        (waiting,) = eventually(lambda: list(lock._runner.session.waiting))
         assert (waiting.kind, waiting.name) == ("fair_lock", "x")
     assert waiter.result(20)
     other.do(lock.release)
@@ -121,14 +184,19 @@ def test_observer_learns_how_long_nodes_took_and_whose_votes_failed(make_client,
     assert recorder.clients == [client.id]
     with client.get_lock("x"):
         pass
-    assert sum(map(len, recorder.ear.took)) >= 4, "two rounds, with a quorum of two each"
-    assert all(0 < seconds < 20 for took in recorder.ear.took for seconds in took)
+    # On a busy machine a node may be connected later than the others.
+    eventually(lambda: all(status.state == "up" for status in client.nodes()))
+    recorder.ear.failed.clear()
+    with client.get_lock("x"):
+        pass
+    assert sum(map(len, recorder.ear.took)) >= 4, "at least two rounds, with a quorum of two each"
+    assert all(0 <= seconds < 20 for took in recorder.ear.took for seconds in took)
     assert list(recorder.ear.failed) == []
     nodes.kill(0)
     eventually(lambda: recorder.of(NodeChanged))
     with client.get_lock("x"):
         pass
-    assert {node for node, _ in recorder.ear.failed} == {0}
+    assert client.nodes()[0].address in {node for node, _ in recorder.ear.failed}
 
 
 @pytest.mark.usefixtures("all_nodes_met")
@@ -147,9 +215,7 @@ def test_observer_learns_of_renewals_and_losses(make_client, raw, recorder, even
 
 
 @pytest.mark.usefixtures("all_nodes_met")
-def test_observer_learns_of_orphans_and_of_what_the_end_of_the_client_gives_back(
-    make_client, other, recorder, eventually
-):
+def test_observer_learns_of_orphans_and_of_releases_at_the_end_of_the_client(make_client, other, recorder, eventually):
     client = make_client(listeners=[recorder])
     other.do(client.get_lock("x").acquire)
     other.end()
@@ -164,7 +230,7 @@ def test_observer_learns_of_orphans_and_of_what_the_end_of_the_client_gives_back
 
 @pytest.mark.usefixtures("both_flavours", "all_nodes_met")
 @pytest.mark.asyncio_too
-def test_observer_learns_what_limiters_and_semaphores_do(make_client, recorder):
+def test_observer_learns_of_limiters_and_semaphores(make_client, recorder):
     client = make_client(listeners=[recorder])
     limiter = client.get_rate_limiter("api", 2, 60)
     assert limiter.acquire(n=2)
@@ -184,7 +250,7 @@ def test_observer_learns_what_limiters_and_semaphores_do(make_client, recorder):
 
 
 @pytest.mark.usefixtures("all_nodes_met")
-def test_parts_of_a_multi_lock_are_told_one_by_one(make_client, recorder):
+def test_parts_of_a_multi_lock_are_reported_one_by_one(make_client, recorder):
     client = make_client(listeners=[recorder])
     with client.get_multi_lock(client.get_lock("a"), client.get_mutex("b")):
         pass
@@ -192,7 +258,7 @@ def test_parts_of_a_multi_lock_are_told_one_by_one(make_client, recorder):
     assert len(recorder.of(HoldEnded)) == 2
 
 
-def test_plain_listener_learns_no_details_and_is_no_reason_to_tell_any(make_client):
+def test_plain_listener_gets_no_details_and_causes_none(make_client):
     told = []
     client = make_client(listeners=[told.append])
     with client.get_lock("x"):

@@ -1,4 +1,4 @@
-"""How waiters queue: by arrival, by ticket, or not at all. `test_acquiring_waiting.py` has what is common."""
+"""How waiters queue: by arrival, by ticket, or not at all. `test_acquiring_waiting.py` has the common parts."""
 
 from functools import partial
 
@@ -12,12 +12,12 @@ ASK = "ask fair_lock_acquire for a place"
 
 
 def knows(highest, by=A, remaining=20_000):
-    """A refusal by a node on which that is the highest ticket."""
+    """A refusal by a node with that highest ticket."""
     return [remaining, by, highest]
 
 
 def drew(ticket, by=A, ahead=1):
-    """A refusal by a node on which we have that ticket."""
+    """A refusal by a node where we have that ticket."""
     return [20_000, by, ticket, ahead]
 
 
@@ -36,9 +36,9 @@ def test_free_fair_lock_is_won_in_one_round_without_a_place(toy):
     state = fair(toy, (ASK, toy.all_say(NEW)))
     assert state.valid(toy.now)
     (effect,) = toy.effects
-    assert effect.command.keys == toy.keys.all, "who waits goes first, so the node looks at its queue"
+    assert effect.command.keys == toy.keys.all, "waiters go first, so the node looks at its queue"
     assert effect.command.args == (toy.owner.claim(1), 1, 30_000, 0, 3_000, 0, toy.owner.channel, b"0")
-    assert effect.subscribe is None, "nobody wakes who has no place"
+    assert effect.subscribe is None, "nobody wakes an owner without a place"
     assert not toy.session.crowds.expected
 
 
@@ -79,8 +79,8 @@ def test_ticket_of_absurd_size_that_one_node_drew_does_not_spread(toy):
 
 
 @pytest.mark.parametrize("n", [2, 4, 6])
-def test_ticket_is_drawn_from_a_quorum_also_where_fewer_refusals_rule_a_grant_out(make_toy, n):
-    """Of four nodes two refusals suffice to lose, but two of four do not meet two others."""
+def test_ticket_is_drawn_from_a_quorum_even_if_fewer_refusals_rule_a_grant_out(make_toy, n):
+    """Of four nodes two refusals suffice to lose, but two of four do not meet the other two."""
     toy = make_toy(n)
     quorum = n // 2 + 1
     answers = [knows(0)] * (quorum - 1) + [knows(9)] + [None] * (n - quorum)
@@ -88,8 +88,8 @@ def test_ticket_is_drawn_from_a_quorum_also_where_fewer_refusals_rule_a_grant_ou
     assert tickets(toy) == [0, 10]
 
 
-def test_ticket_is_drawn_again_if_no_quorum_tells(toy):
-    """In a split vote the nodes that granted told nothing."""
+def test_ticket_is_drawn_again_if_no_quorum_reports_one(toy):
+    """In a split vote the nodes that granted reported none."""
     fair(
         toy,
         (ASK, toy.answers(NEW, NEW, knows(4, A), knows(4, B), "down")),
@@ -101,13 +101,13 @@ def test_ticket_is_drawn_again_if_no_quorum_tells(toy):
     assert tickets(toy) == [0, 0, 5]
 
 
-def test_who_does_not_wait_draws_no_ticket(toy):
+def test_acquire_that_does_not_wait_draws_no_ticket(toy):
     assert fair(toy, (ASK, toy.all_say(knows(4))), "tell lock_abandon", timeout=0.0) is None
-    assert [command.args[4] for command in toy.commands[:1]] == [0], "asks for no place"
+    assert [command.args[4] for command in toy.commands[:1]] == [0], "it asks for no place"
 
 
-def test_grant_to_who_comes_back_with_its_ticket_counts_what_was_granted_before(toy):
-    """The two that granted first say "ours already" now: there was nothing to undo in between."""
+def test_grant_to_a_waiter_that_returns_with_its_ticket_counts_earlier_grants(toy):
+    """The two that granted first now say "ours already": there was no rollback in between."""
     state = fair(
         toy, (ASK, toy.answers(NEW, knows(4), knows(4), knows(4), NEW)), (ASK, toy.answers(2, 1, "down", "down", 2))
     )
@@ -115,11 +115,11 @@ def test_grant_to_who_comes_back_with_its_ticket_counts_what_was_granted_before(
     assert state.touched == 0b11111
 
 
-# By a ticket that the nodes draw, where others are expected.
+# By a ticket that nodes draw, where others are expected.
 
 
 def test_ticket_that_a_quorum_drew_needs_no_further_ask(toy):
-    """Who asks with a "+" is told what the node drew for it, and how many are before it."""
+    """A refusal to an ask with "+" has the ticket that the node drew, and the number of waiters before it."""
     fair(
         toy,
         (ASK, toy.answers(drew(8), drew(8), drew(5), drew(8), drew(3))),
@@ -131,7 +131,7 @@ def test_ticket_that_a_quorum_drew_needs_no_further_ask(toy):
     first = toy.asked[0]
     assert first.command.args == (toy.owner.claim(1), 1, 30_000, 0, 3_000, b"+", toy.owner.channel, b"1")
     assert first.subscribe == toy.owner.wire + b" " + toy.keys.lock
-    assert toy.waits[0].mark == b"1", "it may be handed over already"
+    assert toy.waits[0].mark == b"1", "a hand-over may come already"
 
 
 @pytest.mark.parametrize("n", [1, 2, 4, 6])
@@ -147,12 +147,12 @@ def test_ticket_that_a_quorum_drew_needs_no_further_ask_with_any_number_of_nodes
     "drawn",
     [
         (3, 7, 3, 4, 5),
-        (7, 7, 3, 3, 3),  # a quorum agrees on less than the highest
-        (3, 3, 3, 3, 7),  # also where all have been heard
+        (7, 7, 3, 3, 3),  # A quorum agrees on less than the highest.
+        (3, 3, 3, 3, 7),  # Even if all nodes answered.
     ],
 )
 def test_highest_ticket_is_written_back_if_nodes_drew_different_ones(toy, drawn):
-    """Who begins to queue now must find it on each quorum."""
+    """A waiter that begins to queue now must find it on each quorum."""
     fair(
         toy,
         (ASK, toy.answers(*map(drew, drawn))),
@@ -162,24 +162,24 @@ def test_highest_ticket_is_written_back_if_nodes_drew_different_ones(toy, drawn)
         crowded=True,
     )
     assert tickets(toy) == [b"+", 7, 7]
-    assert toy.waits[0].mark == b"2", "what was handed over before is granted again"
+    assert toy.waits[0].mark == b"2", "nodes grant again the claims that they handed over before"
 
 
 def test_free_fair_lock_is_won_in_one_round_with_a_ticket_that_the_nodes_draw(toy):
     state = fair(toy, (ASK, toy.all_say(NEW)), crowded=True)
     assert state.valid(toy.now)
-    assert state.kept_until >= 1000.0 + 30.0, "the place lasts where the round did not come"
+    assert state.kept_until >= 1000.0 + 30.0, "the place stays where the round did not arrive"
 
 
 @pytest.mark.parametrize(
     ("replies", "expected"),
     [
-        # Three drew the same, two granted: what they granted is undone, the ticket stands.
+        # Three drew the same, two granted: the grants are rolled back, the ticket stands.
         ((NEW, NEW, 8, 8, 8), [b"+", 8]),
         ((None, "down", 8, 8, 8), [b"+", 8]),
     ],
 )
-def test_ticket_that_a_quorum_drew_stands_though_others_granted_or_are_silent(toy, replies, expected):
+def test_ticket_that_a_quorum_drew_stands_although_others_granted_or_are_silent(toy, replies, expected):
     fair(
         toy,
         (ASK, toy.answers(*(drew(reply) if reply == 8 else reply for reply in replies))),
@@ -192,8 +192,8 @@ def test_ticket_that_a_quorum_drew_stands_though_others_granted_or_are_silent(to
     assert toy.told[0].command.args == (toy.owner.claim(1), 0), "it keeps its place"
 
 
-def test_ticket_is_written_back_at_once_also_if_some_nodes_granted(toy):
-    """Nothing is undone in between: they say "ours already" then."""
+def test_ticket_is_written_back_at_once_even_if_some_nodes_granted(toy):
+    """There is no rollback in between, so they then say "ours already"."""
     state = fair(
         toy, (ASK, toy.answers(NEW, NEW, drew(8), drew(9), drew(8))), (ASK, toy.answers(2, 2, 1, 1, 1)), crowded=True
     )
@@ -205,8 +205,8 @@ def test_ticket_is_written_back_at_once_also_if_some_nodes_granted(toy):
     "replies",
     [(NEW, NEW, drew(8), drew(8, B), "down"), (NEW, NEW, None, drew(8), drew(8)), (drew(8), drew(8), "", "", "")],
 )
-def test_place_that_is_not_settled_is_left_and_drawn_anew(toy, replies):
-    """Who granted did not tell what it drew: the place might be another one on each node."""
+def test_unsettled_place_is_left_and_drawn_again(toy, replies):
+    """Nodes that granted did not report which ticket they drew: the place might differ between nodes."""
     fair(
         toy,
         (ASK, toy.answers(*replies)),
@@ -223,7 +223,7 @@ def test_place_that_is_not_settled_is_left_and_drawn_anew(toy, replies):
     assert toy.waits[0].mark is None
 
 
-def test_who_does_not_wait_lets_no_node_draw_a_ticket(toy):
+def test_acquire_that_does_not_wait_lets_no_node_draw_a_ticket(toy):
     assert fair(toy, (ASK, toy.all_say(knows(4))), "tell lock_abandon", timeout=0.0, crowded=True) is None
     assert toy.commands[0].args[4:6] == (0, 0)
 
@@ -232,7 +232,7 @@ def test_who_does_not_wait_lets_no_node_draw_a_ticket(toy):
 
 
 def test_ticket_is_not_renewed_while_too_few_answer_and_presented_again_when_they_do(toy):
-    """Its place ends when it would if it had stopped; but its ticket is its own."""
+    """Its place ends as if it had stopped, but it keeps its ticket."""
     state = fair(
         toy,
         (ASK, toy.all_say(knows(4))),
@@ -254,7 +254,7 @@ def test_ticket_is_not_renewed_while_too_few_answer_and_presented_again_when_the
     ] * 2
 
 
-def test_waiter_by_arrival_leaves_while_too_few_answer_and_comes_back_with_its_arrival(toy):
+def test_waiter_by_arrival_leaves_while_too_few_answer_and_returns_with_its_arrival(toy):
     ask = "ask lock_acquire for a place"
     toy.acquire(
         (ask, toy.answers(held(), held(), "down", "down", "down")),
@@ -276,7 +276,7 @@ def test_waiter_by_arrival_leaves_while_too_few_answer_and_comes_back_with_its_a
 
 @pytest.mark.parametrize(("lease", "kept"), [(0.2, 200), (2.5, 2_500), (30.0, 3_000)])
 @pytest.mark.parametrize("own", [False, True])
-def test_place_is_kept_no_longer_than_the_lease_that_is_asked_for(make_toy, lease, kept, own):
+def test_place_lasts_no_longer_than_the_requested_lease(make_toy, lease, kept, own):
     toy = make_toy(random=0.999, **({} if own else {"lease": lease}))
     fair(
         toy,
@@ -303,25 +303,25 @@ def test_waiter_that_gives_up_leaves_its_places(toy):
     [(False, 0, False), (False, 1, True), (False, 2, True), (True, 0, True), (True, 1, True), (True, 2, True)],
 )
 def test_waiter_that_was_interrupted_leaves_the_places_that_it_may_have(toy, crowded, at, leaves):
-    """Who asks without a ticket takes none; who lets the nodes draw one does."""
+    """An ask without a ticket takes no place; one that lets nodes draw a ticket does."""
     first = toy.answers(*map(drew, (3, 7, 3, 4, 5))) if crowded else toy.all_say(knows(6))
     script = [(ASK, first), (ASK, toy.all_say(drew(7))), ("wait for wake-up", toy.slept(handed=0b11111))]
     cleanup = toy.interrupt(toy.acquiring(kind=FAIR_LOCK, crowded=crowded), script, at)
     assert cleanup == ["tell lock_abandon, leave" if leaves else "tell lock_abandon"]
 
 
-def test_place_that_was_not_settled_is_left_also_if_its_leaving_is_interrupted(toy):
+def test_unsettled_place_is_left_even_if_its_leaving_is_interrupted(toy):
     replies = toy.answers(NEW, NEW, knows(8), knows(8, B), "down")
     script = [(ASK, replies), "tell lock_abandon, leave"]
     cleanup = toy.interrupt(toy.acquiring(kind=FAIR_LOCK, crowded=True), script, 1)
     assert cleanup == ["tell lock_abandon, leave"]
 
 
-# How long one sleeps.
+# Sleeping.
 
 
-def test_nodes_that_name_different_heads_are_asked_again_soon(toy):
-    """Some had not heard of the other's ticket when they answered; nobody is left to wake anybody."""
+def test_nodes_with_different_heads_are_asked_again_soon(toy):
+    """Some did not know the other's ticket when they answered, and nobody would wake anybody."""
     fair(
         toy,
         (ASK, toy.all_say(knows(4))),
@@ -333,7 +333,7 @@ def test_nodes_that_name_different_heads_are_asked_again_soon(toy):
     assert toy.waits[0].until - 1000.0 < 0.06
 
 
-def test_waiter_sleeps_no_longer_than_the_head_keeps_its_place(toy):
+def test_waiter_sleeps_no_longer_than_the_heads_place_lasts(toy):
     """A free lock whose head is silent: its place lasts for 0.3 s more."""
     fair(
         toy,
@@ -346,13 +346,13 @@ def test_waiter_sleeps_no_longer_than_the_head_keeps_its_place(toy):
 
 
 def test_foreign_values_do_not_count_for_a_ticket(toy):
-    """Nor does such a node take the place of one that can tell."""
+    """Nor does such a node replace one that can report a ticket."""
     fair(toy, (ASK, toy.answers(FOREIGN, knows(1), knows(2), knows(3), None)), (ASK, toy.all_say(NEW)))
     assert tickets(toy) == [0, 4]
 
 
 @pytest.mark.parametrize(("ahead", "longest"), [(0, 1.5), (3, 1.6), (20, 2.0), (64, 2.1), (2000, 2.1)])
-def test_who_is_far_behind_looks_seldom_but_before_its_place_ends(make_toy, ahead, longest):
+def test_waiter_far_behind_looks_seldom_but_before_its_place_ends(make_toy, ahead, longest):
     toy = make_toy(random=0.999)
     toy.acquire(
         ("ask lock_acquire for a place", toy.all_say([20_000, A, ahead])),
@@ -363,7 +363,7 @@ def test_who_is_far_behind_looks_seldom_but_before_its_place_ends(make_toy, ahea
     assert longest - 0.1 < toy.waits[0].until - toy.tallies[0].at <= longest + 0.01
 
 
-def test_who_is_near_the_head_on_some_node_looks_often(toy):
+def test_waiter_near_the_head_on_some_node_looks_often(toy):
     fair(
         toy,
         (ASK, toy.all_say(knows(4))),
@@ -374,7 +374,7 @@ def test_who_is_near_the_head_on_some_node_looks_often(toy):
     assert toy.waits[0].until - toy.tallies[1].at < 1.1
 
 
-# Not at all.
+# No place.
 
 
 def test_spinning_leaves_no_place_and_sleeps_by_its_backoff(toy):
@@ -393,7 +393,7 @@ def test_spinning_leaves_no_place_and_sleeps_by_its_backoff(toy):
     assert all(len(effect.command.keys) == 1 for effect in toy.asked)
 
 
-def test_spinning_waits_for_nodes_as_everybody_when_too_few_answer(toy):
+def test_spinning_waits_for_nodes_like_others_when_too_few_answer(toy):
     outage = ("ask lock_acquire", toy.all_say("down", sent=0))
     toy.acquire(
         outage,
@@ -403,7 +403,7 @@ def test_spinning_waits_for_nodes_as_everybody_when_too_few_answer(toy):
     )
 
 
-def test_backoff_that_raises_undoes_the_attempt(toy):
+def test_backoff_that_raises_rolls_the_attempt_back(toy):
     def backoff(tries, random):
         raise ValueError("no such pause")
 

@@ -1,4 +1,4 @@
-"""The rate limiter: what is asked for, what is left behind, and when the next one can be."""
+"""The rate limiter: its asks, its leftovers, and when the next success is possible."""
 
 import pytest
 
@@ -45,7 +45,7 @@ class Limiter:
 
 
 def look(*left_ms, rate=3, per_us=1_000_000, awaited=0, first=0):
-    """What a node says whose slots are taken from `first` on, for so long."""
+    """Return the look of a node whose slots are taken from `first` on, for that long."""
     bits = sum(1 << (7 - first - i) for i in range(len(left_ms)))
     holders = [[b"c:%d" % i, b"%d" % (first + i), left, b""] for i, left in enumerate(left_ms)]
     return [0, rate, bytes([bits]), holders, per_us, awaited, 1_700_000_000_000]
@@ -65,7 +65,7 @@ def test_success_leaves_no_hold_and_is_kept_for_more_than_the_window(limiter):
     assert len(toy.session.holds) == 0
 
 
-def test_round_that_was_late_is_asked_for_again_for_longer(limiter):
+def test_late_round_is_repeated_for_longer(limiter):
     toy = limiter.toy
     script = (ASK, toy.answers(b"0", b"0", b"1", takes=0.03)), (ASK, toy.answers(b"0", b"0", b"0", takes=0.03))
     assert limiter.play(*script, SETTLE) is True
@@ -75,19 +75,19 @@ def test_round_that_was_late_is_asked_for_again_for_longer(limiter):
     assert second.args[2] > first.args[2] + 40
 
 
-def test_rounds_that_are_always_late_are_undone_and_told(limiter):
+def test_rounds_that_are_always_late_are_rolled_back_and_raise(limiter):
     toy = limiter.toy
     script = [(ASK, toy.all_say(b"0", takes=0.7)) for _ in range(4)]
     with pytest.raises(QuorumError, match="answered too late"):
         limiter.play(*script, UNDO)
 
 
-def test_what_some_nodes_granted_is_given_back(limiter):
+def test_grants_of_a_minority_are_rolled_back(limiter):
     toy = limiter.toy
     assert limiter.play((ASK, toy.answers(b"0", FULL, FULL)), UNDO) is False
 
 
-def test_nodes_tell_what_is_taken_from_when_they_chose_different_slots_until_one_round_is_enough(limiter):
+def test_nodes_report_taken_slots_after_they_chose_different_ones_until_one_round_is_enough(limiter):
     toy = limiter.toy
     first, exact, fresh = (0b01100000, 0), (0b11100000, 0), (0b10000000, 0)
 
@@ -104,7 +104,7 @@ def test_nodes_tell_what_is_taken_from_when_they_chose_different_slots_until_one
     assert told() == [0, 1, 1, 0]
 
 
-def test_nothing_is_undone_where_all_refused(limiter):
+def test_nothing_is_rolled_back_if_all_refused(limiter):
     toy = limiter.toy
     sleeping = "wait for wake-up", toy.slept(0.1)
     script = (ASK, toy.all_say(FULL)), (ASK, toy.all_say(FULL)), sleeping, (ASK, toy.all_say(b"0")), SETTLE
@@ -119,26 +119,26 @@ def test_waiter_sleeps_until_its_turn_may_have_come(limiter):
     assert toy.waits[0].until == pytest.approx(1000.002 + 0.7, abs=0.001)
 
 
-def test_success_of_who_waited_tells_nodes_what_it_has_until_they_know_it(limiter):
+def test_success_of_a_waiter_tells_nodes_its_slots_until_they_know(limiter):
     toy = limiter.toy
     sleeping = "wait for wake-up", toy.slept(0.1)
     last = ASK, toy.answers(b"0,1", b"0,1", b"1,2")
     assert limiter.play((ASK, toy.all_say(FULL)), (ASK, toy.all_say(FULL)), sleeping, last, SETTLE, n=2, timeout=5.0)
-    assert toy.told[-1].command.args[1:] == (b"1,0", NEEDED)
+    assert toy.told[-1].command.args[1:] == (b"0,1", NEEDED)
     assert toy.told[-1].owed_to == 0b111, "a node that hangs keeps the place"
     assert toy.told[-1].owed_until > toy.now + 3.0
 
 
-def test_node_that_granted_another_slot_or_none_is_told_the_right_one(limiter):
+def test_node_that_granted_another_slot_or_none_learns_the_right_one(limiter):
     toy = limiter.toy
     for other in (b"1", FULL):
         assert limiter.play((ASK, toy.answers(other, b"0", b"0")), SETTLE) is True
         assert toy.told[-1].command.args[1:] == (b"0", NEEDED)
-        assert toy.told[-1].owed_to == 0, "a node that hangs needs not know"
+        assert toy.told[-1].owed_to == 0, "a node that hangs does not have to know"
         limiter.window.latest = None
 
 
-def test_votes_that_came_late_are_looked_at_by_the_next_success(limiter):
+def test_next_success_looks_at_late_votes(limiter):
     toy = limiter.toy
     assert limiter.play((ASK, toy.answers(b"0", b"0", None))) is True
     toy.tallies[-1].record(2, b"1")
@@ -146,10 +146,10 @@ def test_votes_that_came_late_are_looked_at_by_the_next_success(limiter):
     assert limiter.play((ASK, toy.answers(b"2", b"2", b"2")), SETTLE) is True
     first, _, settle = toy.commands
     assert settle.args == (first.args[0], b"0", NEEDED - 401), "as long as the others keep it"
-    assert limiter.play((ASK, toy.answers(b"1", b"1", b"1"))) is True, "and once only"
+    assert limiter.play((ASK, toy.answers(b"1", b"1", b"1"))) is True, "and only once"
 
 
-def test_votes_that_came_late_do_not_matter_once_the_slot_has_run_out(limiter):
+def test_late_votes_do_not_matter_once_the_slot_has_run_out(limiter):
     toy = limiter.toy
     assert limiter.play((ASK, toy.answers(b"0", b"0", None))) is True
     toy.tallies[-1].record(2, b"1")
@@ -157,7 +157,7 @@ def test_votes_that_came_late_do_not_matter_once_the_slot_has_run_out(limiter):
     assert limiter.play((ASK, toy.all_say(b"0"))) is True
 
 
-def test_nodes_are_told_to_keep_slots_for_less_time_if_the_round_was_quicker_than_expected(limiter):
+def test_nodes_keep_slots_for_less_time_if_the_round_was_quicker_than_expected(limiter):
     toy = limiter.toy
     limiter.window.note(0.1)
     assert limiter.play((ASK, toy.all_say(b"0", takes=0.005)), SETTLE) is True
@@ -167,7 +167,7 @@ def test_nodes_are_told_to_keep_slots_for_less_time_if_the_round_was_quicker_tha
 
 
 @pytest.mark.parametrize(("at", "cleaned_up"), [(0, [UNDO]), (1, [LEAVE]), (2, [LEAVE]), (3, [LEAVE])])
-def test_interruption_before_the_success_gives_all_back(limiter, at, cleaned_up):
+def test_interruption_before_the_success_rolls_everything_back(limiter, at, cleaned_up):
     toy = limiter.toy
     script = (
         (ASK, toy.all_say(FULL)),
@@ -178,7 +178,7 @@ def test_interruption_before_the_success_gives_all_back(limiter, at, cleaned_up)
     assert toy.interrupt(limiter.steps(timeout=5.0), script, at) == cleaned_up
 
 
-def test_interruption_after_the_success_gives_nothing_back(limiter):
+def test_interruption_after_the_success_rolls_nothing_back(limiter):
     toy = limiter.toy
     assert toy.interrupt(limiter.steps(), ((ASK, toy.answers(b"1", b"0", b"0")), SETTLE), 1) == []
 
@@ -190,37 +190,37 @@ def test_retry_after_is_when_a_quorum_has_a_slot(limiter):
 
 
 def test_retry_after_is_never_longer_than_the_window_its_drift_and_5_ms(limiter):
-    """Whoever took them: another client may have found the nodes slow, and asked for more allowance."""
+    """Whichever client took them: another one may have found the nodes slow, and asked for more allowance."""
     limiter.play((ASK, limiter.toy.all_say(b"0")))
     kept = limiter.toy.commands[0].args[2]
     for left in (kept, 1200):
         assert limiter.retry_after(*[look(left, left, left)] * 3) == pytest.approx(1.015)
 
 
-def test_retry_after_tells_the_same_slot_of_a_quorum(limiter):
-    # Each of these nodes has a slot free, but each another one.
+def test_retry_after_requires_the_same_slot_on_a_quorum(limiter):
+    # Each of these nodes has a free slot, but each another one.
     left = limiter.retry_after(look(500, 600), look(400, 300, first=1), "down")
     assert left == pytest.approx(0.3 * 1.01), "slot 2"
 
 
-def test_retry_after_for_several_tells_when_one_quorum_has_all_of_them(limiter):
+def test_retry_after_for_several_requires_all_of_them_on_one_quorum(limiter):
     # At 74 ms slot 0 is free on two nodes, and so is slot 2, but not on the same ones.
     assert limiter.retry_after(look(74), look(81), look(91, first=2), n=3) == pytest.approx(0.081 * 1.01)
 
 
-def test_retry_after_counts_those_who_wait(limiter):
+def test_retry_after_counts_waiters(limiter):
     looks = [look(100, 200, 300, awaited=1)] * 3
-    # And they may look a little late.
+    # And the waiters may look a little late.
     assert limiter.retry_after(*looks) == pytest.approx(0.202 + limiter.window.longest_pause(1.0, 1 / 3))
 
 
 @pytest.mark.parametrize(("left", "awaited"), [(990, 1), (100, 3), (100, 9)])
-def test_retry_after_is_no_longer_for_those_who_wait(limiter, left, awaited):
-    """All that is taken now has run out by then; if more wait than one window serves, it is when to ask again."""
+def test_retry_after_is_no_longer_with_more_waiters(limiter, left, awaited):
+    """All that is taken now has run out by then. If more wait than one window serves, that is when to ask again."""
     assert limiter.retry_after(*[look(left, left, left, awaited=awaited)] * 3) == pytest.approx(1.015)
 
 
-def test_retry_after_of_what_is_not_told_is_as_long_as_it_can_be(limiter):
+def test_retry_after_without_reported_expiries_is_as_long_as_possible(limiter):
     silent = [0, 3, bytes([0b1110_0000]), [], 1_000_000, 0, 1_700_000_000_000]
     assert limiter.retry_after(silent, silent, silent) == pytest.approx(1.015)
 

@@ -1,4 +1,4 @@
-"""The read-write lock's protocols: two holds of one owner, no upgrade, and who is waited for."""
+"""The read-write lock's protocols: two holds of one owner, no upgrade, and waiting."""
 
 import pytest
 
@@ -14,7 +14,7 @@ NEW, OURS = 1, 2
 A = b"client-a:1"
 KEYS = {kind: LockKeys.of(b"redsync:", b"x", kind.mode) for kind in (READ, WRITE)}
 ASK = {kind: f"ask {kind.noun}_acquire for a place" for kind in (READ, WRITE)}
-"""All keys go along with every new acquire, also of who does not want a place."""
+"""The keys of every new acquire, even of one that wants no place."""
 
 kinds = pytest.mark.parametrize("kind", [READ, WRITE], ids=lambda kind: kind.noun)
 
@@ -29,7 +29,7 @@ def take(toy, kind, **fields):
 
 
 @kinds
-def test_new_acquire_heeds_the_queue_without_a_place_in_it(toy, kind):
+def test_new_acquire_respects_the_queue_without_a_place_in_it(toy, kind):
     take(toy, kind)
     assert toy.commands[0].keys == KEYS[kind].all
     assert toy.commands[0].args == (toy.owner.claim(1), 1, 30_000, 0)
@@ -64,14 +64,14 @@ def test_reader_of_another_lock_may_write(toy):
     )
 
 
-def test_reader_that_lost_its_lock_is_told_of_that_instead(toy):
+def test_reader_that_lost_its_lock_gets_the_loss_instead(toy):
     reading = take(toy, READ)
     toy.play(lose(reading, "for a test"), "tell read_lock_abandon, leave", "notify HoldLost")
     with pytest.raises(LeaseLostError, match="for a test"):
         toy.play(acquiring(toy, WRITE))
 
 
-def test_reader_whose_lease_is_over_is_told_when_it_asks_to_write(toy):
+def test_reader_whose_lease_is_over_gets_the_loss_when_it_asks_to_write(toy):
     take(toy, READ)
     toy.now += 31
     with pytest.raises(LeaseLostError):
@@ -90,7 +90,7 @@ def test_writer_that_reads_too_has_two_holds(toy):
     assert len(toy.session.holds) == 0
 
 
-def test_writer_that_reads_may_enter_again_to_write(toy):
+def test_writer_that_reads_may_reenter_to_write(toy):
     writing = take(toy, WRITE)
     take(toy, READ)
     toy.play(acquiring(toy, WRITE), ("ask write_lock_acquire", toy.all_say(OURS)))
@@ -120,11 +120,11 @@ def test_writer_sleeps_until_the_readers_are_gone_although_nodes_may_know_differ
         ("wait for wake-up", toy.slept(0.3, handed=0b11111)),
     )
     assert state.kind is WRITE
-    assert toy.waits[0].until > 1000.4, "this is no split vote, after which one asks again at once"
+    assert toy.waits[0].until > 1000.4, "a split vote would cause another ask at once"
 
 
 @kinds
-def test_acquire_that_is_called_off_leaves_queue_and_claims(toy, kind):
+def test_interrupted_acquire_leaves_queue_and_claims(toy, kind):
     script = [
         (ASK[kind], toy.all_say([20_000, A])),
         (ASK[kind], toy.all_say([20_000, A, 0])),
@@ -158,7 +158,7 @@ def look(toy, kind, *replies):
     ],
 )
 @kinds
-def test_lock_is_held_if_a_quorum_has_somebody_or_may_have(toy, kind, replies, expected):
+def test_lock_is_held_if_a_quorum_has_a_holder_or_may_have_one(toy, kind, replies, expected):
     assert look(toy, kind, *replies) is expected
     assert toy.commands[-1].args == (kind.mode, 1)
 
@@ -173,20 +173,20 @@ LOOK, FORCE = "ask read_write_lock_look", "ask read_write_lock_force_release"
 
 
 @kinds
-def test_forced_release_tells_whether_there_was_anybody(toy, kind):
+def test_forced_release_reports_whether_there_was_a_holder(toy, kind):
     for replies, expected in [((1, 0, 0, "down", "down"), True), ((0, 0, 0, "down", "down"), False)]:
         steps = force_release(toy.session, kind, "x", KEYS[kind], toy.owner)
         seen = toy.answers([b"r:a"], [b"r:b", b"r:a"], NO, "down", "down")
         assert toy.play(steps, (LOOK, seen), (FORCE, toy.answers(*replies))) is expected
-        assert toy.commands[-1].args == (b"r:a", b"r:b"), "it names whose claims it takes away"
+        assert toy.commands[-1].args == (b"r:a", b"r:b"), "it names the claims to remove"
 
 
-def test_forced_release_where_nobody_is_takes_nothing_away(toy):
+def test_forced_release_without_a_holder_removes_nothing(toy):
     steps = force_release(toy.session, READ, "x", KEYS[READ], toy.owner)
     assert toy.play(steps, (LOOK, toy.all_say([]))) is False
 
 
-def test_forced_release_of_a_crowd_looks_until_all_who_were_there_are_gone(toy):
+def test_forced_release_of_a_crowd_looks_until_all_earlier_holders_are_gone(toy):
     crowd = [b"r:%d" % i for i in range(500)]
     script = (
         (LOOK, toy.all_say(crowd)),
@@ -198,7 +198,7 @@ def test_forced_release_of_a_crowd_looks_until_all_who_were_there_are_gone(toy):
 
 
 @pytest.mark.parametrize(("reply", "error"), [(-1, KeyTypeError), ("down", QuorumError)])
-def test_forced_release_that_can_not_be_is_an_error(toy, reply, error):
+def test_forced_release_that_fails_is_an_error(toy, reply, error):
     with pytest.raises(error):
         toy.play(force_release(toy.session, READ, "x", KEYS[READ], toy.owner), (LOOK, toy.all_say(reply)))
     if reply == "down":
@@ -208,6 +208,6 @@ def test_forced_release_that_can_not_be_is_an_error(toy, reply, error):
 
 
 @pytest.mark.parametrize("protocol", [is_held, force_release])
-def test_reply_of_no_known_shape_is_no_answer(believed, protocol):
+def test_reply_of_unknown_shape_is_not_an_answer(believed, protocol):
     nobody = [([], Choice.REFUSED)]
     assert believed(lambda toy: protocol(toy.session, READ, "x", KEYS[READ], toy.owner)) == nobody

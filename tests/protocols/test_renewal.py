@@ -1,4 +1,4 @@
-"""Renewal: many claims lengthened by one command, each settled by what a quorum says of it."""
+"""Renewal: one command lengthens many claims, and a quorum's answers settle each of them."""
 
 import itertools
 import math
@@ -24,7 +24,7 @@ def run_renew(toy, holds, *script, **options):
 # Renewing one hold.
 
 
-def test_renew_asks_for_the_claim_as_it_is_now(toy):
+def test_renew_asks_for_the_current_claim(toy):
     state = toy.take(holds=3)
     toy.now = 1010.0
     confirmed, tally = run_renew(toy, [state], ("ask lock_renew", toy.codes(*[OURS] * 5)))
@@ -39,7 +39,7 @@ def test_renew_asks_for_the_claim_as_it_is_now(toy):
 
 @pytest.mark.parametrize(("guard", "flag"), [(30.0, (1,)), (0.0, ())])
 def test_renew_says_whether_memory_is_guarded(make_toy, guard, flag):
-    """A node that forgot what is renewed is no new one, and gets its record by the renewal."""
+    """A node that forgot a claim which is renewed is not a new one, and gets its record by the renewal."""
     toy = make_toy(restart_guard=guard)
     one, other = toy.take("one"), toy.take("other")
     run_renew(toy, [one, other], ("ask lock_renew", toy.answers(*[[OURS, OURS]] * 5)))
@@ -85,7 +85,7 @@ def test_renewal_counts_with_a_quorum_of_existing(toy, answers):
         (None, None, None, None, None),
     ],
 )
-def test_renewal_without_a_quorum_either_way_is_tried_again_soon(toy, answers):
+def test_renewal_without_a_quorum_either_way_is_retried_soon(toy, answers):
     state = toy.take()
     before = state.valid_until
     toy.now = 1010.0
@@ -114,8 +114,8 @@ def test_hold_that_too_many_nodes_no_longer_keep_is_lost_at_once(toy, answers):
     assert not state.valid(toy.now)
 
 
-def test_healed_claims_of_a_lost_hold_are_undone(toy):
-    """Also on the nodes that did not keep it before: the renewal has just created claims there."""
+def test_healed_claims_of_a_lost_hold_are_rolled_back(toy):
+    """Even on the nodes that did not keep it before: the renewal has just created claims there."""
     steps = toy.acquiring()
     state = toy.play(steps, ("ask lock_acquire", toy.answers(1, 1, 1, "down", "down", sent=0b00111)))
     answers = toy.codes(HEALED, HEALED, "down", HEALED, None, sent=0b11011)
@@ -148,7 +148,7 @@ def test_renewal_never_outlasts_max_hold(toy):
     assert state.valid_until == pytest.approx(1035.0)
 
 
-def test_renewal_never_shortens_what_was_extended(toy):
+def test_renewal_never_shortens_an_extended_hold(toy):
     state = toy.take()
     run_renew(toy, [state], ("ask lock_renew", toy.codes(*[OURS] * 5)), lease=600.0)
     extended = state.valid_until
@@ -167,7 +167,7 @@ def test_renewal_of_an_unrenewed_hold_does_not_begin_to_renew_it(toy):
 
 
 def test_renewal_counts_on_every_node_to_keep_the_claim(toy):
-    """Also on those it was not sent to: what was noted before the sending is never taken back."""
+    """Even those that did not get it: what was recorded before the send stays."""
     steps = toy.acquiring()
     state = toy.play(steps, ("ask lock_acquire", toy.answers(1, 1, 1, "down", "down", sent=0b00111)))
     run_renew(toy, [state], ("ask lock_renew", toy.codes(OURS, OURS, OURS, HEALED, "down", sent=0b01111)))
@@ -175,7 +175,7 @@ def test_renewal_counts_on_every_node_to_keep_the_claim(toy):
 
 
 @pytest.mark.parametrize("garbage", [[], [2, 2], None, "text", 2, [b"2"], ["2"], [2.0], [None], {}])
-def test_renewal_answered_by_garbage_is_no_answer(toy, garbage):
+def test_garbage_is_not_an_answer_to_a_renewal(toy, garbage):
     state = toy.take()
     toy.now = 1010.0
     effect = toy.start(renew(toy.session, [state]))
@@ -202,7 +202,7 @@ def test_renewal_composed_after_a_release_began_leaves_the_hold_out(toy):
 
 
 @pytest.mark.parametrize("reason", [None, "a reason"])
-def test_renewal_of_nothing_but_released_or_lost_holds_is_not_sent(toy, reason):
+def test_renewal_of_released_or_lost_holds_only_is_not_sent(toy, reason):
     state = toy.take()
     steps = renew(toy.session, [state])
     effect = next(steps)
@@ -216,7 +216,7 @@ def test_renewal_of_nothing_but_released_or_lost_holds_is_not_sent(toy, reason):
     assert state.lost == reason
 
 
-def test_renewal_takes_in_the_count_of_the_instant_of_sending(toy):
+def test_renewal_has_the_count_of_the_instant_of_sending(toy):
     state = toy.take()
     steps = renew(toy.session, [state])
     effect = next(steps)
@@ -228,7 +228,7 @@ def test_renewal_takes_in_the_count_of_the_instant_of_sending(toy):
 
 
 @pytest.mark.parametrize("change", [None, "count", "hold"])
-def test_renewal_of_a_cohort_is_composed_once_for_all_until_something_changes(toy, change):
+def test_renewal_of_a_cohort_is_composed_only_once_until_something_changes(toy, change):
     state, other = toy.take("x"), toy.take("y")
     toy.session.holds.next_due()
     cohort = state.cohort
@@ -261,8 +261,8 @@ def bound_one(toy, states):
 
 
 @pytest.mark.parametrize("change", [None, release_one, lose_one, extend_one, bound_one])
-def test_cohort_is_settled_at_once_only_if_its_holds_are_all_alike(toy, change):
-    """Else each is settled by itself, with the same result for the others."""
+def test_cohort_is_settled_together_only_if_its_holds_are_all_alike(toy, change):
+    """Otherwise each is settled by itself, with the same result for the others."""
     states = [toy.take(name) for name in ("x", "y", "z")]
     toy.session.holds.next_due()
     cohort = states[0].cohort
@@ -345,7 +345,7 @@ def test_renewal_settles_many_holds_each_by_itself(toy):
 
 
 def fate(toy, names, *answers):
-    """Renew new holds, several as a cohort; return what becomes of the first."""
+    """Renew new holds, several of them as a cohort; return the result for the first."""
     toy.now = 1000.0
     states = [toy.take(name, owner=toy.new_owner()) for name in names]
     toy.session.holds.next_due()
@@ -365,8 +365,8 @@ ANSWERS = [*CODES, "down"]
 
 @pytest.mark.parametrize("first", ANSWERS)
 @pytest.mark.parametrize("second", ANSWERS)
-def test_hold_among_others_fares_as_it_would_alone(make_toy, first, second):
-    """Whatever nodes say of the others, and in whatever order: most answers are counted for all holds at once."""
+def test_hold_among_others_has_the_same_result_as_alone(make_toy, first, second):
+    """Whatever nodes answer about the others, and in whatever order: most answers count for all holds at once."""
     toy = make_toy(3)
     for third in ANSWERS:
         answers = first, second, third
@@ -385,7 +385,7 @@ def test_renewal_of_many_holds_is_open_until_each_is_decided(toy):
     decided_early = toy.answers([2, 2], [2, 2], [2, 2], None, None)
     _, tally = run_renew(toy, holds, ("ask lock_renew", decided_early))
     assert tally.choices.count(Choice.GRANTED) == 3
-    assert tally.at == tally.sent_at + 0.001, "nobody was waited for"
+    assert tally.at == tally.sent_at + 0.001, "it waited for nobody"
 
 
 @pytest.mark.parametrize(("lease", "timeout", "lease_ms"), [(2.0, 0.1, 2_000), (None, 0.25, 30_000)])
@@ -396,14 +396,14 @@ def test_renewal_waits_no_longer_than_its_lease_allows(toy, lease, timeout, leas
     assert toy.commands[-1].args == (one.claim, 1, lease_ms, other.claim, 1, lease_ms)
 
 
-def test_several_losses_in_one_renewal_are_all_told(toy):
+def test_several_losses_in_one_renewal_are_all_reported(toy):
     holds = [toy.take("a"), toy.take("b")]
     run_renew(toy, holds, ("ask lock_renew", toy.all_say([0, 0])), *LOSS, *LOSS)
     assert [event.state for event in toy.events] == holds
 
 
-def test_release_that_overtakes_the_answer_of_a_renewal_is_owed_to_whom_it_may_have_healed(toy):
-    """A node that had no claim may be healed by the renewal and lose its connection before the release arrives."""
+def test_release_that_overtakes_the_answer_of_a_renewal_is_owed_to_nodes_it_may_have_healed(toy):
+    """The renewal may heal a node that had no claim, and its connection may break before the release arrives."""
     state = toy.take()
     state.touched = 0b00111
     run_renew(toy, [state], ("ask lock_renew", toy.codes(*[OURS] * 5, meanwhile=lambda: toy.give_back(state))))

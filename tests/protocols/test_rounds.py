@@ -1,4 +1,4 @@
-"""What a lost round means: the refusals in it, and the error that it is."""
+"""The meaning of a lost round: its refusals, and the error to raise."""
 
 from itertools import product
 
@@ -23,7 +23,7 @@ def tally_of(*replies):
     return tally
 
 
-def test_who_keeps_another_value_tells_nothing_else():
+def test_node_with_a_value_of_another_type_reports_nothing_else():
     assert told(tally_of(GRANTED, HELD, "down", FOREIGN, GRANTED)) == [HELD]
     assert told(tally_of(GRANTED, "down", "down")) == []
 
@@ -40,7 +40,7 @@ def test_type_error_needs_foreign_values_alone_or_on_too_many_nodes(n):
         assert error is None or isinstance(error, KeyTypeError)
 
 
-def test_errors_name_the_lock_and_tell_all_votes():
+def test_errors_name_the_lock_and_list_all_votes():
     tally = tally_of(FOREIGN, "down", "too late")
     for error in (type_error(b"\xff", tally), no_quorum(b"\xff", tally)):
         assert error.name == b"\xff"

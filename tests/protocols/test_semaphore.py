@@ -1,4 +1,4 @@
-"""The semaphore: its limit, what looks tell, giving back, and what renewals say of slots."""
+"""The semaphore: its limit, looks, releases, and slots in renewals."""
 
 import pytest
 
@@ -32,7 +32,7 @@ def pool():
 
 @pytest.fixture
 def take(toy, pool):
-    """Take a permit, on all nodes."""
+    """Take a permit on all nodes."""
 
     def take(*slots, answers=None, **fields):
         owner = toy.new_owner()
@@ -62,17 +62,17 @@ def test_limit_is_the_newest_that_nodes_know(toy, pool):
     assert (pool.limit.version, pool.limit.permits) == (V1, 7)
 
 
-def test_limit_that_no_node_knows_is_ones_own(toy, pool):
+def test_limit_that_no_node_knows_is_the_clients_own(toy, pool):
     assert toy.play(limit_of(toy.session, pool, toy.owner), ("ask semaphore_inspect", toy.all_say(look()))) == 4
 
 
-def test_limit_that_nodes_forgot_is_the_last_that_was_learnt(toy, pool):
+def test_limit_that_nodes_forgot_is_the_last_that_was_learned(toy, pool):
     pool.limit.learn(V1, 9)
     script = ("ask semaphore_inspect", toy.all_say(look(0, 4))), "tell semaphore_resize"
     assert toy.play(limit_of(toy.session, pool, toy.owner), *script) == 9
 
 
-def test_void_limit_of_a_minority_is_no_limit(toy, pool):
+def test_void_limit_of_a_minority_does_not_count(toy, pool):
     looks = toy.answers(look(VOID, 9), look(0, 4), look(0, 4), None, None)
     assert toy.play(limit_of(toy.session, pool, toy.owner), ("ask semaphore_inspect", looks)) == 4
     assert pool.limit.version == 0
@@ -100,10 +100,10 @@ def test_later_resize_exceeds_one_that_only_an_old_object_remembers(toy, pool):
         fresh = Pool("x", pool.keys, Limit(4))
         toy.play(resize(toy.session, fresh, toy.owner, 2), *script)
         versions.append(toy.commands[-1].args[0])
-    assert versions[0] < versions[1], "though no node knows of the first"
+    assert versions[0] < versions[1], "although no node knows of the first"
 
 
-def test_resize_writes_a_version_above_all_that_are_known(toy, pool):
+def test_resize_writes_a_version_above_all_known_ones(toy, pool):
     wanted = next_version(0, 9, NOW_MS)
     script = [
         ("ask semaphore_inspect", toy.answers(look(0, 4), look(V1 + 5, 7), look(0, 4), "down", None)),
@@ -114,7 +114,7 @@ def test_resize_writes_a_version_above_all_that_are_known(toy, pool):
     assert (pool.limit.version, pool.limit.permits) == (wanted, 9)
 
 
-def test_resize_that_was_overtaken_by_another_is_done(toy, pool):
+def test_resize_overtaken_by_another_has_succeeded(toy, pool):
     script = [
         ("ask semaphore_inspect", toy.all_say(look(0, 4))),
         ("ask semaphore_resize", toy.all_say([newer := next_version(0, 3, NOW_MS + 10), 3])),
@@ -145,13 +145,13 @@ def test_slot_is_free_only_if_a_quorum_may_grant_it(toy, pool):
     assert toy.play(available(toy.session, pool, toy.owner), ("ask semaphore_inspect", looks)) == 1
 
 
-def test_none_are_available_while_more_are_out_than_a_shrink_has_left(toy, pool):
+def test_no_permit_is_available_while_more_exist_than_a_shrink_allows(toy, pool):
     pool.limit.learn(V1, 1)
     looks = toy.all_say(look(V1, 1, [2, 3]))
     assert toy.play(available(toy.session, pool, toy.owner), ("ask semaphore_inspect", looks)) == 0
 
 
-def test_holdings_are_what_a_quorum_knows(toy, pool):
+def test_holdings_are_those_that_a_quorum_knows(toy, pool):
     entry, rare = [b"c:1", b"3,0", 9_000, RECORD.pack()], [b"c:2", b"1", 9_000, b""]
     looks = toy.answers(
         look(0, 4, [], [entry, rare]),
@@ -164,14 +164,14 @@ def test_holdings_are_what_a_quorum_knows(toy, pool):
     assert (holding.id, holding.slots, holding.remaining, holding.client) == ("c:1", (0, 3), 7.0, RECORD)
 
 
-def test_bit_map_of_absurd_size_is_no_look(toy, pool):
+def test_bit_map_of_absurd_size_is_not_a_look(toy, pool):
     absurd = [0, 4, bytes(1251), [], 0, 0, NOW_MS]
     looks = toy.answers(absurd, absurd, absurd, look(0, 4), look(0, 4))
     with pytest.raises(QuorumError):
         toy.play(available(toy.session, pool, toy.owner), ("ask semaphore_inspect", looks))
 
 
-def test_many_holders_are_asked_for_a_page_at_a_time(toy, pool):
+def test_many_holders_are_listed_a_page_at_a_time(toy, pool):
     pool.limit.permits = 10_000
     pages = [
         look(0, 10_000, [], [[b"c:1", b"5", 9_000, RECORD.pack()]]),
@@ -185,19 +185,19 @@ def test_many_holders_are_asked_for_a_page_at_a_time(toy, pool):
     assert [command.args for command in toy.commands] == [(-1, 0, 0), (-1, 0, 1000)]
 
 
-def test_foreign_value_is_an_error_for_who_looks(toy, pool):
+def test_foreign_value_is_an_error_for_a_look(toy, pool):
     with pytest.raises(KeyTypeError, match="semaphore 'x'"):
         toy.play(available(toy.session, pool, toy.owner), ("ask semaphore_inspect", toy.all_say(0)))
 
 
-def test_garbage_is_no_look(believed, pool):
+def test_garbage_is_not_a_look(believed, pool):
     assert believed(lambda toy: available(toy.session, pool, toy.owner)) == []
 
 
-# Giving back.
+# Releasing.
 
 
-def test_latest_permits_are_given_back_first_and_the_last_reduced(toy, pool, take):
+def test_latest_permits_are_released_first_and_the_last_reduced(toy, pool, take):
     first, second = take(0, 1), take(2)
     release = ("ask semaphore_release", toy.all_say(1))
     toy.play(release_latest(toy.session, pool, 2, toy.now), release, release)
@@ -206,21 +206,21 @@ def test_latest_permits_are_given_back_first_and_the_last_reduced(toy, pool, tak
     assert list(toy.session.holds.permits(pool.keys.lock)) == [first]
 
 
-def test_permit_of_a_with_is_given_back_last(toy, pool, take):
+def test_permit_of_a_with_is_released_last(toy, pool, take):
     first, second = take(0), take(1)
     second.entered = True
     toy.play(release_latest(toy.session, pool, 1, toy.now), ("ask semaphore_release", toy.all_say(1)))
     assert (first.count, second.count) == (0, 1)
 
 
-def test_too_many_to_give_back_are_an_error_and_nothing_happens(toy, pool, take):
+def test_too_many_to_release_are_an_error_without_effect(toy, pool, take):
     state = take(0)
     with pytest.raises(OverReleaseError, match="this client has 1"):
         toy.play(release_latest(toy.session, pool, 2, toy.now))
     assert state.count == 1
 
 
-def test_loss_of_one_is_told_when_all_have_been_given_back(toy, pool, take):
+def test_loss_of_one_is_raised_when_all_have_been_released(toy, pool, take):
     first, second = take(0), take(1)
     toy.play(lose(second, "a reason"), "tell semaphore_abandon, leave", "notify HoldLost")
     with pytest.raises(LeaseLostError, match="the permit of semaphore 'x' was lost: a reason"):
@@ -228,7 +228,7 @@ def test_loss_of_one_is_told_when_all_have_been_given_back(toy, pool, take):
     assert (first.count, second.count) == (0, 0)
 
 
-def test_interrupted_release_gives_back_the_rest_without_waiting(toy, pool, take):
+def test_interrupted_release_releases_the_rest_without_waiting(toy, pool, take):
     take(0), take(1)
     steps = release_latest(toy.session, pool, 2, toy.now)
     cleaned_up = toy.interrupt(steps, [("ask semaphore_release", None)], 0)
@@ -267,7 +267,7 @@ def test_holder_learns_a_newer_limit_from_a_renewal_and_carries_it_from_then_on(
 
 
 @pytest.mark.parametrize("told", [[2, b"nonsense"], [2, b"1 0"], [2, 7], [2, b"1 2", b"1 2"], [b"1 2"]])
-def test_garbage_behind_the_codes_is_no_answer(toy, pool, take, told):
+def test_garbage_after_the_codes_is_not_an_answer(toy, pool, take, told):
     state = take(0)
     confirmed, tally = toy.play(renew(toy.session, [state]), ("ask semaphore_renew", toy.all_say(told)))
     assert confirmed == []
@@ -275,14 +275,14 @@ def test_garbage_behind_the_codes_is_no_answer(toy, pool, take, told):
     assert pool.limit.version == 0
 
 
-def test_permit_with_other_slots_somewhere_is_set_right_by_the_watchdog(toy, pool, take):
+def test_watchdog_corrects_a_permit_with_other_slots_somewhere(toy, pool, take):
     state = take(2, answers=toy.answers(b"2", b"2", b"2", None, None))
     tally = toy.tallies[0]
     assert state.mismatched(tally.all_votes) == 0
     tally.record(3, b"3")
     assert state.mismatched(tally.all_votes) == 0b01000
     tally.record(4, [20_000, b"full", 0, 0, b"", 4])
-    assert state.mismatched(tally.all_votes) == 0b11000, "there a place may be left in the line"
+    assert state.mismatched(tally.all_votes) == 0b11000, "a place may be left in the line there"
     steps = toy.run_watchdog(sleeps=2)
     assert steps == ["wait", "ask semaphore_renew", "wait"]
     assert toy.commands[-1].args[2] == b"2"
@@ -317,7 +317,7 @@ def learn(toy, state):
 
 
 @pytest.mark.parametrize(("change", "argument"), [(give_one_back, (2, b"2")), (learn, (4, b"7 9"))])
-def test_renewal_of_permits_is_made_anew_when_slots_or_limit_have_changed(toy, take, change, argument):
+def test_renewal_of_permits_is_composed_again_when_slots_or_limit_have_changed(toy, take, change, argument):
     state = take(2, 3)
     state.fill_at = float("inf")
     toy.now += 10.5

@@ -1,4 +1,4 @@
-"""Shrinking: which slots below the limit are reserved for those beyond it, whatever is told."""
+"""Shrinking: which slots below the limit are reserved for those beyond it, whatever nodes report."""
 
 import random
 
@@ -18,17 +18,17 @@ def taken(*nodes, own=()):
     return Taken([(bits(slots), ()) for slots in nodes], own)
 
 
-def test_what_nodes_tell_is_joined_whatever_its_length():
+def test_bit_maps_of_different_lengths_are_joined():
     told = taken({0}, {9}, set())
     assert [slot for slot in range(30) if slot in told] == [0, 9]
 
 
-def test_own_slots_are_left_out_each_on_the_node_that_gave_them():
+def test_own_slots_are_left_out_each_on_the_node_that_granted_them():
     told = Taken([(bits({1, 5}), (1,)), (bits({2, 5}), (2,)), (bits({1}), (40,))])
-    assert [slot for slot in range(8) if slot in told] == [1, 5], "1 is somebody else's on the third"
+    assert [slot for slot in range(8) if slot in told] == [1, 5], "1 belongs to another permit on the third"
 
 
-def test_slots_that_a_quorum_gave_are_nobody_elses():
+def test_slots_that_a_quorum_granted_belong_to_nobody_else():
     assert 1 not in taken({1, 5}, own={1})
 
 
@@ -48,8 +48,8 @@ def test_slots_beyond_the_limit_are_counted_even_if_all_below_are_taken():
 
 
 @pytest.mark.parametrize("permits", [1, 3, 8, 9])
-def test_more_that_is_taken_leaves_less_that_may_be_won(permits):
-    """What the proof rests on: one slot more fills one place more, and frees none."""
+def test_more_taken_slots_leave_fewer_to_win(permits):
+    """The basis of the proof: one more slot fills one more place, and frees none."""
     seed = random.randrange(2**32)
     print("seed", seed)
     rng = random.Random(seed)

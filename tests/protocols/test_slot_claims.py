@@ -1,4 +1,4 @@
-"""Claims of slots: which slots are won, when that is certain, and how a limit is learnt."""
+"""Claims of slots: which slots are won, when that is certain, and how a client learns a limit."""
 
 import pytest
 
@@ -41,12 +41,12 @@ def test_schedule_of_three_for_two_permits_admits_two(make_toy):
     assert first.play((ASK, first.toy.answers(b"0", b"0", "down"))).slots == (0,)
     assert second.play((ASK, second.toy.answers("down", b"1", b"1"))).slots == (1,)
     script = (ASK, third.toy.answers(b"1", full(), b"0"))
-    # Slot 0 is taken on node 1, or it would have been granted; slot 1 may be free on node 3, and is not.
+    # Slot 0 is taken on node 1, else it would have been granted; slot 1 may be free on node 3, and is not.
     assert third.play(script, (ASK, third.toy.answers(b"1", full(), taken(1, permits=2))), ROLLBACK) is None
     assert third.exact == [b"", b"1"]
 
 
-def test_garbage_is_no_answer(believed, toy):
+def test_garbage_is_not_an_answer(believed, toy):
     assert believed(lambda toy: ToySemaphore(toy).steps()) == []
     for reply in (
         b"1,2",
@@ -64,13 +64,13 @@ def test_garbage_is_no_answer(believed, toy):
         assert tally.without_quorum, reply
 
 
-def test_silence_of_a_node_is_not_waited_for_when_there_is_no_room(semaphore):
+def test_silent_node_is_not_waited_for_when_there_is_no_room(semaphore):
     toy = semaphore.toy
     semaphore.play((ASK, toy.answers(full(), full(), full(), None, None, takes=0.001)), ROLLBACK)
     assert toy.now == pytest.approx(1000.001)
 
 
-def test_outage_is_told(semaphore):
+def test_outage_is_raised(semaphore):
     with pytest.raises(QuorumError, match="semaphore 'x': 3 of 5 nodes failed"):
         semaphore.play((ASK, semaphore.toy.answers("down", "down", "down", None, None)), ROLLBACK)
 
@@ -83,7 +83,7 @@ def test_foreign_value_is_an_error(semaphore):
 # The limit.
 
 
-def test_newer_limit_is_learnt_and_asked_under_at_once(semaphore):
+def test_newer_limit_is_learned_and_asked_under_at_once(semaphore):
     toy = semaphore.toy
     state = semaphore.play((ASK, toy.all_say(other_limit(V1, 9))), (ASK, toy.all_say(told(2))))
     assert state.slots == (2,)
@@ -93,7 +93,7 @@ def test_newer_limit_is_learnt_and_asked_under_at_once(semaphore):
     assert (semaphore.limit.version, semaphore.limit.permits) == (V1, 9)
 
 
-def test_newer_limit_of_a_minority_is_learnt_with_the_grant(semaphore):
+def test_newer_limit_of_a_minority_is_learned_with_the_grant(semaphore):
     toy = semaphore.toy
     semaphore.play((ASK, toy.answers(other_limit(V1, 9), b"2", b"2", b"2", None)))
     assert semaphore.limit.permits == 9
@@ -112,7 +112,7 @@ def test_limit_that_a_quorum_contradicts_is_an_error_that_names_both(semaphore):
         semaphore.play((ASK, answers), ROLLBACK)
 
 
-def test_minority_with_another_limit_of_the_same_version_is_set_right(semaphore):
+def test_minority_with_another_limit_of_the_same_version_is_corrected(semaphore):
     toy = semaphore.toy
     state = semaphore.play((ASK, toy.answers(other_limit(0, 7), b"2", b"2", b"2", None)), "tell semaphore_resize")
     assert state.slots == (2,)
@@ -141,7 +141,7 @@ def test_limit_that_most_nodes_refuse_as_void_is_forgotten_and_not_believed_agai
     assert (semaphore.limit.version, semaphore.limit.permits) == (0, 4)
 
 
-def test_limit_that_is_void_gives_way_to_the_last_that_was_proven(semaphore):
+def test_void_limit_gives_way_to_the_last_proven_one(semaphore):
     toy = semaphore.toy
     semaphore.play((ASK, toy.all_say(other_limit(V1, 9))), (ASK, toy.all_say(told(2))))
     semaphore.limit.learn(VOID, 3)
@@ -157,7 +157,7 @@ def test_limit_that_a_minority_refuses_as_void_stays(semaphore):
     assert semaphore.limit.version == V1
 
 
-# The arithmetic of verdicts.
+# When verdicts are certain.
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ def test_limit_that_a_minority_refuses_as_void_stays(semaphore):
         (2, [b"1,2", b"1,3", b"1,2", b"2,3"], Verdict.WON),
         (1, ["down", "down", "down"], Verdict.LOST),
         (1, ["down", full(), full(), b"1"], Verdict.LOST),
-        # An exchange takes a third node.
+        # An exchange wins a third node.
         (1, ["down", full(), b"1", b"2"], Verdict.PENDING),
         (1, ["down", full(), b"1", b"2", full()], Verdict.LOST),
     ],

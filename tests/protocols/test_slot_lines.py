@@ -1,4 +1,4 @@
-"""How a permit that finds no room waits: by a ticket, at a place in the line."""
+"""How a permit without room waits: by a ticket, with a place in the line."""
 
 import pytest
 
@@ -19,12 +19,12 @@ def test_permit_without_room_draws_a_ticket_and_waits(semaphore):
         timeout=5.0,
     )
     assert state.slots == (2,)
-    assert not toy.session.crowds.expected, "no first try for slots asks for a place"
+    assert not toy.session.crowds.expected, "the first try for slots asks for no place"
     asked = [command.args for command in toy.commands if command.script is SEMAPHORE.acquire]
-    assert [args[4:6] for args in asked] == [(3000, 0), (3000, 8), (3000, 8)]
+    assert [args[4:6] for args in asked] == [(0, 0), (3000, 8), (3000, 8)]
     back, drop = toy.told
-    place = (1, 0, 3000, 8, asked[0][6])
-    assert back.command.args[1:] == (0, *place), "it gets its place back that a grant has taken away"
+    place = (1, 0, 3000, 8, asked[1][6])
+    assert back.command.args[1:] == (0, *place), "it gets the place again that a grant has removed"
     assert back.owed_to == 0, "at once or never: it may have left by then"
     assert (drop.command.args[1:], drop.owed_to) == ((0,), 0b11111)
 
@@ -38,7 +38,7 @@ def test_ticket_of_absurd_size_does_not_spread_from_one_node(semaphore):
 
 
 def test_place_is_owed_to_nodes_that_only_the_rollback_has_reached(semaphore):
-    """It gives the place back where a grant may have taken it away, and to who never had one as well."""
+    """A rollback restores the place where a grant may have removed it, and makes one where there never was one."""
     toy = semaphore.toy
     asked = 0b00111
     script = (
@@ -55,7 +55,7 @@ def test_place_is_owed_to_nodes_that_only_the_rollback_has_reached(semaphore):
 
 
 def test_permit_that_finds_room_but_not_the_same_slots_tries_again_soon(semaphore):
-    """Whoever is not refused for want of room is woken by nobody."""
+    """Nobody wakes an acquire that was not refused for lack of room."""
     toy = semaphore.toy
     state = semaphore.play(
         (ASK, toy.all_say(full())),
@@ -71,7 +71,7 @@ def test_permit_that_finds_room_but_not_the_same_slots_tries_again_soon(semaphor
 
 
 def test_permit_interrupted_before_it_asks_with_its_ticket_takes_no_place(semaphore, monkeypatch):
-    """It has drawn one, and no node has heard of it: a rollback that gave the place back would put it there."""
+    """It has drawn one, but no node has heard of it. A rollback that restores the place would make it there."""
     toy = semaphore.toy
     steps = semaphore.steps(timeout=5.0)
     ask = SlotLine.ask

@@ -1,4 +1,4 @@
-"""Which slots a permit asks for next, where nodes chose differently and after a shrink."""
+"""The slots that a permit asks for next, if nodes chose differently, and after a shrink."""
 
 import pytest
 
@@ -7,23 +7,23 @@ from redsync.exceptions import QuorumError
 from tests.support.slots import ASK, ROLLBACK, V1, ToySemaphore, full, taken, told
 
 
-def test_nodes_that_chose_differently_are_asked_for_the_same_at_once(semaphore):
+def test_nodes_that_chose_differently_get_an_ask_for_the_same_slots_at_once(semaphore):
     toy = semaphore.toy
     script = (ASK, toy.answers(b"2", b"2", b"3", b"3", b"0"))
     state = semaphore.play(script, (ASK, toy.answers(b"3", b"3", b"3", None, None)))
-    assert state.slots == (3,), "granted by two nodes, and two may have it free; of 0 only one is known"
+    assert state.slots == (3,), "granted by two nodes, and perhaps free on two; of 0 only one is known"
     assert semaphore.exact == [b"", b"3"]
 
 
 def test_slot_of_absurd_size_that_one_node_names_is_not_asked_for(semaphore):
-    """The others would make room for half a gigabyte of bits."""
+    """The others would allocate half a gigabyte of bits."""
     toy = semaphore.toy
     answers = toy.answers(b"4000000001", b"2", b"3", b"0", "down")
     semaphore.play((ASK, answers), (ASK, toy.all_say(b"0")))
     assert semaphore.exact == [b"", b"0"]
 
 
-def test_bit_map_of_absurd_size_is_no_answer(semaphore):
+def test_bit_map_of_absurd_size_is_not_an_answer(semaphore):
     toy = semaphore.toy
     semaphore.limit.learn(V1, 4)
     long = bytes(1251)
@@ -33,14 +33,14 @@ def test_bit_map_of_absurd_size_is_no_answer(semaphore):
         )
 
 
-def test_slot_that_was_passed_over_by_too_many_is_not_asked_for(semaphore):
+def test_slot_that_too_many_nodes_skipped_is_not_asked_for(semaphore):
     toy = semaphore.toy
     script = (ASK, toy.answers(b"2", b"3", b"3", "down", full()))
     state = semaphore.play(script, (ASK, toy.answers(b"3", b"3", b"3", None, None)))
     assert state.slots == (3,)
 
 
-def test_refusal_of_exact_slots_tells_what_else_is_free(semaphore):
+def test_refusal_of_exact_slots_shows_which_others_are_free(semaphore):
     toy = semaphore.toy
     state = semaphore.play(
         (ASK, toy.answers(b"2", b"2", b"3", b"3", b"0")),
@@ -58,7 +58,7 @@ def test_try_gives_up_after_some_rounds_and_is_rolled_back(semaphore):
     assert semaphore.play(*script, ROLLBACK) is None
 
 
-def test_next_try_starts_elsewhere_and_anew(semaphore):
+def test_next_try_starts_over_from_another_slot(semaphore):
     toy = semaphore.toy
     toy.random = 0.1
     script = [(ASK, toy.answers(full(), b"2", b"3", full(), "down")), ROLLBACK]
@@ -67,6 +67,16 @@ def test_next_try_starts_elsewhere_and_anew(semaphore):
     assert state.slots == (3,)
     starts = [command.args[9] for command in toy.commands if command.script is SEMAPHORE.acquire]
     assert starts == [0, 3]
+
+
+def test_try_starts_from_the_slot_that_the_client_released_last_if_it_is_within_the_limit(semaphore):
+    toy = semaphore.toy
+    toy.random = 0.6
+    slots = []
+    for released in ([], [0, 1], [], [1, 4, 7], []):
+        semaphore.limit.released.extend(released)
+        slots.append(semaphore.play((ASK, toy.all_say(2))).slots)
+    assert slots == [(2,), (1,), (0,), (1,), (2,)]
 
 
 # After a shrink.
@@ -80,13 +90,13 @@ def shrunk(make_toy):
     return semaphore
 
 
-def test_permit_leaves_room_for_those_beyond_the_limit_that_each_node_knows_but_in_part(shrunk):
+def test_permit_leaves_room_for_those_beyond_the_limit_even_if_each_node_knows_only_some(shrunk):
     toy = shrunk.toy
     answers = toy.answers(told(0, others=(7, 8)), told(0, others=(8, 9)), told(0, others=(7, 9)))
     assert shrunk.play((ASK, answers), ROLLBACK) is None
 
 
-def test_permit_takes_a_slot_that_is_not_reserved_for_those_beyond_the_limit(shrunk):
+def test_permit_wins_a_slot_that_is_not_reserved_for_those_beyond_the_limit(shrunk):
     toy = shrunk.toy
     first = toy.answers(told(2, others=(8,)), told(2), told(2, others=(8,)))
     second = toy.answers(told(0, others=(8,)), told(0), None)
@@ -94,7 +104,7 @@ def test_permit_takes_a_slot_that_is_not_reserved_for_those_beyond_the_limit(shr
     assert shrunk.exact == [b"", b"0"]
 
 
-def test_slots_of_others_are_reserved_by_nobody(shrunk):
+def test_slots_of_others_are_not_reserved(shrunk):
     toy = shrunk.toy
     answers = toy.answers(told(0, others=(2, 8)), told(0, others=(2, 8)), None)
     assert shrunk.play((ASK, answers)).slots == (0,), "1 is reserved for 8, as 2 is taken"
@@ -102,12 +112,12 @@ def test_slots_of_others_are_reserved_by_nobody(shrunk):
     assert shrunk.play((ASK, answers), ROLLBACK) is None
 
 
-def test_slot_that_only_a_minority_gave_elsewhere_reserves_nothing(shrunk):
+def test_slot_that_only_a_minority_granted_elsewhere_reserves_nothing(shrunk):
     toy = shrunk.toy
     assert shrunk.play((ASK, toy.answers(told(1), told(0), told(0)))).slots == (0,)
 
 
-def test_nodes_are_asked_what_is_taken_until_none_of_it_is_beyond_the_limit(shrunk):
+def test_nodes_must_report_taken_slots_until_none_is_beyond_the_limit(shrunk):
     toy = shrunk.toy
     tells = []
     for others in ((8,), (), ()):
@@ -118,7 +128,7 @@ def test_nodes_are_asked_what_is_taken_until_none_of_it_is_beyond_the_limit(shru
     assert tells == [1, 1, 0]
 
 
-def test_what_a_node_tells_is_free_is_asked_for_though_it_passed_it_over(shrunk):
+def test_slot_that_a_node_reports_as_free_is_asked_for_although_it_skipped_it(shrunk):
     toy = shrunk.toy
     first = toy.answers(told(2, others=(0, 8)), told(2, others=(0, 8)), told(2, others=(0,)))
     assert shrunk.play((ASK, first), (ASK, toy.all_say(told(1, others=(0, 8))))).slots == (1,)

@@ -1,4 +1,4 @@
-"""Slots that nodes chose differently, on virtual nodes: a renewal makes them the same, so that each can be had."""
+"""Slots that nodes chose differently, on virtual nodes: a renewal makes them equal, so that each can be acquired."""
 
 from dataclasses import replace
 
@@ -29,7 +29,7 @@ class Program:
         world.reach[self.owner.client_id] = reach
 
     def asking(self, *slots):
-        """Return the steps of asking for as many permits; these slots are preferred."""
+        """Return the steps of an ask for that many permits; it prefers these slots."""
         limit = Limit(PERMITS)
         request = AcquireRequest("x", SEMAPHORE, KEYS, self.owner, Outcome(), timeout=0.0, holds=len(slots))
         session = replace(self.session, random=lambda: slots[0] / PERMITS)
@@ -43,7 +43,7 @@ class Program:
         return self.world.run(renew(self.session, [state]))[0] == [state]
 
     def slots(self):
-        """Return which slots each node keeps for it."""
+        """Return the slots that each node keeps for it."""
         found = [store.peek(KEYS.slots) for store in self.world.stores]
         permit = self.owner.claim(1)
         return [value[0].get(permit, b"-").decode() if value else "-" for value in found]
@@ -56,16 +56,16 @@ def make_world(scripts=None):
 
 
 def choose_differently(world):
-    """Let two of three permits be held, and the third slot be taken by the one on one node, by the other on another.
+    """Make two hold two of three permits, and each of them have the third slot on another node.
 
-    Each comes to its slot while somebody who reaches a single node has there what it prefers, and then gives it back.
+    Each gets its slot while a client that reaches a single node has the preferred one there, and then releases it.
     """
     holders = []
     for slot, passing, node in [(0, (0, 1), 2), (1, (1,), 1)]:
         passer_by = Program(world, reach=(node,))
         steps = world.play(passer_by.asking(*passing))
         next(steps)
-        next(steps)  # it has asked, and the node has granted
+        next(steps)  # It has asked, and the node has granted.
         holder = Program(world)
         holders.append((holder, holder.take(slot)))
         with pytest.raises(QuorumError):
@@ -78,11 +78,11 @@ def choose_differently(world):
 
 
 def takes_the_last_permit(world):
-    """Tell whether somebody else can get it within a lease, while two hold theirs and have them renewed in time."""
+    """Return whether another client can get it within a lease, while two hold theirs and renew them in time."""
     holders = choose_differently(world)
     newcomer, end = Program(world), world.now + LEASE
     while world.now < end:
-        # Each node has a slot free, but no slot is free on two of them.
+        # Each node has a free slot, but no slot is free on two of them.
         if newcomer.take(2):
             return True
         world.now += LEASE / 3
@@ -90,7 +90,7 @@ def takes_the_last_permit(world):
     return False
 
 
-def test_renewal_exchanges_what_nodes_chose_differently_for_what_the_quorum_has():
+def test_renewal_replaces_differently_chosen_slots_by_those_of_the_quorum():
     world = make_world()
     (one, first), (other, second) = choose_differently(world)
     assert one.renew(first)
@@ -99,11 +99,11 @@ def test_renewal_exchanges_what_nodes_chose_differently_for_what_the_quorum_has(
     assert other.slots() == ["1", "1", "1"]
 
 
-def test_last_permit_can_be_had_within_a_lease_though_nodes_chose_differently():
+def test_last_permit_can_be_acquired_within_a_lease_although_nodes_chose_differently():
     assert takes_the_last_permit(make_world())
 
 
-def test_last_permit_can_not_be_had_where_renewals_leave_strange_slots():
-    """That this schedule puts the promise to the test."""
+def test_last_permit_can_not_be_acquired_if_renewals_leave_other_slots():
+    """This schedule does put the promise to the test."""
     broken = break_script("semaphore_renew", ("if text ~= wanted then", "if not text then"))
     assert not takes_the_last_permit(make_world(broken))

@@ -20,7 +20,7 @@ def fencing(toy, fence=None, **fields):
 
 @pytest.fixture
 def fenced(toy):
-    """Return what acquires a fenced lock as a script says."""
+    """Return a function that acquires a fenced lock as a script says."""
     fence = Fence(toy.keys)
     return lambda *script, **fields: toy.play(fencing(toy, fence, **fields), *script)
 
@@ -34,11 +34,11 @@ def test_quorum_that_agrees_needs_one_round(toy, fenced):
     assert (state.fencing_token, state.count) == (7, 1)
     assert toy.commands[0].keys == (toy.keys.lock, toy.keys.token)
     assert toy.commands[0].words == (toy.owner.claim(1), 1, 30_000, b"0,-,", 0), (
-        "processes are named without a guard, too"
+        "processes are named even without a guard"
     )
 
 
-def test_quorum_that_does_not_is_raised_to_its_highest(toy, fenced):
+def test_quorum_that_differs_is_raised_to_its_highest_token(toy, fenced):
     state = fenced((ASK, toy.answers(*granted(7, 9, 8, "down", "down"))), (WRITE, toy.answers(9, 9, 9, "down", "down")))
     assert state.fencing_token == 9
     assert toy.commands[1].keys == (toy.keys.lock, toy.keys.token)
@@ -46,14 +46,14 @@ def test_quorum_that_does_not_is_raised_to_its_highest(toy, fenced):
     assert state.valid_until == pytest.approx(toy.session.timing.valid_until(toy.tallies[0].sent_at, 30.0))
 
 
-def test_next_acquire_asks_for_more_than_was_seen(toy, fenced):
+def test_next_acquire_asks_for_more_than_the_latest_token(toy, fenced):
     state = fenced((ASK, toy.all_say([1, 7])))
     toy.session.holds.remove(state)
     fenced((ASK, toy.all_say([1, 8])))
     assert toy.commands[-1].args[-1] == 7
 
 
-def test_write_back_that_fails_is_undone_and_told(toy, fenced):
+def test_failed_write_back_is_rolled_back_and_raised(toy, fenced):
     with pytest.raises(QuorumError, match="UNCLAIMED"):
         fenced(
             (ASK, toy.answers(*granted(7, 9, 8, "down", "down"))),
@@ -65,18 +65,18 @@ def test_write_back_that_fails_is_undone_and_told(toy, fenced):
     assert len(toy.session.holds) == 0
 
 
-def test_write_back_that_comes_too_late_is_undone(toy, fenced):
-    with pytest.raises(QuorumError, match="too late to be of use, after 31 s"):
+def test_write_back_that_comes_too_late_is_rolled_back(toy, fenced):
+    with pytest.raises(QuorumError, match="too late, after 31 s"):
         fenced(
             (ASK, toy.answers(*granted(7, 9, 8, 7, 7))),
             (WRITE, toy.all_say(9, takes=31.0)),
             "tell lock_abandon",
             timeout=0.0,
         )
-    assert toy.told[0].owed_until >= toy.now + 30.0, "a node may have granted while the token was written back"
+    assert toy.told[0].owed_until >= toy.now + 30.0, "a node may have granted during the write-back"
 
 
-def test_acquire_that_waits_tries_again_after_a_write_back_that_failed(toy, fenced):
+def test_acquire_that_waits_tries_again_after_a_failed_write_back(toy, fenced):
     state = fenced(
         (ASK, toy.answers(*granted(7, 9, 8, 7, 7))),
         (WRITE, toy.all_say("down")),
@@ -86,20 +86,20 @@ def test_acquire_that_waits_tries_again_after_a_write_back_that_failed(toy, fenc
         timeout=5.0,
     )
     assert state.fencing_token == 10
-    assert toy.commands[-1].args[-1] == 0, "nobody was given the 9"
+    assert toy.commands[-1].args[-1] == 0, "nobody got the 9"
     assert toy.asked[1].timeout <= 5.0
 
 
 @pytest.mark.parametrize("at", [0, 1])
-def test_interrupted_acquire_is_undone_everywhere(toy, at):
+def test_interrupted_acquire_is_rolled_back_everywhere(toy, at):
     steps = fencing(toy)
     script = [(ASK, toy.answers(*granted(7, 9, 8, 7, 7))), (WRITE, toy.all_say(9))]
     assert toy.interrupt(steps, script, at) == ["tell lock_abandon"]
     assert toy.told[0].owed_to == 0b11111
 
 
-def test_waiter_that_is_handed_the_lock_asks_for_a_token_with_its_claim(toy, fenced):
-    """Whoever hands over does not know the token of a quorum."""
+def test_waiter_that_gets_the_lock_by_hand_over_asks_for_a_token_with_its_claim(toy, fenced):
+    """A node that hands over does not know the token of a quorum."""
     state = fenced(
         (ASK, busy(toy)),
         (PLACE, busy(toy)),
@@ -125,14 +125,14 @@ def test_claims_that_were_ours_count_with_their_new_tokens(toy, fenced):
     assert state.fencing_token == 8
 
 
-def test_grant_without_a_token_is_no_grant(make_toy):
+def test_grant_without_a_token_does_not_count(make_toy):
     for reply in (1, 2, *GARBAGE, [3, 7], [1, 7, 7], [1, 7.0], [True, 7], [1.0, 7], [1, True]):
         toy = make_toy()
         tally = toy.perform(toy.start(fencing(toy, timeout=0.0)), toy.all_say(reply))
         assert tally.without_quorum, reply
 
 
-def test_write_back_that_is_answered_by_nonsense_does_not_count(make_toy):
+def test_write_back_with_a_nonsense_reply_does_not_count(make_toy):
     for reply in (0, -1, *GARBAGE):
         toy = make_toy()
         steps = fencing(toy, timeout=0.0)
@@ -143,9 +143,9 @@ def test_write_back_that_is_answered_by_nonsense_does_not_count(make_toy):
 
 
 @pytest.mark.parametrize("absurd", [1 << 60, (1 << 52) + 1, 0, -1])
-def test_token_of_absurd_size_is_a_failed_vote_and_spreads_to_nobody(toy, fenced, absurd):
+def test_token_of_absurd_size_is_a_failed_vote_and_does_not_spread(toy, fenced, absurd):
     state = fenced((ASK, toy.answers(*granted(absurd, 7, 7, 7, 7))))
     assert state.fencing_token == 7
     toy.session.holds.remove(state)
     fenced((ASK, toy.all_say([1, 8])))
-    assert toy.commands[-1].words[-1] == 7, "what the next one asks for is higher than this"
+    assert toy.commands[-1].words[-1] == 7, "the next one asks for more than this"

@@ -1,4 +1,4 @@
-"""The watchdog: renews what is due, tells what is lost, and sleeps in between."""
+"""The watchdog: renews due holds, reports lost ones, and sleeps in between."""
 
 import math
 from itertools import pairwise
@@ -18,7 +18,7 @@ LOSS = ("tell lock_abandon, leave", "notify HoldLost")
 
 
 def take(toy, name="x", **fields):
-    """Acquire a lock that all nodes are known to keep, so that there is nothing to be filled up."""
+    """Acquire a lock that all nodes are known to keep, so that nothing needs filling up."""
     state = toy.take(name, **fields)
     state.fill_at, state.tally = math.inf, None
     table = toy.session.holds
@@ -54,7 +54,7 @@ def test_watchdog_renews_every_third_of_the_lease(toy):
     assert state.valid_until == pytest.approx(1030.0 + LEASE - DRIFT)
 
 
-def test_watchdog_does_not_renew_a_lease_that_was_given(toy):
+def test_watchdog_does_not_renew_an_explicit_lease(toy):
     state = take(toy, lease=2.0)
     steps = toy.run_watchdog(sleeps=2)
     assert steps == ["wait", *LOSS, "wait"]
@@ -62,7 +62,7 @@ def test_watchdog_does_not_renew_a_lease_that_was_given(toy):
     assert toy.told[0].owed_to == ALL
     assert state.lost
     assert toy.events[0].state is state
-    assert toy.waits[-1].until == math.inf, "a lost hold is told once"
+    assert toy.waits[-1].until == math.inf, "a lost hold is reported once"
 
 
 def test_watchdog_retries_silence_and_gives_up_when_the_validity_is_over(toy):
@@ -84,7 +84,7 @@ def test_watchdog_retries_silence_and_gives_up_when_the_validity_is_over(toy):
     assert toy.events[-1] == HoldLost("x", str(toy.owner), state.lost, state)
 
 
-def test_watchdog_loses_at_once_what_nodes_no_longer_keep(toy):
+def test_watchdog_loses_a_hold_at_once_that_nodes_no_longer_keep(toy):
     state = take(toy)
     steps = toy.run_watchdog(lambda command: [THEIRS], sleeps=2)
     assert steps == ["wait", "ask lock_renew", *LOSS, "wait"]
@@ -117,15 +117,15 @@ def test_watchdog_ends_a_hold_when_max_hold_is_over(toy):
     assert "max_hold" in state.lost
 
 
-def test_watchdog_batches_what_is_due(toy):
+def test_watchdog_batches_due_holds(toy):
     states = [take(toy, f"lock {i}", owner=owner) for i, owner in enumerate([toy.owner, toy.new_owner()])]
     toy.now = 1010.5
     assert toy.run_watchdog() == ["ask lock_renew", "wait"]
     assert toy.commands[-1].keys == tuple(state.keys.lock for state in states)
-    assert toy.asked[-1].owner is None, "it is on behalf of several owners"
+    assert toy.asked[-1].owner is None, "it acts for several owners"
 
 
-def test_watchdog_sends_no_more_than_200_claims_in_a_command(toy):
+def test_watchdog_sends_at_most_200_claims_in_a_command(toy):
     for i in range(450):
         take(toy, f"lock {i}")
     toy.now = 1010.5
@@ -134,7 +134,7 @@ def test_watchdog_sends_no_more_than_200_claims_in_a_command(toy):
     assert sorted(sizes) == [50, 200, 200]
 
 
-def test_watchdog_takes_along_what_is_due_soon(toy):
+def test_watchdog_takes_along_holds_that_are_due_soon(toy):
     first, soon, later = take(toy, "first"), take(toy, "soon"), take(toy, "later")
     soon.renew_at = first.renew_at + LEASE / 13
     later.renew_at = first.renew_at + LEASE / 11
@@ -143,7 +143,7 @@ def test_watchdog_takes_along_what_is_due_soon(toy):
     assert toy.waits[-1].until == later.renew_at
 
 
-def test_watchdog_sends_nothing_while_all_is_only_due_soon(toy):
+def test_watchdog_sends_nothing_while_holds_are_only_due_soon(toy):
     state = take(toy)
     toy.now = state.renew_at - 0.01
     assert toy.run_watchdog() == ["wait"]
@@ -164,7 +164,7 @@ def test_watchdog_called_early_goes_to_sleep_again(toy):
     assert sleeps == [state.renew_at] * 4
 
 
-def test_watchdog_takes_up_what_was_acquired_while_it_slept(toy):
+def test_watchdog_renews_a_hold_that_was_acquired_while_it_slept(toy):
     states = []
 
     def answer(described, effect):
@@ -181,7 +181,7 @@ def test_watchdog_takes_up_what_was_acquired_while_it_slept(toy):
     assert states[0].valid_until == pytest.approx(1010.0 + LEASE - DRIFT)
 
 
-def test_watchdog_leaves_alone_what_is_released_while_it_works(toy):
+def test_watchdog_ignores_a_hold_that_is_released_while_it_works(toy):
     states = [take(toy, "a"), take(toy, "b", owner=toy.new_owner(), kind=MUTEX)]
     toy.now = 1010.5
 
@@ -193,12 +193,12 @@ def test_watchdog_leaves_alone_what_is_released_while_it_works(toy):
 
     with pytest.raises(Stop):
         toy.drive(toy.watchdog(), answer)
-    assert "mutex_renew" not in [command.script.name for command in toy.commands], "nothing of that kind is left"
+    assert "mutex_renew" not in [command.script.name for command in toy.commands], "no such hold is left"
     assert list(toy.session.holds) == states
     assert toy.events == []
 
 
-def test_watchdog_tells_several_losses_and_goes_on(toy):
+def test_watchdog_reports_several_losses_and_goes_on(toy):
     gone = [take(toy, "a", lease=2.0), take(toy, "b", lease=2.0)]
     kept = take(toy, "c")
     toy.now = 1010.5
@@ -208,7 +208,7 @@ def test_watchdog_tells_several_losses_and_goes_on(toy):
     assert kept.valid(toy.now + 25)
 
 
-def test_watchdog_never_renews_what_has_expired(toy):
+def test_watchdog_never_renews_an_expired_hold(toy):
     """The process was stopped for longer than the lease."""
     state = take(toy)
     toy.now = state.valid_until
@@ -216,7 +216,7 @@ def test_watchdog_never_renews_what_has_expired(toy):
     assert not any(command.script.name == "lock_renew" for command in toy.commands)
 
 
-def test_lost_hold_keeps_no_watchdog_busy(toy):
+def test_lost_hold_does_not_keep_the_watchdog_busy(toy):
     state = take(toy)
     toy.play(lose(state, "a reason"), *LOSS)
     toy.now = 5000.0
@@ -240,7 +240,7 @@ def test_watchdog_sends_the_same_command_again_while_nothing_has_changed(toy):
     assert second is first
     assert third is first
     packed = {id(effect.packing) for effect in toy.asked[-3:]}
-    assert len(packed) == 1, "so that its bytes are kept, too"
+    assert len(packed) == 1, "so that its bytes are kept too"
 
 
 def leave(toy, states):
@@ -272,7 +272,7 @@ def change_places(toy, states):
 
 
 @pytest.mark.parametrize("change", [leave, lose_one, count_more, extend_one, take_another, change_places])
-def test_watchdog_renews_what_is_held_at_the_instant_of_sending(toy, change):
+def test_watchdog_renews_the_holds_of_the_instant_of_sending(toy, change):
     states = [take(toy, f"lock {i}") for i in range(3)]
     toy.now = 1010.5
     toy.run_watchdog(sleeps=1)
@@ -285,7 +285,7 @@ def test_watchdog_renews_what_is_held_at_the_instant_of_sending(toy, change):
 
 
 def test_hold_without_a_quorum_is_tried_again_by_itself(toy):
-    """The others of its command are renewed when they are due, and as one again."""
+    """The others of its command are renewed when they are due, together again."""
     states = [take(toy, f"lock {i}") for i in range(3)]
     toy.now = 1010.5
     doubtful = toy.answers([2, 2, 2], [2, 2, 2], [2, 2, HEALED], [2, 2, THEIRS], "down")
@@ -297,8 +297,8 @@ def test_hold_without_a_quorum_is_tried_again_by_itself(toy):
     assert all(state.lost is None for state in states)
 
 
-def test_loss_is_told_after_the_round_under_way_however_many_renewals_are_due(toy):
-    """Each of them takes as long as a round may, because no quorum answers."""
+def test_loss_is_reported_after_the_round_under_way_however_many_renewals_are_due(toy):
+    """Each takes as long as a round may, because no quorum answers."""
     for i in range(5 * 200):
         take(toy, f"lock {i}").renew_at = 1010.0
     toy.now = 1000.0
@@ -320,8 +320,8 @@ def test_loss_is_told_after_the_round_under_way_however_many_renewals_are_due(to
 
 
 @pytest.mark.parametrize("at", range(12))
-def test_watchdog_that_fails_anywhere_leaves_nothing_forgotten(toy, at):
-    """The next one renews what was held, and tells what was lost."""
+def test_watchdog_that_fails_anywhere_forgets_nothing(toy, at):
+    """The next one renews the remaining holds, and reports the losses."""
     kept = [take(toy, f"lock {i}") for i in range(3)]
     kept.append(take(toy, "mutex", kind=MUTEX))
     kept.append(toy.acquire(("ask lock_acquire", toy.answers(1, 1, 1, "down", "down")), name="bare"))

@@ -1,11 +1,13 @@
-"""What the watchdog does besides renewing: filling up, giving back for ended owners, announcing; and the farewell."""
+"""The watchdog's other work: filling up, releasing for ended owners, announcing; and the farewell."""
 
+import dataclasses
 import math
 
 import pytest
 
 from redsync._core.events import HoldOrphaned
-from redsync._core.presence import ClientRecord
+from redsync._core.observing import ClocksRead, WatchdogWoke
+from redsync._core.presence import ClientRecord, told_claim
 from redsync._protocols.lease import lose, wait_end
 from redsync._protocols.mutex import MUTEX
 from redsync._protocols.watchdog import farewell
@@ -19,7 +21,7 @@ RECORD = ClientRecord("host", 7, "program", 1.5).pack()
 
 
 def quiet(toy, *states):
-    """Let all nodes be known to keep these holds, so that there is nothing to be filled up."""
+    """Make all nodes known to keep these holds, so that nothing needs filling up."""
     for state in states:
         state.fill_at, state.tally = math.inf, None
     table = toy.session.holds
@@ -44,9 +46,9 @@ def test_bare_majority_is_filled_up_as_soon_as_the_other_nodes_have_had_their_ti
     ("late", "steps"),
     [
         ([NEW, NEW], []),
-        ([NEW, None], []),  # it can spare one
+        ([NEW, None], []),  # It can spare one.
         ([None, None], ["ask lock_renew"]),
-        ([[20_000, b"other"], None], ["ask lock_renew"]),  # who refused does not keep it
+        ([[20_000, b"other"], None], ["ask lock_renew"]),  # A node that refused does not keep it.
         ([b"garbage", None], ["ask lock_renew"]),
     ],
 )
@@ -59,7 +61,7 @@ def test_majority_is_not_bare_if_more_nodes_granted_late(toy, late, steps):
     assert toy.run_watchdog(healed(toy), sleeps=2) == ["wait", *steps, "wait"]
 
 
-def test_hold_on_enough_nodes_is_looked_at_once(toy):
+def test_hold_on_enough_nodes_is_checked_once(toy):
     state = toy.take()
     assert toy.run_watchdog(sleeps=2) == ["wait", "wait"]
     assert (state.fill_at, state.tally) == (math.inf, None)
@@ -67,7 +69,7 @@ def test_hold_on_enough_nodes_is_looked_at_once(toy):
 
 
 @pytest.mark.parametrize("n", [1, 2])
-def test_hold_is_never_filled_up_where_all_nodes_are_a_quorum(make_toy, n):
+def test_hold_is_never_filled_up_if_all_nodes_are_a_quorum(make_toy, n):
     toy = make_toy(n)
     state = toy.take()
     assert toy.run_watchdog(sleeps=3) == ["wait", "ask lock_renew", "wait", "ask lock_renew", "wait"]
@@ -125,7 +127,7 @@ def test_filling_up_is_batched_by_kind(toy):
     ]
 
 
-def test_filling_up_sends_no_more_than_200_claims_in_a_command(toy):
+def test_filling_up_sends_at_most_200_claims_in_a_command(toy):
     bare = toy.answers(NEW, NEW, NEW, "down", "down", takes=0.0)
     for i in range(450):
         toy.acquire(("ask lock_acquire", bare), name=f"lock {i}")
@@ -138,7 +140,7 @@ def test_filling_up_sends_no_more_than_200_claims_in_a_command(toy):
 
 
 @pytest.mark.parametrize("holds", [1, 3])
-def test_what_an_ended_owner_holds_is_given_back_at_once(toy, holds):
+def test_hold_of_an_ended_owner_is_released_at_once(toy, holds):
     state = toy.take(holds=holds)
     alarms = toy.alarms
     toy.session.holds.orphan(toy.owner)
@@ -149,10 +151,10 @@ def test_what_an_ended_owner_holds_is_given_back_at_once(toy, holds):
     assert told.owed_to == ALL
     assert toy.events == [HoldOrphaned("x", str(toy.owner))]
     assert len(toy.session.holds) == 0
-    assert (state.live, state.count) == (False, 0), "nobody who was handed the hold believes in it"
+    assert (state.live, state.count) == (False, 0), "nobody that got the hold object believes in it"
 
 
-def test_all_that_an_ended_owner_holds_is_given_back_and_nothing_else(toy):
+def test_all_holds_of_an_ended_owner_are_released_and_no_others(toy):
     other = toy.new_owner()
     kept = toy.take("b", owner=other)
     for name in ("a", "b"):
@@ -166,8 +168,8 @@ def test_all_that_an_ended_owner_holds_is_given_back_and_nothing_else(toy):
     assert kept.live
 
 
-def test_lost_hold_of_an_ended_owner_is_dropped_in_silence(toy):
-    """Its loss was told when it was lost, and its claims were dropped then."""
+def test_lost_hold_of_an_ended_owner_is_dropped_silently(toy):
+    """Its loss was reported, and its claims dropped, when it was lost."""
     state = toy.take()
     toy.play(lose(state, "a reason"), *LOSS)
     toy.session.holds.orphan(toy.owner)
@@ -176,7 +178,7 @@ def test_lost_hold_of_an_ended_owner_is_dropped_in_silence(toy):
     assert not state.live
 
 
-def test_hold_of_an_ended_owner_is_given_back_before_anything_is_told_lost_or_renewed(toy):
+def test_hold_of_an_ended_owner_is_released_before_any_loss_or_renewal(toy):
     state = toy.take()
     toy.now = state.valid_until
     toy.session.holds.orphan(toy.owner)
@@ -221,7 +223,27 @@ def test_client_is_announced_at_once_and_every_20_seconds(make_toy):
     assert [wait.until for wait in toy.waits] == [1020.0, 1040.0, 1060.0, 1080.0]
 
 
-def test_announcement_outlasts_two_that_get_lost_and_is_owed_to_absent_nodes_until_then(make_toy):
+def test_observed_client_reads_the_clocks_of_its_nodes_with_all_announcements_but_the_first(make_toy):
+    """That comes before the connections, so all votes would fail."""
+    toy = make_toy(record=RECORD)
+    toy.session = dataclasses.replace(toy.session, observed=True)
+    began = toy.now + 20.0
+    slept = []
+
+    def answer(described, effect):
+        if described == "wait":
+            slept.append(effect)
+            assert len(toy.events) == 2 * (len(slept) - 1)
+            return KeyboardInterrupt() if slept[1:] else toy.slept()
+        return toy.answers([b"7", b"500000"], [b"7", b"250000"], None, "down", [b"8"]) if "ask" in described else None
+
+    with pytest.raises(KeyboardInterrupt):
+        toy.drive(toy.watchdog(), answer)
+    clocks = ("node0", 7.5), ("node1", 7.25)
+    assert toy.events == [WatchdogWoke(0.0), ClocksRead(began, pytest.approx(began + 0.25), clocks, 0.01)]
+
+
+def test_announcement_outlasts_two_lost_ones_and_is_owed_to_absent_nodes_until_then(make_toy):
     toy = make_toy(record=RECORD)
     toy.run_watchdog()
     (told,) = toy.told
@@ -229,6 +251,24 @@ def test_announcement_outlasts_two_that_get_lost_and_is_owed_to_absent_nodes_unt
     assert told.command.args == (RECORD, 65_000)
     assert told.owner is None
     assert (told.owed_to, told.owed_until) == (ALL, 1065.0)
+
+
+def test_announcement_tells_since_when_the_oldest_holds_last(make_toy):
+    client = ClientRecord("h", 1, "p", 5000.0)
+    toy = make_toy(record=client.pack())
+    toy.session = dataclasses.replace(toy.session, client=client, epoch=4000.0)
+    first, second = toy.take("a"), toy.take("b")
+    toy.now += 1.5
+    toy.take("young")
+    lost = toy.take("lost")
+    lost.lost = "in a test"
+    for state in (first, second):
+        quiet(toy, state)
+    toy.run_watchdog()
+    told = ClientRecord.unpack(toy.told[0].command.args[0])
+    assert told.held == tuple((told_claim(each.claim), round(4000.0 + each.since, 3)) for each in (first, second))
+    assert first.since == 1000.0
+    assert told._replace(held=()) == client
 
 
 def test_client_is_not_announced_again_when_the_watchdog_is_called_in_between(make_toy):
@@ -242,7 +282,7 @@ def test_client_is_not_announced_again_when_the_watchdog_is_called_in_between(ma
     assert [effect.owed_until - 65.0 for effect in toy.told] == pytest.approx([began, began + 20.0], abs=0.1)
 
 
-def test_client_that_was_suspended_is_announced_once_and_not_for_each_time_it_missed(make_toy):
+def test_client_that_was_suspended_is_announced_once_and_not_for_each_missed_time(make_toy):
     toy = make_toy(record=RECORD)
     waits = []
 
@@ -269,11 +309,11 @@ def test_client_without_a_record_is_never_announced(toy):
 
 
 def watch(toy, state):
-    """Begin to sleep until the hold ends, in another thread as it were."""
+    """Begin to sleep until the hold ends, as another thread would."""
     return toy.start(wait_end(state, lambda: False, toy.now, None))
 
 
-def test_farewell_gives_back_what_every_owner_holds(toy):
+def test_farewell_releases_the_holds_of_all_owners(toy):
     states = [toy.take(), toy.take(owner=toy.new_owner(), holds=3)]
     toy.take("lost").lost = "a reason"
     toy.play(farewell(toy.session), "tell lock_release", "tell lock_release")
@@ -285,19 +325,19 @@ def test_farewell_gives_back_what_every_owner_holds(toy):
 
 
 def test_farewell_withdraws_the_announcement_last(make_toy):
-    """As long as something is held, people can see by whom."""
+    """As long as there are holds, people can see whose they are."""
     toy = make_toy(record=RECORD)
     toy.take(kind=MUTEX)
     toy.play(farewell(toy.session), "tell mutex_release", "tell client_withdraw")
     told = toy.told[-1]
     assert told.command.keys == (b"redsync:client:toy",)
     assert told.command.args == ()
-    assert told.owed_to == 0, "on a node that is not there it expires"
+    assert told.owed_to == 0, "it expires on an absent node"
 
 
 @pytest.mark.parametrize("at", range(4))
-def test_farewell_that_is_interrupted_gives_back_the_rest_and_withdraws(make_toy, at):
-    """Nobody does it later; what was being told when the interruption came may not have been sent."""
+def test_interrupted_farewell_releases_the_rest_and_withdraws(make_toy, at):
+    """Nobody does it later. The command under way at the interruption may not have been sent."""
     toy = make_toy(record=RECORD)
     states = [toy.take(name) for name in ("a", "b", "c")]
     script = [*["tell lock_release"] * 3, "tell client_withdraw"]
@@ -310,7 +350,7 @@ def test_farewell_that_is_interrupted_gives_back_the_rest_and_withdraws(make_toy
     assert not any(state.live for state in states)
 
 
-def test_farewell_that_is_interrupted_wakes_who_sleeps_until_the_end(toy):
+def test_interrupted_farewell_wakes_sleepers_that_wait_for_the_end(toy):
     for name in ("a", "b"):
         watch(toy, toy.take(name))
     script = ["tell lock_release", "signal", "tell lock_release", "signal"]

@@ -1,4 +1,4 @@
-"""Windows: how long slots are kept, until when a success counts, and how the allowance follows what rounds take."""
+"""Windows: how long nodes keep slots, until when a success counts, and how the allowance follows the rounds."""
 
 import math
 
@@ -15,14 +15,14 @@ def test_slot_is_kept_for_the_window_the_allowance_and_drift(per):
     window, mean = Window(per, TIMING), 0.0
     for took in [0.001] * 50 + [0.02] * 50:
         lease, useful = window.terms()
-        # By the clock of a client, beside which the node's runs fast; a node counts whole milliseconds.
+        # By a client's clock, next to which the node's runs fast; a node counts whole milliseconds.
         assert (lease - 0.001) / 1.01 >= per + useful + max(mean and useful, 0.0029) - 1e-6
         window.note(took)
         mean = took
 
 
 @pytest.mark.parametrize(("per", "most"), [(0.1, 94.4), (1.0, 98.5), (10.0, 99.0)])
-def test_throughput_is_what_the_page_says(per, most):
+def test_throughput_is_as_documented(per, most):
     """docs/rate-limiting.md: the allowance is 3.9 ms, and more where rounds are slow."""
     window = Window(per, TIMING)
     window.note(0.0005)
@@ -31,19 +31,19 @@ def test_throughput_is_what_the_page_says(per, most):
 
 
 @pytest.mark.parametrize("per", [0.1, 1.0, 60.0, 86_400.0])
-def test_slot_of_a_usual_round_is_kept_for_no_longer_than_retry_after_tells(per):
+def test_slot_of_a_usual_round_is_kept_no_longer_than_retry_after_says(per):
     window = Window(per, TIMING)
     window.note(0.0005)
     assert window.terms()[0] < window.room_after(math.inf) == pytest.approx(per * 1.01 + 0.005)
 
 
-def test_allowance_follows_the_mean_of_what_rounds_take():
+def test_allowance_follows_the_mean_duration_of_rounds():
     window = Window(1.0, TIMING)
     assert window.terms()[1] == 0.025, "before any round"
     window.note(0.02)
-    assert window.terms()[1] == pytest.approx(0.04), "twice what they take"
+    assert window.terms()[1] == pytest.approx(0.04), "twice their duration"
     window.note(0.1)
-    assert window.terms()[1] == pytest.approx(0.06), "one slow round is not the rule"
+    assert window.terms()[1] == pytest.approx(0.06), "one slow round is not usual"
     for _ in range(100):
         window.note(0.01)
     lease, useful = window.terms()
@@ -70,7 +70,7 @@ def test_guard_covers_the_longest_time_for_which_a_slot_is_kept():
     window = Window(3600.0, TIMING)
     window.note(9.0)
     assert window.guard >= window.terms()[0]
-    assert Window(1.0, TIMING).guard == 30.0, "as everybody expects of everybody"
+    assert Window(1.0, TIMING).guard == 30.0, "as all clients expect of each other"
     assert Window(3600.0, TIMING, 60.0).guard == 60.0
     assert Window(3600.0, Timing(30.0)).guard == 0.0
 
@@ -86,7 +86,7 @@ def test_retry_after_is_never_more_than_the_window_its_drift_and_5_ms():
     assert window.room_after(30.0, 1.0) == pytest.approx(31.3)
 
 
-def test_who_waits_for_long_looks_while_its_place_is_kept_and_seldom():
+def test_waiter_with_a_long_wait_looks_seldom_but_while_its_place_is_kept():
     for per, shortest in ((0.1, 1.2), (60.0, 3.4), (86_400.0, 34.0)):
         window = Window(per, TIMING)
         for random in (0.0, 0.999):
@@ -94,7 +94,7 @@ def test_who_waits_for_long_looks_while_its_place_is_kept_and_seldom():
             assert window.longest_pause(random, 1000.0) == window.longest_pause(random)
 
 
-def test_who_has_others_before_it_looks_the_more_often_the_fewer_they_are():
+def test_waiter_looks_more_often_the_fewer_are_before_it():
     window = Window(1.0, TIMING)
     assert [window.longest_pause(1.0, ahead) for ahead in (0.0, 0.001, 1.0, 3.0, 9.0)] == [1.5, 0.25025, 0.5, 1.0, 1.5]
     assert Window(0.01, TIMING).longest_pause(1.0, 1.0) == 0.1

@@ -1,7 +1,7 @@
-"""The classic stories of distributed locks: each does what its file expects, and its trace is the one beside it.
+"""The classic stories of distributed locks: each goes as its file expects, and its trace is the one next to it.
 
-When a trace has changed for a good reason, `REDSYNC_UPDATE_TRACES=1 python -m pytest tests/scenarios` writes it anew;
-what has changed is then seen in the diff.
+When a trace changes for a good reason, `REDSYNC_UPDATE_TRACES=1 python -m pytest tests/scenarios` writes it again; the
+diff then shows the changes.
 """
 
 import os
@@ -19,7 +19,7 @@ UPDATE = bool(os.environ.get("REDSYNC_UPDATE_TRACES"))
 
 
 @pytest.mark.parametrize("path", STORIES, ids=attrgetter("stem"))
-def test_story_goes_as_it_is_told(path):
+def test_story_goes_as_expected(path):
     trace = Scenario.read(path).run().trace.text()
     golden = path.with_suffix(".trace")
     if UPDATE:

@@ -1,16 +1,16 @@
-"""A network of the kernel's own between clients and nodes: namespaces, and a router that can be told to drop packets.
+"""A network of the kernel's own between clients and nodes: namespaces, and a router that drops packets on request.
 
 ```text
 client 0 |--.
-client 1 |---- router ---- nodes (where the test runs), each with an address of its own
+client 1 |---- router ---- nodes (where the test runs), each with its own address
 client 2 |--'
 ```
 
-Nothing is told of a packet that is dropped: connections stay, and the kernel sends what was written again and again,
-with growing pauses. So a partition here is one, and what was under way arrives when it is over.
+Neither side learns of a dropped packet: connections stay, and the kernel sends the data again and again, with growing
+pauses. So a partition here is a real one, and data under way arrives when it is over.
 
-Needs root, `ip`, and a kernel that gives network namespaces. All names and addresses carry the process id, so several
-runs do not meet. What was made is removed at the end; a shell sees to it if this process is killed.
+Needs root, `ip`, and a kernel with network namespaces. All names and addresses contain the process id, so runs do not
+collide. Everything is removed at the end; a shell does that if this process is killed.
 """
 
 import os
@@ -43,10 +43,10 @@ def why_not() -> str:
 
 
 class Network:
-    """The namespaces of one run; use it with `with`.
+    """The namespaces of one run, used in a `with` block.
 
     Attributes:
-        addresses: The nodes' addresses, by their index.
+        addresses: The nodes' addresses, by index.
     """
 
     def __init__(self, clients: int, nodes: int):
@@ -71,7 +71,7 @@ class Network:
         return self
 
     def __exit__(self, *error):
-        # Interfaces go with the namespace of their other end, addresses and routes with them.
+        # Interfaces vanish with the namespace of their other end, addresses and routes with them.
         self._reaper.stdin.close()
         self._reaper.wait(30.0)
 
@@ -107,7 +107,7 @@ class Network:
         subprocess.run(command, check=True, timeout=10.0)
 
     def within(self, client: int | None) -> Sequence[str]:
-        """Return what to put before a command that is to run where that client lives; None: in the router."""
+        """Return the prefix of a command that must run where that client lives; None: in the router."""
         return ["ip", "netns", "exec", self._router if client is None else self._name(client)]
 
     def cut(self, client: int, node: int, *, there: bool = True, back: bool = True):

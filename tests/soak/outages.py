@@ -1,8 +1,8 @@
-"""Outages that outlast connections, and nodes that answer by errors or come back with older data: when, and how.
+"""Outages that outlast connections, and nodes that answer errors or come back with older data: when, and how.
 
-Each client is now and then cut off from a majority of the nodes or from all, in one direction or both, for 5 to 60 s:
-a client gives a connection up after 10 s of silence, but what it had written may still arrive. At most a minority of
-the nodes is in trouble at a time. As `plan` for the other soak, a pure function of the seed.
+Each client is now and then cut off from a majority of the nodes or from all, in one direction or both, for 5 to 60 s: a
+client abandons a connection after 10 s of silence, but its data may still arrive. At most a minority of the nodes is in
+trouble at a time. Like `plan` for the other soak, a pure function of the seed.
 """
 
 import random
@@ -13,7 +13,7 @@ from tests.soak.plan import Trouble
 from tests.soak.troubles import CLIENTS, LATE_CLIENTS, MINORITY, NODES, Part
 
 LEASE = 8.0
-"""Seconds: long enough that a claim which is taken away by mistake is missed by somebody before it is renewed."""
+"""Seconds: long enough that another client can exploit a claim removed by mistake before it is renewed."""
 
 CALM = 12.0
 """Seconds at the end without any fault."""
@@ -27,7 +27,7 @@ _ERRORS = {
 }
 _OLDER = "restarts with older data"
 _EMPTY = "restarts empty"
-_HANGS = "hangs until it is given up"
+_HANGS = "hangs until it is abandoned"
 
 
 def _cut(rng: random.Random, at: float, client: int, longest: float) -> Part:

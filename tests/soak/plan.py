@@ -1,9 +1,9 @@
-"""The schedule of a run: which trouble comes when, as a pure function of the seed.
+"""The schedule of a run: each trouble and its time, as a pure function of the seed.
 
-Troubles come in *slots*. A slot gives trouble to one target until that is whole again, and then to another; so as many
-targets are in trouble at a time as there are slots. Two slots for five nodes keep what redsync asks for: a majority is
-always whole. Kinds are dealt like cards, so that each comes up once before any comes up again: a minute sees all of
-them, whatever the seed.
+Troubles come in *slots*. A slot gives trouble to one target until that is healthy again, and then to another; so at
+most as many targets are in trouble at a time as there are slots. Two slots for five nodes keep redsync's condition: a
+majority is always healthy. Kinds are dealt like cards, so that each comes up once before any comes up again: a minute
+sees all of them, whatever the seed.
 
 All instants are seconds from the start of the run; the nemesis never lets two faults come closer than planned here.
 """
@@ -32,15 +32,15 @@ from tests.soak.troubles import (
 CLIENTS_IN_TROUBLE = 2
 NODE_GAP, CLIENT_GAP = 0.6, 4.0  # seconds at most between two troubles of one slot
 PLACE_KEPT = 6.0
-"""Seconds before the end from which no client is killed: nodes keep the place of a waiter that died for 5 s."""
+"""Seconds before the end from which no client is killed: nodes keep the place of a dead waiter for 5 s."""
 
 
 class Trouble(NamedTuple):
-    """One card that was dealt.
+    """One dealt card.
 
     Attributes:
-        kind: What the report calls it.
-        parts: What it does to each of its targets.
+        kind: Its name in the report.
+        parts: Its effects on each of its targets.
     """
 
     kind: str
@@ -48,7 +48,7 @@ class Trouble(NamedTuple):
 
 
 class _Slots:
-    """Gives trouble to no more targets at a time than there are slots."""
+    """Gives trouble to at most as many targets at a time as there are slots."""
 
     def __init__(self, slots: int, targets: int, gap: float, rng: random.Random):
         self._rng, self._gap = rng, gap
@@ -64,17 +64,17 @@ class _Slots:
         return self._rng.sample(whole, len(whole))
 
     def give(self, make: Make, before: float, among: Sequence[int]) -> list[Part]:
-        """Return trouble for one target, none if nobody is there to have it, or it is not over before the end."""
+        """Return trouble for one target; none if no target is available, or it would not be over before the end."""
         at = self.next_at
         slot = self._free_at.index(at)
         parts = [make(self._rng, at, target) for target in self._whole(at, among)[:1]]
         if not parts or parts[0].until > before:
-            self._free_at[slot] = at + 0.25  # the next kind may be shorter, or somebody whole by then
+            self._free_at[slot] = at + 0.25  # the next kind may be shorter, or a target healthy by then
             return []
         return self._given(parts, [slot])
 
     def give_all(self, make: MakeJoint, before: float, among: Sequence[int]) -> list[Part]:
-        """Return trouble that takes all slots; none if it is not over before the end."""
+        """Return trouble that takes all slots; none if it would not be over before the end."""
         at = max(self._free_at)
         parts = make(self._rng, at, self._whole(at, among))
         return [] if max(part.until for part in parts) > before else self._given(parts, range(len(self._free_at)))
@@ -99,7 +99,7 @@ def _node_troubles(seconds: float, rng: random.Random) -> Iterator[Trouble]:
     alone = NODE_TROUBLES | FLUSHES
     joint = JOINT_TROUBLES | JOINT_FLUSHES
     slots = _Slots(MINORITY, NODES, NODE_GAP, rng)
-    # What only comes together is rare in the long list of what can happen, and finds most.
+    # Joint troubles are rare in the long list of kinds, and find most mistakes.
     for kind in _deal(rng, [*alone, *joint], [*joint, *joint]):
         if slots.next_at >= seconds:
             return
@@ -134,7 +134,7 @@ def _flushed_scripts(seconds: float, troubles: Sequence[Trouble], rng: random.Ra
 
 
 def absences_of(part: Part) -> Iterator[tuple[int, float, float]]:
-    """Yield when a node does not answer anybody: which, from when, until when."""
+    """Yield when a node does not answer any client: node, beginning, end."""
     left_at = None
     for fault in part.faults:
         if fault.action in ("kill", "pause"):

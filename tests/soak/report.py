@@ -14,7 +14,7 @@ Row = tuple[str, str]
 
 
 def longest_drought(instants: Sequence[int]) -> float:
-    """Return the longest time in seconds between two of these instants that follow each other."""
+    """Return the longest time in seconds between two successive instants."""
     ordered = sorted(instants)
     return max((later - earlier for earlier, later in pairwise(ordered)), default=0) / 1e9
 
@@ -25,7 +25,7 @@ def fault_rows(troubles: Sequence[Trouble]) -> list[Row]:
 
 
 def work_rows(evidence: Evidence, seconds: float) -> list[Row]:
-    """Return what became of the clients' work."""
+    """Return the outcome of the clients' work."""
     holds, witnesses = evidence.holds, evidence.witnesses
     events = Counter(line["event"] for witness in witnesses for line in witness.lines)
     stalls = [stall for witness in witnesses for stall in stalls_of(witness.lines)]
@@ -34,23 +34,23 @@ def work_rows(evidence: Evidence, seconds: float) -> list[Row]:
     by_lock = [[hold.granted for hold in holds if hold.name == name] for name in evidence.names]
     return [
         ("acquisitions", f"{len(holds):,} ({len(holds) / seconds:.0f}/s)"),
-        ("told that a latch is open", f"{events['opened']:,}"),
+        ("found a latch open", f"{events['opened']:,}"),
         ("busy", f"{events['busy']:,}"),
         ("no quorum", f"{events['no quorum']:,}"),
         ("holds lost", f"{len(lost):,}, {sum(hold.lease is not None for hold in lost):,} of them never renewed"),
-        ("told before their validity ended", f"{early:,}"),
-        ("told after it, at most", f"{_latest_telling(evidence):.3f} s"),
+        ("reported before their validity ended", f"{early:,}"),
+        ("reported after it, at most", f"{_latest_telling(evidence):.3f} s"),
         ("holders killed", f"{sum(hold.killed_at is not None for hold in holds):,}"),
         ("longest without any acquisition", f"{longest_drought([hold.granted for hold in holds]):.1f} s"),
         ("longest without one of a lock", f"{max(map(longest_drought, by_lock), default=0.0):.1f} s"),
         ("processes", f"{len(witnesses)}"),
-        ("processes standing still", f"{len(stalls)} times, {_longest(stalls):.1f} s at most"),
-        ("faults put off by", f"{evidence.late:.1f} s"),
+        ("stalls of processes", f"{len(stalls)} times, {_longest(stalls):.1f} s at most"),
+        ("faults postponed by", f"{evidence.late:.1f} s"),
     ]
 
 
 def _latest_telling(evidence: Evidence) -> float:
-    """Return the longest time in seconds from the end of a hold to its telling, stalls not counted."""
+    """Return the longest time in seconds from the end of a hold to its report, stalls not counted."""
     return max(
         (
             waited(hold.until, line["at"], stalls_of(witness.lines))

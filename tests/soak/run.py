@@ -1,4 +1,4 @@
-"""One soak from the first server to the last: sets the scene, lets clients and nemesis loose, collects what is left."""
+"""One soak from the first server to the last: sets up, runs clients and nemesis, collects the evidence."""
 
 import contextlib
 import sys
@@ -30,25 +30,25 @@ ROOT = Path(__file__).parents[2]
 THREADS = 3
 CLAIM_PATIENCE = LEASE + 1.0
 PLACE_PATIENCE = 5.0 + 1.0
-"""Seconds after the end in which claims and places must be gone. Nodes keep places for 5 s: that of a waiter who was
-killed, also if the node hung and takes it late."""
+"""Seconds after the end within which claims and places must be gone. Nodes keep places for 5 s: that of a killed
+waiter, even if the node hung and takes it late."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What is fought over, by whom, and how.
+    """The contended things, the clients, and their behaviour.
 
     Attributes:
-        seed: What all choices are made from.
-        directory: Where everything is written down.
+        seed: The seed of all choices.
+        directory: The directory of all records.
         names: The locks, each as "kind:name".
-        clients: How many processes there are.
+        clients: The number of processes.
         proxied: Those of them with a proxy before each node.
         work: See `Order`.
         restart_guard: See `Order`.
-        sabotage: How to break the library, see `sabotage`; empty not to.
+        sabotage: The way to break the library, see `sabotage`; empty for none.
         lease: See `Order`.
-        network: Whether clients live behind a router, see `namespaces`; the faults are those of `storm` then.
+        network: True if clients live behind a router, see `namespaces`; the faults are then those of `storm`.
     """
 
     seed: object
@@ -65,13 +65,13 @@ class Setting:
 
 @dataclass(frozen=True)
 class Witness:
-    """One process of a client and what it wrote down.
+    """One process of a client and its records.
 
     Attributes:
         workers: Its threads.
         lines: Its journal.
         holds: Its holds.
-        killed_at: An instant just before it was killed; None for one that was told to finish.
+        killed_at: An instant just before it was killed; None if it finished on request.
         ended_at: An instant after that.
     """
 
@@ -83,13 +83,13 @@ class Witness:
 
     @classmethod
     def of(cls, life: Life) -> "Witness":
-        """Return what one process of a client has to say."""
+        """Return the records of one process of a client."""
         lines = journal.read(life.journal)
         holds = holds_of(lines, life.killed_at, life.journal.name)
         return cls(life.owners, lines, holds, life.killed_at, life.ended_at)
 
     def violations(self, names: Sequence[str]) -> list[Violation]:
-        """Return what the judges of a single process found."""
+        """Return the findings of the judges of a single process."""
         stalls = stalls_of(self.lines)
         found = judge_losses(self.holds, stalls) + judge_hearing(self.lines, self.killed_at)
         found += judge_complaints(self.lines)
@@ -100,15 +100,15 @@ class Witness:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a run left behind.
+    """The records and leftovers of a run.
 
     Attributes:
         names: The locks.
         witnesses: All processes of all clients.
-        ledgers: By lock, what was appended under it.
-        counters: By lock, what its counter showed in the end.
-        left: By node, the claims that were still there when all was quiet.
-        late: By how many seconds the faults were put off.
+        ledgers: The entries appended, by lock.
+        counters: The final values of the counters, by lock.
+        left: The claims that were left when all was quiet, by node.
+        late: The seconds by which the faults were postponed.
     """
 
     names: Sequence[str]
@@ -123,14 +123,14 @@ class Evidence:
         return [hold for witness in self.witnesses for hold in witness.holds]
 
     def violations(self) -> list[Violation]:
-        """Return what all judges found."""
+        """Return the findings of all judges."""
         found = judge_exclusion(self.holds, self.ledgers, self.counters) + judge_zombies(self.left)
         found += judge_latches((witness.lines, witness.ended_at) for witness in self.witnesses)
         return found + [violation for witness in self.witnesses for violation in witness.violations(self.names)]
 
 
 def soak(setting: Setting, faults: Sequence[Fault], seconds: float) -> Evidence:
-    """Let the clients fight for that long while the faults happen; return what they left behind.
+    """Let the clients contend for that long while the faults happen; return the evidence.
 
     Raises:
         RunFailedError: A client ended by itself, or not at all.
@@ -185,7 +185,7 @@ def _play(
     for client in range(setting.clients):
         crew.start(client)
     crew.go()
-    crew.await_all("acquired")  # nodes that are new give nothing to anybody at first
+    crew.await_all("acquired")  # new nodes grant nothing at first
     nemesis.run(faults, seconds)
     crew.finish()
     return _collect(setting, crew, _left_behind(nodes, setting.lease), nemesis.late)
@@ -223,7 +223,7 @@ def _collect(setting: Setting, crew: Crew, left: Mapping[int, Sequence[str]], la
 
 
 def _left_behind(nodes: LocalNodes, lease: float = LEASE) -> dict[int, list[str]]:
-    """Return what is left on the nodes now that all clients are closed, once it had time to go."""
+    """Return the leftovers on the nodes now that all clients are closed, after time for them to go."""
     with contextlib.ExitStack() as stack:
         raw = [stack.enter_context(redis.Redis(port=port, socket_timeout=10.0)) for port in nodes.ports]
 
@@ -239,7 +239,7 @@ def _left_behind(nodes: LocalNodes, lease: float = LEASE) -> dict[int, list[str]
 
 
 def _description(node: redis.Redis, key: bytes) -> str:
-    """Return a key with what tells whose it is, and for how long it will be there."""
+    """Return a key with its owner and its remaining time."""
     kind = node.type(key)
     read = {b"hash": node.hgetall, b"string": node.get, b"zset": lambda key: node.zrange(key, 0, -1)}
     value = read.get(kind, lambda _: kind)(key)

@@ -1,6 +1,6 @@
 """Ways to break redsync on purpose: a checker that never finds anything proves nothing.
 
-`python -m tests.soak.sabotage everything` is a client process that does so first. Another way needs no code: a
+`python -m tests.soak.sabotage everything` is a client process that first does that. Another way needs no code: a
 `restart_guard` of 0 among nodes that forget.
 """
 
@@ -33,7 +33,7 @@ def win_with_one():
 
 
 def tell_nobody():
-    """Lose holds in silence."""
+    """Lose holds silently."""
     perform = ThreadRunner._perform
     ThreadRunner._perform = lambda runner, effect, *rest: (
         None if isinstance(effect, Notify) else perform(runner, effect, *rest)

@@ -1,4 +1,4 @@
-"""Does to the network and to nodes what `outages` says."""
+"""Carries out the troubles of `outages` on the network and on nodes."""
 
 import contextlib
 import socket
@@ -20,10 +20,10 @@ CONFIG = {
     "busy-reply-threshold": "50",
     "enable-debug-command": "yes",
     "stop-writes-on-bgsave-error": "yes",
-    "save": "3600 1000000000",  # never, but a save that fails matters only where one is configured
+    "save": "3600 1000000000",  # never, but a failing save matters only where one is configured
     "loading-process-events-interval-bytes": "1024",
 }
-"""Of nodes that can be made to answer by errors."""
+"""The settings of nodes that can be made to answer errors."""
 
 _SPIN = "while true do end"
 _FILLERS = 40
@@ -39,7 +39,7 @@ class Storm(Nemesis):
         self._running: list[socket.socket] = []
 
     def close(self):
-        """End the connections over which nodes were told to be busy."""
+        """End the connections that made nodes busy."""
         for connection in self._running:
             connection.close()
 
@@ -103,7 +103,7 @@ class Storm(Nemesis):
         with self._node(node) as client:
             dump = self._dump(client)
             dump.unlink(missing_ok=True)
-            dump.mkdir()  # the file can't take that name
+            dump.mkdir()  # the file can't have that name then
             self._save_until(client, "err")
 
     def _configure(self, node: int):
@@ -121,7 +121,7 @@ class Storm(Nemesis):
 
     def _demote(self, node: int):
         with self._node(node) as client:
-            client.replicaof("127.0.0.1", "1")  # where nobody is
+            client.replicaof("127.0.0.1", "1")  # where no server is
 
     def _promote(self, node: int):
         with self._node(node) as client:

@@ -1,7 +1,7 @@
 """The soak behind a router: the kernel's own TCP, partitions that outlast connections, errors, older data.
 
-`make soak MINUTES=30 NETWORK=1` runs it; without root or network namespaces it is skipped. What is planned is tested
-without either.
+`make soak MINUTES=30 NETWORK=1` runs it; without root or network namespaces it is skipped. The plan is tested without
+either.
 """
 
 import os
@@ -20,7 +20,9 @@ from tests.soak.troubles import CLIENTS, MINORITY
 
 SECONDS = float(os.environ.get("REDSYNC_SOAK_SECONDS") or 60)
 NAMES = ["lock:0", "lock:1", "fair_lock:2", "lock:3", "fenced_lock:4", "fair_lock:5"]
-"""Each is fought over by one thread of two clients: the old holder is often the new one when something late arrives."""
+"""One thread of each of two clients contends for each: when something late arrives, the new holder often is the old
+one.
+"""
 
 
 @pytest.mark.sweep
@@ -40,8 +42,8 @@ def test_promises_hold_behind_a_router_that_drops_packets(soak_seed):
     evidence = soak(setting, faults_of(troubles), SECONDS)
     violations = evidence.violations()
     print("\n".join(report.lines(evidence, troubles, violations, SECONDS)))
-    assert not violations, f"redsync broke its promises; all is told above and in {directory}"
-    assert len(evidence.holds) > SECONDS / 4, "so little was done that nothing is proven: the machine may be too busy"
+    assert not violations, f"redsync broke its promises; see above and {directory}"
+    assert len(evidence.holds) > SECONDS / 4, "too little was done to prove anything: the machine may be too busy"
     shutil.rmtree(directory)
 
 

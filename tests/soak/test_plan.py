@@ -1,4 +1,4 @@
-"""The schedule: pure, never more than it may, and never too little."""
+"""The schedule: pure, never more than allowed, and never too little."""
 
 import pytest
 
@@ -29,7 +29,7 @@ def node_of(fault):
 
 
 def troubled(faults, bad, good, after=0.0):
-    """Return when each target is in trouble, by what is done to it: (from, until, target)."""
+    """Return when each target is in trouble, by the faults: (from, until, target)."""
     since, spans = {}, []
     for fault in faults:
         target = node_of(fault)
@@ -37,7 +37,7 @@ def troubled(faults, bad, good, after=0.0):
             since.setdefault(target, fault.at)
         elif fault.action in good and target in since:
             spans.append((since.pop(target), fault.at + after, target))
-    assert since == {}, "somebody is left in trouble"
+    assert since == {}, "a target is left in trouble"
     return spans
 
 
@@ -46,14 +46,14 @@ def most_at_once(spans):
     return max(len({target for begins, ends, target in spans if begins <= at < ends}) for at, _, _ in spans)
 
 
-def test_plan_is_made_of_its_seed_alone():
+def test_plan_depends_only_on_its_seed():
     assert plan(1, SECONDS) == plan(1, SECONDS)
     assert plan(1, SECONDS) != plan(2, SECONDS)
 
 
 def test_plan_troubles_no_more_nodes_than_a_minority():
     for seed in SEEDS:
-        # What a client that is cut off from a majority sees is that client's trouble; the nodes are whole.
+        # For a client that is cut off from a majority the trouble is its own; the nodes are healthy.
         troubles = [trouble for trouble in plan(seed, SECONDS) if trouble.kind not in CLIENT_TROUBLES]
         faults = faults_of(troubles)
         forgets = [(fault.at, fault.at + GUARD, node_of(fault)) for fault in faults if fault.action == "flush_all"]
@@ -84,7 +84,7 @@ def test_plan_is_over_in_time(seconds):
         assert all(fault.at <= seconds - PLACE_KEPT for fault in faults if fault.action == "kill_client")
 
 
-def test_plan_asks_only_nodes_that_are_there():
+def test_plan_asks_only_running_nodes():
     for seed in SEEDS:
         troubles = plan(seed, SECONDS)
         absences = [absence for trouble in troubles for part in trouble.parts for absence in absences_of(part)]

@@ -1,4 +1,4 @@
-"""What a run collects: what is left on the nodes, and how it is told."""
+"""The evidence of a run: the leftovers on the nodes, and the report."""
 
 import pytest
 import redis
@@ -44,14 +44,14 @@ def test_left_behind_finds_nothing_on_nodes_with_records_only(left_behind, plant
         ("ZADD redsync_queue:{redsync:lock:0} 1 somebody", "redsync_queue"),
     ],
 )
-def test_left_behind_tells_what_is_whose(left_behind, plant, command, told):
+def test_left_behind_names_the_owner_of_each_key(left_behind, plant, command, told):
     plant(3, *command.split())
     left = left_behind()
     assert left.keys() == {3}
     assert told in left[3][0]
 
 
-def test_left_behind_waits_for_what_is_about_to_go(left_behind, plant):
+def test_left_behind_waits_for_keys_that_are_about_to_expire(left_behind, plant):
     plant(2, "SET", "redsync:mutex:1", "somebody", "PX", "20")
     assert left_behind() == {}
 
@@ -76,7 +76,7 @@ def test_report_counts_what_happened():
     assert figures["busy"] == "1"
     assert figures["no quorum"] == "0"
     assert figures["holds lost"] == "1, 1 of them never renewed"
-    assert figures["told after it, at most"] == "0.005 s"
+    assert figures["reported after it, at most"] == "0.005 s"
     assert figures["holders killed"] == "1"
     assert figures["longest without any acquisition"] == "5.0 s"
     troubles = [Trouble("node hangs", []), Trouble("node hangs", [])]

@@ -1,8 +1,8 @@
 """The soak: everything that can fail does, for a minute or for as long as you like, and every promise is checked.
 
-`make soak MINUTES=30` runs it for longer, with other choices each time; a seed makes the same choices again. What the
-schedule and the workers choose comes from the seed alone; who is quicker, the machine decides, so a failure may need
-some repetitions.
+`make soak MINUTES=30` runs it for longer, with other choices each time; a seed makes the same choices again. The
+choices of the schedule and the workers come from the seed alone; the machine decides races, so a failure may need some
+repetitions.
 """
 
 import os
@@ -34,6 +34,6 @@ def test_promises_hold_while_nodes_connections_and_clients_fail(soak_seed):
     evidence = soak(Setting(soak_seed, directory, NAMES, CLIENTS, PROXIED), faults_of(troubles), SECONDS)
     violations = evidence.violations()
     print("\n".join(report.lines(evidence, troubles, violations, SECONDS)))
-    assert not violations, f"redsync broke its promises; all is told above and in {directory}"
-    assert len(evidence.holds) > SECONDS, "so little was done that nothing is proven: the machine may be too busy"
+    assert not violations, f"redsync broke its promises; see above and {directory}"
+    assert len(evidence.holds) > SECONDS, "too little was done to prove anything: the machine may be too busy"
     shutil.rmtree(directory)

@@ -1,7 +1,7 @@
-"""What can happen to nodes, to connections and to clients: each kind of trouble, with its mending.
+"""The troubles of nodes, connections and clients: each kind, with its repair.
 
-A *part* is what happens to one target, from its first fault until it is whole again; most troubles have one. A node
-that forgot its claims, because it was restarted or flushed, is not whole before its restart guard is over.
+A *part* is the trouble of one target, from its first fault until it is healthy again; most troubles have one. A node
+that forgot its claims, because it was restarted or flushed, is not healthy before its restart guard is over.
 
 All instants are seconds from the start of the run.
 """
@@ -13,23 +13,23 @@ from typing import NamedTuple, TypeAlias
 from redsync.testing.harness.nemesis import Fault
 
 LEASE = 2.0
-GUARD = LEASE  # of the clients, as a client takes it from its lease
+GUARD = LEASE  # of the clients, which derive it from their lease
 NODES, MINORITY = 5, 2
 CLIENTS = 4
 PROXIED = (2, 3)  # the clients with a proxy before each node; the others race at full speed
 
 LATE_CLIENTS = 2.2
-"""Seconds that clients may take a restarted node for young after its guard: uptimes are whole seconds, one too many at
-times, and who could not connect tries again with pauses of up to a second."""
+"""Seconds that clients may take a restarted node for young after its guard: uptimes are whole seconds, at times one too
+many, and a client that could not connect tries again with pauses of up to a second."""
 
 
 class Part(NamedTuple):
-    """What happens to one target.
+    """The trouble of one target.
 
     Attributes:
         target: The node or the client.
-        faults: In the order of their time, the mending included.
-        until: From when the target is whole again.
+        faults: The faults in the order of their time, including the repair.
+        until: The instant from which the target is healthy again.
     """
 
     target: int
@@ -45,7 +45,7 @@ MakeJoint: TypeAlias = Callable[[random.Random, float, Sequence[int]], list[Part
 
 
 def _forgive(rng: random.Random) -> float:
-    """Return for how long a node that forgot is not whole: its guard, and at times until the last client agrees."""
+    """Return for how long a node that forgot is not healthy: its guard, and at times until the last client agrees."""
     return GUARD + rng.choice([0.05, 1.0, LATE_CLIENTS])
 
 
@@ -106,7 +106,7 @@ def _partition(action: str, longest: float = 1.5 * LEASE, values: tuple[float, f
     return make
 
 
-# Nodes that only together do harm.
+# Nodes that do harm only together.
 
 
 def _hanging(node: int, at: float, until: float) -> tuple[Fault, ...]:
@@ -119,10 +119,10 @@ def _cut_off(node: int, at: float, until: float) -> tuple[Fault, ...]:
 
 
 def _forget_after(away: Callable[[int, float, float], tuple[Fault, ...]], forget: Make) -> MakeJoint:
-    """Return the trouble that the guards are for: claims are on a bare quorum, most of which forgets them.
+    """Return the trouble that guards exist for: claims are on a bare quorum, most of which forgets them.
 
-    While some nodes are away, claims are made on the others. As soon as the former are back, and before they are told
-    of those claims, some of the latter forget. Never is more than a minority out, yet of all nodes one alone knows of a
+    While some nodes are away, claims are made on the others. As soon as the former are back, and before they learn
+    those claims, some of the latter forget. Never is more than a minority out, yet only one of all nodes knows of a
     hold that is still believed.
     """
 
@@ -165,7 +165,7 @@ def _stop_and_kill_client(rng: random.Random, at: float, client: int) -> Part:
 
 
 def isolate(rng: random.Random, at: float, client: int) -> Part:
-    """Cut a client off from a majority at least: it must lose what it holds, and know it."""
+    """Cut a client off from a majority at least: it must lose its holds, and know it."""
     until = at + rng.uniform(1.1, 2.0) * LEASE
     nodes = rng.sample(range(NODES), rng.randint(NODES - MINORITY, NODES))
     action = rng.choice(["blackhole", "drop_requests", "drop_replies"])
@@ -174,7 +174,7 @@ def isolate(rng: random.Random, at: float, client: int) -> Part:
     return Part(client, (*begins, *ends), until)
 
 
-# All kinds, by the name that the report gives them.
+# All kinds, by their name in the report.
 
 NODE_TROUBLES: dict[str, Make] = {
     "node restarted empty": _restart,
@@ -184,7 +184,7 @@ NODE_TROUBLES: dict[str, Make] = {
     "node hangs, then dies": _hang_and_die,
     "node hangs": _hang(0.05, 0.9),
     "node hangs for longer than the lease": _hang(1.1 * LEASE, 2.5 * LEASE),
-    "node hangs until it is given up": _hang(10.5, 12.0),  # a connection is replaced after 10 s of silence
+    "node hangs until it is abandoned": _hang(10.5, 12.0),  # a connection is replaced after 10 s of silence
     "node slow": _partition("delay", values=(0.02, 0.3)),
     "requests dropped": _partition("drop_requests"),
     "replies dropped": _partition("drop_replies"),

@@ -6,7 +6,7 @@ __all__ = ["GARBAGE", "LOADING", "ODD_ANSWERS", "FakeServer", "answering"]
 
 
 class FakeServer(Hostile):
-    """Answers each command by what `answer` makes of its words; None closes the connection."""
+    """Answers each command with the result of `answer` for its words; None closes the connection."""
 
     def __init__(self, answer):
         super().__init__(lambda words: [_sendable(answer(words))])
@@ -22,7 +22,7 @@ LOADING = b"-LOADING Redis is loading the dataset in memory\r\n"
 
 
 def answering(**answers):
-    """Return an `answer` that greets as a node does, and says to each command what it is told here, or OK."""
+    """Return an `answer` that greets as a node does, and replies to each command as given here, or OK."""
     answers = {"hello": HELLO, "subscribe": b"", "ping": b"+PONG\r\n", **answers}
 
     def answer(words):
@@ -38,7 +38,7 @@ def answering(**answers):
 
 GARBAGE = b"\x00garbage\r\n"
 
-# Not the commands that redis-py sends at a connect: it deals with these replies itself.
+# Not the commands that redis-py sends when it connects: it handles these replies itself.
 ODD_ANSWERS = {
     "loading": answering(script=LOADING, subscribe=LOADING, ping=LOADING, evalsha=LOADING),
     "silent": lambda words: b"",

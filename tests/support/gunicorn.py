@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def gunicorn(application, directory, environment):
-    """Serve it until the end of the `with`; yield a client whose every request may meet another worker."""
+    """Serve it until the end of the `with`; yield a client whose requests may each reach another worker."""
     import httpx  # of the extra `examples`
 
     options = ["--workers", "2", "--threads", "4", "--bind", "127.0.0.1:0", "--no-control-socket"]

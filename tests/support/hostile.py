@@ -1,4 +1,4 @@
-"""A server that is none of ours: greets as a node does, and then sends whatever a test makes up."""
+"""A hostile server: greets as a node does, and then sends whatever a test makes up."""
 
 import contextlib
 import itertools
@@ -13,11 +13,11 @@ INFO = b"run_id:%b\r\nredis_version:7.0.0\r\nuptime_in_seconds:100000\r\n"
 
 
 class Hostile:
-    """Answers each command by the pieces that `answer` makes of its words, one after the other, for as long as it can.
+    """Answers each command with the pieces that `answer` returns for its words, as long as it can.
 
     Attributes:
-        url: Where it is.
-        tries: How many connections there have been.
+        url: Its URL.
+        tries: The number of connections so far.
     """
 
     def __init__(self, answer):
@@ -79,12 +79,12 @@ def bulk(text):
 
 
 def information():
-    """Return what a node that was never asked before answers to INFO."""
+    """Return the reply to INFO of a node that was never asked before."""
     return bulk(INFO % str(time.time_ns()).encode())
 
 
 def greeting(words):
-    """Return what a node answers to the commands of a handshake, None to all others."""
+    """Return the replies of a node to the commands of a handshake, None to all others."""
     match words[0].upper():
         case b"HELLO":
             return HELLO
@@ -106,7 +106,7 @@ def greeting(words):
 
 
 def dribble(first, then=b"x", every=0.05):
-    """Begin with something, and never end."""
+    """Begin with `first`, and never end."""
     yield first
     for _ in itertools.count():
         time.sleep(every)

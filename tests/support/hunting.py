@@ -1,4 +1,4 @@
-"""Looking for the seed with which a checker catches a protocol that was broken on purpose."""
+"""Looking for a seed with which a checker catches a protocol that was broken on purpose."""
 
 from collections.abc import Iterable
 
@@ -20,7 +20,7 @@ KEYS = LockKeys.of(b"redsync:", b"x")
 
 
 def hunt(checker: type[Checker], seeds: Iterable[int], **options) -> str:
-    """Return what is complained of in the first run in which the checker complains."""
+    """Return the complaint of the first run in which the checker complains."""
     tried = 0
     for seed in seeds:
         tried += 1
@@ -39,7 +39,7 @@ def hunt(checker: type[Checker], seeds: Iterable[int], **options) -> str:
 
 
 def break_script(name: str, *replacements: tuple[str, str]) -> dict[str, str]:
-    """Return a script's source with other text in it, for `Simulation(scripts=...)`."""
+    """Return a script's source with replaced text, for `Simulation(scripts=...)`."""
     source = Script.load(name).source.decode()
     for old, new in replacements:
         assert old in source
@@ -69,7 +69,7 @@ def trust_records(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 
 
 def add_hold(runner, *, until: float = 5.0, count: int = 1) -> HoldState:
-    """Let a new owner of a simulated client believe to hold `x` for that many seconds."""
+    """Let a new owner of a simulated client believe for that many seconds that it holds `x`."""
     now = runner.now()
     renew_at = ends_at = float("inf")
     owner = runner.new_owner()

@@ -1,4 +1,4 @@
-"""Interruptions at every point at which one can come."""
+"""Interruptions at every point where one can come."""
 
 import dis
 import functools
@@ -14,7 +14,7 @@ __all__ = ["Interruption", "inject"]
 
 
 class Interruption(BaseException):
-    """What a test interrupts with: neither an Exception nor anything that the code could expect."""
+    """The interruption of a test: neither an Exception nor anything that the code could expect."""
 
 
 _PACKAGE = str(Path(redsync.__file__).parent)
@@ -31,13 +31,13 @@ def _instructions(code):
 
 
 class _Frame:
-    """Follows one frame, and tells its points to `hit`."""
+    """Follows one frame, and reports its points to `hit`."""
 
     def __init__(self, hit):
         self._hit = hit
         self._previous = None
-        # What the last call came to: Python looks for signals when one of a function in C returns, but not when one
-        # returns that is written in Python. What is called by way of C (a class, a generator) counts as in C.
+        # The kind of the last call: Python checks for signals when a C function returns, but not when a Python function
+        # returns. A call by way of C (a class, a generator) counts as C.
         self.was_python = False
 
     def __call__(self, frame, event, argument):
@@ -48,15 +48,15 @@ class _Frame:
             was_python, self.was_python = self.was_python, False
             name = names.get(before, "")
             called = (name.startswith("CALL") and not was_python) or name == "JUMP_BACKWARD"  # not ..._NO_INTERRUPT
-            # The signal comes at the end of the call, but this exception at the next instruction: only where that
-            # makes no difference.
+            # The signal comes at the end of the call, but this exception at the next instruction: only where that makes
+            # no difference.
             if called and handlers.get(before) == handlers.get(now):
                 self._hit(frame)
         return self
 
 
 def _resumes_in_yield_from(frame):
-    """Whether a generator goes on in a `yield from`: Python looks for signals there as little as in an `await`."""
+    """Return whether a generator resumes in a `yield from`: as in an `await`, Python checks for no signals there."""
     names, _ = _instructions(frame.f_code)
     begins = next(offset for offset, name in names.items() if name == "RESUME")
     goes_on = frame.f_code.co_flags & inspect.CO_GENERATOR and frame.f_lasti > begins
@@ -68,16 +68,16 @@ def _is_inlined(code):
 
 
 def _is_in_finalizer(frame):
-    """Whether Python would report what is raised there and go on: in a `__del__`, a `finalize`, or what they call."""
+    """Return whether Python would only report an exception there: in a `__del__`, a `finalize`, or their calls."""
     while frame is not None and frame.f_code.co_name != "__del__" and frame.f_code.co_filename != weakref.__file__:
         frame = frame.f_back
     return frame is not None
 
 
 def _is_exempt(code):
-    """Whether an interruption in the first instruction of that function has to be lived with.
+    """Return whether an interruption in the first instruction of that function is unavoidable.
 
-    In `__exit__` that is before its `try`, and nobody calls it again: as with any lock in Python, what the `with`
+    In `__exit__` that is before its `try`, and no code calls it again: as with any lock in Python, what the `with`
     acquired stays held.
     """
     return code.co_name == "__exit__" and code.co_filename.endswith("enterable.py")
@@ -86,11 +86,11 @@ def _is_exempt(code):
 def inject(n, function, handler=None):
     """Call a function and interrupt it at its n-th point; return where, None if it ended before.
 
-    With `handler` nothing is raised: that is called at the point, and the function goes on.
+    With `handler` nothing is raised: the handler is called at the point, and the function continues.
 
-    Python looks for signals when a function begins, after a call of one written in C, and when a loop goes round. So
+    Python checks for signals when a function begins, after a call of a C function, and when a loop starts over. So
     these are the points at which a signal's handler, and so an interruption, can come. All modules of the package are
-    covered; exempt is the very first instruction of a lock's `__exit__`.
+    covered, except the very first instruction of a lock's `__exit__`.
     """
     count, where = 0, None
 
@@ -119,7 +119,7 @@ def inject(n, function, handler=None):
         return _Frame(hit)
 
     before, collects = sys.gettrace(), gc.isenabled()
-    # What other tests have left behind is not to be finalized here: that would count.
+    # Leftovers of other tests must not be finalized here: that would count.
     gc.disable()
     sys.settrace(trace)
     try:

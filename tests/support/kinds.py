@@ -1,4 +1,4 @@
-"""All kinds of locks that clients make, for tests of what they have in common; both flavours make them alike."""
+"""All kinds of locks that clients make, for tests of their common promises; both flavours make them alike."""
 
 import pytest
 
@@ -32,17 +32,17 @@ LOCKS = {
     "write": lambda client, name="x", **options: client.get_read_write_lock(name, **options).write_lock,
     "multi": lambda client, name="x", **options: _multi(client, name, **options),
 }
-"""What one owner at a time holds, or several readers do, with the interface of a lock."""
+"""All that one owner at a time holds, or several readers do, with the interface of a lock."""
 
 KINDS = {**LOCKS, "semaphore": lambda client: client.get_semaphore("x", 1)}
-"""All that `with` takes and gives back."""
+"""All that `with` acquires and releases."""
 
 FACADES = ["lock", "mutex", "multi"]
 """A kind for each way to hold: by the thread or task, by the object, and several as one."""
 
 
 def family(kind):
-    """Return the kind after whose layout nodes keep its claims: kinds of one family exclude each other."""
+    """Return the kind whose layout nodes use for its claims: kinds of one family exclude each other."""
     # The first of a multi-lock is a lock.
     return {"multi": "lock", "read": "read-write", "write": "read-write"}.get(kind) or _kinds.KINDS[kind].like
 
@@ -53,12 +53,12 @@ def waits_in_line(kind):
 
 
 def another(kind):
-    """Return the kind that somebody else asks for where this one is held: readers keep only writers out."""
+    """Return the kind that another owner asks for where this one is held: readers keep only writers out."""
     return LOCKS["write" if kind == "read" else kind]
 
 
 def _in_both_flavours(kinds, often):
-    """Run a test for each kind and flavour, and all but those that are `often` run in sweeps only."""
+    """Run a test for each kind and flavour; those that are not `often` run only in sweeps."""
     cases = [(kind, flavour) for kind in kinds for flavour in ("threads", "asyncio")]
     sweep = pytest.mark.sweep
     params = [pytest.param(*case, marks=[] if often(*case) else sweep) for case in cases]
@@ -73,12 +73,12 @@ def each_kind_of(kinds):
 each_kind = each_kind_of(LOCKS)
 
 each_facade = _in_both_flavours(LOCKS, lambda kind, _: kind in FACADES)
-"""For what the objects promise that users hold, whatever the kind."""
+"""For the promises of the objects that users hold, whatever the kind."""
 
 each_kind_once = pytest.mark.parametrize("kind", LOCKS)
-"""For threads alone."""
+"""For threads only."""
 
 each_entered = pytest.mark.parametrize(
     "kind", [pytest.param(kind, marks=[] if kind in {*FACADES, "semaphore"} else pytest.mark.sweep) for kind in KINDS]
 )
-"""For what `with` makes of its body: one of each facade, and the others in sweeps."""
+"""For how `with` treats its body: one of each facade, and the others in sweeps."""

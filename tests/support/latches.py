@@ -1,4 +1,4 @@
-"""Clients of one latch on virtual nodes, and what the nodes know of it."""
+"""Clients of one latch on virtual nodes, and the nodes' knowledge of it."""
 
 from redsync._core.keys import LatchKeys
 from redsync._core.latches import LatchState
@@ -10,7 +10,7 @@ KEYS = LatchKeys.of(b"redsync:", b"x")
 
 
 class LatchCaller:
-    """A client, and one latch object of its own; `reach`: the nodes that its first rounds reach."""
+    """A client with its own latch object; `reach`: the nodes that its first rounds reach."""
 
     def __init__(self, world, keep=86_400.0, **timing):
         self.world, (self.session, self.owner) = world, world.session(**timing)
@@ -36,7 +36,7 @@ class LatchCaller:
 
 
 def finish(steps):
-    """Play a protocol to its end; return what it returns."""
+    """Play a protocol to its end; return its result."""
     while True:
         try:
             next(steps)
@@ -45,7 +45,7 @@ def finish(steps):
 
 
 def told(world, *nodes):
-    """Return what these nodes know."""
+    """Return the knowledge of these nodes."""
     return [LatchState.read(_look(world, node)) for node in nodes]
 
 

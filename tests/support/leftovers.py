@@ -1,4 +1,4 @@
-"""What a process or a node has of ours at this instant, to see later what a client has left."""
+"""The claims on a node now, to see later what a client has left."""
 
 from redsync.testing.harness.vitals import open_sockets, redsync_threads
 
@@ -9,7 +9,7 @@ RECORDS = (b"redsync:client:", b"redsync_birth")
 
 
 def claims(node, pattern="*"):
-    """Return what is on a node but for the records of clients and of its birth: claims, and places in queues."""
+    """Return the keys on a node except the records of clients and of its birth: claims, and places in queues."""
     return sorted(key for key in node.keys(pattern) if is_claim(key))
 
 

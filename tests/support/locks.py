@@ -1,4 +1,4 @@
-"""What tests of locks and mutexes on real nodes do again and again."""
+"""Common helpers for tests of locks and mutexes on real nodes."""
 
 import time
 
@@ -9,13 +9,13 @@ from redsync import LeaseLostError, RedsyncError
 __all__ = ["PATIENCE", "SHORT", "claims", "flush", "lose", "timed", "values"]
 
 PATIENCE = 20.0
-"""Seconds until a test gives up waiting for what happens at once on a machine that has time for it.
+"""Seconds until a test gives up waiting for something that happens at once on an idle machine.
 
-Less than the 30 s that a client's lease has unless told otherwise, by whose end all is given back anyway.
+Less than the client's default lease of 30 s, at whose end everything is released anyway.
 """
 
 SHORT = 0.6
-"""A lease in seconds that a watchdog on a busy machine keeps, and a test can wait for."""
+"""A lease in seconds that a watchdog on a busy machine keeps, and that a test can wait for."""
 
 
 def timed(function, *args, **kwargs):
@@ -29,12 +29,12 @@ def timed(function, *args, **kwargs):
 
 
 def claims(raw, key="redsync:x"):
-    """Return what each node stores for a lock: owner -> hold count; each claim has a number besides its owner."""
+    """Return each node's claims of a lock: owner -> hold count; each claim has a number besides its owner."""
     return [{claim.rpartition(b":")[0]: count for claim, count in node.hgetall(key).items()} for node in raw]
 
 
 def values(raw, key="redsync:x"):
-    """Return what each node stores for a mutex."""
+    """Return each node's value of a mutex."""
     return [node.get(key) for node in raw]
 
 

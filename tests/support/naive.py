@@ -1,7 +1,7 @@
 """The naive semaphore, as it is often built over several nodes: each node counts, and a majority decides.
 
-In the place of slots it names numbers of the permit's own, so all else works as ever: votes are counted, renewals count
-nodes that had it, a release takes it away. Only the bound is that of each node, not that of all.
+Instead of slots it names numbers of the permit's own, so all else works as usual: votes are counted, renewals count
+nodes that had it, a release removes it. But each node bounds only its own permits, and no bound holds over all nodes.
 """
 
 __all__ = ["NAIVE"]

@@ -1,8 +1,8 @@
-"""Commands without their start: a process that has imported what they need copies itself for each.
+"""Commands without their startup: a process that has imported what they need forks a copy for each.
 
-Nine tenths of a short command's time go into importing redis. A copy is a process like any other: a session, streams
-and an environment of its own, and the interpreter's whole exit. Where it is the interpreter's start that is tested, or
-another program is before it, a test starts a fresh one.
+A short command spends nine tenths of its time importing redis. A copy is a process like any other, with its own
+session, streams and environment, and the interpreter's whole exit. To test the interpreter's start, or a command behind
+another program, a test starts a fresh process.
 """
 
 import contextlib
@@ -38,7 +38,7 @@ class Nursery:
             )
 
     def bear(self, arguments, environment, streams):
-        """Start `redsync` with these arguments; return its number, and what tells its wait status when it has ended."""
+        """Start `redsync` with these arguments; return its number, and a pipe that reports its wait status."""
         told, tells = os.pipe()
         asked = json.dumps([[os.fsdecode(each) for each in arguments], environment]).encode()
         socket.send_fds(self._socket, [LENGTH.pack(len(asked))], [*streams, tells])
@@ -52,9 +52,9 @@ class Nursery:
 
 
 class Born(subprocess.Popen):
-    """A process from a nursery: no child of ours, so another tells us how it ended. Without a nursery one as usual.
+    """A process from a nursery: not our child, so another reports how it ended. Without a nursery, an ordinary process.
 
-    What `Popen` has of its own to start a process and to wait for it is replaced; its pipes and the rest stay.
+    It replaces the methods of `Popen` that start a process and wait for it; its pipes and the rest stay.
     """
 
     def __init__(self, nursery, words, **options):
@@ -91,7 +91,7 @@ class Born(subprocess.Popen):
 
 
 def serve(connection):
-    """Make a copy for each who asks; return in the copy."""
+    """Make a copy for each request; return in the copy."""
     while True:
         length, streams, _, _ = socket.recv_fds(connection, LENGTH.size, 4)
         if not length:
@@ -114,7 +114,7 @@ def serve(connection):
 
 
 def settle(arguments, environment, streams):
-    """Be a process of our own, as the interpreter's start makes it."""
+    """Become a separate process, as after the interpreter's start."""
     os.setsid()
     for number, stream in enumerate(streams[:3]):
         os.dup2(stream, number)
@@ -135,7 +135,7 @@ def load():
         if "demo" not in module.name and not module.name.endswith("__main__"):
             import_module(module.name)
     import_module("redsync.client")
-    gc.freeze()  # Copies would look for garbage there at their end.
+    gc.freeze()  # copies would look for garbage there at their end
     return cli.main
 
 

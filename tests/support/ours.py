@@ -1,4 +1,4 @@
-"""Functions of tests that stand for functions of ours: what other modules raise is taken for an interruption."""
+"""Lets functions of tests pass for functions of ours: an error raised in other modules counts as an interruption."""
 
 from types import FunctionType
 

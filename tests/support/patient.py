@@ -1,4 +1,4 @@
-"""Imported, it makes clients wait for each of their first connections: on a busy machine a node may take its time."""
+"""When imported, makes clients wait for each of their first connections: on a busy machine a node may be slow."""
 
 from redsync._drivers import aio_maintenance, maintenance
 

@@ -1,4 +1,4 @@
-"""What the toy's nodes answer to an acquire, again and again."""
+"""The toy's nodes' frequent replies to an acquire."""
 
 __all__ = ["FOREIGN", "NEW", "OURS", "SPLIT", "A", "B", "busy", "held", "mute", "waiting_script", "won"]
 
@@ -8,7 +8,7 @@ SPLIT = (NEW, NEW, [20_000, A], [20_000, B], [20_000, B])
 
 
 def held(remaining=20.0, by=A):
-    """A refusal: somebody holds it for that many seconds more; None: without an end."""
+    """A refusal: another owner holds it for that many more seconds; None: without an end."""
     return [-1 if remaining is None else round(remaining * 1000), by]
 
 

@@ -1,15 +1,15 @@
-"""What tests of a transport and its parts have in common; the rig itself is a fixture of `tests/drivers`."""
+"""Common helpers for tests of a transport and its parts; the rig itself is a fixture of `tests/drivers`."""
 
 import select
 import sys
 import time
 
-from redsync._core.replies import ReplyReader
+from redsync._core.replies import LINES, ReplyReader
 from redsync._drivers.links import Link
 from tests.support.locks import PATIENCE
 
 MANY = 50 if sys.version_info < (3, 12) else 10
-"""At least so many points at which an interruption can come; later versions of Python let fewer be interrupted."""
+"""The least number of points at which an interruption can come; later versions of Python have fewer."""
 
 TOO_MANY = 10
 """Faults after which a test has seen enough."""
@@ -41,14 +41,15 @@ def await_answers(rig):
 
 
 class Wire(Link):
-    """A link without a network: what the test says has come is read."""
+    """A link without a network: it reads what the test provides."""
 
     swift = True
+    lines = LINES
 
     def __init__(self, node):
         super().__init__(node)
         reader = ReplyReader()
-        self.feed, self.gets = reader.feed, reader.gets
+        self.feed, self.gets, self.has_more = reader.feed, reader.gets, reader.has_more
         self.sent = []
         self.come = b""
         self.is_shut = False

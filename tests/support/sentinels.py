@@ -8,11 +8,11 @@ __all__ = ["FakeSentinels"]
 
 
 class FakeSentinels:
-    """Some Sentinels of one master, which say what `say` was told last; each for itself, if need be.
+    """Some Sentinels of one master, which answer as `say` last set, together or separately.
 
     Attributes:
-        url: The URL of the node that they stand for.
-        questions: How many questions each of them has answered.
+        url: The URL of their node.
+        questions: The number of questions that each has answered.
     """
 
     def __init__(self, count=3, replicas=0):

@@ -1,4 +1,4 @@
-"""A semaphore of a toy client, and what its nodes say of slots."""
+"""A semaphore of a toy client, and its nodes' replies about slots."""
 
 from redsync._core.limits import Limit
 from redsync._core.slots import SlotKeys
@@ -27,7 +27,7 @@ def other_limit(version, permits):
 
 
 def told(*mine, others=()):
-    """A grant of the first slots that tells what is taken by others as well."""
+    """A grant of the first slots that also names slots taken by others."""
     bits = bytearray(2)
     for slot in (*mine, *others):
         bits[slot // 8] |= 1 << (7 - slot % 8)
@@ -35,7 +35,7 @@ def told(*mine, others=()):
 
 
 class ToySemaphore:
-    """A toy client's semaphore of 4 permits, unless told otherwise."""
+    """A toy client's semaphore, by default of 4 permits."""
 
     def __init__(self, toy, permits=4):
         self.toy = toy
@@ -55,5 +55,5 @@ class ToySemaphore:
 
     @property
     def exact(self):
-        """What was asked for exactly, round by round."""
+        """The exact requests, round by round."""
         return [c.args[10] for c in self.toy.commands if c.script is SEMAPHORE.acquire]

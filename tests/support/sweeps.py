@@ -1,4 +1,4 @@
-"""Cases of a parametrized test that run in `make test-all` only."""
+"""Cases of a parametrized test that run only in `make test-all`."""
 
 import pytest
 

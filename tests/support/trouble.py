@@ -1,4 +1,4 @@
-"""Nodes that answer, but by errors, and users who may not do everything; on all servers that there are."""
+"""Nodes that answer errors, and users with restricted rights; on all supported servers."""
 
 import contextlib
 import threading
@@ -9,7 +9,7 @@ __all__ = ["accept_writes", "add_guest", "busy", "read_only", "refuse_writes", "
 
 
 def refuse_writes(node):
-    """Let a node refuse all that writes, as one does that can't save its data: here it is a replica of nobody."""
+    """Let a node refuse all writes, like one that can't save its data: here it is a replica without a master."""
     node.execute_command("REPLICAOF", "127.0.0.1", "1")
 
 
@@ -19,7 +19,7 @@ def accept_writes(node):
 
 @contextlib.contextmanager
 def read_only(admins):
-    """Let nodes refuse all that writes."""
+    """Let nodes refuse all writes."""
     for admin in admins:
         refuse_writes(admin)
     try:
@@ -36,7 +36,7 @@ def version_of(admin):
 
 def add_guest(admin, rules):
     """Add a user "guest" with the password "right", who may use these commands, with all keys and channels."""
-    channels = {"channels": ["*"]} if version_of(admin) >= (6, 2) else {}  # before there are no rules for them
+    channels = {"channels": ["*"]} if version_of(admin) >= (6, 2) else {}  # earlier versions have no rules for them
     admin.acl_setuser("guest", enabled=True, passwords=["+right"], commands=rules, keys=["*"], **channels)
 
 
@@ -49,7 +49,7 @@ def _is_busy(admin):
 
 @contextlib.contextmanager
 def busy(admins):
-    """Let nodes run a script that does not end: after a while they answer everything by errors."""
+    """Let nodes run a script that does not end: after a while they answer only errors."""
 
     def run(admin):
         with admin.client() as connection, contextlib.suppress(redis.RedisError):

@@ -21,19 +21,19 @@ __all__ = ["World"]
 
 
 class _Dropped(BaseException):
-    """What ends a protocol that nobody plays to its end."""
+    """Ends a protocol that is not played to its end."""
 
 
 _EPOCH = 1_700_000_000.0
 
 
 class World:
-    """Nodes, one clock for all, and what becomes of each command.
+    """Nodes, one clock for all, and the fate of each command.
 
     Args:
-        n: How many nodes.
-        fate: Tells for client and node what becomes of a command: "ok"; "mute": its reply is lost; "late": it is
-            executed before the client's next that gets there; "lost".
+        n: The number of nodes.
+        fate: Returns the fate of a command by client and node: "ok"; "mute": its reply is lost; "late": it is executed
+            just before the client's next command that arrives there; "lost".
         random: Numbers in [0, 1) for delays.
         scripts: Sources that replace shipped scripts on all nodes, by name.
     """
@@ -70,7 +70,7 @@ class World:
             store.execute(b"SET", b"redsync_birth", b"original 1 -")
 
     def run(self, steps: Steps, *reach):
-        """Run a protocol to its end; its first rounds reach the nodes of one item of `reach` each, what follows all."""
+        """Run a protocol to its end; its first rounds reach the nodes of one item of `reach` each, later ones all."""
         rounds, usual = deque(reach), self.fate
         effect = next(steps)
         try:
@@ -93,7 +93,7 @@ class World:
         except StopIteration as stop:
             return stop.value
         except GeneratorExit:
-            # A protocol is never closed half-way: it is interrupted, and nobody hears of its clean-up.
+            # A protocol is never closed half-way: it is interrupted, and its clean-up is not reported.
             with contextlib.suppress(StopIteration, _Dropped):
                 steps.throw(_Dropped())
                 while True:
@@ -133,7 +133,7 @@ class World:
         return tally
 
     def _send(self, effect, command: Command, node: int):
-        """Return a node's reply; None if it does not come."""
+        """Return a node's reply; None if there is none."""
         client = effect.owner.client_id
         fate, late = self.fate(client, node), self._late.setdefault((client, node), deque())
         if fate == "lost":

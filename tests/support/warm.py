@@ -1,7 +1,7 @@
-"""Python files run as programs, each in a fork of one process that has loaded the library already.
+"""Python files run as programs, each in a fork of one process that has already loaded the library.
 
 An interpreter's start and the imports take longer than most programs of the documentation. A fork has its own threads,
-signals, streams and end, and nothing that another one changed.
+signals, streams and exit, and sees no changes of other forks.
 """
 
 import json
@@ -33,7 +33,7 @@ class WarmPython:
         )
 
     def run(self, file: Path, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-        """Run a file in a folder, and return how it ended and what it wrote."""
+        """Run a file in a folder; return its exit status and its output."""
         streams = {name: f"{folder / name}" for name in ("stdout", "stderr")}
         order = {"file": str(file), "folder": str(folder), "environment": environment, **streams}
         try:
@@ -52,7 +52,7 @@ class WarmPython:
 
 
 def become(order) -> None:
-    """Run what was ordered; this process ends as any program does."""
+    """Run the order; this process ends as any program does."""
     os.chdir(order["folder"])
     os.environ.update(order["environment"])
     writing = os.O_WRONLY | os.O_CREAT | os.O_TRUNC

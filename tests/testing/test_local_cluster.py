@@ -1,4 +1,4 @@
-"""A real cluster: what each method does to it."""
+"""A real cluster: the effects of each method."""
 
 import contextlib
 
@@ -17,7 +17,7 @@ def cluster():
         yield cluster
 
 
-def test_all_slots_are_served_by_as_many_masters(cluster):
+def test_masters_serve_all_slots(cluster):
     assert cluster.masters == cluster.servers[:3]
     assert len(cluster.servers) == 6
     assert [cluster.slot_owner(slot) for slot in (0, 5461, 16383)] == cluster.masters
@@ -27,7 +27,7 @@ def test_all_slots_are_served_by_as_many_masters(cluster):
     assert roles == ["master"] * 3 + ["slave"] * 3
 
 
-def test_masters_begin_with_an_epoch_of_their_own(cluster):
+def test_masters_begin_with_distinct_epochs(cluster):
     for server in cluster.servers:
         told = [line.split() for line in command(server, "CLUSTER", "NODES").splitlines()]
         epochs = {int(words[1].partition("@")[0].rpartition(":")[2]): int(words[6]) for words in told if words[8:]}
@@ -48,7 +48,7 @@ def test_failover_makes_a_replica_the_master(cluster, how):
     assert {cluster.slot_owner(slot) for slot in range(0, 5461, 1000)} == {new}
 
 
-def test_slot_moves_with_its_keys_and_is_in_between_meanwhile(cluster):
+def test_slot_moves_with_its_keys_and_redirects_meanwhile(cluster):
     source, target = cluster.slot_owner(SLOT), cluster.masters[1]
     keys = [f"{{{tag}}}key" for tag in range(200_000) if redis.crc.key_slot(str(tag).encode()) == SLOT][:6]
     for key in keys[:5]:
@@ -79,7 +79,7 @@ def test_cluster_ends_with_its_block():
     with LocalCluster(replicas=0) as cluster:
         servers = cluster.servers
         assert cluster.url.endswith("?nodes=3&replicas=0")
-        with pytest.raises(RuntimeError, match="has no replica that runs"):
+        with pytest.raises(RuntimeError, match="has no running replica"):
             cluster.failover(0)
     for server in servers:
         with pytest.raises(redis.ConnectionError):
@@ -90,5 +90,5 @@ def test_cluster_ends_with_its_block():
 
 @pytest.mark.parametrize("sizes", [(2, 1), (3, -1)])
 def test_cluster_that_could_not_fail_over_is_refused(sizes):
-    with pytest.raises(ValueError, match="three masters or more"), contextlib.closing(LocalCluster(*sizes)):
+    with pytest.raises(ValueError, match="needs 3 masters"), contextlib.closing(LocalCluster(*sizes)):
         pass

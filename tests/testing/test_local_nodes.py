@@ -1,4 +1,4 @@
-"""LocalNodes: what it starts, what killing and pausing do, and that nothing of it outlives its owner."""
+"""LocalNodes: starting, killing and pausing, and that nothing outlives the owner."""
 
 import contextlib
 import gc
@@ -50,7 +50,7 @@ def is_refused(port):
 
 
 def run_python(program):
-    """Run a program that owns nodes of its own; the one that runs the tests has children of other tests."""
+    """Run a program that owns its own nodes; the process that runs the tests has children of other tests."""
     return subprocess.Popen(
         [
             sys.executable,
@@ -72,7 +72,7 @@ def write_server(path, script):
     return path
 
 
-# Starting
+# Starting.
 
 
 def test_nodes_answer_when_started():
@@ -127,7 +127,7 @@ def test_start_gives_up_when_a_server_stays_silent(tmp_path, monkeypatch):
 
 
 def test_start_takes_another_port_when_one_is_taken(nodes, monkeypatch):
-    taken = nodes.ports[0]  # by a server that answers, so that an answer proves nothing
+    taken = nodes.ports[0]  # by a server that answers, so an answer proves nothing
     monkeypatch.setattr(server_group, "free_ports", lambda: iter([taken, *next_ports]))
     ports = free_ports()
     next_ports = [next(ports) for _ in range(3)]
@@ -160,7 +160,7 @@ def test_free_ports_skip_one_that_is_bound(monkeypatch):
     assert first != second
 
 
-# Finding a server
+# Finding a server.
 
 
 @pytest.fixture
@@ -203,7 +203,7 @@ def test_pinned_server_is_that_of_a_wheel_whatever_path_has(bare, monkeypatch):
     wheel = bare / "wheel" / "redis-server"
     wheel.parent.mkdir()
     (wheel.parent / "__init__.py").touch()
-    wheel.touch()  # without the permission to execute it, as some installers leave it
+    wheel.touch()  # without execute permission, as some installers leave it
     monkeypatch.syspath_prepend(bare)
     monkeypatch.setattr(servers, "_WHEELS", {"wheel": "redis-server"})
     write_server(bare / "redis-server", "")
@@ -248,7 +248,7 @@ def test_nodes_say_which_server_they_run(caplog):
 
 
 @pytest.mark.parametrize("source", ["server", "REDSYNC_SERVER"])
-def test_find_server_never_replaces_what_was_named(source, bare, monkeypatch):
+def test_find_server_never_replaces_a_named_server(source, bare, monkeypatch):
     write_server(bare / "redis-server", "")
     if source == "REDSYNC_SERVER":
         monkeypatch.setenv(source, "/no/such")
@@ -281,7 +281,7 @@ def test_runnable_returns_an_executable_file_as_it_is(tmp_path):
     assert runnable(server, tmp_path / "unused") == server
 
 
-# Faults
+# Faults.
 
 
 def test_kill_ends_the_process_and_frees_the_port(nodes):
@@ -307,7 +307,7 @@ def test_restart_gives_an_empty_node_on_the_same_port(prepare, nodes):
     assert ask(nodes.ports[1], "EXISTS key") == b":0\r\n"
 
 
-def test_restart_with_data_gives_a_node_that_knows_it_and_nothing_later():
+def test_restart_with_data_gives_a_node_with_that_data_and_nothing_later():
     with LocalNodes(1) as nodes, redis.Redis(port=nodes.ports[0]) as node:
         node.set("before", 1)
         node.save()
@@ -346,7 +346,7 @@ def test_pause_stops_the_node_until_it_is_resumed_however_often(nodes, eventuall
     eventually(lambda: ask(nodes.ports[0], "EXISTS late") == b":1\r\n")
 
 
-@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks into /proc")
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
 def test_pause_returns_when_the_process_is_stopped(nodes):
     nodes.pause(0)
     assert Path(f"/proc/{nodes.pids[0]}/stat").read_text().split()[2] == "T"
@@ -377,7 +377,7 @@ def test_alive_notices_a_node_that_ended_by_itself(nodes, eventually):
     assert ping(nodes.ports[0])
 
 
-def test_threads_may_do_harm_while_others_read():
+def test_threads_may_kill_nodes_while_others_read():
     failures = []
 
     def harm(i):
@@ -406,7 +406,7 @@ def test_index_beyond_the_last_node_raises(nodes):
             act(2)
 
 
-# Clients
+# Clients.
 
 
 def test_client_has_no_restart_guard_unless_given(nodes):
@@ -416,7 +416,7 @@ def test_client_has_no_restart_guard_unless_given(nodes):
         guarded.get_lock("first").acquire(timeout=0.05)
 
 
-# Endings
+# Endings.
 
 
 def test_close_leaves_no_process_and_no_directory(tmp_path, monkeypatch):
@@ -485,7 +485,7 @@ time.sleep(60)
 
 
 def test_killed_owner_leaves_no_server_that_was_about_to_start(tmp_path, monkeypatch, eventually):
-    """The owner dies between starting the process and telling the reaper."""
+    """The owner dies between starting the process and informing the reaper."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     program = f"""
 from redsync.testing.servers import ServerProcess, find_server
@@ -503,7 +503,7 @@ time.sleep(60)
 
 
 def is_gone(pid):
-    with contextlib.suppress(FileNotFoundError):  # a process that init never reaps has ended all the same
+    with contextlib.suppress(FileNotFoundError):  # a zombie that init never reaps has ended, too
         return Path(f"/proc/{pid}/stat").read_text().split()[2] == "Z"
     try:
         os.kill(pid, 0)
@@ -522,7 +522,7 @@ if (pid := os.fork()) == 0:
         try:
             nodes.kill(0)
         except RuntimeError as error:
-            assert "only that one controls them" in str(error)
+            assert "only that process controls them" in str(error)
         else:
             raise AssertionError("a child killed a node")
     del nodes

@@ -1,4 +1,4 @@
-"""LocalSentinel: failovers, killed and isolated masters, and what clients see of them."""
+"""LocalSentinel: failovers, killed and isolated masters, and how clients see them."""
 
 import os
 
@@ -68,7 +68,7 @@ def test_isolated_master_serves_clients_but_has_no_replicas_until_it_is_demoted(
         old = group.isolate_master()
         assert role(old) == role(group.master) == b"master"
         assert old != group.master
-        assert kept.set("meanwhile", 1)  # the connection lives
+        assert kept.set("meanwhile", 1)  # the connection stays open
         assert kept.wait(1, 50) == 0
         with redis.Redis(*group.master) as new:
             assert new.get("before") == b"1"
@@ -105,8 +105,8 @@ def test_paused_master_is_replaced_and_demoted_after_resume(group, eventually):
 def test_start_gives_up_with_the_logs_when_the_group_stays_incomplete(monkeypatch, tmp_path):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setattr(asking, "_SETTLE_TIMEOUT", 0.0)
-    monkeypatch.setattr(LocalSentinel, "_is_settled", lambda _: False)  # else a quick machine is settled at once
-    with pytest.raises(ServerStartError, match=r"in vain until the replicas follow[^$]*logs end with[^$]*\+monitor"):
+    monkeypatch.setattr(LocalSentinel, "_is_settled", lambda _: False)  # otherwise a quick machine is settled at once
+    with pytest.raises(ServerStartError, match=r"waiting 0 s until the replicas[^$]*logs end with[^$]*\+monitor"):
         LocalSentinel(replicas=1, sentinels=1)
     assert os.listdir(tmp_path) == []
 

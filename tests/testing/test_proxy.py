@@ -10,7 +10,7 @@ import pytest
 from redsync.testing import FaultProxy, LocalNodes
 from redsync.testing.servers import ask, free_ports
 
-SOON = 0.05  # waited for what must not come
+SOON = 0.05  # how long to wait for what must not come
 LATE = 5.0
 
 
@@ -33,7 +33,7 @@ def proxy(node):
 
 
 class Connection:
-    """A raw connection through the proxy, already passed on to the node unless told otherwise."""
+    """A raw connection through the proxy, already passed on to the node unless stated otherwise."""
 
     def __init__(self, proxy, *, greet=True):
         self.socket = socket.create_connection(("127.0.0.1", proxy.port), LATE)
@@ -86,7 +86,7 @@ def exists(node, key):
     return ask(node, f"EXISTS {key}") == b":1\r\n"
 
 
-def test_proxy_passes_bytes_on_when_all_is_well(proxy, connect, node, eventually):
+def test_proxy_passes_bytes_on_without_faults(proxy, connect, node, eventually):
     assert proxy.url == f"redis://127.0.0.1:{proxy.port}/0"
     first, second = connect(), connect()
     first.send("SET a 1\r\nGET a\r\nGET b")
@@ -235,7 +235,7 @@ def test_cut_resets_all_connections_but_not_new_ones(proxy, connect, node, event
     connect()
 
 
-def test_cut_discards_what_is_under_way(proxy, connect, node):
+def test_cut_discards_bytes_under_way(proxy, connect, node):
     connection = connect()
     proxy.blackhole = True
     connection.send("SET key value")

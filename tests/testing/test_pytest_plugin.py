@@ -1,4 +1,4 @@
-"""The pytest fixtures, as a project that uses redsync meets them: in a pytest run of its own."""
+"""The pytest fixtures, as a project that uses redsync gets them: in a separate pytest run."""
 
 import subprocess
 import sys
@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def run(pytester, monkeypatch):
-    """Run pytest on a test file; the plugin is named, so that it does not matter whether redsync is installed."""
+    """Run pytest on a test file; the plugin is named, so redsync does not have to be installed."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
 
@@ -77,7 +77,7 @@ def test_plugin_describes_its_fixtures(run):
     result.stdout.fnmatch_lines(["redsync_nodes*", "*Five `LocalNodes`*", "redsync_client*", "*A `redsync.Client`*"])
 
 
-def test_plugin_imports_next_to_nothing():
+def test_plugin_imports_almost_nothing():
     program = """
 import sys, pytest
 names = ("asyncio", "hiredis", "redis", "redsync")

@@ -1,7 +1,7 @@
-"""Every public name and call, as a program uses them: `make check` reads it with mypy and pyright, both strict.
+"""Every public name and call, as a program uses them; `make check` runs mypy and pyright on it, both strict.
 
-It never runs. Each function takes what it uses as a parameter: `tests/test_consumer.py` reads these annotations, and so
-knows that no call is missing.
+It never runs. Each function has the objects that it uses as parameters: `tests/test_consumer.py` reads their
+annotations to check that no call is missing.
 """
 
 import asyncio
@@ -78,7 +78,7 @@ from redsync.testing import (
 
 URLS = ["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"]
 
-# What both flavours tell.
+# Shared by both flavours.
 
 
 def hear(event: HoldLost | HoldOrphaned | NodeChanged) -> None:
@@ -280,7 +280,7 @@ def use_latch(latch: CountDownLatch) -> None:
 
 
 def use_condition(lock: Lock, locks: MultiLock) -> None:
-    # Python's types allow a Condition nothing but Python's own locks, although it takes any lock with their methods.
+    # Python's types allow a Condition only Python's own locks, although it accepts any lock with their methods.
     condition = threading.Condition(lock)  # type: ignore[arg-type]
     with condition:
         condition.notify()

@@ -1,14 +1,15 @@
-"""Django: a client from the settings, management commands that run once, and a guard for the cache.
+"""Django: a client from the settings, management commands that run once, and cache entries that are computed once.
 
 ```python
 INSTALLED_APPS = [..., "redsync.contrib.django"]
 REDSYNC = {"URLS": ["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"]}
 ```
 
-1. `get_client` returns the client of the process, made at its first use: after the fork of a server's workers.
+1. `get_client` returns the client of the process, created at its first use, so after a server has forked its workers.
 2. `single_run` is for commands that cron starts on several machines.
-3. `get_or_compute` lets one process of all compute an entry of the cache.
-4. The application's system check tells at the start of a project which setting is wrong.
+3. `get_or_compute` lets only one process compute a cache entry.
+4. A system check reports a bad setting. `manage.py check`, `runserver` and most commands run it, but no WSGI or ASGI
+   server does: there, the first `get_client` raises the error.
 """
 
 from __future__ import annotations

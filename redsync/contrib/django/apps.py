@@ -1,4 +1,4 @@
-"""The application that Django installs: it checks the settings when a project starts."""
+"""The Django application: it registers a system check of the settings."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class RedsyncConfig(AppConfig):  # type: ignore[misc]  # Django has no types
     verbose_name = "redsync"
 
     def ready(self) -> None:
-        """Register it; called by Django once."""
+        """Register the check; Django calls this once."""
         checks.register(check_settings)
 
 
 def check_settings(**_: Any) -> list[checks.CheckMessage]:
-    """Return an error for settings that make no client. It waits for no node: these may be down."""
+    """Return an error for bad settings. The check waits for no node, as nodes may be down."""
     try:
         make_client().close()
     except (ConfigurationError, TypeError, ValueError) as error:

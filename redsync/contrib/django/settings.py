@@ -1,4 +1,4 @@
-"""Where Django's settings become a client: `REDSYNC = {"URLS": [...], "LEASE": 30.0}`, or the environment."""
+"""The client from Django's settings, `REDSYNC = {"URLS": [...], "LEASE": 30.0}`, or from the environment."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ __all__ = ["CLIENT", "make_client"]
 
 
 def make_client() -> Client:
-    """Return a new client as the settings say.
+    """Return a new client from the settings.
 
     Raises:
-        ConfigurationError: A setting that is none, with its name; or one that a client refuses.
+        ConfigurationError: A setting is unknown or bad; the message names it.
     """
     return process_client.make_client("REDSYNC", getattr(settings, "REDSYNC", {}), str.upper)
 

@@ -1,4 +1,4 @@
-"""What a project uses: the client, the decorator of commands, and the guard of the cache."""
+"""The client, the decorator for commands, and the function for cache entries."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ T = TypeVar("T")
 _Handle: TypeAlias = Callable[..., str | None]
 
 NO_QUORUM: Final = 69
-"""The exit status when too few nodes answer, as that of `redsync lock`."""
+"""The exit status if too few nodes answer, as for `redsync lock`."""
 
 LOST: Final = 124
-"""The exit status when the lock was lost, as that of `redsync lock`."""
+"""The exit status if the lock was lost, as for `redsync lock`."""
 
 _MISSING: Final = object()
 
 
 def get_client() -> Client:
-    """Return the client of this process, made from the settings when it is first used.
+    """Return the client of this process, created from the settings at its first use.
 
-    It is closed when the process ends. An `async def` view needs an `AsyncClient` of its own.
+    It is closed when the process ends. An `async def` view needs an `AsyncClient` instead.
 
     Raises:
-        ConfigurationError: The setting `REDSYNC` makes no client, and neither does the environment.
+        ConfigurationError: The setting `REDSYNC` and the environment have no URLs, or a bad value.
     """
     return CLIENT.get()
 
@@ -44,26 +44,26 @@ def get_client() -> Client:
 def single_run(
     name: str | None = None, *, min_hold: float = 0.0, busy_status: int = 0, **options: Any
 ) -> Callable[[_Handle], _Handle]:
-    """Return a decorator for a command's `handle`: of all machines that start it at once, one runs it.
+    """Return a decorator for a command's `handle`: of the machines that start it at once, one runs it.
 
-    The others say so on their standard error, and end. The exit status is 69 when too few nodes answer, and 124 when
-    the lock was lost. While the command runs, `self.hold` is the hold: call `self.hold.check()` before what must not
-    happen twice. The lock is released afterwards, also after an error.
+    The others say so on standard error, and exit. The exit status is 69 if too few nodes answer, and 124 if the lock
+    was lost. While the command runs, `self.hold` is the hold: call `self.hold.check()` before an action that must not
+    happen twice. The lock is released afterwards, even after an error.
 
     Args:
-        name: The lock's name; None: `command:` and the name of the command's module.
-        min_hold: For how many seconds the lock is kept, however short the work is. Clocks differ: without it a machine
-            that is a little late finds the lock free again.
+        name: The lock's name; None means `command:` and the name of the command's module.
+        min_hold: The least number of seconds to hold the lock. Clocks differ: without it, a machine that is a little
+            late finds the lock free again.
         busy_status: The exit status of the others.
         **options: Options of `Client.get_lock`.
 
     Raises:
-        ValueError: `min_hold` is negative, or `busy_status` is no exit status.
+        ValueError: `min_hold` is negative, or `busy_status` is not an exit status.
     """
     if not min_hold >= 0:
-        raise ValueError(f"min_hold is a number of seconds from 0 on, not {min_hold!r}")
+        raise ValueError(f"min_hold must be a number of seconds, 0 or more, not {min_hold!r}")
     if busy_status not in range(256):
-        raise ValueError(f"busy_status is an exit status from 0 to 255, not {busy_status!r}")
+        raise ValueError(f"busy_status must be an exit status from 0 to 255, not {busy_status!r}")
 
     def decorate(handle: _Handle) -> _Handle:
         @functools.wraps(handle)
@@ -79,7 +79,7 @@ def single_run(
                             time.sleep(max(begun + min_hold - time.monotonic(), 0.0))
             except (AcquireTimeout, QuorumError, LeaseLostError) as error:
                 if error.name != label:
-                    raise  # That of another lock is the command's own trouble.
+                    raise  # Another lock's error concerns the command.
                 _explain(command, error, busy_status)
                 return None
 
@@ -90,7 +90,7 @@ def single_run(
 
 def _explain(command: BaseCommand, error: AcquireTimeout | QuorumError | LeaseLostError, busy_status: int) -> None:
     if isinstance(error, AcquireTimeout):
-        text = f"not run: another machine is at it, and holds {error.name!r}"
+        text = f"not run: another machine holds {error.name!r}"
         if not busy_status:
             command.stderr.write(text)
             return
@@ -109,18 +109,18 @@ def get_or_compute(
     version: int | None = None,
     patience: float = 10.0,
 ) -> T:
-    """Return an entry of the cache; of all processes that miss it one computes it, and the others wait for that.
+    """Return a cache entry; one of the processes that miss it computes it, and the others wait for the value.
 
-    A cache must not fail because of its lock: where too few nodes answer, or it takes somebody longer than `patience`,
-    this one computes, too.
+    A cache must not fail because of its lock: if too few nodes answer, or the other process takes longer than
+    `patience`, this process computes the entry too.
 
     Args:
         key: The key.
-        compute: Returns the value.
-        timeout: After how many seconds the entry expires; None: never.
+        compute: A function that returns the value.
+        timeout: Seconds until the entry expires; None for never.
         cache: The alias of the cache.
         version: The version of the key.
-        patience: How many seconds to wait for somebody else's value.
+        patience: Seconds to wait for another process's value.
     """
     store = caches[cache]
     found = store.get(key, _MISSING, version=version)
@@ -128,7 +128,7 @@ def get_or_compute(
         return found  # type: ignore[no-any-return]
     mutex = get_client().get_mutex(f"cache:{cache}:{shortened(store.make_key(key, version=version))}")
     try:
-        if not mutex.acquire(False):  # An error comes at once here, that of a call that waits only in the end.
+        if not mutex.acquire(False):  # raises an error at once; a waiting call does so only at its timeout
             mutex.acquire(timeout=patience)
     except QuorumError:
         pass
@@ -139,5 +139,5 @@ def get_or_compute(
             store.set(key, found, timeout, version=version)
         return found  # type: ignore[no-any-return]
     finally:
-        with suppress(NotOwnedError):  # This one went ahead without it, or it was lost.
+        with suppress(NotOwnedError):  # this process continued without the mutex, or lost it
             mutex.release()

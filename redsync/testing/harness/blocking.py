@@ -1,6 +1,6 @@
-"""The flavour for threads behind the methods of the one for asyncio, so that an owner's code is written once.
+"""Gives clients for threads the methods of asyncio clients, so that an owner's code is written once.
 
-Nothing here waits for an event loop: each `await` makes a blocking call and goes on at once, in the same thread.
+Nothing here waits for an event loop: each `await` makes a blocking call and continues at once, in the same thread.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ _AWAITED: Final = {"acquire", "available", "close", "count", "count_down", "dele
     *("holders", "inspect", "locked", "permits", "release", "resize", "retry_after", "try_set_count", "wait"),
     "wait_lost",
 }
-"""The methods that are coroutines in the flavour for asyncio. Inspecting that flavour would load it in each process."""
+"""The methods that are coroutines in asyncio's flavour. Inspecting that flavour would load it in each process."""
 
 
 def run(steps: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine that awaits nothing but `Blocking` objects, in this thread; return its result."""
+    """Run a coroutine that awaits only `Blocking` objects, in this thread; return its result."""
     try:
         steps.send(None)
     except StopIteration as end:

@@ -1,8 +1,8 @@
-"""The client processes of a run, seen from outside: start them, stop them, kill them, tell them to finish.
+"""The client processes of a run, controlled from outside: start, stop, kill and finish them.
 
 Processes lead their own sessions, so that Ctrl-C in the terminal reaches only the run, which then ends them. If the run
-can't, because it was killed, they end by themselves: their standard input, a pipe that nobody else holds, is closed,
-and on Linux the kernel kills them, even stopped ones.
+itself is killed, they end too: each reads from a pipe that only the run keeps open, and on Linux the kernel kills them,
+even stopped ones.
 
 A client is a number. Each start is a new process with its own journal: another *life*.
 """
@@ -26,7 +26,7 @@ from redsync.testing.harness.orders import Order
 
 __all__ = ["COMMAND", "Crew", "Life", "RunFailedError"]
 
-# -P: a file in the current directory must not replace one of our imports that has its name.
+# -P: a file in the current directory must not shadow one of our imports.
 COMMAND: Final = (sys.executable, "-P", "-m", "redsync.testing.harness.process")
 """The command that starts a client process."""
 
@@ -49,8 +49,8 @@ class Life:
         process: The process.
         journal: The journal that it writes.
         stderr: Its standard error: empty, unless something is wrong.
-        killed_at: An instant just before it was killed; None if it was not.
-        ended_at: An instant after its end; None if nobody has waited for its end.
+        killed_at: An instant just before it was killed; None if it was not killed.
+        ended_at: An instant after its end; None until `end`.
     """
 
     client: int
@@ -68,7 +68,7 @@ class Life:
     def tell(self, line: bytes) -> None:
         """Write a line to its standard input."""
         assert self.process.stdin is not None
-        # `check` notices that a process has ended, and can say why.
+        # `check` notices that a process has ended, and says why.
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.write(line)
 
@@ -80,7 +80,7 @@ class Life:
         return status is None
 
     def end(self) -> None:
-        """Wait for its end, which is certain."""
+        """Wait for its end, which is certain to come."""
         assert self.process.stdin is not None
         self.process.wait()
         self.ended_at = now_ns()
@@ -91,11 +91,7 @@ class Life:
 
 
 class Crew:
-    """Some clients, none before `start`; leaving the `with` block kills those that are left.
-
-    Attributes:
-        lives: All processes so far, in the order of their start.
-    """
+    """Some clients, none before `start`; leaving the `with` block kills those that are left."""
 
     def __init__(
         self,
@@ -106,10 +102,10 @@ class Crew:
         """Make a crew.
 
         Args:
-            directory: Where journals are kept.
-            make_order: Returns what a client is to do, by its number, how many owners were there before its own, and
-                its journal.
-            command: Returns the command of a client, by its number.
+            directory: The directory for journals.
+            make_order: Returns a client's order; takes its number, the number of owners before its own, and its
+                journal.
+            command: Returns the command of a client; takes its number.
         """
         self._directory = directory
         self._make_order = make_order
@@ -123,12 +119,12 @@ class Crew:
 
     def __exit__(self, *error: object) -> None:
         for life in self.lives:
-            life.process.kill()  # nothing, where it was waited for
+            life.process.kill()  # does nothing to a process that has ended
         for life in self.lives:
             life.end()
 
     def start(self, client: int) -> None:
-        """Start a client, for the first time or anew.
+        """Start a client, for the first time or again.
 
         Must not be interrupted: a process that was started but is not yet listed would stay.
         """
@@ -156,19 +152,19 @@ class Crew:
             life.tell(b"%d %d\n" % (begin, end))
 
     def noted(self, event: str) -> bool:
-        """Return whether every client has noted such an event."""
+        """Return whether every client has written such an event."""
         lives = self._current.values()
         return all(any(line["event"] == event for line in journal.read(life.journal)) for life in lives)
 
     def await_all(self, event: str, timeout: float = _START_TIMEOUT) -> None:
-        """Return when every client has noted such an event.
+        """Return when every client has written such an event.
 
         Args:
             event: The event to wait for.
-            timeout: For how many seconds.
+            timeout: The longest wait in seconds.
 
         Raises:
-            RunFailedError: One did not, or has ended by itself.
+            RunFailedError: A client did not write it in time, or has ended by itself.
         """
         deadline = time.monotonic() + timeout
         while not self.noted(event):
@@ -186,40 +182,40 @@ class Crew:
         life.end()
 
     def stop(self, client: int) -> None:
-        """Stop a client, as by SIGSTOP."""
+        """Stop a client, as SIGSTOP does."""
         os.kill(self._current[client].process.pid, signal.SIGSTOP)
 
     def go_on(self, client: int) -> None:
-        """Let a client go on that was stopped."""
+        """Let a stopped client continue."""
         os.kill(self._current[client].process.pid, signal.SIGCONT)
 
     def working(self) -> bool:
         """Return whether any client still works.
 
         Raises:
-            RunFailedError: One ended with an error.
+            RunFailedError: A client ended with an error.
         """
         statuses = [life.check() for life in self._current.values()]  # each may have failed
         return True in statuses
 
     def check(self) -> None:
-        """Check that all clients run that should.
+        """Check that all clients that should run do.
 
         Raises:
-            RunFailedError: One has ended by itself.
+            RunFailedError: A client has ended by itself.
         """
         for life in self._current.values():
             self._check(life)
 
     def _check(self, life: Life) -> None:
         if not life.check():
-            raise RunFailedError(f"{life} ended by itself before it was told to; it said:\n{life.said()}")
+            raise RunFailedError(f"{life} ended before it was asked to; its output:\n{life.said()}")
 
     def finish(self) -> None:
-        """Tell all clients that the faults are over, and wait for their ends.
+        """Tell all clients that the faults are over, and wait until they end.
 
         Raises:
-            RunFailedError: One does not end, or ended with an error.
+            RunFailedError: A client does not end, or ended with an error.
         """
         for life in self._current.values():
             life.tell(b"finish\n")
@@ -236,7 +232,7 @@ class Crew:
         return "\n".join(filter(None, (life.said() for life in self.lives)))
 
     def _whereabouts(self, life: Life) -> str:
-        """Return where the threads of a process are."""
+        """Return the stacks of a process's threads."""
         before = life.said()
         life.process.send_signal(signal.SIGUSR1)
         deadline = time.monotonic() + 5.0

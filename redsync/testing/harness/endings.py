@@ -1,4 +1,4 @@
-"""When all faults are over: can every owner take everything again, and is nothing left on nodes and in clients?"""
+"""After all faults: can every owner acquire everything again, and do nodes and clients keep nothing?"""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ _CLAIMS: Final = (b"redsync:", b"redsync_queue:", b"redsync_places:")
 _RECORDS: Final = b"redsync:client:"
 
 BOUND: Final = 15.0
-"""Seconds in which every lock must be had again: a guard and what clients need to see its end, the lease of a client
-that was killed, and some turns of the others, on a machine that has other things to do."""
+"""Seconds within which every lock must be acquired again: a guard and the time clients need to see its end, the lease
+of a killed client, and some turns of the others, on a busy machine."""
 
 
 def judge_liveness(
     lines: Sequence[Line], names: Collection[str], workers: Collection[int], stalls: Sequence[Stall]
 ) -> list[Violation]:
-    """Return the locks that a thread of a process could not take, or not in time, when the faults were over.
+    """Return the locks that a thread of a process could not acquire, or not in time, after the faults.
 
     Args:
-        lines: The journal of a process that was told to finish.
+        lines: The journal of a process that finished on request.
         names: All locks.
         workers: The threads of the process.
-        stalls: When it stood still.
+        stalls: Its stalls.
     """
     violations = []
     last = {(line["worker"], line["name"]): line for line in lines if line["event"] == "last"}
@@ -37,7 +37,7 @@ def judge_liveness(
         for name in names:
             line = last.get((worker, name))
             if line is None or not line["got"]:
-                why = "did not come to try" if line is None else f"got {line['why']}"
+                why = "never tried" if line is None else f"got {line['why']}"
                 violations.append(Violation("lock stuck", f"worker {worker} {why} at the end, of {name}"))
             elif (took := waited(line["asked"], line["at"], stalls)) > BOUND:
                 violations.append(Violation("lock stuck", f"worker {worker} waited {took:.1f} s for {name} at the end"))
@@ -45,7 +45,7 @@ def judge_liveness(
 
 
 def judge_leaks(lines: Sequence[Line]) -> list[Violation]:
-    """Return what a process that was told to finish kept of its closed client, or complained of."""
+    """Return the threads and sockets that the closed client of a process left behind."""
     closed = [line for line in lines if line["event"] == "closed"]
     if not closed:
         return [Violation("leak", "a client was never closed")]
@@ -61,7 +61,7 @@ def judge_complaints(lines: Sequence[Line]) -> list[Violation]:
 
 
 def judge_zombies(left: Mapping[int, Collection[str]]) -> list[Violation]:
-    """Return the claims and places that are left on nodes, by node, although all clients are gone."""
+    """Return the claims and places left on nodes, by node, although all clients are gone."""
     return [Violation("zombie", f"node {node} keeps {key}") for node, keys in left.items() for key in keys]
 
 
@@ -71,14 +71,14 @@ def zombies(
     clock: Callable[[], float],
     rest: Callable[[], None],
 ) -> dict[T, list[bytes]]:
-    """Return the claims and places that are still on the nodes although nobody holds or waits, by node.
+    """Return the claims and places still on the nodes although no client holds or waits, by node.
 
-    A command that was under way may need a moment, so a key counts only if it outlasts `timeout`. The record in which
-    a client identifies itself is no claim.
+    A command under way may need a moment, so a key counts only if it outlasts `timeout`. The record in which a client
+    identifies itself is not a claim.
 
     Args:
         scan: Returns the keys of every node.
-        timeout: For how many seconds to look again while there are any.
+        timeout: The seconds for which to keep looking while there are any.
         clock: Returns the seconds on any clock.
         rest: Sleeps a little between two looks.
     """

@@ -1,15 +1,15 @@
-"""Did two owners hold at once what only one may, were there too many, did tokens shrink, was an update lost?
+"""Did two owners hold at once, were there too many permits, did tokens shrink, was an update lost?
 
 Each function has its own evidence, so that a broken lock must deceive all of them at once:
 
 - `overlaps`, `most_at_once` and `disorder` trust the machine's clock: what owners believed at one instant.
-- `ledger_overlaps` trusts the order of appends to a file, and no clock: two sections that are not one after the other.
-- `lost_updates` trusts nothing but the values that owners read and wrote: an increment that somebody overwrote.
+- `ledger_overlaps` trusts the order of appends to a file, and no clock: two sections must follow one another.
+- `lost_updates` trusts only the values that owners read and wrote: an increment that another owner overwrote.
 
-What redsync does not promise is no violation. A hold that was lost ends at its `valid_until`. An owner looks before it
-writes, but between look and write the operating system may suspend it, so a write under a hold that was not kept may
-come *late*. A killed process believed until it was killed, and may or may not have written what it was about to write.
-Sections of such holds are left out of the order of appends.
+Only broken promises are violations. A lost hold ends at its `valid_until`. An owner checks before it writes, but
+between check and write the operating system may suspend it, so a write under a hold that was not kept may come *late*.
+A killed process believed until it was killed, and may or may not have done its next write. Sections of such holds are
+ignored in the order of appends.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ def judge_exclusion(
     """Return where exclusion was broken.
 
     Args:
-        holds: Of all processes.
-        ledgers: By name, what was appended under it.
-        counters: By name, what its counter showed in the end.
-        limit: How many permits each semaphore has.
+        holds: The holds of all processes.
+        ledgers: The entries appended, by name.
+        counters: The final values of the counters, by name.
+        limit: The number of permits of each semaphore.
     """
     violations = []
     for name, entries in ledgers.items():
@@ -62,14 +62,14 @@ def judge_exclusion(
 def overlaps(holds: Iterable[Hold]) -> set[Pair]:
     """Return pairs of holds of one thing that two owners believed at the same instant, unless both only read.
 
-    Belief is a half-open interval: the next one may begin at the very instant at which the last one ended.
+    Belief is a half-open interval: one may begin at the very instant at which another ends.
     """
     pairs: set[Pair] = set()
     open_ones: list[tuple[int, Hold]] = []
     for hold in sorted(holds, key=lambda hold: hold.since):
         until = hold.believed_until
         if until <= hold.since:
-            continue  # over before its owner came to look: it never believed
+            continue  # over before its owner looked: it never believed
         open_ones = [(end, other) for end, other in open_ones if end > hold.since]
         pairs.update(_pair(other.key, hold.key) for _, other in open_ones if _excludes(other, hold))
         open_ones.append((until, hold))
@@ -85,7 +85,7 @@ def _excludes(one: Hold, other: Hold) -> bool:
 def most_at_once(holds: Iterable[Hold]) -> tuple[int, int]:
     """Return the largest number of holds that were believed at one instant, and that instant."""
     spans = [(hold.since, hold.believed_until) for hold in holds]
-    # Ends first: an owner that takes what another one gives back at this very instant does not overlap with it.
+    # Ends first: an owner that acquires what another releases at this very instant does not overlap with it.
     changes = sorted(change for since, until in spans if until > since for change in ((since, 1), (until, -1)))
     counts = accumulate(by for _, by in changes)
     return max(((count, at) for count, (at, _) in zip(counts, changes, strict=True)), default=(0, 0))
@@ -105,14 +105,14 @@ def disorder(holds: Iterable[Hold]) -> list[Pair]:
 
 
 def ledger_overlaps(entries: Iterable[Entry], holds: Iterable[Hold]) -> set[Pair]:
-    """Return the acquisitions of one lock whose sections are not one after the other in the ledger.
+    """Return the acquisitions of one lock whose sections do not follow one another in the ledger.
 
-    Either one began between the other's `BEGIN` and `END`, or both have the same number: then neither saw the other.
+    Either one began between the other's `BEGIN` and `END`, or both have the same number, so neither saw the other.
 
     Args:
         entries: The ledger.
-        holds: The holds of this lock. One that was not kept may have written later than it should, and so may a process
-            that was killed before it could write that it was granted: neither counts.
+        holds: The holds of this lock. Two kinds don't count: a hold that was not kept, which may have written too late,
+            and one whose process was killed before it could record the grant.
     """
     kept = {hold.key for hold in holds if hold.kept}
     pairs: set[Pair] = set()
@@ -141,10 +141,10 @@ def lost_updates(holds: Iterable[Hold], counter: int) -> int:
 
     Each owner must have read what the one before it wrote, and the counter must show what the last one wrote; then the
     counter is the number of increments. A difference counts unless a *late* write explains it, that is a write under a
-    hold that was not kept: the value that was read must be exactly the value of the late write.
+    hold that was not kept: the value read must be exactly the value of the late write.
 
     Args:
-        holds: Those of this lock.
+        holds: The holds of this lock.
         counter: The counter at the end.
     """
     ordered = sorted((hold for hold in holds if hold.written), key=lambda hold: hold.granted)

@@ -18,27 +18,27 @@ _GIVEN = ("worker", "number", "name", "asked", "since", "lease", "owner", "mode"
 
 @dataclass(frozen=True, kw_only=True)
 class Hold:
-    """One acquisition, as its owner wrote it down, and what is known of its process.
+    """One acquisition, as its owner recorded it, and the fate of its process.
 
     Attributes:
         worker: The owner's number, counted over all processes of the run.
         number: The number of the owner's attempt.
-        name: What was acquired, as "kind:name".
-        asked: When the owner began to wait.
-        since: When the client counted a quorum; belief begins here.
-        granted: When acquire had returned.
-        until: The last `valid_until` that was written down.
-        lease: The lease it was taken with, in seconds; None for one that is renewed.
-        owner: The owner that held, as the client names it.
-        mode: Of a read-write lock, "read" or "write"; empty for others.
-        token: The fencing token, None if there is none.
-        looks: What the owner saw of the hold while it worked.
+        name: The acquired object, as "kind:name".
+        asked: The instant the owner began to wait.
+        since: The instant the client counted a quorum; belief begins here.
+        granted: The instant acquire had returned.
+        until: The last recorded `valid_until`.
+        lease: The lease it was acquired with, in seconds; None if it is renewed.
+        owner: The owner, as the client names it.
+        mode: "read" or "write" for a read-write lock; empty for others.
+        token: The fencing token; None if there is none.
+        looks: The owner's observations of the hold while it worked.
         told: The calls of its `on_lost`.
-        ended: When its owner began to release; None if it never came to that.
-        kept: Whether the hold was valid after that.
-        written: What the counter was about to be set to; 0 if nothing was written.
-        gone: "released"; "lost", if the release said so; "lost inside", if something else did before; None if neither.
-        killed_at: An instant just before its process was killed, None if it was not.
+        ended: The instant its owner began to release; None if it never did.
+        kept: True if the hold was valid after that.
+        written: The value that the counter was about to get; 0 if nothing was written.
+        gone: "released"; "lost", if the release reported it; "lost inside", if another call did before; else None.
+        killed_at: An instant just before its process was killed; None if it was not killed.
         journal: The journal file that it was read from.
     """
 
@@ -69,14 +69,14 @@ class Hold:
 
     @property
     def read(self) -> int:
-        """The counter as it was read under the hold; 0 too if nothing was written."""
+        """The counter as read under the hold; 0 if nothing was written."""
         return max(self.written - 1, 0)
 
     @property
     def believed_until(self) -> int:
-        """Until when its owner certainly believed to hold.
+        """The instant until which its owner certainly believed that it held.
 
-        That is until its release began, its process was killed, its validity ended, or it was lost before that. Only
+        It is the earliest of these: its release began, its process was killed, its validity ended, it was lost. Only
         the library knows when exactly a hold was lost early, and reports it a moment later. But the hold was not lost
         yet when its owner last saw it valid.
         """
@@ -120,11 +120,11 @@ class Hold:
 
 
 def holds_of(lines: Iterable[Line], killed_at: int | None = None, journal: str = "") -> list[Hold]:
-    """Return the holds that one process's journal tells of, in the order of their grants.
+    """Return the holds in one process's journal, in the order of their grants.
 
     Args:
         lines: The journal.
-        killed_at: An instant just before its process was killed, None if it was not.
+        killed_at: An instant just before its process was killed; None if it was not killed.
         journal: The name of its file.
     """
     # `on_lost` may be called before the owner writes that the hold was granted, so collect the lines first.

@@ -1,45 +1,45 @@
-"""What processes write down while they work: one line of JSON for each thing that an owner did.
+"""The journals that processes write while they work: one line of JSON for each thing that an owner did.
 
-Each process has a file that only grows, and writes each line at once. So it may be killed at any time: what it had
-written stays, and at most the last line is cut short.
+Each process appends to its own file, and writes each line at once. So it may be killed at any time: its lines stay, and
+at most the last one is cut short.
 
 Every line has an `event` and the instant `at`. Lines of one acquisition also name the `worker`, counted over all
 processes of the run, and the `number` of its attempt.
 
 | event | meaning | fields |
 |---|---|---|
-| `ready` | the process has had a lock of its own | |
-| `asks` | the owner begins to acquire it, or to use a latch | name, how, n, timeout or blocking, lease |
+| `ready` | the process is ready to work | |
+| `asks` | the owner begins to acquire, or to use a latch | name, how, n, timeout or blocking, lease |
 | `acquired` | acquire has returned; its quorum was counted at `since` | name, asked, since, until, lease, owner, ... |
-| `re-entered`, `left` | the owner acquired it once more, and gave that back | |
-| `extended` | the owner lengthened its hold by hand | |
+| `re-entered`, `left` | the owner re-entered the hold, and released that level | |
+| `extended` | the owner extended its hold | |
 | `unsure` | a re-entry or an extension met too few nodes | |
-| `looked` | what the hold said of itself | since, before, remaining, lost, after, until |
+| `looked` | what the hold reported of itself | since, before, remaining, lost, after, until |
 | `writes` | the owner is about to set the counter to this | value |
 | `done` | the owner begins to release | kept, until |
-| `released`, `lost` | the release is over; `inside`: an error said so before | inside |
-| `leaves` | the owner does not give it back | |
-| `refused` | it reads, and was told at once that it must not write | asked |
-| `found` | it asked whether anybody reads, or writes, or what is left | reads, writes, available, holders, left |
-| `forestalled` | another owner of its client gave its permit back | |
-| `too many` | the semaphore was resized, and has not so many permits | |
-| `resizes`, `resized` | the owner is about to change the number of permits, and has | permits |
+| `released`, `lost` | the release is over; `inside`: an earlier call raised the loss | inside |
+| `leaves` | the owner does not release | |
+| `refused` | a reader asked to write, and got an error at once | asked |
+| `found` | it asked if there are readers or writers, or how much is left | reads, writes, available, holders, left |
+| `forestalled` | another owner of its client returned its permit | |
+| `too many` | the semaphore was resized, and has fewer permits | |
+| `resizes`, `resized` | the owner is about to change the number of permits; it did | permits |
 | `told` | `on_lost` was called | lost, remaining, until |
 | `busy`, `no quorum` | acquire failed | name, asked |
 | `success` | a rate limiter allowed it | name, n, rate, per |
-| `set`, `not set` | it has set a latch; or has not, for it was not open | name, n |
-| `deleted`, `not deleted` | it has deleted a latch; or has not, for others were setting it | name |
-| `counted` | it has counted a latch down | name, n |
-| `opened` | it waited, and was told that the latch is open; `busy`: its time was up | name |
-| `wonders`, `room` | the owner asks when there is room, and was told | name, n, seconds |
-| `last` | how the last acquisition of a thing went, after all faults | name, asked, got, why |
+| `set`, `not set` | it set a latch; or did not, for the latch was not open | name, n |
+| `deleted`, `not deleted` | it deleted a latch; or did not, for others were setting it | name |
+| `counted` | it counted a latch down | name, n |
+| `opened` | it waited until the latch was open; `busy`: its timeout passed | name |
+| `wonders`, `room` | the owner asks when there is room; the answer | name, n, seconds |
+| `last` | the outcome of the last acquisition of a thing, after all faults | name, asked, got, why |
 | `heard` | a listener got a `HoldLost` | name, owner, reason |
-| `stall` | the process stood still | since, cpu |
-| `complaint` | the library logged an error of its own | text |
+| `stall` | the process was paused or starved | since, cpu |
+| `complaint` | the library logged an internal error | text |
 | `closed` | what the closed client left behind | threads, sockets |
 
-All instants are whole nanoseconds on the clock of the leases, which all processes of a machine share: they can be
-compared exactly.
+All instants are whole nanoseconds on the clock of the leases, which all processes of a machine share, so they compare
+exactly.
 """
 
 from __future__ import annotations
@@ -94,8 +94,8 @@ class Follower:
         """Make one that has read nothing yet.
 
         Args:
-            directory: Where the journals are.
-            pattern: Which files are journals.
+            directory: The directory of the journals.
+            pattern: A glob for the journals.
         """
         self._directory = directory
         self._pattern = pattern

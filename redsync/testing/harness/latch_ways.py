@@ -1,4 +1,4 @@
-"""What an owner does with count-down latches: it sets, deletes, counts down, looks and waits."""
+"""An owner's actions on count-down latches: set, delete, count down, look and wait."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ __all__ = ["LatchWays"]
 
 
 class LatchWays(LockWays):
-    """What an owner does with latches."""
+    """An owner's actions on latches."""
 
     async def fight(self, name: str, task: Task) -> None:
-        """Look or wait; in a process that does not only watch, set it and count it down as well."""
+        """Look or wait; in a process that does not only watch, also set and count down."""
         draw = self._rng.random()
         if draw < 0.2:
             await self.look(name)
@@ -29,7 +29,7 @@ class LatchWays(LockWays):
             await self.set(name, self._rng.randint(1, self._order.limit))
 
     async def last(self, name: str, timeout: float) -> None:
-        """Count down what is left until it is open; others may set it meanwhile."""
+        """Count down what is left until the latch is open; others may set it meanwhile."""
         until = self._now() + nanoseconds(timeout)
         while not await self.wait(name, 0.1):
             if self._now() > until:
@@ -38,10 +38,10 @@ class LatchWays(LockWays):
                 await self.count_down(name, left, timeout)
 
     async def set(self, name: str, n: int) -> bool:
-        """Set it, if it is open; return whether it is certain that this has set it."""
+        """Set the latch, if it is open; return whether this call certainly set it."""
         turn = self._call(name, "set", n=n)
         with self._survive(turn):
-            # A timeout because others set it all the time does not say whether it is open; "busy" would.
+            # A timeout because others keep setting it does not say whether it is open; "busy" would.
             with suppress(AcquireTimeout):
                 if await turn.thing.try_set_count(n):
                     turn.note("set", n=n)
@@ -50,7 +50,7 @@ class LatchWays(LockWays):
         return False
 
     async def delete(self, name: str) -> None:
-        """Delete it, so that it is as if never set."""
+        """Delete the latch, as if it was never set."""
         turn = self._call(name, "delete")
         with self._survive(turn):
             with suppress(AcquireTimeout):
@@ -60,7 +60,7 @@ class LatchWays(LockWays):
             turn.note("not deleted")
 
     async def count_down(self, name: str, n: int, timeout: float) -> bool:
-        """Count down; return whether it is certain that this has counted."""
+        """Count down; return whether this call certainly counted."""
         turn = self._call(name, "count down", n=n, timeout=timeout)
         with self._survive(turn):
             await turn.thing.count_down(n)
@@ -85,7 +85,7 @@ class LatchWays(LockWays):
         return left
 
     async def wait(self, name: str, timeout: float | None) -> bool:
-        """Wait until it is open; return whether this was told."""
+        """Wait until the latch is open; return whether the call reported that."""
         turn = self._call(name, "wait", timeout=timeout)
         opened = False
         with self._survive(turn):
@@ -102,6 +102,6 @@ class LatchWays(LockWays):
         return {"timeout": task.timeout} if task.way == "count down" else {}
 
     def _pick(self, name: str, _mode: str, options: dict[str, Any]) -> Any:
-        # An object tells nodes what it knows, so use new objects, and old ones that know outdated things.
+        # An object sends its knowledge to nodes, so use new objects, and old ones whose knowledge is outdated.
         latch = self._make(name, keep=self._order.keep, **options)
         return latch if options or self._rng.random() < 0.3 else self._kept.setdefault(name, latch)

@@ -1,12 +1,12 @@
-"""Was any owner told that a latch is open before the count-downs that open it had begun?
+"""Did any owner learn that a latch is open before the count-downs that open it had begun?
 
-The clock that all processes share is the only evidence. A call that sets or deletes a latch may have begun a new
-setting from the call's beginning on, whatever it was told. Once a caller is told that it has set the latch, every later
-call finds this setting, or one whose call was not over when that call began. So an owner that is told that the latch is
-open is right if *some* of these settings can be open by now: if count-downs for as much as it was set to had begun.
+The clock that all processes share is the only evidence. A call that sets or deletes a latch may have made a new setting
+from the moment it began, whatever its outcome. Once a call has returned that it set the latch, every later call finds
+this setting, or one whose call was not over when that call began. So an owner that learns that the latch is open is
+right if *some* of these settings can be open by now: if count-downs that add up to its value had begun.
 
-The checker assumes that nodes remember: an owner that knows nothing, and looks when all nodes have forgotten a latch,
-may find it open.
+The checker assumes that nodes remember: an owner that knows nothing may find a latch open that all nodes have
+forgotten.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class Counting(Protocol):
 
     @property
     def n(self) -> int:
-        """How much it counts down."""
+        """The amount it counts down."""
 
 
 Turns: TypeAlias = Sequence[tuple[str, Counting]]
-"""What count-downs did, in order: each "begins", and then "succeeds" or "fails", unless it never ends."""
+"""The count-downs in order: each "begins", and then "succeeds" or "fails", unless it never ends."""
 
 
 def most_counted(turns: Turns, since: int) -> int:
@@ -68,9 +68,9 @@ class _Call:
 
     Attributes:
         client: The number of the client.
-        asked: The line with which it began.
+        asked: Its first line.
         end: The line with its outcome.
-        known: When the call began that made the latest setting of which its caller had been told; None if none was.
+        known: The instant at which the call began that made the latest setting its caller knew; None if there was none.
     """
 
     client: int
@@ -80,7 +80,7 @@ class _Call:
 
     @property
     def n(self) -> int:
-        """How much it sets or counts down."""
+        """The amount it sets or counts down."""
         return int(self.asked.get("n", 0))
 
     def __str__(self) -> str:
@@ -90,16 +90,16 @@ class _Call:
 
 
 def tells_open(line: Line) -> bool:
-    """Whether an owner was told that a latch is open."""
+    """Return whether the line reports that a latch is open."""
     return line["event"] == "opened" or (line["event"] == "found" and line.get("left") == 0)
 
 
 def judge_latches(journals: Iterable[tuple[Sequence[Line], int | None]]) -> list[Violation]:
-    """Return the calls that were told too early that a latch is open.
+    """Return the calls that reported too early that a latch is open.
 
     Args:
-        journals: Those of all processes, each with one client, and an instant at which it had certainly ended; None if
-            it was told to finish.
+        journals: One for each process, with one client each, and an instant at which it had certainly ended; None if it
+            finished on request.
     """
     by_name: dict[str, list[_Call]] = {}
     for client, (lines, ended_at) in enumerate(journals):
@@ -109,7 +109,7 @@ def judge_latches(journals: Iterable[tuple[Sequence[Line], int | None]]) -> list
 
 
 def _calls(client: int, lines: Sequence[Line], ended_at: int) -> list[_Call]:
-    """Return the calls of latches that a journal tells of."""
+    """Return the calls on latches in a journal."""
     calls: dict[tuple[int, int], _Call] = {}
     for line in lines:
         if str(line.get("name", "")).startswith("count_down_latch:") and "number" in line:
@@ -128,11 +128,11 @@ def _early(calls: Sequence[_Call]) -> Iterator[Violation]:
     for _, happens, call in sorted(happened, key=lambda each: each[0]):
         early = happens(call)
         if early:
-            yield Violation("latch opened early", f"{call}, was told so at {call.end['at']:,}: {early}")
+            yield Violation("latch opened early", f"{call}, returned so at {call.end['at']:,}: {early}")
 
 
 class _Past:
-    """What has been done to one latch so far."""
+    """All actions on one latch so far."""
 
     def __init__(self) -> None:
         self._running: dict[_Call, None] = {}
@@ -141,7 +141,7 @@ class _Past:
         self._known: int | None = None
 
     def begin(self, call: _Call) -> str:
-        """Record a call; return an empty text."""
+        """Record a call; return an empty string."""
         self._running[call] = None
         call.known = self._known
         if call.asked["how"] == "count down":
@@ -169,10 +169,10 @@ class _Past:
         most = {each: most_counted(turns, bisect_left(instants, each.asked["at"])) for each in found}
         if any(counted >= each.n for each, counted in most.items()):
             return ""
-        return ", ".join(f"of {each.n} by {each} at most {counted} had been counted" for each, counted in most.items())
+        return ", ".join(f"of {each.n} by {each}, at most {counted} had been counted" for each, counted in most.items())
 
     def _forget(self) -> None:
-        """Forget settings that no call finds any more, else judging would take longer and longer."""
+        """Forget settings that no call can find any more, or judging would take longer and longer."""
         known = min(each for each in (self._known, *(call.known for call in self._running)) if each is not None)
         self._settings = [each for each in self._settings if each.end["at"] > known]
         since = min(each.asked["at"] for each in self._settings)

@@ -1,10 +1,10 @@
-"""What owners read and write under their holds: two witnesses of exclusion that trust no clock.
+"""The data that owners read and write under their holds: two witnesses of exclusion that trust no clock.
 
-Both are files, because a file knows nothing of locks. For each thing that is fought over there is
+Both are files, because a file knows nothing of locks. Each contended thing has
 
 - a *ledger* of entries, only ever appended to: `BEGIN` and `END` of each critical section, numbered by what its owner
   read there before;
-- a *counter* that is read, and a moment later overwritten: the classic that needs a lock.
+- a *counter* that an owner reads, and overwrites a moment later: the classic case for a lock.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from redsync.testing.harness.holds import Key
 __all__ = ["Entry", "Ledger", "read_ledgers"]
 
 _TAIL = 1024
-"""Bytes to look at for the latest number: a good dozen of entries."""
+"""Bytes to look at for the latest number: a good dozen entries."""
 
 
 class Entry(NamedTuple):
@@ -28,9 +28,9 @@ class Entry(NamedTuple):
     Attributes:
         kind: "BEGIN" or "END".
         name: The lock's name.
-        worker: Who wrote it, counted over all processes.
-        granted: When that worker's acquire had returned.
-        number: 1 more than the highest number that it had found in the ledger.
+        worker: The number of its writer, counted over all processes.
+        granted: The instant that worker's acquire had returned.
+        number: 1 more than the highest number that the worker found in the ledger.
     """
 
     kind: str
@@ -46,24 +46,24 @@ class Entry(NamedTuple):
 
     @classmethod
     def parse(cls, line: bytes) -> Entry:
-        """Return what a line of a ledger says."""
+        """Return the entry in a line of a ledger."""
         kind, name, *numbers = line.decode().split()
         return cls(kind, name, *map(int, numbers))
 
 
 class Ledger:
-    """The ledger and the counter of one lock. Nothing here excludes anybody: that is what the lock is for.
+    """The ledger and the counter of one lock; they exclude no owner: that is the lock's task.
 
     Attributes:
         name: The lock's name.
     """
 
     def __init__(self, directory: Path, index: int, name: str) -> None:
-        """Open both files; whoever comes first makes them.
+        """Open both files; the first process creates them.
 
         Args:
-            directory: Where they are.
-            index: The lock's place among those of the run.
+            directory: The directory of the files.
+            index: The lock's index among those of the run.
             name: The lock's name.
         """
         self.name = name
@@ -108,7 +108,7 @@ class Ledger:
     def _tail(self) -> list[Entry]:
         start = max(self._size() - _TAIL, 0)
         text = os.pread(self._entries, 2 * _TAIL, start)
-        # The first line may be cut in half, and so may the last one, which another process is writing now.
+        # The first line may be cut in half, and so may the last, if another process is writing it now.
         lines = text.partition(b"\n")[2] if start else text
         return list(self._parse(lines[: lines.rfind(b"\n") + 1]))
 
@@ -118,7 +118,7 @@ class Ledger:
 
 
 def read_ledgers(directory: Path, names: Sequence[str]) -> tuple[dict[str, list[Entry]], dict[str, int]]:
-    """Return what owners have written under each lock of a run: the entries by name, and the counters."""
+    """Return what owners wrote under each lock of a run: the entries by name, and the counters."""
     ledgers = [Ledger(directory, index, name) for index, name in enumerate(names)]
     try:
         return {one.name: one.entries() for one in ledgers}, {one.name: one.read_counter() for one in ledgers}

@@ -1,4 +1,4 @@
-"""What an owner does with locks: it takes them in all possible ways, works under them, and gives them back or not.
+"""An owner's actions on locks: it acquires them in all possible ways, works under them, and releases them or not.
 
 Under each exclusive hold it reads a counter, works for a while, looks at the hold, acquires it again, and writes the
 counter back unless the hold has become too old for that.
@@ -28,19 +28,19 @@ _MARGIN: Final = 0.1
 
 @dataclass
 class Turn:
-    """One attempt to have something, and the acquisition that comes of it.
+    """One attempt to acquire something, and the acquisition that follows.
 
     Attributes:
-        name: Its name.
-        mode: Of a read-write lock, "read" or "write"; empty for others.
-        task: What is to be done.
+        name: The name of the thing.
+        mode: "read" or "write" for a read-write lock; empty for others.
+        task: The work to do.
         note: Writes a line about it.
-        thing: What is acquired or entered.
-        asked: When it began, in ns.
+        thing: The object to acquire or enter.
+        asked: The instant it began, in ns.
         stage: "asking", "inside", or "leaving" once the work is done.
-        hold: What tells of the hold while it lasts.
+        hold: The object that reports on the hold while it lasts.
         state: The client's record of it.
-        granted: When it was acquired, in ns.
+        granted: The instant it was acquired, in ns.
     """
 
     name: str
@@ -59,7 +59,7 @@ More: TypeAlias = Callable[[Turn], Awaitable[None]]
 
 
 class LockWays:
-    """What an owner does with locks of one kind."""
+    """An owner's actions on locks of one kind."""
 
     _COUNTS = True
 
@@ -71,11 +71,11 @@ class LockWays:
         self._kept: dict[str, Any] = {}
 
     async def fight(self, name: str, task: Task) -> None:
-        """Do the task, in a process that fights."""
+        """Do the task, in a process that contends with others."""
         await self.take(name, task)
 
     async def take(self, name: str, task: Task) -> None:
-        """Take it as the task says, work under it, and give it back, unless it is to be left."""
+        """Acquire it as the task says, work under it, and release it, unless the task leaves it."""
         turn = self.turn(name, task)
         if task.way == "enter":
             await self._enter(turn, "enter" if task.levels == 1 else "nest")
@@ -87,12 +87,12 @@ class LockWays:
                 await self._give_back(turn)
 
     async def last(self, name: str, timeout: float) -> None:
-        """Have it once more."""
+        """Acquire it once more."""
         async with self.turn(name, Task(timeout, 0.0)).thing:
             pass
 
     async def give_back_rest(self, name: str) -> None:
-        """Give back what this owner still holds of that name."""
+        """Release what this owner still holds of that name."""
         for turn in self._all(name):
             while True:
                 try:
@@ -117,7 +117,7 @@ class LockWays:
         return options if task.max_hold is None else {**options, "max_hold": task.max_hold}
 
     def _pick(self, name: str, _mode: str, options: dict[str, Any]) -> Any:
-        # A lock object knows whether its last user had to wait, so now and then use one again.
+        # A lock object knows whether its last user had to wait, so reuse one now and then.
         thing = self._make(name, **options)
         return thing if options else self._kept.setdefault(name, thing)
 
@@ -138,7 +138,7 @@ class LockWays:
             yield
         except (AcquireTimeout, QuorumError) as error:
             if turn.stage != "asking":
-                raise AssertionError(f"an error of acquiring came out of a hold ({turn.stage})") from error
+                raise AssertionError(f"acquire's error was raised inside a hold ({turn.stage})") from error
             turn.note("busy" if isinstance(error, AcquireTimeout) else "no quorum", asked=turn.asked)
         except LeaseLostError:
             turn.note("lost", inside=turn.stage == "inside")
@@ -147,7 +147,7 @@ class LockWays:
         turn.note("asks", at=turn.asked, how=how, **turn.task.how, lease=turn.task.lease, **self._about(turn))
 
     async def _acquire(self, turn: Turn) -> bool:
-        """Take it without entering it; return whether it was had."""
+        """Acquire without entering; return whether that succeeded."""
         had = await turn.thing.acquire(**turn.task.how, lease=turn.task.lease)
         return self._begin_if(turn, turn.thing if had else None, turn.thing._state())
 
@@ -182,7 +182,7 @@ class LockWays:
         turn.stage = "leaving"
 
     async def _work(self, turn: Turn) -> None:
-        """Do what only one may do at a time, unless others may have the same."""
+        """Do what only one owner may do at a time, unless the hold is shared."""
         ledger = self._owner.ledgers.get(turn.name) if self._COUNTS and turn.mode != "read" else None
         if ledger is None:
             await self._use(turn)
@@ -194,7 +194,7 @@ class LockWays:
         value = ledger.read_counter()
         await self._use(turn)
         if turn.hold.remaining() > _MARGIN * self._order.lease:
-            # Noted first: a process that is killed in between may have written.
+            # Recorded first: a process that is killed in between may have written.
             turn.note("writes", value=value + 1)
             ledger.write_counter(value + 1)
         if turn.hold.remaining() > 0:
@@ -219,7 +219,7 @@ class LockWays:
         except QuorumError:
             again = False
         if not again:
-            # Only the re-entry failed: the hold goes on, but what needs the inner one is not done.
+            # Only the re-entry failed: the hold remains, but the work that needs the inner one is skipped.
             turn.note("unsure", what="re-entry")
             return
         turn.note("re-entered", **self._held(turn), **self._about(turn))
@@ -227,7 +227,7 @@ class LockWays:
             await self._nest(turn, left - 1, levels)
         except BaseException:
             if turn.state.lost is not None:
-                # The lock can be taken anew only when it was given back as often as it was taken.
+                # The lock can be acquired again only after as many releases as acquires.
                 with suppress(LeaseLostError):
                     await turn.thing.release()
             raise
@@ -235,12 +235,12 @@ class LockWays:
         turn.note("left", **self._about(turn))
 
     async def _look(self, turn: Turn, seconds: float) -> None:
-        """Work under a hold, and note what it says of itself meanwhile."""
+        """Work under a hold, and record what it reports of itself meanwhile."""
         hold, pause, left = turn.hold, self._order.look, seconds
         while left > 0:
             await self._sleep(min(left, pause))
             left -= pause
-            # A lock tells less of itself than a hold.
+            # A lock reports less of itself than a hold.
             if seconds > pause / 2 and hold is not turn.thing:
                 since, before = self._until(turn), self._now()
                 remaining, lost = nanoseconds(hold.remaining()), hold.lost
@@ -249,21 +249,21 @@ class LockWays:
                 turn.note("looked", since=since, before=before, **about)
 
     def _about(self, turn: Turn) -> dict[str, Any]:
-        """Return what else its lines tell of a turn."""
+        """Return further fields for the lines of a turn."""
         return {"mode": turn.mode} if turn.mode else {}
 
     def _held(self, turn: Turn) -> dict[str, Any]:
-        """Return what there is to tell of an acquisition."""
+        """Return the fields that describe an acquisition."""
         return {"count": turn.thing.hold_count()}
 
-    # The record of a hold is not public, but when it was believed first and last must be known exactly.
+    # The record of a hold is not public, but the first and last instants of belief must be known exactly.
 
     def _until(self, turn: Turn) -> int:
         return self._instant(turn.state.valid_until)
 
     def _note_acquired(self, turn: Turn) -> None:
         state, about = turn.state, self._about(turn)
-        # The round that won it; the library drops that once it has dealt with nodes that did not answer in time.
+        # The round that won it; the library drops it once it has dealt with nodes that did not answer in time.
         since = turn.granted if state.tally is None else min(self._instant(state.tally.at) + 1, turn.granted)
         if state.fencing_token is not None:
             about["token"] = state.fencing_token

@@ -1,7 +1,7 @@
-"""Was each loss reported in time, once and truly, and did holds never lie about themselves?
+"""Was each loss reported in time, once and correctly, and did holds never lie about themselves?
 
-A hold that ends before its release must be reported as lost at its `valid_until`, or as soon as the process goes on.
-What a hold says of itself, `lost` and `remaining()`, is exact at any instant, and a lost hold never comes back.
+A hold that ends before its release must be reported as lost at its `valid_until`, or as soon as the process continues.
+A hold's reports of itself, `lost` and `remaining()`, are exact at any instant, and a lost hold never comes back.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from redsync.testing.harness.verdicts import Stall, Violation, waited
 __all__ = ["SLACK", "judge_hearing", "judge_losses"]
 
 SLACK: Final = 1.2
-"""Seconds within which a process that does not stand still has certainly reported a loss."""
+"""Seconds within which a process without stalls has certainly reported a loss."""
 
 _GRAIN: Final = 2_000
-"""Nanoseconds by which two readings of the clock may disagree, one being rounded seconds as a float."""
+"""Nanoseconds by which two readings of the clock may disagree, as one is a float of rounded seconds."""
 
 
 def judge_losses(holds: Sequence[Hold], stalls: Sequence[Stall]) -> list[Violation]:
     """Return the losses that one process did not report, or reported wrongly.
 
     Args:
-        holds: Those of the process.
-        stalls: When it stood still.
+        holds: The holds of the process.
+        stalls: Its stalls.
     """
     return [
         Violation(promise, f"{hold}: {story}")
@@ -37,7 +37,7 @@ def judge_losses(holds: Sequence[Hold], stalls: Sequence[Stall]) -> list[Violati
 
 
 def judge_hearing(lines: Sequence[Line], killed_at: int | None) -> list[Violation]:
-    """Return whether listeners and `on_lost` of one process heard of different numbers of losses."""
+    """Return a violation if listeners and `on_lost` of one process saw different numbers of losses."""
     told, heard = (sum(line["event"] == event for line in lines) for event in ("told", "heard"))
     # They are called one after the other, so a kill may come in between, for each thread that reports.
     if told == heard or (killed_at is not None and heard < told <= heard + 3):
@@ -49,19 +49,19 @@ def _untold(hold: Hold, stalls: Sequence[Stall]) -> Iterator[tuple[str, str]]:
     if len(hold.told) > 1:
         yield "loss told twice", f"at {[line['at'] for line in hold.told]}"
     if hold.told and hold.gone == "released":
-        yield "loss told wrongly", "it was told lost and then released without an error"
+        yield "loss told wrongly", "it was reported lost and then released without an error"
     if any(not line["lost"] or line["remaining"] for line in hold.told):
-        yield "loss told wrongly", f"its own callback found it {hold.told}"
+        yield "loss told wrongly", f"in its own callback it was {hold.told}"
     told_at = hold.told[0]["at"] if hold.told else None
     # A hold that was valid at the end of the work may turn out lost only in its release, whose error reports it.
     must_be_told = hold.gone == "lost inside" or (hold.gone is not None and not hold.kept)
     if told_at is None and must_be_told:
-        yield "loss not told", "nobody was told of it"
+        yield "loss not told", "no callback was called"
     known_at = told_at or hold.ended
     if known_at is not None and (late := waited(hold.until, known_at, stalls)) > SLACK:
         yield (
             "loss told late",
-            f"{late:.3f} s after its validity, without the time for which the process stood still",
+            f"{late:.3f} s after its validity, not counting stalls of the process",
         )
 
 
@@ -71,9 +71,9 @@ def _lies(hold: Hold, stalls: Sequence[Stall]) -> Iterator[tuple[str, str]]:
     for look in hold.looks:
         says_valid = look["remaining"] > 0 or not look["lost"]
         if lost_at is not None and says_valid:
-            yield "lost hold came back", f"lost at {lost_at}, but then {look}"
+            yield "lost hold came back", f"lost at {lost_at}, then {look}"
         if look["remaining"] > 0:
-            # It was computed at some instant of the look, from some end that the hold had meanwhile.
+            # It was computed at some instant of the look, from one of the ends that the hold had meanwhile.
             if (
                 not look["since"] - look["after"] - _GRAIN
                 <= look["remaining"]
@@ -89,6 +89,6 @@ def _lies(hold: Hold, stalls: Sequence[Stall]) -> Iterator[tuple[str, str]]:
     if lost_at is not None and lost_at < hold.until - _GRAIN and hold.gone is not None:
         # Lost before its time: the code that decides so reports it at once.
         if told_at is None:
-            yield "loss not told", f"lost at {lost_at}, before its time, and nobody was told"
+            yield "loss not told", f"lost at {lost_at}, before its time, but no callback was called"
         elif waited(lost_at, told_at, stalls) > SLACK:
             yield "loss told late", f"lost at {lost_at}, told at {told_at}"

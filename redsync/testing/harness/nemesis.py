@@ -1,6 +1,6 @@
 """Carries out a plan of faults on nodes, connections and clients.
 
-If one fault is late, because the machine is busy or a server is slow, all later ones are put off by as much: the plan
+If one fault is late, because the machine is busy or a server is slow, all later ones are postponed by as much: the plan
 relies on the gaps between faults, and no gap is ever shorter than planned.
 """
 
@@ -28,7 +28,7 @@ class Fault(NamedTuple):
     """One fault of a plan.
 
     Attributes:
-        at: When, in seconds from the start.
+        at: Its time, in seconds from the start.
         action: The name of the nemesis's method.
         target: Its arguments: a node or a client; for a fault of a connection, a client and a node.
         value: One more, for the actions that take it.
@@ -59,7 +59,7 @@ class Nemesis:
 
     Attributes:
         done: The faults carried out so far.
-        late: By how many seconds in all the plan was put off.
+        late: Seconds by which the plan was postponed in total.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Nemesis:
             nodes: The nodes.
             crew: The clients.
             proxies: The proxies, by client and node.
-            journal: Where it notes what it does, if anywhere.
+            journal: The journal that records what it does, if any.
         """
         self._nodes, self._proxies, self._crew = nodes, proxies or {}, crew
         self._journal = journal

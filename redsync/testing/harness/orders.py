@@ -1,4 +1,4 @@
-"""What a client process is told to do: an `Order`, and then when to begin and to end."""
+"""The `Order` of a client process, sent on its standard input before the times to begin and to end."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ __all__ = ["Order"]
 
 @dataclass(frozen=True, kw_only=True)
 class Order:
-    """What a client process is to do.
+    """The work of a client process.
 
     Attributes:
         urls: The nodes, as this client reaches them.
-        names: What is fought over, each as "kind:name"; `Client.get_<kind>` makes it.
-        directory: Where the ledgers are; empty for none.
+        names: The contended things, each as "kind:name"; `Client.get_<kind>` makes it.
+        directory: The directory of the ledgers; empty for none.
         journal: The file to write.
         first: The number of its first owner, counted over all processes of the run.
-        owners: How many owners it has.
+        owners: The number of its owners.
         seed: The seed of all its choices.
-        work: What kind of tasks it has, see `tasks.WORK`; with "steady" ones each owner fights over one thing only.
+        work: Which tasks it has, see `tasks.WORK`; with "steady" ones each owner contends for one thing only.
         flavour: "threads" or "asyncio".
         lease: The client's lease in seconds.
         restart_guard: The client's restart guard in seconds; None for the default.
-        warm: For how many seconds to wait for a first lock of its own before it is ready; 0.0 to be ready at once.
-        last: Whether each owner takes each thing, or opens each latch, once more in the end; not for rate limiters.
-        on_lost: Whether owners are called back when a hold is lost; else what they do under it is cancelled.
-        shares: Whether the owners of a client give back each other's permits.
+        warm: The seconds to wait for a first lock before it is ready; 0.0 to be ready at once.
+        last: True if each owner acquires each thing, or opens each latch, once more in the end; not for rate limiters.
+        on_lost: True to call `on_lost` when a hold is lost; if False, the loss cancels the work under it.
+        shares: True if the owners of a client return each other's permits.
         look: Seconds between two looks at a hold.
-        limit: How many permits a semaphore has, how many successes a rate limiter allows, how much a latch is set to.
-        per: In what time, in seconds.
-        keep: For how many seconds nodes keep a latch after its last use.
+        limit: The permits of a semaphore, the successes that a rate limiter allows, the value that a latch is set to.
+        per: The rate limiter's period in seconds.
+        keep: The seconds for which nodes keep a latch after its last use.
     """
 
     urls: Sequence[str]
@@ -61,5 +61,5 @@ class Order:
 
     @classmethod
     def of(cls, line: bytes) -> Order:
-        """Return what such a line says."""
+        """Return the order in such a line."""
         return cls(**json.loads(line))

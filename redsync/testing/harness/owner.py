@@ -1,9 +1,8 @@
-"""Owners: one thread or one task that takes things and gives them back again and again.
+"""Owners: each is one thread or one task that acquires and releases things again and again.
 
-What it does with things of one kind, and notes in the journal, is in `lock_ways`, `read_write_ways`,
-`permit_ways`, `rate_ways` and `latch_ways`.
-An owner records trouble and survives it, as a real program must: too few nodes, a timeout, a lost hold. Anything else
-is a bug, and comes out.
+`lock_ways`, `read_write_ways`, `permit_ways`, `rate_ways` and `latch_ways` hold its actions on things of one kind, and
+what it writes to the journal. An owner records trouble and survives it, as a real program must: too few nodes, a
+timeout, a lost hold. Any other error is a bug, and is raised.
 
 The code is that of an asyncio task; `blocking` makes it that of a thread. A `World` says where it runs: in a process
 with a real clock, or on a virtual machine of the simulator.
@@ -48,14 +47,14 @@ _WAYS: Final[dict[str, type[LockWays]]] = {
 
 @dataclass(frozen=True)
 class World:
-    """Where an owner lives.
+    """The environment of an owner.
 
     Attributes:
         client: An `AsyncClient`, or `Blocking` with a client for threads.
         note: Writes a line to the journal; as `Journal.note`.
         sleep: Waits for the given number of seconds.
         now: Returns the instant in ns, on the clock that all owners share.
-        instant: Returns an instant of the client's clock, in seconds, as one of `now`.
+        instant: Converts an instant of the client's clock, in seconds, to one of `now`.
     """
 
     client: Any
@@ -70,10 +69,10 @@ class Owner:
 
     Attributes:
         number: Its number, counted over all processes of the run.
-        order: What its process is to do.
-        world: Where it lives.
+        order: The order of its process.
+        world: Its environment.
         rng: The source of all its choices, seeded by default with the order's seed and its number.
-        ledgers: The ledgers of what it fights over; none if they have no directory.
+        ledgers: The ledgers of the things it contends for; none if they have no directory.
     """
 
     def __init__(self, number: int, order: Order, world: World, rng: random.Random | None = None) -> None:
@@ -89,7 +88,7 @@ class Owner:
         self._attempts = 0
 
     async def fight(self, left: Callable[[], float]) -> None:
-        """Take things until no seconds are left."""
+        """Acquire things until no seconds are left."""
         names = self.order.names
         contested = [names[self.number % len(names)]] if self.order.work == "steady" else names
         while (seconds := left()) > 0:
@@ -101,7 +100,7 @@ class Owner:
                 await self.world.sleep(task.rest)
 
     async def finish(self) -> None:
-        """Take everything once more, now that nothing is in trouble."""
+        """Acquire everything once more, now that all faults are over."""
         for name in self.order.names:
             note = partial(self._note, "last", name=name, asked=self.world.now())
             try:
@@ -116,7 +115,7 @@ class Owner:
             ledger.close()
 
     def ways(self, kind: str) -> Any:
-        """Return what it does with things of that kind; the client's `get_<kind>` makes them."""
+        """Return its actions on things of that kind; the client's `get_<kind>` makes them."""
         if kind not in self._ways:
             self._ways[kind] = _WAYS.get(kind, LockWays)(self, kind)
         return self._ways[kind]

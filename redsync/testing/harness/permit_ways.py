@@ -1,6 +1,6 @@
-"""What an owner does with the permits of a semaphore: it takes one or several, and gives them back in all ways.
+"""An owner's actions on the permits of a semaphore: it acquires one or several, and returns them in all ways.
 
-If owners of a client share permits (see `Order.shares`), each of them may give back what another one has taken.
+If owners of a client share permits (see `Order.shares`), each may return what another acquired.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["PermitWays"]
 
 
 class PermitWays(LockWays):
-    """What an owner does with semaphores."""
+    """An owner's actions on semaphores."""
 
     _COUNTS = False
 
@@ -46,7 +46,7 @@ class PermitWays(LockWays):
                 raise
             turn.note("forestalled")
         except (ConfigurationError, ValueError):
-            # There is always one permit.
+            # One permit always exists.
             if turn.task.n == 1:
                 raise
             turn.note("too many")
@@ -65,7 +65,7 @@ class PermitWays(LockWays):
             await self._give_back_latest(turn)
 
     async def _give_back_latest(self, turn: Turn) -> None:
-        """Give back this client's latest permits, whichever owner took them, in several steps."""
+        """Return this client's latest permits, whichever owner acquired them, in several steps."""
         left = turn.task.n
         while left:
             share = self._rng.randint(1, left)

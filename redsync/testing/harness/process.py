@@ -1,9 +1,9 @@
 """One client process: `python -m redsync.testing.harness.process`, started by `crew`.
 
-Its owners, threads or tasks, fight with those of all others. It reads its standard input line by line:
+Its owners, threads or tasks, contend with those of all other processes. It reads its standard input line by line:
 
-1. an `Order`; it makes its client, and notes that it is `ready`;
-2. `<begin> <end>`, the instants in ns between which its owners work; an end of 0 is not known yet;
+1. an `Order`: the process makes its client, and records that it is `ready`;
+2. `<begin> <end>`, the instants in ns between which its owners work; an end of 0 means not known yet;
 3. `finish`, which ends the work if nothing has before.
 
 If the input ends sooner, the process that started it is gone or has given up, and this one ends too. An error that no
@@ -40,7 +40,7 @@ __all__ = ["main"]
 
 
 class _Flavour(ABC):
-    """How owners are run."""
+    """Runs owners in one flavour."""
 
     @abstractmethod
     def run(self, steps: Coroutine[Any, Any, None]) -> None:
@@ -96,7 +96,7 @@ class _Tasks(_Flavour):
 
 
 class _Control:
-    """What standard input says, after the order."""
+    """Follows standard input, after the order."""
 
     def __init__(self, lines: io.RawIOBase) -> None:
         self._lines = lines
@@ -116,11 +116,11 @@ class _Control:
         return line
 
     def begun(self) -> bool:
-        """Whether the owners may work."""
+        """Return whether the owners may work."""
         return now_ns() >= self._begin
 
     def left(self) -> float:
-        """Return for how many seconds they may go on."""
+        """Return for how many seconds they may continue."""
         return max(self._end - now_ns(), 0) / 1e9
 
 
@@ -159,7 +159,7 @@ async def _or_die(steps: Coroutine[Any, Any, None]) -> None:
     try:
         await steps
     except BaseException:
-        # The crew sees that it has ended, and standard error says why.
+        # The crew sees that the process has ended, and standard error says why.
         traceback.print_exc()
         sys.stderr.flush()
         os._exit(1)
@@ -172,11 +172,11 @@ def _die_with_parent() -> None:
 
 
 def main() -> int:
-    """Do what standard input orders; return the exit status."""
+    """Carry out the orders on standard input; return the exit status."""
     _die_with_parent()
-    faulthandler.register(signal.SIGUSR1)  # for whoever wants to know where it hangs
-    logging.basicConfig(level=logging.CRITICAL)  # losses are expected here, and told in the journal
-    # Without a buffer there is no lock that the reading thread could hold while the interpreter ends.
+    faulthandler.register(signal.SIGUSR1)  # to find out where it hangs
+    logging.basicConfig(level=logging.CRITICAL)  # losses are expected here, and recorded in the journal
+    # Unbuffered, so the reading thread can't hold a lock while the interpreter ends.
     lines = io.FileIO(0, closefd=False)
     line = lines.readline()
     if not line:

@@ -1,4 +1,4 @@
-"""What an owner does with rate limiters: it asks for successes, or when there is room."""
+"""An owner's actions on rate limiters: it asks for successes, or when there is room."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ __all__ = ["RateWays"]
 
 
 class RateWays(LockWays):
-    """What an owner does with rate limiters."""
+    """An owner's actions on rate limiters."""
 
     async def fight(self, name: str, task: Task) -> None:
-        """Ask for a success, in a process that fights."""
+        """Ask for a success, in a process that contends with others."""
         await self.take(name, replace(task, way="acquire"))
 
     async def take(self, name: str, task: Task) -> None:
@@ -62,7 +62,7 @@ class RateWays(LockWays):
         return {"timeout": task.timeout} if task.way == "enter" else {}
 
     def _pick(self, name: str, _mode: str, options: dict[str, Any]) -> Any:
-        # An object remembers how long rounds have taken; a new one begins without that.
+        # An object remembers how long rounds took; a new one does not.
         limiter = self._make(name, self._order.limit, self._order.per, **options)
         return limiter if options else self._kept.setdefault(name, limiter)
 

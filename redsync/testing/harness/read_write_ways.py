@@ -1,6 +1,6 @@
-"""What an owner does with read-write locks: it reads, writes, goes on to read when it has written, or asks too much.
+"""An owner's actions on read-write locks: it reads, writes, downgrades, and asks for a refused upgrade.
 
-With either lock it does what it does with others.
+It uses either lock as it does other locks.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ __all__ = ["ReadWriteWays"]
 
 
 class ReadWriteWays(LockWays):
-    """What an owner does with read-write locks."""
+    """An owner's actions on read-write locks."""
 
     async def fight(self, name: str, task: Task) -> None:
-        """Do the task, in a process that fights: read or write, or first write and then read."""
+        """Do the task, in a process that contends with others: read or write, or first write and then read."""
         draw = self._rng.random()
         if draw < 0.12:
             await self.downgrade(name, replace(task, way="downgrade"))
@@ -28,7 +28,7 @@ class ReadWriteWays(LockWays):
             await self.take(name, replace(task, mode="write" if draw < 0.4 else "read"))
 
     async def downgrade(self, name: str, task: Task) -> None:
-        """Write, read as well, and go on reading when the write lock was given back."""
+        """Write, read as well, and continue to read after the write lock is released."""
         write, read = (self.turn(name, task, mode) for mode in ("write", "read"))
 
         async def read_as_well(_write: Turn) -> None:
@@ -50,7 +50,7 @@ class ReadWriteWays(LockWays):
                 await self._give_back(read)
 
     async def read_inside(self, name: str, task: Task) -> None:
-        """Read while writing; each is given back for itself."""
+        """Read while writing; each lock is released separately."""
         write = self.turn(name, task, "write")
 
         async def read_as_well(_write: Turn) -> None:
@@ -81,7 +81,7 @@ class ReadWriteWays(LockWays):
         await self._enter(read, "upgrade", expect_refusal)
 
     async def look(self, name: str) -> None:
-        """Ask whether anybody reads, or writes."""
+        """Ask whether there are readers, or writers."""
         pair = self._make(name)
         turn = self.turn(name, Task(None, 0.0))
         with self._survive(turn):

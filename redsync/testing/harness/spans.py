@@ -1,4 +1,4 @@
-"""When were too few holds believed, although a quorum of nodes was whole?
+"""When were too few holds believed, although a quorum of nodes was healthy?
 
 All instants are nanoseconds on the common clock, see `journal`.
 """
@@ -13,25 +13,25 @@ __all__ = ["Span", "longest_gap", "shortages"]
 
 
 class Span(NamedTuple):
-    """Some time."""
+    """A span of time."""
 
     since: int
     until: int
 
     @property
     def seconds(self) -> float:
-        """How long it is."""
+        """Its length in seconds."""
         return (self.until - self.since) / 1e9
 
 
 def shortages(beliefs: Iterable[Span], out: Sequence[Sequence[Span]], judged: Span, *, least: int = 1) -> list[Span]:
-    """Return when fewer than `least` holds were believed although a quorum of nodes was whole.
+    """Return when fewer than `least` holds were believed although a quorum of nodes was healthy.
 
     Args:
-        beliefs: When each hold was believed.
+        beliefs: The span in which each hold was believed.
         out: For each node, when it could not be counted on.
-        judged: The time that is judged.
-        least: How many holds should be believed.
+        judged: The span that is judged.
+        least: The least number of holds that should be believed.
     """
     bearable = (len(out) - 1) // 2
     count, missing = 0, 0
@@ -53,7 +53,7 @@ def shortages(beliefs: Iterable[Span], out: Sequence[Sequence[Span]], judged: Sp
 
 
 def longest_gap(instants: Iterable[int], judged: Iterable[Span]) -> Span:
-    """Return the longest part of these spans in which none of the instants lies."""
+    """Return the longest part of these spans that contains none of the instants."""
     instants = sorted(instants)
     gaps = []
     for span in judged:

@@ -1,8 +1,8 @@
-"""What the checkers have in common: how they say what is wrong, and what they know of a slow machine.
+"""Shared by the checkers: how they report violations, and how they account for a slow machine.
 
-A checker is a pure function of what owners wrote down. redsync's promises have conditions, and the checkers apply
-exactly these: belief ends at `valid_until`, and a process that stands still can't be told anything. They excuse nothing
-on suspicion: a standstill counts only if the process's pulse says so *and* it did not use the processor meanwhile.
+A checker is a pure function of what owners recorded. redsync's promises have conditions, and the checkers apply exactly
+these: belief ends at `valid_until`, and a stalled process can't learn anything. They excuse nothing on
+suspicion: a stall counts only if the process's pulse says so *and* it did not use the processor meanwhile.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ _BUSY: Final = 0.5
 
 
 class Violation(NamedTuple):
-    """A promise that was broken.
+    """A broken promise.
 
     Attributes:
         promise: The promise, in a word or two.
-        story: Who, when, and where it is written.
+        story: The owners, the times, and the journals with the details.
     """
 
     promise: str
@@ -34,14 +34,14 @@ class Violation(NamedTuple):
 
 
 class Stall(NamedTuple):
-    """A time for which a process stood still."""
+    """A time for which a process was paused or starved."""
 
     since: int
     until: int
 
 
 def stalls_of(lines: Iterable[Line]) -> list[Stall]:
-    """Return when the process of that journal stood still through no fault of its own."""
+    """Return the stalls of a journal's process that it did not cause itself."""
     return [
         Stall(line["since"], line["at"])
         for line in lines
@@ -50,6 +50,6 @@ def stalls_of(lines: Iterable[Line]) -> list[Stall]:
 
 
 def waited(since: int, until: int, stalls: Sequence[Stall]) -> float:
-    """Return how many seconds passed between two instants, not counting standstills of the process."""
+    """Return how many seconds passed between two instants, not counting stalls of the process."""
     still = sum(max(min(stall.until, until) - max(stall.since, since), 0) for stall in stalls)
     return (until - since - still) / 1e9

@@ -1,4 +1,4 @@
-"""What a client process notices about itself: standstills, errors of the library, leftovers of a closed client."""
+"""Self-observation of a client process: stalls, errors of the library, leftovers of a closed client."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ _BEAT: Final = 0.05
 
 
 class Pulse:
-    """Notices when this process stands still: stopped, or starved by others, or busy with itself.
+    """Notices when this process stalls: stopped, starved by others, or busy.
 
     Attributes:
-        late: For how many seconds it stood still in all.
+        late: The total seconds of stalls.
     """
 
     def __init__(self, journal: Journal | None = None, least: float = 0.25) -> None:
         """Make one that beats within the `with` block.
 
         Args:
-            journal: Where to note each standstill, if anywhere.
+            journal: The journal that records each stall, if any.
             least: By how many seconds a beat must be late to count.
         """
         self._journal = journal
@@ -75,12 +75,12 @@ class Complaints(logging.Handler):
 async def leftovers(
     before: set[tuple[int, int]], sleep: Callable[[float], Awaitable[None]], timeout: float = 3.0
 ) -> tuple[Sequence[str], int]:
-    """Return the threads and the number of sockets that a closed client has left, once it had time to end them.
+    """Return the threads and the number of sockets that a closed client left, after time to end them.
 
     Args:
-        before: The sockets that were open before there was a client.
+        before: The sockets that were open before the client was made.
         sleep: Waits for the given number of seconds.
-        timeout: How long to give it, in seconds.
+        timeout: The longest wait, in seconds.
     """
     deadline = time.monotonic() + timeout
     while True:

@@ -29,11 +29,11 @@ _PLAIN_REPORTS = 20
 
 @dataclass(frozen=True)
 class Failure:
-    """A run that went wrong.
+    """A failed run.
 
     Attributes:
         seed: Its seed.
-        what: What was wrong, in one paragraph.
+        what: The reason, in one paragraph.
     """
 
     seed: int
@@ -48,7 +48,7 @@ class _Chunk:
 
 def _run_chunk(seeds: range, kind: str = "lock", **how: Any) -> _Chunk:
     chunk = _Chunk()
-    # A run leaves little but reference cycles; collecting those of all runs at once costs less.
+    # A run leaves little but reference cycles; collecting those of many runs at once costs less.
     gc.disable()
     try:
         _run_each(seeds, kind, chunk, **how)
@@ -73,13 +73,13 @@ class Campaign:
 
     Args:
         seeds: The seeds.
-        jobs: How many processes share them; None for one per core.
+        jobs: The number of processes; None for one per core.
         kind: The kind of synchronizer that the runs contend for.
-        **how: The same for all runs, as for `simulate`: `long`, `nodes`, `replicas`, `cluster`, `unlisted`.
+        **how: Options for all runs, as for `simulate`: `long`, `nodes`, `replicas`, `cluster`, `unlisted`.
 
     Attributes:
-        outcome: The sum of all runs that went well.
-        failures: The runs that went wrong, sorted by seed once the campaign is over.
+        outcome: The sum of all successful runs.
+        failures: The failed runs, sorted by seed once the campaign is over.
     """
 
     def __init__(self, seeds: range, jobs: int | None = None, kind: str = "lock", **how: Any) -> None:
@@ -92,7 +92,7 @@ class Campaign:
         self.failures: list[Failure] = []
 
     def run(self) -> bool:
-        """Make all runs, show progress, print the outcome; return whether all went well."""
+        """Make all runs, show progress, print the outcome; return whether all succeeded."""
         self._begun = time.monotonic()
         chunks = [self._seeds[i : i + _CHUNK] for i in range(0, len(self._seeds), _CHUNK)]
         with _progress(len(self._seeds)) as advance, multiprocessing.Pool(min(self._jobs, len(chunks) or 1)) as pool:
@@ -119,7 +119,7 @@ class Campaign:
         hours = outcome.seconds / 3600
         lines = [
             f"{runs:,} runs in {took:.1f} s ({each:.1f} ms each on one core), {hours:,.1f} hours of virtual time",
-            f"{outcome.acquisitions:,} acquisitions, {outcome.losses:,} losses that were told",
+            f"{outcome.acquisitions:,} acquisitions, {outcome.losses:,} reported losses",
             f"faults: {faults or 'none'}",
         ]
         if self.failures:
@@ -141,7 +141,7 @@ def _print(text: str) -> None:
 
 @contextmanager
 def _progress(total: int) -> Iterator[Callable[[int], object]]:
-    """Show progress: a bar on a terminal, else a line now and then. Yield the function that adds to it."""
+    """Show progress: a bar on a terminal, otherwise a line now and then. Yield the function that adds to it."""
     rich: Any = None
     if sys.stdout.isatty():
         try:

@@ -1,4 +1,4 @@
-"""The client of a simulation: an `AsyncClient` whose driver reports to the simulation what happens in it."""
+"""The client of a simulation: an `AsyncClient` whose driver reports its events to the simulation."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ __all__ = ["SimulatedClient"]
 
 
 class _Redis(redis.asyncio.Redis):
-    """Says how to reach a node, and never connects. Cached by URL, because making one takes long."""
+    """Has the address of a node, and never connects. Cached by URL, because making one is slow."""
 
     @classmethod
     @functools.cache
     def from_url(cls, url: str, **options: Any) -> Any:
-        """Return the one for that URL."""
+        """Return the instance for that URL."""
         return super().from_url(url, **options)
 
 
 class SimulatedClient(AsyncClient):
     """Makes synchronizers over the virtual nodes of a simulation, for programs on one machine of it.
 
-    Made by `Machine.client`; all that an `AsyncClient` can do, it can.
+    Made by `Machine.client`; it can do all that an `AsyncClient` can.
     """
 
     _REDIS = _Redis

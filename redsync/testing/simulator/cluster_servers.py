@@ -1,8 +1,8 @@
-"""Servers of a cluster: they answer for the slots that they have, by what they know, and redirect for all others.
+"""Servers of a cluster: they answer for the slots that they own, by what they know, and redirect for all others.
 
-A master whose slot is on its way to another one answers for the keys that it still has, by `ASK` for those that it has
-not, and by `TRYAGAIN` where it has some of several. A master that hears that it has lost a slot drops what is left of
-it. Inside a script no key is looked at again; a real server would end a script that asks for a key that has left.
+A master whose slot is moving to another answers for the keys that it still has, with `ASK` for keys that it does not
+have, and with `TRYAGAIN` if it has some of several. A master that learns that it has lost a slot drops the rest of it.
+Inside a script no key is checked again; a real server would end a script that uses a key that has left.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class ClusterServer(GroupServer):
 
     Attributes:
         group: Its shard.
-        view: What it knows of the cluster.
-        leaving: The nodes whose slots are on their way to another master, and to whom.
+        view: Its knowledge of the cluster.
+        leaving: The nodes whose slots are moving to another master, and that master.
     """
 
     _SESSION: ClassVar[Any] = ClusterSession
@@ -51,15 +51,15 @@ class ClusterServer(GroupServer):
     # Slots.
 
     def place_of_key(self, key: bytes) -> int | None:
-        """Return which node has a key; None if no node has."""
+        """Return the node that has a key; None if no node has it."""
         return next((place for place, tag in enumerate(self._tags) if key.startswith(tag)), None)
 
     def has(self, place: int) -> bool:
-        """Whether it has the slot of a node, as far as it knows."""
+        """Return whether it owns the slot of a node, as far as it knows."""
         return self.follows is None and self.view.owner(place) is self
 
     def redirection(self, place: int, keys: Sequence[bytes]) -> hiredis.ReplyError | None:
-        """Return the error by which it answers a command about keys of a node's slot; None if it executes it."""
+        """Return the error that it answers to a command on keys of a node's slot; None if it executes it."""
         slot = self.group.cluster.slots[place]
         if not self.has(place):
             return hiredis.ReplyError(f"MOVED {slot} {self.view.owner(place).name}:6379")
@@ -74,7 +74,7 @@ class ClusterServer(GroupServer):
         return None
 
     def learn(self, view: View) -> None:
-        """Learn of decisions."""
+        """Learn decisions."""
         before, self.view = self.view, view
         for place, tag in enumerate(self._tags):
             if before.owner(place) is self is not view.owner(place):
@@ -109,18 +109,18 @@ class ClusterServer(GroupServer):
     # For sessions.
 
     def load(self, source: bytes) -> Script:
-        """Store a script, or the one that replaces it; return it with the name that it has without tags."""
+        """Store a script, or the one that replaces it; return it with its name without tags."""
         named, executed = self.group.cluster.script_of(script_of(source))
         self.scripts[named.sha] = executed
         return named
 
     def place_of(self, session: Session) -> int:
-        """Return the index of the node for which it executes the present command of a session."""
+        """Return the index of the node for which it executes the current command of a session."""
         assert isinstance(session, ClusterSession), "it makes no other"
         return session.place
 
     def as_node(self, place: int) -> Any:
-        """Return what checkers see of it where it stands for the node with that index."""
+        """Return the server as checkers see it where it serves the node with that index."""
         return self._lent[place]
 
     def describe(self) -> bytes:
@@ -128,7 +128,7 @@ class ClusterServer(GroupServer):
         return super().describe() + b"# Server\r\nredis_mode:cluster\r\n"
 
     def describe_cluster(self) -> bytes:
-        """Return what it knows, as CLUSTER NODES does."""
+        """Return its knowledge, as CLUSTER NODES does."""
         return self.view.describe(self.group.cluster.slots).encode()
 
     # Roles.
@@ -146,13 +146,13 @@ class ClusterServer(GroupServer):
 
 
 class LentNode:
-    """A server as one of the nodes that its cluster lends: keys without the tag, and the index of the node.
+    """A server as one of the nodes of its cluster: keys without the tag, and the index of the node.
 
     All else is the server's.
 
     Attributes:
-        index: The node's place among the nodes.
-        store: What the server remembers of it.
+        index: The node's index among the nodes.
+        store: The server's data of the node.
     """
 
     def __init__(self, server: ClusterServer, place: int, tag: bytes) -> None:

@@ -1,6 +1,6 @@
 """Sessions of servers of a cluster: each command with keys is for one slot, and may be redirected.
 
-Messages go over channels of a slot (`SSUBSCRIBE`), and what a vote writes for its replicas has a key.
+Messages use channels of a slot (`SSUBSCRIBE`), and the command that a vote writes for its replicas has a key.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class ClusterSession(ReplicatedSession):
     """One connection to a server of a cluster.
 
     Attributes:
-        place: The index of the node that the latest command with keys was for.
+        place: The index of the node of the latest command with keys.
     """
 
     _FOLLOWING: ClassVar[frozenset[bytes]] = frozenset({b"SETNX", b"PEXPIRE", b"WAIT"})
@@ -48,7 +48,7 @@ class ClusterSession(ReplicatedSession):
             return super()._refusal(words)
         place = self._cluster_server.place_of_key(keys[0])
         if place is None:
-            return hiredis.ReplyError("CLUSTERDOWN nobody has the slot of that key here")
+            return hiredis.ReplyError("CLUSTERDOWN no node here has the slot of that key")
         self.place = place
         refusal = super()._refusal(words)
         if refusal is None:

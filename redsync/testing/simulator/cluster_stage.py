@@ -1,4 +1,4 @@
-"""What happens to clusters in a scenario: one function for each kind of statement. Shards are counted from 1."""
+"""The statements of a scenario about clusters: one function for each kind. Shards are numbered from 1."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def move(stage: Stage, slot: str, shard: str, pause: str | None) -> None:
 
 
 def stay(stage: Stage, slot: str) -> None:
-    """Give up the move of a slot; keys that have moved come back."""
+    """Abort the move of a slot; moved keys come back."""
     _cluster(stage).moves[int(slot) - 1].abort()
 
 
 def give(stage: Stage, slot: str, shard: str) -> None:
-    """Give the slot of a node to a shard without its keys."""
+    """Make a shard the owner of a node's slot, without its keys."""
     cluster = _cluster(stage)
     cluster.seize(int(slot) - 1, cluster.groups[int(shard) - 1])
 

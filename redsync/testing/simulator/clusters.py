@@ -1,17 +1,17 @@
-"""Clusters that lend their masters as nodes: a world of shards, fixed slots, and slots that move.
+"""Clusters whose masters are nodes: a world of shards, fixed slots, and slots that move.
 
-There is at least one shard more than nodes, so that a slot can move without coming to the server of another one. The
-cluster decides who is the master of each shard, and which shard has each slot. Decisions are numbered (epochs): the
-master of a shard has the number of the latest decision in its favour. A slot that has moved gives the new owner a
-number above all others, unless it has the highest one already, as in Redis.
+There is at least one more shard than nodes, so that a slot can move to a server that has no other. The cluster decides
+which server is the master of each shard, and which shard owns each slot. Decisions are numbered (epochs): the master of
+a shard has the number of the latest decision in its favour. A slot that has moved gives the new owner a number above
+all others, unless it has the highest one already, as in Redis.
 
-What follows from a decision happens at instants of its own, as in a group: each server learns of it, if it can be
-reached. Until then it answers by what it knows, clients as well as whoever asks it where slots are.
+The effects of a decision come later, as in a group: each server learns of it, if it can be reached. Until then it
+answers by what it knows, both to commands and to questions where slots are.
 
 Left out: a failover never takes back a slot that had left its shard, as it might where a majority of the masters does
-not know yet that it had. And no slot leaves a shard while its master has less than a majority of it: a master that was
-replaced without being told might then gather votes for the slot, and the shard that has got it does not share a server
-with that one.
+not know yet that it had. And no slot leaves a shard while its master has less than a majority of the shard: a master
+that was replaced without knowing it might then gather votes for the slot, and the shard that now has the slot does not
+share a server with that one.
 """
 
 from __future__ import annotations
@@ -37,24 +37,24 @@ if TYPE_CHECKING:
 __all__ = ["Cluster", "View"]
 
 _LOOKS: Final = (0.02, 0.12)
-"""Seconds between two looks at who has to be told something."""
+"""Seconds between two looks for servers that have something to learn."""
 
 _FEWEST: Final = 3
-"""How many masters a cluster has at least."""
+"""The smallest number of masters."""
 
 _REPLICAS: Final = 1
-"""How many replicas each master has, unless that is said."""
+"""The default number of replicas of each master."""
 
 
 class View(NamedTuple):
-    """What a server knows of the cluster.
+    """A server's knowledge of the cluster.
 
     Attributes:
-        number: How many decisions it knows.
-        shards: For each node, the index of the shard that has its slot.
-        masters: For each shard, who is its master.
-        epochs: For each shard, the number of the decision that made it so.
-        replicas: For each shard, how many replicas follow its master.
+        number: The number of decisions it knows.
+        shards: For each node, the index of the shard that owns its slot.
+        masters: For each shard, its master.
+        epochs: For each shard, the number of the decision that promoted its master.
+        replicas: For each shard, the number of replicas that follow its master.
     """
 
     number: int
@@ -64,11 +64,11 @@ class View(NamedTuple):
     replicas: tuple[int, ...]
 
     def owner(self, place: int) -> ClusterServer:
-        """Return who has the slot of a node."""
+        """Return the server that owns the slot of a node."""
         return self.masters[self.shards[place]]
 
     def describe(self, slots: Sequence[int]) -> str:
-        """Return it as CLUSTER NODES does, with a slot for each shard that no node stands for."""
+        """Return the view as CLUSTER NODES prints it, with an extra slot for each shard."""
         lines = []
         for index, master in enumerate(self.masters):
             had = [str(slot) for place, slot in enumerate(slots) if self.shards[place] == index]
@@ -82,13 +82,13 @@ class View(NamedTuple):
 
 
 class Cluster(World):
-    """A cluster that lends masters as nodes.
+    """A cluster whose masters are nodes.
 
     Attributes:
         sim: The simulation.
         slots: The slot of each node.
         groups: The shards.
-        moves: The slots that are on their way, by node.
+        moves: The moving slots, by node.
     """
 
     CHECKERS = OF_CLUSTERS
@@ -124,11 +124,11 @@ class Cluster(World):
         return [f"redis+cluster://{seeds}?nodes={len(self.slots)}&replicas={len(self.groups[0].servers) - 1}"]
 
     def servers_of(self, index: int) -> Sequence[VirtualNode]:
-        """Return all servers of the shard that has the slot at present."""
+        """Return all servers of the shard that owns the slot now."""
         return self.groups[self._shards[index]].servers
 
     def apart(self) -> list[tuple[set[int], Sequence[VirtualNode]]]:
-        """Return everything as one part, because two nodes may come to one server."""
+        """Return everything as one part, because two nodes may share a server."""
         return [(set(range(len(self.slots))), self.servers)]
 
     def spell(self, index: int, words: list[bytes] | None) -> list[bytes] | None:
@@ -143,18 +143,18 @@ class Cluster(World):
 
     def start_faults(self, *, until: float, every: float, lasting: float) -> None:
         """Begin to cause failovers, and to move slots."""
-        from redsync.testing.simulator.reshardings import Reshardings  # late: it is about clusters
+        from redsync.testing.simulator.reshardings import Reshardings  # late: that module imports this one
 
         Reshardings(self, until=until, every=every, lasting=lasting).start()
 
     def script_of(self, script: Script) -> tuple[Script, Script]:
-        """Return a script as nodes have it, with its name, and what they execute in its place."""
+        """Return a script as nodes know it, with its name, and the script that they execute instead."""
         return self._scripts.get(script.sha, (script, script))
 
     # Decisions.
 
     def view(self) -> View:
-        """Return what a server knows that knows everything."""
+        """Return the view of a server that knows all decisions."""
         return View(
             self._decisions,
             tuple(self._shards),
@@ -168,11 +168,11 @@ class Cluster(World):
         return max(shard.epoch for shard in self.groups) + 1
 
     def shard_of(self, place: int) -> Shard:
-        """Return which shard has the slot of a node."""
+        """Return the shard that owns the slot of a node."""
         return self.groups[self._shards[place]]
 
     def decide(self, *first: ClusterServer) -> None:
-        """Let everybody hear of a decision that was just made: these at once, the others by and by."""
+        """Let all servers learn of a decision that was just made: `first` at once, the others later."""
         self._decisions += 1
         for place, shard in enumerate(self._shards):
             self.nodes[place] = self.groups[shard].master.as_node(place)
@@ -182,29 +182,29 @@ class Cluster(World):
             server.learn(self.view())
 
     def give(self, place: int, shard: Shard, *first: ClusterServer) -> None:
-        """Let a shard have the slot of a node, once its keys have moved, or without them."""
+        """Make a shard the owner of a node's slot, once its keys have moved, or without them."""
         if shard.epoch < self.next_epoch() - 1:
             shard.epoch = self.next_epoch()
         self._shards[place] = shard.index
-        self.note("slot", f"slot {self.slots[place]} is {shard.master.name}'s, epoch {shard.epoch}")
+        self.note("slot", f"slot {self.slots[place]} is owned by {shard.master.name}, epoch {shard.epoch}")
         self.decide(shard.master, *first)
 
     def seize(self, place: int, shard: Shard) -> None:
-        """Let a shard have the slot of a node without its keys; who had it is told first, and drops them.
+        """Make a shard the owner of a node's slot without its keys; the old owner learns of it first, and drops them.
 
-        It would go on to serve them, and nothing but that would say that they are lost.
+        Otherwise the old owner would continue to serve them, and nothing else would show that they are lost.
         """
         source = self.shard_of(place).master
-        self.note("loss", f"{len(source.keys_of(self.tags[place]))} keys of slot {self.slots[place]} are given up")
+        self.note("loss", f"{len(source.keys_of(self.tags[place]))} keys of slot {self.slots[place]} are lost")
         self.give(place, shard, source)
 
     def move(self, place: int, shard: Shard, *, pause: float) -> Migration | None:
-        """Begin to move the slot of a node to another shard; None if it is on its way, or there already.
+        """Begin to move the slot of a node to another shard; None if it is moving, or there already.
 
         Args:
             place: The node.
-            shard: Where to.
-            pause: Seconds between two keys, at most.
+            shard: The target.
+            pause: The longest pause between two keys, in seconds.
         """
         if place in self.moves or self.shard_of(place) is shard:
             return None
@@ -212,11 +212,11 @@ class Cluster(World):
         migration.begin()
         return migration
 
-    # What follows from them.
+    # The effects of decisions.
 
     @property
     def is_settled(self) -> bool:
-        """Whether no slot is on its way, no two nodes have one server, and all servers know all that."""
+        """True if no slot is moving, no two nodes share a server, and all servers know that."""
         view = self.view()
         return (
             not self.moves
@@ -233,7 +233,7 @@ class Cluster(World):
         self.sim.timeline.after(self.random.uniform(*_LOOKS), self._look)
 
     def note(self, kind: str, text: str) -> None:
-        """Record that something about slots happens."""
+        """Record an event of slots."""
         self.sim.saw(Faulted(self.sim.now, f"cluster {kind}", text))
 
 

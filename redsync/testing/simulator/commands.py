@@ -1,7 +1,7 @@
 """The commands for keys, strings and hashes, for the server, for time and for messages: one small function each.
 
-A function has the command's name, with an underscore added where Python has the same word. Only commands and options
-that the scripts need, or may come to need, are here.
+A function has the command's name, with an underscore added where Python reserves the name. The module has only the
+commands and options that the scripts need, or may come to need.
 """
 
 from __future__ import annotations

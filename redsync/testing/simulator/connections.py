@@ -1,16 +1,16 @@
 """Connections of the virtual network, as kernels keep them.
 
-A connection carries bytes in order, in each direction; between connections there is no order. Bytes that are sent at
-once may arrive in pieces, and the connection may end between two of them. As with TCP, nothing is lost without the
-connection's end: a lost packet stalls its direction, and then the connection breaks. The lost bytes may be a request,
-which is then never executed, or the reply to a request that was. A partition holds what is sent until it is healed:
-then it arrives late, or the connection turns out to be broken, as the seed says. So old commands of a client may arrive
-minutes after it has given up their connection. If the network `retransmits`, held bytes wait on until their sender
-tries again. As with TCP, the pauses between tries grow during the partition, so a new connection is quicker.
+A connection carries bytes in order, in each direction; between connections there is no order. Bytes sent at once may
+arrive in pieces, and the connection may end between two of them. As with TCP, nothing is lost without the connection's
+end: a lost packet stalls its direction, and then the connection breaks. The lost bytes may be a request, which is then
+never executed, or the reply to a request that was. A partition holds packets until it heals: then they arrive late, or
+the connection turns out to be broken; the seed decides. So old commands of a client may arrive minutes after it has
+abandoned their connection. If the network `retransmits`, held bytes wait until their sender tries again. As with TCP,
+the pauses between tries grow during the partition, so a new connection is quicker.
 
-A client that resets a connection takes back what its machine still held; bytes under way may arrive. Or else, with the
-probability `kept`, the machine goes on sending, as the machine of a forked process's parent may. No reset gets through
-a partition: the node learns of it when it next sends something.
+A client that resets a connection discards what its machine still held; bytes under way may arrive. With the probability
+`kept`, the machine continues to send instead, as the machine of a forked process's parent may. No reset gets through a
+partition: the node learns of it when it next sends.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["ACCEPTED", "CLOSED", "CONNECT", "Connection", "End", "Mark"]
 
 
 class Mark:
-    """What a connection carries besides bytes."""
+    """A mark that a connection carries besides bytes."""
 
     def __init__(self, name: str) -> None:
         self._name: Final = name
@@ -45,13 +45,13 @@ ACCEPTED: Final = Mark("accepted")
 """The first message from a node."""
 
 CLOSED: Final = Mark("closed")
-"""The last message of a direction: its sender has closed the connection, or it has broken."""
+"""The last message of a direction: its sender closed the connection, or it broke."""
 
 _STALL = 1.0
 """Seconds from a lost packet to the end of its connection, at most."""
 
 _LONGEST_RETRANSMISSION = 120.0
-"""Seconds: the longest pause of TCP between two retransmissions (RFC 6298 asks for at least 60, Linux has 120)."""
+"""Seconds: TCP's longest pause between two retransmissions (RFC 6298 asks for at least 60, Linux has 120)."""
 
 _LATE = 0.6
 """The probability that a connection survives a partition, and held bytes arrive late."""
@@ -61,7 +61,7 @@ class End(Protocol):
     """A receiver of a connection's messages."""
 
     def receive(self, connection: Connection, message: bytes | Mark) -> None:
-        """Take a message, `CLOSED` for the last one."""
+        """Receive a message, `CLOSED` for the last one."""
         ...
 
 
@@ -69,10 +69,10 @@ class Stream:
     """One direction of a connection.
 
     Attributes:
-        arrives: When the latest message that has left arrives.
+        arrives: The arrival time of the latest message that has left.
         held: The messages that can't leave now; None if nothing is held.
-        stalled: Nothing gets through any more.
-        size: How many bytes have not arrived yet.
+        stalled: True if nothing gets through any more.
+        size: The number of bytes that have not arrived yet.
     """
 
     __slots__ = (
@@ -139,7 +139,7 @@ class Stream:
         timeline.schedule(arrival, self._host, self._arrive, (message,))
 
     def drop(self) -> bool:
-        """Drop held messages and send no later ones; return whether something may still get through."""
+        """Drop held messages and send no later ones; return whether messages may still get through."""
         cut = self.held is not None or self._path.blocked
         if cut:
             self.held = []
@@ -157,7 +157,7 @@ class Stream:
                 connection.make_room()
 
     def end(self) -> None:
-        """Tell the receiver after a while that the connection has ended, if it can be told."""
+        """Tell the receiver after a while that the connection has ended, unless the path is blocked."""
         timeline = self._connection.network.timeline
         if not self._path.blocked:
             when = timeline.now + self._path.shortest
@@ -170,7 +170,7 @@ class Stream:
         network.timeline.after(pause * network.random(), self.release)
 
     def release(self) -> None:
-        """Let held messages go on their way."""
+        """Send held messages."""
         held, self.held = self.held or (), None
         for message in held:
             if self._connection.open:
@@ -183,17 +183,16 @@ class Connection:
     Attributes:
         network: The network.
         host: The machine.
-        client: The name of the client that made it, as far as that is known.
-        requests: What the client has sent over it since taking it into use, in order; None before that.
-        served: The requests that the node has answered since then, with the replies, in order, until the client has
-            them.
-        maker: The driver that made it; None if it is no client of ours.
+        client: The name of the client that made it, if known.
+        requests: The requests sent since the client began to use it, in order; None before that.
+        served: The requests answered since then, with the replies, in order, until the client has them.
+        maker: The driver that made it; None if a foreign client made it.
         there: Carries requests to the node.
         back: Carries replies to the client.
-        open: Packets that are under way still arrive.
-        given_up: The client no longer uses it.
-        aborted: Its machine no longer knows it either.
-        waits_for_room: The client has more to send than the machine takes.
+        open: True while packets under way still arrive.
+        given_up: True once the client no longer uses it.
+        aborted: True once its machine no longer knows it either.
+        waits_for_room: True while the client has more to send than the machine accepts.
     """
 
     __slots__ = (
@@ -231,12 +230,12 @@ class Connection:
         route.connections[self] = None
 
     def hang_up(self) -> None:
-        """End it from the client's side; messages already sent still arrive."""
+        """Close it from the client's side; messages already sent still arrive."""
         self.given_up = True
         self.there.send(CLOSED)
 
     def abort(self) -> None:
-        """Give it up from the client's side; messages that have not left the machine never will."""
+        """Abandon it from the client's side; messages that have not left the machine never will."""
         kept = self.network.kept
         if kept and self.network.random() < kept:
             self.hang_up()
@@ -246,11 +245,11 @@ class Connection:
             self.there.send(CLOSED)
 
     def make_room(self) -> None:
-        """Let the client send more, because something has arrived."""
+        """Let the client send more, because messages have arrived."""
         self.network.timeline.schedule(self.network.timeline.now, self.host, self._caller.receive, (self, b""))
 
     def reset(self, *, silently: bool = False) -> None:
-        """Break it: messages under way are lost, and both ends are told unless `silently`."""
+        """Break it: messages under way are lost, and both ends learn of it unless `silently`."""
         if not self.open:
             return
         self.open, self._dark = False, silently
@@ -260,17 +259,17 @@ class Connection:
             self.there.end()
 
     def refuse(self) -> None:
-        """Answer a client that sends over it although it has ended; where all is dark nobody answers."""
+        """Reset a client that sends over it after its end; a dark machine answers nothing."""
         if not self._dark:
             self.back.end()
 
     def lighten(self) -> None:
-        """End the darkness at the node's end, and tell the client that the connection has ended."""
+        """Tell the client that the connection has ended, now that the node's machine is back."""
         self._dark = False
         self.back.end()
 
     def heal(self) -> None:
-        """Go on after a partition: held messages arrive late, or the connection breaks."""
+        """Continue after a partition: held messages arrive late, or the connection breaks."""
         streams = [stream for stream in (self.there, self.back) if stream.held is not None and not stream.stalled]
         if streams and self.network.random() >= _LATE:
             self.reset()

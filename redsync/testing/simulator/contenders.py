@@ -1,4 +1,4 @@
-"""Workers that contend for something: each chooses among what an owner of the fault harness can do with it."""
+"""Workers that contend for a thing: each chooses among the actions of an owner of the fault harness."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from redsync.testing.simulator.workers import Way, Worker
 __all__ = ["LockWorker", "PermitWorker", "RateWorker", "ReadWriteWorker"]
 
 _READERS: Final = 0.65
-"""The share of workers that want to read, among those that want one of the two locks of a read-write lock."""
+"""The share of readers among the workers that ask for one of the two locks of a read-write lock."""
 
 
 class LockWorker(Worker):
-    """Takes locks in all possible ways, and gives them back or not."""
+    """Acquires locks in all possible ways, and releases them or not."""
 
     @property
     def ways(self) -> list[Way]:
-        """What it does."""
+        """The worker's possible actions."""
         return [self._acquire, self._acquire, self._enter, self._enter, self._nest, self._leave_it]
 
     async def _acquire(self, name: str) -> None:
@@ -37,7 +37,7 @@ class LockWorker(Worker):
         return {"timeout": rng.random(), "lease": self._lease()}
 
     async def _leave_it(self, name: str) -> None:
-        """Acquire and end: the client gives back what this task has, or the worker does later."""
+        """Acquire and end: the client releases what this task has, or the worker does later."""
         await self._take(name, 1.0, mode=self._mode(), way="leave")
 
     def _mode(self) -> str:
@@ -51,11 +51,11 @@ class LockWorker(Worker):
 
 
 class ReadWriteWorker(LockWorker):
-    """Takes read-write locks: reads, writes, goes on reading after that, or asks too much."""
+    """Acquires read-write locks: reads, writes, downgrades, or asks for a refused upgrade."""
 
     @property
     def ways(self) -> list[Way]:
-        """What it does."""
+        """The worker's possible actions."""
         return [*super().ways, self._downgrade, self._downgrade, self._read_inside, self._upgrade, self._ways.look]
 
     async def _downgrade(self, name: str) -> None:
@@ -77,19 +77,19 @@ class ReadWriteWorker(LockWorker):
 
     def _note(self, event: str, **fields: Any) -> None:
         if event == "refused":
-            assert fields["asked"] == self._world.now(), "it is refused at once"
+            assert fields["asked"] == self._world.now(), "the refusal comes at once"
         super()._note(event, **fields)
 
 
 class PermitWorker(Worker):
-    """Takes one or several permits of a semaphore.
+    """Acquires one or several permits of a semaphore.
 
-    A permit that may never be given back has a `max_hold`, so that it ends by itself and nobody waits for ever.
+    A permit that may never be returned has a `max_hold`, so that it ends automatically and no waiter waits forever.
     """
 
     @property
     def ways(self) -> list[Way]:
-        """What it does."""
+        """The worker's possible actions."""
         often = [*3 * [self._acquire], *3 * [self._enter]]
         return [*often, *often, self._leave_it, self._ways.look, *([self._resize] if self._workload.resizes else [])]
 
@@ -116,7 +116,7 @@ class RateWorker(Worker):
 
     @property
     def ways(self) -> list[Way]:
-        """What it does."""
+        """The worker's possible actions."""
         return [*3 * [self._acquire], *2 * [self._enter], self._ask_when, self._ways.look]
 
     async def _acquire(self, name: str) -> None:

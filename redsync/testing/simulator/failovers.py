@@ -1,8 +1,8 @@
-"""Faults of groups at random: failovers, isolated masters, Sentinels and replicas in trouble.
+"""Random faults of groups: failovers, isolated masters, Sentinels and replicas in trouble.
 
-They come besides the faults of `faults`, which hit the present masters. Who is promoted is any replica that answers the
-Sentinels, however little it has. An isolated master keeps the clients on its side, and those that nobody cut off from
-it. When it can be reached again, it may be named once more before it was ever told that it had been replaced.
+They come in addition to those of `faults`, which hit the present masters. Any replica that answers the Sentinels may be
+promoted, however little data it has. An isolated master keeps the clients on its side, and those that were not cut off
+from it. When it can be reached again, it may be promoted again before it learns that it was replaced.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LAGS: Final = (0.02, 0.1, 0.5, 2.0)
 """Seconds that changes may take longer."""
 
 _NOTICED: Final = 0.5
-"""Seconds after which the Sentinels promote another server in place of one that does not answer, at most."""
+"""Seconds after which the Sentinels replace a server that does not answer, at most."""
 
 
 class Failovers:
@@ -34,7 +34,7 @@ class Failovers:
         sim: The simulation.
         until: The instant of true time at which all of these faults end.
         every: The mean pause in seconds between two faults.
-        lasting: How long a fault lasts at most, in seconds.
+        lasting: The longest duration of a fault, in seconds.
     """
 
     def __init__(self, sim: Simulation, *, until: float, every: float, lasting: float) -> None:
@@ -46,7 +46,7 @@ class Failovers:
         self._kinds: Final = [kind for weight, kind in self._weighted() for _ in range(weight)]
 
     def _weighted(self) -> list[tuple[int, Callable[[Group], object]]]:
-        """Return the kinds of faults, each with how often it comes compared with the others."""
+        """Return the kinds of faults, each with its relative frequency."""
         return [*self._of_servers(), (1, self._trouble_sentinel), (1, self._reset)]
 
     def _of_servers(self) -> list[tuple[int, Callable[[Group], object]]]:
@@ -87,7 +87,7 @@ class Failovers:
         self._sim.timeline.after(self._lasting * self._rng.random() ** 2, action, *args)
 
     def _promote(self, group: Group) -> None:
-        """Promote any replica that answers, or an old master that was not told."""
+        """Promote any replica that answers, or an old master that does not know that it was replaced."""
         candidates = group.candidates()
         if candidates and self._sim.now < self._until:
             group.fail_over(self._rng.choice(candidates))
@@ -122,11 +122,11 @@ class Failovers:
         self._sim.timeline.after(lasting, self._rejoin, group, master)
 
     def _whole(self, group: Group) -> Sequence[VirtualNode | VirtualSentinel]:
-        """Return whom a machine on one side of a group's partition may be cut off from."""
+        """Return the servers that a machine on one side of a group's partition may be cut off from."""
         return group.members()
 
     def _rejoin(self, group: Group, old: GroupServer) -> None:
-        """End the isolation; perhaps the present master dies, and the old one is named again as it is."""
+        """End the isolation; perhaps the present master dies, and the old one is promoted again as it is."""
         present = group.master
         group.heal()
         if self._rng.random() < 0.7:

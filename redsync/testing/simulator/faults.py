@@ -1,11 +1,11 @@
-"""Faults at random: the seed decides which, when and for how long.
+"""Random faults: the seed decides which, when and for how long.
 
-Each kind of fault is a method that does something and may schedule its end. When the time of faults is over, the
-nemesis makes all well again, so that the rest of the run shows whether programs recover.
+Each kind of fault is a method that causes it and may schedule its end. When the time of faults is over, the nemesis
+ends them all, so that the rest of the run shows whether programs recover.
 
-Older data needs a fault of its own, because what a node loses by chance is mostly over, or known to enough other nodes.
-So nodes *rewind*: some that have just granted or learned something, mostly a quorum of them, come back soon with data
-from just before that, one by one or all at once. Nodes that trusted their records would grant it again.
+Older data needs a separate fault, because the data that a node loses by chance is mostly outdated, or known to enough
+other nodes. So nodes *rewind*: some that have just granted or learned something, mostly a quorum of them, soon come
+back with data from just before that, one by one or all at once. Nodes that trusted their records would grant it again.
 """
 
 from __future__ import annotations
@@ -26,34 +26,33 @@ if TYPE_CHECKING:
 __all__ = ["Nemesis"]
 
 _WITHIN = 0.0049
-"""How far a clock's rate may be off: no two clocks are further apart than the default `drift_factor` of 1 %."""
+"""How far a clock's rate may be off: no two clocks differ by more than the default `drift_factor` of 1 %."""
 
 _DELAYS = (0.02, 0.1, 0.5, 2.0)
 _LONG_DELAYS = (0.5, 2.0, 10.0, 30.0, 60.0, 120.0)
-"""Extra seconds that packets may take. A client gives up a connection after 10 s of silence."""
+"""Extra seconds that packets may take. A client abandons a connection after 10 s of silence."""
 
 _LOOKED_THROUGH = 2000
 """The number of latest happenings that are searched for grants."""
 
 _LATEST = 6
-"""The number of latest grants among which the one to be forgotten is chosen."""
+"""The number of latest grants among which the one to forget is chosen."""
 
 
 class Nemesis:
-    """Lets faults happen to a simulation until an instant, and none afterwards.
+    """Causes faults in a simulation until an instant, and none afterwards.
 
     Args:
         sim: The simulation.
         until: The instant of true time at which all faults end.
         every: The mean pause in seconds between two faults.
-        lasting: How long a fault lasts at most, in seconds; a lease or two.
-        outlasting: Most faults are of the network, half of them between a machine and all nodes, and packets may take
-            up to two minutes: so they outlast connections.
-        rewinding: The mean pause in seconds between two times at which nodes rewind, besides other faults; None for
-            never.
-        wire: The mean pause in seconds between two faults of the wire, besides other faults; None for none.
+        lasting: The longest duration of a fault, in seconds; a lease or two.
+        outlasting: Make most faults network faults, half of them between a machine and all nodes, with packet delays up
+            to two minutes, so that they outlast connections.
+        rewinding: The mean pause in seconds between two rewinds of nodes, in addition to other faults; None for none.
+        wire: The mean pause in seconds between two faults of the wire, in addition to other faults; None for none.
         beyond: Also cause faults that no lock over nodes can survive: clocks that are wrong by more than clients allow
-            for. Such faults waive the promises that they break.
+            for. They waive the promises that they break.
     """
 
     def __init__(
@@ -75,7 +74,7 @@ class Nemesis:
         self._outlasting: Final = outlasting
         self._rewinding: Final = rewinding
         self._rng: Final = sim.random_for("faults")
-        # Each has its own source of randomness, so all other faults are the same without them.
+        # Each has its own random source, so all other faults are the same without them.
         self._wire: Final = None if wire is None else WireFaults(sim, until=until, every=wire, lasting=lasting)
         self._rewinds: Final = sim.random_for("rewinds")
         self._flushed_at = -float("inf")
@@ -173,7 +172,7 @@ class Nemesis:
             self._later(partial(node.restart, forget=forget, lost=self._lost() if older else 0.0))
 
     def _lost(self) -> float:
-        """Return how many seconds of data are lost: what was not synced yet, or all since a snapshot."""
+        """Return how many seconds of data are lost: data not synced yet, or all since a snapshot."""
         return self._rng.choice([0.001, 0.02, 1.0, 2 * self._lasting]) * self._rng.random()
 
     def _hang_node(self) -> None:
@@ -182,7 +181,7 @@ class Nemesis:
         self._later(node.resume)
 
     def _refuse(self) -> None:
-        """Let nodes answer by errors."""
+        """Let nodes answer errors."""
         code = self._rng.choice(["BUSY", "BUSY", "LOADING", "MISCONF", "OOM", "READONLY", "NOREPLICAS"])
         for index in self._some_nodes():
             node = self._sim.nodes[index]
@@ -190,7 +189,7 @@ class Nemesis:
             self._later(node.recover)
 
     def _flush_node(self) -> None:
-        # Nodes that are all emptied at once look like new ones, so within one lease only a minority is emptied.
+        # If all nodes are emptied at once they look like new ones, so within one lease only a minority is emptied.
         if len(self._sim.nodes) >= 3 and self._sim.now - self._flushed_at > self._lasting:
             self._flushed_at = self._sim.now
             self._node().flush()
@@ -212,7 +211,7 @@ class Nemesis:
             for i, node in enumerate(chosen):
                 self._sim.timeline.after(i * apart, self._go_back, self._sim.nodes[node], given_at[node])
             if rng.random() < 0.5:
-                # The nodes that know better have no vote for a while.
+                # The nodes that remember have no vote for a while.
                 for other in self._sim.nodes:
                     if other.index not in chosen:
                         other.hang()
@@ -227,7 +226,7 @@ class Nemesis:
             self._sim.timeline.after(0.05 * self._rewinds.random(), partial(node.restart, lost=lost))
 
     def _gifts(self) -> list[dict[int, float]]:
-        """Return, for each of the latest grants not yet given back, when which nodes granted it; the latest last."""
+        """Return, for each of the latest unreleased grants, which nodes granted it and when; the latest last."""
         told: dict[tuple[int, str, bytes], Any] = {}
         gifts: dict[tuple[object, ...], dict[int, float]] = {}
         for happening in self._sim.trace.happenings[-_LOOKED_THROUGH:]:
@@ -237,7 +236,7 @@ class Nemesis:
             if script.endswith(("_release", "_abandon")):
                 gifts.pop((key, *args[:1]), None)
             elif _gives(happening, told.get((node, script, key))):
-                # The same claim may be asked for several times, with different arguments.
+                # The same claim may be requested several times, with different arguments.
                 gift = (key, *args[:1]) if script.endswith("_acquire") else (script, key, *args)
                 gifts.setdefault(gift, {}).setdefault(node, happening.at)
             told[node, script, key] = happening.reply
@@ -287,12 +286,12 @@ class Nemesis:
 
 
 def _gives(executed: Executed, before: object) -> bool:
-    """Whether a node granted or learned something, judged by its reply and its previous reply to the same."""
+    """Return whether a node granted or learned something: compares its reply with its previous one to the same call."""
     script, reply = executed.script, executed.reply
     if script.endswith("_acquire"):
         first = reply[0] if reply.__class__ is list else reply
         return first == 1 or first.__class__ is bytes
     if script == "latch_exchange":
-        # A new generation. No count-down counts here, because one is not certain any more if a majority forgets.
+        # A new generation. Count-downs don't count here: one is no longer certain if a majority forgets.
         return reply.__class__ is list and (before.__class__ is not list or reply[0] != before[0])
     return script == "semaphore_resize" and reply != before

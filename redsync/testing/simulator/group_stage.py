@@ -1,4 +1,4 @@
-"""What happens to groups in a scenario: one function for each kind of statement. Servers are called `1a`, `1b` ..."""
+"""The statements of a scenario about groups: one function for each kind. Servers are called `1a`, `1b` ..."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ __all__ = ["cut_off", "do_server", "heal", "isolate", "promote", "reset", "tell"
 
 
 def promote(stage: Stage, servers: str) -> None:
-    """Let the Sentinels decide who is the master."""
+    """Let the Sentinels promote a server."""
     group, (server,) = _find(stage, servers)
     group.fail_over(server)
 
 
 def tell(stage: Stage, servers: str, verb: str) -> None:
-    """Let a server hear of the latest decision or not."""
+    """Let a server learn the latest decision, or not."""
     group, (server,) = _find(stage, servers)
     group.tell(server, math.inf if verb == "not told" else stage.sim.now)
 
@@ -51,12 +51,12 @@ def heal(stage: Stage, nodes: str) -> None:
 
 
 def cut_off(stage: Stage, who: str, servers: str, sentinels: str | None) -> None:
-    """Let nothing through between a machine and servers of one group, and perhaps its Sentinels."""
+    """Let no packets through between a machine and servers of one group, and perhaps its Sentinels."""
     group, ends = _find(stage, servers)
     stage.sim.cut_off(stage.machine(who), [*ends, *(group.sentinels if sentinels else ())])
 
 
 def _find(stage: Stage, names: str) -> tuple[Group, list[GroupServer]]:
-    """Return the group of servers, and these."""
+    """Return the group of some servers, and the servers."""
     group = stage.sim.groups[int(names.partition(" ")[0][:-1]) - 1]
     return group, [server for server in group.servers if server.name.removeprefix("node-") in names.split()]

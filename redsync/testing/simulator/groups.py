@@ -1,9 +1,9 @@
-"""Groups: logical nodes that a master, its replicas and three Sentinels stand for.
+"""Groups: logical nodes, each a master, its replicas and three Sentinels.
 
-A group decides who is the master, under a number that grows. What follows from a decision happens at instants of its
-own, by the seed: each Sentinel learns of it, each replica is moved, and the old master is told, if they can be reached.
-Until then the old master serves the clients that are connected to it, and a replica acknowledges the votes of whom it
-still follows. Who was never told may be named again, as the process that it was.
+A group decides which server is the master, under a growing number. The effects of a decision come later, at times by
+the seed: each Sentinel learns of it, each replica is moved, and the old master learns of it, if they can be reached.
+Until then the old master serves the clients connected to it, and a replica acknowledges the votes of the server that it
+still follows. An old master that never learned of its replacement may be promoted again, as the same process.
 """
 
 from __future__ import annotations
@@ -27,32 +27,32 @@ _SENTINELS: Final = 3
 _LETTERS: Final = "abcdefghijklmnopqrstuvwxyz"
 
 _LOOKS: Final = (0.02, 0.12)
-"""Seconds between two looks at who has to be told something."""
+"""Seconds between two looks for servers that have something to learn."""
 
 _LAG: Final = 0.01
-"""Seconds that a change, or its acknowledgement, takes at most while all is well; most take much less."""
+"""Seconds that a change, or its acknowledgement, takes at most without faults; usually far fewer."""
 
 _SLOWNESS: Final = 1.0
-"""Seconds until everybody has been told of a decision, at most, if they can be reached."""
+"""Seconds until all reachable servers have learned a decision, at most."""
 
 
 class Group:
     """One logical node.
 
     Attributes:
-        WORD: What a group is called in a trace.
+        WORD: The word for a group in a trace.
         sim: The simulation.
-        index: Its place among the nodes.
-        name: What stands for it in a trace, and the Sentinels' name for its master.
+        index: Its index among the nodes.
+        name: Its name in a trace, and the Sentinels' name for its master.
         servers: The servers; the first one is the master at first.
         sentinels: The Sentinels.
-        master: Who is the master by the latest decision.
-        epoch: The number of that.
-        apart: The servers that only reach each other, and are reached by none of the Sentinels.
+        master: The master by the latest decision.
+        epoch: The number of that decision.
+        apart: The servers that reach only each other, and none of the Sentinels.
         deaf: The Sentinels that learn nothing.
-        lagging: Seconds that a change may take in addition.
-        slowness: Seconds until everybody has been told of a decision, at most.
-        histories: A number for each history of data, as servers have one of their own from their promotion on.
+        lagging: Additional seconds that a change may take.
+        slowness: Seconds until all servers have learned a decision, at most.
+        histories: Numbers the histories of data; a server has its own from its promotion on.
     """
 
     WORD = "group"
@@ -93,7 +93,7 @@ class Group:
         return f"redis+sentinel://{hosts}/{self.name}?replicas={len(self.servers) - 1}"
 
     def are_connected(self, one: GroupServer, other: GroupServer) -> bool:
-        """Whether two servers reach each other."""
+        """Return whether two servers reach each other."""
         return (one in self.apart) == (other in self.apart)
 
     def lag(self) -> float:
@@ -102,7 +102,7 @@ class Group:
 
     @property
     def is_settled(self) -> bool:
-        """Whether all servers are up and follow the master, and all Sentinels know that."""
+        """True if all servers are up and follow the master, and all Sentinels know that."""
         return (
             not (self.apart or self.deaf or self.lagging)
             and all(sentinel.up and self._is_informed(sentinel) for sentinel in self.sentinels)
@@ -119,8 +119,8 @@ class Group:
     # Decisions.
 
     def fail_over(self, server: GroupServer) -> None:
-        """Make a server the master, be it a replica or a master that was never told that it is one no longer."""
-        assert server.state == "up", "a server that is promoted answers"
+        """Make a server the master: a replica, or an old master that does not know that it was replaced."""
+        assert server.state == "up", "a promoted server answers"
         self.epoch = self._next_epoch()
         self._note("failover", f"{server.name} becomes the master, epoch {self.epoch}")
         self._before, self.master = self.master, server
@@ -133,7 +133,7 @@ class Group:
         return self.epoch + 1
 
     def _install(self) -> None:
-        """Let the present master stand for the node."""
+        """Install the present master as the node."""
         self.sim.nodes[self.index] = self.master
 
     def members(self) -> list[GroupServer | VirtualSentinel]:
@@ -144,13 +144,13 @@ class Group:
         self._told_at[each] = self.sim.now + self._rng.random() * self.slowness
 
     def tell(self, server: GroupServer, when: float) -> None:
-        """Let a server be told of the latest decision at that instant of true time; infinity: not at all."""
+        """Set the instant of true time at which a server learns the latest decision; infinity: never."""
         self._told_at[server] = when
 
     def candidates(self) -> list[GroupServer]:
-        """Return who may be promoted: all that answer the Sentinels, but the master.
+        """Return the servers that may be promoted: all that answer the Sentinels, except the master.
 
-        Nobody while only a minority knows the latest decision: Sentinels vote about the master that they know.
+        None may while only a minority knows the latest decision: Sentinels vote about the master that they know.
         """
         if not self._is_known():
             return []
@@ -164,8 +164,8 @@ class Group:
         return sum(sentinel.knows.epoch == self.epoch for sentinel in self.sentinels) > len(self.sentinels) // 2
 
     def isolate(self, servers: Collection[GroupServer]) -> None:
-        """Let servers reach only each other, and not be reached by the Sentinels."""
-        self._note("isolation", f"only reach each other: {', '.join(server.name for server in servers) or 'all'}")
+        """Let servers reach only each other, and no Sentinels."""
+        self._note("isolation", f"reach only each other: {', '.join(server.name for server in servers) or 'all'}")
         self.apart = set(servers)
 
     def deafen(self, sentinel: VirtualSentinel) -> None:
@@ -186,7 +186,7 @@ class Group:
             sentinel.knows = sentinel.knows._replace(replicas=0)
 
     def heal(self) -> None:
-        """End all troubles between servers and Sentinels."""
+        """End all faults between servers and Sentinels."""
         if self.apart or self.deaf or self.lagging:
             self._note("heal", "all reach each other again")
             for each in self.members():
@@ -194,10 +194,10 @@ class Group:
                     self._delay_news(each)
             self.apart, self.deaf, self.lagging = set(), set(), 0.0
 
-    # What follows from them.
+    # The effects of decisions.
 
     def _look(self) -> None:
-        """Tell whoever has to be told something and can be reached."""
+        """Inform the servers and Sentinels that have something to learn and can be reached."""
         now = self.sim.now
         for server in self.servers:
             is_told = server.state == "up" and server not in self.apart and now >= self._told_at.get(server, 0.0)

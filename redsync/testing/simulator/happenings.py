@@ -1,7 +1,7 @@
-"""What can happen in a simulation. The trace is a list of happenings; each checker is shown those it asks for.
+"""The happenings of a simulation; the trace lists them, and each checker sees the kinds it asks for.
 
-Each is a frozen value that begins with the instant of true time. Its text is made only when somebody reads it. It names
-owners as the nodes store them; the trace replaces the clients' UUIDs by their names.
+Each is a frozen value that begins with the instant of true time. Its text is made only when it is read. It names owners
+as nodes store them; the trace replaces the clients' UUIDs by their names.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ __all__ = [
 
 
 class Sent(NamedTuple):
-    """A client sent a command to nodes, or had none to send it to.
+    """A client sent a command to nodes, or had no node to send it to.
 
     Attributes:
-        at: When, in seconds of true time.
+        at: The instant, in seconds of true time.
         client: The client's name.
         number: The command's number among those of this client.
         script: The script's name.
         keys: The script's KEYS.
         args: The script's ARGV.
-        nodes: Bit set of the nodes to which it was sent.
-        votes: Whether the client waits for the nodes' votes.
-        request: The command as the client's transport has it.
+        nodes: A bit set of the nodes that it was sent to.
+        votes: True if the client waits for the nodes' votes.
+        request: The request of the client's transport.
     """
 
     at: float
@@ -67,17 +67,17 @@ class Executed(NamedTuple):
     """A node executed a script.
 
     Attributes:
-        at: When, in seconds of true time.
+        at: The instant, in seconds of true time.
         node: The node's index.
-        client: The name of the client that had sent it.
+        client: The name of the client that sent it.
         script: The script's name.
         keys: The script's KEYS.
         args: The script's ARGV.
-        reply: What it returned, or a `hiredis.ReplyError`.
-        stray: It came over a connection that the client had given up, so perhaps after later commands.
+        reply: The reply, or a `hiredis.ReplyError`.
+        stray: True if it came over an abandoned connection, so perhaps after later commands.
         number: The command's number among those of the client; 0 if no redsync client sent it.
-        request: The command as the client's transport has it; None if no redsync client sent it.
-        server: The server of a group that executed it; empty for a node by itself.
+        request: The request of the client's transport; None if no redsync client sent it.
+        server: The server of a group that executed it; empty for a single server.
     """
 
     at: float
@@ -100,7 +100,7 @@ class Executed(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """A node in trouble refused to execute a script, so nothing changed there; attributes as for `Executed`."""
+    """A node in trouble refused a script and changed nothing; attributes as for `Executed`."""
 
     at: float
     node: int
@@ -119,7 +119,7 @@ class Answered(NamedTuple):
     """A vote reached a client.
 
     Attributes:
-        at: When, in seconds of true time.
+        at: The instant, in seconds of true time.
         client: The client's name.
         node: The node's index.
         number: The number of the command that it answers.
@@ -137,15 +137,15 @@ class Answered(NamedTuple):
 
 
 class Handed(NamedTuple):
-    """A client handed a reply to the request that it takes for the one answered. Not in the trace: it is for checkers.
+    """A client matched a reply to a request; only for checkers, not in the trace.
 
     Attributes:
-        at: When, in seconds of true time.
+        at: The instant, in seconds of true time.
         client: The client's name.
         node: The node's index.
         request: The request that got the reply.
         heard: The reply, as the client read it.
-        words: The request that the node had answered; empty if all its replies were handed out before.
+        words: The request that the node answered; empty if all its replies were matched before.
         said: The node's reply to that request.
     """
 
@@ -162,12 +162,12 @@ class Decided(NamedTuple):
     """A round of votes is over for a client.
 
     Attributes:
-        at: When, in seconds of true time.
+        at: The instant, in seconds of true time.
         client: The client's name.
         number: The number of the command.
         verdict: "won" or "lost".
         choices: Each node's choice: granted, refused, failed, or None.
-        replies: What each node said, or why it failed.
+        replies: Each node's reply, or the reason why it failed.
     """
 
     at: float
@@ -179,7 +179,7 @@ class Decided(NamedTuple):
 
     @classmethod
     def of(cls, at: float, client: str, number: int, tally: Tally) -> Decided:
-        """Return what a tally says at that instant; later votes do not change it."""
+        """Return a tally at that instant; later votes do not change it."""
         return cls(at, client, number, tally.verdict.value, tuple(tally.choices), tuple(tally.replies))
 
     def __str__(self) -> str:
@@ -195,10 +195,10 @@ class Connected(NamedTuple):
     """A client has a new connection to a node.
 
     Attributes:
-        at: When, in seconds of true time.
+        at: The instant, in seconds of true time.
         client: The client's name.
         node: The node's index.
-        unfit: For how many seconds the node takes no part in new grants; infinity if that is not known yet.
+        unfit: The seconds for which the node takes no part in new grants; infinity if not known yet.
     """
 
     at: float
@@ -224,10 +224,10 @@ class Disconnected(NamedTuple):
 
 
 class Told(NamedTuple):
-    """A client told its application something.
+    """A client reported an event to its application.
 
     Attributes:
-        at: When, in seconds of true time.
+        at: The instant, in seconds of true time.
         runner: The client's driver.
         event: HoldLost, HoldOrphaned or NodeChanged.
     """
@@ -240,15 +240,15 @@ class Told(NamedTuple):
         fields = [getattr(self.event, name) for name in self.event._fields if name != "state"]
         rest = [getattr(self.event, "state", "")] if type(self.event).__name__ == "NodeChanged" else []
         words = ", ".join(str(field) for field in [*fields, *rest] if field != "")
-        return f"{self.runner.name} tells: {type(self.event).__name__}: {words}"
+        return f"{self.runner.name} reports: {type(self.event).__name__}: {words}"
 
 
 class Did(NamedTuple):
-    """A program did something, by its own report.
+    """A program reported an action.
 
     Attributes:
-        at: When, in seconds of true time.
-        machine: The machine on which it runs.
+        at: The instant, in seconds of true time.
+        machine: The machine that it runs on.
         who: The task, and the owner if that matters.
         what: A verb: "acquired", "timed out", "released", "lost", ...
         about: Further details, by name.
@@ -269,7 +269,7 @@ class Faulted(NamedTuple):
     """A fault began or ended.
 
     Attributes:
-        at: When, in seconds of true time.
+        at: The instant, in seconds of true time.
         kind: The kind of fault, in one word or a few.
         text: The whole description.
     """
@@ -285,7 +285,7 @@ class Faulted(NamedTuple):
 
     @property
     def loses_memory(self) -> bool:
-        """Whether a node has forgotten commands that it had executed."""
+        """True if a node has forgotten commands that it had executed."""
         return self.kind in {"node flush", "node restart empty", "node restart older"}
 
     def __str__(self) -> str:
@@ -293,7 +293,7 @@ class Faulted(NamedTuple):
 
 
 class Stepped(NamedTuple):
-    """Protocols of a machine have made steps, or its clock has jumped. Not in the trace: it is for checkers."""
+    """Protocols of a machine made steps, or its clock jumped; only for checkers, not in the trace."""
 
     at: float
     machine: Machine

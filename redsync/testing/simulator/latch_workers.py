@@ -1,8 +1,8 @@
 """Workers that use count-down latches: they set them, count them down, look at them and wait for them.
 
-At the end finishers count down what is left, so that nobody waits for ever. Checkers are told what an owner of the
-fault harness writes down about latches, each time with the name of the `client`. An owner's `found` is the checkers'
-`looked`; a waiter also tells its `owner` as nodes store it; and a call whose client was closed meanwhile is `closed`.
+At the end finishers count down what is left, so that no waiter waits forever. Checkers get an owner's records about
+latches, each with the name of the `client`. An owner's `found` is the checkers' `looked`; a waiter also reports its
+`owner` as nodes store it; and a call whose client was closed meanwhile is `closed`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["LatchWorker"]
 
 _PATIENT = 20
-"""How many times a finisher is told that nobody can know whether the latch is set, before it sets it."""
+"""How often a finisher fails to learn whether the latch is set before it sets it."""
 
 
 class LatchWorker(Worker):
@@ -38,7 +38,7 @@ class LatchWorker(Worker):
 
     @property
     def ways(self) -> list[Way]:
-        """What it does."""
+        """The worker's possible actions."""
         often = 2 * [self._set, self._count_down, self._count_down, self._wait, self._wait]
         return [*often, *self._some, self._visit, *([self._ways.delete] if self._workload.deletes else [])]
 
@@ -71,7 +71,7 @@ class LatchWorker(Worker):
         await self._ways.wait(name, timeout)
 
     async def _visit(self, name: str) -> None:
-        """Do something with a new client, and close that client, perhaps in the middle of it."""
+        """Use a latch with a new client, and close that client, perhaps in the middle of it."""
         client = self._workload.client(self._machine, self._workload.lease)
         visitor = LatchWorker(self._workload, self._machine, client, f"{self._who}'s visitor")
         visit = asyncio.get_running_loop().create_task(visitor._try(self._rng.choice(visitor._some), name))

@@ -1,7 +1,7 @@
 """Letters: the commands that a client's own transport sends, recorded at the client's side for trace and checkers.
 
 The transport runs unchanged. This module observes its parts: what the outbox sends, what the links record before they
-send it, and to which request the transport hands each reply.
+send it, and which request gets each reply.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ MAKER: Final[ContextVar[SimulatedRunner | None]] = ContextVar("redsync_simulated
 
 
 class Letter(NamedTuple):
-    """A command as it was sent.
+    """A sent command.
 
     Attributes:
-        request: The request, as the transport has it.
+        request: The transport's request.
         number: Its number among those of the client; 0 for commands of the transport itself.
         script: The script's name.
         keys: The script's KEYS.
@@ -62,13 +62,14 @@ class Letter(NamedTuple):
 
 
 class _Noted(deque[Request]):
-    """The requests pending on a link; it records all that ever were.
+    """The requests pending on a link, with a record of all earlier ones.
 
     Attributes:
-        letters: All commands, as they were sent.
+        letters: All sent commands.
         fresh: The latest requests; the reader clears it.
-        settled: The requests taken away; the reader clears it.
-        heard: The replies that have come; the reader clears it.
+        settled: The requests no longer pending; the reader clears it.
+        heard: The received replies; the reader clears it.
+        parses: True while the parser hands out replies.
         connection: The virtual connection.
     """
 
@@ -80,6 +81,7 @@ class _Noted(deque[Request]):
         self.fresh: set[Request] = set()
         self.settled: list[Request] = []
         self.heard: list[Any] = []
+        self.parses = False
 
     def hear(self, gets: Callable[[], Any]) -> Callable[[], Any]:
         """Return a function that gets a reply and records it."""
@@ -113,7 +115,7 @@ class _Noted(deque[Request]):
 
 
 class _WatchedOutbox(Outbox):
-    """Reports what it sends."""
+    """An outbox that reports what it sends."""
 
     runner: SimulatedRunner
 
@@ -138,19 +140,19 @@ class _WatchedOutbox(Outbox):
 
 
 class WatchedTransport(AioTransport):
-    """Reports to which request it hands each reply."""
+    """A transport that reports which request gets each reply."""
 
     _OUTBOX = _WatchedOutbox
     runner: SimulatedRunner
 
     def watch(self, runner: SimulatedRunner) -> None:
-        """Tell what happens from now on."""
+        """Report to `runner` from now on."""
         self.runner = runner
-        assert isinstance(self._outbox, _WatchedOutbox), "this transport makes no other"
+        assert isinstance(self._outbox, _WatchedOutbox), "this transport makes no other kind"
         self._outbox.runner = runner
 
     def install(self, link: AioLink) -> None:
-        """Take a new link into use, and record everything that is sent over it."""
+        """Start to use a new link, and record everything sent over it."""
         runner, connection = self.runner, connection_of(link)
         connection.client = runner.name
         noted = link.pending = _Noted(connection, runner.letters)  # type: ignore[misc]  # nothing is pending yet
@@ -159,12 +161,26 @@ class WatchedTransport(AioTransport):
         runner.sim.saw(Connected(runner.sim.now, runner.name, link.node.index, left))
         super().install(link)
 
-    def _hand_out(self, link: Link, now: float, size: int) -> bool:
+    def _hand_out(self, link: Link, now: float, data: Any, replies: tuple[int, ...] | None) -> bool:
         noted = _noted(link)
         noted.settled.clear()
-        noted.heard.clear()
+        noted.heard[:] = replies or ()
+        noted.parses = True
         try:
-            return super()._hand_out(link, now, size)
+            return super()._hand_out(link, now, data, replies)
+        finally:
+            noted.parses = False
+            self._note_answers(link.index, noted)
+
+    def _settle(self, link: Link, reply: Any, now: float) -> None:
+        noted = _noted(link)
+        if noted.parses:
+            super()._settle(link, reply, now)
+            return
+        noted.settled.clear()
+        noted.heard[:] = (reply,)
+        try:
+            super()._settle(link, reply, now)
         finally:
             self._note_answers(link.index, noted)
 
@@ -187,19 +203,19 @@ def connection_of(link: Link) -> Connection:
     """Return the virtual connection of a link."""
     assert isinstance(link, StreamLink), "the loop gives asyncio transports to virtual nodes"
     asyncio_transport = link._asyncio_transport
-    assert isinstance(asyncio_transport, VirtualTransport), "the loop makes no other"
+    assert isinstance(asyncio_transport, VirtualTransport), "the loop makes no other kind"
     return asyncio_transport.connection
 
 
 class WatchedMaintenance(AioMaintenance):
-    """Reports new and lost connections."""
+    """A maintenance that reports new and lost connections."""
 
     _TRANSPORT = WatchedTransport
 
     def watch(self, runner: SimulatedRunner) -> None:
-        """Tell what happens from now on."""
+        """Report to `runner` from now on."""
         self._runner = runner
-        assert isinstance(self.transport, WatchedTransport), "it makes no other"
+        assert isinstance(self.transport, WatchedTransport), "it makes no other kind"
         self.transport.watch(runner)
 
     def _on_broken(self, node: Node, reason: str) -> None:
@@ -207,7 +223,7 @@ class WatchedMaintenance(AioMaintenance):
         super()._on_broken(node, reason)
 
     async def _connect(self, node: Node) -> None:
-        # Connecting is a task of its own, with its own context.
+        # Connecting is a separate task, with its own context.
         MAKER.set(self._runner)
         await super()._connect(node)
         if not node.connected:

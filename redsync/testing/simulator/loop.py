@@ -1,7 +1,7 @@
-"""The event loop of a simulation: asyncio code runs in it as it is, in virtual time.
+"""The event loop of a simulation: it runs unchanged asyncio code in virtual time.
 
 Time jumps to the next timer or packet, and no time passes while callbacks run. Each callback belongs to the machine
-that its context names. Within a machine callbacks run in asyncio's order; between machines the seed decides which goes
+that its context names. Within a machine callbacks run in asyncio's order; between machines the seed decides which runs
 next. The callbacks of a paused machine wait, those of a crashed one never run.
 
 Loop time on a machine is that machine's clock. Tasks and futures are hashed by number, so that sets of them, which
@@ -35,7 +35,7 @@ _LAST_ROUNDS = 10_000
 
 
 class NoRealIOError(RedsyncError, RuntimeError):
-    """A simulated program asked for real threads, sockets, processes or signals: there are none."""
+    """A simulated program asked for real threads, sockets, processes or signals; a simulation has none."""
 
 
 class _Future(asyncio.Future[T]):
@@ -56,16 +56,16 @@ class _Task(asyncio.Task[T]):
 
 
 class Host:
-    """Something on which callbacks run, one after the other.
+    """A host on which callbacks run, one after the other.
 
     Attributes:
-        name: What the trace calls it.
+        name: Its name in the trace.
         clock: Its clock.
         context: The context of its callbacks.
         ready: The callbacks that it runs next.
-        paused: It stands still: callbacks that are due wait.
-        crashed: It never runs anything again.
-        stepped: Whether a protocol made a step since this was last set to False.
+        paused: True while it is paused: callbacks that are due wait.
+        crashed: True if it never runs anything again.
+        stepped: True if a protocol made a step since this was last reset.
     """
 
     def __init__(self, name: str, clock: Clock) -> None:
@@ -79,18 +79,18 @@ class Host:
 
 
 _CIRCLES = 200_000
-"""More steps at one instant than any program needs: the program loops for ever, and no time passes."""
+"""More steps at one instant than any program needs: the program loops forever, and no time passes."""
 
 
 class VirtualLoop(asyncio.AbstractEventLoop):
     """Runs the callbacks of all machines of one simulation.
 
     Attributes:
-        world: The host of callbacks that belong to no machine.
+        world: The host of callbacks without a machine.
         current: The host whose callback is running.
         on_step: Called after each callback in which a protocol made a step, with its host.
-        on_error: Called with what asyncio reports of errors that nobody awaits.
-        on_connect: Connects a machine to a host and port, given a protocol's factory; like `create_connection`.
+        on_error: Called with asyncio's reports of unawaited errors.
+        on_connect: Connects a machine to a host and port with a protocol factory, like `create_connection`.
     """
 
     def __init__(self, timeline: Timeline, rng: Callable[[], float]) -> None:
@@ -108,7 +108,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     # Running.
 
     def advance(self, until: float) -> bool:
-        """Run until `stop` is called or the instant has come; return False if nothing is left to happen before it."""
+        """Run until `stop` is called or the instant has come; return False if no event is left before it."""
         timeline, busy, rng = self._timeline, self._busy, self._rng
         entries = timeline.entries
         steps = 0
@@ -119,7 +119,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
                 if busy:
                     steps += 1
                     if steps > _CIRCLES:
-                        raise RuntimeError(f"{_CIRCLES:,} steps at one instant: a program or protocol goes in circles")
+                        raise RuntimeError(f"{_CIRCLES:,} steps at one instant: a program or protocol loops forever")
                     self._run_one(busy[0] if len(busy) == 1 else busy[int(rng() * len(busy))])
                     continue
                 if not entries:
@@ -147,7 +147,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             self._busy.remove(host)
         if not handle._cancelled:
             self.current = host
-            # As `Handle._run`, but without one more call for each callback.
+            # Like `Handle._run`, but saves one call per callback.
             try:
                 handle._context.run(handle._callback, *handle._args)  # type: ignore[attr-defined]
             except (SystemExit, KeyboardInterrupt):
@@ -168,7 +168,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             self._enqueue(host, timer)
 
     def _deliver(self, host: Host, action: Callable[..., object], args: tuple[Any, ...]) -> None:
-        """Deliver something to a host: at once if it has nothing else to do."""
+        """Deliver a message to a host: at once if it has nothing else to do."""
         if host.crashed:
             return
         if host.paused or host.ready:
@@ -186,13 +186,13 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     # Faults of hosts.
 
     def pause(self, host: Host) -> None:
-        """Let a host stand still; its clock goes on."""
+        """Pause a host; its clock continues."""
         host.paused = True
         if host in self._busy:
             self._busy.remove(host)
 
     def resume(self, host: Host) -> None:
-        """Let a host go on: first with what it has received meanwhile, then with its timers, as asyncio does."""
+        """Let a host continue: first with what it received meanwhile, then with its timers, as asyncio does."""
         host.paused = False
         host.ready.extend(host.timers)
         host.timers.clear()
@@ -208,7 +208,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             self._busy.remove(host)
 
     def retime(self, host: Host) -> None:
-        """Recompute when a host's timers are due, after its clock was changed."""
+        """Recompute when a host's timers are due, after a change of its clock."""
         self._timeline.replace(
             (max(host.clock.instant(entry[3].when()), self._timeline.now), *entry[1:])
             if entry[2] is host and entry[4] is None
@@ -217,7 +217,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         )
 
     def drain(self) -> None:
-        """Cancel all tasks and let them end, even on paused or crashed hosts; tasks that do not end are forgotten."""
+        """Cancel all tasks and let them end, even on paused or crashed hosts; forget tasks that do not end."""
         self._timeline.entries.clear()
         for task in asyncio.all_tasks(self):
             assert isinstance(task, _Task), "this loop makes no others"
@@ -236,7 +236,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             asyncio._set_running_loop(None)
             self._closed = True
 
-    # What asyncio asks of a loop.
+    # The interface that asyncio demands of a loop.
 
     def time(self) -> float:
         """Return the time on the running machine's clock."""
@@ -275,7 +275,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         return handle
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """Record a cancelled timer: it is skipped when it is due."""
+        """Do nothing: a cancelled timer is skipped when it is due."""
 
     def create_future(self) -> asyncio.Future[Any]:
         """Return a new future."""
@@ -298,22 +298,22 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         return _Task(number, host, coro, loop=self, name=title, context=context, **options)
 
     def stop(self) -> None:
-        """Make `advance` return after the present callback."""
+        """Make `advance` return after the current callback."""
         self._stopping = True
 
     def is_running(self) -> bool:
-        """Whether the loop runs now."""
+        """Return whether the loop runs now."""
         return self._running
 
     def is_closed(self) -> bool:
-        """Whether the loop is closed."""
+        """Return whether the loop is closed."""
         return self._closed
 
-    # `bool()` is False and cheap, which matters because each handle asks. Debug mode only adds checks of real time.
+    # `bool()` is False and fast, which matters because each handle asks. Debug mode only adds checks of real time.
     get_debug = bool
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """Report an error that nobody awaits."""
+        """Report an unawaited error."""
         if not self._closed:
             self.on_error(context)
 
@@ -323,7 +323,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         """Connect the running machine to a node.
 
         Raises:
-            NoRealIOError: The caller asked for TLS, passed its own socket, or the like.
+            NoRealIOError: The caller asked for TLS, passed its own socket, or used another option.
         """
         if self.on_connect is None or any(value is not None for value in options.values()):
             raise NoRealIOError("loop.create_connection() connects a machine to a node by its name, without options")

@@ -1,7 +1,6 @@
-"""Machines: where programs run, each machine with its own clock, any number of clients, and faults.
+"""Machines: programs run on them, each machine with its own clock, any number of clients, and faults.
 
-A machine runs what `start` was given. These tasks may start others; all of them stop when the machine pauses or
-crashes.
+A machine runs the tasks passed to `start`. These may start others; all of them stop when the machine pauses or crashes.
 """
 
 from __future__ import annotations
@@ -31,8 +30,8 @@ class Machine(Host):
     Attributes:
         sim: The simulation.
         random: A source of random numbers for the programs here, by the seed.
-        tasks: The programs that were started here.
-        runners: The drivers of the clients made here; `runner.session.holds` is what a client believes to hold.
+        tasks: The programs started here.
+        runners: The drivers of the clients made here; `runner.session.holds` has the holds that a client believes in.
     """
 
     def __init__(self, sim: Simulation, name: str) -> None:
@@ -49,12 +48,12 @@ class Machine(Host):
         from redsync.testing.simulator.client import SimulatedClient
 
         client = SimulatedClient(self, **self.sim.client_options | options)
-        # Kept, because the seed does not decide when the garbage collector finds a forgotten client.
+        # Kept, because the seed does not decide when garbage collection finds a forgotten client.
         self.clients.append(client)
         return client
 
     def start(self, coro: Coroutine[Any, Any, T], *, name: str | None = None) -> asyncio.Task[T]:
-        """Start a program; its error, if it ends with one, comes out of `Simulation.run`."""
+        """Start a program; `Simulation.run` raises its error, if it ends with one."""
         number = len(self.tasks) + 1
         task = self.sim.loop.create_task(coro, name=name or f"program-{number}", context=self.context.copy())
         self.tasks.append(task)
@@ -62,25 +61,25 @@ class Machine(Host):
         return task
 
     def tell(self, who: str, what: str, **about: Any) -> None:
-        """Record what a program did in the trace, and show it to the checkers."""
+        """Record a program's action in the trace, and show it to the checkers."""
         self.sim.saw(Did(self.sim.now, self, who, what, about))
 
     # Faults.
 
     def pause(self) -> None:
-        """Stand still, as in a long garbage collection or after SIGSTOP; the clock goes on."""
+        """Pause all programs, as in a long garbage collection or after SIGSTOP; the clock continues."""
         if not self.paused and not self.crashed:
-            self._note("pause", "stands still")
+            self._note("pause", "pauses")
             self.sim.loop.pause(self)
 
     def resume(self) -> None:
-        """Go on after `pause`."""
+        """Continue after `pause`."""
         if self.paused and not self.crashed:
-            self._note("resume", "goes on")
+            self._note("resume", "resumes")
             self.sim.loop.resume(self)
 
     def crash(self, *, dark: bool = False) -> None:
-        """End all programs at once and permanently; with `dark` nobody closes their connections either."""
+        """End all programs at once and permanently; if `dark`, their connections are not closed."""
         if self.crashed:
             return
         self._note("crash", "crashes and is dark" if dark else "crashes")
@@ -90,14 +89,14 @@ class Machine(Host):
 
     def drift(self, rate: float) -> None:
         """Let the clock count that many seconds per second."""
-        self._note("drift", f"has a clock that runs at {rate:.4f}")
+        self._note("drift", f"changes its clock rate to {rate:.4f}")
         self.clock.change(rate=rate)
         self.sim.loop.retime(self)
         self.sim.look_at_rates()
 
     def jump(self, seconds: float) -> None:
-        """Let the clock jump; a jump back breaks what all promises rest on."""
-        self._note("jump", f"has a clock that jumps by {seconds:+.3f} s")
+        """Let the clock jump; a jump back breaks the assumption of all promises."""
+        self._note("jump", f"jumps its clock by {seconds:+.3f} s")
         self.clock.change(jump=seconds)
         self.sim.loop.retime(self)
         if seconds < 0:

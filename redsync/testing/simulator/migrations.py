@@ -1,10 +1,9 @@
-"""Migrations: the keys of a slot on their way from one master to another, one by one.
+"""Migrations: the keys of a slot move from one master to another, one by one.
 
-As with `CLUSTER SETSLOT` and `MIGRATE`: the old master says that the slot is leaving, keys move in any order, each of
-them at one instant, and when none is left the new master has the slot. A failover of the old master in between makes it
-forget that the slot is leaving, so somebody has to say it again; until then what has arrived already is where nobody
-looks. A move that is given up takes all keys back first: a slot that was declared stable without them would have lost
-them, and nothing would say so.
+As with `CLUSTER SETSLOT` and `MIGRATE`: the old master marks the slot as leaving, keys move in any order, each at one
+instant, and when none is left the new master owns the slot. A failover of the old master in between makes it forget
+that the slot is leaving, so the operator must mark it again; until then the keys that have arrived are where no client
+looks. An aborted move first takes all keys back: without that, declaring the slot stable would silently lose them.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ __all__ = ["Migration"]
 
 
 class Migration:
-    """The slot of one node on its way; made by `Cluster.move`.
+    """The moving slot of one node; made by `Cluster.move`.
 
     Attributes:
         target: The shard that gets it.
@@ -40,7 +39,7 @@ class Migration:
         return self._cluster.shard_of(self._place).master
 
     def begin(self) -> None:
-        """Announce it, and move one key after the other from now on."""
+        """Announce the move, and move one key after the other from now on."""
         self._note(f"begins to move from {self._source.name} to {self.target.master.name}")
         self._step()
 
@@ -73,23 +72,23 @@ class Migration:
             return False
         key = self._cluster.random.choice(keys)
         found = before.store.look(key)
-        assert found is not None, "it was found a moment ago"
-        # What the owner of the slot has is newer, if both have something.
+        assert found is not None, "the key was listed a moment ago"
+        # If both have the key, that of the slot's owner is newer.
         if not self._returns or source.store.look(key) is None:
             after.take(key, *found)
         before.release_key(key)
         return True
 
     def end(self) -> None:
-        """Let the new master have the slot, because all keys have moved."""
+        """Make the new master own the slot, because all keys have moved."""
         self._leave()
         self._cluster.give(self._place, self.target)
 
     def force(self) -> bool:
-        """Let the new master have the slot without the keys that have not moved yet, which are lost.
+        """Make the new master own the slot without the keys that have not moved yet; they are lost.
 
-        Return False if that can't be done now: both masters must be reached, for the old one is told first. It would go
-        on to serve what it has.
+        Return False if that is impossible now: both masters must be reachable, as the old one must learn of it first.
+        It would continue to serve its keys.
         """
         if not self._is_possible():
             return False
@@ -98,9 +97,9 @@ class Migration:
         return True
 
     def abort(self) -> None:
-        """Leave the slot where it was, as soon as all keys that have moved are back."""
+        """Leave the slot where it was, as soon as all moved keys are back."""
         self._returns = True
-        self._note(f"is to stay with {self._source.name}")
+        self._note(f"will stay with {self._source.name}")
 
     def _stay(self) -> None:
         self._leave()

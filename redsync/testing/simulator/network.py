@@ -1,4 +1,4 @@
-"""The virtual network: the paths between machines and nodes, and their faults. See `connections` for connections."""
+"""The virtual network: the paths between machines and nodes, and their faults. `connections` has the connections."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ class Path:
     """One direction between a machine and a node.
 
     Attributes:
-        shortest: Seconds that every packet takes.
-        spread: Seconds that a packet may take in addition; most take much less.
-        delay: Seconds that a packet may take in addition to that, while the path is slow.
-        blocked: Nothing gets through.
+        shortest: The seconds that every packet takes.
+        spread: Additional seconds that a packet may take; usually far fewer.
+        delay: More seconds that a packet may take while the path is slow.
+        blocked: True if nothing gets through.
         loss: The probability that a packet is lost.
-        tears: The probability that a connection ends in the middle of what is sent.
+        tears: The probability that a connection ends in the middle of a message.
     """
 
     __slots__ = ("blocked", "delay", "loss", "shortest", "spread", "tears")
@@ -32,13 +32,13 @@ class Path:
         self.mend()
 
     def mend(self) -> None:
-        """Let everything get through again, at full speed."""
+        """Let all packets through again, at full speed."""
         self.blocked = False
         self.delay = self.loss = self.tears = 0.0
 
     @property
     def troubled(self) -> bool:
-        """Whether something is wrong with it."""
+        """True if the path has a fault."""
         return self.blocked or self.delay > 0 or self.loss > 0 or self.tears > 0
 
 
@@ -52,7 +52,7 @@ class Route:
 
     @property
     def troubled(self) -> bool:
-        """Whether something is wrong with it."""
+        """True if either path has a fault."""
         return self.there.troubled or self.back.troubled
 
 
@@ -62,11 +62,13 @@ class Network:
     Attributes:
         timeline: The timeline of the simulation.
         random: Returns a random number in [0, 1), by the seed.
-        wire: Likewise, for what happens to bytes. A source of its own, so that everything else is as without it.
-        retransmits: Whether messages that a partition held wait for their sender's next try; else they go on at once.
-        kept: The probability that a machine goes on sending what a client has given up.
-        split: The probability that bytes sent at once arrive in two pieces.
-        room: How many bytes of a connection a machine keeps until they have arrived; the client keeps the rest.
+        wire: The same for faults of bytes. A separate source, so that all else is as without it.
+        retransmits: True if messages held by a partition wait for their sender's next try; if False, they continue at
+            once.
+        kept: The probability that a machine continues to send what a client abandoned.
+        split: The probability that a message arrives in two pieces.
+        room: The number of bytes of a connection that a machine keeps until they have arrived; the client keeps the
+            rest.
     """
 
     def __init__(self, timeline: Timeline, random: Callable[[], float], wire: Callable[[], float]) -> None:
@@ -89,22 +91,22 @@ class Network:
 
     @property
     def troubled(self) -> bool:
-        """Whether something is wrong anywhere."""
+        """True if any route has a fault."""
         return any(route.troubled for route in self._routes.values())
 
     def dial(self, machine: Host, caller: End, node: End) -> Connection:
-        """Return a new connection; the first message shows whether anybody answers."""
+        """Return a new connection; the first message shows whether a server answers."""
         return Connection(self, self.route(machine, node), machine=machine, caller=caller, node=node)
 
     def leave(self, machine: Host, *, dark: bool) -> None:
-        """End the connections of a crashed machine; the nodes are told, unless it is `dark`."""
+        """End the connections of a crashed machine; the nodes learn of it, unless it is `dark`."""
         for (host, _), route in self._routes.items():
             for connection in list(route.connections) if host is machine else ():
                 if not dark and not connection.given_up:
                     connection.hang_up()
 
     def heal(self, route: Route) -> None:
-        """End all troubles between a machine and a node."""
+        """End all faults between a machine and a node."""
         route.there.mend()
         route.back.mend()
         for connection in list(route.connections):

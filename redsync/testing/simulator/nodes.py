@@ -1,11 +1,11 @@
-"""Virtual nodes: servers that execute the shipped scripts, crash, hang, forget, and have clocks of their own.
+"""Virtual nodes: servers that execute the shipped scripts, crash, hang, forget, and have their own clocks.
 
-A hung node takes what it is sent and executes it when it goes on: in order for each connection, in any order between
-them. A node in trouble answers by errors: either everything, or only scripts that write, as real ones do.
+A hung node buffers messages and executes them when it resumes: in order for each connection, in any order between
+connections. A node in trouble answers errors, as real nodes do: either to all commands, or only to scripts that write.
 
-A node that is down refuses connections; one that is dark does not even do that. It comes back as another process: with
-its data, without, or with older data from a snapshot or an append-only file that lost its end. Keys expire by its
-clock, even while it is down.
+A node that is down refuses connections; a dark one does not even do that. It comes back as another process: with its
+data, without, or with older data from a snapshot or an append-only file that lost its end. Keys expire by its clock,
+even while it is down.
 """
 
 from __future__ import annotations
@@ -36,26 +36,26 @@ __all__ = ["VirtualNode"]
 _EPOCH = 1_700_000_000.0
 
 _LATEST = 30
-"""The number of latest states that a node keeps, one for each command."""
+"""The number of latest states that a node keeps, one per command."""
 
 _SNAPSHOT_EVERY = 0.2
-"""Seconds between two kept states that are older."""
+"""Seconds between two older states that a node keeps."""
 
 
 class VirtualNode:
     """One server.
 
     Attributes:
-        index: Its place among the nodes.
-        name: What the trace and URLs call it: `node-1` is the one with index 0; a server of a group has a letter, too.
+        index: Its index among the nodes.
+        name: Its name in the trace and in URLs: `node-1` has index 0; a server of a group also has a letter.
         clock: Its clock, in seconds since 1970.
-        store: What it remembers.
+        store: Its data.
         state: "up", "hung", "down" or "dark".
-        trouble: The error with which it answers everything; None if it does not.
-        ends_former: Whether clients may end the connections that they gave up.
-        ignores: It accepts new connections and never reads what comes over them.
-        replaced: What it executes in place of shipped scripts, by name.
-        scripts: The scripts that its present process knows, by digest.
+        trouble: The error that it answers to every command; None if it does not.
+        ends_former: True if clients may end their abandoned connections.
+        ignores: True if it accepts new connections and never reads from them.
+        replaced: The scripts that it executes instead of shipped ones, by name.
+        scripts: The scripts that its present process has loaded, by digest.
         run_id: The identity of its present process.
     """
 
@@ -102,19 +102,19 @@ class VirtualNode:
 
     @property
     def is_well(self) -> bool:
-        """Whether it executes everything that it is sent."""
+        """True if it executes all commands."""
         return self.state == "up" and self.trouble is None and self.store.refusal is None
 
     # Serving.
 
     def receive(self, connection: Connection, message: bytes | Mark) -> None:
-        """Take a message from the network."""
+        """Receive a message from the network."""
         if self.state not in {"up", "hung"}:
             connection.reset(silently=self.state == "dark")
         elif message is CONNECT:
             self._accept(connection)
         elif self.state == "hung":
-            # Its kernel accepts connections, and buffers what comes.
+            # Its kernel accepts connections, and buffers the bytes.
             self._backlog.append((connection, message))
         elif isinstance(message, bytes):
             session = self._sessions.get(connection)
@@ -136,7 +136,7 @@ class VirtualNode:
     # For sessions.
 
     def load(self, source: bytes) -> Script:
-        """Store a script, or the one that replaces it; return that script."""
+        """Store a script, or the one that replaces it; return the stored script."""
         script = script_of(source)
         self.scripts[script.sha] = self.replaced.get(script.name, script)
         return script
@@ -150,7 +150,7 @@ class VirtualNode:
         args: tuple[bytes | int, ...] = tuple(words[split:])
         reply = run_script(script, self.store, keys, args)
         if session.connection.requests is None and script.name == INITIALIZE.name:
-            return reply  # Of the handshake.
+            return reply  # part of the handshake
         if sent is not None:
             keys, args = sent.keys, sent.args
         number = 0 if sent is None else sent.number
@@ -163,13 +163,13 @@ class VirtualNode:
         return reply
 
     def note_refused(self, session: Session, sent: Letter | None, reply: Any) -> None:
-        """Record a script that was refused without looking at it."""
+        """Record a script that was refused without execution."""
         if sent is not None:
             client, script = session.connection.client, sent.script
             self._sim.saw(Refused(self._sim.now, self.place_of(session), client, script, sent.keys, sent.args, reply))
 
     def place_of(self, _session: Session) -> int:
-        """Return the index of the node for which it executes the present command of a session."""
+        """Return the index of the node for which it executes the current command of a session."""
         return self.index
 
     def end_session(self, number: int) -> Any:
@@ -188,7 +188,7 @@ class VirtualNode:
         connection.reset()
 
     def has_answered(self, connection: Connection) -> bool:
-        """Whether it has answered all that has come over a connection, as far as it is there."""
+        """Return whether it has answered everything received over a connection."""
         session = self._sessions.get(connection)
         return self.state == "up" and (session is None or not session.blocked)
 
@@ -208,7 +208,7 @@ class VirtualNode:
         self._channels.get(channel, {}).pop(session, None)
 
     def _refuses(self, reply: Any) -> bool:
-        """Whether a reply is an error of a node in trouble, and not of the script itself."""
+        """Return whether a reply is an error of a node in trouble, and not of the script itself."""
         troubled = self.store.refusal is not None
         return troubled and reply.__class__ is hiredis.ReplyError and not str(reply).startswith("FORGETFUL")
 
@@ -220,7 +220,7 @@ class VirtualNode:
         self._latest.append(state)
 
     def listeners(self, channel: bytes) -> int:
-        """Return how many connections subscribe to a channel, as far as this node knows."""
+        """Return how many of this node's connections subscribe to a channel."""
         return len(self._channels.get(channel, ()))
 
     def _publish(self, channel: bytes, message: bytes) -> int:
@@ -232,16 +232,16 @@ class VirtualNode:
     # Faults.
 
     def hang(self) -> None:
-        """Stand still, as after SIGSTOP; the clock goes on."""
+        """Hang, as after SIGSTOP; the clock continues."""
         if self.state == "up":
             self._note("hang", "hangs")
             self.state = "hung"
 
     def resume(self) -> None:
-        """Go on after `hang`: first execute what has come meanwhile."""
+        """Continue after `hang`: first execute what arrived meanwhile."""
         if self.state != "hung":
             return
-        self._note("resume", f"goes on, with {len(self._backlog)} messages to read")
+        self._note("resume", f"resumes, with {len(self._backlog)} messages to read")
         self.state = "up"
         waiting: dict[Connection, list[bytes | Mark]] = {}
         for connection, message in self._backlog:
@@ -268,11 +268,11 @@ class VirtualNode:
             self._sessions.clear()
 
     def restart(self, *, forget: bool = False, lost: float = 0.0) -> None:
-        """Come back after `crash` as another process, with the data or without.
+        """Come back after `crash` as another process, with or without the data.
 
         Args:
-            forget: All data is gone.
-            lost: How many seconds of data before the crash are gone; older data is left.
+            forget: True if all data is gone.
+            lost: The seconds of data before the crash that are gone; older data is left.
         """
         if self.state not in ("down", "dark"):
             return
@@ -291,10 +291,10 @@ class VirtualNode:
         self._begin(uptime=0.0)
 
     def refuse(self, code: str) -> None:
-        """Answer by errors from now on.
+        """Answer errors from now on.
 
-        "BUSY" and "LOADING" answer everything, as far as on real servers; "MOVED" and "CLUSTERDOWN" answer commands
-        with keys; any other code answers scripts that write.
+        "BUSY" and "LOADING" refuse the commands that real servers refuse then; "MOVED" and "CLUSTERDOWN" refuse
+        commands with keys; any other code refuses scripts that write.
         """
         self._note("refuse", f"answers {code}")
         everything = code in {"BUSY", "LOADING", "MOVED", "CLUSTERDOWN"}
@@ -303,19 +303,19 @@ class VirtualNode:
         self.store.refusal = None if everything else Refusal(text)
 
     def ignore(self) -> None:
-        """Accept connections and answer nothing that comes over them, like a proxy whose server is gone."""
-        self._note("ignore", "answers no new connections")
+        """Accept connections and answer nothing that arrives over them, like a proxy whose server is gone."""
+        self._note("ignore", "ignores new connections")
         self.ignores = True
 
     def recover(self) -> None:
         """Execute everything again after `refuse`, and answer new connections after `ignore`."""
         if self.trouble is not None or self.store.refusal is not None or self.ignores:
-            self._note("recover", "executes everything again")
+            self._note("recover", "recovers")
             self.trouble = self.store.refusal = None
             self.ignores = False
 
     def kick(self) -> None:
-        """End a connection, as an operator may by CLIENT KILL."""
+        """End a connection, as an operator may with CLIENT KILL."""
         if self.state == "up" and self._sessions:
             connection = self._wire.choice(list(self._sessions))
             self._note("kick", f"ends a connection of {connection.client}")
@@ -329,24 +329,24 @@ class VirtualNode:
         self._latest.clear()
 
     def flush(self) -> None:
-        """Forget everything, as by FLUSHALL: no connection notices."""
+        """Forget everything, as after FLUSHALL: no connection notices."""
         self._note("flush", "forgets everything")
         self.store.flush()
 
     def forget_scripts(self) -> None:
-        """Forget all scripts, as by SCRIPT FLUSH: calls by their digests are answered by NOSCRIPT."""
+        """Forget all scripts, as after SCRIPT FLUSH: calls by digest get NOSCRIPT."""
         self._note("scripts", "forgets all scripts")
         self.scripts.clear()
 
     def drift(self, rate: float) -> None:
         """Let the clock count that many seconds per second."""
-        self._note("drift", f"has a clock that runs at {rate:.4f}")
+        self._note("drift", f"changes its clock rate to {rate:.4f}")
         self.clock.change(rate=rate)
         self._sim.look_at_rates()
 
     def jump(self, seconds: float) -> None:
-        """Let the clock jump; a jump ahead breaks what all promises rest on, because it ends claims early."""
-        self._note("jump", f"has a clock that jumps by {seconds:+.3f} s")
+        """Let the clock jump; a jump ahead ends claims early, which breaks the assumption of all promises."""
+        self._note("jump", f"jumps its clock by {seconds:+.3f} s")
         self.clock.change(jump=seconds)
         if seconds > 0:
             self._sim.waive_clocks(f"the clock of {self.name} jumped ahead")

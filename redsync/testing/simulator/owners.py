@@ -1,4 +1,4 @@
-"""Owners of the fault harness on virtual machines: the checkers are told what they write down, see `Did`."""
+"""Owners of the fault harness on virtual machines: the checkers get their records, see `Did`."""
 
 from __future__ import annotations
 

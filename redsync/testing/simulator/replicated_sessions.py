@@ -1,6 +1,6 @@
 """Sessions of servers with replicas: they know `PUBLISH` and `WAIT` as clients call them.
 
-Both follow the votes of a client, and are no commands of its own: neither is among those that the connection records.
+Both follow the votes of a client, and are not commands in their own right: the connection does not record them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class ReplicatedSession(Session):
     """One connection to a server of a group.
 
     Attributes:
-        wrote: The number of the latest change that came over this connection; 0 if none did.
+        wrote: The number of the latest change made over this connection; 0 if there was none.
     """
 
     _FOLLOWING: ClassVar[frozenset[bytes]] = frozenset({b"PUBLISH", b"WAIT"})
@@ -34,14 +34,14 @@ class ReplicatedSession(Session):
         self.wrote = 0
 
     def take(self, data: bytes) -> None:
-        """Execute what has come, if nothing is waited for."""
+        """Execute received commands, unless a `WAIT` is pending."""
         if self.blocked:
             self._feed(data)
         else:
             super().take(data)
 
     def unblock(self, count: int) -> None:
-        """Answer `WAIT` by the number of replicas, and go on."""
+        """Answer `WAIT` with the number of replicas, and continue."""
         self.blocked = False
         self.connection.back.send(encode(count, self._resp))
         self.take(b"")
@@ -57,7 +57,7 @@ class ReplicatedSession(Session):
             reply = self._wait(words) if name == b"WAIT" else self._answer(name, words)
             self._note_change()
         if reply is not NOTHING:
-            assert self._out is not None, "it takes commands"
+            assert self._out is not None, "it executes commands now"
             self._out.append(encode(reply, self._resp))
         return NOTHING
 

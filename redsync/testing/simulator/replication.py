@@ -1,14 +1,14 @@
 """Servers of a group: a master, and replicas that apply its commands in order, later.
 
-Replication is asynchronous. A replica that begins to follow a server first takes over that server's whole state, then
-each change; what it had before is gone. It acknowledges what it has applied, and that takes time, too. Between two
-servers that can't reach each other nothing gets through: the replica begins anew later.
+Replication is asynchronous. A replica that begins to follow a server first receives that server's whole state, then
+each change; its earlier data is gone. It acknowledges the changes that it has applied, and that takes time, too.
+Between two servers that can't reach each other nothing gets through: the replica starts over later.
 
-A server counts commands that change data, and messages. `WAIT` counts the replicas that have acknowledged what its own
-connection did last; a command that changed nothing does not count. Messages to subscribers are sent at once, before any
-replica has what they tell of.
+A server counts commands that change data, and messages. `WAIT` counts the replicas that have acknowledged the last
+change of its own connection; a command that changed nothing does not count. The server sends messages to subscribers at
+once, before any replica has the changes that they announce.
 
-A master that was replaced goes on as one until it is told. A server that becomes a replica ends its clients'
+A replaced master continues as master until it learns of that. A server that becomes a replica ends its clients'
 connections, and refuses commands that write.
 """
 
@@ -36,15 +36,15 @@ __all__ = ["GroupServer", "Stream"]
 _READ_ONLY: Final = "READONLY You can't write against a read only replica."
 
 _HUNG: Final = 0.01
-"""Seconds after which a hung server looks again whether a wait is over."""
+"""Seconds after which a hung server checks again whether a wait is over."""
 
 
 class Stream:
-    """What a replica gets from the server it follows, in order.
+    """The changes that a replica gets from the server it follows, in order.
 
     Attributes:
-        acked: Up to which change the server knows that the replica has everything; -1: it knows nothing yet.
-        open: The replica takes it.
+        acked: The latest change that the replica has acknowledged, as the server knows; -1: none yet.
+        open: True while the replica accepts changes.
     """
 
     def __init__(self, master: GroupServer, replica: GroupServer) -> None:
@@ -62,7 +62,7 @@ class Stream:
 
     @property
     def synced(self) -> bool:
-        """Whether the replica has all that the server has, as far as the server knows."""
+        """True if the replica has all that the server has, as the server knows."""
         return self.open and self.acked == self._master.offset
 
     def send(self, offset: int, state: dict[bytes, Entry]) -> None:
@@ -71,7 +71,7 @@ class Stream:
         self._arrives = self._later(self._arrives, self._arrive)
 
     def _later(self, earliest: float, action: Any, *args: Any) -> float:
-        """Call `action` after a while, and not before that instant; return when."""
+        """Call `action` after a while, and not before `earliest`; return when."""
         group = self._master.group
         when = max(group.sim.now + group.lag(), earliest)
         group.sim.timeline.schedule(when, None, action, args)
@@ -82,7 +82,7 @@ class Stream:
         self.apply()
 
     def apply(self) -> None:
-        """Apply what has come, unless the replica stands still."""
+        """Apply the changes that have arrived, unless the replica hangs."""
         replica, group = self._replica, self._master.group
         while self._due and self.open and replica.state == "up":
             if not group.are_connected(self._master, replica):
@@ -101,13 +101,13 @@ class Stream:
             master.look_at_waits()
 
     def leave(self) -> None:
-        """End it from the replica's side; the server learns of that after all that was acknowledged."""
+        """End it from the replica's side; the server learns of that after all acknowledgements."""
         if self.open:
             self.open = False
             self._later(self._tells, self._end)
 
     def _end(self) -> None:
-        # A server that was cut off goes on to believe in its replicas.
+        # A server that was cut off continues to believe in its replicas.
         if self._master.group.are_connected(self._master, self._replica):
             self._master.streams.pop(self, None)
 
@@ -117,10 +117,10 @@ class GroupServer(VirtualNode):
 
     Attributes:
         group: The group.
-        follows: The server whose replica it is; None for a master.
+        follows: The server that it replicates; None for a master.
         offset: The number of its latest change.
-        streams: Those of its replicas, as far as it knows.
-        stream: What it gets of the server that it follows; None if there is none.
+        streams: The streams to its replicas, as far as it knows.
+        stream: The stream from the server that it follows; None if there is none.
     """
 
     _SESSION: ClassVar[Any] = ReplicatedSession
@@ -149,7 +149,7 @@ class GroupServer(VirtualNode):
             refusal = hiredis.ReplyError(_READ_ONLY)
             self.note_refused(session, sent, refusal)
             return refusal
-        # Checkers look at the server that has executed something, be it replaced or not.
+        # Checkers look at the server that has executed a script, replaced or not.
         nodes, place = self._sim.nodes, self.place_of(session)
         present, nodes[place] = nodes[place], self.as_node(place)
         try:
@@ -158,7 +158,7 @@ class GroupServer(VirtualNode):
             nodes[place] = present
 
     def as_node(self, _place: int) -> VirtualNode:
-        """Return what checkers see of it where it stands for the node with that index."""
+        """Return the server as checkers see it where it serves the node with that index."""
         return self
 
     def describe(self) -> bytes:
@@ -173,7 +173,7 @@ class GroupServer(VirtualNode):
         return super()._publish(channel, message)
 
     def propagate(self) -> bool:
-        """Send what has changed to all replicas; return whether anything has."""
+        """Send changes to all replicas; return whether there are any."""
         if not (self._published or self.store.differs(self._shipped)):
             return False
         self._published = False
@@ -191,7 +191,7 @@ class GroupServer(VirtualNode):
         return sum(stream.acked >= offset for stream in self.streams)
 
     def block(self, session: ReplicatedSession, needed: int, timeout: float) -> None:
-        """Answer a session when so many replicas have what it did last, or after the timeout."""
+        """Answer a session once that many replicas have its last change, or after the timeout."""
         self._waits[session] = needed
         if timeout:
             self._sim.timeline.after(timeout / self.clock.rate, self._end_wait, session, session.executed)
@@ -224,7 +224,7 @@ class GroupServer(VirtualNode):
     # Roles.
 
     def follow(self, master: GroupServer) -> None:
-        """Become a replica of another server: what this one has is replaced as soon as the other one's state comes."""
+        """Become a replica of another server: that server's state, once it arrives, replaces the data here."""
         self._part()
         if self.follows is None:
             self._end_service()
@@ -233,7 +233,7 @@ class GroupServer(VirtualNode):
         self.attach()
 
     def promote(self) -> None:
-        """Become a master, with what it has; that is a history of its own from now on, if it was a replica."""
+        """Become a master, with its present data; if it was a replica, a new history begins."""
         self._part()
         if self.follows is not None:
             self._history = next(self.group.histories)
@@ -268,7 +268,7 @@ class GroupServer(VirtualNode):
     # Faults.
 
     def resume(self) -> None:
-        """Go on after `hang`: first execute what has come meanwhile."""
+        """Continue after `hang`: first execute what arrived meanwhile."""
         super().resume()
         if self.stream is not None:
             self.stream.apply()
@@ -283,12 +283,12 @@ class GroupServer(VirtualNode):
         super().crash(dark=dark)
 
     def restart(self, *, forget: bool = False, lost: float = 0.0) -> None:
-        """Come back after `crash` as another process, with the data or without."""
+        """Come back after `crash` as another process, with or without the data."""
         if self.state in ("down", "dark"):
             super().restart(forget=forget, lost=lost)
             self._shipped = self.store.copy()
 
     def flush(self) -> None:
-        """Forget everything, as by FLUSHALL; the replicas do, too."""
+        """Forget everything, as after FLUSHALL; the replicas do, too."""
         super().flush()
         self.propagate()

@@ -1,6 +1,6 @@
-"""Faults of clusters at random: failovers of shards, and slots that move, also back, by halves, or without their keys.
+"""Random faults of clusters: failovers of shards, and slots that move, move back, stop halfway, or lose their keys.
 
-They come besides the faults of `faults`, which hit the present masters. In the end every node gets a master of its own.
+They come in addition to those of `faults`, which hit the present masters. In the end every node gets its own master.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 __all__ = ["Reshardings"]
 
 _PAUSES: Final = (0.0, 0.01, 0.1, 0.5)
-"""Seconds between two keys that move, at most."""
+"""Seconds between two moving keys, at most."""
 
 _AGAIN: Final = 0.1
-"""Seconds after which an end of a move is tried again, while one of both masters can't be reached."""
+"""Seconds after which ending a move is tried again, while one of the two masters can't be reached."""
 
 
 class Reshardings(Failovers):
@@ -37,7 +37,7 @@ class Reshardings(Failovers):
         return [*self._of_servers(), (4, self._move), (4, self._move_back_and_forth)]
 
     def _whole(self, group: Group) -> Sequence[VirtualNode | VirtualSentinel]:
-        """Return the servers of the shard, or of the whole cluster: all of them tell where slots are."""
+        """Return the servers of the shard, or of the whole cluster: all of them answer where slots are."""
         return self._cluster.servers if self._rng.random() < 0.5 else group.members()
 
     def _end(self) -> None:
@@ -45,7 +45,7 @@ class Reshardings(Failovers):
         self._part()
 
     def _part(self) -> None:
-        """Give each node a master of its own, as soon as no slot is on its way."""
+        """Give each node its own master, as soon as no slot is moving."""
         cluster, free = self._cluster, list(self._cluster.groups)
         for place in range(len(cluster.slots)):
             shard = cluster.shard_of(place)
@@ -84,7 +84,7 @@ class Reshardings(Failovers):
             migration.abort()
 
     def _move_back_and_forth(self, _group: Group) -> None:
-        """Move a slot to another master, and back again soon, once or a few times."""
+        """Move a slot to another master, and soon back again, once or a few times."""
         place = self._place()
         home = self._cluster.shard_of(place)
         away = self._rng.choice([shard for shard in self._cluster.groups if shard is not home])

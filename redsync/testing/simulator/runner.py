@@ -1,4 +1,4 @@
-"""The driver of a simulated client: the driver for asyncio, unchanged, which reports to the simulation what it does.
+"""The driver of a simulated client: the unchanged driver for asyncio, which also reports its actions to the simulation.
 
 Clock, random numbers and identity come from the machine. All else is as on real machines.
 """
@@ -38,9 +38,9 @@ class SimulatedRunner(AioRunner):
 
     Attributes:
         sim: The simulation.
-        machine: Where the client lives.
-        name: What the trace calls the client: its machine's name, numbered from the second client on.
-        letters: The commands that it has sent.
+        machine: The machine that the client runs on.
+        name: The client's name in the trace: its machine's name, numbered from the second client on.
+        letters: The commands that the client has sent.
         numbers: The numbers of the rounds under way, by their tallies.
     """
 
@@ -89,7 +89,7 @@ class SimulatedRunner(AioRunner):
         return transport
 
     def listens(self, key: bytes) -> bool:
-        """Whether a waiter waits, or is about to wait, for nodes' wake-ups for that key."""
+        """Return whether a waiter waits, or is about to wait, for nodes' wake-ups for that key."""
         return self.transport is not None and key in self.transport.wakeups._mailboxes
 
     def new_owner(self) -> Owner:
@@ -108,14 +108,14 @@ class SimulatedRunner(AioRunner):
         return loop
 
     async def run(self, steps: Steps[T]) -> T:
-        """Perform the protocol's effects until it returns; its errors come out."""
+        """Perform the protocol's effects until it returns; raise its errors."""
         try:
             return await super().run(steps)
         finally:
             self.machine.stepped = True
 
     def run_at_once(self, steps: Steps[T]) -> T:
-        """Perform a protocol that waits for nothing."""
+        """Perform a protocol that never waits."""
         try:
             return super().run_at_once(steps)
         finally:

@@ -1,4 +1,4 @@
-"""One run by seed: workers contend while all kinds of faults happen, then in calm, then the checkers look once more."""
+"""One run by seed: workers contend under all kinds of faults, then in calm; at the end the checkers look once more."""
 
 from __future__ import annotations
 
@@ -26,12 +26,11 @@ _CALM = 3.0
 """Seconds of work after the last fault, at most."""
 
 _FIRST = 1000
-"""Seeds below this, of which tests take a few, make runs of one shape; of later ones, for campaigns, most are
-shorter.
+"""Seeds below this make runs of one shape; tests take a few. Later ones are for campaigns, and most runs are shorter.
 """
 
 _REUSING = 0.5
-"""The share of the other runs in which each worker is one owner all the time."""
+"""The share of the other runs in which each worker is always the same owner."""
 
 _LONG = 0.04
 """The share of the other runs that are long."""
@@ -43,7 +42,7 @@ _REWINDING = 0.4
 """The share of runs in which nodes come back again and again with data from just before a grant."""
 
 _WIRE = 0.5
-"""The share of runs with faults of the wire as well."""
+"""The share of runs that also have faults of the wire."""
 
 _SETTING = 5.0
 """The lease, in seconds, under which a latch is set; in some runs faults last longer."""
@@ -54,11 +53,11 @@ class Outcome:
     """The outcome of one run, or of many.
 
     Attributes:
-        runs: How many runs.
-        seconds: How much virtual time has passed.
-        acquisitions: How often something was acquired.
-        losses: How often a holder was told of a loss.
-        faults: How many faults there were, by kind.
+        runs: The number of runs.
+        seconds: The virtual time that passed.
+        acquisitions: The number of acquisitions.
+        losses: The number of losses that holders learned of.
+        faults: The number of faults, by kind.
         trace: The trace as text; empty for many runs.
     """
 
@@ -84,14 +83,14 @@ class _Shape(NamedTuple):
     Attributes:
         lease: The usual lease, and the restart guard.
         node_timeout: The clients' `node_timeout`.
-        until: When the last fault ends.
-        calm: How long workers go on after that.
+        until: The end of the last fault.
+        calm: The time for which workers continue after that.
         every: The mean pause between two faults.
-        lasting: How long a fault lasts at most.
-        beyond: Whether clocks are too wrong for any promise but liveness.
-        pace: How many times longer than usual workers pause, hold and wait.
-        reuses: Whether each worker is one owner all the time.
-        long: Whether faults outlast connections.
+        lasting: The longest duration of a fault.
+        beyond: True if clocks are too wrong for any promise but liveness.
+        pace: The factor by which workers pause, hold and wait longer than usual.
+        reuses: True if each worker is always the same owner.
+        long: True if faults outlast connections.
         rewinding: The mean pause between two times at which nodes come back with slightly older data; None for never.
     """
 
@@ -125,7 +124,7 @@ class _Shape(NamedTuple):
         return cls(lease, node_timeout, until, calm, every, lasting, beyond, reuses=reuses, rewinding=rewinding)
 
     def for_groups(self, sim: Simulation) -> Self:
-        """Return the shape of a run in which failovers take the time, and in some runs hardly anything else happens."""
+        """Return the shape of a run in which failovers take the time, and in some runs little else happens."""
         until = max(self.until, _FAULTS_UNTIL)
         every = self.every * sim.random_for("besides failovers").choice([1.0, 4.0, 20.0])
         return self._replace(until=until, every=every)
@@ -167,14 +166,12 @@ def simulate(
         kind: The kind of synchronizer that workers contend for.
         scripts: As for `Simulation`.
         checkers: The checkers to use; by default those for that kind.
-        traced: Whether to return the trace as text.
-        long: Whether the run is one of the long ones, whatever the seed says: some minutes, with faults that outlast
-            connections.
-        nodes: How many nodes there are; None if the seed decides that.
-        replicas: How many replicas each of them has, for nodes that Sentinels stand for; None for servers by
-            themselves.
-        cluster: Whether a cluster lends the nodes; as for `Simulation`.
-        unlisted: How many of the last nodes every other machine leaves off its list.
+        traced: True to return the trace as text.
+        long: True for a long run, whatever the seed says: some minutes, with faults that outlast connections.
+        nodes: The number of nodes; None if the seed decides.
+        replicas: The number of replicas of each node, which makes it a Sentinel group; None for single servers.
+        cluster: True for nodes that are masters of a cluster, as for `Simulation`.
+        unlisted: The number of last nodes that every other machine leaves off its list.
 
     Raises:
         SimulationError: A promise was broken.
@@ -199,7 +196,7 @@ def simulate(
         shape = shape.for_groups(sim)
     sim.client_options.update(lease=shape.lease, restart_guard=shape.lease, node_timeout=shape.node_timeout)
     sim.network.retransmits = shape.long
-    # A connection that was given up must do no harm even where it is neither reset nor ended.
+    # An abandoned connection must do no harm even where it is neither reset nor ended.
     remains = sim.random_for("remains")
     sim.network.kept = remains.choice([0.0, 0.0, 0.3, 1.0])
     ends_former = remains.random() < 0.6
@@ -224,7 +221,7 @@ def simulate(
         nemesis.start()
         sim.world.start_faults(until=shape.until, every=failing_over, lasting=shape.lasting)
         sim.run()
-        # Claims that nobody gives back expire now.
+        # Claims that nobody releases expire now.
         sim.run(until=sim.now + 2 * shape.lease)
     kinds = (happening.kind for happening in sim.trace.happenings if happening.__class__ is Faulted)
     text = sim.trace.text() if traced else ""

@@ -1,10 +1,10 @@
--- Purpose: what a real node gives its scripts: the table `redis`, and no globals to leave behind.
--- Arguments: invoke(command, ...): executes a command of the present store; as_list(...) and as_error(text): make values
--- of Python's. Returns: compile(source) and execute(chunk, number of keys, keys..., arguments...).
+-- Purpose: the environment that a real node gives its scripts: the table `redis`, and no way to leave globals behind.
+-- Arguments: invoke(command, ...): executes a command of the present store; as_list(...) and as_error(text): make
+-- Python values. Returns: compile(source) and execute(chunk, number of keys, keys..., arguments...).
 local invoke, as_list, as_error = ...
 local ceil, floor, format, match, type = math.ceil, math.floor, string.format, string.match, type
 
--- What stands in the way of a reply comes before it: true before an array's elements, nil before a table's field.
+-- A reply has a prefix unless it is a single value: true before an array's elements, nil before a table's field.
 local function answer(first, ...)
   if first == true then return {...} end
   if first == nil then
@@ -34,7 +34,7 @@ local function readonly(names)
   })
 end
 
--- No math.random: a simulation must be reproducible. No pcall: it would swallow mistakes of the simulator's own.
+-- No math.random: a simulation must be reproducible. No pcall: it would swallow the simulator's own mistakes.
 local environment = readonly(setmetatable({
   assert = assert, error = error, ipairs = ipairs, next = next, pairs = pairs, select = select, tonumber = tonumber,
   tostring = tostring, type = type, unpack = unpack,
@@ -55,7 +55,7 @@ local environment = readonly(setmetatable({
   end,
 }))
 
--- Locals are found faster than globals; on one line with the script's first, so that line numbers stay.
+-- Locals are faster than globals; this one shares the script's first line, so that line numbers stay.
 local function compile(source)
   return setfenv(assert(loadstring('local KEYS, ARGV = ... ' .. source, '@user_script')), environment)
 end
@@ -77,7 +77,7 @@ end
 local function execute(chunk, key_count, ...)
   local done, result = pcall(chunk, {unpack({...}, 1, key_count)}, {select(key_count + 1, ...)})
   if done then return convert(result) end
-  if type(result) == 'userdata' then error(result, 0) end -- an exception of Python's, so no reply of a node
+  if type(result) == 'userdata' then error(result, 0) end -- a Python exception, not a node's reply
   local text, line
   if type(result) == 'table' then
     text, line = result.err, result.line

@@ -1,4 +1,4 @@
-"""Scenarios: stories of locks and faults as text files, which run in a simulation and say what they expect.
+"""Scenarios: stories of locks and faults as text files, which run in a simulation and state what they expect.
 
 ```text
 # The holder is cut off from a majority.
@@ -12,16 +12,21 @@ clients a b
 4.0   expect b holds x
 ```
 
-One statement per line; `#` begins a comment. First come the settings: `seed`, `nodes`, `replicas` (of each node:
-Sentinels stand for it then, and its servers are called `1a`, `1b` ...), `cluster yes` (a cluster lends the nodes: it
-has one master more, and `1a` is the first of its first shard), `lease`, `guard` (the restart guard), `kind`
-(of all locks: `lock`, a kind like it, such as `fair`, or `read-write`; see `redsync._kinds`),
-`kill no` (clients may not end the connections that they gave up on the nodes), `kept yes` (machines go on sending what
-clients gave up), `retransmits yes` (what a partition held waits for its sender's next try), `split P` (how likely it is
-that bytes arrive in two pieces) and `clients`, each of them one task on a machine of its own.
-Then what happens, each with its instant of true time in seconds; the times rise.
+Each line is one statement; `#` begins a comment. Settings come first:
 
-| statement | means |
+- `seed`, `nodes`, `lease`; `guard`: the restart guard.
+- `replicas`: of each node, which makes it a Sentinel group; its servers are called `1a`, `1b` ...
+- `cluster yes`: the nodes are masters of a cluster. It has one more master, and `1a` is the first of its first shard.
+- `kind`: the kind of all locks: `lock`, a kind like it, such as `fair`, or `read-write`; see `redsync._kinds`.
+- `kill no`: clients may not end their abandoned connections on the nodes.
+- `kept yes`: machines continue to send what clients abandoned.
+- `retransmits yes`: what a partition held waits until its sender tries again.
+- `split P`: the probability that bytes arrive in two pieces.
+- `clients`: each is one task on its own machine.
+
+The events follow, each with its instant of true time in seconds; the times rise.
+
+| statement | meaning |
 |---|---|
 | `a acquires x [within S] [for S]` | wait, `within` a timeout; `for` a lease of its own |
 | `a tries x` | acquire without waiting |
@@ -29,10 +34,10 @@ Then what happens, each with its instant of true time in seconds; the times rise
 | `a releases x`, `a extends x`, `a gives up` | the last one cancels what `a` is doing |
 | `a pauses`, `resumes`, `crashes`, `goes dark`, `jumps S` | the machine of `a`, or its clock |
 | `node 1 hangs`, `resumes`, `crashes`, `goes dark`, `restarts`, `restarts empty`, `forgets`, `jumps S` | a node |
-| `node 1 restarts without the last S seconds` | a node that comes back with data of before |
-| `node 1 answers BUSY`, `recovers` | errors for everything (also `LOADING`), for all keys (`MOVED`), or for writing |
+| `node 1 restarts without the last S seconds` | a node that comes back with older data |
+| `node 1 answers BUSY`, `recovers` | errors for all commands (also `LOADING`), for all keys (`MOVED`), or for writes |
 | `node 1 forgets its scripts`, `ends a connection`, `ignores new connections` | the last one until it recovers |
-| `nodes 1 2 change places` | each can be reached where the other was; all connections to them end |
+| `nodes 1 2 change places` | they swap addresses; all connections to them end |
 | `Sentinels promote 1b`, `1c is not told`, `1c is told` | a decision, and whether a server hears of it |
 | `Sentinels of 1 list no replicas for S seconds` | they were reset |
 | `slot of 1 moves to 4[, a key every S at most]` | the slot of node 1 moves to the 4th shard, key by key |
@@ -42,14 +47,14 @@ Then what happens, each with its instant of true time in seconds; the times rise
 | `1a 1c reach only each other`, `servers of 1 reach each other` | the network between the servers of a group |
 | `a is cut off from servers 1b 1c Sentinels` | the network to some of them, and to all Sentinels |
 | `a is cut off from 1 2`, `a is S seconds from 1 2`, `a reaches 1 2`, `all is well` | the network |
-| `a loses requests to 1 2`, `a loses replies from 1 2` | connections that break without a word |
+| `a loses requests to 1 2`, `a loses replies from 1 2` | connections that break silently |
 | `a loses ends of requests to 1 2`, `a loses ends of replies from 1 2` | connections that end in the middle of one |
-| `expect a holds x`, `expect nobody holds x` | what is believed |
-| `expect a waits`, `expect a: acquired x, released x` | whether `a` is at work; the last things that it said |
+| `expect a holds x`, `expect nobody holds x` | what clients believe |
+| `expect a waits`, `expect a: acquired x, released x` | `a` is busy; its last outcomes |
 | `expect nodes keep x: a a -` | whose claim each node keeps |
 
-A client says `acquired`, `busy`, `no quorum for`, `released`, `extended`, `lost`, `not owner of`, `cancelled` and
-`told of loss of`, each with the lock's name. What it is asked while it is busy it does afterwards.
+A client says `acquired`, `busy`, `no quorum for`, `released`, `extended`, `lost`, `not owner of`, `cancelled` and `told
+of loss of`, each with the lock's name. A busy client queues further requests.
 """
 
 from __future__ import annotations
@@ -97,7 +102,7 @@ _LAST_LINES = 40
 
 
 class ScenarioError(RedsyncError, AssertionError):
-    """A scenario can't be read, or does not go as it expects; str() begins with file and line."""
+    """A scenario can't be read, or does not go as expected; str() begins with file and line."""
 
 
 def _form(pattern: str) -> re.Pattern[str]:
@@ -162,7 +167,7 @@ class Scenario:
     """One story, made from its text; errors call it `name`.
 
     Raises:
-        ScenarioError: It can't be understood.
+        ScenarioError: The text has a mistake.
     """
 
     def __init__(self, text: str, name: str = "scenario") -> None:
@@ -202,13 +207,13 @@ class Scenario:
                 words = found.groupdict()
                 who = words.get("who") or words.get("holder") or "nobody"
                 if who not in (*self._clients, "nobody"):
-                    raise self._error(number, f"{who!r} is none of the clients: {' '.join(self._clients)}")
+                    raise self._error(number, f"{who!r} is not one of the clients: {' '.join(self._clients)}")
                 nodes = self._settings["nodes"]
                 shards = nodes + self._settings.get("cluster", False)
                 servers = [int(name[:-1]) for name in words.get("servers", "").split()]
                 numbers = [*map(int, words.get("nodes", "").split()), *(min(each, nodes) for each in servers)]
                 if not all(1 <= number <= nodes for number in numbers) or max(servers, default=1) > shards:
-                    raise self._error(number, f"nodes are counted from 1 to {nodes}: {text}")
+                    raise self._error(number, f"nodes are numbered from 1 to {nodes}: {text}")
                 return lambda stage: function(stage, **words)  # type: ignore[operator]
         raise self._error(number, f"no statement looks like this: {text}")
 

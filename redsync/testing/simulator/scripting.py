@@ -1,9 +1,9 @@
 """The shipped Lua scripts, executed in process on virtual nodes.
 
-fakeredis could do it too, but it makes a new Lua runtime for every call and reads the system's clock. A re-entry of a
+fakeredis can do this too, but it makes a new Lua runtime for every call and reads the system's clock. A re-entry of a
 lock costs 151 us there and 6 us here: for a hundred thousand simulated runs, a night instead of minutes. So one Lua
-runtime serves the whole process, each script is compiled once, and as little as possible crosses the border between
-Lua and Python: whole replies, no tables. For the same reason only one thread may use it.
+runtime serves the whole process, each script is compiled once, and as little as possible crosses the border between Lua
+and Python: whole replies, no tables. For the same reason only one thread may use it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def run_script(script: Script, store: Store, keys: Sequence[bytes], args: Sequen
         int, bytes, None, a list of these, or an error as a value, `hiredis.ReplyError`.
 
     Raises:
-        UnknownCommandError: The script used a command that virtual nodes do not have.
+        UnknownCommandError: The script used a command that virtual nodes lack.
     """
     return _interpreter().run(script, store, keys, args)
 
@@ -44,14 +44,14 @@ def script_of(source: bytes) -> Script:
 
 
 class _Interpreter:
-    """A Lua runtime and the store on which its scripts act at present."""
+    """A Lua runtime and the store on which its scripts act now."""
 
     def __init__(self) -> None:
         try:
             from lupa.lua51 import LuaRuntime
         except ImportError:
             raise ImportError(
-                'the simulator runs Lua scripts by means of lupa: run `pip install "redsync-toolkit[simulator]"`'
+                'the simulator needs lupa to run Lua scripts: run `pip install "redsync-toolkit[simulator]"`'
             ) from None
         lua = LuaRuntime(encoding=None, unpack_returned_tuples=True, register_eval=False, register_builtins=False)
         sandbox = files("redsync.testing.simulator").joinpath("sandbox.lua").read_bytes()
@@ -103,7 +103,7 @@ def _as_bytes(word: Any) -> bytes:
     if type(word) is bytes:
         return word
     if type(word) is int or type(word) is float:
-        return format_score(word)  # Lua knows one kind of number, and the node writes it like a score
+        return format_score(word)  # Lua has only one kind of number, and the node writes it like a score
     raise CommandError("ERR Command arguments must be strings or integers")
 
 

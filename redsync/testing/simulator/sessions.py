@@ -1,6 +1,6 @@
 """Sessions: one connection as a virtual node sees it. It speaks RESP 2 and 3, as servers do.
 
-A session reads what has come command by command, and sends all replies together. A push keeps its place among the
+A session executes received commands one by one, and sends all replies together. A push keeps its place among the
 replies.
 """
 
@@ -26,12 +26,12 @@ _DURING: Final = {
     "BUSY": frozenset({b"AUTH", b"HELLO", b"RESET"}),
     "LOADING": frozenset({b"AUTH", b"HELLO", b"RESET", b"SELECT", b"INFO", b"CLIENT", b"SUBSCRIBE", b"UNSUBSCRIBE"}),
 }
-"""By error, the commands that nodes execute although they answer everything else by that error."""
+"""By error, the commands that nodes still execute while they answer that error to all others."""
 
 _UNKEYED: Final = frozenset(
     {b"AUTH", b"HELLO", b"RESET", b"SELECT", b"INFO", b"CLIENT", b"SUBSCRIBE", b"UNSUBSCRIBE", b"PING", b"SCRIPT"}
 )
-"""Commands without keys, which no other node could have to answer (MOVED, CLUSTERDOWN)."""
+"""Commands without keys, for which no other node could be responsible (MOVED, CLUSTERDOWN)."""
 
 _NOT_KNOWN: Final = hiredis.ReplyError("NOSCRIPT No matching script. Please use EVAL.")
 
@@ -43,8 +43,8 @@ class Session:
         connection: The connection.
         number: Its number on this node.
         channels: The channels that it subscribes to.
-        executed: How many commands it has executed since the client took the connection into use.
-        blocked: The latest command has yet to be answered, and no other one is executed before.
+        executed: The number of commands that it has executed since the client began to use the connection.
+        blocked: True while the latest command waits for its answer; later ones wait for it.
     """
 
     __slots__ = (
@@ -67,7 +67,7 @@ class Session:
         self._out: list[bytes] | None = None
 
     def take(self, data: bytes) -> None:
-        """Execute what has come."""
+        """Execute received commands."""
         if self._ignored:
             return
         self._feed(data)
@@ -93,7 +93,7 @@ class Session:
             connection.back.send(b"".join(out))
 
     def push(self, *words: bytes | int) -> None:
-        """Send a push; to a client of RESP 2 an array like any other."""
+        """Send a push; to a RESP 2 client, as an ordinary array."""
         data = b"".join((b">" if self._resp == 3 else b"*", b"%d\r\n" % len(words), *(encode(w, 3) for w in words)))
         if self._out is not None:
             self._out.append(data)
@@ -238,7 +238,7 @@ def encode(reply: Any, resp: int) -> bytes:
         return b"+%b\r\n" % reply
     if kind is dict:
         return b"%%%d\r\n" % len(reply) + b"".join(_encode_all((word for pair in reply.items() for word in pair), resp))
-    assert isinstance(reply, hiredis.ReplyError), "nothing else is replied"
+    assert isinstance(reply, hiredis.ReplyError), "no other type of reply exists"
     return b"-%b\r\n" % str(reply).replace("\n", " ").encode()
 
 

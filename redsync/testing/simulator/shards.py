@@ -1,7 +1,7 @@
 """Shards: a master of a cluster and its replicas, without Sentinels.
 
-The other masters vote about a failover, so nobody can be promoted while only a minority of them knows the latest
-decision about the shard. Servers that are apart from their shard are apart from the whole cluster.
+The other masters vote about a failover, so none is possible while only a minority of them knows the latest decision
+about the shard. Servers that are apart from their shard are apart from the whole cluster.
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ class Shard(Group):
 
     @property
     def following(self) -> int:
-        """How many servers follow the master, as far as they have been told."""
+        """The number of servers that follow the master."""
         return sum(server.follows is self.master for server in self.servers)
 
     @property
     def is_whole(self) -> bool:
-        """Whether as many servers follow the master as acknowledge a vote: then they follow no other one."""
+        """True if as many servers follow the master as acknowledge a vote: then they follow no other one."""
         return self.following >= len(self.servers) // 2
 
     @property
     def is_settled(self) -> bool:
-        """Whether the whole cluster is, and all servers of the shard are up and follow the master."""
+        """True if the whole cluster is settled, and all servers of the shard are up and follow the master."""
         return super().is_settled and self.cluster.is_settled
 
     def _next_epoch(self) -> int:

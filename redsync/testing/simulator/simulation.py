@@ -9,12 +9,12 @@ def test_two_workers_exclude_each_other():
         sim.partition(a, 2)
         sim.run(until=5.0)
         sim.heal()
-        sim.run()  # until both have ended; their errors come out
+        sim.run()  # until both have ended; raises their errors
 ```
 
 A run is a function of its seed: the same programs and faults with the same seed give the same trace, byte for byte.
-After each step the checkers look; what they find is raised as `SimulationError`, with the trace and the way to replay
-the run.
+After each step the checkers look; the run raises their findings as `SimulationError`, with the trace and the way to
+replay the run.
 
 Faults are methods: `partition`, `cut`, `heal`, `slow`, `lose`, `tear` here; `pause`, `resume`, `crash`, `drift`, `jump`
 of a `Machine`; `hang`, `resume`, `crash`, `restart`, `refuse`, `ignore`, `recover`, `flush`, `forget_scripts`, `kick`,
@@ -58,12 +58,12 @@ _UNTRACED: Final = {Stepped, Handed}
 
 
 class SimulationError(RedsyncError, AssertionError):
-    """A simulation found something wrong: str() says what, how to replay it, and how the trace ended.
+    """A simulation found something wrong; str() describes it, how to replay it, and the end of the trace.
 
     Attributes:
-        complaints: What is wrong.
+        complaints: The findings of the checkers.
         seed: The seed of the run.
-        trace: All that has happened, as text.
+        trace: All that happened, as text.
     """
 
     def __init__(self, complaints: Sequence[str], seed: int, trace: Trace, replay: str) -> None:
@@ -75,33 +75,33 @@ class SimulationError(RedsyncError, AssertionError):
 
 
 class Simulation(Troubles):
-    """One run. Use it with `with`: at the end the checkers look once more, unless there was an error.
+    """One run, used in a `with` block: at its end the checkers look once more, unless there was an error.
 
     Args:
-        seed: Decides everything that is left to chance.
-        nodes: How many nodes there are.
-        replicas: How many replicas each node has, for nodes that Sentinels stand for; None for servers by themselves.
-        cluster: Whether a cluster lends the nodes: then each master of it has so many replicas, by default one.
-        unlisted: How many of the last nodes the clients of every other machine leave off their lists.
-        scripts: Sources that replace shipped scripts on all nodes, by name, to try what would happen.
+        seed: Decides every random choice.
+        nodes: The number of nodes.
+        replicas: The number of replicas of each node, which makes it a Sentinel group; None for single servers.
+        cluster: True for nodes that are masters of a cluster, each with `replicas` replicas, by default one.
+        unlisted: The number of last nodes that the clients of every other machine leave off their lists.
+        scripts: Sources that replace shipped scripts on all nodes, by name, to plant mistakes.
         checkers: The checkers to use.
-        timeout: After how many virtual seconds `run` gives up programs that do not end.
-        replay: How to replay this run, for the error.
+        timeout: The longest time that `run` waits for programs to end, in virtual seconds.
+        replay: The way to replay this run, for the error.
         **client_options: Default options of all clients.
 
     Attributes:
         seed: As given.
-        machines: The machines, in the order in which they were made.
+        machines: The machines, in the order they were made.
         runners: The drivers of all clients, by the clients' names.
-        world: What the nodes are.
-        nodes: The nodes; of a group its present master.
-        groups: The groups of servers with replicas, if there are any.
-        servers: All servers: the nodes, or all that groups have.
-        addresses: Which node can be reached at which address.
+        world: The kind of nodes.
+        nodes: The nodes; for a group, its present master.
+        groups: The groups of servers with replicas, if any.
+        servers: All servers: the nodes, or all members of groups.
+        addresses: The server at each address.
         network: The network between machines and nodes.
-        trace: Everything that has happened.
-        calm: Since when all is well.
-        waived: The promises that no longer hold, because a fault broke what they rest on, and why.
+        trace: All that happened so far.
+        calm: Knows since when there are no faults.
+        waived: The promises that no longer hold, each with the fault that broke its assumption.
     """
 
     def __init__(
@@ -164,7 +164,7 @@ class Simulation(Troubles):
 
     def machine(self, name: str) -> Machine:
         """Return a new machine."""
-        assert all(machine.name != name for machine in self.machines), f"there is a machine {name!r} already"
+        assert all(machine.name != name for machine in self.machines), f"a machine {name!r} already exists"
         machine = Machine(self, name)
         self.machines.append(machine)
         return machine
@@ -176,19 +176,19 @@ class Simulation(Troubles):
 
         Raises:
             SimulationError: A promise was broken, or the programs do not end.
-            Exception: Whatever ended a program.
+            Exception: The error that ended a program.
         """
         assert not self._over, "the simulation is over"
         self._waits = until is None
         alive = bool(self._pending) or not self._waits
         collects = gc.isenabled()
-        # The seed does not decide what is collected when, and finalizers are code too.
+        # The seed does not decide when garbage is collected, and finalizers are code too.
         gc.disable()
         try:
             if alive:
                 alive = self.loop.advance(self.now + self._timeout if until is None else until)
                 if until is not None and not alive:
-                    # Nothing is left to happen, but time passes.
+                    # No event is left, but time passes.
                     self.timeline.now = max(self.now, until)
                 if self._waits and self._pending and self._failed is None and not self._complaints:
                     self.complain("progress", self._describe_stuck(alive))
@@ -202,7 +202,7 @@ class Simulation(Troubles):
         self._raise_complaints()
 
     def check(self) -> None:
-        """Let the checkers look at how it ended.
+        """Let the checkers look at the end of the run.
 
         Raises:
             SimulationError: A promise was broken.
@@ -239,7 +239,7 @@ class Simulation(Troubles):
     def _describe_stuck(self, alive: bool) -> str:
         who = ", ".join(f"{task.get_name()} on {machine.name}" for task, machine in self._pending.items())
         if not alive:
-            return f"deadlock: nothing is left to happen, and {who} wait"
+            return f"deadlock: no event is left, and {who} wait"
         return f"after {self._timeout:g} s these programs have not ended: {who}"
 
     # For machines.
@@ -299,7 +299,7 @@ class Simulation(Troubles):
             self.loop.stop()
 
     def waive(self, promise: str, reason: str) -> None:
-        """Stop checking a promise from now on, because a fault broke what it rests on."""
+        """Stop checking a promise from now on, because a fault broke its assumption."""
         self.waived.setdefault(promise, reason)
 
     def waive_clocks(self, reason: str) -> None:
@@ -322,7 +322,7 @@ class Simulation(Troubles):
         self.complain("errors", f"{context['message']}: {error!r}" if error else context["message"])
 
     def look_at_rates(self) -> None:
-        """Waive exclusion if clocks run at rates further apart than clients allow for."""
+        """Waive exclusion if the rates of clocks differ by more than clients allow for."""
         clocks = [machine.clock for machine in self.machines] + [node.clock for node in self.servers]
         rates = [clock.rate for clock in clocks]
         allowed = self.client_options.get("drift_factor", 0.01)
@@ -331,6 +331,6 @@ class Simulation(Troubles):
 
 
 def _replace(name: str, source: str) -> Script:
-    # A name without a shipped script is a typing error; this raises.
+    # This raises if no such script is shipped: the name has a typo.
     Script.load(name)
     return Script(name, source.encode(), hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest().encode())

@@ -1,8 +1,8 @@
 """Sockets of virtual machines: the asyncio transports that an event loop returns, over the virtual network.
 
 `VirtualTransport` does what asyncio's transports do, for asyncio's streams and their replacements. Bytes that the
-machine does not take wait in the transport, and the protocol is told to pause. Bytes that have come wait while reading
-is paused. The protocol is told once of the end.
+machine does not accept wait in the transport, which asks the protocol to pause. Received bytes wait while reading is
+paused. The transport reports the end to the protocol once.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from redsync.testing.simulator.network import Network
 __all__ = ["VirtualSocket", "VirtualTransport"]
 
 _HIGH, _LOW = 64 << 10, 16 << 10
-"""Bytes that wait here before the protocol is told to pause, and to go on; as in asyncio."""
+"""Bytes waiting here at which the protocol must pause, and may resume; as in asyncio."""
 
 
 class VirtualSocket:
     """A transport's socket, which has only options.
 
     Attributes:
-        family: As of any other TCP socket.
-        resets: Whether closing it resets the connection.
+        family: The family of any TCP socket.
+        resets: True if closing it resets the connection.
     """
 
     family: Final = socket.AF_INET
@@ -64,7 +64,7 @@ class VirtualTransport(asyncio.Transport):
         """Connect; return the protocol.
 
         Raises:
-            ConnectionRefusedError: Nobody listens there.
+            ConnectionRefusedError: No server listens there.
         """
         self._opening = self._loop.create_future()
         self.connection.there.send(CONNECT)
@@ -81,7 +81,7 @@ class VirtualTransport(asyncio.Transport):
     # For the network.
 
     def receive(self, _connection: Connection, message: bytes | Mark) -> None:
-        """Take what has come."""
+        """Receive a message."""
         opening = self._opening
         if opening is not None and not opening.done():
             if message is ACCEPTED:
@@ -110,10 +110,10 @@ class VirtualTransport(asyncio.Transport):
             self._unsent.clear()
             self._loop.call_soon(self._protocol.connection_lost, error)
 
-    # What asyncio asks of a transport.
+    # The interface that asyncio demands of a transport.
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Send data; keep for later what the machine does not take now."""
+        """Send data; keep what the machine does not accept now."""
         if self._closing or not data:
             return
         connection = self.connection
@@ -150,7 +150,7 @@ class VirtualTransport(asyncio.Transport):
                 self._leave()
 
     def abort(self) -> None:
-        """Close at once; bytes that the machine has not taken are lost."""
+        """Close at once; bytes that the machine has not accepted are lost."""
         self._closing = True
         self._unsent.clear()
         if not self._ended:
@@ -164,11 +164,11 @@ class VirtualTransport(asyncio.Transport):
         self._end(None)
 
     def vanish(self) -> None:
-        """Tell nobody anything from now on: the simulation is over."""
+        """Report nothing from now on: the simulation is over."""
         self._closing = self._ended = True
 
     def is_closing(self) -> bool:
-        """Whether it is closed, or will be when everything is sent."""
+        """Return whether it is closed, or will be when everything is sent."""
         return self._closing
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
@@ -180,11 +180,11 @@ class VirtualTransport(asyncio.Transport):
         return self._protocol  # type: ignore[no-any-return]
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """Return the socket; all other names have their default."""
+        """Return the socket; for all other names, the default."""
         return self._socket if name == "socket" else default
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """Set how many bytes may wait here before the protocol is told to pause."""
+        """Set how many bytes may wait here before the protocol must pause."""
         self._high = _HIGH if high is None else high
         self._low = self._high // 4 if low is None else low
 
@@ -193,15 +193,15 @@ class VirtualTransport(asyncio.Transport):
         return len(self._unsent)
 
     def pause_reading(self) -> None:
-        """Keep what comes, until `resume_reading`."""
+        """Keep received bytes, until `resume_reading`."""
         self._unread = [] if self._unread is None else self._unread
 
     def resume_reading(self) -> None:
-        """Hand what has come, and what comes, to the protocol."""
+        """Pass received bytes to the protocol, now and from now on."""
         unread, self._unread = self._unread or [], None
         for message in unread:
             self.receive(self.connection, message)
 
     def is_reading(self) -> bool:
-        """Whether the protocol gets what comes."""
+        """Return whether the protocol gets received bytes."""
         return self._unread is None and not self._closing

@@ -27,7 +27,7 @@ def zadd(store: Store, key: bytes, *words: bytes) -> int:
         raise CommandError("ERR XX and NX options at the same time are not compatible")
     if len(options - {b"xx"}) > 1:
         raise CommandError("ERR GT, LT, and/or NX options at the same time are not compatible")
-    scores = [parse_score(word) for word in words[::2]]  # all of them before anything is changed
+    scores = [parse_score(word) for word in words[::2]]  # all of them before any change
     members = store.find_sorted_set(key)
     if members is None:
         if b"xx" in options:

@@ -20,13 +20,13 @@ __all__ = ["Actor", "Stage", "UnmetError"]
 
 
 class Actor:
-    """One task of one client on a machine of its own.
+    """One task of one client on its own machine.
 
     Attributes:
         machine: The machine.
         client: The client.
-        said: The outcomes of what it did, in order.
-        busy: Whether it is doing something.
+        said: The outcomes of its requests, in order.
+        busy: True while it performs a request.
     """
 
     def __init__(self, sim: Simulation, name: str, kind: str) -> None:
@@ -48,25 +48,25 @@ class Actor:
         self._orders.put_nowait((self._acquire, lock, how))
 
     def read(self, lock: str, **how: Any) -> None:
-        """Acquire a read lock likewise; later requests for that name use it."""
+        """Acquire a read lock in the same way; later requests for that name use it."""
         self._orders.put_nowait((self._read, lock, how))
 
     def release(self, lock: str) -> None:
-        """Give one acquisition back."""
+        """Release one acquisition."""
         self._orders.put_nowait((self._release, lock, {}))
 
     def extend(self, lock: str) -> None:
-        """Lengthen the hold."""
+        """Extend the hold."""
         self._orders.put_nowait((self._extend, lock, {}))
 
     def give_up(self) -> None:
-        """Cancel what it is doing."""
+        """Cancel its current request."""
         if self.busy:
             self._gives_up = True
             self._task.cancel()
 
     def holds(self, lock: str) -> bool:
-        """Whether it believes to hold a lock."""
+        """Return whether it believes that it holds a lock."""
         now = self.machine.clock.now()
         states = list(self.client.runner.session.holds)
         return not self.machine.crashed and any(state.name == lock and state.valid(now) for state in states)
@@ -124,11 +124,11 @@ class Actor:
 
 
 class UnmetError(Exception):
-    """An expectation is not met; str() says what there is instead."""
+    """An expectation is not met; str() says what is true instead."""
 
 
 class Stage:
-    """A running scenario, with locks of one kind: one method for each kind of statement."""
+    """A running scenario, with locks of one kind; one method for each kind of statement."""
 
     def __init__(self, sim: Simulation, clients: list[str], kind: str) -> None:
         self.sim: Final = sim
@@ -182,7 +182,7 @@ class Stage:
         deeds[verb]()
 
     def refuse(self, nodes: str, code: str) -> None:
-        """Let a node answer by errors."""
+        """Let a node answer with errors."""
         self.sim.nodes[int(nodes) - 1].refuse(code)
 
     def jump(self, who: str, seconds: str) -> None:
@@ -198,7 +198,7 @@ class Stage:
         self.sim.nodes[int(nodes) - 1].jump(float(seconds))
 
     def swap(self, nodes: str) -> None:
-        """Let two nodes change places."""
+        """Swap the addresses of two nodes."""
         self.sim.swap(*_indices(nodes))
 
     def machine(self, who: str) -> Machine:
@@ -206,11 +206,11 @@ class Stage:
         return self._actors[who].machine
 
     def cut_off(self, who: str, nodes: str) -> None:
-        """Let nothing through between a machine and nodes."""
+        """Let no packets through between a machine and nodes."""
         self.sim.partition(self._actors[who].machine, *_indices(nodes))
 
     def reach(self, who: str, nodes: str) -> None:
-        """Let all through again."""
+        """Let all packets through again."""
         self.sim.heal(self._actors[who].machine, *_indices(nodes))
 
     def slow(self, who: str, seconds: str, nodes: str) -> None:
@@ -218,35 +218,35 @@ class Stage:
         self.sim.slow(self._actors[who].machine, *_indices(nodes), seconds=float(seconds))
 
     def lose(self, who: str, what: str, nodes: str) -> None:
-        """Let all requests, or all replies, be lost or cut short."""
+        """Lose or cut short all requests, or all replies."""
         there, back = (1.0, 0.0) if what.endswith("requests to") else (0.0, 1.0)
         lose = self.sim.tear if what.startswith("ends") else self.sim.lose
         lose(self._actors[who].machine, *_indices(nodes), there=there, back=back)
 
     def heal(self) -> None:
-        """End all troubles of the network."""
+        """End all network faults."""
         self.sim.heal()
 
     def expect_holds(self, holder: str, lock: str) -> None:
-        """Expect who believes to hold a lock."""
+        """Check which client believes that it holds a lock."""
         holders = [name for name, actor in self._actors.items() if actor.holds(lock)]
         if holders != [name for name in [holder] if name != "nobody"]:
             raise UnmetError(f"{' and '.join(holders) or 'nobody'} does")
 
     def expect_waits(self, who: str) -> None:
-        """Expect a client to be at work."""
+        """Check that a client is busy."""
         if not self._actors[who].busy:
             raise UnmetError(f"{who} has said {', '.join(self._actors[who].said) or 'nothing'}")
 
     def expect_said(self, who: str, said: str) -> None:
-        """Expect the last things that a client said."""
+        """Check the last outcomes of a client."""
         wanted = [words.strip() for words in said.split(",")]
         found = self._actors[who].said
         if found[-len(wanted) :] != wanted:
             raise UnmetError(f"{who} has said {', '.join(found) or 'nothing'}")
 
     def expect_kept(self, lock: str, owners: str) -> None:
-        """Expect whose claims the nodes keep."""
+        """Check whose claims the nodes keep."""
         found = []
         for node in self.sim.nodes:
             entry = node.store.peek(f"redsync:{lock}".encode())

@@ -1,6 +1,6 @@
-"""What one virtual node remembers, and its execution of commands.
+"""The data of one virtual node, and its execution of commands.
 
-The clock is an argument, so a simulation decides the node's time, and no two nodes need agree. Keys expire in whole
+The clock is an argument, so a simulation decides the node's time, and nodes may disagree. Keys expire in whole
 milliseconds, lazily: a key that is due is removed when a command looks for it.
 """
 
@@ -39,11 +39,11 @@ _WRITING = _GROWING | frozenset(
 
 
 class UnknownCommandError(RedsyncError, LookupError):
-    """A script used a command that virtual nodes do not have; real ones may."""
+    """A script used a command that virtual nodes lack; real ones may have it."""
 
 
 def find_command(name: bytes) -> Command:
-    """Return a command's function; upper and lower case are the same.
+    """Return a command's function; the case of letters does not matter.
 
     Raises:
         UnknownCommandError: There is none.
@@ -51,7 +51,7 @@ def find_command(name: bytes) -> Command:
     command = COMMANDS.get(name.lower())
     if command is None:
         raise UnknownCommandError(
-            f"virtual nodes do not have the command {name.decode(errors='replace')!r}: "
+            f"virtual nodes lack the command {name.decode(errors='replace')!r}: "
             f"add it to redsync.testing.simulator.commands"
         )
     return command
@@ -63,9 +63,9 @@ def nobody_listens(_channel: bytes, _message: bytes) -> int:
 
 
 class Refusal:
-    """Why a node lets no script write: it can't save its data, it is a replica, or it is out of memory.
+    """The reason why a node lets no script write: it can't save its data, it is a replica, or it is out of memory.
 
-    A node out of memory still executes commands that need no memory, and all that a script does once it has written.
+    A node out of memory still executes commands that need no memory, and all that a script does after its first write.
 
     Args:
         text: The error.
@@ -102,19 +102,18 @@ _eras: Final = itertools.count()
 class Store:
     """The keyspace of one node.
 
-    Time stands still between two calls of `read_clock`, so that a script sees one instant from its beginning to its
-    end, as on a real node.
+    No time passes between two calls of `read_clock`, so a script sees one instant throughout, as on a real node.
 
     Args:
         clock: The node's time, in seconds since the epoch.
-        publish: Called with channel and message of each PUBLISH; returns how many subscribers got it.
+        publish: Called with channel and message of each PUBLISH; returns the number of subscribers that got it.
 
     Attributes:
         publish: As given.
         run_id: The identity of the process.
         now_us: The instant that commands see, in microseconds.
         now_ms: The same in whole milliseconds.
-        refusal: Why scripts can't write; None if they can.
+        refusal: The reason why scripts can't write; None if they can.
     """
 
     __slots__ = ("_clock", "_entries", "_era", "now_ms", "now_us", "publish", "refusal", "run_id")
@@ -138,13 +137,13 @@ class Store:
 
         Raises:
             CommandError: The node refuses it.
-            UnknownCommandError: Virtual nodes do not have it.
+            UnknownCommandError: Virtual nodes lack it.
         """
         self.read_clock()
         return find_command(name)(self, *words)
 
     def peek(self, key: bytes) -> tuple[Value, int | None] | None:
-        """Return a key's value, and for how many more ms it lasts (None: for ever), without removing anything."""
+        """Return a key's value, and for how many more ms it lasts (None: forever), without removing anything."""
         found = self.look(key)
         if found is None:
             return None
@@ -152,7 +151,7 @@ class Store:
         return entry.value, None if entry.expires == NEVER else entry.expires - now_ms
 
     def look(self, key: bytes) -> tuple[Entry, int] | None:
-        """Return a key's entry, and the present in ms by the node's clock; None if the key is not there."""
+        """Return a key's entry, and the node's present time in ms; None if the key does not exist."""
         entry = self._entries.get(key)
         if entry is None:
             return None
@@ -160,11 +159,11 @@ class Store:
         return None if entry.expires < now_ms else (entry, now_ms)
 
     def flush(self) -> None:
-        """Forget everything, as by FLUSHALL or a restart without data."""
+        """Forget everything, as after FLUSHALL or a restart without data."""
         self._entries.clear()
 
     def snapshot(self) -> dict[bytes, tuple[Value, int | None]]:
-        """Return a copy of all keys: each with its value, and for how many ms it is kept (None: for ever)."""
+        """Return a copy of all keys: each with its value, and for how many more ms it lasts (None: forever)."""
         self.read_clock()
         return {
             key: (
@@ -176,12 +175,12 @@ class Store:
         }
 
     def copy(self) -> dict[bytes, Entry]:
-        """Return the present state for `load`. An entry is copied only when it is looked up again."""
+        """Return the present state for `load`; an entry is copied only when it is looked up again."""
         self._era = next(_eras)
         return dict(self._entries)
 
     def differs(self, entries: dict[bytes, Entry]) -> bool:
-        """Whether the present state is another one than that of a copy."""
+        """Return whether the present state differs from that of a copy."""
         if len(entries) != len(self._entries):
             return True
         for key, entry in self._entries.items():
@@ -193,14 +192,14 @@ class Store:
         return False
 
     def load(self, entries: dict[bytes, Entry]) -> None:
-        """Restore the state of a copy, of this store or another; keys that were due meanwhile expire."""
+        """Restore the state of a copy, of this store or another; keys that came due meanwhile expire."""
         self._era = next(_eras)
         self._entries = dict(entries)
 
     # For the commands.
 
     def find(self, key: bytes) -> Entry | None:
-        """Return a key's entry, None if it is not there or has expired."""
+        """Return a key's entry; None if it does not exist or has expired."""
         entry = self._entries.get(key)
         if entry is None:
             return None
@@ -212,7 +211,7 @@ class Store:
         return entry
 
     def find_string(self, key: bytes) -> bytes | None:
-        """Return a string, None if the key is not there."""
+        """Return a string; None if the key does not exist."""
         entry = self.find(key)
         if entry is None:
             return None
@@ -221,7 +220,7 @@ class Store:
         return entry.value
 
     def find_hash(self, key: bytes) -> Hash | None:
-        """Return a hash, to be changed in place, None if the key is not there."""
+        """Return a hash, to be changed in place; None if the key does not exist."""
         entry = self.find(key)
         if entry is None:
             return None
@@ -230,7 +229,7 @@ class Store:
         return entry.value
 
     def find_sorted_set(self, key: bytes) -> SortedSet | None:
-        """Return a sorted set, to be changed in place, None if the key is not there."""
+        """Return a sorted set, to be changed in place; None if the key does not exist."""
         entry = self.find(key)
         if entry is None:
             return None
@@ -243,13 +242,13 @@ class Store:
         self._entries[key] = Entry(value, expires, self._era)
 
     def adopt(self, key: bytes, entry: Entry, now_ms: int) -> None:
-        """Take over a key of another store, whose clock showed that many ms; it lasts for as long as it would there."""
+        """Take over a key of another store, whose clock showed `now_ms`; the rest of its lifetime is the same."""
         self.read_clock()
         expires = entry.expires if entry.expires == NEVER else entry.expires - now_ms + self.now_ms
         self.put(key, copy_of(entry.value), expires)
 
     def remove(self, key: bytes) -> bool:
-        """Forget a key; return whether it was there."""
+        """Forget a key; return whether it existed."""
         if self.find(key) is None:
             return False
         del self._entries[key]

@@ -1,8 +1,7 @@
-"""Virtual time: what happens next, and clocks that need not agree on what time it is.
+"""Virtual time: the order of future events, and clocks that may disagree.
 
-True time is in seconds since the simulation began. Only the simulation knows it: programs and nodes read clocks of
-their own. Entries that are due at one instant happen in the order in which they were scheduled, so a run has one order
-only.
+True time is in seconds since the simulation began. Only the simulation knows it: programs and nodes read their own
+clocks. Entries due at one instant happen in the order in which they were scheduled, so a run has only one order.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ __all__ = ["Clock", "Entry", "Timeline"]
 _push = heapq.heappush
 
 Entry: TypeAlias = tuple[float, int, Any, Any, tuple[Any, ...] | None]
-"""True instant, running number, host, and what to do: a function and its arguments, or a timer and None."""
+"""True instant, running number, host, and the action: a function and its arguments, or a timer and None."""
 
 
 class Timeline:
@@ -55,7 +54,7 @@ class Clock:
     """A clock that may go wrong.
 
     Attributes:
-        rate: How many seconds it counts per second of true time.
+        rate: The seconds that it counts per second of true time.
     """
 
     __slots__ = ("_local", "_timeline", "_true", "rate")
@@ -78,6 +77,6 @@ class Clock:
         return true
 
     def change(self, *, rate: float | None = None, jump: float = 0.0) -> None:
-        """Make it go on at another rate, or from another time."""
+        """Continue at another rate, or from another time."""
         self._local, self._true = self.now() + jump, self._timeline.now
         self.rate = self.rate if rate is None else rate

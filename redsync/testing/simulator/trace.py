@@ -1,4 +1,4 @@
-"""The trace: everything that has happened in a run, readable, and byte for byte the same for the same seed."""
+"""The trace: all that happened in a run, readable, and byte for byte the same for the same seed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PROCESS = re.compile(r"\b[0-9a-f]{16}\b")
 
 
 class Trace:
-    """What has happened so far, in order.
+    """The happenings so far, in order.
 
     Attributes:
         happenings: All happenings.
@@ -36,7 +36,7 @@ class Trace:
         self.processes[process.decode()] = f"{node}.{count + 1}"
 
     def lines(self, last: int | None = None) -> Iterator[str]:
-        """Return one line per happening; `last`: of the last ones only."""
+        """Return one line per happening; with `last`, only for that many last ones."""
         for happening in self.happenings if last is None else self.happenings[-last:]:
             yield f"{happening.at:11.6f}  {self.named(str(happening))}"
 

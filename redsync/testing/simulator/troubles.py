@@ -24,12 +24,12 @@ class Troubles:
 
     Attributes:
         machines: The machines.
-        nodes: The nodes; of a group its present master.
-        world: What the nodes are.
-        groups: The groups of servers with replicas, if there are any.
+        nodes: The nodes; for a group, its present master.
+        world: The kind of nodes.
+        groups: The groups of servers with replicas, if any.
         servers: All servers.
         sentinels: All Sentinels.
-        addresses: Which node can be reached at which address.
+        addresses: The server at each address.
         network: The network between machines and nodes.
     """
 
@@ -52,11 +52,11 @@ class Troubles:
         """Record a happening."""
 
     def partition(self, machine: Machine, *nodes: int) -> None:
-        """Let nothing through between a machine and nodes (indices; all if none is given)."""
+        """Let no packets through between a machine and nodes (indices; all if none is given)."""
         self.cut(machine, *nodes, there=True, back=True)
 
     def cut(self, machine: Machine, *nodes: int, there: bool = False, back: bool = False) -> None:
-        """Let nothing through from a machine to nodes (`there`), or from nodes to a machine (`back`)."""
+        """Let no packets through from a machine to nodes (`there`), or from nodes to a machine (`back`)."""
         for node, route in self._routes(machine, nodes):
             arrow = "<->" if there and back else "->" if there else "<-"
             self._note("partition", f"nothing gets through {machine.name} {arrow} {node.name}")
@@ -64,7 +64,7 @@ class Troubles:
             route.back.blocked |= back
 
     def cut_off(self, machine: Machine, ends: Sequence[VirtualNode | VirtualSentinel]) -> None:
-        """Let nothing through between a machine and some servers and Sentinels."""
+        """Let no packets through between a machine and some servers and Sentinels."""
         names = ", ".join(end.name for end in ends)
         self._note("partition", f"nothing gets through {machine.name} <-> {names}")
         for end in ends:
@@ -76,7 +76,7 @@ class Troubles:
         for each in self.machines if machine is None else [machine]:
             for node, route in self._routes(each, nodes):
                 if route.troubled:
-                    self._note("heal", f"all gets through again {each.name} <-> {node.name}")
+                    self._note("heal", f"everything gets through again {each.name} <-> {node.name}")
                     self.network.heal(route)
 
     def slow(self, machine: Machine, *nodes: int, seconds: float) -> None:
@@ -94,7 +94,7 @@ class Troubles:
             route.there.loss, route.back.loss = there, back
 
     def tear(self, machine: Machine, *nodes: int, there: float = 0.0, back: float = 0.0) -> None:
-        """Let connections end, with that probability, in the middle of what is sent: a part of it arrives."""
+        """Let connections end, with that probability, in the middle of a message, whose beginning arrives."""
         for node, route in self._routes(machine, nodes):
             self._note(
                 "tear", f"{there:.0%} of requests, {back:.0%} of replies are cut short {machine.name} <-> {node.name}"
@@ -104,7 +104,7 @@ class Troubles:
     def swap(self, one: int, other: int) -> None:
         """Swap the addresses of two nodes, as when names or services move; their connections end."""
         first, second = self.nodes[one], self.nodes[other]
-        self._note("swap", f"{first.name} and {second.name} change places")
+        self._note("swap", f"{first.name} and {second.name} swap addresses")
         self.addresses[first.name], self.addresses[second.name] = second, first
         for machine in self.machines:
             for _, route in self._routes(machine, (one, other)):

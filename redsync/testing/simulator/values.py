@@ -1,7 +1,7 @@
-"""The values that a virtual node keeps and answers with, and how it reads numbers.
+"""The values that a virtual node keeps and replies with, and how it parses numbers.
 
-Everything is bytes, as on the wire. Numbers are read as strictly as Redis reads them: no spaces, no sign `+`, no
-leading zeros, 64 bits.
+Everything is bytes, as on the wire. Numbers are parsed as strictly as in Redis: no spaces, no sign `+`, no leading
+zeros, 64 bits.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 NEVER = 1 << 63
-"""The expiry of a key without one: later than any instant that 64 bits can name."""
+"""The expiry of a key without one: later than any instant that fits in 64 bits."""
 
 
 class CommandError(Exception):
@@ -64,12 +64,12 @@ Reply: TypeAlias = int | bytes | list[bytes] | list[bytes | None] | None
 
 
 class Entry:
-    """A key's value, and the last ms of the node's clock at which it is still there.
+    """A key's value, and the last ms of the node's clock at which the key still exists.
 
     Attributes:
         value: The value; replaced, or changed in place.
         expires: That instant.
-        era: The copy of the store since which the entry is this store's own; an older entry is shared with the copy.
+        era: The number of the latest copy of the store before the entry was made; copies share older entries.
     """
 
     __slots__ = ("era", "expires", "value")
@@ -86,7 +86,7 @@ def copy_of(value: Value) -> Value:
 
 
 def parse_integer(word: bytes, problem: str = "ERR value is not an integer or out of range") -> int:
-    """Return a signed integer of 64 bits.
+    """Return a signed 64-bit integer.
 
     Raises:
         CommandError: With the text `problem`.

@@ -1,7 +1,8 @@
-"""Virtual Sentinels: servers that tell where a group's master is, as far as each of them knows.
+"""Virtual Sentinels: servers that answer where a group's master is, each as far as it knows.
 
-They decide nothing: the group does, and tells each of them at an instant of its own. During a failover a Sentinel tells
-the number of the new decision with the address of the old master, and only the second question tells the new one.
+They decide nothing: the group does, and informs each at its own time. During a failover a Sentinel answers the first
+question with the number of the new decision and the address of the old master; only the second question reveals the new
+one.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ _NOTHING: Final = object()
 
 
 class Knowledge(NamedTuple):
-    """What a Sentinel knows.
+    """A Sentinel's knowledge.
 
     Attributes:
         epoch: The number of the latest decision.
         master: The master by that decision.
         before: The master before that.
-        replicas: How many replicas are listed.
+        replicas: The number of listed replicas.
     """
 
     epoch: int
@@ -43,10 +44,10 @@ class VirtualSentinel:
     """One Sentinel.
 
     Attributes:
-        name: What URLs call it.
+        name: Its name in URLs.
         service: The name by which it knows the master.
-        knows: What it knows.
-        up: Whether it answers.
+        knows: Its knowledge.
+        up: True if it answers.
     """
 
     def __init__(self, name: str, service: str, knows: Knowledge) -> None:
@@ -64,11 +65,11 @@ class VirtualSentinel:
         self._readers.clear()
 
     def restart(self) -> None:
-        """Come back, with what it knew."""
+        """Come back, with its old knowledge."""
         self.up = True
 
     def receive(self, connection: Connection, message: bytes | Mark) -> None:
-        """Take a message from the network."""
+        """Receive a message from the network."""
         if not self.up:
             connection.reset()
         elif message is CONNECT:

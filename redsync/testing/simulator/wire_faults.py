@@ -1,8 +1,8 @@
-"""Faults of the wire at random: what real transports have to cope with, besides the faults of `faults`.
+"""Random faults of the wire: what real transports must cope with, in addition to the faults of `faults`.
 
-Nodes forget their scripts, answer that another node is the one to ask, end clients' connections, and never answer new
-ones. Connections end in the middle of a command or of a reply, and machines take a few hundred bytes at a time. These
-faults have their own source of random numbers, so that the other faults of a seed are the same without them.
+Nodes forget their scripts, redirect to another node, end clients' connections, and never answer new ones. Connections
+end in the middle of a command or a reply, and machines accept a few hundred bytes at a time. These faults have their
+own random source, so that the other faults of a seed are the same without them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _ROOMS = (1 << 18, 1 << 18, 1 << 18, 1 << 14)
 """Bytes of a connection that a machine keeps: room for all scripts, which a new node gets at once, or for some."""
 
 _NARROW = (150, 300, 900)
-"""Bytes that it keeps for a while: a few commands, or half of one. With these alone no client could ever connect."""
+"""Bytes that it keeps for a while: a few commands, or half of one. If it never kept more, no client could connect."""
 
 
 def shape_wire(sim: Simulation) -> None:
@@ -34,9 +34,9 @@ class WireFaults:
 
     Args:
         sim: The simulation.
-        until: The instant of true time after which none begins; the caller then ends all faults.
+        until: The instant of true time after which no fault begins; the caller then ends all faults.
         every: The mean pause in seconds between two faults.
-        lasting: How long a fault lasts at most, in seconds.
+        lasting: The longest duration of a fault, in seconds.
     """
 
     def __init__(self, sim: Simulation, *, until: float, every: float, lasting: float) -> None:

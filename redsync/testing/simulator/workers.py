@@ -1,25 +1,25 @@
-"""What all workers of a run by seed share: each does one thing after the other, and some of these are cancelled.
+"""The base of all workers of a run by seed: each does one thing after the other, and some of these are cancelled.
 
-In some runs each worker is one task, so one owner, that takes the same things again and again; in the others it does
-each thing in a task of its own.
+In some runs each worker is one task, so one owner, that acquires the same things again and again; in the others it does
+each thing in a new task.
 
-An owner of the fault harness does the work and writes it down (see `redsync.testing.harness.journal`). The checkers are
-told that (see `Did`), in these words:
+An owner of the fault harness does the work and records it (see `redsync.testing.harness.journal`). The checkers get its
+records (see `Did`) in these words:
 
-| word | means | about |
+| word | meaning | fields |
 |---|---|---|
-| `asks` | it wants something | name, how, n, timeout or blocking, lease |
-| `acquired` | it has it, or once more, or had successes | name, n, count, permit, rate, per |
-| `extended` | it lengthened its hold | name |
-| `released` | it gave one acquisition back | name, n |
-| `leaves` | it ends without giving back what it has | name |
-| `busy` | others had it all the time | name |
-| `no quorum`, `unsure` | too few nodes answered, when it asked first or later | name |
-| `lost` | it was told that what it held was lost | name |
+| `asks` | it asks for something | name, how, n, timeout or blocking, lease |
+| `acquired` | it succeeded, or re-entered | name, n, count, permit, rate, per |
+| `extended` | it extended its hold | name |
+| `released` | it released one acquisition | name, n |
+| `leaves` | it ends without releasing | name |
+| `busy` | others held it all the time | name |
+| `no quorum`, `unsure` | too few nodes answered, on its first request or a later one | name |
+| `lost` | it learned that its hold was lost | name |
 | `cancelled` | it was cancelled meanwhile | name |
-| `told` | it was told when a limiter has room | name, n, seconds |
+| `told` | it learned when a limiter has room | name, n, seconds |
 
-Words about locks also have the `owner`, and those about read-write locks the `mode`.
+Lines about locks also have the `owner`, and those about read-write locks the `mode`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _TOLD: Final = {"re-entered": "acquired", "left": "released", "success": "acquir
 """The checkers' words for words of the journal."""
 
 _UNTOLD: Final = {"done", "looked", "told", "writes"}
-"""Words of the journal that checkers ignore, and that are no outcome of a request."""
+"""Words of the journal that checkers ignore, and that are not outcomes of a request."""
 
 _ABOUT: Final = (
     *("how", "n", "blocking", "timeout", "lease", "mode", "count", "permit", "permits", "rate", "per", "seconds"),
@@ -59,7 +59,7 @@ Way: TypeAlias = Callable[[str], Awaitable[None]]
 
 
 class Worker(ABC):
-    """One worker. It chooses among its `ways`; one that is listed n times is n times as likely."""
+    """A worker that chooses among its `ways`; one that is listed n times is n times as likely."""
 
     def __init__(self, workload: Workload, machine: Machine, client: SimulatedClient, who: str, kind: str) -> None:
         self._workload = workload
@@ -78,7 +78,7 @@ class Worker(ABC):
     @property
     @abstractmethod
     def ways(self) -> list[Way]:
-        """What it does."""
+        """The worker's possible actions."""
 
     async def work(self) -> None:
         """Do something now and then."""
@@ -95,7 +95,7 @@ class Worker(ABC):
         return self._workload.pace * 1.5 * self._rng.random() ** 2
 
     async def _do_as_another(self, way: Way, name: str, timeout: float | None) -> None:
-        """Do it in a new task, cancelled after `timeout` seconds; at its end it gives back what it still holds."""
+        """Do it in a new task, cancelled after `timeout` seconds; at its end the task releases what it still holds."""
         task = asyncio.get_running_loop().create_task(self._try(way, name))
         if timeout is not None:
             await asyncio.wait([task], timeout=timeout)
@@ -113,8 +113,8 @@ class Worker(ABC):
             pass
         await self._give_back_rest(name)
 
-    async def _give_back_rest(self, name: str) -> None:  # noqa: B027  (most have nothing to give back)
-        """Give back what this task still holds of that name."""
+    async def _give_back_rest(self, name: str) -> None:  # noqa: B027  (most have nothing to release)
+        """Release what this task still holds of that name."""
 
     async def _try(self, way: Way, name: str) -> None:
         try:
@@ -140,14 +140,14 @@ class Worker(ABC):
         return None if self._rng.random() < 0.6 else self._workload.lease * self._rng.uniform(0.3, 1.0)
 
     def _wish(self) -> int:
-        """Return how many to want at once."""
+        """Return how many to ask for at once."""
         return self._rng.choice([1, 1, self._rng.randint(1, self._workload.limit)])
 
     async def _take(self, name: str, timeout: float | None, **how: Any) -> None:
         await self._ways.take(name, Task(timeout, self._seconds, **how))
 
     def _note(self, event: str, **fields: Any) -> None:
-        """Tell the checkers what an owner writes down."""
+        """Pass an owner's record to the checkers."""
         if event in _UNTOLD:
             return
         what = _TOLD.get(event, event)

@@ -1,6 +1,6 @@
-"""What the programs of a run by seed do: workers on several machines contend for a few things, or wait for each other.
+"""The programs of a run by seed: workers on several machines that contend for a few things, or wait for each other.
 
-What a worker does with them is in `contenders` and `latch_workers`.
+`contenders` and `latch_workers` have the workers' actions.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class Workload:
 
     Args:
         sim: The simulation.
-        kind: The kind of what they contend for: one of `SIMULATED`.
-        until: The instant of true time after which no worker begins anything new.
-        lease: The longest lease that anybody asks for, in seconds.
-        pace: How many times longer than usual workers pause, hold and wait.
-        reuses: Whether each worker is one owner all the time.
+        kind: The kind of thing they contend for: one of `SIMULATED`.
+        until: The instant of true time after which workers begin nothing new.
+        lease: The longest lease that workers ask for, in seconds.
+        pace: The factor by which workers pause, hold and wait longer than usual.
+        reuses: True if each worker is always the same owner.
 
     Attributes:
         kind: As given.
@@ -51,14 +51,14 @@ class Workload:
         lease: As given.
         pace: As given.
         reuses: As given.
-        permits: How many permits the programs believe each semaphore to have.
-        resizes: Whether they change that number.
-        rate: How many successes a rate limiter allows in each window.
+        permits: The number of permits that programs believe each semaphore has.
+        resizes: True if they change that number.
+        rate: The successes that a rate limiter allows in each window.
         per: Its window in seconds.
-        keep: For how many seconds nodes keep a latch after its last use.
-        deletes: Whether the programs delete latches.
-        acquisitions: How often something was acquired.
-        losses: How often a worker was told that it lost something.
+        keep: The seconds for which nodes keep a latch after its last use.
+        deletes: True if programs delete latches.
+        acquisitions: The number of acquisitions.
+        losses: The number of losses that workers learned of.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class Workload:
         for number in range(rng.choice([2, 2, 2, 3, 4])):
             machine = self._sim.machine("abcd"[number])
             client = self.client(machine, self.lease * rng.choice([1.0, 1.0, 0.7]))
-            # Readers are let in several at a time.
+            # Several readers may hold at a time.
             count = rng.choice([1, 1, 1, 2, 3]) + (self.kind == "read-write")
             workers = [self._worker(machine, client, f"worker-{serial + 1}") for serial in range(count)]
             if KINDS[self.kind].like != "lock":
@@ -127,14 +127,14 @@ class Workload:
 
     @property
     def limit(self) -> int:
-        """How many permits a semaphore has, or how many successes a rate limiter allows in each window."""
+        """The number of permits of a semaphore, or of successes that a rate limiter allows in each window."""
         return self.rate if self.kind == "limiter" else self.permits
 
     @property
     def over(self) -> bool:
-        """Whether workers must begin nothing new."""
+        """True once workers must begin nothing new."""
         return self._sim.now >= self.until
 
     def name(self, rng: random.Random) -> str:
-        """Return the name of something."""
+        """Return the name of a thing."""
         return rng.choice(self._names)

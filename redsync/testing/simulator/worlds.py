@@ -1,7 +1,7 @@
-"""Worlds: what the nodes of a simulation are, one class for each kind.
+"""Worlds: the nodes of a simulation, one class for each kind of node.
 
-A world makes the servers and whatever stands around them. All that differs between kinds of nodes is asked of it, so
-that checkers and faults need not know which kinds there are.
+A world makes the servers and their surroundings. It hides all differences between kinds of nodes, so checkers and
+faults do not have to know the kinds.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ __all__ = ["SentinelGroups", "Servers", "World", "world_for"]
 
 
 class World(ABC):
-    """What the nodes of a simulation are.
+    """The nodes of a simulation.
 
     Attributes:
         CHECKERS: The checkers of runs by seed, by the kind of synchronizer.
-        nodes: Each node, as checkers and faults see it at present.
+        nodes: Each node, as checkers and faults see it now.
         groups: The groups of servers, each a master and its replicas; empty if no server has replicas.
         servers: All servers.
         sentinels: All Sentinels.
@@ -42,7 +42,7 @@ class World(ABC):
 
     @abstractmethod
     def __init__(self, sim: Simulation, nodes: int, replicas: int | None, scripts: Mapping[str, Script]) -> None:
-        """Make the servers for so many nodes, each with so many replicas; scripts as for `Simulation`."""
+        """Make the servers for `nodes` nodes with `replicas` replicas each; scripts as for `Simulation`."""
 
     @property
     @abstractmethod
@@ -51,23 +51,23 @@ class World(ABC):
 
     @abstractmethod
     def servers_of(self, index: int) -> Sequence[VirtualNode]:
-        """Return the servers that stand, or may come to stand, for a node by failovers."""
+        """Return the servers that a node's failovers can promote, and its master."""
 
     def apart(self) -> list[tuple[set[int], Sequence[VirtualNode]]]:
         """Return parts of the nodes that share no servers: the indices of each part, and its servers."""
         return [({index}, self.servers_of(index)) for index in range(len(self.nodes))]
 
     def spell(self, _index: int, words: list[bytes] | None) -> list[bytes] | None:
-        """Return the words of a command as a client of a lonely node sends them, as they are sent to a node here."""
+        """Return the words of a command as clients send it to this kind of node, given those for a single server."""
         return words
 
     @abstractmethod
     def start_faults(self, *, until: float, every: float, lasting: float) -> None:
-        """Begin to cause the faults that only such nodes have; arguments as for `Failovers`."""
+        """Start the faults that only such nodes have; arguments as for `Failovers`."""
 
 
 class Servers(World):
-    """Nodes that are servers by themselves."""
+    """Nodes that are single servers."""
 
     CHECKERS = OF_KIND
 
@@ -87,16 +87,16 @@ class Servers(World):
         return [self.nodes[index]]
 
     def start_faults(self, *, until: float, every: float, lasting: float) -> None:
-        """There are none."""
+        """Start nothing: there are no such faults."""
 
 
 class SentinelGroups(World):
-    """Nodes that Sentinels stand for."""
+    """Nodes that are Sentinel groups."""
 
     groups: list[Group]
 
     def __init__(self, sim: Simulation, nodes: int, replicas: int | None, scripts: Mapping[str, Script]) -> None:
-        assert replicas is not None, "else they were servers by themselves"
+        assert replicas is not None, "without replicas nodes are single servers"
         self._sim = sim
         self.groups = [Group(sim, i, replicas, scripts) for i in range(nodes)]
         self.nodes = [group.master for group in self.groups]
@@ -113,14 +113,14 @@ class SentinelGroups(World):
         return self.groups[index].servers
 
     def start_faults(self, *, until: float, every: float, lasting: float) -> None:
-        """Begin to cause failovers, and what leads to them."""
+        """Start failovers, and the faults that lead to them."""
         Failovers(self._sim, until=until, every=every, lasting=lasting).start()
 
 
 def world_for(replicas: int | None, *, cluster: bool) -> type[World]:
-    """Return the class of world for nodes with so many replicas, or for those that a cluster lends."""
+    """Return the class of world for single servers, for nodes with replicas, or for a cluster."""
     if cluster:
-        from redsync.testing.simulator.clusters import Cluster  # late: it is a world
+        from redsync.testing.simulator.clusters import Cluster  # late: the module imports this one
 
         return Cluster
     return Servers if replicas is None else SentinelGroups

@@ -1,4 +1,4 @@
-"""What tests of the inspecting commands share: three nodes to look at, a client of these, and a quick way to look."""
+"""Fixtures for tests of the inspecting commands: three nodes, a client of them, and a fast way to run a command."""
 
 import os
 
@@ -11,19 +11,19 @@ from tests.cli.conftest import make_environment
 
 @pytest.fixture
 def environment(nodes):
-    """What the commands find there: the first three nodes."""
+    """The environment of commands, with the first three nodes."""
     return make_environment(nodes.urls[:3])
 
 
 @pytest.fixture
 def three(make_client, all_nodes_met):
-    """A client of the nodes that the commands look at."""
+    """A client of the nodes that the commands query."""
     return make_client(n=3)
 
 
 @pytest.fixture
 def redsync(environment, monkeypatch, capsys):
-    """Run a command to its end in this process; test_streams.py and the pages of the docs run each as a process."""
+    """Run a command to its end in this process; test_streams.py and the docs tests run each as a separate process."""
 
     def run(*arguments, **variables):
         with monkeypatch.context() as patch:

@@ -1,4 +1,4 @@
-"""`redsync dev`: nodes that live for as long as the command."""
+"""`redsync dev`: nodes that live as long as the command."""
 
 import json
 import re
@@ -14,7 +14,7 @@ def listens(url):
         return probe.connect_ex(("127.0.0.1", int(re.search(r":(\d+)/", url)[1]))) == 0
 
 
-def test_dev_prints_what_to_export_and_ends_its_servers_at_ctrl_c(start, tmp_path):
+def test_dev_prints_exports_and_ends_its_servers_at_ctrl_c(start, tmp_path):
     command = start("dev", "-n", "3", TMPDIR=str(tmp_path))
     exports = dict(re.findall(r"^export (\w+)=(.*)$", command.read_until("GUARD=0\n"), re.MULTILINE))
     assert exports["REDSYNC_RESTART_GUARD"] == "0"
@@ -46,7 +46,7 @@ def test_dev_without_a_server_ends_with_status_69(redsync):
 
 
 @pytest.mark.parametrize("count", ["0", "-1", "many"])
-def test_dev_of_a_number_that_can_not_be_is_wrong_usage(redsync, count):
+def test_dev_with_an_invalid_number_is_wrong_usage(redsync, count):
     done = redsync("dev", f"-n={count}")
     assert done.status == 64
     assert "whole number" in done.err

@@ -1,4 +1,4 @@
-"""`redsync doctor`: what it finds on real nodes, what it says, and how it ends."""
+"""`redsync doctor`: its findings on real nodes, its output, and its exit status."""
 
 import os
 
@@ -14,7 +14,7 @@ from tests.support.trouble import add_guest
 
 
 def problems(done):
-    """Return the texts of all problems: of the deployment under "", of nodes under their number."""
+    """Return the texts of all problems: the deployment's under "", each node's under its number."""
     found = {"": [each["text"] for each in done.json["findings"] if each["problem"]]}
     for number, node in enumerate(done.json["nodes"]):
         found[number] = [each["text"] for each in node["findings"] if each["problem"]]
@@ -27,7 +27,7 @@ def notes(done):
 
 @pytest.fixture
 def guarded(raw):
-    """Environment in which nothing needs attention."""
+    """An environment in which nothing needs attention."""
     for node in raw[:3]:
         node.config_set("appendonly", "yes")
     yield {"REDSYNC_RESTART_GUARD": "0"}
@@ -35,7 +35,7 @@ def guarded(raw):
         node.config_set("appendonly", "no")
 
 
-def test_doctor_finds_nothing_where_all_is_well(redsync, guarded):
+def test_doctor_finds_nothing_if_all_is_well(redsync, guarded):
     done = redsync("doctor", "--json", **guarded)
     assert (done.status, problems(done)) == (0, {}), done.out
     for node in done.json["nodes"]:
@@ -119,20 +119,20 @@ def test_doctor_finds_a_replica(redsync, guarded, raw, nodes):
         raw[0].replicaof("NO", "ONE")
 
 
-def test_doctor_takes_nodes_on_this_machine_for_a_try(redsync):
+def test_doctor_takes_nodes_on_this_machine_for_a_trial(redsync):
     done = redsync("doctor", "--json", REDSYNC_RESTART_GUARD="0")
     assert (done.status, problems(done)) == (0, {})
-    assert "forgets who holds what" in notes(done)[0]
+    assert "forgets all holds" in notes(done)[0]
     assert [each["text"] for each in done.json["findings"]] == ["all nodes run on this machine, and fail with it"]
 
 
-def test_doctor_tells_what_concerns_each_node_once(redsync):
+def test_doctor_shows_a_finding_about_all_nodes_once(redsync):
     out = redsync("doctor", REDSYNC_RESTART_GUARD="0").out
-    assert out.count("forgets who holds what") == 1
-    assert "each node: forgets who holds what" in out
+    assert out.count("forgets all holds") == 1
+    assert "each node: forgets all holds" in out
 
 
-def test_doctor_tells_where_it_may_not_look(server_path, redsync):
+def test_doctor_says_what_it_is_not_allowed_to_read(server_path, redsync):
     with LocalNodes(1, server=server_path) as one, one.client() as client:
         client.get_lock("x").locked()
         with redis.Redis(port=one.ports[0]) as admin:
@@ -142,9 +142,9 @@ def test_doctor_tells_where_it_may_not_look(server_path, redsync):
         done = redsync("doctor", "--json", "--url", url)
         assert "right" not in done.out + done.err
         (node,) = done.json["nodes"]
-        assert node["version"] == node["role"] == node["persistence"] == "not allowed to look"
+        assert node["version"] == node["role"] == node["persistence"] == "not allowed"
         assert node["uptime"] is node["clock_offset"] is node["eviction"] is None
-        assert "not allowed to look" in redsync("doctor", "--url", url).out
+        assert "not allowed" in redsync("doctor", "--url", url).out
 
 
 def test_doctor_finds_a_user_who_may_run_no_scripts(server_path, redsync):
@@ -163,13 +163,13 @@ def test_doctor_with_a_wrong_password_ends_with_status_77(server_path, redsync):
         assert done.status == 77
 
 
-def test_doctor_with_a_guard_that_is_none_ends_with_status_78(redsync):
+def test_doctor_with_an_invalid_guard_ends_with_status_78(redsync):
     done = redsync("doctor", REDSYNC_RESTART_GUARD="soon")
     assert done.status == 78
     assert "REDSYNC_RESTART_GUARD" in done.err
 
 
-# Findings that no server on one machine shows.
+# Findings that servers on one machine can't produce.
 
 INFO = {"redis_version": "7.2.4", "role": "master", "aof_enabled": 1, "uptime_in_seconds": 10**6, "run_id": "a"}
 
@@ -190,7 +190,7 @@ def texts(report):
         ({"rdb_last_bgsave_status": "err"}, "snapshot failed"),
     ],
 )
-def test_finding_of_a_node_is_told(change, said):
+def test_node_with_a_fault_has_one_finding(change, said):
     report = Report("a", info=INFO | change, policy="noeviction", offset=0.0, latency=0.001)
     (text,) = texts(report)
     assert said in text
@@ -201,7 +201,7 @@ def test_slow_node_is_a_problem_only_if_it_loses_its_vote():
     assert texts(Report("a", info=INFO, policy="noeviction", latency=0.1)) == []
 
 
-def test_clock_that_differs_from_the_others_is_found():
+def test_deviating_clock_is_found():
     reports = [Report(name, info=INFO | {"run_id": name}, offset=offset) for name, offset in [("a", 0.1), ("b", 0.0)]]
     reports.append(Report("c", info=INFO | {"run_id": "c"}, offset=-7.0))
     assert check_deployment(reports) == []
@@ -210,18 +210,18 @@ def test_clock_that_differs_from_the_others_is_found():
 
 
 @pytest.mark.parametrize(("count", "is_problem"), [(2, True), (4, False)])
-def test_even_number_of_nodes_is_pointed_out(count, is_problem):
+def test_even_number_of_nodes_is_a_finding(count, is_problem):
     (finding,) = check_deployment([Report(str(number)) for number in range(count)])
     assert finding.is_problem is is_problem
     assert f"{count} nodes" in finding.text
 
 
 @pytest.mark.parametrize(("is_serious", "count"), [(True, 1), (False, 0)])
-def test_node_that_forgets_without_a_guard_is_a_problem_where_others_rely_on_it(is_serious, count):
+def test_node_that_forgets_without_a_guard_is_a_problem_in_a_serious_deployment(is_serious, count):
     report = Report("a:1", info=INFO | {"aof_enabled": 0}, policy="noeviction", latency=0.001)
     found = check_node(report, guard=0.0, node_timeout=0.25, is_serious=is_serious)
     assert len(found) == 1
-    assert "forgets who holds what" in found[0].text
+    assert "forgets all holds" in found[0].text
     assert sum(finding.is_problem for finding in found) == count
 
 
@@ -235,7 +235,7 @@ def test_node_that_forgets_without_a_guard_is_a_problem_where_others_rely_on_it(
         (["127.0.0.1:1"], []),
     ],
 )
-def test_nodes_that_share_a_machine_are_pointed_out(addresses, texts):
+def test_nodes_that_share_a_machine_are_a_finding(addresses, texts):
     found = check_deployment([Report(address) for address in addresses])
     assert [(finding.text, finding.is_problem) for finding in found] == texts
 
@@ -243,24 +243,28 @@ def test_nodes_that_share_a_machine_are_pointed_out(addresses, texts):
 @pytest.mark.parametrize(
     ("info", "snapshots", "told"),
     [
-        ({}, None, "not allowed to look"),
+        ({}, None, "not allowed"),
         ({"aof_enabled": 1}, "", "append-only file"),
         ({"aof_enabled": 0}, "", "none"),
         ({"aof_enabled": 0}, "3600 1", "snapshots"),
         ({"aof_enabled": 0}, None, "none, or snapshots"),
     ],
 )
-def test_persistence_is_told(info, snapshots, told):
+def test_persistence_is_shown(info, snapshots, told):
     assert Report("a", info=info, snapshots=snapshots).persistence == told
 
 
-def test_doctor_is_a_list_where_the_terminal_is_narrow(start):
+def test_doctor_shows_nodes_side_by_side_on_a_narrow_terminal(start, nodes):
     command = start("doctor", terminal=Terminal(columns=60))
     text = command.read_until("LATENCY")
     assert [line.split()[0] for line in text.splitlines()] == [
         *("NODE", "STATE", "VERSION", "ROLE", "PERSISTENCE", "EVICTION", "UP", "CLOCK", "LATENCY")
     ]
-    assert max(map(len, command.read_until("nothing needs attention").splitlines())) <= 60
+    assert text.split()[1:3] == [f"127.0.0.1:{port}" for port in nodes.ports[:2]]
+    rest = command.read_until("nothing needs attention")
+    assert max(map(len, rest.splitlines())) <= 60
+    assert "\r\n     -> set restart_guard (REDSYNC_RESTART_GUARD)" in rest
+    assert "\r\n        longest lease" in rest, "the advice is aligned behind its arrow"
     assert command.end() == 0
 
 
@@ -269,14 +273,14 @@ def waits(guard, *reports):
     return [[finding.text for finding in report.findings] for report in reports]
 
 
-def test_node_is_not_fine_before_clients_think_so():
-    """Servers tell their uptime in whole seconds, and it may be one too high."""
+def test_node_is_not_fine_before_its_clients_grant_on_it():
+    """Servers report their uptime in whole seconds, and it may be 1 s too high."""
     ((text,),) = waits(30.0, Report("a", info=INFO | {"uptime_in_seconds": 30}))
     assert "takes no part in new grants for at most 1 s" in text
     assert waits(30.0, Report("a", info=INFO | {"uptime_in_seconds": 31})) == [[]]
 
 
-def test_nodes_that_started_one_after_the_other_are_told_of_together():
+def test_nodes_that_started_in_succession_share_a_finding():
     ages = (4, 5, 40)
     first, second, old = waits(30.0, *(Report(str(age), info=INFO | {"uptime_in_seconds": age}) for age in ages))
     assert (
@@ -285,11 +289,11 @@ def test_nodes_that_started_one_after_the_other_are_told_of_together():
     assert old == []
 
 
-# Clients that go on using a server which was replaced.
+# Clients that still use a server that was replaced.
 
 
 def hearing(node, uptime=1000, newborn_age=None, **kept):
-    """Return what a node says that keeps the records of these clients for these seconds more."""
+    """Return the report of a node that keeps these clients' records for that many more seconds."""
     clients = {client: Heard(f"web-{client}:7", seconds) for client, seconds in kept.items()}
     return Report(
         node, info=INFO | {"uptime_in_seconds": uptime, "run_id": node}, newborn_age=newborn_age, clients=clients
@@ -298,32 +302,32 @@ def hearing(node, uptime=1000, newborn_age=None, **kept):
 
 def unheard(*reports):
     check_deployment(reports)
-    return {report.node: each.text for report in reports for each in report.findings if "hear of" in each.text}
+    return {report.node: each.text for report in reports for each in report.findings if "record of" in each.text}
 
 
 def test_node_that_a_client_does_not_reach_is_found():
-    """Its address may have led to another server when the client connected: then one node votes twice."""
+    """Its address may have been another server's when the client connected: then one node votes twice."""
     found = unheard(hearing("a", x=60, y=50), hearing("b", x=59, y=50), hearing("c", y=50))
-    assert found == {"c": "does not hear of 1 of 2 clients that other nodes hear of: web-x:7"}
+    assert found == {"c": "has no fresh record of 1 of 2 clients that other nodes know: web-x:7"}
 
 
-def test_node_that_has_not_heard_of_clients_for_long_is_found():
+def test_node_with_old_records_of_clients_is_found():
     found = unheard(hearing("a", v=60, w=60, x=60, y=60), hearing("b", v=5, w=5, x=5, y=5))
     assert found == {
-        "b": "does not hear of 4 of 4 clients that other nodes hear of: web-v:7, web-w:7, web-x:7 and others"
+        "b": "has no fresh record of 4 of 4 clients that other nodes know: web-v:7, web-w:7, web-x:7 and others"
     }
 
 
-def test_clients_that_have_ended_are_missed_by_nobody():
+def test_ended_clients_are_missing_nowhere():
     assert unheard(hearing("a", x=39), hearing("b"), hearing("c", x=10)) == {}
 
 
 @pytest.mark.parametrize("young", [{"uptime": 60}, {"newborn_age": 60.0}])
-def test_node_that_forgot_its_records_a_moment_ago_misses_nobody(young):
+def test_node_that_has_just_forgotten_its_records_lacks_no_client(young):
     assert unheard(hearing("a", x=60), hearing("b", x=60), hearing("c", **young)) == {}
 
 
-def test_doctor_hears_of_the_clients_of_each_node(nodes, make_client):
+def test_doctor_reads_the_clients_of_each_node(nodes, make_client):
     with make_client().get_lock("x"):
         pass
     with redis.Redis(port=nodes.ports[0]) as node:
@@ -333,19 +337,19 @@ def test_doctor_hears_of_the_clients_of_each_node(nodes, make_client):
     assert 0 < heard.kept <= 65
 
 
-# Nodes that Sentinels stand for.
+# Sentinel groups as nodes.
 
 
 @pytest.fixture
 def group(nodes):
-    """Sentinels, the master that they name with a password in the URL, and what the command needs to know."""
+    """Sentinels that name a node as master, and the command's environment."""
     with FakeSentinels(replicas=2) as sentinels:
         sentinels.say(nodes.ports[0], 1)
         yield sentinels, {"REDSYNC_URLS": sentinels.url, "REDSYNC_RESTART_GUARD": "0"}
 
 
 @pytest.mark.parametrize("command", [["ls"], ["show", "job"], ["doctor"]])
-def test_commands_ask_the_master_that_the_sentinels_name(redsync, group, command):
+def test_commands_query_the_master_that_the_sentinels_name(redsync, group, command):
     sentinels, environment = group
     done = redsync(*command, **environment)
     assert done.status in (0, 1), done.err
@@ -353,16 +357,16 @@ def test_commands_ask_the_master_that_the_sentinels_name(redsync, group, command
         assert sentinels.url.split("//")[1].partition(",")[0] in done.out
 
 
-def test_commands_tell_that_no_sentinel_knows_the_master_and_show_no_settings(redsync, group):
+def test_commands_say_that_no_sentinel_knows_the_master_and_show_no_settings(redsync, group):
     sentinels, environment = group
     url = sentinels.url.replace("//", "//app:secret@").replace("mymaster", "other")
     done = redsync("doctor", "--json", **environment | {"REDSYNC_URLS": url})
     assert done.status == 69
-    assert done.json["nodes"][0]["error"] == "no Sentinel tells where the master is"
+    assert done.json["nodes"][0]["error"] == "no Sentinel knows the master's address"
     assert "secret" not in done.out + done.err
 
 
-def test_url_of_a_group_that_is_wrong_is_told(redsync, group):
+def test_wrong_url_of_a_group_ends_with_status_78(redsync, group):
     _, environment = group
     done = redsync("ls", **environment | {"REDSYNC_URLS": "redis+sentinel://:secret@s1,s1/m"})
     assert done.status == 78
@@ -374,15 +378,15 @@ def test_url_of_a_group_that_is_wrong_is_told(redsync, group):
     ("configured", "connected", "text", "is_problem"),
     [
         (None, 0, None, None),
-        (None, 1, "has replicas: a replica that is promoted may not know", False),
+        (None, 1, "has replicas: a promoted replica may lack", False),
         (0, 2, "its votes wait for no replica", True),
         (2, 2, None, None),
         (2, 1, "1 of its 2 replicas are in sync; each vote needs 1", True),
         (4, 3, "3 of its 4 replicas are in sync; each vote needs 2", False),
-        (2, 3, "has 3 replicas, but replicas=2: two masters might both gather 1", True),
+        (2, 3, "has 3 replicas, but replicas=2: two masters might both reach 1", True),
     ],
 )
-def test_doctor_compares_replicas_with_what_the_url_says(configured, connected, text, is_problem):
+def test_doctor_compares_replicas_with_the_url(configured, connected, text, is_problem):
     report = Report("m@s:1", info={"role": "master", "connected_slaves": connected}, policy="noeviction")
     report.replicas, report.snapshots = configured, ""
     found = check_node(report, guard=0.0, node_timeout=0.25, is_serious=False)
@@ -395,34 +399,34 @@ def test_doctor_compares_replicas_with_what_the_url_says(configured, connected, 
 
 
 def lists_of(*lists):
-    """Return the findings about clients with those lists, all heard by one node."""
+    """Return the findings about clients with those lists, all with records on each node."""
     clients = {f"client-{i}": Heard(f"host:{i}", 60.0, tuple(nodes)) for i, nodes in enumerate(lists)}
     reports = [Report(f"n{i}:1", info={"uptime_in_seconds": 1000}, clients=clients) for i in range(3)]
-    return [each for each in check_deployment(reports) if "list" in each.text and "different" in each.text]
+    return [each for each in check_deployment(reports) if "lists differ" in each.text]
 
 
 @pytest.mark.parametrize("lists", [(), ("abc",), ("abc", "abc", "cba"), ("abc", "")])
-def test_doctor_is_content_with_one_list(lists):
-    """Clients of an earlier version do not tell theirs."""
+def test_doctor_finds_nothing_if_all_clients_have_one_list(lists):
+    """Clients of an earlier version do not record theirs."""
     assert lists_of(*lists) == []
 
 
 @pytest.mark.parametrize("lists", [("abc", "abcd"), ("abcd", "abc", "abc"), ("a", "ab")])
-def test_doctor_tells_that_a_change_of_the_list_is_under_way(lists):
+def test_doctor_notes_that_a_change_of_the_list_is_under_way(lists):
     (finding,) = lists_of(*lists)
     assert not finding.is_problem
-    assert "by one" in finding.text
+    assert "differ by one node" in finding.text
 
 
 @pytest.mark.parametrize(("lists", "apart"), [(("abc", "abd"), 2), (("abc", "abcde"), 2), (("abc", "abcd", "xyz"), 7)])
-def test_doctor_warns_of_lists_whose_majorities_need_not_meet(lists, apart):
+def test_doctor_warns_of_lists_whose_majorities_may_share_no_node(lists, apart):
     (finding,) = lists_of(*lists)
     assert finding.is_problem
-    assert f"{apart} are not on both lists" in finding.text
+    assert f"differ by {apart} nodes" in finding.text
 
 
 def test_doctor_reads_the_lists_of_real_clients(redsync, guarded, nodes, make_client, all_nodes_met):
     for urls in (nodes.urls[:3], nodes.urls[:2]):
         make_client(urls)
     done = redsync("doctor", "--json", **guarded)
-    assert any("clients list different nodes, by one" in each["text"] for each in done.json["findings"])
+    assert any("clients' lists differ by one node" in each["text"] for each in done.json["findings"])

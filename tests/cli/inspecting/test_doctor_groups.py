@@ -1,4 +1,4 @@
-"""The doctor's judgement of Sentinel groups and voters: what follows from what witnesses and birth records say."""
+"""The doctor's checks of Sentinel groups and voters: findings from witnesses' answers and birth records."""
 
 import pytest
 
@@ -37,46 +37,46 @@ def texts(found):
         (ORIGINAL, 31.0, b"0123456789abcdef@7.00000000", 30.0),
     ],
 )
-def test_guard_is_left_by_the_birth_record_of_the_present_decision(kind, age, process, left):
+def test_guard_left_follows_from_the_birth_record_of_the_present_decision(kind, age, process, left):
     assert guard_left(born(kind, age, process), 30.0) == left
 
 
-def test_guard_is_unknown_where_the_node_does_not_tell():
+def test_guard_left_is_unknown_without_a_readable_record():
     silent = Said("s1:26379", error="timed out")
     for unknown in (report(), report(silent, is_birth_known=True), Report("m@s1", said=[SAID], is_birth_known=True)):
         assert guard_left(unknown, 30.0) is None
     assert guard_left(report(is_birth_known=True), 30.0) == 30.0, "it has no record yet"
 
 
-def test_findings_tell_why_a_node_grants_nothing_new():
+def test_findings_say_why_a_node_grants_nothing_new():
     young, joining, strange = born(NEWBORN, 3.0), born(JOINING, 3.0), born(NEWBORN, 3.0, b"another@1.0")
     assert "for at most 27 s (restart guard)" in texts(check_group(young, 30.0))[0]
-    assert texts(check_group(joining, 30.0))[0].startswith("no client has completed the birth record")
+    assert texts(check_group(joining, 30.0))[0].startswith("no client has completed its server's birth record")
     (note,) = check_group(strange, 30.0)
-    assert note.text.startswith("no client has come since its server became the master")
+    assert note.text.startswith("no client has connected since its server became the master")
     assert not note.is_problem
     assert check_group(young, 0.0) == []
     assert check_group(Report("h:6379"), 30.0) == []
 
 
-def test_witnesses_that_are_silent_or_behind_are_told():
+def test_silent_and_outdated_witnesses_are_findings():
     behind, silent = Said("s2:26379", "10.0.0.2:6379", 6), Said("s3:26379", error="timed out")
     asked = report(SAID, behind, silent)
     assert texts(check_group(asked, 0.0)) == [
         (
-            "the Sentinel s2:26379 says that 10.0.0.2:6379 is the master, epoch 6; "
-            "the latest decision is 10.0.0.1:6379, epoch 7"
+            "the Sentinel s2:26379 names 10.0.0.2:6379 as master (epoch 6); "
+            "the latest decision is 10.0.0.1:6379 (epoch 7)"
         ),
         "the Sentinel s3:26379 does not answer: timed out",
     ]
     assert asked.place == "10.0.0.1:6379"
     few = texts(check_group(report(SAID, silent, silent), 0.0))
-    assert few[0] == "1 of 3 listed Sentinels tell its master, 2 must: clients do not connect"
+    assert few[0] == "1 of 3 listed Sentinels name its master, 2 must: clients do not connect"
     assert report(silent).latest is None
     assert report(silent).place == "m@s1:26379"
 
 
-def test_row_and_json_tell_what_is_known():
+def test_row_and_json_have_all_that_is_known():
     known = born(NEWBORN, 3.0)
     known.info = {**known.info, "slave0": {"state": "online"}, "slave1": {"state": "wait_bgsave"}}
     assert group_row(known, 30.0) == ("m@s1:26379", "10.0.0.1:6379", "7", "1 of 2", "27.0 s")

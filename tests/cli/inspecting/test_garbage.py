@@ -1,4 +1,4 @@
-"""A node that answers nonsense: the commands say which, and go on with the others."""
+"""A node that answers nonsense: the commands name it, and continue with the others."""
 
 import contextlib
 import json
@@ -19,7 +19,7 @@ SCAN = b"*2\r\n$1\r\n0\r\n*1\r\n$9\r\nredsync:x\r\n"
 
 
 def replying(look):
-    """Answer as a node that knows one name, and this of it."""
+    """Answer as a node that has one name, with this look at it."""
     return answering(scan=SCAN, evalsha=look, eval=look)
 
 
@@ -70,7 +70,7 @@ def garbled(request):
 
 @pytest.fixture
 def run(nodes, capsys, monkeypatch):
-    """Run a command on two good nodes and another."""
+    """Run a command on two good nodes and the one given."""
     monkeypatch.setenv("REDSYNC_RESTART_GUARD", "0")
 
     def run(word, *arguments, url):
@@ -83,8 +83,8 @@ def run(nodes, capsys, monkeypatch):
 
 
 @pytest.mark.parametrize("garbled", GARBLED, indirect=True)
-def test_commands_say_which_node_can_not_be_read_and_go_on_with_the_others(garbled, run, make_client):
-    with pytest.raises(LeaseLostError), make_client(n=2).get_lock("x") as hold:  # noqa: PT012  (taken away at the end)
+def test_commands_name_an_unreadable_node_and_continue_with_the_others(garbled, run, make_client):
+    with pytest.raises(LeaseLostError), make_client(n=2).get_lock("x") as hold:  # noqa: PT012  (released by force at the end)
         status, out, err = run("ls", url=garbled)
         assert (status, "Traceback" in err) == (0, False), err
         assert "2/3" in out
@@ -97,22 +97,22 @@ def test_commands_say_which_node_can_not_be_read_and_go_on_with_the_others(garbl
         assert (status in (0, 1), "Traceback" in err) == (True, False), err
         status, out, err = run("break", "x", "--owner", hold.owner, "--yes", url=garbled)
         assert (status, "Traceback" in err) == (0, False), err
-        assert out.startswith("taken away on 2 of 3")
+        assert out.startswith("released on 2 of 3")
 
 
 @pytest.mark.parametrize(
     "garbled", ["number", "claim of words", "garbage_for_evalsha", "scan of numbers"], indirect=True
 )
-def test_node_that_can_not_be_read_is_told_as_such(garbled, run):
+def test_unreadable_node_is_shown_as_such(garbled, run):
     address = garbled.removeprefix("redis://").removesuffix("/0")
     _, out, err = run("show", "x", url=garbled)
-    assert f"node {address}: answered what can't be read: " in err
+    assert f"node {address}: unreadable answer: " in err
     assert f"{address}  unreadable" in out
     assert "too few" not in err
 
 
 @pytest.mark.parametrize("garbled", ["number"], indirect=True)
-def test_node_that_can_not_be_read_is_none_of_a_quorum(garbled, nodes, run):
+def test_unreadable_node_does_not_count_for_a_quorum(garbled, nodes, run):
     nodes.kill(0)
     status, _, err = run("ls", url=garbled)
     assert status == 69
@@ -120,20 +120,20 @@ def test_node_that_can_not_be_read_is_none_of_a_quorum(garbled, nodes, run):
 
 
 @pytest.mark.parametrize("garbled", ["number"], indirect=True)
-def test_watch_and_top_go_on(garbled, nodes, start, make_client):
+def test_watch_and_top_continue(garbled, nodes, start, make_client):
     urls = [f"--url={url}" for url in [*nodes.urls[:2], garbled]]
     watching = start("watch", "--interval", "0.05", *urls)
-    assert "answered what can't be read: 5" in watching.read_until("node down") + watching.read_until("\n")
+    assert "unreadable answer: 5" in watching.read_until("node down") + watching.read_until("\n")
     with make_client(n=2).get_lock("x"):
-        watching.read_until("acquired  x")
+        watching.read_until("acquired   x")
     top = start("top", "--json", "--interval", "0.05", *urls)
-    assert "answered what can't be read" in top.read_until("\n")
+    assert "unreadable answer" in top.read_until("\n")
     for command in (watching, top):
         command.interrupt()
         assert command.end() == 0
 
 
-# What is read
+# Parsing
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def test_watch_and_top_go_on(garbled, nodes, start, make_client):
     ],
     ids=repr,
 )
-def test_claim_of_another_form_is_refused(words):
+def test_malformed_claim_is_refused(words):
     with pytest.raises((ValueError, TypeError, KeyError)):
         Claim.read(words)
     with pytest.raises(ValueError, match="lock"):
@@ -159,18 +159,30 @@ def test_claim_of_another_form_is_refused(words):
 
 
 @pytest.mark.parametrize("reply", [5, [], [b"hash", b"5", [b"a", b"1"], []], [b"hash", None, [], []]], ids=repr)
-def test_look_of_another_form_is_refused(reply):
+def test_malformed_look_is_refused(reply):
     with pytest.raises((ValueError, TypeError)):
         Look.read(reply)
 
 
 @pytest.mark.parametrize("field", [{"since": float("nan")}, {"since": float("inf")}, {"pid": -1}, {"pid": 2**63}])
-def test_record_with_numbers_that_can_not_be_is_none(field):
+def test_record_with_invalid_numbers_is_none(field):
     record = ClientRecord("h", 1, "p", 1.0)._replace(**field)
     try:
         packed = record.pack()
     except OverflowError:
         packed = msgpack.packb({**record._asdict(), "pid": str(record.pid)})
+    assert ClientRecord.unpack(packed) is None
+
+
+@pytest.mark.parametrize("held", [[[10**12, 1.0]], [["a", 1.0]], []], ids=repr)
+def test_record_with_claims_that_are_none_tells_of_none(held):
+    packed = msgpack.packb({**ClientRecord("h", 1, "p", 1.0)._asdict(), "held": held})
+    assert ClientRecord.unpack(packed).held == ()
+
+
+@pytest.mark.parametrize("held", [5, [5], [[b"1:1"]], [[b"1:1", "soon"]]], ids=repr)
+def test_record_with_claims_of_another_form_is_none(held):
+    packed = msgpack.packb({**ClientRecord("h", 1, "p", 1.0)._asdict(), "held": held})
     assert ClientRecord.unpack(packed) is None
 
 
@@ -182,13 +194,13 @@ def test_name_in_a_record_is_cut():
 @pytest.mark.parametrize(
     "field", [{"uptime_in_seconds": "soon"}, {"aof_enabled": 1.5}, {"run_id": {"a": 1}}, {"role": ["master"]}]
 )
-def test_info_with_fields_that_can_not_be_is_refused(field):
+def test_info_with_invalid_fields_is_refused(field):
     with pytest.raises(ValueError, match="INFO says"):
         checked({"redis_version": "7.0.0", **field})
 
 
-def test_node_that_never_ends_its_answer_is_left_behind(run, monkeypatch):
-    """It sends a byte now and then, so that no timeout of a socket ends it."""
+def test_node_that_never_ends_its_answer_is_left_out(run, monkeypatch):
+    """It sends a byte now and then, so no socket timeout ends it."""
     monkeypatch.setattr(asking, "LONGEST_ANSWER", 1.0)
 
     def answer(words):
@@ -197,10 +209,10 @@ def test_node_that_never_ends_its_answer_is_left_behind(run, monkeypatch):
     with Hostile(answer) as hostile:
         status, _, err = run("ls", url=hostile.url)
     assert status == 0
-    assert "did not end its answer within 1 s" in err
+    assert "did not finish its answer within 1 s" in err
 
 
 @pytest.mark.parametrize("garbled", ["twelve bytes"], indirect=True)
-def test_answer_that_is_too_large_is_told_as_such(garbled, run):
+def test_too_large_an_answer_is_reported(garbled, run):
     _, _, err = run("show", "x", url=garbled)
     assert "announced 2147483647 elements, more than 1000000" in err

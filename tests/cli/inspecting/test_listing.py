@@ -1,14 +1,17 @@
-"""`redsync ls`, `show` and `break`, as a user runs them, on real nodes."""
+"""`redsync ls`, `show` and `break` on real nodes, as a user runs them."""
 
 import os
+import re
 import subprocess
 import sys
+import time
 
 import pytest
 
 from redsync._kinds import KINDS
+from redsync._protocols import watchdog
 from redsync.cli.output import shown
-from redsync.cli.writing import PagedTable, cells, fitted, narrowed, short, table, told
+from redsync.cli.writing import PagedTable, cells, fitted, narrowed, print_table, short, table, told
 from redsync.testing import LocalNodes
 from tests.cli.commands import Terminal
 from tests.support.trouble import add_guest
@@ -22,7 +25,7 @@ def owner_of(client, name):
 
 @pytest.fixture
 def everything(three):
-    """One of each kind, held."""
+    """A held synchronizer of each kind."""
     for kind in LOCKS:
         assert kind.maker(three)(kind.noun).acquire(timeout=10)
     mutex = three.get_mutex("mutex")
@@ -81,13 +84,13 @@ def test_ls_lists_names_that_match(three, redsync):
     assert redsync("ls", "nothing").out == ""
 
 
-def test_ls_lists_what_is_free_but_known(three, redsync):
+def test_ls_lists_a_free_name_with_settings(three, redsync):
     three.get_semaphore("idle", 4).acquire().release()
     (entry,) = redsync("ls", "--json").json["names"]
     assert (entry["kind"], entry["permits"], entry["holders"]) == ("semaphore", 4, [])
 
 
-def test_ls_lists_a_rest_without_quorum_as_such(raw, redsync):
+def test_ls_marks_a_remnant_without_quorum(raw, redsync):
     raw[0].hset("redsync:rest", "somebody:1", 1)
     raw[0].pexpire("redsync:rest", 60_000)
     (entry,) = redsync("ls", "--json").json["names"]
@@ -97,16 +100,16 @@ def test_ls_lists_a_rest_without_quorum_as_such(raw, redsync):
 
 def test_ls_names_foreign_values_by_their_type(raw, redsync):
     raw[0].rpush("redsync:list", 1)
-    raw[0].set("redsync:for ever", "secret")
+    raw[0].set("redsync:forever", "secret")
     raw[0].zadd("redsync:scores", {"a": 1})
     raw[0].hset("redsync:fields", mapping={"a": 1, "b": 2})
     done = redsync("ls", "--json")
     kinds = {entry["name"]: entry["kind"] for entry in done.json["names"]}
-    assert kinds == {"list": "list", "for ever": "string", "scores": "zset", "fields": "hash"}
+    assert kinds == {"list": "list", "forever": "string", "scores": "zset", "fields": "hash"}
     assert "secret" not in done.out
 
 
-def test_ls_asks_for_names_bit_by_bit(three, raw, redsync):
+def test_ls_finds_names_by_scan_and_not_by_keys(three, raw, redsync):
     three.get_lock("x").acquire()
     raw[0].config_resetstat()
     assert redsync("ls").status == 0
@@ -115,12 +118,12 @@ def test_ls_asks_for_names_bit_by_bit(three, raw, redsync):
     assert "cmdstat_keys" not in used
 
 
-def test_ls_lists_no_more_names_than_are_wanted_and_tells_of_more(raw, redsync):
+def test_ls_lists_no_more_names_than_its_limit_and_says_that_there_are_more(raw, redsync):
     for name in ("a", "b", "c"):
         raw[0].set(f"redsync:{name}", "me", px=60_000)
     done = redsync("ls", "--limit", "2")
     assert (done.status, len(done.out.splitlines())) == (0, 3)
-    assert done.err == "there are more names than these 2: choose by a pattern, or raise --limit\n"
+    assert done.err == "there are more names than these 2: give a pattern, or raise --limit\n"
     cut, whole = redsync("ls", "--limit", "1", "--json").json, redsync("ls", "--limit", "3", "--json").json
     assert (len(cut["names"]), cut["more"]) == (1, True)
     assert ([entry["name"] for entry in whole["names"]], whole["more"]) == (["a", "b", "c"], False)
@@ -141,14 +144,14 @@ def test_ls_writes_a_page_before_it_looks_for_the_next(three, raw, start):
     assert raw[0].info("commandstats")["cmdstat_evalsha"]["calls"] < 5000
 
 
-def test_ls_looks_under_the_prefix_given(make_client, redsync):
+def test_ls_lists_names_under_the_given_prefix(make_client, redsync):
     make_client(n=3, prefix="app*:").get_lock("x").acquire()
     assert redsync("ls").out == ""
     assert [e["name"] for e in redsync("ls", "--json", "--prefix", "app*:").json["names"]] == ["x"]
     assert [e["name"] for e in redsync("ls", "--json", REDSYNC_PREFIX="app*:").json["names"]] == ["x"]
 
 
-def test_ls_goes_on_without_a_node_that_is_down(three, nodes, redsync):
+def test_ls_continues_without_a_node_that_is_down(three, nodes, redsync):
     three.get_lock("x").acquire()
     nodes.kill(1)
     done = redsync("ls", "--json")
@@ -160,7 +163,7 @@ def test_ls_goes_on_without_a_node_that_is_down(three, nodes, redsync):
     assert str(nodes.ports[1]) in done.err
 
 
-def test_ls_is_not_held_up_by_a_node_that_hangs(three, nodes, redsync):
+def test_ls_does_not_wait_for_a_node_that_hangs(three, nodes, redsync):
     three.get_lock("x").acquire()
     nodes.pause(1)
     done = redsync("ls", "--json", "--timeout", "0.3")
@@ -182,10 +185,10 @@ def test_ls_without_nodes_ends_with_status_78(redsync):
 
 
 @pytest.mark.parametrize("command", [["ls"], ["lock", "x", "--", "true"]])
-def test_text_with_several_urls_ends_with_status_78_for_it_would_be_one_node(redsync, command, nodes):
+def test_several_urls_in_one_option_end_with_status_78(redsync, command, nodes):
     done = redsync(command[0], "--url", ",".join(nodes.urls), *command[1:])
     assert done.status == 78
-    assert done.err == f"redsync {command[0]}: node 1 is several URLs: give --url once for each\n"
+    assert done.err == f"redsync {command[0]}: node 1 has several URLs: give --url once for each\n"
 
 
 def test_one_url_is_one_node(redsync, three, nodes):
@@ -198,13 +201,13 @@ def test_one_url_is_one_node(redsync, three, nodes):
 
 @pytest.mark.parametrize("url", ["http://user:secret@host", "redis://:secret@host:port", "redis://:secret@h?db=x"])
 @pytest.mark.parametrize("command", [["ls"], ["doctor"], ["lock", "x", "-n", "--", "true"]])
-def test_what_is_no_url_ends_with_status_78_and_tells_no_password(redsync, command, url):
+def test_invalid_url_ends_with_status_78_and_shows_no_password(redsync, command, url):
     done = redsync(command[0], "--url", url, *command[1:])
     assert done.status == 78, done.err
     assert "secret" not in done.err
 
 
-def test_ls_takes_urls_of_the_command_line_first(three, nodes, redsync):
+def test_ls_prefers_urls_of_the_command_line(three, nodes, redsync):
     three.get_lock("x").acquire()
     done = redsync("ls", "--json", *(f"--url={url}" for url in nodes.urls[3:]))
     assert len(done.json["nodes"]) == 2
@@ -221,7 +224,29 @@ def test_ls_with_a_wrong_password_ends_with_status_77(server_path, redsync):
         assert redsync("ls", "--url", url.replace("redis://", "redis://:right@")).status == 0
 
 
-def test_show_tells_of_each_node(three, nodes, redsync):
+@pytest.mark.parametrize(
+    "get", ["get_lock", "get_mutex", "get_fair_lock", "get_fenced_lock", "get_semaphore", "get_read_write_lock"]
+)
+@pytest.mark.usefixtures("all_nodes_met")
+def test_show_tells_since_when_it_is_held(make_client, redsync, eventually, monkeypatch, get):
+    # Before the client is made, which announces itself at once.
+    monkeypatch.setattr(watchdog, "_ANNOUNCED_EVERY", 0.2)
+    monkeypatch.setattr(watchdog, "_WORTH_TELLING", 0.1)
+    make = getattr(make_client(n=3), get)
+    lock = make("x", 2) if get == "get_semaphore" else make("x")
+    lock = lock.read_lock if get == "get_read_write_lock" else lock
+    before = time.time()
+    lock.acquire()
+    after = time.time()
+    held = lambda: redsync("show", "x", "--json").json["nodes"][0]["holders"][0]["held_since"]  # noqa: E731
+    assert before - 0.1 <= eventually(held) <= after + 0.1
+    *_, told = redsync("show", "x").out.splitlines()
+    assert re.fullmatch(r"    holds it since 20[0-9 :-]+, for [0-9.]+ s", told)
+    (entry,) = redsync("ls", "--json").json["names"]
+    assert before - 0.1 <= entry["holders"][0]["held_since"] <= after + 0.1
+
+
+def test_show_has_a_row_for_each_node(three, nodes, redsync):
     three.get_lock("x").acquire()
     three.get_lock("x").acquire()
     nodes.kill(2)
@@ -245,16 +270,16 @@ def test_show_tells_of_each_node(three, nodes, redsync):
     assert f"{process} ({holder['program']}), client since 20" in rows[6]
 
 
-def test_show_does_not_call_free_what_too_few_nodes_know(nodes, redsync):
-    assert redsync("show", "x").out.startswith("x: free, and nobody waits\n")
+def test_show_does_not_say_free_if_too_few_nodes_answer(nodes, redsync):
+    assert redsync("show", "x").out.startswith("x: free, no waiters\n")
     nodes.kill(0)
     nodes.kill(1)
     done = redsync("show", "x")
     assert (done.status, done.out.splitlines()[0]) == (69, "x: unknown")
-    assert done.err.splitlines()[-1] == "too few nodes answer: 1 of 3, a quorum is 2"
+    assert done.err.splitlines()[-1] == "too few nodes answer: 1 of 3; a quorum is 2"
 
 
-def test_show_tells_who_waits(three, make_client, other, redsync, eventually):
+def test_show_lists_waiters(three, make_client, other, redsync, eventually):
     lock = three.get_lock("x")
     lock.acquire()
     waiting = make_client(n=3)
@@ -268,13 +293,13 @@ def test_show_tells_who_waits(three, make_client, other, redsync, eventually):
     attempt.result(20)
 
 
-def test_show_of_a_name_that_nobody_knows_says_nothing_is_there(redsync):
+def test_show_of_an_unknown_name_says_that_nothing_is_there(redsync):
     done = redsync("show", "x", "--json")
     assert done.status == 0
     assert [node["kind"] for node in done.json["nodes"]] == ["none"] * 3
 
 
-def test_break_refuses_where_it_can_not_ask(three, redsync):
+def test_break_refuses_if_it_can_not_ask(three, redsync):
     three.get_lock("x").acquire()
     done = redsync("break", "x", "--owner", owner_of(three, "x"))
     assert done.status == 64
@@ -284,7 +309,7 @@ def test_break_refuses_where_it_can_not_ask(three, redsync):
 
 
 @pytest.mark.parametrize("name", [*(kind.noun for kind in LOCKS), "mutex", "read-write", "semaphore"])
-def test_break_takes_every_kind_away(name, everything, redsync):
+def test_break_releases_every_kind(name, everything, redsync):
     (entry,) = redsync("ls", name, "--json").json["names"]
     owner = entry["holders"][0]["owner"]
     done = redsync("break", name, "--owner", owner, "--yes", "--json")
@@ -295,7 +320,7 @@ def test_break_takes_every_kind_away(name, everything, redsync):
     assert [holder for holder in left if holder["owner"] == owner and holder["quorum"]] == []
 
 
-def test_break_tells_what_it_took_from_nodes_that_know_no_scripts(make_client, redsync, raw):
+def test_break_counts_nodes_that_had_to_load_its_scripts(make_client, redsync, raw):
     client = make_client(n=3)
     client.get_read_write_lock("x").read_lock.acquire(lease=60)
     (entry,) = redsync("ls", "x", "--json").json["names"]
@@ -306,7 +331,7 @@ def test_break_tells_what_it_took_from_nodes_that_know_no_scripts(make_client, r
     assert sum(node["broken"] for node in done.json["nodes"]) >= 2
 
 
-def test_ls_is_allowed_to_who_may_not_load_scripts(raw, redsync, nodes):
+def test_ls_works_for_a_user_who_may_not_load_scripts(raw, redsync, nodes):
     for node in raw[:3]:
         node.script_flush()
         rules = ["+@all", "-script"]
@@ -319,7 +344,7 @@ def test_ls_is_allowed_to_who_may_not_load_scripts(raw, redsync, nodes):
         node.acl_deluser("guest")
 
 
-def test_ls_loads_nothing_that_it_does_not_need(environment, three):
+def test_ls_imports_nothing_that_it_does_not_need(environment, three):
     program = (
         "import sys\n"
         "from redsync.cli import main\n"
@@ -330,7 +355,7 @@ def test_ls_loads_nothing_that_it_does_not_need(environment, three):
     assert done.stdout.splitlines()[-1] == "[]"
 
 
-def test_break_hands_over_to_who_waits(make_client, other, redsync, eventually):
+def test_break_hands_over_to_the_waiter(make_client, other, redsync, eventually):
     holder, heir = make_client(n=3), make_client(n=3)
     holder.get_lock("x", lease=60).acquire(lease=60)
     attempt = other.start(lambda: heir.get_lock("x").acquire(timeout=30))
@@ -341,7 +366,7 @@ def test_break_hands_over_to_who_waits(make_client, other, redsync, eventually):
     other.do(lambda: heir.get_lock("x").release())
 
 
-def test_break_leaves_what_others_have(make_client, redsync):
+def test_break_leaves_the_permits_of_others(make_client, redsync):
     client, stranger = make_client(n=3), make_client(n=3)
     client.get_semaphore("s", 3).acquire(lease=60)
     stranger.get_semaphore("s", 3).acquire(lease=60)
@@ -376,16 +401,38 @@ def test_break_without_owner_is_wrong_usage(redsync):
     assert "--owner" in done.err
 
 
-def test_names_can_not_play_tricks_with_the_terminal():
+def test_names_can_not_control_the_terminal():
     assert shown(b"a\x1b[31m\nb\xff") == "a\\x1b[31m\\nb\\xff"
     assert shown("naïve 名") == "naïve 名"
 
 
-def test_table_by_pages_is_aligned_and_never_gets_narrower(capsys):
+def test_paged_table_is_aligned_and_never_narrows(capsys):
     pages = PagedTable(["A", "B"], cut=())
     for rows in ([], [["xxx", "y"]], [["x", "y"], ["xxxxx", "z"]], [["w", "z"]]):
         pages.put(rows)
     assert capsys.readouterr().out.splitlines() == ["A    B", "xxx  y", "x      y", "xxxxx  z", "w      z"]
+
+
+@pytest.mark.parametrize(
+    ("width", "lines"),
+    [
+        (0, ["NODE  UP", "one   1", "two   22", "six   3"]),
+        (8, ["NODE  UP", "one   1", "two   22", "six   3"]),
+        (7, ["NODE  one", "UP    1", "", "NODE  two", "UP    22", "", "NODE  six", "UP    3"]),
+    ],
+)
+def test_table_is_turned_if_it_is_too_wide(width, lines, capsys, monkeypatch):
+    monkeypatch.setattr("redsync.cli.writing._terminal_width", lambda: width)
+    print_table(("NODE", "UP"), [("one", "1"), ("two", "22"), ("six", "3")])
+    assert capsys.readouterr().out.splitlines() == lines
+
+
+def test_turned_table_has_as_many_rows_side_by_side_as_fit(capsys, monkeypatch):
+    monkeypatch.setattr("redsync.cli.writing._terminal_width", lambda: 15)
+    print_table(("A", "B", "C", "D", "E", "F"), [["x"] * 6, ["yyyy"] * 6, ["zzzzzz"] * 6])
+    first, second = capsys.readouterr().out.split("\n\n")
+    assert first.splitlines()[0] == "A  x  yyyy"
+    assert second.splitlines()[0] == "A  zzzzzz"
 
 
 def test_table_is_aligned():
@@ -396,11 +443,11 @@ def test_table_is_aligned():
     ("seconds", "text"),
     [(None, "-"), (1.26, "1.3 s"), (125, "2 min 5 s"), (7300, "2 h 1 min"), (200_000, "2 d 7 h")],
 )
-def test_times_are_told_as_people_do(seconds, text):
+def test_durations_are_shown_in_two_units_at_most(seconds, text):
     assert told(seconds) == text
 
 
-def test_ls_cuts_names_where_the_terminal_is_narrow(three, start):
+def test_ls_cuts_names_on_a_narrow_terminal(three, start):
     three.get_lock("a" * 100).acquire()
     command = start("ls", terminal=Terminal(columns=60))
     lines = (command.read_until("3/3") + command.read_until("\n")).splitlines()
@@ -409,9 +456,9 @@ def test_ls_cuts_names_where_the_terminal_is_narrow(three, start):
     assert command.end() == 0
 
 
-def test_ls_says_at_a_terminal_that_there_is_nothing(nodes, start):
+def test_ls_says_on_a_terminal_that_there_are_no_names(nodes, start):
     command = start("ls", terminal=True)
-    command.read_until("nothing is kept under any such name")
+    command.read_until("no such names on the nodes")
     assert command.end() == 0
 
 
@@ -428,7 +475,7 @@ def test_text_is_cut_to_a_width(text, width, cut):
     assert fitted(text, width) == cut
 
 
-def test_columns_are_cut_one_after_the_other():
+def test_columns_are_cut_in_order():
     rows = [("n" * 30, "kind", "h" * 30)]
     assert [list(map(len, row)) for row in narrowed(("N", "K", "H"), rows, 60, (0, 2))] == [[22, 4, 30]]
     assert [list(map(len, row)) for row in narrowed(("N", "K", "H"), rows, 40, (0, 2))] == [[10, 4, 22]]

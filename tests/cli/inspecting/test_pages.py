@@ -1,4 +1,4 @@
-"""Names by the page, from real nodes: each once, however they are spread, and no more is asked than is read."""
+"""Pages of names from real nodes: each name once, however they are spread, and no query before its page is read."""
 
 import random
 
@@ -22,7 +22,7 @@ def three_nodes(nodes):
 
 @pytest.fixture
 def small(monkeypatch):
-    """Few keys to a SCAN, and to an EXISTS."""
+    """Few keys per SCAN, and per EXISTS."""
     monkeypatch.setattr(pages, "PAGE", 10)
     monkeypatch.setattr(pages, "_TOGETHER", 3)
 
@@ -41,7 +41,7 @@ def keep_latch(node, name):
 
 
 def keep_queue(node, name):
-    """Keep a queue, and one in it whose place lasts."""
+    """Store a queue with one waiter whose place does not expire."""
     node.zadd(SlotKeys.of(PREFIX, name).queue, {"somebody:2": 1})
     node.hset(SlotKeys.of(PREFIX, name).places, "somebody:2", f"{2**52} mark guard channel")
 
@@ -52,7 +52,7 @@ def told(each_page):
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_each_name_is_told_once_wherever_it_is_kept(seed, raw, three_nodes, small):
+def test_each_name_is_listed_once_wherever_it_is_stored(seed, raw, three_nodes, small):
     rng = random.Random(seed)
     names = {b"%s-%d" % (rng.choice([b"n", b"{t}", b"{", b"}n{n}"]), number) for number in range(60)}
     for name in sorted(names):
@@ -65,7 +65,7 @@ def test_each_name_is_told_once_wherever_it_is_kept(seed, raw, three_nodes, smal
 
 
 @pytest.mark.parametrize("prefix", [b"", b"{", b"p*:"])
-def test_each_name_is_told_once_whatever_the_prefix(prefix, raw, nodes, small):
+def test_each_name_is_listed_once_whatever_the_prefix(prefix, raw, nodes, small):
     names = [b"a", b"c{d", b"e", b"{b}", b"{f}"]
     for name in names:
         for node in raw[:3]:
@@ -75,13 +75,13 @@ def test_each_name_is_told_once_whatever_the_prefix(prefix, raw, nodes, small):
         assert sorted(told(Pages(chosen, b"*", 1))) == names
 
 
-def test_what_only_looks_like_a_key_of_ours_is_no_name(raw, three_nodes):
+def test_key_that_only_resembles_ours_is_not_a_name(raw, three_nodes):
     raw[0].set(b"redsync_limit:{redsync:a{b}c}", "1 3")
     keep_lock(raw[0], b"x")
     assert told(Pages(three_nodes, b"*")) == [b"x"]
 
 
-def test_page_is_told_before_others_are_looked_for(raw, three_nodes, small):
+def test_page_is_returned_before_the_next_is_scanned(raw, three_nodes, small):
     for number in range(100):
         keep_lock(raw[0], b"%d" % number)
     raw[0].config_resetstat()
@@ -91,7 +91,7 @@ def test_page_is_told_before_others_are_looked_for(raw, three_nodes, small):
     assert raw[0].info("commandstats")["cmdstat_evalsha"]["calls"] == 5
 
 
-def test_node_that_fails_meanwhile_is_left_out_and_the_others_tell_all(raw, nodes, three_nodes, small):
+def test_node_that_fails_meanwhile_is_left_out_and_the_others_list_all(raw, nodes, three_nodes, small):
     names = [b"%02d" % number for number in range(40)]
     for name in names:
         keep_lock(raw[0], name)
@@ -105,8 +105,8 @@ def test_node_that_fails_meanwhile_is_left_out_and_the_others_tell_all(raw, node
     assert [answer.error is None for answer in listing.answers] == [False, True, True]
 
 
-def test_name_that_scan_repeats_is_told_once():
-    """As it does while the table is being resized."""
+def test_name_that_scan_repeats_is_listed_once():
+    """SCAN repeats keys while the table is being resized."""
     replies = iter([b"5", b"0", b"0", b"0"])
     key = b"*1\r\n$9\r\nredsync:x\r\n"
 
@@ -142,7 +142,7 @@ def test_window_of_few_names_shows_all(raw, three_nodes):
     assert (seen(window), window.is_full) == ([b"a", b"c"], False)
 
 
-def test_name_stays_in_a_full_window_until_nothing_is_kept_under_it(raw, three_nodes):
+def test_name_stays_in_a_full_window_until_nothing_is_stored_under_it(raw, three_nodes):
     window = Window(three_nodes, b"*", 2)
     for name in (b"m", b"n"):
         keep_lock(raw[0], name)
@@ -154,7 +154,7 @@ def test_name_stays_in_a_full_window_until_nothing_is_kept_under_it(raw, three_n
     assert (seen(window), window.is_full) == ([b"a", b"n"], True)
 
 
-def test_name_that_weighs_more_comes_into_a_full_window(raw, three_nodes):
+def test_heavier_name_enters_a_full_window(raw, three_nodes):
     window = Window(three_nodes, b"*", 1, lambda look: look.waiting)
     keep_lock(raw[0], b"a")
     assert seen(window) == [b"a"]
@@ -162,7 +162,7 @@ def test_name_that_weighs_more_comes_into_a_full_window(raw, three_nodes):
     assert seen(window) == [b"b"]
 
 
-def test_window_goes_through_the_keys_bit_by_bit(raw, three_nodes, small, monkeypatch):
+def test_window_scans_the_keys_in_steps(raw, three_nodes, small, monkeypatch):
     monkeypatch.setattr(pages, "STEPS", 2)
     names = [b"%02d" % number for number in range(60)]
     for name in names:

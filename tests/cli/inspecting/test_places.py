@@ -1,4 +1,4 @@
-"""Looking at nodes without a fixed address: the voters of a real cluster, and a real Sentinel group."""
+"""Commands on nodes without a fixed address: the voters of a real cluster, and a real Sentinel group."""
 
 import contextlib
 import uuid
@@ -35,7 +35,7 @@ def environment(environment, cluster):
 
 @pytest.fixture
 def job(client, redsync, eventually):
-    """The name of a lock that is held, on all voters; another one for each test, for a failover may undo a release."""
+    """The name of a lock held on all voters; unique for each test, because a failover may undo a release."""
     lock = client.get_lock(f"job-{uuid.uuid4().hex[:8]}")
     assert lock.acquire(timeout=20)
     eventually(lambda: held_everywhere(redsync, lock.name))
@@ -53,7 +53,7 @@ def held_everywhere(redsync, name):
     return done.status == 0 and [node["kind"] for node in done.json["nodes"]] == ["lock"] * 3
 
 
-def test_ls_lists_what_voters_keep_and_no_other_keys(redsync, cluster, job, client):
+def test_ls_lists_names_on_voters_and_no_other_keys(redsync, cluster, job, client):
     host, port = cluster.slot_owner(VOTERS[1])
     with redis.Redis(host, port) as owner:
         owner.set(b"{%b}other:thing" % tag_of(VOTERS[1]), 1)
@@ -71,7 +71,7 @@ def test_ls_lists_what_voters_keep_and_no_other_keys(redsync, cluster, job, clie
         assert [entry["name"] for entry in redsync("ls", "--json", job).json["names"]] == [job]
 
 
-def test_show_tells_of_each_voter(redsync, cluster, job):
+def test_show_has_a_row_for_each_voter(redsync, cluster, job):
     done = redsync("show", job)
     rows = done.out.splitlines()
     assert rows[0] == f"{job}: lock"
@@ -97,14 +97,14 @@ def test_top_follows_a_voter_while_it_runs(start, cluster, job):
     assert top.end() == 0
 
 
-def test_break_takes_a_claim_away_from_voters(redsync, job):
+def test_break_releases_a_claim_on_voters(redsync, job):
     owner = redsync("show", job, "--json").json["nodes"][1]["holders"][0]["owner"]
     done = redsync("break", job, "--owner", owner, "--yes")
-    assert done.out == "taken away on 3 of 3 nodes\n", done.err
+    assert done.out == "released on 3 of 3 nodes\n", done.err
     assert redsync("ls", job, "--json").json["names"] == []
 
 
-def test_doctor_tells_the_server_of_each_voter_its_replicas_epoch_and_guard(redsync, cluster, job):
+def test_doctor_shows_server_replicas_epoch_and_guard_of_each_voter(redsync, cluster, job):
     done = redsync("doctor", "--json", REDSYNC_RESTART_GUARD="3600")
     assert done.status == 1, done.err
     for slot, node in zip(VOTERS, done.json["nodes"], strict=True):
@@ -119,7 +119,7 @@ def test_doctor_tells_the_server_of_each_voter_its_replicas_epoch_and_guard(reds
     assert all(len(line) <= 80 for line in shown)
 
 
-def test_doctor_tells_that_two_voters_live_on_one_master(redsync, cluster):
+def test_doctor_finds_two_voters_on_one_master(redsync, cluster):
     home, other = (cluster.servers.index(cluster.slot_owner(slot)) for slot in VOTERS[1::-1])
     cluster.move_slot(VOTERS[1], other)
     try:
@@ -127,14 +127,14 @@ def test_doctor_tells_that_two_voters_live_on_one_master(redsync, cluster):
     finally:
         cluster.move_slot(VOTERS[1], home)
     one, two, _ = labels(cluster)
-    assert found == [f"{one}, {two} are on one server: one of them has a vote, the others are out"]
+    assert found == [f"{one}, {two} are on one server: only one of them has a vote"]
 
 
-def test_servers_that_are_no_cluster_are_told(redsync, nodes):
+def test_servers_that_are_not_a_cluster_are_an_error(redsync, nodes):
     host = nodes.urls[0].split("//")[1].partition("/")[0]
     done = redsync("ls", REDSYNC_URLS=f"redis+cluster://:secret@{host}?nodes=1")
     assert done.status == 69
-    assert "no listed server tells who has the slot 8192" in done.err
+    assert "no listed server knows the owner of slot 8192" in done.err
     assert "secret" not in done.out + done.err
 
 
@@ -143,20 +143,20 @@ def test_servers_that_are_no_cluster_are_told(redsync, nodes):
     [
         ("redis+cluster://:secret@h1,h1?nodes=3", "node 1 names a server twice"),
         ("redis+cluster://:secret@h1", "node 1 needs nodes="),
-        ("redis+cluster://:secret@h1?nodes=1&socket_timeout=soon", "node 1 is no URL"),
+        ("redis+cluster://:secret@h1?nodes=1&socket_timeout=soon", "node 1 is not a valid URL"),
     ],
 )
-def test_url_of_a_cluster_that_is_wrong_is_told(redsync, url, text):
+def test_wrong_url_of_a_cluster_ends_with_status_78(redsync, url, text):
     done = redsync("ls", REDSYNC_URLS=url)
     assert done.status == 78
     assert text in done.err
     assert "secret" not in done.err
 
 
-def test_bench_measures_no_cluster(redsync):
+def test_bench_refuses_a_cluster(redsync):
     done = redsync("bench")
     assert done.status == 78
-    assert "a cluster is no node that bench measures" in done.err
+    assert "bench can't measure a cluster" in done.err
 
 
 # A Sentinel group.
@@ -168,7 +168,7 @@ def group():
         yield group
 
 
-def test_doctor_tells_the_server_of_a_group_and_sentinels_and_replicas_that_are_missing(redsync, group, eventually):
+def test_doctor_shows_the_server_of_a_group_and_missing_sentinels_and_replicas(redsync, group, eventually):
     with Client(group.url, restart_guard=1.0, node_timeout=1.0) as client:
         eventually(lambda: client.nodes()[0].state == "up")
         (node,) = redsync("doctor", "--json", REDSYNC_URLS=group.url, REDSYNC_RESTART_GUARD="0").json["nodes"]

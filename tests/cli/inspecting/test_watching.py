@@ -17,7 +17,7 @@ def read_event(command, wanted):
             return event
 
 
-def test_watch_tells_of_holds_that_begin_and_end(three, start):
+def test_watch_reports_holds_that_begin_and_end(three, start):
     command = start("watch", "--json", "--interval", "0.05")
     lock = three.get_lock("x")
     lock.acquire()
@@ -30,7 +30,7 @@ def test_watch_tells_of_holds_that_begin_and_end(three, start):
     assert command.end() == 0
 
 
-def test_watch_tells_of_nodes_that_go_and_come(nodes, start):
+def test_watch_reports_nodes_that_fail_and_come_back(nodes, start):
     command = start("watch", "--interval", "0.05")
     nodes.kill(1)
     assert f"127.0.0.1:{nodes.ports[1]}" in command.read_until("node down") + command.read_until("\n")
@@ -40,7 +40,7 @@ def test_watch_tells_of_nodes_that_go_and_come(nodes, start):
     assert command.end() == 0
 
 
-def test_watch_tells_of_who_waits(three, make_client, other, start):
+def test_watch_reports_waiters(three, make_client, other, start):
     lock = three.get_lock("x")
     lock.acquire()
     command = start("watch", "x", "--json", "--interval", "0.05")
@@ -69,7 +69,7 @@ def test_change_of_holder_is_a_release_and_an_acquisition():
     assert events == [("released", "a"), ("acquired", "b")]
 
 
-def test_hold_without_quorum_is_none():
+def test_claim_without_quorum_is_not_a_hold():
     assert list(changes(view(), view(hold("a", quorum=False)))) == []
 
 
@@ -88,23 +88,23 @@ def test_top_shows_who_holds_what_until_q(three, start):
     assert f":{os.getpid()}" in command.read_until("3/3")
     three.get_lock("x").release()
     command.read_until("0 names, 0 held")
-    command.read_until("nothing is held, nobody waits")
+    command.read_until("no holders, no waiters")
     command.type("q")
     command.read_until("\x1b[?1049l")
     assert command.end() == 0
 
 
-def test_top_gives_the_terminal_back_at_ctrl_c(nodes, start):
+def test_top_restores_the_terminal_at_ctrl_c(nodes, start):
     command = start("top", "--interval", "30", terminal=True)
-    command.read_until("(q: leave)")
+    command.read_until("(q: quit)")
     command.interrupt()
     command.read_until("\x1b[?25h\x1b[?1049l")
     assert command.end() == 0
 
 
-def test_top_gives_the_terminal_back_when_it_is_terminated(nodes, start):
+def test_top_restores_the_terminal_when_it_is_terminated(nodes, start):
     command = start("top", "--interval", "30", terminal=True)
-    command.read_until("(q: leave)")
+    command.read_until("(q: quit)")
     command.terminate()
     command.read_until("\x1b[?25h\x1b[?1049l")
     assert command.end() == 143
@@ -151,13 +151,19 @@ def test_page_fits_the_terminal():
     assert lines[-1] == "... and 45 lines more"
 
 
-def test_page_tells_of_names_that_are_not_looked_at():
+@pytest.mark.parametrize(("width", "last"), [(80, "WAIT"), (90, "SERVED/S")])
+def test_narrow_page_leaves_columns_out_before_it_cuts_them(width, last):
+    (heading,) = [line for line in shown(view(hold("a")), width) if line.startswith("NAME")]
+    assert heading.split()[-1] == last
+
+
+def test_page_says_that_there_are_more_names():
     lines = shown({**view(hold("a")), "more": True})
     assert "1+ name, 1 held" in lines[0]
-    assert "there are more names than these 1: choose by a pattern, or raise --limit" in lines
+    assert "there are more names than these 1: give a pattern, or raise --limit" in lines
 
 
-def test_watch_and_top_look_at_no_more_names_than_are_wanted(raw, start):
+def test_watch_and_top_query_no_more_names_than_their_limit(raw, start):
     for name in ("a", "b"):
         raw[0].set(f"redsync:{name}", "me", px=60_000)
     top = start("top", "--json", "--limit", "1", "--interval", "0.05")
@@ -175,21 +181,21 @@ def test_page_has_the_states_of_the_nodes_in_its_head():
     lines = shown(view(hold("a"), errors=troubles), width=120)
     assert lines[1] == "1 of 3 nodes answer: node 0 down  node 1 silent  node 2 up"
     assert lines[2:4] == ["  node 0: Connection refused", "  node 1: Timeout reading from socket"]
-    assert lines[-1] == "too few nodes answer to tell who holds what"
+    assert lines[-1] == "too few nodes answer to know what is held"
     refused = shown(view(errors=("WRONGPASS invalid username-password pair", None, None)))
-    assert refused[1] == "2 of 3 nodes answer: node 0 refuses us  node 1 up  node 2 up"
+    assert refused[1] == "2 of 3 nodes answer: node 0 access denied  node 1 up  node 2 up"
 
 
-def test_page_keeps_its_columns_where_names_are_long():
+def test_page_keeps_its_columns_if_names_are_long():
     long = view({**hold("a"), "host": "h" * 40})
     long["names"][0]["name"] = "n" * 100
-    heading, row = shown(long)[-2:]
-    assert heading.split() == ["NAME", "KIND", "HELD", "BY", "FOR", "LIFE", "NODES", "WAIT"]
+    heading, row = shown(long, 90)[-2:]
+    assert heading.split() == ["NAME", "KIND", "HELD", "BY", "FOR", "LIFE", "NODES", "WAIT", "LONGEST", "SERVED/S"]
     assert row.startswith("nnnn")
-    assert row.split()[-3:] == ["s", "2/3", "-"]
+    assert row.split()[-5:] == ["s", "2/3", "-", "-", "-"]
 
 
-def test_page_tells_for_how_long_a_hold_is_seen():
+def test_page_shows_how_long_a_hold_has_been_seen():
     ages, key = Ages(), ("x", "a", "")
     ages.note(view(), 0.0)
     assert ages.told(key, 0.0) == "-"
@@ -202,17 +208,55 @@ def test_page_tells_for_how_long_a_hold_is_seen():
     assert later.told(key, 2.5) == "> 2.5 s", "it was there before we looked"
 
 
+def test_page_tells_since_when_a_hold_lasts_if_the_nodes_keep_that():
+    ages, key = Ages(), ("x", "a", "")
+    ages.note(view({**hold("a"), "held_since": 1e9}), 50.0, 1e9 + 600)
+    assert ages.told(key, 50.0) == "10 min 0 s"
+    assert ages.told(key, 60.0) == "10 min 10 s"
+    ages.note(view({**hold("a"), "held_since": 1e9 + 700}), 61.0, 1e9 + 611)
+    assert ages.told(key, 61.0) == "0.0 s", "the holder's clock is ahead of ours"
+
+
+def queue(*waiters):
+    seen = view(hold("a"), waiting=len(waiters))
+    seen["names"][0]["waiters"] = list(waiters)
+    return seen
+
+
+def test_page_tells_how_long_the_first_waits_and_how_many_are_served():
+    ages = Ages()
+    ages.note(queue("b", "c"), 0.0)
+    assert (ages.waited("x", 3.0), ages.served("x", 3.0)) == ("> 3.0 s", "-")
+    ages.note(queue("c", "d", "e"), 4.0)
+    assert (ages.waited("x", 4.0), ages.served("x", 4.0)) == ("> 4.0 s", "0.2")
+    ages.note(queue("e", "f"), 8.0)
+    assert (ages.waited("x", 9.0), ages.served("x", 8.0)) == ("5.0 s", "0.4")
+    (row,) = [line.text for line in page(queue("e", "f"), ages, 8.0, 120, 24) if line.text.startswith("x ")]
+    assert row.split()[-4:] == ["2", "4.0", "s", "0.4"]
+    ages.note({**view(), "names": []}, 12.0)
+    assert (ages.waited("x", 12.0), ages.served("x", 12.0)) == ("-", "0.5")
+    ages.note({**view(), "names": []}, 30.0)
+    assert ages.served("x", 30.0) == "-"
+
+
+def test_several_holders_of_a_name_have_one_queue():
+    ages, seen = Ages(), view(hold("a"), hold("b"), waiting=3)
+    ages.note(seen, 0.0)
+    first, second = [line.text for line in page(seen, ages, 0.0, 120, 24) if line.text.startswith("x ")]
+    assert (first.split()[-3], second.split()[-3]) == ("3", "-")
+
+
 @pytest.mark.parametrize(("plain", "styled"), [("", True), ("1", False)])
-def test_top_is_coloured_unless_that_is_not_wanted(nodes, start, plain, styled):
+def test_top_is_coloured_unless_no_color_is_set(nodes, start, plain, styled):
     more = {"NO_COLOR": plain} if plain else {}
     command = start("top", "--interval", "30", terminal=Terminal(columns=80), **more)
-    assert ("\x1b[7m" in command.read_until("nothing is held")) is styled
+    assert ("\x1b[7m" in command.read_until("no holders")) is styled
     command.type("q")
     assert command.end() == 0
 
 
 @pytest.mark.parametrize("interval", ["0", "-1", "soon", "nan"])
-def test_interval_that_can_not_be_is_wrong_usage(redsync, interval):
+def test_invalid_interval_is_wrong_usage(redsync, interval):
     done = redsync("watch", f"--interval={interval}")
     assert done.status == 64
     assert "positive number of seconds" in done.err

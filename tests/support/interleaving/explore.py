@@ -10,7 +10,7 @@ __all__ = ["Explored", "explore", "explore_by_chance", "replay"]
 
 
 class Explored(NamedTuple):
-    """What a search has done."""
+    """The totals of a search."""
 
     schedules: int
     points: int
@@ -24,15 +24,15 @@ def explore(scenario, bound, **options):
     """Run a scenario under every schedule with at most `bound` preemptions.
 
     Args:
-        scenario: Given a world, adds threads to it; returns what judges the run when they have ended.
-        bound: How often a thread that could go on does not, in one schedule.
+        scenario: Takes a world and adds threads to it; returns a function that judges the run when they have ended.
+        bound: How often one schedule may preempt a thread that could continue.
         options: For the world.
 
     Returns:
-        How much that was.
+        The totals of the search.
 
     Raises:
-        Fault: Of the first schedule that went wrong.
+        Fault: The first schedule that failed.
     """
     policy = Search(bound)
     begun_at, schedules, points = time.monotonic(), 0, 0
@@ -44,7 +44,7 @@ def explore(scenario, bound, **options):
 
 
 def explore_by_chance(scenario, seed, runs, **options):
-    """Run a scenario under schedules by chance: one for each of so many seeds from that one on."""
+    """Run a scenario under random schedules: one for each of `runs` seeds from `seed` on."""
     begun_at, points = time.monotonic(), 0
     for each in range(seed, seed + runs):
         try:

@@ -1,4 +1,4 @@
-"""The other ends of a transport's connections: nodes that note what they execute, and answer one command in a step."""
+"""The other ends of a transport's connections: nodes that record what they execute, and answer one command per step."""
 
 import hashlib
 from collections import deque
@@ -34,20 +34,20 @@ class Connection:
                 sock.inbound += reply
 
     def lose(self, *, reset):
-        """The network, or the node, ends it."""
+        """Let the network, or the node, end it."""
         self.sock.gone, self.sock.reset = True, reset
         if reset:
             self.sock.inbound.clear()
 
 
 class FakeNode:
-    """Answers `EVALSHA` by its last argument.
+    """Answers `EVALSHA` with its last argument.
 
     Attributes:
-        executed: The last argument of each command that was, in order.
+        executed: The last argument of each executed command, in order.
         scripts: Digests of the scripts that it knows.
-        silent: It executes nothing.
-        signals: What it also says after a command with that last argument: (command, key of a mailbox).
+        silent: True if it executes nothing.
+        signals: The messages that it also sends, by the last argument of a command: (command, key of a mailbox).
     """
 
     def __init__(self):

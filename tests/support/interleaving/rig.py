@@ -43,9 +43,9 @@ class Rig:
     """A transport connected to nodes that know the script.
 
     Attributes:
-        requests: All that were sent, by what they say.
-        given_up: Which of these nobody waits for any more: an interruption came.
-        broken: The links that were given up: node and reason.
+        requests: All sent requests, by their text.
+        given_up: Those that no thread waits for any more, because an interruption came.
+        broken: The abandoned links: node and reason.
     """
 
     def __init__(self, world, nodes=2, *, room=ROOM):
@@ -85,10 +85,10 @@ class Rig:
         self._serials += 1
         return Owner.of("rig", self._serials)
 
-    # What threads do.
+    # Actions of threads.
 
     def thread(self, name, program, *arguments):
-        """Add a thread that calls that, busy as a client's call is."""
+        """Add a thread that calls `program`, counted as a client's call in progress."""
 
         def run():
             self.doing.what = BUSY
@@ -118,7 +118,7 @@ class Rig:
         return request
 
     def wait(self, sleeper, deadline):
-        """Wait for something, with a note of it for the checks."""
+        """Wait for a sleeper, and record that for the checks."""
         self._do(self.transport.wait, sleeper, deadline)
 
     def _do(self, step, sleeper, deadline):
@@ -130,14 +130,14 @@ class Rig:
             waiting.pop()
 
     def wait_for_bell(self, key, until, unless):
-        """Sleep until the bell is rung, as a protocol does that waits for another of this process."""
+        """Sleep until the bell is rung, like a protocol that waits for another of this process."""
         waits = self.transport.wakeups.wait_for_bell(key, until, unless)
         return self.transport.wait_for_wakeup(waits)
 
-    # What must hold.
+    # Invariants.
 
     def _check_leaders(self):
-        """At each point: one thread leads at most, and it waits."""
+        """At each point: at most one thread leads, and it waits."""
         leadership = self.transport._leadership
         if self.transport._mutex.locked():
             return
@@ -145,17 +145,17 @@ class Rig:
             (thread, sleeper) for thread, sleepers in self._waiting.items() for sleeper in sleepers if sleeper.leads
         ]
         assert len(leaders) <= 1, f"{[thread.name for thread, _ in leaders]} lead"
-        assert leadership.leading or not leaders, "somebody leads, and nobody knows"
+        assert leadership.leading or not leaders, "a thread leads, and the record says none"
 
     def judge(self):
-        """After a schedule: nothing is left behind, and whatever was answered got its own answer."""
+        """After a schedule: nothing is left behind, and every answered request got its own answer."""
         self.settle()
         transport, outbox = self.transport, self.transport._outbox
-        assert not transport._leadership._followers, "somebody follows, and nobody waits"
+        assert not transport._leadership._followers, "a follower is left without a thread"
         assert not transport._mutex.locked(), "the mutex is held"
-        assert not [*outbox.items, *outbox.batch], "something was not sent"
+        assert not [*outbox.items, *outbox.batch], "some requests were not sent"
         assert outbox._left is outbox._case is outbox._doubtful is None, "the outbox is in the middle of something"
-        assert not outbox.flushing, "somebody sends, and nobody is there"
+        assert not outbox.flushing, "a sender is left without a thread"
         assert not transport.wakeups._bells, "a bell was left"
         for link in filter(None, transport.links):
             assert not link.pending, f"node {link.index + 1} owes replies to {[*link.pending]}"
@@ -176,14 +176,14 @@ class Rig:
 
     def settle(self):
         """Let nodes answer what is under way."""
-        assert not self.transport._leadership.leading, "somebody leads, and nobody waits"
+        assert not self.transport._leadership.leading, "a leader is left without a thread"
         for _ in range(100):
             for event in self.world.events:
                 while event.name.startswith("node") and event.is_ready():
                     event.step()
             if not self.transport.tend():
                 return
-        raise AssertionError("nodes owe replies for ever")
+        raise AssertionError("nodes owe replies forever")
 
     def judge_executed(self, *whats):
         """Each node has executed exactly these, each once, and those of one owner (one letter) in their order."""

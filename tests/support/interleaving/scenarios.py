@@ -1,4 +1,4 @@
-"""Scenarios: what threads do on one transport, and what must come of it. Each is given a world and returns a judge.
+"""Scenarios: the actions of threads on one transport, and the required outcome. Each takes a world and returns a judge.
 
 Commands are named by their owner's letter and a number, in the order in which that owner sends them: `a0`, `a1`, `b0`.
 """
@@ -75,7 +75,7 @@ def tending(*programs, nodes=1):
 
 
 def deadlines(*timeouts, hurried=False):
-    """Node 2 is silent, and each thread waits as long as it was told."""
+    """Node 2 is silent, and each thread waits for its own timeout."""
 
     def scenario(world):
         rig = Rig(world)
@@ -106,7 +106,7 @@ def deadlines(*timeouts, hurried=False):
 
 
 def closing(*programs):
-    """One thread waits for a bell that nobody rings, one closes the transport; rounds are waited for to their ends."""
+    """One thread waits for a bell that never rings, one closes the transport; rounds run to their ends."""
 
     def scenario(world):
         rig = Rig(world, 1)
@@ -124,7 +124,7 @@ def closing(*programs):
 
 
 def ringing(*programs):
-    """One thread waits until another says that it may go on; that sets a flag first and then rings."""
+    """One thread waits until another lets it continue; that one sets a flag first and then rings."""
 
     def scenario(world):
         rig = Rig(world, 1)
@@ -160,7 +160,7 @@ def messages(nodes=2):
             wakeups.unsubscribe(b"key")
 
         rig.thread("a", wait)
-        # Signals that come before the mailbox is there are lost, as the condition is looked at after that.
+        # Signals before the mailbox exists are lost, as the condition is checked after that.
         rig.thread("b", lambda: (world.wait_for(lambda: b"a0" in rig.requests), send(rig, [b"b0"])))
 
         def judge():
@@ -212,7 +212,7 @@ def overtaking(*programs):
 
 
 def judge_owed(rig, letters):
-    """Each owner's last command, which is owed, is the last of its own that each node has executed."""
+    """Check that each node executed each owner's last command, the pending one, after its others."""
     rig.settle()
     for index, link in enumerate(rig.transport.links):
         if link is None:
@@ -226,7 +226,7 @@ def judge_owed(rig, letters):
 
 
 def breaking(letters="ab", *, nodes=2, reset=False, reconnecting=False):
-    """Node 1 loses its connection at any time; each owner acquires, and then gives back what it may have."""
+    """Node 1 loses its connection at any time; each owner acquires, and then releases what it may have."""
 
     def scenario(world):
         rig = Rig(world, nodes)

@@ -1,9 +1,8 @@
-"""Which choice comes next: all of them one after the other, or some by seed.
+"""The order of choices: all of them one after the other, or some by seed.
 
-A schedule is what was chosen wherever there was a choice. At a point where a thread could go on, the first option is
-that it does; another one preempts it. Where it can't, all that are ready are equal. So a schedule costs as many
-preemptions as it takes from threads that could have gone on; how many it may cost bounds the search, as in CHESS
-(Musuvathi and Qadeer, 2007): nearly all faults of threads show with two.
+A schedule is the list of choices. At a point where a thread could continue, the first option lets it; another one
+preempts it. Where it can't, all ready threads are equal. So a schedule's cost is the number of its preemptions. A limit
+on the cost bounds the search, as in CHESS (Musuvathi and Qadeer, 2007): nearly all faults of threads show with two.
 """
 
 import random
@@ -21,7 +20,7 @@ class Search:
 
     @property
     def frugal(self):
-        """Whether nobody may be preempted any more."""
+        """Return whether no thread may be preempted any more."""
         return not self._left
 
     @property
@@ -36,14 +35,14 @@ class Search:
         if self._depth == len(self._path):
             self._path.append([0, count])
         index, before = self._path[self._depth]
-        assert count == before, "the run is no function of its schedule"
+        assert count == before, "the run depends on more than its schedule"
         self._depth += 1
         self._left -= index >= free
         return index
 
     def advance(self):
-        """Go on to the next schedule; False after the last one."""
-        assert self._depth == len(self._path), "the run is no function of its schedule"
+        """Go to the next schedule; return False after the last one."""
+        assert self._depth == len(self._path), "the run depends on more than its schedule"
         while self._path and self._path[-1][0] + 1 == self._path[-1][1]:
             self._path.pop()
         self._depth, self._left = 0, self._bound
@@ -54,7 +53,7 @@ class Search:
 
 
 class Chance:
-    """By a seed: at each point one that could go on is preempted with the same likelihood, which differs by seed."""
+    """By a seed: preempts a thread that could continue with the same probability at each point; the seed decides it."""
 
     frugal = False
 
@@ -74,7 +73,7 @@ class Chance:
 
 
 class Replay:
-    """One schedule again, as it was chosen under that bound; infinity for one by chance."""
+    """Repeats one schedule, chosen under that bound; infinity for a random one."""
 
     def __init__(self, chosen, bound):
         self.chosen = list(chosen)

@@ -1,4 +1,4 @@
-"""A signal in the middle of what a thread does on a transport: at each point where one can come, one after another."""
+"""A signal during a thread's work on a transport: at each point where one can come, one after another."""
 
 from contextlib import suppress
 
@@ -12,11 +12,11 @@ __all__ = ["Strikes"]
 
 
 class Strikes:
-    """A signal comes at one point of thread `a`: at its first one, in all schedules, then at its second one, and so on.
+    """A signal comes at one point of thread `a`: in all schedules at its first, then at its second, and so on.
 
     Attributes:
-        struck: In how many schedules it came.
-        points: What the thread was about to do then.
+        struck: The number of schedules in which it came.
+        points: The thread's next actions at those points.
     """
 
     def __init__(self):
@@ -25,7 +25,7 @@ class Strikes:
         self.points = set()
 
     def explore(self, scenario, search):
-        """Search through a scenario for each point, as long as there is one."""
+        """Search through a scenario for each point, until there is none."""
         schedules = 0
         while True:
             before = self.struck
@@ -43,7 +43,7 @@ class Strikes:
             self.points.add(thread.struck)
 
     def interrupting(self, nodes=1, others="b"):
-        """What the handler raises is thrown at thread `a`, which undoes what it may have made."""
+        """Throw the handler's exception at thread `a`, which rolls back what it may have made."""
 
         return self._throwing(self._claim, nodes, others)
 
@@ -54,12 +54,12 @@ class Strikes:
             rig.broadcast(owner, b"a0")
         except Boom:
             rig.given_up.add(b"a0")
-        # Sent to the end, even if the signal comes only now.
+        # Sent completely, even if the signal comes only now.
         with suppress(Boom):
             rig.tell(owner, b"a1", owed_to=EVERYBODY)
 
     def interrupting_the_last(self, nodes=1, others="b"):
-        """The same while it sends what it sends last, perhaps with what others have sent."""
+        """The same during the thread's last send, perhaps of others' commands as well."""
 
         def release(rig):
             with suppress(Boom):
@@ -68,7 +68,7 @@ class Strikes:
         return self._throwing(release, nodes, others)
 
     def handling_and_interrupting(self, nodes=1, others="b"):
-        """The handler calls the client itself, if the thread sleeps, and raises then."""
+        """The handler itself calls the client, if the thread sleeps, and then raises."""
         return self._throwing(self._claim, nodes, others, calls=True)
 
     def _throwing(self, program, nodes, others, *, calls=False):
@@ -85,7 +85,8 @@ class Strikes:
             def other(letter):
                 owner = rig.owner()
                 tally = rig.broadcast(owner, letter + b"0")
-                # Why a node had no vote whose connection was given up: of the interruption, or for it has no other.
+                # The reasons of a node without a vote whose connection was abandoned: the interruption, or no other
+                # connection.
                 reasons = {letter + b"0", "not connected yet", *INTERRUPTED}
                 assert set(tally.replies) <= reasons, f"{letter}0 got {tally.replies}"
                 rig.tell(owner, letter + b"1", owed_to=EVERYBODY)
@@ -105,11 +106,11 @@ class Strikes:
         return scenario
 
     def handling(self, nodes=1, others="b"):
-        """The handler calls the client itself, if the thread sleeps."""
+        """The handler itself calls the client, if the thread sleeps."""
 
         def scenario(world):
             rig = Rig(world, nodes)
-            # The leader whose thread does something else may be asleep in its poll for a second more.
+            # The leader whose thread is busy may sleep in its poll for another second.
             world.patient = True
 
             def handle():

@@ -1,14 +1,14 @@
-"""What a transport takes from the operating system, in memory: locks, a poller, a waker, sockets."""
+"""In-memory versions of the system objects that a transport uses: locks, a poller, a waker, sockets."""
 
 import math
 
 __all__ = ["ROOM", "Lock", "Poller", "Socket", "Waker"]
 
-# What is raised here is a socket's error to `is_interruption`, which looks where an error comes from.
+# Errors raised here are socket errors to `is_interruption`, which checks where an error comes from.
 __name__ = "socket"
 
 ROOM = 1 << 16
-"""Bytes that a socket takes before the other end reads them."""
+"""Bytes that a socket accepts before the other end reads them."""
 
 READ, WRITE = 1, 4
 
@@ -16,7 +16,7 @@ READ, WRITE = 1, 4
 class Lock:
     """`threading.Lock`.
 
-    A signal comes while it is waited for, or after a call; none comes between `with` and its block.
+    A signal comes during the wait for it, or after a call; none comes between `with` and its block.
     """
 
     def __init__(self, world):
@@ -134,11 +134,11 @@ class Waker:
 
 
 class Socket:
-    """A non-blocking socket; `inbound` is what the other end has written, `outbound` what it has not read.
+    """A non-blocking socket; `inbound` has the bytes from the other end, `outbound` those that it has not read.
 
     Attributes:
-        gone: The other end has closed it, or it was lost: `reset`.
-        shut: This end has.
+        gone: True if the other end has closed it, or it was lost: `reset`.
+        shut: True if this end has closed it.
     """
 
     family = None
@@ -188,14 +188,14 @@ class Socket:
         self.inbound.clear()
 
     def fileno(self):
-        # Once it is shut its link would put another descriptor in its place.
+        # Once it is shut its link would replace it by another descriptor.
         return -1 if self.shut else self._fd
 
     def setblocking(self, flag):
         assert not flag
 
     def setsockopt(self, *option):
-        """It has none."""
+        """Do nothing: it has no options."""
 
     def close(self):
         self.shut = True

@@ -1,9 +1,9 @@
-"""Real threads of which exactly one runs; who goes on is chosen wherever they hand over.
+"""Real threads of which exactly one runs; wherever one hands over, the search chooses which continues.
 
-The points are: before a lock is taken, before and after each system call, and, with `lines`, each line of the driver.
-A thread that waits (for a lock, a gate, a descriptor) is not ready until that has come or its deadline is over. Beside
-threads there are *events*: steps of the world, such as a node that answers. Time stands still while anybody can go on.
-When all wait it jumps to the next deadline; if there is none, or nobody's deadline was meant to come, the run fails.
+The points are: before a lock is acquired, before and after each system call, and, with `lines`, each line of the
+driver. A thread that waits (for a lock, a gate, a descriptor) is not ready until that has come or its deadline is over.
+Besides threads there are *events*: steps of the world, such as a node that answers. No time passes while any thread
+can continue. When all wait, time jumps to the next deadline; without one, or if none was meant to come, the run fails.
 """
 
 import math
@@ -22,11 +22,11 @@ _DRIVERS = Path(redsync.__file__).parent / "_drivers"
 SHARED = frozenset(
     {"connection_table", "dispatcher", "leadership", "transport", "links", "outboxes", "reentry", "wakeups"}
 )
-"""The modules whose lines can be points: what they work on is shared by threads."""
+"""The modules whose lines can be points: threads share their data."""
 
 
 class Boom(BaseException):
-    """What a signal's handler raises."""
+    """The exception of a signal's handler."""
 
 
 class Abandoned(BaseException):
@@ -34,7 +34,7 @@ class Abandoned(BaseException):
 
 
 class Fault(AssertionError):
-    """What went wrong, and under which schedule."""
+    """A failure, and its schedule."""
 
 
 class Event:
@@ -48,10 +48,10 @@ class Thread:
     """One thread of a run.
 
     Attributes:
-        until: What it waits for; None while it can go on.
-        deadline: When it goes on all the same.
+        until: The condition that it waits for; None while it can continue.
+        deadline: The instant at which it continues regardless.
         strike: Called at its n-th point, as a signal's handler would be; `strike_at` is the n.
-        what: What it does at its latest point; `struck`: when the signal came.
+        what: Its action at its latest point; `struck`: when the signal came.
     """
 
     def __init__(self, world, name, program):
@@ -90,7 +90,7 @@ class Thread:
 
     def _trace(self, frame, event, argument):
         code = frame.f_code
-        # A finalizer comes whenever Python collects garbage, so in another run at another point.
+        # A finalizer runs whenever Python collects garbage, so in another run at another point.
         if code.co_filename not in self._world.lines or code.co_name == "__del__":
             return None
         return self._trace_line
@@ -102,7 +102,7 @@ class Thread:
 
 
 class _Worker:
-    """A thread of the system that runs one thread of a run after the other: to start one costs more than a run."""
+    """A system thread that runs one thread of a run after the other: starting one costs more than a run."""
 
     idle: ClassVar[list] = []
 
@@ -126,8 +126,9 @@ class World:
 
     Attributes:
         now: The instant, in virtual seconds.
-        lines: Of which files of the driver each line is a point, too.
-        patient: Whether time may jump when all wait; else that is a deadlock, as nobody waits for its deadline.
+        lines: The files of the driver in which each line is a point, too.
+        patient: True if time may jump when all wait; if False that is a deadlock, as no thread should reach its
+            deadline.
         checks: Called at each point.
     """
 
@@ -163,7 +164,7 @@ class World:
         """Let all threads run to their ends.
 
         Raises:
-            Fault: Something went wrong; it says under which schedule.
+            Fault: The run failed; it names the schedule.
         """
         self._over.acquire()
         for thread in self.threads:
@@ -174,7 +175,7 @@ class World:
         if self.fault is not None:
             raise self.fault
 
-    # What threads call.
+    # Called by threads.
 
     def point(self, what):
         """Let others go first, or not."""
@@ -190,7 +191,7 @@ class World:
             others = [actor for actor in (*self.threads, *self.events) if actor is not me and actor.is_ready()]
             chosen = self._policy.choose(1, len(others)) if others else 0
             if chosen and not self._turn_to(others[chosen - 1], me):
-                # An event has taken its time: it is anybody's turn now.
+                # An event has taken its time: now any thread may run.
                 self._hand_over(me)
 
     def _look(self):
@@ -202,16 +203,16 @@ class World:
             raise Abandoned from None
 
     def signal(self):
-        """Here a signal may come: where Python looks for one."""
+        """A signal may come here: where Python checks for one."""
         me = self._running
         if me is not None and self._is_struck(me):
             self._strike(me)
 
     def block(self, until, deadline=math.inf):
-        """Let others go on until that holds or that instant has come; return whether it holds."""
+        """Let others continue until that holds or that instant has come; return whether it holds."""
         me = self._running
         if me is None:
-            assert until(), "there is nobody else who could bring that about"
+            assert until(), "no other thread could bring that about"
             return True
         if until():
             return True
@@ -248,7 +249,7 @@ class World:
             self.fault = Fault(f"{message}\nat {self.now:g} s, choices {self._policy.chosen}:\n{steps}")
             self.fault.__cause__ = error
 
-    # Who goes on.
+    # Scheduling.
 
     def go_on_as(self, thread):
         if self.fault is not None:
@@ -256,7 +257,7 @@ class World:
         self._running = thread
 
     def leave(self, me):
-        """A thread has ended: the next one goes on."""
+        """Let the next thread continue: this one has ended."""
         if self.fault is not None:
             self._dismiss()
             return
@@ -275,14 +276,14 @@ class World:
         self._over.release()
 
     def _hand_over(self, me):
-        """Choose who goes on when `me` can't, or has ended; return when it is its turn again."""
+        """Choose which thread continues when `me` can't, or has ended; return when it is its turn again."""
         while True:
             if all(thread.ended for thread in self.threads):
                 self._over.release()
                 return
             ready = [thread for thread in self.threads if thread.is_ready()]
             events = [event for event in self.events if event.is_ready()]
-            # While a thread can go on, an event that comes first costs as much as another thread that does.
+            # While a thread can continue, an event that comes first costs as much as a preemption.
             free, dear = (ready, events) if ready else (events, [])
             if not free:
                 self._jump_in_need()
@@ -292,7 +293,7 @@ class World:
                 return
 
     def _turn_to(self, actor, me):
-        """Let that one go on; True if it is this thread's turn again, False if it has been an event's."""
+        """Let that one continue; return True if it is this thread's turn again, False if an event had it."""
         if isinstance(actor, Event):
             self.log.append((actor.name, ""))
             actor.step()
@@ -312,7 +313,7 @@ class World:
         return min(later, default=math.inf)
 
     def hurry(self):
-        """Let time also jump while others could go on: they are slow."""
+        """Let time also jump while others could continue: they are slow."""
         self.patient = True
         self.event("time", lambda: self._next_deadline() < math.inf, self._jump)
 
@@ -322,7 +323,7 @@ class World:
     def _jump_in_need(self):
         if self._next_deadline() == math.inf or not self.patient:
             waiting = ", ".join(thread.name for thread in self.threads if not thread.ended)
-            self.fail(f"deadlock: {waiting} wait for what never comes")
+            self.fail(f"deadlock: {waiting} wait for something that never comes")
             raise Abandoned
         self.log.append(("time", f"jumps to {self._next_deadline():g} s"))
         self._jump()

@@ -1,4 +1,4 @@
-"""The adapter for threads: each call is made at once, and what the async twin awaits is awaited."""
+"""The adapter for threads: it makes each call at once, and awaits the methods that the async twin awaits."""
 
 import inspect
 from types import SimpleNamespace
@@ -14,7 +14,7 @@ ASYNC = [
 ]
 
 
-def test_adapter_awaits_just_what_the_async_twins_do():
+def test_adapter_awaits_the_same_methods_as_the_async_twins():
     coroutines, others = set(), set()
     for kind in ASYNC:
         for name in dir(kind):
@@ -22,7 +22,7 @@ def test_adapter_awaits_just_what_the_async_twins_do():
                 known = coroutines if inspect.iscoroutinefunction(getattr(kind, name)) else others
                 known.add(name)
     assert coroutines == blocking._AWAITED
-    assert coroutines & others == {"locked"}, "which of a client is a decorator, that no owner uses"
+    assert coroutines & others == {"locked"}, "which is a decorator of a client, which no owner uses"
 
 
 def test_adapter_passes_a_whole_turn_on_to_the_thread_flavour(redsync_client):

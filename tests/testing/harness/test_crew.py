@@ -1,4 +1,4 @@
-"""Client processes end with whoever started them, whatever state they are in, and nobody ends unnoticed."""
+"""Client processes end with the process that started them, in any state, and none ends unnoticed."""
 
 import signal
 import subprocess
@@ -12,7 +12,7 @@ from redsync.testing.harness.journal import read
 from redsync.testing.harness.orders import Order
 
 ROOT = Path(__file__).parents[3]
-NOBODY = [f"redis://127.0.0.1:{port}/0" for port in range(1, 6)]  # a client does without nodes, as long as it must
+NOBODY = [f"redis://127.0.0.1:{port}/0" for port in range(1, 6)]  # a client runs without nodes if it must
 
 PARENT = """
 import sys, time
@@ -41,22 +41,22 @@ def begin(directory, names=("lock:0",)):
     crew = Crew(directory, make_order)
     crew.start(0)
     crew.go()
-    while not read(crew.lives[0].journal):  # it may also fail, as it does in a test
+    while not read(crew.lives[0].journal):  # it may also fail, as in one test
         if crew.lives[0].process.poll() is not None:
             break
     return crew
 
 
 def is_alive(pid):
-    """Whether that process is more than an entry that nobody has asked for yet."""
+    """Return whether that process is alive, and not just a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only there the kernel tells children of their parent's death")
-def test_crew_leaves_nobody_behind_when_it_is_killed_itself(tmp_path, eventually):
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux signals children when their parent dies")
+def test_killed_crew_leaves_no_process_behind(tmp_path, eventually):
     script = [sys.executable, "-c", PARENT, str(tmp_path)]
     with subprocess.Popen(script, cwd=ROOT, stdout=subprocess.PIPE, text=True) as parent:
         pid = int(parent.stdout.readline())
@@ -65,7 +65,7 @@ def test_crew_leaves_nobody_behind_when_it_is_killed_itself(tmp_path, eventually
     eventually(lambda: not is_alive(pid))
 
 
-def test_crew_tells_of_client_that_ended_by_itself(tmp_path, eventually):
+def test_crew_reports_client_that_ended_by_itself(tmp_path, eventually):
     with begin(tmp_path, names=["nonsense:0"]) as crew:
         eventually(lambda: crew.lives[0].process.poll() is not None)
         with pytest.raises(RunFailedError, match="get_nonsense"):
@@ -74,7 +74,7 @@ def test_crew_tells_of_client_that_ended_by_itself(tmp_path, eventually):
             crew.kill(0)
 
 
-def test_crew_notes_when_it_kills_and_leaves_nobody_behind_that_is_stopped(tmp_path):
+def test_crew_records_kills_and_leaves_no_stopped_process_behind(tmp_path):
     with begin(tmp_path) as crew:
         crew.kill(0)
         assert read(crew.lives[0].journal)[-1]["at"] < crew.lives[0].killed_at

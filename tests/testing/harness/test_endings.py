@@ -1,4 +1,4 @@
-"""The end: what is in order passes, and a lock that is stuck, a leak, a complaint or a zombie is found."""
+"""The end: correct runs pass; a stuck lock, a leak, a complaint and a zombie are found."""
 
 import pytest
 
@@ -23,7 +23,7 @@ def liveness(lines, stalls=()):
     return [violation.promise for violation in judge_liveness(lines, NAMES, [1, 2], stalls)]
 
 
-def test_liveness_passes_when_everybody_got_everything():
+def test_liveness_passes_when_every_owner_got_everything():
     assert liveness(all_but()) == []
 
 
@@ -62,7 +62,7 @@ def test_zombies_are_found():
     assert [str(each) for each in judge_zombies({0: [], 3: ["lock:0"]})] == ["zombie: node 3 keeps lock:0"]
 
 
-# Keys that are left.
+# Leftover keys.
 
 
 class Clock:
@@ -77,7 +77,7 @@ class Clock:
 
 
 def look_for_zombies(*scans, timeout=2.0):
-    """Scan nodes whose keys change with each look, the last for ever; return what was found, and after what time."""
+    """Scan nodes whose keys change with each look, then stay; return what was found, and after what time."""
     clock, left = Clock(), list(scans)
     found = zombies(lambda: left.pop(0) if len(left) > 1 else left[0], timeout, clock, clock.rest)
     return found, clock.now - 100.0
@@ -96,5 +96,5 @@ def test_zombies_passes_key_that_goes_in_time():
     assert look_for_zombies({0: [b"redsync:x"]}, {0: [b"redsync:x"]}, {0: []}) == ({}, 1.0)
 
 
-def test_zombies_passes_what_is_no_claim():
+def test_zombies_passes_keys_that_are_not_claims():
     assert look_for_zombies({0: [b"other", b"redsync:client:1b9d"]}) == ({}, 0.0)

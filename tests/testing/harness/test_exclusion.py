@@ -1,4 +1,4 @@
-"""Exclusion: what is in order passes, every planted violation is found, and killed processes accuse nobody."""
+"""Exclusion: correct runs pass, every planted violation is found, and killed processes raise no false alarm."""
 
 import itertools
 import random
@@ -58,7 +58,7 @@ def test_overlap_with_process_that_was_killed_later_is_found():
 
 
 @pytest.mark.parametrize("next_granted", [30, 35])
-def test_killed_process_believes_no_more(next_granted):
+def test_killed_process_believes_nothing(next_granted):
     assert judge([killed(1, 10, 30), held(2, next_granted, 40, 1)], 1) == []
 
 
@@ -76,20 +76,20 @@ def test_process_killed_at_its_write_may_have_written(found):
 
 def test_write_of_process_that_stood_still_may_come_late():
     late = held(1, 10, 900, 1, until=50, kept=False, gone="lost")
-    # It read 0, stood still, and wrote 1 when two others had counted to 2; the next one found that.
+    # It read 0, stalled, and wrote 1 when two others had counted to 2; the next one read that.
     holds = [late, held(2, 60, 70, 1), held(3, 80, 90, 2), held(2, 950, 960, 2)]
     assert judge(holds, 2) == []
     assert judge([held(2, 60, 70, 1), held(3, 80, 90, 2), held(2, 950, 960, 2)], 2) == ["lost updates"]
 
 
-def test_sections_of_killed_processes_have_no_place_in_the_ledger():
+def test_sections_of_killed_processes_are_ignored_in_the_ledger():
     dead, heir = killed(1, 10, 30), held(2, 60, 70, 1)
     begin, _ = section(dead, 1)
-    stranger = Entry("BEGIN", "lock:0", 7, 45, 1)  # killed before it could write that it was granted
+    stranger = Entry("BEGIN", "lock:0", 7, 45, 1)  # killed before it could record that it was granted
     assert judge([dead, heir], 1, [begin, stranger, *section(heir, 1)]) == []
 
 
-def test_semaphore_gives_no_more_permits_than_it_has():
+def test_too_many_permits_of_a_semaphore_are_found():
     holds = [held(worker, worker, 10, name="semaphore:0") for worker in range(4)]
     assert judge_exclusion(holds, {"semaphore:0": []}, {"semaphore:0": 0}, limit=4) == []
     (found,) = judge_exclusion(holds, {"semaphore:0": []}, {"semaphore:0": 0}, limit=3)
@@ -193,12 +193,12 @@ def test_ledger_overlaps_passes_late_entries_of_lost_hold_only():
 
 
 def increments(count):
-    """A run without fault: each owner reads what the one before wrote."""
+    """A run without faults: each owner reads what the one before wrote."""
     return [held(i % 3, 10 * i + 10, 10 * i + 15, i + 1) for i in range(count)]
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 9])
-def test_lost_updates_finds_none_when_each_read_what_was_written(count):
+def test_lost_updates_finds_none_in_a_correct_run(count):
     assert lost_updates(increments(count), count) == 0
     assert lost_updates(reversed(increments(count)), count) == 0
 
@@ -211,7 +211,7 @@ def test_lost_updates_finds_counter_that_differs(counter):
 @pytest.mark.parametrize("position", range(5))
 def test_lost_updates_finds_each_planted_overwriting(position):
     holds = increments(5)
-    # This worker read before all the others wrote, and what comes after builds on what it wrote.
+    # This worker read before all the others wrote, and later ones build on what it wrote.
     for i in range(position, 5):
         holds[i] = replace(holds[i], written=i - position + 1)
     assert lost_updates(holds, 5 - position) == position

@@ -1,4 +1,4 @@
-"""Holds say until when each was certainly believed, however its process ended."""
+"""Holds know until when each was certainly believed, however its process ended."""
 
 import pytest
 
@@ -43,28 +43,28 @@ def test_hold_of_killed_process_is_believed_until_its_death(killed_at, believed_
     assert (hold.believed_until, hold.kept, hold.read, hold.written) == (believed_until, False, 6, 7)
 
 
-def test_hold_told_lost_early_is_believed_until_it_was_last_seen_valid():
+def test_hold_reported_lost_early_is_believed_until_it_was_last_seen_valid():
     told = event("told", 25, until=30, lost=True, remaining=0)
     assert only([grant(), look(18, 12, until=30), look(24, 0, lost=True, until=30), told]).believed_until == 18
     assert only([grant(), told]).believed_until == 10
 
 
-def test_hold_told_lost_when_its_time_was_over_is_believed_until_then():
+def test_hold_reported_lost_after_its_time_is_believed_until_its_end():
     assert only([grant(), event("told", 31, until=30, lost=True, remaining=0)]).believed_until == 30
 
 
-def test_hold_may_be_told_lost_before_it_is_known_to_be_granted():
+def test_hold_may_be_reported_lost_before_its_grant_is_recorded():
     hold = only([event("told", 31, until=30, lost=True, remaining=0), grant(at=32)])
     assert len(hold.told) == 1
     assert hold.believed_until < hold.granted == 32  # it was never believed
 
 
-def test_holds_of_all_threads_are_told_apart():
+def test_holds_of_all_threads_are_distinguished():
     second = [grant(at=40, number=2, until=60)]
     lines = [grant(), grant(at=5, worker=2), *second, event("done", 20, kept=True, until=30)]
     found = [(hold.worker, hold.number, hold.ended) for hold in holds_of(lines)]
     assert found == [(2, 1, None), (1, 1, 20), (1, 2, None)]
 
 
-def test_lines_of_no_hold_are_left_out():
+def test_lines_without_a_hold_are_ignored():
     assert holds_of([{"event": "stall", "at": 1, "since": 0, "cpu": 0}, event("busy", 3)]) == []

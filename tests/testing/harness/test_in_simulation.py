@@ -24,7 +24,7 @@ LEASE, PERMITS, SECONDS = 2.0, 2, 6.0
 
 
 def nothing(sim):
-    """Let all be well."""
+    """Cause no faults."""
 
 
 def by_chance(sim):
@@ -73,7 +73,7 @@ class Run:
 
 
 @pytest.mark.parametrize(("kind", "at_once"), [("fenced_lock", 1), ("semaphore", PERMITS)])
-def test_owners_keep_what_is_promised_without_faults(tmp_path, kind, at_once):
+def test_promises_hold_without_faults(tmp_path, kind, at_once):
     run = Run(tmp_path, f"{kind}:0", 1, faults=nothing)
     assert run.broken() == set()
     assert len(run.holds) > 10
@@ -86,26 +86,26 @@ def test_owners_keep_what_is_promised_without_faults(tmp_path, kind, at_once):
 
 
 @pytest.mark.parametrize("kind", [*OFTEN, *swept(*SELDOM)])
-def test_owners_keep_what_is_promised_whatever_happens(tmp_path, kind):
+def test_promises_hold_whatever_happens(tmp_path, kind):
     run = Run(tmp_path, f"{kind}:0", 2)
     assert run.broken() == set()
     assert len(run.holds) > 5
 
 
-def test_writers_go_on_to_read(tmp_path):
+def test_writers_downgrade_to_readers(tmp_path):
     holds = Run(tmp_path, "read_write_lock:0", 1, work="eager", faults=nothing).holds
     assert {hold.mode for hold in holds} == {"read", "write"}
     written = {(hold.worker, hold.number) for hold in holds if hold.mode == "write"}
     assert any(hold.mode == "read" and (hold.worker, hold.number - 1) in written for hold in holds)
 
 
-def test_successes_of_a_rate_limiter_are_noted(tmp_path):
+def test_successes_of_a_rate_limiter_are_recorded(tmp_path):
     lines = Run(tmp_path, "rate_limiter:0", 1, work="eager", faults=nothing, last=False).lines
     assert sum(line["event"] == "success" for line in lines) > SECONDS
 
 
 @pytest.mark.parametrize(("guard", "broken"), [(0.0, {"overlap"}), (LEASE, set())])
-def test_checkers_find_that_nodes_forget_and_nobody_guards(tmp_path, guard, broken):
+def test_checkers_find_nodes_that_forget_without_a_guard(tmp_path, guard, broken):
     run = Run(tmp_path, "lock:0", 1, work="leased", faults=forget_a_quorum, guard=guard)
     assert run.broken() & {"overlap"} == broken
 
@@ -119,7 +119,7 @@ def forget_a_quorum(sim):
 
 
 def opened_early(run):
-    # Each owner has a client of its own.
+    # Each owner has its own client.
     owners = [[line for line in run.lines if line["worker"] == number] for number in range(6)]
     return judge_latches((lines, None) for lines in owners)
 

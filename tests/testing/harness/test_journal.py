@@ -1,4 +1,4 @@
-"""Journals survive whoever writes them, and can be read while they grow."""
+"""Journals survive the processes that write them, and can be read while they grow."""
 
 import subprocess
 import sys
@@ -27,7 +27,7 @@ def test_journal_appends_to_what_others_wrote(tmp_path):
     assert [line["event"] for line in read(path)] == ["a", "b", "c"]
 
 
-def test_reading_leaves_out_half_a_line(tmp_path):
+def test_reading_ignores_half_a_line(tmp_path):
     path = tmp_path / "x.journal"
     path.write_bytes(b'{"event": "a"}\n{"event": "b"')
     assert read(path) == [{"event": "a"}]

@@ -1,4 +1,4 @@
-"""Latches that open when all was counted down pass, one that opens before is found, and what may be is no violation."""
+"""Latches that open when all was counted down pass; one that opens early is found; doubtful ones are no violations."""
 
 import random
 
@@ -12,7 +12,7 @@ TOLD = ("wait", 0, 40, 50, "opened")
 
 
 def journal(*calls, worker=1, ended_at=None):
-    """Return the journal of a process with an owner that made these calls: how, n, from, to, and what came of it."""
+    """Return the journal of a process with an owner that made these calls: how, n, from, to, and the outcome."""
     lines = []
     for number, (how, n, asked, at, event) in enumerate(calls):
         about = {"worker": worker, "number": number, "name": "count_down_latch:0"}
@@ -31,15 +31,15 @@ def early(*journals):
     [
         pytest.param([SET, COUNT, COUNT_LATER, ("wait", 0, 40, 80, "opened")], id="when all was counted"),
         pytest.param([SET, COUNT, ("count down", 1, 49, 90, "no quorum"), TOLD], id="when the last count has begun"),
-        pytest.param([SET, ("count down", 2, 5, 30, "counted"), TOLD], id="when who counts began before it was set"),
+        pytest.param([SET, ("count down", 2, 5, 30, "counted"), TOLD], id="when a count-down began before it"),
         pytest.param([TOLD, ("set", 2, 60, 70, "set")], id="when it is not yet set"),
         pytest.param([("set", 2, 0, 45, "set"), TOLD], id="when it may have been open at first"),
-        pytest.param([SET, ("delete", 0, 45, 60, "no quorum"), TOLD], id="when somebody may have deleted it"),
+        pytest.param([SET, ("delete", 0, 45, 60, "no quorum"), TOLD], id="when it may have been deleted"),
         pytest.param(
             [SET, ("set", 1, 5, 20, "no quorum"), ("count down", 1, 30, 35, "counted"), TOLD],
             id="when another setting may be the later one",
         ),
-        pytest.param([SET, ("wait", 0, 40, 50, "busy"), ("look", 0, 51, 52, "no quorum")], id="when nobody is told"),
+        pytest.param([SET, ("wait", 0, 40, 50, "busy"), ("look", 0, 51, 52, "no quorum")], id="when no call says so"),
     ],
 )
 def test_latch_may_open(calls):
@@ -52,7 +52,7 @@ def test_latch_may_open(calls):
     [
         pytest.param([SET, COUNT], id="one of two was counted"),
         pytest.param([SET, COUNT, ("count down", 1, 51, 60, "counted")], id="the last count began later"),
-        pytest.param([("count down", 2, -20, -10, "counted"), SET], id="what was counted before it was set"),
+        pytest.param([("count down", 2, -20, -10, "counted"), SET], id="the count-down ended before it was set"),
         pytest.param([("set", 1, -9, -1, "no quorum"), SET, COUNT], id="an earlier setting is over"),
         pytest.param([SET, COUNT, ("set", 2, 31, 35, "set")], id="the later setting is not open either"),
     ],
@@ -76,8 +76,8 @@ def test_process_that_was_killed_may_have_counted_until_then_only():
     assert early(journal(("set", 2, 16, 18, "set"), worker=3), counting, told) == ["latch opened early"]
 
 
-def test_what_was_done_long_ago_is_forgotten_without_a_difference():
-    """One after the other opens, and each is told; then one is told early."""
+def test_forgetting_old_calls_makes_no_difference():
+    """One latch after the other opens, and each is reported; then one is reported early."""
     calls, at, rng = [], 0, random.Random(1)
     for _ in range(300):
         n, at = rng.randint(1, 3), at + 100
@@ -89,6 +89,6 @@ def test_what_was_done_long_ago_is_forgotten_without_a_difference():
     )
 
 
-def test_lines_of_other_kinds_tell_nothing_of_latches():
+def test_lines_of_other_kinds_are_ignored():
     lines, _ = journal(SET, TOLD)
     assert early(([{**line, "name": "lock:0"} for line in lines] + [{"event": "ready", "at": 0}], None)) == []

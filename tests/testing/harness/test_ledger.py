@@ -1,4 +1,4 @@
-"""Ledgers: what is written is read back, also while others write and where a line is torn."""
+"""Ledgers: entries are read back, even while others write and where a line is torn."""
 
 import pytest
 
@@ -12,7 +12,7 @@ def ledger(tmp_path):
     ledger.close()
 
 
-def test_ledger_numbers_entries_by_what_stands_there(ledger, tmp_path):
+def test_ledger_numbers_entries_by_earlier_ones(ledger, tmp_path):
     other = Ledger(tmp_path, 0, "demo:1")
     first = ledger.begin(4, 100)
     ledger.end(first)
@@ -35,7 +35,7 @@ def test_ledger_numbers_are_right_when_it_is_long(ledger):
         ledger.end(begun)
 
 
-def test_ledger_number_is_the_highest_where_a_lost_worker_appends_late(ledger):
+def test_ledger_number_is_the_highest_when_a_worker_without_its_lock_appends_late(ledger):
     late = ledger.begin(1, 10)
     ledger.end(ledger.begin(2, 20))
     ledger.end(late)
@@ -43,8 +43,8 @@ def test_ledger_number_is_the_highest_where_a_lost_worker_appends_late(ledger):
 
 
 @pytest.mark.parametrize("entries", [3, 300])
-def test_ledger_passes_over_a_line_that_another_is_writing(ledger, tmp_path, entries):
-    """Whoever lost the lock may write at any time, and a reader may see the half of it."""
+def test_ledger_skips_a_line_that_another_is_writing(ledger, tmp_path, entries):
+    """An owner that lost the lock may write at any time, and a reader may see half of its line."""
     for number in range(1, entries):
         ledger.begin(1, 10**15 + number)
     with (tmp_path / "lock-0.ledger").open("ab") as file:

@@ -1,4 +1,4 @@
-"""Losses: those that are told in time pass, planted silence, delay and lies are found."""
+"""Losses: those reported in time pass; planted silence, delay and lies are found."""
 
 import pytest
 
@@ -31,43 +31,43 @@ def judge(each, stalls=()):
     return [violation.promise for violation in judge_losses([each], stalls)]
 
 
-# Told.
+# Reported.
 
 
 @pytest.mark.parametrize("at", [5 * SECOND, UNTIL, UNTIL + SECOND])
-def test_loss_told_in_time_passes(at):
+def test_loss_reported_in_time_passes(at):
     assert judge(hold(told=[told(at)])) == []
 
 
-def test_hold_that_was_released_needs_no_telling():
+def test_released_hold_needs_no_report():
     assert judge(hold(ended=9 * SECOND, kept=True, gone="released")) == []
-    assert judge(hold(ended=9 * SECOND, kept=True, gone="lost")) == []  # its release told it
+    assert judge(hold(ended=9 * SECOND, kept=True, gone="lost")) == []  # its release reported it
 
 
-def test_hold_that_died_with_its_process_needs_no_telling():
+def test_hold_of_killed_process_needs_no_report():
     assert judge(hold(ended=None, gone=None, killed_at=20 * SECOND)) == []
 
 
-def test_untold_loss_is_found():
+def test_unreported_loss_is_found():
     assert "loss not told" in judge(hold())
     assert "loss not told" in judge(hold(ended=UNTIL + 1))
     assert "loss not told" in judge(hold(ended=9 * SECOND, kept=True, gone="lost inside"))
 
 
-def test_late_telling_is_found():
+def test_late_report_is_found():
     assert judge(hold(told=[told(UNTIL + int(1.01 * SLACK * SECOND))])) == ["loss told late"]
 
 
-def test_second_telling_is_found():
+def test_second_report_is_found():
     assert judge(hold(told=[told(UNTIL), told(UNTIL + MS)])) == ["loss told twice"]
 
 
 @pytest.mark.parametrize("fields", [{"lost": False}, {"remaining": 1}])
-def test_telling_that_contradicts_itself_is_found(fields):
+def test_report_that_contradicts_itself_is_found(fields):
     assert judge(hold(told=[told(UNTIL, **fields)])) == ["loss told wrongly"]
 
 
-def test_release_without_error_after_a_telling_is_found():
+def test_release_without_error_after_a_report_is_found():
     assert judge(hold(told=[told(5 * SECOND)], ended=9 * SECOND, kept=True, gone="released")) == ["loss told wrongly"]
 
 
@@ -86,10 +86,10 @@ def test_listeners_must_hear_of_each_loss(lines, killed_at, found):
     assert len(judge_hearing(lines, killed_at)) == found
 
 
-# Standing still.
+# Stalls.
 
 
-def test_process_that_stood_still_tells_when_it_goes_on():
+def test_process_that_stood_still_reports_when_it_continues():
     late = hold(told=[told(20 * SECOND)], ended=21 * SECOND)
     assert judge(late, [Stall(9 * SECOND, 19 * SECOND)]) == []
     assert judge(late, [Stall(9 * SECOND, 18 * SECOND)]) == ["loss told late"]
@@ -102,14 +102,14 @@ def test_process_that_stood_still_tells_when_it_goes_on():
 def test_honest_looks_pass():
     looks = [
         look(8 * SECOND, 2 * SECOND, lost=False),
-        look(UNTIL - MS // 2, MS // 4, lost=True),  # it ended between two questions
+        look(UNTIL - MS // 2, MS // 4, lost=True),  # it ended between two readings
         look(UNTIL, 0, lost=True),
         look(12 * SECOND, 0, lost=True),
     ]
     assert judge(hold(looks=looks, told=[told(UNTIL)])) == []
 
 
-def test_renewal_between_two_questions_is_no_lie():
+def test_renewal_between_two_readings_is_not_a_lie():
     looks = [look(8 * SECOND, 4 * SECOND, lost=False, since=UNTIL, until=12 * SECOND)]
     assert judge(hold(until=12 * SECOND, looks=looks, told=[told(12 * SECOND)])) == []
 
@@ -133,7 +133,7 @@ def test_lost_hold_that_comes_back_is_found():
     assert judge(hold(looks=looks, told=[told(5 * SECOND)])) == ["lost hold came back"]
 
 
-def test_early_loss_must_be_told_early():
+def test_early_loss_must_be_reported_early():
     looks = [look(5 * SECOND, 0, lost=True)]
     assert judge(hold(looks=looks, told=[told(6 * SECOND)])) == []
     assert judge(hold(looks=looks, told=[told(8 * SECOND)])) == ["loss told late"]

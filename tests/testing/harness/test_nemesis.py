@@ -1,4 +1,4 @@
-"""The nemesis does what the plan says, each thing to whom it is meant for, and never hurries."""
+"""The nemesis carries out the plan, each fault on its target, and never hurries."""
 
 import time
 
@@ -11,7 +11,7 @@ from tests.soak.plan import faults_of, plan
 
 
 class Recorder:
-    """Stands for nodes, a proxy or the crew: notes what is done to it, and when."""
+    """Stands in for nodes, a proxy or the crew: records the calls, and when."""
 
     def __init__(self, seconds=0.0):
         self.calls, self.times, self._seconds = [], [], seconds
@@ -53,7 +53,7 @@ def test_nemesis_does_everything_in_order(log):
     assert [line["event"] for line in read(log)] == [fault.action for fault in faults]
 
 
-def test_nemesis_puts_off_what_follows_a_slow_fault():
+def test_nemesis_postpones_faults_after_a_slow_one():
     nodes = Recorder(seconds=0.2)
     nemesis = Nemesis(nodes, Recorder())
     nemesis.run([Fault(0.0, "kill", (0,)), Fault(0.1, "restart", (0,)), Fault(0.15, "pause", (1,))], 0.2)

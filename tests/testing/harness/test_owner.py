@@ -1,4 +1,4 @@
-"""What one owner does and writes down, under locks that work, that fail, and that exclude nobody."""
+"""The actions and records of one owner, under locks that work, that fail, and that exclude no owner."""
 
 import asyncio
 import threading
@@ -20,7 +20,7 @@ AT_ONCE = Task(1.0, 0.0)
 
 
 class FakeClient:
-    """Makes one lock that excludes nobody, or fails as told: the n-th entry raises `errors[n]`."""
+    """Makes one lock that excludes no owner, or fails on request: the n-th entry raises `errors[n]`."""
 
     def __init__(self, errors=None, *, exits=None, remaining=2.0):
         self.errors = errors or {}
@@ -60,7 +60,7 @@ class FakeClient:
 
 
 class NoLock:
-    """Makes locks that exclude nobody."""
+    """Makes locks that exclude no owner."""
 
     def get_lock(self, name, **options):
         return FakeClient()
@@ -68,7 +68,7 @@ class NoLock:
 
 @pytest.fixture
 def play(tmp_path):
-    """Return a function that lets an owner make some attempts; it returns the lines that this gave."""
+    """Return a function that lets an owner make some attempts; it returns the lines that they wrote."""
 
     async def sleep(seconds):
         threading.Event().wait(seconds)
@@ -103,10 +103,10 @@ def events(lines):
     return [line["event"] for line in lines]
 
 
-# Under a lock
+# Under a lock.
 
 
-def test_owner_counts_under_the_lock_and_tells(play, ledger):
+def test_owner_counts_under_the_lock_and_records_it(play, ledger):
     client = FakeClient()
     began = now_ns()
     lines = play(client, Task(1.0, 0.0, levels=3))
@@ -125,7 +125,7 @@ def test_owner_looks_at_its_hold_while_it_works(play):
     assert all(line["remaining"] == 2 * 10**9 and not line["lost"] for line in looks)
 
 
-def test_owner_extends_and_survives_that_too_few_nodes_answer(play):
+def test_owner_survives_extend_when_too_few_nodes_answer(play):
     async def fail():
         raise QuorumError("lock:0", "too few")
 
@@ -183,13 +183,13 @@ def all_holds(directory):
     return [hold for path in directory.glob("*.journal") for hold in holds_of(read(path))]
 
 
-# In trouble
+# In trouble.
 
 
 @pytest.mark.parametrize(
     ("error", "told"), [(AcquireTimeout("lock:0", 2.0), "busy"), (QuorumError("lock:0", "too few"), "no quorum")]
 )
-def test_owner_survives_that_it_gets_nothing(play, ledger, error, told):
+def test_owner_survives_failed_acquires(play, ledger, error, told):
     assert events(play(FakeClient({0: error}))) == ["asks", told]
     assert ledger.entries() == []
 
@@ -218,8 +218,8 @@ def test_counter_is_left_alone_when_the_hold_is_about_to_end(play, ledger):
     assert [entry.kind for entry in ledger.entries()] == ["BEGIN", "END"]
 
 
-def test_error_of_acquiring_that_comes_out_of_a_hold_is_a_bug(play):
-    with pytest.raises(AssertionError, match="came out of a hold"):
+def test_acquire_error_raised_inside_a_hold_is_a_bug(play):
+    with pytest.raises(AssertionError, match="raised inside a hold"):
         play(FakeClient(exits=AcquireTimeout("lock:0", 1.0)))
 
 

@@ -1,4 +1,4 @@
-"""A client process works when it may, ends when it is told to or when it is left alone, and says what failed."""
+"""A client process works when it may, ends when told to or when abandoned, and reports failures."""
 
 import os
 import subprocess
@@ -29,7 +29,7 @@ def test_order_survives_its_line():
     assert order.line().count(b"\n") == 1
 
 
-def test_processes_of_either_flavour_work_in_their_time_only(redsync_nodes, tmp_path, eventually):
+def test_processes_of_either_flavour_work_only_in_their_time(redsync_nodes, tmp_path, eventually):
     with crew_of(redsync_nodes.urls, tmp_path, last=True) as crew:
         crew.start(0)
         crew.start(1)
@@ -45,7 +45,7 @@ def test_processes_of_either_flavour_work_in_their_time_only(redsync_nodes, tmp_
     holds = [hold for lines in journals for hold in holds_of(lines)]
     assert {hold.worker for hold in holds} == {0, 1, 2, 3}
     assert begin <= min(hold.asked for hold in holds)
-    # A worker looks at the time, then asks: each may be too late once, when it is held up in between.
+    # A worker checks the time, then asks: each may be late once, if it is delayed in between.
     late = [hold.worker for hold in holds if hold.asked >= end]
     assert len(late) == len(set(late))
     ledger = Ledger(tmp_path, 0, "lock:0")
@@ -65,7 +65,7 @@ def test_processes_work_until_they_are_told_to_finish(redsync_nodes, tmp_path):
         assert crew.lives[0].process.returncode == 0
 
 
-def test_process_ends_with_whoever_started_it(redsync_nodes, tmp_path):
+def test_process_ends_with_the_process_that_started_it(redsync_nodes, tmp_path):
     with crew_of(redsync_nodes.urls, tmp_path) as crew:
         crew.start(0)
         crew.go()
@@ -84,7 +84,7 @@ def test_process_fails_when_an_owner_does(redsync_nodes, tmp_path, eventually):
         assert "Traceback" in crew.said()
 
 
-def test_process_without_an_order_ends_and_takes_no_file_of_its_directory_for_a_module(tmp_path):
+def test_process_without_an_order_ends_and_imports_no_file_of_its_directory(tmp_path):
     (tmp_path / "redsync.py").write_text("raise SystemExit(9)")
     env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
     done = subprocess.run(COMMAND, cwd=tmp_path, env=env, stdin=subprocess.DEVNULL, timeout=PATIENCE, check=False)

@@ -3,7 +3,7 @@
 from redsync.testing.harness.spans import Span, longest_gap, shortages
 
 
-def test_shortages_are_found_only_while_a_quorum_is_whole():
+def test_shortages_are_found_only_while_a_quorum_is_healthy():
     permits = [Span(0, 100), Span(0, 100), Span(0, 40), Span(60, 90)]
     well = [[] for _ in range(5)]
     assert shortages(permits, well, Span(10, 80), least=3) == [Span(40, 60)]
@@ -16,6 +16,6 @@ def test_shortages_are_found_only_while_a_quorum_is_whole():
     assert shortages([], three_out, Span(10, 80)) == [Span(10, 30), Span(50, 80)]
 
 
-def test_longest_gap_lies_within_what_is_judged():
+def test_longest_gap_lies_within_the_judged_spans():
     assert longest_gap([90, 20, 10], [Span(0, 40), Span(85, 100)]) == Span(20, 40)
     assert longest_gap([], [Span(10, 20)]) == Span(10, 20)

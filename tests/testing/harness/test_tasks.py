@@ -1,4 +1,4 @@
-"""What owners draw: possible in each case, and of each kind that a mixture is there for."""
+"""The drawn tasks: each is possible, and each mixture has the tasks that it exists for."""
 
 import math
 import random
@@ -30,7 +30,7 @@ def test_choices_come_from_the_given_source_alone(work):
     assert drawn(work, 50) == drawn(work, 50)
 
 
-def test_mixture_holds_some_for_longer_than_they_are_believed():
+def test_mixture_has_holds_that_outlast_their_belief():
     tasks = drawn("mixed")
     assert any(task.lease is not None and task.seconds > task.lease for task in tasks)
     assert any(task.lease is None and task.seconds > LEASE for task in tasks)

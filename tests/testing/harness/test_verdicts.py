@@ -1,4 +1,4 @@
-"""A standstill excuses a process only as long as it lasts, and only if it was not busy with itself."""
+"""A stall excuses a process only for its duration, and only if the process was not busy itself."""
 
 from redsync.testing.harness.verdicts import Stall, Violation, stalls_of, waited
 

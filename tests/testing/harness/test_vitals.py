@@ -1,4 +1,4 @@
-"""A process notices that it stands still, and what a client has left."""
+"""A process notices its stalls, and the leftovers of a client."""
 
 import logging
 import os
@@ -34,7 +34,7 @@ with Pulse(Journal(Path(sys.argv[1]))):
 """
 
 
-def test_pulse_tells_of_standstill_when_process_is_stopped(tmp_path, eventually):
+def test_pulse_records_stall_when_process_is_stopped(tmp_path, eventually):
     path = tmp_path / "x.journal"
     script = [sys.executable, "-c", STANDSTILL, str(path), "stop"]
     with subprocess.Popen(script, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
@@ -46,13 +46,13 @@ def test_pulse_tells_of_standstill_when_process_is_stopped(tmp_path, eventually)
     assert max(stall.until - stall.since for stall in stalls_of(read(path))) >= 5e8
 
 
-def test_pulse_tells_how_busy_the_process_was_itself(tmp_path):
+def test_pulse_records_the_processor_time_of_the_process(tmp_path):
     path = tmp_path / "x.journal"
     subprocess.run([sys.executable, "-c", STANDSTILL, str(path), "busy"], cwd=ROOT, check=True)
     assert max(line["cpu"] for line in read(path)) > 2e8
 
 
-def test_complaints_are_noted_with_their_traceback(tmp_path):
+def test_complaints_are_recorded_with_their_traceback(tmp_path):
     logger, path = logging.getLogger("redsync.test"), tmp_path / "x.journal"
     handler = Complaints(Journal(path))
     logger.addHandler(handler)
@@ -69,9 +69,9 @@ def test_complaints_are_noted_with_their_traceback(tmp_path):
     assert "KeyError: 'planted'" in line["text"]
 
 
-def test_socket_that_stays_open_is_left_over():
+def test_socket_that_stays_open_is_a_leftover():
     async def sleep(seconds):
-        """Give nothing time to go: nothing here is about to."""
+        """Return at once: nothing here is about to end."""
 
     before = open_sockets()
     with socket.socket():

@@ -1,4 +1,4 @@
-"""All that an owner can do with things of each kind, by real clients for threads: what it writes down of that."""
+"""All actions of an owner on things of each kind, with real clients for threads: the records that it writes."""
 
 import threading
 
@@ -13,7 +13,7 @@ from redsync.testing.harness.tasks import Task
 
 
 class Actor:
-    """An owner that is a thread, and what it has written down."""
+    """An owner that is a thread, with its records."""
 
     def __init__(self, client, kind, **order):
         self.lines = []
@@ -26,7 +26,7 @@ class Actor:
         threading.Event().wait(seconds)
 
     def does(self, steps):
-        """Return the events of what it does."""
+        """Return the events that some steps record."""
         self.lines.clear()
         run(steps)
         return [event for event, _ in self.lines]
@@ -48,7 +48,7 @@ def test_owner_takes_lock_by_methods_again_and_again_and_extends_it(actor):
     assert (owner.about("acquired")["count"], owner.about("re-entered")["count"]) == (1, 2)
 
 
-def test_owner_leaves_lock_and_gives_back_the_rest(actor, redsync_nodes):
+def test_owner_leaves_lock_and_releases_the_rest(actor, redsync_nodes):
     owner = actor("lock")
     assert owner.does(owner.ways.take("x", Task(20.0, 0.0, way="leave")))[-1] == "leaves"
     with Client(redsync_nodes.urls, restart_guard=0) as other:
@@ -57,7 +57,7 @@ def test_owner_leaves_lock_and_gives_back_the_rest(actor, redsync_nodes):
     assert owner.does(owner.ways.give_back_rest("x")) == ["released"]
 
 
-def test_owner_takes_anew_what_it_had_three_times_when_it_was_lost(actor, redsync_nodes):
+def test_owner_acquires_again_after_losing_a_hold_of_three_levels(actor, redsync_nodes):
     owner = actor("lock")
     levels = []
 
@@ -73,7 +73,7 @@ def test_owner_takes_anew_what_it_had_three_times_when_it_was_lost(actor, redsyn
     assert owner.does(owner.ways.take("x", Task(20.0, 0.0)))[-1] == "released"
 
 
-def test_owner_reads_on_when_it_has_written(actor):
+def test_owner_downgrades_after_writing(actor):
     owner = actor("read_write_lock")
     done = owner.does(owner.ways.downgrade("x", Task(20.0, 0.0, way="downgrade")))
     assert done == ["asks", "acquired", "acquired", "done", "released", "done", "released"]
@@ -86,7 +86,7 @@ def test_owner_reads_while_it_writes(actor):
     assert [about["mode"] for event, about in owner.lines if event == "released"] == ["read", "write"]
 
 
-def test_owner_that_reads_is_refused_to_write(actor):
+def test_reader_is_refused_the_write_lock(actor):
     owner = actor("read_write_lock")
     assert owner.does(owner.ways.upgrade("x", Task(20.0, 0.0)))[1:] == ["acquired", "refused", "done", "released"]
     owner.does(owner.ways.look("x"))
@@ -103,25 +103,25 @@ def test_owner_takes_several_permits_and_others_resize(actor):
 
 
 @pytest.mark.parametrize("shares", [False, True])
-def test_owner_gives_back_all_permits_in_any_way(actor, shares):
+def test_owner_returns_all_permits_in_any_way(actor, shares):
     owner = actor("semaphore", shares=shares)
     for _ in range(8):
         assert owner.does(owner.ways.take("x", Task(20.0, 0.0, n=3, way="acquire")))[-1] == "released"
         assert sum(about["n"] for event, about in owner.lines if event == "released") == 3
 
 
-def test_owner_waits_for_room_and_has_success(actor):
+def test_owner_waits_for_room_and_succeeds(actor):
     owner = actor("rate_limiter")
     assert owner.does(owner.ways.take("x", Task(20.0, 0.0, n=3, way="acquire"))) == ["asks", "success"]
     told = owner.does(owner.ways.ask_when("x", 1))
     assert 0.0 < owner.about("room")["seconds"] <= 0.5
-    while told[-1] == "busy":  # Where rounds are slow, room may come later than the longest that is told.
+    while told[-1] == "busy":  # slow rounds may delay room beyond the longest promised time
         told = owner.does(owner.ways.ask_when("x", 1))
     assert told == ["wonders", "room", "asks", "success"]
     assert owner.does(owner.ways.look("x")) == ["found"]
 
 
-def test_owner_sets_latch_counts_it_down_and_is_told(actor):
+def test_owner_sets_latch_counts_it_down_and_learns_that_it_is_open(actor):
     owner = actor("count_down_latch")
     assert owner.does(owner.ways.set("x", 2)) == ["asks", "set"]
     assert owner.does(owner.ways.set("x", 1)) == ["asks", "not set"]

@@ -30,7 +30,7 @@ def clock():
 
 @pytest.fixture
 def store(clock):
-    """An empty node that nobody listens to."""
+    """An empty node without subscribers."""
     return Store(clock)
 
 

@@ -1,4 +1,4 @@
-"""Campaigns and the command line: what they print, and that a failing seed is named."""
+"""Campaigns and the command line: their output, and that they name a failing seed."""
 
 import pytest
 
@@ -32,7 +32,7 @@ def test_summary_names_failing_seeds_and_how_to_replay_them(how, options):
     assert summary.endswith(f"python -m redsync.testing.simulator --seed 41{options}")
 
 
-def test_error_in_a_run_is_a_failure_of_its_seed(monkeypatch):
+def test_error_in_a_run_fails_its_seed(monkeypatch):
     def fail(seed, **how):
         raise RuntimeError("broken simulator") if seed == 3 else LookupError
 

@@ -1,4 +1,4 @@
-"""The checker of deliveries: it finds what nodes are owed and do not get."""
+"""The checker of delivery: it finds commands that nodes are owed and do not get."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from redsync.testing.simulator import Simulation, SimulationError
 from redsync.testing.simulator.checks import Delivery
 from tests.support.hunting import hunt
 
-LOST = "nobody keeps it any more"
+LOST = "the client no longer keeps it"
 
 
 def test_checker_finds_owed_release_that_is_lost_with_its_connection(monkeypatch):
@@ -32,7 +32,7 @@ def test_checker_finds_owed_release_that_an_absent_node_is_never_owed(monkeypatc
     assert LOST in hunt(Delivery, range(10))
 
 
-def test_checker_finds_what_the_next_connection_does_not_take(monkeypatch):
+def test_checker_finds_commands_that_the_next_connection_does_not_get(monkeypatch):
     monkeypatch.setattr(Owed, "take", lambda owed, now: owed._requests.clear() or [])
     assert LOST in hunt(Delivery, range(20))
 
@@ -46,7 +46,7 @@ def test_checker_finds_refused_release_that_is_not_kept(monkeypatch):
 
 
 def come_back(*, seconds: float, forget: bool = False):
-    """Let a node miss a release, and come back for so many seconds."""
+    """Let a node miss a release, and come back for that many seconds."""
     with Simulation(seed=1, checkers=[Delivery], lease=60.0, restart_guard=0.0) as sim:
         machine = sim.machine("a")
         client = machine.client()
@@ -79,7 +79,7 @@ def test_node_that_forgot_is_owed_nothing(monkeypatch):
 
 
 def test_checker_finds_retries_that_are_never_due(monkeypatch):
-    """A node refuses a release, and is never asked again when it is well."""
+    """A node refuses a release, and gets no retry after it recovers."""
     monkeypatch.setattr(Retries, "due", lambda retries, now, pending: [])
     with Simulation(seed=1, checkers=[Delivery], lease=60.0, restart_guard=0.0) as sim:
         machine = sim.machine("a")
@@ -103,7 +103,7 @@ def test_checker_finds_retries_that_are_never_due(monkeypatch):
         machine.crash()
 
 
-def test_connection_with_a_delayed_reply_now_and_then_may_deliver_late():
+def test_connection_with_occasional_delayed_replies_may_deliver_late():
     """Packets arrive one by one, so the connection is not silent for ten seconds."""
     with Simulation(seed=1, checkers=[Delivery], lease=600.0, restart_guard=0.0) as sim:
         machine, node = sim.machine("a"), sim.nodes[0]

@@ -1,4 +1,4 @@
-"""The checkers of fairness and of turns: they find fair locks that were broken on purpose, and no other overtaking."""
+"""The checkers of fairness and of turns: they find fair locks broken on purpose, and no other overtaking."""
 
 import asyncio
 import re
@@ -28,8 +28,8 @@ LEAVE_WHEN_GRANTED = break_script("fair_lock_acquire", ("ARGV[3])\nreturn 1", f"
 WRITE_NO_TICKET = break_script("fair_lock_acquire", (QUEUE_UP, ""))
 WRITE_ONE_TICKET = break_script("fair_lock_acquire", (QUEUE_UP, QUEUE_UP.replace("ticket", "1")))
 BROKEN = {
-    "grants to anybody": GRANT_TO_ANYBODY,
-    "pops who is woken": POP_WHO_IS_WOKEN,
+    "grants to any owner": GRANT_TO_ANYBODY,
+    "pops the woken waiter": POP_WHO_IS_WOKEN,
     "leaves the queue when granted": LEAVE_WHEN_GRANTED,
     "writes no ticket": WRITE_NO_TICKET,
     "writes one ticket for all": WRITE_ONE_TICKET,
@@ -39,15 +39,15 @@ BROKEN = {
 @pytest.mark.parametrize(
     ("case", "first"),
     [
-        ("grants to anybody", 4),
-        ("pops who is woken", 0),
+        ("grants to any owner", 4),
+        ("pops the woken waiter", 0),
         ("leaves the queue when granted", 49),
         ("writes no ticket", 0),
         ("writes one ticket for all", 0),
     ],
 )
 def test_checker_finds_waiter_that_is_overtaken_because_a_script(case, first):
-    assert "asked first with" in hunt(Fairness, range(first, first + 100), kind="fair", scripts=BROKEN[case])
+    assert "first asked with" in hunt(Fairness, range(first, first + 100), kind="fair", scripts=BROKEN[case])
 
 
 @pytest.mark.parametrize("missing", [1, *swept(2)])
@@ -60,15 +60,15 @@ def test_checker_finds_tickets_that_are_drawn_from_less_than_a_quorum(monkeypatc
         return True
 
     monkeypatch.setattr(Ticket, "learn", learn)
-    assert "asked first with" in hunt(Fairness, range(16, 116), kind="fair")
+    assert "first asked with" in hunt(Fairness, range(16, 116), kind="fair")
 
 
 @pytest.mark.parametrize(
     "case",
     [
-        "grants to anybody",
+        "grants to any owner",
         "writes no ticket",
-        *swept("pops who is woken", "leaves the queue when granted", "writes one ticket for all"),
+        *swept("pops the woken waiter", "leaves the queue when granted", "writes one ticket for all"),
     ],
 )
 def test_checker_finds_node_that_passes_over_the_head_because_a_script(case):
@@ -86,7 +86,7 @@ def test_checker_finds_equal_tickets_that_each_node_orders_as_they_came():
 
 
 def serve(harm, *, at=0.65, a_holds=0.7, until=4.0, crash=False, checkers=(Fairness, Turns), **options) -> list[str]:
-    """Return in which order they are served when that happens before c asks; a that has crashed hands nothing over."""
+    """Return the order in which they are served when `harm` happens before c asks; a crashed `a` hands nothing over."""
     served = []
 
     async def take(client, seconds, lease=None):
@@ -122,7 +122,7 @@ def jump(sim, seconds, *nodes):
         sim.nodes[index].jump(seconds)
 
 
-def test_nobody_is_overtaken_while_a_quorum_keeps_its_place():
+def test_waiter_is_not_overtaken_while_a_quorum_keeps_its_place():
     assert serve(lambda sim, b: None) == ["a", "b", "c"]
     assert serve(lambda sim, b: forget(sim, 1)) == ["a", "b", "c"]
     assert serve(lambda sim, b: jump(sim, 5.0, 1)) == ["a", "b", "c"]
@@ -153,13 +153,13 @@ def pause_until_it_is_free(sim, b):
     sim.run(until=0.8)
 
 
-def test_overtaking_is_told_with_both_and_since_when():
+def test_complaint_names_both_owners_and_when_they_queued():
     assert serve(pause_until_it_is_free, until=2.0, crash=True) == ["a", "b", "c"]
     with pytest.raises(SimulationError) as caught:
         serve(pause_until_it_is_free, crash=True, scripts=GRANT_TO_ANYBODY, checkers=[Fairness])
     (complaint,) = caught.value.complaints
     assert re.sub(r"0\.8\d+", "0.8", complaint) == (
-        "fairness: 'redsync:x' held by c:1, who asked first with #2 at 0.8, when b:1 had queued with ticket 1 on "
+        "fairness: 'redsync:x' held by c:1, which first asked with #2 at 0.8, when b:1 had queued with ticket 1 on "
         "node-1, node-2, node-3, and still does"
     )
 

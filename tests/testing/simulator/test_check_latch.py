@@ -1,4 +1,4 @@
-"""The checkers of latches: they find those that open early, late or never, and what is told of them and is not true."""
+"""The checkers of latches: they find latches that open early, late or never, and wrong answers."""
 
 import math
 from collections.abc import Callable
@@ -28,14 +28,14 @@ def write_nothing_back(monkeypatch):
 
 
 def believe_one_node(tally):
-    """Judge by whichever node answers first."""
+    """Judge by the first node that answers."""
     if protocol.told_by(tally):
         return Verdict.WON
     return Verdict.PENDING if None in tally.choices else Verdict.LOST
 
 
 class Averaged(LatchState):
-    """What is known of a latch, with a count that is the mean of those of the nodes that were heard last."""
+    """The knowledge of a latch, with a count that is the mean of the counts of the nodes heard last."""
 
     __slots__ = ()
     counts: ClassVar[list[float]] = []
@@ -48,7 +48,7 @@ class Averaged(LatchState):
 
 @pytest.fixture
 def averaged(request, monkeypatch):
-    """Let a latch be as open as its nodes find it on average; what some know is told to others later."""
+    """Judge a latch by the average of its nodes; clients send the knowledge of some nodes to others later."""
     write_nothing_back(monkeypatch)
     hear = Latch.hear
 
@@ -74,7 +74,7 @@ def test_checker_finds_repetitions_that_count_again():
         (maximum, "do"),
         ("redis.call('hset', KEYS[1], ARGV[i], ARGV[i + 1])", "redis.call('hincrby', KEYS[1], ARGV[i], ARGV[i + 1])"),
     )
-    # In some runs (seed 4) clients write back without end, of which the simulator itself complains first.
+    # In some runs (seed 4) clients write back endlessly, and the simulator itself complains first.
     complaint = hunt(LatchNeverEarly, range(9, 42), kind="latch", scripts=broken)
     assert "had begun to be counted down" in complaint or "are left of" in complaint
 
@@ -95,16 +95,16 @@ def test_checker_finds_waiters_that_are_not_woken_and_do_not_look_again(monkeypa
     assert "it has been open for more than" in hunt(LatchOpens, range(1, 21), kind="latch", scripts=NO_WAKE_UPS)
 
 
-def test_checker_finds_places_that_are_not_given_up():
+def test_checker_finds_places_that_are_not_left():
     broken = break_script("latch_leave", ("return redis.call('zrem', KEYS[2], ARGV[1])", "return 0"))
-    assert "keeps a place of one who does not wait" in hunt(Zombies, range(9, 29), kind="latch", scripts=broken)
+    assert "keeps a latch place without a waiter" in hunt(Zombies, range(9, 29), kind="latch", scripts=broken)
 
 
 # By hand.
 
 
 class Story:
-    """Workers on machines a to d, whose clients are connected, and which do what they are told."""
+    """Workers on machines a to d, with connected clients, which act on request."""
 
     def __init__(self, sim):
         self.sim = sim
@@ -115,11 +115,11 @@ class Story:
             self.do(each, each._ways.look, "another")
 
     def begin(self, who, way, *args):
-        """Let a worker do something."""
+        """Let a worker begin an action."""
         who._machine.start(who._try(lambda name: way(name, *args[1:]), args[0]))
 
     def do(self, who, way, *args):
-        """Let a worker do something, to its end."""
+        """Let a worker complete an action."""
         self.begin(who, way, *args)
         self.sim.run()
 
@@ -129,7 +129,7 @@ class Story:
 
 
 def tell(story, checker=LatchNeverEarly, **options):
-    """Let a story happen; return the last line of what was done."""
+    """Play a story; return the last line about it."""
     with Simulation(seed=1, checkers=[checker], lease=2.0, restart_guard=2.0, **options) as sim:
         story(Story(sim))
         return [str(line) for line in sim.trace.happenings if isinstance(line, Did)][-1]
@@ -150,13 +150,13 @@ def test_checker_finds_latch_that_believes_one_node(monkeypatch):
         protocol.Caller, "exchange", lambda caller, now, _=None, **how: exchange(caller, now, believe_one_node, **how)
     )
     with pytest.raises(
-        SimulationError, match="latch never early: worker on b looked 'x', but was told 0, and from 2 to"
+        SimulationError, match="latch never early: worker on b looked 'x', but learned 0, and from 2 to"
     ):
         tell(set_on_two_nodes_and_ask_the_third)
 
 
 @pytest.mark.parametrize(("way", "args", "told"), [("set", [1], "not set"), ("delete", [], "not deleted")])
-def test_worker_that_finds_others_setting_a_latch_is_not_taken_to_have_found_it_closed(monkeypatch, way, args, told):
+def test_worker_that_finds_others_setting_a_latch_does_not_count_as_finding_it_closed(monkeypatch, way, args, told):
     def taken(*_):
         return None
         yield
@@ -166,7 +166,7 @@ def test_worker_that_finds_others_setting_a_latch_is_not_taken_to_have_found_it_
 
 
 def is_read(happening):
-    """Whether the second worker has asked what there is to be counted down; it tells its count next."""
+    """Return whether the second worker has learned what is left to count down; it sends its count next."""
     asks = isinstance(happening, Sent) and happening.script == "latch_exchange" and happening.client == "b"
     return asks and b"redsync_latch:{redsync:x}" in happening.keys
 
@@ -174,7 +174,7 @@ def is_read(happening):
 def count_down_on_one_node_and_ask_different_ones(story):
     sim = story.sim
     story.do(story.a, story.a._ways.set, "x", 1)
-    # What is lost breaks the connection, and is not executed.
+    # The lost command breaks the connection, and is not executed.
     story.begin(story.b, story.b._ways.count_down, "x", 1, 0.0)
     while not any(map(is_read, sim.trace.happenings)):
         sim.run(until=sim.now + 0.0001)
@@ -186,10 +186,10 @@ def count_down_on_one_node_and_ask_different_ones(story):
     story.do(story.d, story.d._ways.look, "x")
 
 
-def test_checker_finds_what_is_told_before_a_quorum_knows_it(monkeypatch):
+def test_checker_finds_answers_that_no_quorum_knows_yet(monkeypatch):
     assert "looked name=x client=d left=0" in tell(count_down_on_one_node_and_ask_different_ones)
     write_nothing_back(monkeypatch)
-    with pytest.raises(SimulationError, match="worker on d looked 'x', but was told 1, and from 0 to 0 are left of 1"):
+    with pytest.raises(SimulationError, match="worker on d looked 'x', but learned 1, and from 0 to 0 are left of 1"):
         tell(count_down_on_one_node_and_ask_different_ones)
 
 
@@ -212,13 +212,13 @@ def count_down_on_two_nodes_and_ask_the_third_too(story):
     indirect=["averaged"],
     ids=["opens late", "opens and is closed again"],
 )
-def test_checker_finds_average_of_what_nodes_have_counted(averaged, story):
-    with pytest.raises(SimulationError, match=r"latch never early: .* looked 'x', but was told 1, and from 0 to 0"):
+def test_checker_finds_average_of_nodes_counts(averaged, story):
+    with pytest.raises(SimulationError, match=r"latch never early: .* looked 'x', but learned 1, and from 0 to 0"):
         tell(story)
 
 
 def forget_one_after_the_other_and_ask_new_ones(story):
-    """Two of three nodes; the third, which knows, is not heard."""
+    """Two of three nodes forget; the third, which remembers, does not answer."""
     story.do(story.a, story.a._ways.set, "x", 2)
     for node in story.sim.nodes[:2]:
         node.crash()
@@ -231,12 +231,12 @@ def forget_one_after_the_other_and_ask_new_ones(story):
 def test_checker_finds_nodes_that_forgot_and_are_believed():
     assert "worker on b no quorum" in tell(forget_one_after_the_other_and_ask_new_ones)
     broken = break_script("latch_exchange", ("if guard ~= '0' then", "if false then"))
-    with pytest.raises(SimulationError, match="worker on b looked 'x', but was told 0, and from 2 to 2 are left of 2"):
+    with pytest.raises(SimulationError, match="worker on b looked 'x', but learned 0, and from 2 to 2 are left of 2"):
         tell(forget_one_after_the_other_and_ask_new_ones, scripts=broken)
 
 
 def forget_and_hear_of_an_earlier_setting(story):
-    """The second setting is known to two nodes; one forgets it, and is told of the first by who knows no more."""
+    """Two nodes know the second setting; one forgets it, and learns the first from a client that knows no more."""
     for each in (story.a, story.b):
         latch = each._client.get_count_down_latch("x")
         each._ways._make = lambda name, latch=latch, **options: latch
@@ -253,15 +253,15 @@ def forget_and_hear_of_an_earlier_setting(story):
     story.do(story.b, story.b._ways.look, "x")
 
 
-def test_checker_finds_hearsay_that_is_believed():
+def test_checker_finds_believed_hearsay():
     assert "worker on b no quorum" in tell(forget_and_hear_of_an_earlier_setting)
     broken = break_script("latch_exchange", ("local hearsay = life and told_in ~= life", "local hearsay"))
-    with pytest.raises(SimulationError, match="worker on b looked 'x', but was told 0, and from 2 to 2 are left of 2"):
+    with pytest.raises(SimulationError, match="worker on b looked 'x', but learned 0, and from 2 to 2 are left of 2"):
         tell(forget_and_hear_of_an_earlier_setting, scripts=broken)
 
 
 def wait_for_two(story):
-    """Let one wait for two count-downs, of which another makes one and a third the other."""
+    """Let one wait for two count-downs; two others make one each."""
     story.do(story.a, story.a._ways.set, "x", 2)
     story.begin(story.a, story.a._ways.wait, "x", None)
     story.sim.run(until=story.sim.now + 2.0)
@@ -270,17 +270,17 @@ def wait_for_two(story):
         story.sim.run(until=story.sim.now + 2.0)
 
 
-def test_waiter_is_told_when_all_was_counted_down():
+def test_waiter_learns_when_all_was_counted_down():
     for checker in (LatchNeverEarly, LatchOpens):
         assert "worker on a opened" in tell(wait_for_two, checker)
 
 
-def test_checker_finds_waiters_that_are_not_woken_although_nothing_went_wrong():
+def test_checker_finds_waiters_that_are_not_woken_without_faults():
     with pytest.raises(SimulationError, match=r"latch opens: worker on a has waited for 'x' .* for more than 0.300 s"):
         tell(wait_for_two, LatchOpens, scripts=NO_WAKE_UPS)
 
 
-def test_waiter_that_is_told_too_early_is_found(monkeypatch):
+def test_answer_that_comes_too_early_is_found(monkeypatch):
     monkeypatch.setattr(LatchState, "count", property(lambda state: max(state.size - 1 - len(state.arrivals), 0)))
     with pytest.raises(
         SimulationError, match=r"worker on a opened 'x', but of 2 of setting .* no more than 1 had begun"

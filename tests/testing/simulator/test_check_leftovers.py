@@ -1,6 +1,7 @@
-"""The checker of leftovers: it finds what a client's transport has made for a while, and keeps."""
+"""The checker of leftovers: it finds temporary things that a client's transport keeps."""
 
 import asyncio
+import math
 
 import pytest
 
@@ -54,14 +55,14 @@ def test_checker_finds_commands_that_stay_in_the_outbox(monkeypatch):
     assert "commands in its outbox" in hunt(Leftovers, range(2, 12))
 
 
-def test_checker_finds_refused_commands_that_nobody_sends_again(monkeypatch):
+def test_checker_finds_refused_commands_that_are_not_sent_again(monkeypatch):
     monkeypatch.setattr(Outbox, "_retry", do_nothing)
-    assert "refused commands that nobody sends again" in hunt(Leftovers, range(4, 20))
+    assert "refused commands that are not sent again" in hunt(Leftovers, range(4, 20))
 
 
-def test_checker_finds_alarms_that_are_not_dropped(monkeypatch):
-    monkeypatch.setattr(Alarms, "drop", staticmethod(do_nothing))
-    assert "alarms for nobody" in hunt(Leftovers, range(10))
+def test_checker_finds_sleepers_without_a_timer(monkeypatch):
+    monkeypatch.setattr(Alarms, "_enter_new", do_nothing)
+    assert "asleep without a timer for their deadline" in hunt(Leftovers, range(10))
 
 
 # Connections.
@@ -89,7 +90,7 @@ def test_checker_finds_connection_that_is_discarded_and_stays_open(monkeypatch):
 
 
 def give_up_node():
-    """Let a node hang for so long that its connection is given up."""
+    """Let a node hang until the client abandons its connection."""
     with Simulation(seed=1, checkers=[Leftovers], lease=2.0, restart_guard=0.0) as sim:
         machine = sim.machine("a")
         client = machine.client()
@@ -137,7 +138,7 @@ def finds(sim, text):
         sim.check()
 
 
-def test_request_is_left_that_nothing_under_way_answers(sim, runner):
+def test_request_that_nothing_under_way_answers_is_a_leftover(sim, runner):
     pending = runner.transport.links[0].pending
     pending.append(Request(Tell(Command(Script.load("lock_release"), (b"x",), (b"a:1:1", 0)), None), None))
     finds(sim, "leftovers: a has left 1 requests waiting for replies of node-1")
@@ -147,23 +148,23 @@ def test_request_is_left_that_nothing_under_way_answers(sim, runner):
     pending.clear()
 
 
-def test_sleepers_are_left(sim, runner):
+def test_sleepers_are_leftovers(sim, runner):
     sleeper = Sleeper()
-    runner.transport._asleep[sleeper] = None
+    runner.transport._asleep[sleeper] = math.inf
     finds(sim, "1 asleep that were woken\n.*1 sleepers, and no protocol runs")
     del runner.transport._asleep[sleeper]
 
 
-def test_round_and_bell_are_left(sim, runner):
+def test_round_and_bell_are_leftovers(sim, runner):
     runner.transport._rounds += 1
     finds(sim, "1 rounds under way, and 0 asleep for one")
     runner.transport._rounds -= 1
     runner.transport.wakeups._bells[b"x"] = [Sleeper()]
-    finds(sim, "a bell for b'x' that nobody hears\n.*1 bells, and no protocol runs")
+    finds(sim, "a bell for b'x' without a sleeper\n.*1 bells, and no protocol runs")
     runner.transport.wakeups._bells.clear()
 
 
-def test_timer_is_left(sim, runner):
+def test_timer_is_a_leftover(sim, runner):
     maintenance = runner._maintenance
     timer = sim.loop.call_later(1.0, maintenance._wake, context=sim.machines[0].context.copy())
     finds(sim, "2 timers of its maintenance")
@@ -171,7 +172,7 @@ def test_timer_is_left(sim, runner):
     sim.check()
 
 
-def test_resend_and_ended_task_are_left(sim, runner):
+def test_resend_and_ended_task_are_leftovers(sim, runner):
     link = runner.transport.links[0]
     link.healing.append(None)
     finds(sim, "1 commands that were to be sent again after NOSCRIPT")
@@ -181,7 +182,7 @@ def test_resend_and_ended_task_are_left(sim, runner):
     runner._left.clear()
 
 
-def test_waiter_is_left_in_a_crowd(sim, runner):
+def test_waiter_in_a_crowd_is_a_leftover(sim, runner):
     runner.session.crowds.enter(b"x", b"somebody")
     finds(sim, "1 waiters in crowds")
     sim.machines[0].crash()
@@ -205,7 +206,7 @@ def test_checker_finds_what_a_closed_client_keeps(sim, runner, monkeypatch):
     sim.machines[0].crash()
 
 
-def test_checker_finds_maintenance_that_goes_on_when_its_client_is_closed(sim, runner, monkeypatch):
+def test_checker_finds_maintenance_that_outlives_its_closed_client(sim, runner, monkeypatch):
     async def stop():
         pass
 

@@ -1,4 +1,4 @@
-"""The checker of liveness: it finds waiters that nobody serves, wakes or answers."""
+"""The checker of liveness: it finds waiters that are not served, woken or answered."""
 
 import asyncio
 
@@ -30,12 +30,12 @@ def test_checker_finds_timeouts_that_are_not_kept(monkeypatch):
         attempt.deadline += 3.0
 
     monkeypatch.setattr(Attempt, "__init__", make_patient)
-    assert "was to have an answer" in hunt(Liveness, range(40))
+    assert "should have had an answer" in hunt(Liveness, range(40))
 
 
-def test_checker_finds_lock_that_a_crashed_client_keeps_for_ever():
+def test_checker_finds_lock_that_a_crashed_client_keeps_forever():
     broken = break_script("lock_acquire", ("redis.call('pexpire', KEYS[1], ARGV[3])\n  if", "if"))
-    assert "nobody gets it" in hunt(Liveness, range(17, 117), scripts=broken)
+    assert "no waiter gets it" in hunt(Liveness, range(17, 117), scripts=broken)
 
 
 # By hand.
@@ -46,7 +46,7 @@ async def take(client):
         pass
 
 
-def test_lock_that_is_free_while_somebody_waits_is_found_after_the_bound():
+def test_lock_that_is_free_in_spite_of_a_waiter_is_found_after_the_bound():
     with Simulation(seed=1, checkers=[Liveness], lease=2.0, restart_guard=1.0) as sim:
         a = sim.machine("a")
         for node in sim.nodes:
@@ -59,7 +59,7 @@ def test_lock_that_is_free_while_somebody_waits_is_found_after_the_bound():
         a.crash()
 
 
-def test_time_of_faults_does_not_count():
+def test_time_with_faults_does_not_count():
     with Simulation(seed=1, checkers=[Liveness], lease=2.0, restart_guard=1.0) as sim:
         a = sim.machine("a")
         sim.partition(a, 0, 1)
@@ -100,7 +100,7 @@ async def work(client):
 
 
 @pytest.mark.parametrize("trouble", IN_TROUBLE)
-def test_time_in_which_nodes_are_in_trouble_does_not_count(trouble):
+def test_time_with_nodes_in_trouble_does_not_count(trouble):
     with Simulation(seed=1, checkers=[Liveness], lease=2.0) as sim:
         let_wait_in_trouble(sim, trouble)
         for node in sim.nodes:
@@ -109,7 +109,7 @@ def test_time_in_which_nodes_are_in_trouble_does_not_count(trouble):
 
 
 @pytest.mark.parametrize("trouble", IN_TROUBLE)
-def test_lock_that_is_free_after_the_trouble_of_nodes_is_found_after_the_bound(trouble):
+def test_lock_that_is_free_after_trouble_of_nodes_is_found_after_the_bound(trouble):
     with Simulation(seed=1, checkers=[Liveness], lease=2.0) as sim:
         a = let_wait_in_trouble(sim, trouble)
         for node in sim.nodes:
@@ -121,7 +121,7 @@ def test_lock_that_is_free_after_the_trouble_of_nodes_is_found_after_the_bound(t
         a.crash()
 
 
-def test_time_until_a_clock_has_caught_up_does_not_count_though_nobody_looked():
+def test_time_until_a_clock_has_caught_up_does_not_count_even_unobserved():
     with Simulation(seed=1, checkers=()) as sim:
         calm, a = Calm(sim), sim.machine("a")
         calm.stir()
@@ -145,7 +145,7 @@ def test_answer_is_due_at_the_timeout():
         sim.timeline.now = 2.4
         assert list(checker.finish()) == []
         sim.timeline.now = 2.6
-        assert "a worker on a was to have an answer 0.6" in next(iter(checker.finish()))
+        assert "a worker on a should have had an answer 0.6" in next(iter(checker.finish()))
         checker.see(Did(0.0, a, "a worker", "busy", {}))
         assert list(checker.finish()) == []
 
@@ -187,6 +187,6 @@ def test_dead_heads_hold_up_the_queue_no_longer_than_their_places():
         for machine in others[:-1]:
             machine.crash(dark=True)
         sim.run()
-    # Not 3 s for each of them, but together, and then the last one looks.
+    # Not 3 s for each of them, but for all at once, and then the last one looks.
     (instant,) = served
     assert 1.9 + 0.5 < instant < 1.9 + 3.0 + 2.1

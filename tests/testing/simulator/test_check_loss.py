@@ -1,4 +1,4 @@
-"""The checker of losses: it finds those that nobody tells, too late, twice, or of what was released."""
+"""The checker of losses: it finds those that are reported never, too late, twice, or for released holds."""
 
 import re
 
@@ -18,18 +18,18 @@ def do_nothing(*args):
     yield
 
 
-def test_checker_finds_losses_in_silence(monkeypatch):
+def test_checker_finds_silent_losses(monkeypatch):
     monkeypatch.setattr(lease, "notify", do_nothing)
-    assert "lost, and nobody was told" in hunt(LossTold, range(2, 12))
+    assert "lost, and not reported" in hunt(LossTold, range(2, 12))
 
 
 def test_checker_finds_watchdog_that_looks_too_late(monkeypatch):
     due = HoldState.due.fget
     monkeypatch.setattr(HoldState, "due", property(lambda state: due(state) + 0.5))
-    assert re.search("nobody was told|told .* too late", hunt(LossTold, range(12, 112)))
+    assert re.search("not reported|reported .* too late", hunt(LossTold, range(12, 112)))
 
 
-def test_checker_finds_losses_that_are_told_twice(monkeypatch):
+def test_checker_finds_losses_that_are_reported_twice(monkeypatch):
     notify = lease.notify
 
     def notify_twice(event):
@@ -37,7 +37,7 @@ def test_checker_finds_losses_that_are_told_twice(monkeypatch):
         yield from notify(event)
 
     monkeypatch.setattr(lease, "notify", notify_twice)
-    assert "told twice" in hunt(LossTold, range(2, 12))
+    assert "reported twice" in hunt(LossTold, range(2, 12))
 
 
 # By hand.
@@ -67,7 +67,7 @@ def step(sim, machine):
     return Stepped(sim.now, machine)
 
 
-def test_loss_may_be_told_after_a_round_of_votes_but_no_later(sim, machine, runner):
+def test_loss_may_be_reported_after_a_round_of_votes_but_no_later(sim, machine, runner):
     checker, state, other = LossTold(sim), add_hold(runner, until=2.0), add_hold(runner, until=2.0)
     timeout = runner.session.timing.round_timeout(5.0)
     sim.timeline.now = 2.0 + timeout
@@ -75,17 +75,17 @@ def test_loss_may_be_told_after_a_round_of_votes_but_no_later(sim, machine, runn
     assert checker.see(told(sim, runner, state)) is None
     state.lost = "a reason"
     sim.timeline.now = 2.1 + timeout
-    assert "nobody was told" in checker.see(step(sim, machine))
-    assert "was told 0.09" in checker.see(told(sim, runner, other))
+    assert "and not reported" in checker.see(step(sim, machine))
+    assert "was reported 0.09" in checker.see(told(sim, runner, other))
 
 
-def test_machine_that_stood_still_tells_when_it_goes_on(sim, machine, runner):
+def test_machine_that_stood_still_reports_when_it_continues(sim, machine, runner):
     checker, state = LossTold(sim), add_hold(runner, until=2.0)
     sim.timeline.now = 1.0
     machine.pause()
     sim.timeline.now = 60.0
     assert list(checker.finish()) == []
-    checker.see(Faulted(sim.now, "machine resume", "a goes on"))
+    checker.see(Faulted(sim.now, "machine resume", "a resumes"))
     machine.paused = False
     assert checker.see(told(sim, runner, state)) is None
     state.lost = "a reason"
@@ -93,10 +93,10 @@ def test_machine_that_stood_still_tells_when_it_goes_on(sim, machine, runner):
     assert list(checker.finish()) == []
 
 
-def test_released_hold_is_not_told_as_lost(sim, runner):
+def test_released_hold_must_not_be_reported_lost(sim, runner):
     checker, state = LossTold(sim), add_hold(runner)
     runner.session.holds.remove(state)
-    assert "told as lost after it was released" in checker.see(told(sim, runner, state))
+    assert "reported lost after its release" in checker.see(told(sim, runner, state))
 
 
 def test_lost_hold_stays_lost(sim, machine, runner):
@@ -108,16 +108,16 @@ def test_lost_hold_stays_lost(sim, machine, runner):
     assert "valid again" in checker.see(step(sim, machine))
 
 
-def test_hold_is_not_lengthened_after_its_end(sim, machine, runner):
+def test_hold_must_not_be_extended_after_its_end(sim, machine, runner):
     checker, state = LossTold(sim), add_hold(runner, until=2.0)
     sim.timeline.now = 1.9
     assert checker.see(step(sim, machine)) is None
     sim.timeline.now = 2.1
     state.lengthen(state.valid_until + 2.0)
-    assert "ended at 2.000000 and was lengthened after that" in checker.see(step(sim, machine))
+    assert "ended at 2.000000 and was extended after that" in checker.see(step(sim, machine))
 
 
-def test_crashed_machine_is_told_nothing(sim, machine, runner):
+def test_crashed_machine_needs_no_report(sim, machine, runner):
     checker = LossTold(sim)
     add_hold(runner, until=1.0)
     machine.crash()

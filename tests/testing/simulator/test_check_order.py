@@ -19,7 +19,7 @@ from tests.support.hunting import hunt
 
 
 def take_turns(seed):
-    """Let one owner acquire and release, again and again, while a node that is slow forgets its scripts."""
+    """Let one owner acquire and release, again and again, while a slow node forgets its scripts."""
     with Simulation(seed, checkers=[Order], lease=2.0, restart_guard=0.0) as sim:
         machine = sim.machine("a")
         client = machine.client()
@@ -55,7 +55,7 @@ def test_checker_finds_resend_that_overtakes_its_owners_next_claim(monkeypatch):
         take_turns(0)
 
 
-def test_checker_finds_owed_commands_that_come_in_another_order(monkeypatch):
+def test_checker_finds_owed_commands_in_another_order(monkeypatch):
     take = Owed.take
     monkeypatch.setattr(Owed, "take", lambda owed, now: take(owed, now)[::-1])
     assert "behind" in hunt(Order, range(2, 42))
@@ -85,7 +85,7 @@ def execute(checker, request, *, stray=False, reply=1):
     return checker.see(Executed(*done, stray, request.number, request))
 
 
-def test_commands_in_their_order_are_fine(checker):
+def test_commands_in_order_pass(checker):
     for number in (1, 2, 2, 5):
         assert execute(checker, request(number)) is None
 
@@ -120,12 +120,12 @@ def test_strays_and_what_they_overtake_are_excused(checker):
     assert execute(checker, request(3)) is None
 
 
-def test_command_that_was_refused_overtakes_nothing(checker):
+def test_refused_command_overtakes_nothing(checker):
     execute(checker, request(2), reply=hiredis.ReplyError("FORGETFUL the node does not remember"))
     assert execute(checker, request(1)) is None
 
 
-def test_what_a_lost_connection_may_have_brought_comes_again(checker):
+def test_command_of_a_lost_connection_may_be_executed_twice(checker):
     connected = Connected(0.0, "a", 0, 0.0)
     for number in (1, 2):
         execute(checker, request(number))
@@ -134,7 +134,7 @@ def test_what_a_lost_connection_may_have_brought_comes_again(checker):
         assert execute(checker, request(number)) is None
 
 
-def test_what_was_answered_over_a_former_connection_counts(checker):
+def test_command_answered_over_an_earlier_connection_counts(checker):
     later = request(2)
     execute(checker, later)
     checker.see(Handed(0.0, "a", 0, later, 1, [], 1))

@@ -1,4 +1,4 @@
-"""The checkers of permits: they find counters, slots without a quorum, and whatever else lets in one too many."""
+"""The checkers of permits: they find counters, slots without a quorum, and every other way to grant one too many."""
 
 import asyncio
 
@@ -17,14 +17,14 @@ from tests.support.naive import NAIVE
 
 
 def count_grants(self, tally):
-    """Judge by a majority of nodes with a free slot each, whichever."""
+    """Judge by a majority of nodes with any free slot each."""
     if tally.granted >= tally.quorum:
         return Verdict.WON
     return Verdict.LOST if None not in tally.choices else Verdict.PENDING
 
 
 def contend(scripts):
-    """Let three want two permits, each of them cut off from another node of three; return how many got one."""
+    """Let three want two permits, each cut off from another node of three; return how many got one."""
     served = []
 
     async def take(client, name):
@@ -56,7 +56,7 @@ def test_checker_finds_slots_without_a_quorum(monkeypatch):
     assert "is held by" in complaint
 
 
-def test_checker_finds_renewal_of_slots_that_were_given_back(monkeypatch):
+def test_checker_finds_renewal_of_returned_slots(monkeypatch):
     renewal_of = PermitState.renewal_of
 
     def name_all(holds, leases_ms):
@@ -70,10 +70,13 @@ def test_checker_finds_renewal_of_slots_that_were_given_back(monkeypatch):
 
 
 async def take_beyond(client, limit):
-    """Take a permit whose slot is beyond a limit, and keep it for a while."""
+    """Acquire a permit whose slot is beyond a limit, and keep it for a while."""
     semaphore = client.get_semaphore("x", 10)
+    others = []
     while min((permit := await semaphore.acquire())._state.slots) < limit:
-        await permit.release()
+        others.append(permit)
+    for other in others:
+        await other.release()
     await asyncio.sleep(3.0)
     await permit.release()
 
@@ -122,8 +125,8 @@ async def take_all(client):
         pass
 
 
-def test_checker_finds_grants_under_limits_that_were_replaced():
-    """Each node believes in the limit that the asker brings along."""
+def test_checker_finds_grants_under_replaced_limits():
+    """Each node believes the limit in the request."""
     condition = "its_version and (its_version > version or its_version == version and its_limit ~= limit or "
     other = break_script("semaphore_acquire", (condition, "its_version and ("))
     with Simulation(seed=1, scripts=other, checkers=[PermitBound], lease=4.0, restart_guard=0.0) as sim:
@@ -136,7 +139,7 @@ def test_checker_finds_grants_under_limits_that_were_replaced():
 
 
 def restart_one_by_one(scripts=None):
-    """Let nodes restart without their data, one after the other, while two have all permits that a resize has left."""
+    """Restart nodes without their data, one after the other, while two hold all permits that a resize has left."""
     with Simulation(seed=1, scripts=scripts, checkers=[PermitBound], lease=2.0) as sim:
         a, b = sim.machine("a"), sim.machine("b")
         a.start(hold_two(a.client()))
@@ -164,7 +167,7 @@ def test_checker_finds_scripts_that_leave_slots_marked(script):
     assert "are marked as taken" in hunt(Slots, range(1, 41), kind="semaphore", scripts=broken)
 
 
-def test_checker_finds_permit_that_is_free_and_nobody_gets_it():
+def test_checker_finds_free_permit_that_no_waiter_gets():
     broken = break_script("semaphore_acquire", ("+ had - wants", "+ had - wants - 1"))
     with Simulation(seed=1, scripts=broken, checkers=[Liveness], lease=2.0, restart_guard=1.0) as sim:
         a = sim.machine("a")
@@ -182,16 +185,16 @@ async def hold(client, permits, seconds, n=1):
         await asyncio.sleep(seconds)
 
 
-def test_permits_that_are_too_many_are_named_with_those_who_have_them():
+def test_too_many_permits_are_named_with_their_owners():
     with Simulation(seed=3, lease=2.0) as sim:
         a, b = sim.machine("a"), sim.machine("b")
         a.start(hold(a.client(), 2, 5.0, n=2))
         sim.run(until=1.0)
         a.pause()
         for node in sim.nodes:
-            node.jump(10.0)  # so its permits are gone, which it still believes in
+            node.jump(10.0)  # so its permits are gone, though their owner still believes in them
         sim.waived.clear()
-        sim.waive("exclusion", "it would complain as well")
+        sim.waive("exclusion", "it would also complain")
         b.start(hold(b.client(), 2, 1.0))
         with pytest.raises(SimulationError, match=r"permit bound: .* there are 2: 2 by a:1 on a, 1 by b:1 on b"):
             sim.run()
@@ -215,7 +218,7 @@ LIMIT_KEYS = tuple(b"redsync:x redsync_queue redsync_places redsync_slots redsyn
 
 @pytest.fixture
 def teach():
-    """Let nodes of a simulation know a limit."""
+    """Let nodes of a simulation learn a limit."""
     sim = Simulation(seed=1, nodes=3, checkers=())
     limits = Limits(sim)
 
@@ -235,7 +238,7 @@ def test_limit_is_possible_until_a_quorum_knows_a_newer_one(teach):
     assert teach(1.0, 0, 7, 2).largest(b"redsync:x", 1.0) == 4
     limits = teach(2.0, 1, 7, 2)
     assert limits.largest(b"redsync:x", 2.0) == 2
-    assert limits.largest(b"redsync:x", 1.9) == 4, "who asked before may have been granted under it"
+    assert limits.largest(b"redsync:x", 1.9) == 4, "an earlier request may have been granted under it"
     assert limits.smallest(b"redsync:x") == 2
 
 

@@ -1,4 +1,4 @@
-"""The checkers of readers and writers: they find who is let in beside others or before them, and who stays too long."""
+"""The checkers of readers and writers: they find wrong or early admission, and claims that stay too long."""
 
 import asyncio
 
@@ -22,7 +22,7 @@ RENEWS_ALL = (
     "for _, each in ipairs(redis.call('zrangebyscore', key, '(0', '+inf')) do put(key, each, until_ms, count) end"
 )
 SHARED_EXPIRY = break_script("read_lock_renew", (RENEWS_ONE, RENEWS_ALL))
-"""Who renews lengthens the claims of all who read, also of those who died."""
+"""A renewal extends the claims of all readers, even dead ones."""
 
 
 def break_hand_over(*replacements):
@@ -34,23 +34,23 @@ def break_hand_over(*replacements):
     return broken | break_script("read_lock_acquire", *replacements)
 
 
-# Who is believed, and who is let in.
+# Belief and admission.
 
 
-def test_checker_finds_readers_that_are_granted_while_somebody_writes():
+def test_checker_finds_readers_granted_beside_a_writer():
     complaint = hunt(Exclusion, range(100), kind="read-write", scripts=UNHEEDED_WRITER)
     assert "is held by" in complaint
     assert " writing and also " in hunt(Admission, range(20), kind="read-write", scripts=UNHEEDED_WRITER)
 
 
-def test_checker_finds_writers_that_are_granted_while_others_read():
+def test_checker_finds_writers_granted_beside_readers():
     assert "is held by" in hunt(Exclusion, range(100), kind="read-write", scripts=UNHEEDED_READERS)
     complaint = hunt(Admission, range(20), kind="read-write", scripts=UNHEEDED_READERS)
     assert " writing and also " in complaint
     assert " reading: 'redsync:x'" in complaint
 
 
-def test_checker_finds_new_readers_that_come_before_a_writer_that_waits():
+def test_checker_finds_new_readers_that_overtake_a_waiting_writer():
     complaint = hunt(Admission, range(1, 21), kind="read-write", scripts=UNHEEDED_QUEUE)
     assert " reading before " in complaint
     assert " writing: " in complaint
@@ -66,13 +66,13 @@ def test_checker_finds_hand_over_to_a_writer_that_came_after_readers():
     assert " writing before " in hunt(Admission, range(1, 41), kind="read-write", scripts=broken)
 
 
-# Who stays.
+# Claims that stay.
 
 
 def test_checker_finds_expiry_that_readers_share():
     complaint = hunt(Expiry, range(40), kind="read-write", scripts=SHARED_EXPIRY)
     assert " held to read by " in complaint
-    assert complaint.endswith(" ms longer than it has asked for")
+    assert complaint.endswith(" ms longer than requested")
 
 
 @pytest.mark.parametrize("shared", [True, False])
@@ -96,13 +96,13 @@ def test_dead_reader_is_found_when_another_one_keeps_its_claim_alive(shared):
 def test_checker_finds_release_that_leaves_the_claim(mode):
     broken = break_script(f"{mode}_lock_release", ("redis.call('zrem', KEYS[1], ours)", ""))
     complaint = hunt(Zombies, range(20), kind="read-write", scripts=broken)
-    assert f"keeps a claim for nobody: 'redsync:x' held to {mode} by" in complaint
+    assert f"keeps an ownerless claim: 'redsync:x' held to {mode} by" in complaint
 
 
 # Counts and renewals.
 
 
-def test_checker_finds_reader_that_is_refused_what_it_has_because_a_writer_waits():
+def test_checker_finds_reader_refused_its_own_lock_because_a_writer_waits():
     has = "if had and is_live(had) then\n  local refusal = put"
     refuse = "if had and redis.call('exists', 'redsync_queue:{redsync:x}') == 1 then return {1, 'writers'} end\n"
     broken = break_script("read_lock_acquire", (has, refuse + has))
@@ -110,13 +110,13 @@ def test_checker_finds_reader_that_is_refused_what_it_has_because_a_writer_waits
     assert "refused 'redsync:x' held to read by" in complaint
 
 
-def test_checker_finds_writer_that_is_refused_to_read():
+def test_checker_finds_writer_refused_the_read_lock():
     counts = "local blocker, until_ms, writes = find_blocker"
     first = "redis.call('zrange', KEYS[1], 0, 0)[1] or ''"
     refuse = f"if string.match({first}, '^w:(.*):') == waiter then return {{1, 'writers'}} end\n"
     broken = break_script("read_lock_acquire", (counts, refuse + counts))
     complaint = hunt(Reentrancy, range(20), kind="read-write", scripts=broken)
-    assert complaint.endswith(", who has it there already")
+    assert complaint.endswith(", which has it there already")
 
 
 @pytest.mark.parametrize(("mode", "first"), [("read", 0), ("write", 1)])
@@ -124,10 +124,10 @@ def test_checker_finds_counts_of_readers_and_writers_that_are_added(mode, first)
     sets = "math.max(now + ARGV[3], math.floor(math.abs(had))), ARGV[2])"
     broken = break_script(f"{mode}_lock_acquire", (sets, sets.replace("ARGV[2])", "ARGV[2] + 1 .. '')")))
     complaint = hunt(Reentrancy, range(first, 20), kind="read-write", scripts=broken)
-    assert f"was told by {mode}_lock_acquire that" in complaint
+    assert f" by {mode}_lock_acquire for " in complaint
 
 
-# Who waits to write while others read, by hand.
+# A writer waits while others read, by hand.
 
 
 async def read(client, seconds):
@@ -174,7 +174,7 @@ def test_checker_finds_writer_that_readers_starve():
         contend(UNHEEDED_QUEUE)
 
 
-def test_writer_waits_for_those_who_read_before_it_for_as_long_as_that_takes():
+def test_writer_waits_as_long_as_earlier_readers_read():
     served = []
     with Simulation(seed=1, checkers=[Liveness], lease=2.0, restart_guard=1.0) as sim:
         a, b = map(sim.machine, "ab")
@@ -194,7 +194,7 @@ async def write_and_go_on_reading(client):
     await pair.read_lock.release()
 
 
-def test_who_goes_on_reading_after_writing_has_overtaken_nobody():
+def test_owner_that_downgrades_has_overtaken_no_waiter():
     served = []
     with Simulation(seed=1, checkers=[Liveness], lease=2.0, restart_guard=1.0) as sim:
         a, b = map(sim.machine, "ab")
@@ -206,7 +206,7 @@ def test_who_goes_on_reading_after_writing_has_overtaken_nobody():
 
 @pytest.mark.parametrize("shared", [True, False])
 def test_checker_finds_short_lease_that_ends_those_of_all_readers(shared):
-    """As where the whole key expires with whoever came last."""
+    """As if the whole key expired with the latest owner's claim."""
     longest = "(alone or redis.call('pttl', key) < until_ms - now)"
     scripts = break_script("read_lock_acquire", (longest, "true")) if shared else None
 

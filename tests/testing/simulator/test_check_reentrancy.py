@@ -1,4 +1,4 @@
-"""The checker of re-entrancy: silent on the lock as it is, and it finds counts that go wrong."""
+"""The checker of re-entrancy: silent on the real lock, and it finds wrong counts."""
 
 import pytest
 
@@ -19,7 +19,7 @@ def test_checker_finds_counts_that_are_added_by_an_acquire():
             "redis.call('hincrby', KEYS[1], ARGV[1], ARGV[2])",
         ),
     )
-    assert "was told by lock_acquire that" in hunt(Reentrancy, range(10), scripts=broken)
+    assert " by lock_acquire for " in hunt(Reentrancy, range(10), scripts=broken)
 
 
 def test_checker_finds_counts_that_are_added_by_a_renewal():
@@ -30,12 +30,12 @@ def test_checker_finds_counts_that_are_added_by_a_renewal():
             "redis.pcall('hincrby', key, owner, count)",
         ),
     )
-    assert "counts 1, and keeps 2" in hunt(Reentrancy, range(10), scripts=broken)
+    assert "but keeps 2" in hunt(Reentrancy, range(10), scripts=broken)
 
 
 def test_checker_finds_inner_release_that_frees_the_lock():
     broken = break_script("lock_release", ("if ARGV[2] ~= '0' then", "if false then"))
-    assert "counts 1, and keeps nothing" in hunt(Reentrancy, range(10), scripts=broken)
+    assert "but keeps nothing" in hunt(Reentrancy, range(10), scripts=broken)
 
 
 @pytest.mark.parametrize(("kind", "first"), [("lock", 8), *swept(("read-write", 14))])
@@ -44,8 +44,8 @@ def test_checker_finds_re_entry_that_wins_by_a_new_grant(monkeypatch, kind, firs
     assert "was re-entered without a quorum that had it" in hunt(Reentrancy, range(first, first + 400), kind=kind)
 
 
-@pytest.mark.sweep  # who does that does it without a pause
-def test_checker_finds_re_entry_of_what_is_lost(monkeypatch):
+@pytest.mark.sweep  # such an owner asks without a pause
+def test_checker_finds_re_entry_of_a_lost_hold(monkeypatch):
     def believe(state, now):
         return
         yield
@@ -72,22 +72,22 @@ def send(runner, script, *words, keys=KEYS.all):
     return Sent(0.0, "a", 1, script, keys, words, 0b111, True)
 
 
-def test_node_that_keeps_what_it_was_told_is_right(sim):
+def test_node_that_keeps_the_given_count_is_right(sim):
     checker = Reentrancy(sim)
     sim.nodes[0].store.execute(b"hset", KEYS.lock, b"me", b"2")
     executed = Executed(0.0, 0, "a", "lock_renew", (KEYS.lock,), (b"me", 2, 1000), [2])
     assert checker.see(executed) is None
-    assert "counts 1, and keeps 2" in checker.see(executed._replace(args=(b"me", 1, 1000)))
+    assert "but keeps 2" in checker.see(executed._replace(args=(b"me", 1, 1000)))
     assert checker.see(executed._replace(args=(b"me", 1, 1000), reply=[0])) is None, "it refused"
 
 
-def test_release_carries_what_remains(sim, runner):
+def test_release_carries_the_remaining_count(sim, runner):
     checker, state = Reentrancy(sim), add_hold(runner, count=2)
     assert checker.see(send(runner, "lock_release", state.claim, 2, b"")) is None
     assert "count 0 of 'redsync:x'" in checker.see(send(runner, "lock_release", state.claim, 0, b""))
 
 
-def test_acquire_of_who_holds_carries_more(sim, runner):
+def test_acquire_of_a_holder_carries_a_higher_count(sim, runner):
     checker, state = Reentrancy(sim), add_hold(runner, count=2)
     assert checker.see(send(runner, "lock_acquire", state.claim, 3, 1000, 0)) is None
     assert "counts 2 already" in checker.see(send(runner, "lock_acquire", state.claim, 2, 1000, 0))
@@ -105,7 +105,7 @@ def test_count_grows_only_with_a_quorum_that_had_the_claim(sim, runner, replies,
     assert (checker.see(step) is None) is fine
 
 
-def test_program_is_told_the_count_of_its_own_acquisitions(sim, runner):
+def test_count_is_that_of_a_program_s_own_acquisitions(sim, runner):
     checker = Reentrancy(sim)
 
     def do(what, **about):
@@ -120,7 +120,7 @@ def test_program_is_told_the_count_of_its_own_acquisitions(sim, runner):
     assert do("acquired", count=1) is None
 
 
-def test_acquisitions_to_read_and_to_write_are_counted_apart(sim, runner):
+def test_acquisitions_to_read_and_to_write_are_counted_separately(sim, runner):
     checker = Reentrancy(sim)
 
     def do(what, mode, **about):

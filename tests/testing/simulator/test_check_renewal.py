@@ -1,4 +1,4 @@
-"""The checker of renewals: it finds what wins back a lock, and what believes without a quorum."""
+"""The checker of renewals: it finds renewals that win a lock back, and belief without a quorum."""
 
 import pytest
 
@@ -21,7 +21,7 @@ def test_checker_finds_renewal_that_creates_and_counts(monkeypatch, kind, first)
     assert "without a quorum of nodes that had it" in hunt(Renewal, range(first, first + 100), kind=kind)
 
 
-def test_checker_finds_release_that_leaves_the_watchdog_at_work(monkeypatch):
+def test_checker_finds_watchdog_that_works_after_the_release(monkeypatch):
     monkeypatch.setattr(HoldTable, "remove", lambda table, state: None)
     assert "which was released" in hunt(Renewal, range(20))
 
@@ -45,7 +45,7 @@ def renew(runner, state, lease_ms=30_000):
     return Sent(0.0, "a", 1, "lock_renew", (KEYS.lock,), args, 0b111, True)
 
 
-def test_renewal_of_what_has_ended_is_found(sim, runner):
+def test_renewal_of_an_ended_hold_is_found(sim, runner):
     checker, state = Renewal(sim), add_hold(runner)
     assert checker.see(renew(runner, state)) is None
     state.lost = "a reason"
@@ -63,7 +63,7 @@ def test_renewal_of_what_has_ended_is_found(sim, runner):
         (([2], [0], "no answer"), 29.6, False),
     ],
 )
-def test_hold_is_lengthened_only_by_a_quorum_that_had_it(sim, runner, replies, lease, fine):
+def test_hold_is_extended_only_by_a_quorum_that_had_it(sim, runner, replies, lease, fine):
     checker, state, step = Renewal(sim), add_hold(runner, until=5.0), Stepped(0.0, runner.machine)
     assert checker.see(step) is None
     checker.see(renew(runner, state))
@@ -72,4 +72,4 @@ def test_hold_is_lengthened_only_by_a_quorum_that_had_it(sim, runner, replies, l
     complaint = checker.see(step)
     assert (complaint is None) is fine
     if not fine:
-        assert "was lengthened by" in complaint
+        assert "was extended by" in complaint

@@ -1,4 +1,4 @@
-"""The checker of replies: it finds those that are handed to another request than they answer."""
+"""The checker of replies: it finds replies that go to the wrong request."""
 
 import asyncio
 from types import SimpleNamespace
@@ -37,7 +37,7 @@ def test_checker_finds_replies_that_slip_by_one_after_a_discard(monkeypatch):
 
 
 def answer_late():
-    """Let a node's replies come long after their connection was given up, while another one is in use."""
+    """Let a node's replies arrive long after their connection was abandoned, while another one is in use."""
     with Simulation(seed=4, checkers=[Replies], lease=2.0, restart_guard=0.0) as sim:
         machine = sim.machine("a")
         client = machine.client()
@@ -62,7 +62,7 @@ def answer_late():
 
 
 def test_checker_finds_late_replies_of_an_old_connection(monkeypatch):
-    """Those that look like an answer; with others (seed 0) the driver gives the new connection up by itself."""
+    """Those that look like an answer; with others (seed 0) the driver abandons the new connection itself."""
     answer_late()
     newest = {}
     make, receive = StreamLink.__init__, StreamLink.data_received
@@ -102,7 +102,7 @@ def test_error_is_compared_as_it_travels():
 
 
 @pytest.mark.parametrize(("heard", "said"), [(1, 2), ([1], [1, 2]), (1, [1]), ([1, [2]], [1, [3]]), (None, 0)])
-def test_other_reply_than_was_given_is_found(heard, said):
+def test_reply_that_differs_from_the_node_s_is_found(heard, said):
     assert "but the node had replied" in hand([b"GET", b"x"], heard, [b"GET", b"x"], said)
 
 

@@ -44,7 +44,7 @@ def test_votes_from_before_a_move_are_not_compared_with_later_ones(checker, kind
     assert checker.see(count(GRANTED, None, GRANTED)) is None
 
 
-def test_lonely_nodes_and_other_rounds_are_apart(checker):
+def test_single_servers_and_other_rounds_do_not_matter(checker):
     checker.see(vote(0, ""))
     checker.see(vote(1, ""))
     checker.see(vote(2, "node-1a", number=2))

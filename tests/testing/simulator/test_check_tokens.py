@@ -1,4 +1,4 @@
-"""The check of fencing tokens finds protocols that were broken on purpose, and runs by seed of the one that is not."""
+"""The checker of fencing tokens finds protocols broken on purpose, and nothing in runs by seed of the real one."""
 
 import re
 
@@ -28,6 +28,6 @@ def test_lock_whose_re_entry_has_another_token_is_found(monkeypatch):
     assert re.search(r"had token (\d+), and now has \d+", hunt(Tokens, range(40), kind="fenced"))
 
 
-def test_tokens_that_begin_at_nothing_after_a_loss_are_found():
+def test_tokens_that_begin_at_zero_after_a_loss_are_found():
     broken = break_script("fenced_lock_acquire", ("time[1] * 1000000 + time[2]", "1"))
     assert "earlier" in hunt(Tokens, range(1012, 1400), kind="fenced", scripts=broken)

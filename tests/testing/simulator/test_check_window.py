@@ -1,4 +1,4 @@
-"""The checkers of rate limiters: they find one success too many in a window, and promises of room that are not kept."""
+"""The checkers of rate limiters: they find one success too many in a window, and broken promises of room."""
 
 import asyncio
 import math
@@ -16,7 +16,7 @@ from tests.support.naive import NAIVE
 
 
 def contend(scripts):
-    """Let three want one of two successes, each of them cut off from another node of three; return how many had one."""
+    """Let three want one of two successes, each cut off from another node of three; return how many succeeded."""
     served = []
 
     async def take(machine, client):
@@ -39,13 +39,13 @@ def test_checker_finds_counter_on_each_node_where_slots_keep_the_rate():
         contend(NAIVE)
 
 
-def test_checker_finds_slots_that_are_kept_for_just_the_window(monkeypatch):
+def test_checker_finds_slots_that_are_kept_only_for_the_window(monkeypatch):
     monkeypatch.setattr(Window, "_lease", lambda window, *_: window.per)
     assert "where there are" in hunt(SlidingWindow, range(60), kind="limiter")
 
 
 def stand_still_between_question_and_answer():
-    """Let two want one success after the other, of whom the first stands still while the nodes answer."""
+    """Let two want one success after the other; the first is paused while the nodes answer."""
     instants = []
 
     async def take(machine, client):
@@ -77,7 +77,7 @@ def test_checker_finds_rounds_that_count_however_late(monkeypatch):
         stand_still_between_question_and_answer()
 
 
-def test_checker_finds_limiter_that_gives_back_what_it_has_reported(monkeypatch):
+def test_checker_finds_limiter_that_returns_reported_successes(monkeypatch):
     acquire = rate.acquire
 
     def give_back(session, request, *args):
@@ -92,13 +92,13 @@ def test_checker_finds_limiter_that_gives_back_what_it_has_reported(monkeypatch)
 
 
 def ask_when_told(part, *, after=0.1, per=1.0, node=1.0, machine=1.0):
-    """Let a program ask after that part of what it was told, by clocks of these rates; return what became of it."""
+    """Let a program ask after that part of the promised time, by clocks of these rates; return the outcome."""
     outcomes = []
 
     async def ask_when(machine, client):
         limiter = client.get_rate_limiter("x", 1, per)
         for _ in range(2):
-            await asyncio.sleep(after)  # until the last node has heard of the one before
+            await asyncio.sleep(after)  # until the last node has executed the earlier request
             machine.tell("a program", "wonders", name="x", n=1)
             seconds = await limiter.retry_after()
             machine.tell("a program", "told", name="x", n=1, seconds=seconds)
@@ -124,11 +124,11 @@ def ask_when_told(part, *, after=0.1, per=1.0, node=1.0, machine=1.0):
 
 def test_checker_finds_promise_of_room_that_comes_too_early():
     assert ask_when_told(1.0) == ["acquired"] * 2
-    with pytest.raises(SimulationError, match=r"retry_after: a program on a was told at .* and was refused at"):
+    with pytest.raises(SimulationError, match=r"retry_after: a program on a learned at .* and was refused at"):
         ask_when_told(0.5)
 
 
-def test_program_that_was_told_the_longest_time_may_be_refused_where_clocks_are_slow():
+def test_program_with_the_longest_promised_time_may_be_refused_by_slow_clocks():
     assert ask_when_told(1.0, after=0.005) == ["acquired"] * 2
     assert ask_when_told(1.0, after=0.005, per=10.0, node=0.9951, machine=1.0049) == ["acquired", "busy"]
 

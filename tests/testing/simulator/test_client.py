@@ -7,7 +7,7 @@ from redsync.testing import Simulation
 
 
 def simulate():
-    """Simulate something, and return a weak reference to it."""
+    """Run a simulation, and return a weak reference to it."""
     with Simulation(seed=1) as sim:
         machine = sim.machine("a")
         client = machine.client()

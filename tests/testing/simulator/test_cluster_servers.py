@@ -1,4 +1,4 @@
-"""Servers of a cluster: they redirect, drop what they have lost, and are seen without tags."""
+"""Servers of a cluster: they redirect, drop lost slots, and appear without tags."""
 
 import pytest
 
@@ -22,7 +22,7 @@ def cluster(sim):
 
 @pytest.fixture
 def key(cluster):
-    """The name of a key of the first node, as its servers have it."""
+    """The name of a key of the first node on its servers."""
     return lambda name: (cluster.tags[0] + name.encode()).decode()
 
 
@@ -31,7 +31,7 @@ def call(sim):
     return Caller(sim, sim.machine("a"))
 
 
-def test_server_answers_for_its_slots_alone(call, cluster, key):
+def test_server_answers_only_for_its_slots(call, cluster, key):
     assert call("SET", key("x"), 1) == b"+OK\r\n"
     other = cluster.tags[1].decode() + "x"
     assert call("SET", other, 1) == b"-MOVED 12288 node-2a:6379\r\n"
@@ -40,7 +40,7 @@ def test_server_answers_for_its_slots_alone(call, cluster, key):
     assert call("EVAL", "return 7", 0) == b":7\r\n"
 
 
-def test_nodes_are_seen_without_tags(sim, call, key):
+def test_nodes_appear_without_tags(sim, call, key):
     call("HSET", key("x"), "a", 1)
     node = sim.nodes[0]
     assert node.store.peek(b"x")[0] == node.store.look(b"x")[0].value == {b"a": b"1"}
@@ -49,7 +49,7 @@ def test_nodes_are_seen_without_tags(sim, call, key):
     assert repr(node) == "<LentNode 1 on node-1a>"
 
 
-def test_slot_that_is_leaving_is_asked_for_elsewhere(sim, call, cluster, key):
+def test_leaving_slot_redirects_with_ask(sim, call, cluster, key):
     call("SET", key("x"), 1)
     source, target = cluster.groups[0].master, cluster.groups[2].master
     source.leaving[0] = target
@@ -73,13 +73,13 @@ def test_messages_go_over_channels_of_a_slot_and_end_with_it(sim, call, cluster,
     assert call("SSUBSCRIBE", key("wake")) == b"-MOVED 4096 node-3a:6379\r\n"
 
 
-def test_slot_that_is_given_away_without_its_keys_loses_them(sim, call, cluster, key):
+def test_slot_that_moves_without_its_keys_loses_them(sim, call, cluster, key):
     call("SET", key("x"), 1)
     cluster.seize(0, cluster.groups[2])
     assert call("GET", key("x")) == b"-MOVED 4096 node-3a:6379\r\n"
     assert not any(server.keys_of(cluster.tags[0]) for server in cluster.groups[2].servers)
     assert not any(server.keys_of(cluster.tags[0]) for server in cluster.groups[0].servers)
-    assert "1 keys of slot 4096 are given up" in sim.trace.text()
+    assert "1 keys of slot 4096 are lost" in sim.trace.text()
 
 
 def test_scripts_of_a_slot_have_the_names_that_they_have_without_tags(sim, call, cluster):
@@ -102,7 +102,7 @@ def test_replaced_scripts_are_replaced_in_every_slot():
         assert server.scripts[ours.sha].source == b"return '%b'" % dialect.key(b"redsync_birth")
 
 
-def test_process_that_restarts_has_forgotten_which_slots_are_leaving(cluster):
+def test_restarted_process_forgets_which_slots_are_leaving(cluster):
     server = cluster.groups[0].master
     server.leaving[0] = cluster.groups[2].master
     server.restart()
@@ -112,6 +112,6 @@ def test_process_that_restarts_has_forgotten_which_slots_are_leaving(cluster):
     assert server.leaving == {}
 
 
-def test_server_says_that_it_is_of_a_cluster(call):
+def test_server_reports_cluster_mode(call):
     assert b"redis_mode:cluster" in call("INFO")
     assert call("CLUSTER", "NODES").count(b"master") == 3

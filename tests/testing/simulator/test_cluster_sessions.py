@@ -1,4 +1,4 @@
-"""Sessions of servers of a cluster: what a vote writes has a key, and is no command that the connection records."""
+"""Sessions of servers of a cluster: the command that a vote writes has a key, and the connection does not record it."""
 
 import pytest
 
@@ -19,7 +19,7 @@ def call(sim):
     return Caller(sim, sim.machine("a"))
 
 
-def test_wait_counts_the_replicas_that_have_what_was_touched(sim, call):
+def test_wait_counts_the_replicas_that_have_the_touched_key(sim, call):
     dialect = dialect_of(sim.world.slots[0])
     call.connection.requests = []
     assert b"".join(call.ask(*dialect.touch)) == b":1\r\n:1\r\n"
@@ -29,7 +29,7 @@ def test_wait_counts_the_replicas_that_have_what_was_touched(sim, call):
     assert call("WAIT", 2, 500) == b":1\r\n"
 
 
-def test_node_in_trouble_says_so_before_it_redirects(sim, call):
+def test_node_in_trouble_answers_its_error_before_it_redirects(sim, call):
     key = sim.world.tags[0].decode() + "x"
     sim.nodes[0].refuse("LOADING")
     assert call("GET", key).startswith(b"-LOADING")

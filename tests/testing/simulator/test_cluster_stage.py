@@ -34,5 +34,5 @@ def test_slot_may_stay():
 
 
 def test_server_of_no_shard_is_refused():
-    with pytest.raises(ScenarioError, match="nodes are counted from 1 to 2"):
+    with pytest.raises(ScenarioError, match="nodes are numbered from 1 to 2"):
         Scenario(HEAD + "0.1 server 4a crashes")

@@ -1,4 +1,4 @@
-"""Clusters: who has which slot, who knows it, and real clients that follow."""
+"""Clusters: which shard owns which slot, which server knows it, and real clients that follow."""
 
 import asyncio
 
@@ -31,20 +31,20 @@ async def work(lock, turns):
 
 
 def read(cluster, server, place=0):
-    """Return what a client makes of what a server says of the slot of a node."""
+    """Return what a client reads from a server's answer about the slot of a node."""
     locator = ClusterLocator(cluster.slots[place], len(cluster.slots), [Witness("seed:1", None)], 1)
     locator.ask(0, 0.0)
     locator.note(0, [server.describe_cluster()])
     return locator.present if locator.present is not None else locator.excuse
 
 
-def test_world_is_chosen_by_what_the_nodes_are():
+def test_world_depends_on_the_kind_of_nodes():
     assert world_for(None, cluster=False) is Servers
     assert world_for(0, cluster=False) is SentinelGroups
     assert world_for(None, cluster=True) is world_for(2, cluster=True) is Cluster
 
 
-def test_cluster_has_a_master_more_than_nodes_and_one_replica_of_each(sim, cluster):
+def test_cluster_has_one_more_master_than_nodes_and_one_replica_of_each(sim, cluster):
     assert cluster.slots == slots_of(3)
     assert [server.name for server in sim.servers] == [f"node-{i}{letter}" for i in (1, 2, 3, 4) for letter in "ab"]
     assert cluster.urls == ["redis+cluster://node-1a,node-2a,node-3a,node-4a?nodes=3&replicas=1"]
@@ -54,7 +54,7 @@ def test_cluster_has_a_master_more_than_nodes_and_one_replica_of_each(sim, clust
         assert [server.name for server in small.servers] == ["node-1a", "node-2a", "node-3a"]
 
 
-def test_servers_tell_where_slots_are_as_real_ones_do(sim, cluster):
+def test_servers_answer_where_slots_are_as_real_ones_do(sim, cluster):
     sim.run(until=0.5)
     a, b = cluster.groups[0].servers
     assert read(cluster, b) == Location("node-1a", 6379, 1)
@@ -66,7 +66,7 @@ def test_servers_tell_where_slots_are_as_real_ones_do(sim, cluster):
     assert [read(cluster, server) for server in sim.servers] == [Location("node-1b", 6379, 5)] * 8
 
 
-def test_server_that_is_apart_tells_what_it_knew(sim, cluster):
+def test_isolated_server_answers_with_old_knowledge(sim, cluster):
     a, b = cluster.groups[0].servers
     cluster.groups[0].isolate([a])
     cluster.groups[0].fail_over(b)
@@ -91,7 +91,7 @@ def test_slot_that_has_moved_raises_the_epoch_of_its_owner_unless_it_is_the_high
     assert [shard.epoch for shard in cluster.groups] == [5, 2, 3, 4]
 
 
-def test_cluster_is_not_settled_while_two_nodes_have_one_server(sim, cluster):
+def test_cluster_is_not_settled_while_two_nodes_share_a_server(sim, cluster):
     cluster.move(0, cluster.groups[1], pause=0.0)
     sim.run(until=3.0)
     assert [node.name for node in sim.nodes] == ["node-2a", "node-2a", "node-3a"]
@@ -102,7 +102,7 @@ def test_cluster_is_not_settled_while_two_nodes_have_one_server(sim, cluster):
     assert cluster.is_settled
 
 
-def test_nobody_is_promoted_while_only_a_minority_knows_the_latest_decision(sim, cluster):
+def test_no_server_is_promoted_while_only_a_minority_knows_the_latest_decision(sim, cluster):
     shard = cluster.groups[0]
     assert shard.candidates() == [shard.servers[1]]
     shard.slowness = 100.0

@@ -1,4 +1,4 @@
-"""Nodes that a cluster lends, with all faults, failovers, and slots that move: some runs by seed."""
+"""Nodes of a cluster, with all faults, failovers, and moving slots: some runs by seed."""
 
 import pytest
 
@@ -45,7 +45,7 @@ def test_run_of_clusters_says_how_to_replay_it(monkeypatch):
         simulate(1001, nodes=1, replicas=2, cluster=True)
 
 
-def test_cluster_lends_all_nodes(capsys):
+def test_clients_list_all_nodes_of_a_cluster(capsys):
     with pytest.raises(SystemExit):
         main(["--seed", "1", "--cluster", "--unlisted", "1"])
     assert "exclude each other" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Very many tasks of one client that wait for one lock: all are served, for few commands each, beside other clients."""
+"""Many tasks of one client that wait for one lock: all are served, with few commands each, next to other clients."""
 
 import asyncio
 import contextlib
@@ -81,7 +81,7 @@ def test_only_the_front_asks_while_the_lock_is_held(sim, crowd):
     assert len(asked) == IN_FRONT == 128, "as docs/locks/lock.md says"
 
 
-def test_those_behind_come_to_the_front_in_their_order(sim, crowd):
+def test_later_waiters_come_to_the_front_in_order(sim, crowd):
     crowd.begin(crowd.a, WAITERS)
     sim.run()
     order = [number for _, number in crowd.served]
@@ -98,7 +98,7 @@ def test_another_client_is_served_beside_a_crowd(sim, crowd):
     assert max(positions) < IN_FRONT + 50, "no more than the front comes first"
 
 
-def test_timeouts_of_a_crowd_are_kept_and_mean_that_others_hold_it(sim, crowd):
+def test_timeouts_of_a_crowd_are_kept_and_mean_busy(sim, crowd):
     crowd.b.start(crowd.hold(20.0))
     sim.run(until=1.0)
     crowd.begin(crowd.a, WAITERS, timeout=3.0)
@@ -108,7 +108,7 @@ def test_timeouts_of_a_crowd_are_kept_and_mean_that_others_hold_it(sim, crowd):
     assert all(4.0 <= ended <= 4.05 for ended, _ in crowd.ended.values())
 
 
-def test_crowd_that_waits_while_nodes_are_away_is_told_of_that(sim, crowd):
+def test_crowd_learns_that_nodes_are_away(sim, crowd):
     crowd.b.start(crowd.hold(60.0))
     sim.run(until=1.0)
     crowd.begin(crowd.a, WAITERS, timeout=10.0)
@@ -146,8 +146,8 @@ def test_closing_the_client_lets_its_crowd_go(sim, crowd):
     [kind for kind in LOCKS if kind.waits != "queue"],
     ids=lambda kind: kind.word,
 )
-def test_waiters_of_other_kinds_do_not_line_up(sim, crowd, kind):
-    """An order of arrival begins with a ticket from the nodes, and who pauses is nowhere in line."""
+def test_waiters_of_other_kinds_do_not_queue_in_the_client(sim, crowd, kind):
+    """An order of arrival begins with a ticket from the nodes; a pausing waiter has no place in line."""
     crowd.b.start(crowd.hold(60.0))
     sim.run(until=1.0)
 

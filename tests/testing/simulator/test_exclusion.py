@@ -1,4 +1,4 @@
-"""The checker of exclusion: it finds two who believe, and it finds a lock that was broken on purpose."""
+"""The checker of exclusion: it finds two believers, and a lock broken on purpose."""
 
 import asyncio
 
@@ -62,7 +62,7 @@ async def hold(client, seconds):
         await asyncio.sleep(seconds)
 
 
-def test_checker_finds_hand_over_that_counts_after_it_was_undone(monkeypatch):
+def test_checker_finds_hand_over_that_counts_after_its_rollback(monkeypatch):
     undo = Attempt.roll_back
 
     def forget(attempt, *, leave):
@@ -74,12 +74,12 @@ def test_checker_finds_hand_over_that_counts_after_it_was_undone(monkeypatch):
     assert "is held by" in hunt(Exclusion, range(310, 410))
 
 
-def test_checker_finds_hand_over_that_is_believed_from_its_arrival_on(monkeypatch):
-    """Nodes keep it from the last ask on, for as long as the place or the lease."""
+def test_checker_finds_hand_over_that_is_believed_from_its_arrival(monkeypatch):
+    """Nodes keep it from the last request on, for as long as the place or the lease."""
     take_over = Attempt.take_over
 
     def believe(attempt, now):
-        attempt._asked_at = now
+        attempt._handed_until = attempt._session.timing.valid_until(now, attempt.place.handed)
         return take_over(attempt, now)
 
     monkeypatch.setattr(Attempt, "is_had", lambda attempt, now: True)
@@ -94,13 +94,13 @@ def test_checker_counts_no_owner_on_crashed_machine():
         sim.run(until=1.0)
         a.crash(dark=True)
         for node in sim.nodes:
-            node.jump(10.0)  # so its claims are gone, which it would still believe in
+            node.jump(10.0)  # so its claims are gone, though it would still believe in them
         b.start(hold(b.client(), 1.0))
         sim.waived.clear()
         sim.run()
 
 
-def test_checker_names_both_who_believe():
+def test_checker_names_both_believers():
     with Simulation(seed=3, lease=2.0) as sim:
         a, b = sim.machine("a"), sim.machine("b")
         a.start(hold(a.client(), 5.0))

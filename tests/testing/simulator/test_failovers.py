@@ -1,4 +1,4 @@
-"""Faults of groups by seed: all kinds happen, and at the end all is well again."""
+"""Faults of groups by seed: all kinds happen, and at the end there are none."""
 
 from redsync.testing.simulator import Simulation
 from redsync.testing.simulator.failovers import Failovers
@@ -29,7 +29,7 @@ def test_all_kinds_of_faults_happen_and_end():
     assert any(group.epoch > 10 for sim in sims for group in sim.groups)
 
 
-def test_old_masters_are_named_again_as_the_processes_that_they_were():
+def test_old_masters_are_promoted_again_as_the_same_processes():
     named = []
     for seed in range(4):
         lines = [str(fault) for fault in strike(seed).trace.happenings]

@@ -1,4 +1,4 @@
-"""Faults at random: all kinds of them happen, and in the end all is well."""
+"""Random faults: all kinds happen, and in the end there are none."""
 
 import asyncio
 import contextlib
@@ -28,7 +28,7 @@ def test_all_kinds_of_faults_happen():
     assert kinds == network | nodes | machines
 
 
-def test_in_the_end_all_is_well():
+def test_all_faults_end():
     for seed in range(3):
         sim = unleash(seed)
         assert {node.state for node in sim.nodes} == {"up"}
@@ -49,7 +49,7 @@ def test_outlasting_faults_are_mostly_of_the_network():
     assert any("up to 120.000 s" in h.text for h in happened)
 
 
-# Data of before.
+# Older data.
 
 
 async def hold_one_after_the_other(client):
@@ -59,7 +59,7 @@ async def hold_one_after_the_other(client):
                 await asyncio.sleep(0.5)
 
 
-def test_nodes_that_rewind_have_forgotten_what_was_held():
+def test_nodes_that_rewind_have_forgotten_holds():
     with Simulation(1, lease=2.0, restart_guard=0.0) as sim:
         machine = sim.machine("a")
         machine.start(hold_one_after_the_other(machine.client()))
@@ -86,7 +86,7 @@ def beyond_the_wire(sim):
     return [h for h in happened if h.kind not in WIRE and "MOVED" not in h.text and "CLUSTERDOWN" not in h.text]
 
 
-def test_faults_of_the_wire_happen_if_they_are_asked_for_and_end():
+def test_faults_of_the_wire_happen_on_request_and_end():
     sim = wired(1)
     happened = [h for h in sim.trace.happenings if isinstance(h, Faulted)]
     assert {h.kind for h in happened} >= WIRE

@@ -40,5 +40,5 @@ def test_server_hangs_resumes_and_restarts():
 
 
 def test_server_of_no_node_is_refused():
-    with pytest.raises(ScenarioError, match="nodes are counted from 1 to 2"):
+    with pytest.raises(ScenarioError, match="nodes are numbered from 1 to 2"):
         Scenario(HEAD + "0.1 Sentinels promote 3a")

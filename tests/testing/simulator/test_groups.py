@@ -1,4 +1,4 @@
-"""Groups: decisions, who hears of them when, and real clients that follow."""
+"""Groups: decisions, when each server learns of them, and real clients that follow."""
 
 import asyncio
 import math
@@ -26,7 +26,7 @@ async def work(lock, turns):
             await asyncio.sleep(0.05)
 
 
-def test_clients_follow_a_failover_and_go_on_after_one_lease(sim, group):
+def test_clients_follow_a_failover_and_continue_after_one_lease(sim, group):
     workers = [sim.machine(name) for name in "ab"]
     for machine in workers:
         machine.start(work(machine.client().get_lock("x"), 60))
@@ -41,7 +41,7 @@ def test_clients_follow_a_failover_and_go_on_after_one_lease(sim, group):
     assert sim.now < 14.0
 
 
-def test_hold_whose_claim_the_next_master_has_goes_on(sim, group):
+def test_hold_whose_claim_the_next_master_has_continues(sim, group):
     machine = sim.machine("a")
     lost = []
 
@@ -57,7 +57,7 @@ def test_hold_whose_claim_the_next_master_has_goes_on(sim, group):
     assert "HoldLost" not in str(lost)
 
 
-def test_everybody_hears_of_a_decision_at_an_instant_of_its_own(sim, group):
+def test_each_server_learns_a_decision_at_its_own_instant(sim, group):
     group.fail_over(group.servers[1])
     heard = {}
     while len(heard) < 5 and sim.now < 5.0:
@@ -82,7 +82,7 @@ def test_candidates_are_those_that_answer_the_sentinels(group):
     assert group.candidates() == []
 
 
-def test_server_may_be_left_out_of_the_news(sim, group):
+def test_server_may_never_learn_a_decision(sim, group):
     a, b, c = group.servers
     group.fail_over(b)
     group.tell(c, math.inf)
@@ -95,7 +95,7 @@ def test_server_may_be_left_out_of_the_news(sim, group):
     assert c.follows is b
 
 
-def test_sentinel_that_learns_nothing_goes_on_to_tell_what_it_knew(sim, group):
+def test_sentinel_that_learns_nothing_answers_with_old_knowledge(sim, group):
     group.deafen(group.sentinels[0])
     group.fail_over(group.servers[1])
     sim.run(until=3.0)
@@ -131,6 +131,6 @@ def test_partition_of_a_node_is_one_of_all_its_servers(sim, group):
     assert all(sim.network.route(machine, sentinel).troubled for sentinel in group.sentinels)
 
 
-def test_checkers_of_what_one_server_keeps_are_not_for_groups():
+def test_checkers_of_one_server_s_data_are_not_for_groups():
     assert set(OF_GROUPS["lock"]) < set(OF_KIND["lock"])
     assert Zombies not in OF_GROUPS["lock"]

@@ -1,4 +1,4 @@
-"""Nodes that Sentinels stand for, with all faults and failovers, some runs by seed."""
+"""Nodes that are Sentinel groups, with all faults and failovers: some runs by seed."""
 
 import pytest
 

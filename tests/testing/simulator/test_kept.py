@@ -1,4 +1,4 @@
-"""What checkers read in the books of nodes: claims of all kinds, and places in queues."""
+"""The checkers' view of nodes' records: claims of all kinds, and places in queues."""
 
 import math
 
@@ -26,7 +26,7 @@ def test_claims_of_locks_end_with_their_keys(node):
     assert kept_claims(node, b"nothing") == []
 
 
-def test_claims_of_readers_and_writers_count_in_fractions_and_end_each_for_itself(node):
+def test_claims_of_readers_and_writers_count_in_fractions_and_end_separately(node):
     now = now_ms(node)
     do(node, "zadd", "x", now + 1000 + 2 / 1024, "r:me", -(now + 500 + 1 / 1024), "w:me", now, "r:late")
     assert kept_claims(node, b"x") == [Kept(b"me", b"r:", 3, now + 1000), Kept(b"me", b"w:", 2, now + 500)]

@@ -1,4 +1,4 @@
-"""The event loop in virtual time: asyncio as it is, machines that pause and crash, clocks of their own."""
+"""The event loop in virtual time: unchanged asyncio, machines that pause and crash, and their clocks."""
 
 import asyncio
 
@@ -23,7 +23,7 @@ def test_time_jumps_to_next_timer(sim):
     assert sim.now == pytest.approx(3456.0)
 
 
-def test_asyncio_works_as_it_is(sim):
+def test_asyncio_works_unchanged(sim):
     async def program():
         queue = asyncio.Queue()
 
@@ -72,7 +72,7 @@ def test_real_threads_are_refused(sim):
         sim.run()
 
 
-def test_paused_machine_stands_still_while_others_go_on(sim):
+def test_paused_machine_stands_still_while_others_continue(sim):
     ends = {}
 
     async def count(name):
@@ -131,7 +131,7 @@ def test_timers_follow_the_clock_of_their_machine(sim):
 
 
 def test_programs_of_paused_machine_clean_up_at_close():
-    """Also if something waits there to be run."""
+    """Even if callbacks are pending there."""
     ended = []
 
     async def program():
@@ -145,14 +145,14 @@ def test_programs_of_paused_machine_clean_up_at_close():
         a.start(program())
         sim.run(until=0.5)
         a.pause()
-        a.start(program())  # which is there to be run, and never begins
+        a.start(program())  # pending there, and never begins
         sim.run(until=2.0)
         assert not ended
         sim.close()
     assert ended == [True]
 
 
-def test_program_that_ignores_its_end_is_given_up_at_close():
+def test_program_that_ignores_cancellation_is_abandoned_at_close():
     with Simulation(seed=1) as sim:
 
         async def cling():
@@ -166,19 +166,19 @@ def test_program_that_ignores_its_end_is_given_up_at_close():
         sim.run(until=2.5)
 
 
-def test_program_that_goes_in_circles_is_an_error_and_no_endless_run(sim, monkeypatch):
+def test_program_that_loops_forever_is_an_error(sim, monkeypatch):
     monkeypatch.setattr(loop, "_CIRCLES", 1000)
 
     async def spin():
-        while True:  # noqa: ASYNC110  (what it is about)
+        while True:  # noqa: ASYNC110  (the loop is the point)
             await asyncio.sleep(0)
 
     sim.machine("a").start(spin())
-    with pytest.raises(RuntimeError, match="goes in circles"):
+    with pytest.raises(RuntimeError, match="loops forever"):
         sim.run()
 
 
-def test_many_steps_are_no_circle_while_time_passes(sim, monkeypatch):
+def test_many_steps_are_fine_while_time_passes(sim, monkeypatch):
     monkeypatch.setattr(loop, "_CIRCLES", 1000)
 
     async def work():

@@ -1,4 +1,4 @@
-"""Migrations: keys move one by one, with their time to live; a move may wait, end by force, or be given up."""
+"""Migrations: keys move one by one, with their time to live; a move may wait, be forced, or be aborted."""
 
 import math
 
@@ -53,7 +53,7 @@ def test_move_waits_for_masters_that_can_not_be_reached(sim, cluster):
     assert count(cluster) == [0, 5]
 
 
-def test_move_goes_on_after_a_failover_of_the_old_master(sim, cluster):
+def test_move_continues_after_a_failover_of_the_old_master(sim, cluster):
     cluster.groups[0].master.propagate()
     cluster.move(0, cluster.groups[1], pause=0.5)
     sim.run(until=1.0)
@@ -72,7 +72,7 @@ def test_move_that_is_forced_loses_the_keys_that_have_not_moved(sim, cluster):
     assert sim.nodes[0].name == "node-2a"
 
 
-def test_move_that_is_given_up_takes_the_keys_back(sim, cluster):
+def test_aborted_move_takes_the_keys_back(sim, cluster):
     source, target = cluster.groups[0].master, cluster.groups[1].master
     move = cluster.move(0, cluster.groups[1], pause=0.1)
     sim.run(until=0.6)

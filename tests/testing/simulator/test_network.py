@@ -1,4 +1,4 @@
-"""The virtual network: order within a connection, and what partitions, loss and broken connections do to it."""
+"""The virtual network: order within a connection, and the effects of partitions, loss and broken connections."""
 
 import random
 
@@ -51,7 +51,7 @@ def test_messages_arrive_in_order(wire):
     assert wire.node.messages == [b"%d" % i for i in range(100)]
 
 
-def test_partition_of_one_direction_holds_that_one_only(wire):
+def test_partition_of_one_direction_holds_only_that_one(wire):
     wire.route.there.blocked = True
     wire.connection.there.send(b"request")
     wire.connection.back.send(b"reply")
@@ -107,14 +107,14 @@ def test_lost_reply_ends_the_connection_after_the_request_arrived(wire):
     assert wire.machine.messages == [CLOSED]
 
 
-def test_hanging_up_lets_what_was_sent_arrive(wire):
+def test_hang_up_lets_sent_messages_arrive(wire):
     wire.connection.there.send(b"request")
     wire.connection.hang_up()
     wire.settle()
     assert wire.node.messages == [b"request", CLOSED]
 
 
-def test_whoever_sends_over_broken_connection_is_told_again(wire):
+def test_sender_over_a_broken_connection_learns_the_end_again(wire):
     wire.route.back.blocked = True
     wire.connection.reset()
     wire.settle()
@@ -126,7 +126,7 @@ def test_whoever_sends_over_broken_connection_is_told_again(wire):
     assert wire.node.messages == [CLOSED]
 
 
-def test_silent_end_is_told_when_somebody_is_there_again(wire):
+def test_silent_end_is_reported_when_the_machine_is_back(wire):
     wire.connection.reset(silently=True)
     wire.connection.there.send(b"request")
     wire.settle()
@@ -136,7 +136,7 @@ def test_silent_end_is_told_when_somebody_is_there_again(wire):
     assert wire.machine.messages == [CLOSED]
 
 
-def test_connection_that_is_given_up_drops_what_was_held(wire):
+def test_abandoned_connection_drops_held_messages(wire):
     wire.connection.there.send(b"under way")
     wire.route.there.blocked = True
     wire.connection.there.send(b"held")
@@ -147,7 +147,7 @@ def test_connection_that_is_given_up_drops_what_was_held(wire):
     assert wire.node.messages[0] == b"under way"
 
 
-def test_machine_may_go_on_sending_what_was_given_up(wire):
+def test_machine_may_continue_to_send_abandoned_messages(wire):
     wire.network.kept = 1.0
     wire.connection.there.send(b"under way")
     wire.connection.abort()
@@ -170,7 +170,7 @@ def test_reset_that_a_partition_swallowed_is_noticed_when_the_node_sends(wire):
 # Pieces.
 
 
-def test_what_is_sent_at_once_arrives_whole_or_in_two_pieces():
+def test_message_arrives_whole_or_in_two_pieces():
     for split in (0.0, 1.0):
         wire = Wire()
         wire.network.split = split
@@ -181,7 +181,7 @@ def test_what_is_sent_at_once_arrives_whole_or_in_two_pieces():
         assert len(wire.node.messages) == (3 if split else 2), "a single byte has no pieces"
 
 
-def test_pieces_leave_the_luck_of_all_else_alone():
+def test_pieces_do_not_affect_other_random_numbers():
     arrivals = []
     for split in (0.0, 1.0):
         wire = Wire()

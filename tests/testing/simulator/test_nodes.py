@@ -1,4 +1,4 @@
-"""Virtual nodes: what a crash, a hang, a restart and a wrong clock do to what a client sees."""
+"""Virtual nodes: how a crash, a hang, a restart and a wrong clock look to a client."""
 
 import asyncio
 
@@ -42,7 +42,7 @@ def test_minority_that_is_down_costs_nothing(sim, dark):
     assert executions(sim, 1, "lock_acquire") == []
 
 
-def test_hung_node_executes_late_what_it_was_sent(sim):
+def test_hung_node_executes_its_commands_late(sim):
     task = start(sim, take)
     sim.run(until=0.1)
     sim.nodes[0].hang()
@@ -119,7 +119,7 @@ def test_clocks_further_apart_than_drift_factor_waive_exclusion(sim):
 
 
 def write(sim, node, *words):
-    """Execute a script that writes, tries to write, or only reads, on a node in trouble; return what it says."""
+    """Execute a script that writes, tries to write, or only reads, on a node in trouble; return the reply."""
     script = Script("words", " ".join(words).encode(), b"".join(word.encode() for word in words))
     return run_script(script, sim.nodes[node].store, (b"key",), ())
 
@@ -134,7 +134,7 @@ def test_node_that_can_not_write_refuses_scripts_that_do(sim):
     assert write(sim, 0, "redis.call('set', KEYS[1], 'x') return 1") == 1
 
 
-def test_node_without_memory_refuses_what_needs_some_unless_the_script_has_written(sim):
+def test_node_without_memory_refuses_commands_that_need_some_unless_the_script_has_written(sim):
     sim.nodes[0].refuse("OOM")
     assert str(write(sim, 0, "redis.call('set', KEYS[1], 'y') return 1")).startswith("OOM")
     assert write(sim, 0, "redis.call('del', KEYS[1]) return 2") == 2
@@ -162,7 +162,7 @@ def test_node_that_is_busy_refuses_everything(sim, code):
 
 
 @pytest.mark.parametrize("ends", [True, False])
-def test_node_ends_the_connections_that_a_client_gave_up_if_it_may(sim, ends):
+def test_node_ends_abandoned_connections_if_the_client_may(sim, ends):
     sim.nodes[0].ends_former = ends
     task = start(sim, take)
     sim.run()
@@ -179,7 +179,7 @@ def test_node_ends_the_connections_that_a_client_gave_up_if_it_may(sim, ends):
 
 
 async def hold_while(client, fault):
-    """Hold a lock, let something happen in between, and hold another."""
+    """Hold a lock, cause a fault in between, and hold another."""
     async with client.get_lock("x") as hold:
         fault()
         await asyncio.sleep(1.0)
@@ -188,7 +188,7 @@ async def hold_while(client, fault):
         pass
 
 
-def test_scripts_that_a_node_forgot_are_sent_again_in_whole(sim):
+def test_forgotten_scripts_are_sent_again(sim):
     def forget():
         for node in sim.nodes:
             node.forget_scripts()
@@ -203,7 +203,7 @@ def test_scripts_that_a_node_forgot_are_sent_again_in_whole(sim):
 
 
 @pytest.mark.parametrize("code", ["MOVED", "CLUSTERDOWN"])
-def test_node_that_refers_to_others_costs_its_vote_and_gets_the_release_later(sim, code):
+def test_redirecting_node_costs_its_vote_and_gets_the_release_later(sim, code):
     start(sim, lambda client: hold_while(client, lambda: sim.nodes[0].refuse(code)))
     sim.run()
     assert executions(sim, 0, "lock_release") == []
@@ -213,7 +213,7 @@ def test_node_that_refers_to_others_costs_its_vote_and_gets_the_release_later(si
     assert [h.keys[0] for h in executions(sim, 0, "lock_release") if h.reply == 1] == [b"redsync:x"]
 
 
-def test_connections_that_nodes_end_are_made_anew(sim):
+def test_connections_that_nodes_end_are_replaced(sim):
     def kick():
         for node in sim.nodes:
             node.kick()
@@ -224,7 +224,7 @@ def test_connections_that_nodes_end_are_made_anew(sim):
     assert {h.node for h in sim.trace.happenings if isinstance(h, Disconnected)} == {0, 1, 2}
 
 
-def test_connection_that_is_never_answered_is_given_up(sim):
+def test_unanswered_connection_is_abandoned(sim):
     def ignore():
         sim.nodes[0].ignore()
         sim.nodes[0].kick()

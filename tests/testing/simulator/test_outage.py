@@ -14,7 +14,7 @@ from redsync.testing.simulator.happenings import Decided, Sent
 WAITERS = 400
 
 PROBES = 101
-"""Tries per second, at most, of all who wait."""
+"""Tries per second of all waiters, at most."""
 
 SICK = "if redis.call('exists', 'sick') == 1 then return redis.error_reply('MISCONF errors writing to disk') end\n"
 
@@ -93,7 +93,7 @@ def test_crowd_asks_little_in_an_outage_and_is_served_soon_after_it(make_crowd, 
     crowd.begin()
     crowd.sim.run(until=16.0)
     assert not crowd.served
-    assert 20 < crowd.asked(2.0) <= PROBES * 14, "somebody always looks, and never a crowd"
+    assert 20 < crowd.asked(2.0) <= PROBES * 14, "some waiter always looks, and never a crowd"
     crowd.recover()
     crowd.sim.run(until=20.0)
     assert len(crowd.served) == WAITERS
@@ -141,7 +141,8 @@ def test_waiters_are_served_about_in_their_order(make_crowd):
     crowd.recover()
     crowd.sim.run(until=10.0)
     order = sorted(crowd.served, key=crowd.served.get)
-    # Those who tried in vain are the last now. Of the others, as many are on their way together as the window is wide.
+    # Waiters that tried and failed are now the last. Of the others, as many are on their way together as the window
+    # allows.
     kept = sum(later > earlier - 256 for earlier, later in itertools.pairwise(order))
     assert kept >= 0.95 * (WAITERS - 1)
 
@@ -171,7 +172,7 @@ def test_waiters_that_are_cancelled_do_not_hold_up_the_others(make_crowd):
     assert set(crowd.served) == set(range(1, WAITERS, 2))
 
 
-def test_closing_lets_waiters_go_that_wait_for_nodes(make_crowd):
+def test_closing_releases_waiters_that_wait_for_nodes(make_crowd):
     crowd = make_crowd()
     crowd.crash()
     crowd.begin()

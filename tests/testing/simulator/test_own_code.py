@@ -1,4 +1,4 @@
-"""Asyncio code of a user's own on the simulated network: redis-py's clients and asyncio's streams, as they are."""
+"""A user's asyncio code on the simulated network: unchanged redis-py clients and asyncio streams."""
 
 import asyncio
 
@@ -34,7 +34,7 @@ def run(sim, machine, program):
 
 
 @pytest.mark.parametrize("protocol", [2, 3])
-def test_values_are_set_and_got_on_one_node_alone(sim, machine, protocol):
+def test_values_are_set_and_got_on_one_node_only(sim, machine, protocol):
     async def program():
         async with client(protocol=protocol) as one:
             await one.set("key", "value", px=500)
@@ -97,7 +97,7 @@ def test_pool_has_as_many_connections_as_are_used_at_once(sim, machine):
     assert run(sim, machine, program()) == (list(range(1, 21)), 3, 0)
 
 
-def test_timeouts_end_what_a_partition_holds(sim, machine):
+def test_timeouts_end_commands_that_a_partition_holds(sim, machine):
     async def program():
         ended = []
         async with client(socket_timeout=0.5, socket_connect_timeout=0.25) as one:
@@ -114,10 +114,10 @@ def test_timeouts_end_what_a_partition_holds(sim, machine):
 
     ended, value = run(sim, machine, program())
     assert ended == [0.5, 0.25], "the first waits for an answer, the second for a connection"
-    assert value in {b"before", b"meanwhile"}, "what was held may arrive late"
+    assert value in {b"before", b"meanwhile"}, "a held command may arrive late"
 
 
-def test_crash_of_the_node_is_told_and_the_next_command_connects_again(sim, machine):
+def test_client_learns_of_the_crash_and_the_next_command_connects_again(sim, machine):
     async def program():
         async with client() as one:
             await one.set("key", "value")
@@ -150,7 +150,7 @@ def test_streams_of_asyncio_read_and_write(sim, machine):
     assert b"+PONG\r\n".startswith(part)
 
 
-def test_drain_waits_while_the_machine_takes_nothing(sim, machine):
+def test_drain_waits_while_the_machine_accepts_nothing(sim, machine):
     async def program():
         _, writer = await asyncio.open_connection("node-1", 6379)
         sim.partition(machine, 0)

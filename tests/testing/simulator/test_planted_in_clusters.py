@@ -1,4 +1,4 @@
-"""Mistakes planted into how a cluster's nodes are used, each of which a checker finds."""
+"""Mistakes planted in the use of a cluster's nodes, each of which a checker finds."""
 
 from pathlib import Path
 

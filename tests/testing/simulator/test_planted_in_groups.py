@@ -1,4 +1,4 @@
-"""Mistakes planted into how nodes with replicas are used, each of which the checker of exclusion finds."""
+"""Mistakes planted in the use of nodes with replicas, each of which the checker of exclusion finds."""
 
 from pathlib import Path
 
@@ -23,7 +23,7 @@ STORIES = Path(__file__).parents[2] / "scenarios"
 
 
 def forget_epochs(monkeypatch):
-    """Let clients compare the process alone."""
+    """Let clients compare only the process."""
     monkeypatch.setattr(greetings, "elected", lambda run_id, _epoch, history: elected(run_id, 0, history))
 
 
@@ -90,10 +90,10 @@ def test_replica_without_a_record_must_not_be_new():
 
 
 def test_record_must_not_survive_in_the_server_between():
-    """Found by seed 40014 of read-write locks, when decisions came faster than the Sentinels told each other of them.
+    """Found by seed 40014 of read-write locks, when decisions came faster than the Sentinels spread them.
 
-    1a becomes a replica of 1b, which nobody has used: it takes over 1b's data, in which there is 1a's own record. Then
-    it is named again. Who has heard of neither decision takes it for the server that it was.
+    1a becomes a replica of 1b, which no client has used: it takes over 1b's data, which contains 1a's own record. Then
+    it is promoted again. A client that knows neither decision takes it for the server that it was.
     """
     with Simulation(seed=1, nodes=1, replicas=2, lease=2.0) as sim:
         stage = Stage(sim, ["a", "b"], "lock")

@@ -8,7 +8,7 @@ from tests.support.sweeps import swept
 
 FEW, PER_TEST = 2, 5
 SEEDS = {"lock": 200}
-"""How many runs of each kind the sweeps make; 60 of the others."""
+"""The number of runs of each kind in the sweeps; 60 for the others."""
 
 MORE = [
     (kind, range(first, first + PER_TEST)) for kind in SIMULATED for first in range(FEW, SEEDS.get(kind, 60), PER_TEST)

@@ -1,4 +1,4 @@
-"""Runs of the read-write lock by seed: workers do all that can be done."""
+"""Runs of the read-write lock by seed: workers use all its possibilities."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from redsync.testing.simulator.runs import simulate
 
 
 @pytest.mark.sweep
-def test_workers_do_all_that_can_be_done_with_both_locks():
+def test_workers_use_both_locks_in_all_ways():
     trace = "".join(simulate(seed, kind="read-write", traced=True).trace for seed in range(1000, 1010))
     ways = ["acquire", "enter", "nest", "leave", "downgrade", "read inside", "upgrade"]
     said = [*(f"how={way} " for way in ways), " refused ", " found ", " extended ", " cancelled ", " leaves "]

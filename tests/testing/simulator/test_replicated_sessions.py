@@ -1,4 +1,4 @@
-"""WAIT counts the replicas that have what its own connection did last, and blocks that connection alone."""
+"""WAIT counts the replicas that have its own connection's last change, and blocks only that connection."""
 
 import pytest
 
@@ -37,7 +37,7 @@ def test_wait_counts_the_replicas_that_have_the_latest_change(call, group):
     assert call("WAIT", 2, 500) == b":1\r\n"
 
 
-def test_wait_for_what_other_connections_did_or_for_nothing_is_over_at_once(call, other, group):
+def test_wait_for_changes_of_other_connections_or_for_nothing_returns_at_once(call, other, group):
     group.isolate(group.servers[1:])
     other("SET", "x", 1)
     assert call("GET", "x") == b"$1\r\n1\r\n"
@@ -70,7 +70,7 @@ def test_wait_blocks_its_connection_until_the_timeout_and_no_other(sim, call, ot
     assert b"".join(call.messages[count:]) == b":0\r\n+PONG\r\n+PONG\r\n"
 
 
-def test_wait_ends_as_soon_as_enough_have_acknowledged(sim, call, group):
+def test_wait_ends_as_soon_as_enough_replicas_have_acknowledged(sim, call, group):
     group.isolate(group.servers[1:])
     call("SET", "x", 1)
     call.connection.there.send(pack("WAIT", "2", "0"))
@@ -81,7 +81,7 @@ def test_wait_ends_as_soon_as_enough_have_acknowledged(sim, call, group):
     assert b"".join(call.messages[count:]) == b":2\r\n"
 
 
-def test_server_that_stands_still_ends_no_wait(sim, call, group):
+def test_hung_server_ends_no_wait(sim, call, group):
     group.isolate(group.servers[1:])
     call("SET", "x", 1)
     call.connection.there.send(pack("WAIT", "1", "200"))
@@ -95,7 +95,7 @@ def test_server_that_stands_still_ends_no_wait(sim, call, group):
     assert b"".join(call.messages[count:]) == b":0\r\n"
 
 
-def test_wait_is_over_with_its_connection(sim, call, group):
+def test_wait_ends_with_its_connection(sim, call, group):
     group.isolate(group.servers[1:])
     call("SET", "x", 1)
     call.connection.there.send(pack("WAIT", "1", "200"))
@@ -114,7 +114,7 @@ def test_server_in_trouble_answers_both_by_its_error(call, group):
 
 
 def test_stale_acknowledgements_of_replicas_that_left_unseen_stay(sim, call, other, group):
-    """A master that was cut off believes in its replicas; they have nothing that it did since."""
+    """A master that was cut off believes in its replicas; they lack its later changes."""
     call("SET", "x", 1)
     a, b, _ = group.servers
     group.isolate([a])

@@ -1,4 +1,4 @@
-"""Servers of a group: replicas are behind, begin anew, and follow; a server that is replaced ends its service."""
+"""Servers of a group: replicas lag, start over, and follow; a replaced server ends its service."""
 
 import pytest
 
@@ -48,7 +48,7 @@ def test_replica_applies_changes_in_order_and_later(sim, call, servers):
     assert {server.offset for server in servers} == {servers[0].offset}
 
 
-def test_states_that_servers_share_are_changed_by_none_of_them(call, servers):
+def test_servers_do_not_change_shared_states(call, servers):
     call("HSET", "x", "a", 1)
     servers[1].store.execute(b"hset", b"x", b"b", b"2")
     assert servers[0].store.peek(b"x")[0] == {b"a": b"1"}
@@ -72,14 +72,14 @@ def test_replica_that_follows_another_server_takes_over_its_whole_state(sim, cal
     assert group.is_settled
 
 
-def test_server_that_is_told_that_it_was_replaced_ends_all_connections(sim, call, group, servers):
+def test_server_that_learns_of_its_replacement_ends_all_connections(sim, call, group, servers):
     group.fail_over(servers[2])
     sim.run(until=sim.now + 1.0)
     assert servers[0].follows is servers[2]
     assert call.messages[-1] is CLOSED
 
 
-def test_replica_refuses_scripts_and_says_what_it_is(sim, servers):
+def test_replica_refuses_scripts_and_reports_its_role(sim, servers):
     machine = sim.machine("b")
     sim.nodes[0] = servers[1]
     call = Caller(sim, machine)
@@ -89,7 +89,7 @@ def test_replica_refuses_scripts_and_says_what_it_is(sim, servers):
     assert b"role:master\r\n" in servers[0].describe()
 
 
-def test_servers_that_do_not_reach_each_other_begin_anew_later(sim, call, group, servers):
+def test_servers_that_do_not_reach_each_other_start_over_later(sim, call, group, servers):
     group.isolate([servers[1]])
     call("SET", "x", 1)
     assert kept(servers) == [True, False, True]
@@ -99,7 +99,7 @@ def test_servers_that_do_not_reach_each_other_begin_anew_later(sim, call, group,
     assert kept(servers) == [True, True, True]
 
 
-def test_replica_that_stands_still_applies_everything_afterwards(sim, call, servers):
+def test_hung_replica_applies_everything_afterwards(sim, call, servers):
     servers[1].hang()
     call("SET", "x", 1)
     assert kept(servers) == [True, False, True]
@@ -114,7 +114,7 @@ def test_server_that_crashes_comes_back_to_its_place(sim, call, group, servers):
     servers[0].restart(forget=True)
     servers[0].restart()
     sim.run(until=sim.now + 1.0)
-    assert kept(servers) == [False, True, False], "a master that is empty empties its replicas"
+    assert kept(servers) == [False, True, False], "an empty master empties its replicas"
     servers[1].restart()
     sim.run(until=sim.now + 1.0)
     assert kept(servers) == [False, False, False]
@@ -128,7 +128,7 @@ def test_flush_reaches_the_replicas(sim, call, servers):
     assert kept(servers) == [False, False, False]
 
 
-def test_master_that_was_never_told_goes_on_as_the_process_that_it_was(sim, call, group, servers):
+def test_master_that_never_learned_of_a_failover_continues_as_the_same_process(sim, call, group, servers):
     process = servers[0].run_id
     group.isolate([servers[0]])
     group.fail_over(servers[1])

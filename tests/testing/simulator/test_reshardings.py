@@ -1,4 +1,4 @@
-"""Faults of clusters by seed: all kinds happen, and at the end every node has a server of its own."""
+"""Faults of clusters by seed: all kinds happen, and at the end every node has its own server."""
 
 from redsync.testing.simulator import Simulation
 from redsync.testing.simulator.happenings import Faulted

@@ -1,4 +1,4 @@
-"""The third driver: what every driver owes the protocols, and what a client of a simulation can do."""
+"""The third driver: every driver's duties to the protocols, and the abilities of a simulated client."""
 
 import asyncio
 
@@ -20,7 +20,7 @@ def executed(sim, script):
     return [h for h in sim.trace.happenings if isinstance(h, Executed) and h.script == script]
 
 
-def test_suspect_node_gets_nothing_but_what_it_is_owed(sim):
+def test_suspect_node_gets_only_owed_commands(sim):
     async def program(client):
         for _ in range(3):
             async with client.get_lock("x"):
@@ -36,7 +36,7 @@ def test_suspect_node_gets_nothing_but_what_it_is_owed(sim):
     assert {h.script for h in to_node} <= {"lock_abandon", "lock_release"}
 
 
-def test_close_gives_back_everything_and_lets_waiters_go(sim):
+def test_close_releases_everything_and_all_waiters(sim):
     async def hold(client):
         await client.get_lock("x").acquire()
         await asyncio.Event().wait()
@@ -73,13 +73,13 @@ def test_clients_have_identities_by_the_seed():
     assert len(set(identities(1))) == 2
 
 
-def test_second_client_of_a_machine_has_a_name_of_its_own(sim):
+def test_second_client_of_a_machine_has_its_own_name(sim):
     a = sim.machine("a")
     assert [a.client().runner.name, a.client().runner.name] == ["a", "a.2"]
 
 
 async def look_at_everything(client, hung):
-    """Return how many seconds each question that looks took while these nodes hung."""
+    """Return how many seconds each read-only call took while these nodes hung."""
     read_write = client.get_read_write_lock("rw")
     semaphore, limiter = client.get_semaphore("s", 2), client.get_rate_limiter("r", 2, per=9.0)
     questions = {
@@ -105,12 +105,12 @@ async def look_at_everything(client, hung):
         taken[name] = loop.time() - begun_at
         for node in hung:
             node.resume()
-        # Nothing is owed any more, so nobody is suspected yet.
+        # Nothing is owed any more, so no node is suspected yet.
         await asyncio.sleep(0.1)
     return taken
 
 
-def test_looks_wait_for_hung_minority_no_longer_than_short_stretch():
+def test_looks_wait_for_hung_minority_only_briefly():
     taken = {}
 
     async def program(client):

@@ -1,4 +1,4 @@
-"""Scenarios: how they are read, what they do, and what their errors say."""
+"""Scenarios: parsing, effects, and error messages."""
 
 import pytest
 
@@ -14,14 +14,14 @@ CLIENTS = "clients a b\n"
         ("nodes many", "story:2: neither a setting nor an instant: nodes many"),
         ("kind rocket", "story:2: neither a setting nor an instant: kind rocket"),
         ("1.0 a walks the dog", "story:2: no statement looks like this: a walks the dog"),
-        ("1.0 c acquires x", "story:2: 'c' is none of the clients: a b"),
-        ("1.0 expect c holds x", "story:2: 'c' is none of the clients: a b"),
-        ("1.0 node 4 crashes", "story:2: nodes are counted from 1 to 3: node 4 crashes"),
-        ("1.0 a is cut off from 1 2 7", "story:2: nodes are counted from 1 to 3: a is cut off from 1 2 7"),
+        ("1.0 c acquires x", "story:2: 'c' is not one of the clients: a b"),
+        ("1.0 expect c holds x", "story:2: 'c' is not one of the clients: a b"),
+        ("1.0 node 4 crashes", "story:2: nodes are numbered from 1 to 3: node 4 crashes"),
+        ("1.0 a is cut off from 1 2 7", "story:2: nodes are numbered from 1 to 3: a is cut off from 1 2 7"),
         ("1.0 all is well\n# a comment\n\n0.5 all is well", "story:5: 0.5 comes after 1: times must rise"),
     ],
 )
-def test_mistake_is_told_with_file_and_line(text, problem):
+def test_mistake_is_reported_with_file_and_line(text, problem):
     with pytest.raises(ScenarioError) as caught:
         Scenario(CLIENTS + text, "story")
     assert str(caught.value) == problem
@@ -42,7 +42,7 @@ def play(*lines):
         ("b: released x", "b has said nothing"),
     ],
 )
-def test_unmet_expectation_is_told_with_what_there_is_and_the_trace(expectation, found):
+def test_unmet_expectation_is_reported_with_the_facts_and_the_trace(expectation, found):
     with pytest.raises(ScenarioError) as caught:
         play("0.0 a acquires x", f"1.0 expect {expectation}")
     report = str(caught.value)
@@ -86,7 +86,7 @@ def test_waiting_client_gives_up():
     )
 
 
-def test_every_fault_can_be_told():
+def test_every_fault_has_a_statement():
     sim = play(
         "0.0 a acquires x",
         "0.5 node 1 hangs",
@@ -120,9 +120,9 @@ def test_every_fault_can_be_told():
     assert told[-2:] == ["a crashes", "b crashes and is dark"]
     assert told[-11:-5] == [
         "node-1 forgets all scripts",
-        "node-1 answers no new connections",
+        "node-1 ignores new connections",
         "node-1 ends a connection of a",
-        "node-2 and node-3 change places",
+        "node-2 and node-3 swap addresses",
         "100% of requests, 0% of replies are cut short a <-> node-1",
         "0% of requests, 100% of replies are cut short a <-> node-2",
     ]

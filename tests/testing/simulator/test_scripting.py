@@ -1,4 +1,4 @@
-"""Scripts on a virtual node: what crosses the borders between client, script and node."""
+"""Scripts on a virtual node: the values that cross the borders between client, script and node."""
 
 import sys
 
@@ -20,7 +20,7 @@ def plain(reply):
     return f"error: {reply}" if isinstance(reply, hiredis.ReplyError) else reply
 
 
-# What a client gets.
+# Replies to a client.
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_script_takes_thousands_of_words(run):
     assert run("return #KEYS + #ARGV", (b"k",) * 1000, (1,) * 3000) == 4000
 
 
-# What a script gets.
+# Values for a script.
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_script_takes_thousands_of_words(run):
         ("return {tonumber('12') + '3', tostring(1e14), math.floor(-1.5)}", [15, b"1e+14", -2]),
     ],
 )
-def test_script_gets_what_a_node_gives(run, do, source, reply):
+def test_script_gets_the_node_s_values(run, do, source, reply):
     do("hset", "h", "f", 1)
     assert run(source) == reply
 
@@ -99,7 +99,7 @@ def test_pcall_gives_the_error_as_a_table(run, do):
     ]
 
 
-def test_failing_call_ends_the_script_and_keeps_what_was_done(run, do):
+def test_failing_call_ends_the_script_and_keeps_its_writes(run, do):
     do("set", "k", "v")
     reply = run("redis.call('set', 'a', 1)\nlocal gone = redis.call('hget', 'k', 'f')\nredis.call('set', 'b', 1)")
     assert plain(reply) == f"error: {WRONG_TYPE} script: on @user_script:2."
@@ -191,7 +191,7 @@ def test_script_inside_a_script_is_refused(run, clock):
 # The shipped scripts, briefly: test_differential.py has all of them.
 
 
-def test_lock_is_claimed_refused_and_given_back(store, clock):
+def test_lock_is_claimed_refused_and_released(store, clock):
     keys = (b"lock", b"queue", b"places")
     acquire, release = Script.load("lock_acquire"), Script.load("lock_release")
     assert run_script(acquire, store, keys[:1], (b"me:1:1", 1, 30_000, 0)) == 1
@@ -202,7 +202,7 @@ def test_lock_is_claimed_refused_and_given_back(store, clock):
     assert store.snapshot() == {}
 
 
-def test_missing_lupa_is_told_with_its_remedy(monkeypatch):
+def test_missing_lupa_error_says_how_to_install_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "lupa.lua51", None)
     with pytest.raises(ImportError, match=r'pip install "redsync-toolkit\[simulator\]"'):
         scripting._Interpreter()

@@ -1,4 +1,4 @@
-"""Sessions of virtual nodes: RESP 2 and 3, commands in pieces and in pipelines, pushes in their place, errors."""
+"""Sessions of virtual nodes: RESP 2 and 3, commands in pieces and in pipelines, pushes in order, errors."""
 
 import hiredis
 import pytest
@@ -11,7 +11,7 @@ from redsync.testing.simulator.values import Status
 
 
 class Caller:
-    """A connection's client side, with all that has come."""
+    """A connection's client side, with all received bytes."""
 
     def __init__(self, sim, machine):
         self.sim = sim
@@ -24,7 +24,7 @@ class Caller:
         self.messages.append(message)
 
     def ask(self, *parts):
-        """Send that, each part at once, and return what comes in answer: pieces, or the end."""
+        """Send that, each part at once, and return the answer: pieces, or the end."""
         before = len(self.messages)
         for part in parts:
             self.connection.there.send(part)
@@ -65,12 +65,12 @@ def other(sim):
         (hiredis.ReplyError("ERR two\nlines"), b"-ERR two lines\r\n", None),
     ],
 )
-def test_reply_is_encoded_as_in_its_version(reply, resp2, resp3):
+def test_reply_is_encoded_in_its_version(reply, resp2, resp3):
     assert encode(reply, 2) == resp2
     assert encode(reply, 3) == (resp2 if resp3 is None else resp3)
 
 
-def test_maps_are_of_resp_3_only():
+def test_maps_exist_only_in_resp_3():
     assert encode({b"proto": 3, b"id": None}, 3) == b"%2\r\n$5\r\nproto\r\n:3\r\n$2\r\nid\r\n_\r\n"
 
 
@@ -127,7 +127,7 @@ def test_push_stands_in_its_place_among_replies(call, version, kind):
     assert call.ask(commands) == [b"+PONG\r\n" + pushed + b"+PONG\r\n"]
 
 
-def test_messages_reach_whoever_subscribed_and_nobody_else(call, other):
+def test_messages_reach_only_subscribers(call, other):
     call("HELLO", 3)
     call("SUBSCRIBE", "c", "d")
     assert other("PUBLISH", "c", "hello") == b":1\r\n"
@@ -157,19 +157,19 @@ def test_messages_of_a_session_that_has_ended_go_nowhere(sim, call, other):
         (["EVALSHA", "0" * 40, 0], "NOSCRIPT"),
     ],
 )
-def test_error_is_answered_and_the_connection_goes_on(call, words, error):
+def test_error_is_answered_and_the_connection_continues(call, words, error):
     call("SET", "key", "text")
     assert call(*words).startswith(f"-{error}".encode())
     assert call("PING") == b"+PONG\r\n"
 
 
 @pytest.mark.parametrize("data", [b"PING\r\n", b":1\r\n", b"*1\r\n$x\r\n"])
-def test_what_is_no_command_ends_the_connection(call, other, data):
+def test_invalid_command_ends_the_connection(call, other, data):
     assert call.ask(data) == [CLOSED]
     assert other("PING") == b"+PONG\r\n"
 
 
-def test_empty_command_is_passed_over(call):
+def test_empty_command_is_ignored(call):
     assert call.ask(b"*0\r\n" + pack("PING")) == [b"+PONG\r\n"]
 
 

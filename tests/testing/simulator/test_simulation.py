@@ -1,4 +1,4 @@
-"""Programs in virtual time: they run as they would, end when they should, and tell of what goes wrong."""
+"""Programs in virtual time: they run as usual, end when they should, and report errors."""
 
 import asyncio
 
@@ -45,7 +45,7 @@ def test_run_finds_deadlock():
 
     with Simulation(seed=1) as sim:
         sim.machine("a").start(wait_for_nothing(), name="idler")
-        with pytest.raises(SimulationError, match="deadlock: nothing is left to happen, and idler on a wait"):
+        with pytest.raises(SimulationError, match="deadlock: no event is left, and idler on a wait"):
             sim.run()
 
 
@@ -58,7 +58,7 @@ def test_run_until_instant_stops_there():
         assert sim.now == 10.0
 
 
-def test_time_passes_also_when_nothing_is_left_to_happen():
+def test_time_passes_even_when_no_event_is_left():
     with Simulation(seed=1) as sim:
         sim.run(until=3.0)
         assert sim.now == 3.0

@@ -1,4 +1,4 @@
-"""Virtual transports: they do what asyncio's do, with what a machine does not take, with ends, and with pauses."""
+"""Virtual transports: they do what asyncio's do, with bytes that a machine rejects, with ends, and with pauses."""
 
 import asyncio
 import socket
@@ -15,7 +15,7 @@ SET = pack("SET", "key", LONG)
 
 
 class Recorder(asyncio.Protocol):
-    """Writes down all that it is told."""
+    """Records all calls."""
 
     def __init__(self):
         self.told = []
@@ -74,7 +74,7 @@ def value(sim):
     return sim.nodes[0].store.execute(b"GET", b"key")
 
 
-def test_protocol_is_told_of_connection_data_and_end_once_each(sim, machine):
+def test_protocol_gets_connection_data_and_end_once_each(sim, machine):
     transport, protocol = connect(sim, machine)
     transport.write(PING)
     pass_time(sim)
@@ -88,7 +88,7 @@ def test_protocol_is_told_of_connection_data_and_end_once_each(sim, machine):
     assert transport.is_closing()
 
 
-def test_connecting_to_nobody_is_refused(sim, machine):
+def test_connecting_to_a_dead_node_is_refused(sim, machine):
     sim.nodes[0].crash()
     assert isinstance(connect(sim, machine), ConnectionRefusedError)
 
@@ -102,7 +102,7 @@ def test_connecting_through_partition_waits_until_it_is_over(sim, machine):
     assert task.done()
 
 
-def test_connecting_that_is_given_up_leaves_nothing_on_the_node(sim, machine):
+def test_cancelled_connect_leaves_nothing_on_the_node(sim, machine):
     sim.partition(machine)
     task = connect(sim, machine, wait=False)
     task.cancel()
@@ -128,7 +128,7 @@ def test_hosts_and_options_that_do_not_exist_are_refused(sim, machine):
 # Writing.
 
 
-def test_writer_pauses_while_the_machine_takes_no_more_and_goes_on_later(sim, machine):
+def test_writer_pauses_while_the_machine_accepts_no_more_and_continues_later(sim, machine):
     transport, protocol = connect(sim, machine)
     sim.narrow(300)
     transport.set_write_buffer_limits(high=1000, low=100)
@@ -142,7 +142,7 @@ def test_writer_pauses_while_the_machine_takes_no_more_and_goes_on_later(sim, ma
     assert value(sim) == LONG
 
 
-def test_bytes_keep_their_order_however_little_the_machine_takes(sim, machine):
+def test_bytes_keep_their_order_however_little_the_machine_accepts(sim, machine):
     transport, protocol = connect(sim, machine)
     sim.narrow(7)
     sim.network.split = 0.5
@@ -152,7 +152,7 @@ def test_bytes_keep_their_order_however_little_the_machine_takes(sim, machine):
     assert protocol.data == b"".join(b"$%d\r\n%d\r\n" % (len(str(i)), i) for i in range(30))
 
 
-def test_close_sends_what_is_left_first(sim, machine):
+def test_close_first_sends_the_remaining_bytes(sim, machine):
     transport, protocol = connect(sim, machine)
     sim.narrow(300)
     transport.write(SET)
@@ -162,10 +162,10 @@ def test_close_sends_what_is_left_first(sim, machine):
     assert protocol.told == ["made"]
     pass_time(sim, 5.0)
     assert value(sim) == LONG
-    assert protocol.told == ["made", "lost"], "replies to who has closed are not told"
+    assert protocol.told == ["made", "lost"], "a closed transport gets no replies"
 
 
-def test_abort_drops_what_is_left(sim, machine):
+def test_abort_drops_the_remaining_bytes(sim, machine):
     transport, protocol = connect(sim, machine)
     sim.narrow(300)
     transport.write(SET)
@@ -176,7 +176,7 @@ def test_abort_drops_what_is_left(sim, machine):
 
 
 @pytest.mark.parametrize("linger", [None, struct.pack("ii", 1, 0), struct.pack("ii", 1, 5)])
-def test_only_reset_takes_back_what_the_machine_has_taken(linger):
+def test_only_reset_discards_bytes_that_the_machine_accepted(linger):
     arrived = set()
     for seed in range(20):
         with Simulation(seed, nodes=1, checkers=()) as sim:
@@ -190,7 +190,7 @@ def test_only_reset_takes_back_what_the_machine_has_taken(linger):
             sim.heal()
             pass_time(sim)
             arrived.add(value(sim) is not None)
-    # Without a reset it is sent on, unless the partition has broken the connection.
+    # Without a reset the bytes are sent on, unless the partition has broken the connection.
     assert arrived == ({False} if linger == struct.pack("ii", 1, 0) else {False, True})
 
 
@@ -245,7 +245,7 @@ def test_another_protocol_may_take_over(sim, machine):
 # Faults.
 
 
-def test_reply_that_is_torn_arrives_in_part_and_then_the_end(sim, machine):
+def test_torn_reply_arrives_in_part_and_then_the_end(sim, machine):
     transport, protocol = connect(sim, machine)
     sim.tear(machine, back=1.0)
     transport.write(PING)
@@ -255,7 +255,7 @@ def test_reply_that_is_torn_arrives_in_part_and_then_the_end(sim, machine):
     assert protocol.told == ["made", "data", "eof", "lost"]
 
 
-def test_command_that_is_torn_is_not_executed(sim, machine):
+def test_torn_command_is_not_executed(sim, machine):
     transport, protocol = connect(sim, machine)
     sim.tear(machine, there=1.0)
     transport.write(SET)
@@ -278,7 +278,7 @@ def test_node_that_ignores_new_connections_accepts_them_and_says_nothing(sim, ma
     third, answered = connect(sim, machine)
     third.write(PING)
     pass_time(sim)
-    assert (nothing.data, answered.data) == (b"", PONG), "what was ignored stays so"
+    assert (nothing.data, answered.data) == (b"", PONG), "an ignored connection stays ignored"
     sim.nodes[0].crash()
     pass_time(sim)
     assert nothing.told == ["made", "eof", "lost"]

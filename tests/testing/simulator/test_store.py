@@ -16,14 +16,14 @@ def test_key_lasts_to_its_last_millisecond(do, clock):
     assert do("pttl", "k") == -2
 
 
-def test_key_is_there_again_if_the_clock_was_set_back_before_anybody_looked(do, clock):
+def test_key_exists_again_if_the_clock_was_set_back_before_any_command(do, clock):
     do("set", "k", "v", "px", 100)
     clock.advance_ms(101)
     clock.advance_ms(-1)
     assert do("exists", "k") == 1
 
 
-def test_expired_key_counts_as_none_for_every_kind_of_command(do, clock):
+def test_expired_key_counts_as_missing_for_every_kind_of_command(do, clock):
     do("hset", "k", "f", "v")
     do("pexpire", "k", 100)
     clock.advance_ms(101)
@@ -43,8 +43,8 @@ def test_ttl_is_rounded(do, left_ms, seconds):
     assert do("ttl", "none") == -2
 
 
-def test_unknown_command_is_no_reply_but_an_exception(do):
-    with pytest.raises(UnknownCommandError, match="do not have the command 'blpop'"):
+def test_unknown_command_is_an_exception_instead_of_a_reply(do):
+    with pytest.raises(UnknownCommandError, match="lack the command 'blpop'"):
         do("blpop", "k", 0)
 
 
@@ -71,14 +71,14 @@ def test_sum_beyond_64_bits_is_refused(do):
     assert do("get", "k") == b"%d" % (2**63 - 1)
 
 
-def test_publish_asks_who_listens(clock):
+def test_publish_counts_subscribers(clock):
     heard = []
     store = Store(clock, lambda channel, message: heard.append((channel, message)) or 3)
     assert store.execute(b"publish", b"c", b"m") == 3
     assert heard == [(b"c", b"m")]
 
 
-def test_snapshot_tells_what_is_there_now(do, store, clock):
+def test_snapshot_has_the_present_keys(do, store, clock):
     do("set", "s", "v", "px", 100)
     do("set", "gone", "v", "px", 10)
     do("hset", "h", "f", "v")

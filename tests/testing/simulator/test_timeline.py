@@ -1,4 +1,4 @@
-"""Virtual time: order of what is to come, and clocks that go wrong."""
+"""Virtual time: the order of future events, and clocks that go wrong."""
 
 from redsync.testing.simulator.timeline import Clock, Timeline
 
@@ -11,14 +11,14 @@ def test_entries_of_one_instant_keep_their_order():
     assert [entry[3] for entry in sorted(timeline.entries)] == ["first", "a", "b", "c"]
 
 
-def test_what_was_due_is_due_now():
+def test_past_instants_are_due_now():
     timeline = Timeline()
     timeline.now = 2.0
     timeline.schedule(1.0, None, print)
     assert timeline.entries[0][0] == 2.0
 
 
-def test_clock_goes_at_its_rate_from_each_change_on():
+def test_clock_runs_at_its_rate_from_each_change_on():
     timeline = Timeline()
     clock = Clock(timeline, start=100.0, rate=2.0)
     timeline.now = 5.0

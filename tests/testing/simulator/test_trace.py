@@ -1,11 +1,11 @@
-"""The trace: one line per happening that a person can follow."""
+"""The trace: one readable line per happening."""
 
 import asyncio
 
 from redsync.testing.simulator import Simulation
 
 
-def test_trace_tells_who_sent_what_to_whom_and_what_was_voted():
+def test_trace_shows_senders_receivers_commands_and_votes():
     async def program(client):
         async with client.get_lock("x"):
             await asyncio.sleep(0.1)

@@ -1,4 +1,4 @@
-"""Clients with lists of nodes that differ: by one node every promise is kept, by two it is not."""
+"""Clients whose lists of nodes differ: by one node every promise is kept, by two it is not."""
 
 import pytest
 
@@ -14,5 +14,5 @@ def test_promises_hold_while_one_node_is_not_on_all_lists(kind, nodes):
         assert simulate(seed, kind=kind, nodes=nodes, unlisted=1).acquisitions
 
 
-def test_majorities_of_lists_that_differ_by_two_need_not_meet():
+def test_majorities_of_lists_that_differ_by_two_may_not_meet():
     assert "is held by" in hunt(Exclusion, range(2005, 2015), nodes=5, unlisted=2)

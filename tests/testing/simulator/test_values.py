@@ -1,4 +1,4 @@
-"""How numbers are read and written, as texts of a real node have shown."""
+"""How numbers are parsed and formatted, compared with text from a real node."""
 
 import pytest
 
@@ -6,17 +6,17 @@ from redsync.testing.simulator.values import CommandError, format_score, parse_i
 
 
 @pytest.mark.parametrize("word", [b"", b" 1", b"+1", b"01", b"1_0", b"1.0", b"-0", b"x", b"%d" % 2**63])
-def test_integer_is_read_strictly(word):
+def test_integer_is_parsed_strictly(word):
     with pytest.raises(CommandError, match="not an integer or out of range"):
         parse_integer(word)
 
 
-def test_integers_of_64_bits_are_read():
+def test_integers_of_64_bits_are_parsed():
     assert [parse_integer(b"%d" % number) for number in (0, -(2**63), 2**63 - 1)] == [0, -(2**63), 2**63 - 1]
 
 
 @pytest.mark.parametrize("word", [b"", b" 1", b"1_0", b"nan", b"x"])
-def test_score_is_read_strictly(word):
+def test_score_is_parsed_strictly(word):
     with pytest.raises(CommandError, match="not a valid float"):
         parse_score(word)
 
@@ -35,6 +35,6 @@ def test_score_is_read_strictly(word):
         (float("-inf"), b"-inf"),
     ],
 )
-def test_score_is_written_as_briefly_as_by_a_node(score, text):
+def test_score_is_formatted_as_a_node_does(score, text):
     assert format_score(score) == text
     assert parse_score(text) == score

@@ -1,4 +1,4 @@
-"""Virtual Sentinels: what each of them knows, and what a client's locator makes of that."""
+"""Virtual Sentinels: each one's knowledge, and how a client's locator interprets it."""
 
 import pytest
 
@@ -38,7 +38,7 @@ def call(sim, sentinel):
     return Asker(sim, sim.machine("a"), sentinel)
 
 
-def test_sentinel_tells_the_master_its_number_and_how_many_replicas_there_are(call):
+def test_sentinel_answers_with_master_epoch_and_number_of_replicas(call):
     told = call("SENTINEL", "MASTER", "group-1")
     assert b"$12\r\nconfig-epoch\r\n$1\r\n0\r\n" in told
     assert b"$10\r\nnum-slaves\r\n$1\r\n2\r\n" in told
@@ -47,7 +47,7 @@ def test_sentinel_tells_the_master_its_number_and_how_many_replicas_there_are(ca
     assert call("AUTH", "x") == b"+OK\r\n"
 
 
-def test_number_of_a_decision_comes_with_the_address_of_who_was_the_master(sim, call):
+def test_number_of_a_decision_comes_with_the_address_of_the_old_master(sim, call):
     sim.groups[0].fail_over(sim.servers[2])
     sim.run(until=sim.now + 1.0)
     told = call("SENTINEL", "MASTER", "group-1")
@@ -62,7 +62,7 @@ def test_locator_understands_both(sim, sentinel):
     assert str(locator.present) == "node-1a:6379"
 
 
-def test_sentinel_that_is_down_ends_its_connections_and_comes_back_with_what_it_knew(sim, sentinel, call):
+def test_sentinel_that_is_down_ends_its_connections_and_comes_back_with_its_old_knowledge(sim, sentinel, call):
     assert call.ask(pack("PING")[:5]) == []
     sentinel.crash()
     assert call.ask() == [CLOSED]

@@ -1,6 +1,6 @@
-"""A waiter that reaches no quorum holds up nobody who does, for longer than its place is kept.
+"""A waiter without a quorum delays waiters that have one for at most as long as its place is kept.
 
-Node 3 is down and v is cut off from node 2, so v reaches node 1 alone, where it heads the queue. w reaches 1 and 2.
+Node 3 is down and v is cut off from node 2, so v reaches only node 1, where it heads the queue. w reaches 1 and 2.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ async def wait(machine, take):
 
 
 def starve(seed, first, second, *, then=None):
-    """Let v wait for `first(client)` and w for `second(client)`; return at which instants they are served."""
+    """Let v wait for `first(client)` and w for `second(client)`; return the instants at which they are served."""
     with Simulation(seed, nodes=3, lease=LEASE, restart_guard=LEASE) as sim:
         h, v, w = (sim.machine(name) for name in "hvw")
         v.served_at = w.served_at = None
@@ -86,8 +86,8 @@ def test_permit_without_quorum_does_not_keep_its_slots_from_those_behind_it(seed
 
 
 @pytest.mark.parametrize("seed", [1, *swept(2, 3)])
-def test_waiter_of_a_fair_lock_keeps_its_turn_through_an_outage_of_a_moment(seed):
-    """Its place lasts: whoever asks during the outage comes after it."""
+def test_waiter_of_a_fair_lock_keeps_its_turn_through_a_brief_outage(seed):
+    """Its place lasts: owners that ask during the outage come after it."""
     with Simulation(seed, nodes=3, lease=LEASE, restart_guard=LEASE) as sim:
         h, v, w = (sim.machine(name) for name in "hvw")
         clients = {machine: machine.client() for machine in (h, v, w)}

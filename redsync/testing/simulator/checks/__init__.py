@@ -1,15 +1,15 @@
 """Checkers: each watches a run for the breach of one promise.
 
 A checker is one small module with one class. To add one: derive from `Checker`, list in `watches` the happenings it
-wants to be shown (see `redsync.testing.simulator.happenings`), return a complaint from `see` as soon as the promise is
+wants to see (see `redsync.testing.simulator.happenings`), return a complaint from `see` as soon as the promise is
 broken, or from `finish` when the run is over, and add it to the lists below.
 
-Several checkers share helpers: `rounds` knows what was asked and what came of it, `kept` what nodes keep, `queues` who
-waits for a fair lock, `limits` how many permits a semaphore has, `latches` what may be told of a latch, `vacancy` what
-is free, `calm` since when all is well.
+Several checkers share helpers: `rounds` knows the requests and their outcomes, `kept` what nodes keep, `queues` who
+must be in the queues of fair locks, `limits` the permits of a semaphore, `latches` what calls on a latch may report,
+`vacancy` what is free, `calm` since when there are no faults.
 
-A checker may look at everything: `sim.machines` and their `runners` (`runner.session.holds` is what a client believes
-to hold), `sim.nodes` and their `store`, `sim.now`. It changes nothing.
+A checker may read everything: `sim.machines` and their `runners` (`runner.session.holds` has the holds that a client
+believes in), `sim.nodes` and their `store`, `sim.now`. It changes nothing.
 """
 
 from itertools import chain
@@ -86,29 +86,29 @@ _LIKE: Final[dict[str, tuple[type[Checker], ...]]] = {
     "latch": _LATCHES,
 }
 _MORE: Final[dict[str, tuple[type[Checker], ...]]] = {"fair": (Turns, Fairness), "fenced": (Tokens,)}
-"""Checkers of what a kind promises beyond what kinds like it promise."""
+"""Checkers of the promises that a kind makes beyond those of kinds like it."""
 
 OF_KIND: Final[dict[str, tuple[type[Checker], ...]]] = {
     word: (*_LIKE[kind.like], *_MORE.get(word, ())) for word, kind in KINDS.items() if kind.like in _LIKE
 }
-"""The checkers that have something to see when programs contend for one kind of thing only."""
+"""The checkers that apply when programs contend for one kind of thing only."""
 
 _OF_SERVERS: Final = (Admission, Turns, Zombies)
-"""The checkers that judge what a server keeps by what it was told; a promoted one keeps what others were told."""
+"""The checkers that compare a server's data with the commands it got; a promoted one keeps data of others."""
 
 OF_GROUPS: Final[dict[str, tuple[type[Checker], ...]]] = {
     word: tuple(checker for checker in checkers if checker not in _OF_SERVERS) for word, checkers in OF_KIND.items()
 }
-"""The checkers for nodes that Sentinels stand for."""
+"""The checkers for nodes that are Sentinel groups."""
 
 _OF_MOVED_KEYS: Final = (Expiry, Slots)
-"""The checkers that judge what a server keeps by its own clock, or by keys that it has got together."""
+"""The checkers that judge a server's data by its own clock, or expect related keys to arrive together."""
 
 OF_CLUSTERS: Final[dict[str, tuple[type[Checker], ...]]] = {
     word: (*(checker for checker in checkers if checker not in _OF_MOVED_KEYS), Separation)
     for word, checkers in OF_GROUPS.items()
 }
-"""The checkers for nodes that a cluster lends: their keys move one by one, between servers with clocks of their own."""
+"""The checkers for nodes of a cluster: their keys move one by one, between servers with different clocks."""
 
 ALL: Final[tuple[type[Checker], ...]] = (*dict.fromkeys(chain.from_iterable(OF_KIND.values())), Separation)
-"""The checkers of a simulation by default."""
+"""The default checkers of a simulation."""

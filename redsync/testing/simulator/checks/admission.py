@@ -1,21 +1,22 @@
-"""Admission: each node lets readers in beside readers and a writer in alone, and no reader before a writer that waits.
+"""Admission: each node admits readers alongside readers and a writer alone, and no reader before a waiting writer.
 
 After every script about a read-write lock:
 
 * a node that keeps a writer's claim keeps no other owner's claim;
-* an owner with a new claim to read came before all writers that have a place in the queue there, or writes as well. It
-  came when the node was told: the node's now less the time already waited. An owner that takes no place comes last; one
-  that had a writer's place there keeps that writer's rank. So readers can't starve a writer, however many there are;
-* a writer to whom the lock was handed over came before all owners that have a place there and keep it. A writer that
-  asks and finds nobody there may be quicker than the waiters, as with every lock that is not fair.
+* an owner with a new claim to read arrived before all writers that have a place in the queue there, or writes as well.
+  Its arrival is the node's time at the request, less the time already waited. An owner that takes no place ranks last;
+  one that had a writer's place there keeps that writer's rank. So readers can't starve a writer, however many there
+  are;
+* a writer that got the lock by a hand-over arrived before all owners that have a place there and keep it. A writer that
+  asks and finds the lock free may be quicker than the waiters, as with every lock that is not fair.
 
-It holds for each node by itself, at every instant, until its clock jumps: a node whose clock is set back to before the
-end of an expired claim has that claim back, if nobody has swept it. Two claims that exclude each other at one node
-break no promise to users yet: `exclusion` reports holds that do. But that promise rests on this one, because two
+It holds for each node separately, at every instant, until its clock jumps: a node whose clock is set back to before the
+end of an expired claim has that claim again, if no command has removed it. Two claims that exclude each other at one
+node break no promise to users yet: `exclusion` reports holds that do. But that promise rests on this one, because two
 quorums share a node.
 
-Not seen: places that a node has lost, since the check reads the node's own records; claims that are new to this node
-only, because their owners renew them or re-enter.
+Not seen: places that a node has lost, since the check reads the node's own records; claims that are new only to this
+node, because their owners renew them or re-enter.
 """
 
 from __future__ import annotations
@@ -55,12 +56,12 @@ class _Place(NamedTuple):
 
     @property
     def rank(self) -> _Rank:
-        """The order of waiters: of two that came at the same instant, the writer comes first."""
+        """The order of waiters: of two that arrived at the same instant, the writer comes first."""
         return self.came, int(self.mode == _READ), self.owner
 
 
 class _Book(NamedTuple):
-    """What a node has written down of one lock: until when claims last, and who waits."""
+    """A node's record of one lock: the ends of claims, and the waiters."""
 
     claims: dict[tuple[bytes, bytes], float]
     places: frozenset[_Place]
@@ -79,7 +80,7 @@ class Admission(Checker):
         self._jumped: Final[dict[str, None]] = {}
 
     def see(self, happening: Executed | Faulted) -> str | None:
-        """Look at what a script has left behind."""
+        """Look at the records after a script."""
         if isinstance(happening, Faulted):
             if happening.kind == "node jump":
                 self._jumped[happening.who] = None
@@ -99,7 +100,7 @@ class Admission(Checker):
         return found[0] if found and self.sim.nodes[happening.node].name not in self._jumped else None
 
     def _turn(self, executed: Executed, key: bytes) -> Iterator[str]:
-        """Read anew what the node has written down of a lock, and compare it with the last reading."""
+        """Read the node's record of a lock, and compare it with the last reading."""
         node = executed.node
         before, after = self._books.get((node, key), _Book({}, frozenset())), self._read(node, key)
         self._books[node, key] = after
@@ -115,10 +116,14 @@ class Admission(Checker):
                 rank = self._rank(executed, before, owner, mode)
                 for place in waited:
                     if place.owner != owner and place.rank < rank and (mode, place.mode) != (_READ, _READ):
-                        yield self._describe(node, key, "let in", (owner, mode), "before", place[:2])
+                        yield self._describe(node, key, "admitted", (owner, mode), "before", place[:2])
 
     def _read(self, node: int, key: bytes) -> _Book:
-        claims = {(kept.owner, kept.mode): kept.until_ms for kept in kept_claims(self.sim.nodes[node], key)}
+        claims: dict[tuple[bytes, bytes], float] = {}
+        for claim in kept_claims(self.sim.nodes[node], key):
+            # An owner has a second claim if an ask of an earlier acquire arrives late; either may end first.
+            of = claim.owner, claim.mode
+            claims[of] = max(claims.get(of, 0.0), claim.until_ms)
         if key not in self._queues:
             return _Book(claims, frozenset())
         queue = self.sim.nodes[node].store.peek(self._queues[key][0])

@@ -1,4 +1,4 @@
-"""Since when all is well: for checkers of what must happen once faults are over."""
+"""The time since the last fault: for checkers of what must happen once faults are over."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Calm"]
 
 
 class Calm:
-    """Whether faults are in effect, and when the last one ended. The simulation calls `stir` at every `Faulted`."""
+    """Tells when the last fault ended, if all have. The simulation calls `stir` at every `Faulted`."""
 
     def __init__(self, sim: Simulation) -> None:
         self._sim: Final = sim
@@ -29,19 +29,19 @@ class Calm:
         self._looked = None
 
     def lag(self, clock: Clock) -> float:
-        """Return how many seconds a clock is behind the latest time it has shown; what ends by it is that late."""
+        """Return how many seconds a clock is behind the latest time it has shown; ends by that clock are that late."""
         return max(self._latest.get(clock, 0.0) - clock.now(), 0.0)
 
     def lasted(self) -> float:
-        """Return for how many seconds all has been well; 0.0 while it is not.
+        """Return how many seconds have passed without faults; 0.0 while there are any.
 
-        All is well while every server is up and does what it is told, each group has done what follows from its latest
-        failover, nothing is wrong with the network, no machine stands still, and each clock shows later times than
-        ever before; crashed machines do not matter.
+        There are no faults while every server is up and obeys, the effects of each group's latest failover are
+        complete, the network is healthy, no machine is paused, and each clock shows later times than ever before;
+        crashed machines do not count.
         """
         sim = self._sim
         if self._looked is not None and self._looked[0] == sim.now:
-            return self._looked[1]  # Several checkers ask at the same instant.
+            return self._looked[1]  # several checkers ask at the same instant
         machines = [machine for machine in sim.machines if not machine.crashed]
         if (
             sim.network.troubled
@@ -56,5 +56,5 @@ class Calm:
         return lasted
 
     def _caught_up(self) -> list[float]:
-        """Return when each clock is back at the latest time it had shown, even if nobody looked while it was behind."""
+        """Return when each clock is back at its latest shown time, even if no checker looked while it was behind."""
         return [clock.instant(latest) for clock, latest in self._latest.items()]

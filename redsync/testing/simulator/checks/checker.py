@@ -1,4 +1,4 @@
-"""What all checkers have in common."""
+"""The base of all checkers."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class Checker:
     """Watches one run for the breach of one promise.
 
     Attributes:
-        name: What the promise is called; `Simulation.waive` takes it.
-        watches: The classes of happenings that `see` is shown, right after they have happened.
-        rests_on_clocks: Whether the promise is void when a clock is wrong by more than clients allow for.
+        name: The name of the promise, as for `Simulation.waive`.
+        watches: The classes of happenings that `see` gets, each at once.
+        rests_on_clocks: True if the promise is void when a clock is wrong by more than clients allow for.
         sim: The simulation.
     """
 
@@ -31,11 +31,11 @@ class Checker:
         self.sim: Final = sim
 
     def see(self, happening: Any) -> str | None:  # noqa: ARG002  (for those that watch)
-        """Look at something that has just happened; return a complaint, or None."""
+        """Look at a happening; return a complaint, or None."""
         return None
 
     def finish(self) -> Iterable[str]:
-        """Look at how it ended; return complaints."""
+        """Look at the end of the run; return complaints."""
         return ()
 
     # For checkers that look at clients.
@@ -60,5 +60,5 @@ def describe(key: bytes, claim: bytes, mode: bytes = b"") -> str:
 
 
 def whose(state: HoldState) -> tuple[bytes, bytes, bytes]:
-    """Return what distinguishes a hold from all others, like `Claim.whose`: key, claim, mode."""
+    """Return the identity of a hold, like `Claim.whose`: key, claim, mode."""
     return state.keys.lock, state.claim, state.kind.mode

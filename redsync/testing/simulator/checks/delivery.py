@@ -1,6 +1,6 @@
-"""Delivery: what a node is owed arrives there.
+"""Delivery: a command that a node is owed arrives there.
 
-A command that a node is owed (see `Broadcast.owed_to`), a release above all, is settled there when
+A command that a node is owed (see `Broadcast.owed_to`), above all a release, is settled there when
 
 * the node has executed it, or a later one about the same claim;
 * it is pointless, because its `owed_until` has passed;
@@ -8,13 +8,13 @@ A command that a node is owed (see `Broadcast.owed_to`), a release above all, is
 
 Until then
 
-* the client keeps it: in the outbox, as sent and not answered, as refused and to be sent again, or for the node's next
-  connection. This holds at every instant, so a lost command is found long before its claim expires by itself;
-* the client owes it for no longer than `bound` while all is well: 10 s by a clock that may be slow, after which the
-  client gives up a silent connection, and the pauses between two tries to connect. The time begins anew with each
-  delayed packet that arrives over the connection, because a reply now and then keeps it from being silent.
+* the client keeps it: in the outbox, as sent and not answered, as refused and due for a retry, or for the node's next
+  connection. This holds at every instant, so the checker finds a lost command long before its claim expires;
+* without faults, the client owes it for at most `bound`: 10 s by a clock that may be slow, after which the client
+  abandons a silent connection, and the pauses between two tries to connect. The time starts again with each delayed
+  packet that arrives over the connection, because a reply now and then keeps it from being silent.
 
-A command that arrives over a connection which the client gave up counts as arrived.
+A command that arrives over an abandoned connection counts as arrived.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ _SILENCE = 10.0
 """Seconds of silence, by a client's clock, after which it replaces a connection."""
 
 _UNDELAYED = 0.1
-"""The longest time in seconds that a packet is under way where nothing delays it."""
+"""The longest time in seconds that an undelayed packet is under way."""
 
 _PAUSES = 5.0
-"""Seconds for some tries to connect, each with its pause, and to send again what was refused."""
+"""Seconds for some tries to connect, each with its pause, and to send refused commands again."""
 
 
 class Delivery(Checker):
@@ -59,16 +59,16 @@ class Delivery(Checker):
         super().__init__(sim)
         self._owed: Final[dict[tuple[str, int], dict[Request, float]]] = {}
         self._arrived: Final[dict[tuple[str, int], float]] = {}
-        """When the latest delayed packet arrives, or has arrived, over the connection of a client to a node."""
+        """The arrival time of the latest delayed packet over the connection of a client to a node."""
         self._looked = 0.0
 
     @property
     def bound(self) -> float:
-        """For how many seconds a node may be owed something while all is well."""
+        """Seconds for which a node may be owed a command without faults."""
         return _SILENCE / min(machine.clock.rate for machine in self.sim.machines) + _PAUSES
 
     def see(self, happening: Sent | Executed | Faulted | Stepped) -> str | None:
-        """Record what is owed and what arrives, and look now and then."""
+        """Record owed and arriving commands, and look now and then."""
         match happening:
             case Sent(request=Request() as request):
                 for node in self.sim.nodes if request.effect.owed_to else ():
@@ -115,12 +115,12 @@ class Delivery(Checker):
             for request, sent_at in owed.items():
                 what = f"#{request.number} of {runner.name} ({request.command.script.name if request.command else ''})"
                 if kept.get(request.claim, -1) < request.number:
-                    yield f"{node.name} is owed {what}, and nobody keeps it any more"
+                    yield f"{node.name} is owed {what}, and the client no longer keeps it"
                 elif node.is_well and min(calm, self.sim.now - max(sent_at, arrived)) > self.bound:
                     yield f"{node.name} has been owed {what} for {self.sim.now - sent_at:.3f} s"
 
     def _watch(self, whose: tuple[str, int], runner: SimulatedRunner) -> float:
-        """Return when the latest delayed packet arrives that a look has seen on the connection in use."""
+        """Return the arrival time of the latest delayed packet that a look has seen on the current connection."""
         link = runner.transport.links[whose[1]] if runner.transport is not None else None
         if link is not None:
             connection = connection_of(link)
@@ -131,9 +131,9 @@ class Delivery(Checker):
 
 
 def _kept(runner: SimulatedRunner, index: int) -> dict[tuple[object, ...], int]:
-    """Return the number of the latest command about each claim that a node is still to get."""
+    """Return the number of the latest command about each claim that a node has yet to get."""
     transport = runner.transport
-    assert transport is not None, "it has sent something"
+    assert transport is not None, "it has sent a command"
     link = transport.links[index]
     requests = list(transport._table._owed[index]._requests.values())
     if link is not None:

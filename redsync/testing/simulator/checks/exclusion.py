@@ -1,6 +1,6 @@
-"""Exclusion: at no instant do two owners believe to hold the same key, or a semaphore's same slot.
+"""Exclusion: at no instant do two owners believe that they hold the same key, or the same slot of a semaphore.
 
-Only live machines count. Owners that only read may do so beside others that only read.
+Only live machines count. Several owners may read at once.
 
 Each owner's belief is judged by its machine's own clock, and beliefs are compared in true time. They change only when a
 protocol makes a step or a clock jumps, and the checker looks after each of these.
@@ -25,7 +25,7 @@ _Thing: TypeAlias = tuple[bytes, int | None]
 
 
 class Exclusion(Checker):
-    """At most one owner at a time, or only readers. A crashed machine's owners believe nothing any more."""
+    """At most one owner at a time, or only readers. A crashed machine's owners no longer believe anything."""
 
     name = "exclusion"
     watches = (Stepped,)
@@ -36,7 +36,7 @@ class Exclusion(Checker):
         self._believers: dict[_Thing, dict[HoldState, Machine]] = {}
 
     def see(self, happening: Stepped) -> str | None:
-        """Look at everything that the owners on the machine believe to hold."""
+        """Look at all holds that the owners on the machine believe in."""
         machine = happening.machine
         for runner in machine.runners:
             if len(runner.session.holds):
@@ -80,6 +80,6 @@ def _slots(state: HoldState) -> tuple[int, ...]:
 
 
 def _exclude(one: HoldState, other: HoldState) -> bool:
-    """Whether two holds must not be believed at once: a writer may read too, and any number of owners may read."""
+    """Return whether two holds must not be believed at once: a writer may read too, and several owners may read."""
     modes = one.kind.mode, other.kind.mode
     return not (all(modes) and (modes == (b"r:", b"r:") or one.owner is other.owner))

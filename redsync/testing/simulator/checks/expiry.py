@@ -1,15 +1,16 @@
-"""Expiry: each claim ends by itself. No node keeps one for longer than its own owner asked for, whatever others do.
+"""Expiry: each claim ends automatically; no node keeps one for longer than its own owner asked for, whatever others do.
 
-Whenever a node has executed something about a lock, each claim that it keeps there ends no later than the latest of
+Whenever a node has executed a script about a lock, each claim that it keeps there ends no later than the latest of
 
-* the instants at which it executed an acquire request or a renewal of that owner, plus the lease that was asked for,
-* the instants at which it executed that owner's request for a place in the queue, plus the time for which to keep the
-  place: the lock may have been handed over for that long;
-* the instants at which it executed anything about the lock while it kept that place, plus the lease in the request's
+* the instants at which it executed an acquire request or a renewal of that owner, plus the requested lease,
+* the instants at which it executed that owner's request for a place in the queue, plus the time to keep the place: the
+  lock may have been handed over for that long;
+* the instants at which it executed any script about the lock while it kept that place, plus the lease in the request's
   mark, if it has one: it may have handed the lock over for that long.
 
-So the claim of a dead owner is gone one lease after its last command, even where others go on renewing theirs. It holds
-at every instant, by the node's own clock, whichever way that jumps. A semaphore's permits are claims like any other.
+So the claim of a dead owner is gone one lease after its last command, even where others continue to renew theirs. It
+holds at every instant, by the node's own clock, whichever way that jumps. A semaphore's permits are claims like any
+other.
 
 Not seen: claims of owners unknown to this run.
 """
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["Expiry"]
 
 _WITH_PLACE = 8
-"""The least number of arguments of an acquire request that takes a place."""
+"""The smallest number of arguments of an acquire request that takes a place."""
 
 _MARK = 7
 """The index of the mark: "<number>", or "<number>+<lease, ms>"."""
@@ -39,7 +40,7 @@ _ROUNDING = 1
 
 
 class Expiry(Checker):
-    """No claim outlives the lease that was asked for it."""
+    """No claim outlives the requested lease."""
 
     name = "expiry"
     watches = (Executed,)
@@ -47,7 +48,7 @@ class Expiry(Checker):
     def __init__(self, sim: Simulation) -> None:
         super().__init__(sim)
         self._allowed: Final[dict[tuple[int, bytes, bytes, bytes], int]] = {}
-        # Until when each place is kept, and for how long its owner may be handed the lock, in ms.
+        # The end of each place, and for how long its owner may be handed the lock, in ms.
         self._places: Final[dict[tuple[int, bytes, bytes, bytes], tuple[int, int]]] = {}
 
     def see(self, happening: Executed) -> str | None:
@@ -83,5 +84,5 @@ class Expiry(Checker):
                 self._allowed[whose] = allowed = now + lease_ms
             if kept.until_ms > allowed + _ROUNDING:
                 what = f"{self.sim.nodes[node].name} keeps {describe(key, kept.id, kept.mode)}"
-                return f"{what} for {kept.until_ms - allowed:g} ms longer than it has asked for"
+                return f"{what} for {kept.until_ms - allowed:g} ms longer than requested"
         return None

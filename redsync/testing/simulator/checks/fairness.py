@@ -1,20 +1,20 @@
-"""Fairness: first come, first served. An owner that had finished queueing before another one asked is served before it.
+"""Fairness: first come, first served. An owner that finished queueing before another asked is served before it.
 
 For each owner X that waits for a fair lock, and each Y that wins it:
 
 * X *had finished queueing* when a quorum of nodes had executed an acquire request of X with its ticket;
 * Y's attempt *began* when Y sent its first acquire request;
-* if X had finished before Y's attempt began, and each node of one and the same quorum has had to keep X's place at all
-  times from then until now (see `queues`), then Y must not win.
+* if X had finished before Y's attempt began, and each node of one and the same quorum has had to keep X's place from
+  then until now without a break (see `queues`), then Y must not win.
 
-It must hold at every instant, whatever faults there are, and no clock has to be right for it. Y draws its ticket after
-its attempt began, from a quorum of nodes. That quorum shares a node with X's, where X's place shows X's ticket, so Y's
-ticket is higher. And no node of X's quorum grants to Y while X's place there comes first. So only what ends places is
-an excuse: X was silent for 3 s by a node's clock; a node lost its memory; a node had no connection to X's client when
-it was to wake X. If so many of X's places have ended that fewer than a quorum of them are left, Y may overtake X.
+It must hold at every instant, whatever the faults, and needs no correct clock. Y draws its ticket after its attempt
+began, from a quorum of nodes. That quorum shares a node with X's, where X's place shows X's ticket, so Y's ticket is
+higher. And no node of X's quorum grants to Y while X's place there comes first. So only the end of a place is an
+excuse: X was silent for 3 s by a node's clock; a node lost its memory; a node had no connection to X's client when it
+had to wake X. Y may overtake X once fewer than a quorum of X's places are left.
 
-Not seen: owners that have not finished queueing; whether an owner is served at all, which `liveness` judges; owners of
-which a node executed a command late, over a connection that their client had given up.
+Not seen: owners that have not finished queueing; that an owner is served at all, which `liveness` judges; owners of
+which a node executed a command late, over an abandoned connection.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class _Attempt:
     """One owner's attempt to acquire a lock.
 
     Attributes:
-        key: Which lock.
-        owner: The owner that asks.
-        began: When, and with which command.
+        key: The lock.
+        owner: The requesting owner.
+        began: The instant of its first command, and the command.
         seniors: By owner, the places of owners that had finished queueing by then.
     """
 
@@ -54,7 +54,7 @@ class _Attempt:
 
 
 class Fairness(Checker):
-    """No waiter is overtaken by one that came later."""
+    """No waiter is overtaken by a later one."""
 
     name = "fairness"
     watches = (Sent, Executed, Stepped, Faulted)
@@ -68,7 +68,7 @@ class Fairness(Checker):
         self._strays: Final[dict[bytes, None]] = {}
 
     def see(self, happening: Sent | Executed | Stepped | Faulted) -> str | None:
-        """Record who asks when, and look at who wins."""
+        """Record requests, and look at winners."""
         match happening:
             case Sent():
                 self._note_sent(happening)
@@ -116,14 +116,14 @@ class Fairness(Checker):
     def _look_at(self, attempt: _Attempt) -> str | None:
         if attempt.owner in self._strays:
             return None
-        # This also ends places that have expired meanwhile.
+        # This also ends expired places.
         self._queues.by_owner(attempt.key)
         for senior, places in attempt.seniors.items():
             kept = [place for place in places if not place.over]
             if len(kept) >= self._quorum:
                 where = ", ".join(self.sim.nodes[place.node].name for place in kept)
                 return (
-                    f"{describe(attempt.key, attempt.owner)}, who asked first with {attempt.began}, when "
+                    f"{describe(attempt.key, attempt.owner)}, which first asked with {attempt.began}, when "
                     f"{senior.decode()} had queued with ticket {kept[0].ticket} on {where}, and still does"
                 )
         return None

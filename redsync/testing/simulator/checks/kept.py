@@ -1,4 +1,4 @@
-"""What a node keeps: claims of all kinds, and places in queues. For several checkers."""
+"""The records that a node keeps: claims of all kinds, and places in queues. For several checkers."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Kept(NamedTuple):
     """One claim that a node keeps.
 
     Attributes:
-        id: What the node stores it as.
-        mode: As that of `Claim`.
+        id: Its name on the node.
+        mode: As for `Claim`.
         holds: Its hold count; 1 for claims without a count.
         until_ms: The first millisecond of the node's clock at which the claim is no longer kept; infinity if it never
             expires.
@@ -35,12 +35,12 @@ class Kept(NamedTuple):
 
     @property
     def owner(self) -> bytes:
-        """Its owner, as queues have it."""
+        """Its owner, as queues name it."""
         return owner_in(self.id)
 
 
 def now_ms(node: VirtualNode) -> int:
-    """Return what a script on the node would take for the present."""
+    """Return the present time as a script on the node would see it."""
     return round(node.clock.now() * 1_000_000) // 1000
 
 

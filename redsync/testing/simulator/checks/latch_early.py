@@ -1,20 +1,20 @@
-"""Never early: a latch is told to be open only if as much was counted down as it was set to, and what is told is true.
+"""Never early: no call reports a latch open too early, and all reports are true.
 
-Programs tell of what they do (`Machine.tell` with "asks", and with what came of it: see the journal of the fault
-harness). What counts is true time, over all machines, whatever faults there are:
+Programs report what they do (`Machine.tell` with "asks", and with the outcome: see the journal of the fault harness).
+All instants are in true time, over all machines, whatever the faults:
 
-* when a waiter that has looked once is told that the latch is open, then either as many *distinct* count-downs as the
-  setting asked for had begun before, of the setting that the waiter found, or that setting was deleted, or opened and
-  set anew. No loss of memory is an excuse, because the waiter tells the nodes what it knows. A waiter that has not
-  looked before is judged by all settings that it may find (see `latches`);
-* how much is left, as a program is told, lies between the least and the most that can be left, again of a setting that
+* when a waiter that has looked once learns that the latch is open, enough *distinct* count-downs of the setting that it
+  found had begun, unless that setting was deleted, or opened and replaced. A loss of memory is no excuse, because the
+  waiter sends its knowledge to the nodes. A waiter that has not looked before is judged by all settings that it may
+  find (see `latches`);
+* the amount left that a program learns lies between the least and the most that can be left, again of a setting that
   may be found;
-* what a program was told stays true: a program that looks or waits later is never told that more is left. So a latch
-  that was open, or that was counted down by as much as it was set to, is found to be open;
-* once the setter of a latch was told that it is set, it is set anew only if it is open.
+* what a program learned stays true: a program that looks or waits later never learns that more is left. So a latch that
+  was open, or fully counted down, is found to be open;
+* once the setter of a latch has learned that it is set, it is set again only if it is open.
 
-Not seen: programs that do not tell what they do; which of two settings is found while they replace each other; how long
-it takes until waiters learn of it, which `latch opens` judges.
+Not seen: programs that do not report what they do; which of two settings is found while they replace each other; how
+long waiters take to learn of it, which `latch opens` judges.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = ["LatchNeverEarly"]
 
 
 class LatchNeverEarly(Checker):
-    """What programs are told of latches is true."""
+    """Programs learn only true things about latches."""
 
     name = "latch never early"
     watches = (Did, Sent, Executed, Decided, Faulted)
@@ -43,10 +43,10 @@ class LatchNeverEarly(Checker):
         self._latches: Final = Latches(sim)
 
     def see(self, happening: Did | Sent | Executed | Decided | Faulted) -> str | None:
-        """Record what happens, and judge what programs are told."""
+        """Record what happens, and judge what programs learn."""
         if not isinstance(happening, Did):
-            anew = self._latches.note(happening)
-            return None if anew is None else self._judge_set(anew)
+            setting = self._latches.note(happening)
+            return None if setting is None else self._judge_set(setting)
         ended = self._latches.note_did(happening)
         if ended is None:
             return None
@@ -86,7 +86,7 @@ class LatchNeverEarly(Checker):
             if least <= left <= most:
                 return None
             told.append(f"from {least} to {most} are left of {_what(generation)}")
-        return f"was told {left}, and " + ", and ".join(told)
+        return f"learned {left}, and " + ", and ".join(told)
 
     @staticmethod
     def _judge_closed(past: PastOfLatch, call: Call) -> str | None:

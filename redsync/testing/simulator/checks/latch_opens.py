@@ -1,13 +1,13 @@
-"""Latch opens: once a latch is counted down to zero and faults are over, all its waiters are told.
+"""Latch opens: once a latch is counted down to zero and faults are over, all its waiters learn of it.
 
 Programs report what they do, see `latch_early`. When as many count-downs have succeeded as the latch was set to, each
-waiter on a running machine is told within `bound` of the latest of three instants: that one, the begin of its own call,
-and the end of the last fault (see `calm`). The bound is the 1.5 s after which a waiter looks again, by a slow clock,
-and a few rounds; after faults also the time to connect, and to give up a connection that has become silent.
+waiter on a running machine learns of it within `bound` of the latest of three instants: that one, the beginning of its
+own call, and the end of the last fault (see `calm`). The bound is the 1.5 s after which a waiter looks again, by a slow
+clock, and a few rounds; after faults also the time to connect, and to abandon a silent connection.
 
-In a run without any fault waiters are woken, so the bound is `_WOKEN` seconds.
+In a run without any fault nodes wake the waiters, so the bound is `_WOKEN` seconds.
 
-Not seen: latches of which a majority of nodes has forgotten what was counted down; they may open late.
+Not seen: latches whose count-downs a majority of nodes has forgotten; they may open late.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _EVERY = 0.1
 """Seconds between two looks."""
 
 _WOKEN = 0.3
-"""Seconds within which a waiter is told if nothing has gone wrong: less than a waiter sleeps that nobody wakes."""
+"""Seconds within which a waiter learns of it without faults: less than a waiter sleeps that is not woken."""
 
 _CONNECTED = 5.0
 """Seconds to connect and to look again."""
@@ -38,7 +38,7 @@ _SILENCE = 10.0
 
 
 class LatchOpens(Checker):
-    """Waiters are told."""
+    """Waiters learn that a latch is open."""
 
     name = "latch opens"
     watches = (Stepped, Did, Sent, Executed, Decided, Faulted)
@@ -51,7 +51,7 @@ class LatchOpens(Checker):
 
     @property
     def bound(self) -> float:
-        """For how many seconds a waiter may wait for a latch that is open."""
+        """Seconds for which a waiter may wait for an open latch."""
         if not self._faulted:
             return _WOKEN
         return _CONNECTED + _SILENCE / min((machine.clock.rate for machine in self.sim.machines), default=1.0)
@@ -73,7 +73,7 @@ class LatchOpens(Checker):
         return None
 
     def finish(self) -> Iterable[str]:
-        """Look for waiters that nobody tells."""
+        """Look for waiters that have not learned of it."""
         since = self.sim.now - self.bound
         if self.sim.calm.lasted() <= self.bound:
             return

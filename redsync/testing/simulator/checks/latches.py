@@ -1,17 +1,17 @@
-"""What programs may be told of a latch, worked out from what programs say and nodes have learned. For several checkers.
+"""The possible answers of a latch, derived from programs' reports and nodes' data. For several checkers.
 
-Each setting is a *generation*. It begins when a client sends the first command that tells a node of it. It is
-*established* once a quorum of nodes has learned of it, or when it is *confirmed*: when the program that has set it was
-told so. From then on no program that asks is told of an earlier one.
+Each setting is a *generation*. It begins when a client sends the first command that informs a node of it. It is
+*established* once a quorum of nodes has learned of it, or when it is *confirmed*: when the call that set it has
+returned. From then on no program that asks finds an earlier one.
 
-What a client has counted down in a generation has an upper and a lower bound. Each of its calls counts once, and the
-client's next call repeats one that failed. So *most* counts everything that was begun while the generation was there,
-less what was repeated; *least* counts everything that has succeeded since the generation was established, and
-everything that a program was told of, unless a majority of nodes forgot.
+A client's count-downs in a generation have an upper and a lower bound. Each of its calls counts once, and the client's
+next call repeats one that failed. So *most* counts all that was begun while the generation existed, less what was
+repeated; *least* counts all that has succeeded since the generation was established, and all that a program has learned
+of, unless a majority of nodes forgot.
 
 When the last node forgets what it has learned of the established generation, or when no round has succeeded for as long
 as nodes keep a latch, the generation is *void*: a client that looks for the first time may then find that the latch was
-never set. A command that was under way for that long may even bring back what its client knew, which can be less than
+never set. A command that was under way for that long may even restore the data of its client, which can be less than
 was known later.
 """
 
@@ -37,7 +37,7 @@ EXCHANGE: Final = "latch_exchange"
 _ASKED = ("set", "delete", "count down", "look", "wait")
 
 _KEPT_AT_LEAST = 0.98
-"""The part of the time to keep a latch for which nodes surely keep it: clocks may drift, and rounds take a moment."""
+"""The part of a latch's keeping time for which nodes certainly keep it: clocks drift, and rounds take a moment."""
 
 
 class Generation:
@@ -45,15 +45,15 @@ class Generation:
 
     Attributes:
         number: Its number.
-        size: How much is to be counted down; 0 if it deletes the latch.
-        client: The client whose command told of it first.
-        began: When that command was sent.
-        turn: How many calls had begun or ended by then.
-        established: Since when every program that asks finds it; infinity before that, or if all nodes have
-            forgotten it.
-        confirmed: When its program was told that it has set it; infinity if it was not told.
-        void: It may have been forgotten, and no quorum of nodes has learned of it again since.
-        forgotten: Until when what was counted down may have been forgotten by all nodes.
+        size: The amount to count down; 0 if it deletes the latch.
+        client: The client that sent the first command about it.
+        began: The instant that command was sent.
+        turn: The number of calls that had begun or ended by then.
+        established: The instant since which every program that asks finds it; infinity before that, or if all nodes
+            have forgotten it.
+        confirmed: The instant its program learned that it has set it; infinity if it did not.
+        void: True if it may have been forgotten, and no quorum of nodes has learned of it again since.
+        forgotten: All nodes may have forgotten count-downs from before this instant.
     """
 
     def __init__(self, number: int, size: int, sent: Sent, turn: int) -> None:
@@ -71,12 +71,12 @@ class Call:
     """One call of a program.
 
     Attributes:
-        how: What it wants: "set", "delete", "count down", "look" or "wait".
+        how: The operation: "set", "delete", "count down", "look" or "wait".
         client: Its client's name.
-        n: How much it sets or counts down.
-        owner: Who waits, as nodes store it.
-        began: When.
-        ended: When; infinity while it has not.
+        n: The amount it sets or counts down.
+        owner: The waiter, as nodes store it.
+        began: The instant it began.
+        ended: The instant it ended; infinity before that.
         awaited: The generation that it found when it first looked, 0 if none was set; None before that.
     """
 
@@ -92,7 +92,7 @@ class Call:
 
 
 class PastOfLatch:
-    """What has happened to one latch.
+    """The history of one latch.
 
     Attributes:
         generations: Its generations, by number.
@@ -112,10 +112,10 @@ class PastOfLatch:
 
     @property
     def latest(self) -> Generation | None:
-        """The generation with the highest number that somebody has told of."""
+        """The generation with the highest number sent so far."""
         return self.generations[max(self.generations)] if self.generations else None
 
-    # What happens.
+    # Recording.
 
     def begin(self, did: Did) -> None:
         """Record a call."""
@@ -174,10 +174,10 @@ class PastOfLatch:
         for generation in self.generations.values():
             generation.established, generation.void, generation.forgotten = math.inf, True, now
 
-    # What may be told.
+    # Answers.
 
     def possible(self, since: float) -> Iterator[Generation | None]:
-        """Return the generations that a call begun then may find; None among them if it may find that none was set."""
+        """Return the generations that a call begun at `since` may find; None if it may find that none was set."""
         newest = max((each.number for each in self.generations.values() if each.established <= since), default=0)
         if not newest:
             yield None
@@ -197,16 +197,16 @@ class PastOfLatch:
         return max(counted, *told, 0)
 
     def _is_known(self, call: Call, since: float, until: float) -> bool:
-        """Whether nodes have known the outcome of a call in that time ever since."""
+        """Return whether nodes have known the outcome of a call from that time ever since."""
         forgot = sum(forgot >= call.began for forgot in self._forgot)
         return since <= call.began and call.ended <= until and forgot < self._quorum
 
     def may_be_open(self, generation: Generation, turn: int | None = None) -> bool:
-        """Whether enough may have been counted down, by now or by that turn."""
+        """Return whether enough may have been counted down, by now or by that turn."""
         return self.most(generation, turn) >= generation.size
 
     def replaced(self) -> Iterable[tuple[Generation, Generation]]:
-        """Return each confirmed generation that was set anew although it can't have been open, with its successor."""
+        """Return each confirmed generation that was replaced although it can't have been open, with its successor."""
         for number, generation in self.generations.items():
             later = [each for each in self.generations.values() if each.number > number]
             if generation.confirmed < math.inf and not generation.void:
@@ -216,7 +216,7 @@ class PastOfLatch:
 
 
 class Latches:
-    """All latches. It is shown everything that happens, in order."""
+    """All latches; it must get all happenings, in order."""
 
     def __init__(self, sim: Simulation) -> None:
         self._sim: Final = sim
@@ -224,14 +224,14 @@ class Latches:
         self.pasts: Final[dict[str, PastOfLatch]] = {}
 
     def past(self, name: str) -> PastOfLatch:
-        """Return what has happened to the latch with that name."""
+        """Return the history of the latch with that name."""
         if name not in self.pasts:
             nodes = len(self._sim.nodes)
             self.pasts[name] = PastOfLatch(quorum_of(nodes), nodes)
         return self.pasts[name]
 
     def note(self, happening: Sent | Executed | Decided | Faulted) -> PastOfLatch | None:
-        """Record all but what programs do; return the past of a latch that is set anew now."""
+        """Record all but the programs' actions; return the history of a latch that now gets a new setting."""
         match happening:
             case Sent() if happening.script == EXCHANGE:
                 self._rounds[happening.client, happening.number] = happening
@@ -253,7 +253,7 @@ class Latches:
         return None
 
     def note_did(self, did: Did) -> tuple[PastOfLatch, Call] | None:
-        """Record what a program does; return the call that has ended, and the past of its latch."""
+        """Record a program's action; return the call that has ended, and the history of its latch."""
         if "name" not in did.about:
             return None
         if did.what == "asks":

@@ -2,19 +2,19 @@
 
 A client is *settled* at instants when its machine has nothing to run. At every such instant
 
-* each connection that the client has made and not given up is in use, or being made;
+* each connection that the client has made and not abandoned is in use, or being made;
 * the client waits for replies only while something is under way, or the node has yet to answer;
 * its outbox is empty, and every command that a node refused to execute is about to be sent again;
-* for each alarm that is set, each bell and each round, a task sleeps on a future that is not done;
+* for each bell and each round, a task sleeps on a future that is not done, and a timer rings by the deadline of each;
 * it remembers no task that has ended.
 
 While none of its protocols runs, a client has no mailbox and no bell, its retry queue and its crowds are empty, and
 only its own rounds have sleepers. At the end of a run it has at most one timer for its alarms and one for its
 maintenance.
 
-A client that was closed has no link, no task, no timer and no sleeper.
+A closed client has no link, no task, no timer and no sleeper.
 
-Not seen: what is left on a crashed or paused machine, and connections that programs make by themselves.
+Not seen: leftovers on a crashed or paused machine, and connections that programs make themselves.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Leftovers(Checker):
                 yield f"{len(open_ones)} connections to {servers[0].name} open that are not in use"
 
     def _replies(self, link: Link) -> Iterator[str]:
-        """Look for replies that the client waits for in vain, because nothing is under way."""
+        """Look for replies that the client waits for although nothing is under way."""
         connection, servers = connection_of(link), self._servers(link.index)
         under_way = connection.there.size or connection.back.size or connection.waits_for_room
         if (
@@ -129,9 +129,10 @@ def _is_closed(runner: SimulatedRunner) -> bool:
 
 def _sleepers(transport: AioTransport) -> Iterator[str]:
     asleep = transport._asleep
-    alarms = sum(alarm[2] is not None and alarm[2] not in asleep for alarm in transport._alarms._heap)
-    if alarms:
-        yield f"{alarms} alarms for nobody"
+    deadlines = [at[0] if isinstance(at, list) else at for at in asleep.values()]
+    unwatched = sum(deadline < transport._alarms.next for deadline in deadlines)
+    if unwatched:
+        yield f"{unwatched} asleep without a timer for their deadline"
     woken = sum(sleeper.gate is None for sleeper in asleep)
     if woken:
         yield f"{woken} asleep that were woken"
@@ -140,7 +141,7 @@ def _sleepers(transport: AioTransport) -> Iterator[str]:
         yield f"{transport._rounds} rounds under way, and {rounds} asleep for one"
     for key, bells in transport.wakeups._bells.items():
         if any(bell not in asleep for bell in bells):
-            yield f"a bell for {key!r} that nobody hears"
+            yield f"a bell for {key!r} without a sleeper"
 
 
 def _entries(transport: AioTransport) -> Iterator[str]:
@@ -153,7 +154,7 @@ def _entries(transport: AioTransport) -> Iterator[str]:
         if link.healing:
             yield f"{len(link.healing)} commands that were to be sent again after NOSCRIPT"
         if link.again.under_way and link.again.at == math.inf and link.again._last not in link.pending:
-            yield f"{len(list(link.again))} refused commands that nobody sends again"
+            yield f"{len(list(link.again))} refused commands that are not sent again"
 
 
 def _tasks(runner: SimulatedRunner) -> Iterator[str]:

@@ -1,7 +1,7 @@
-"""Which limits of a semaphore are in force, worked out from what nodes have written down. For several checkers.
+"""The possible limits of a semaphore, derived from the nodes' records. For several checkers.
 
 A limit is *possible* at an instant if a quorum of nodes knows no newer one. Only then can a permit be granted under it,
-because each vote of a grant says that its node knew no newer one when it voted. So after a resize that reached only a
+because each vote of a grant means that its node knew no newer one when it voted. So after a resize that reached only a
 minority, both limits are possible. The limit that programs pass is possible until a quorum has another.
 """
 
@@ -22,7 +22,7 @@ _KEYS = 6
 
 
 class _Limit(NamedTuple):
-    """What a node has written down: a semaphore's limit, or a rate limiter's with its window."""
+    """A node's record: a semaphore's limit, or a rate limiter's with its window."""
 
     version: int
     permits: int
@@ -60,13 +60,13 @@ class Limits:
             self._judge(key)
 
     def largest(self, key: bytes, since: float) -> int:
-        """Return the largest limit that has been possible at any instant since `since`."""
+        """Return the largest limit that was possible at any instant since `since`."""
         history = self._largest.get(key, [(0.0, 0)])
         latest = next((i for i in range(len(history) - 1, -1, -1) if history[i][0] <= since), 0)
         return max(permits for _, permits in history[latest:])
 
     def smallest(self, key: bytes) -> int | None:
-        """Return the smallest limit that any node knows; None for the key of no semaphore, or if no node knows one."""
+        """Return the smallest limit that any node knows; None if the key is not a semaphore's, or no node knows one."""
         known = [limit.permits for limit in self._known.get(key, ()) if limit is not None and not limit.per_us]
         return min(known, default=None)
 

@@ -1,29 +1,28 @@
-"""Liveness: once faults are over, a waiter for a lock or a permit gets it, or is told that its time is up.
+"""Liveness: once faults are over, a waiter for a lock or a permit gets it, or learns that its time is up.
 
-While all is well (see `calm`), for each lock that somebody on a running machine waits for:
+Without faults (see `calm`), for each lock that an owner on a running machine waits for:
 
 * it is not free (see `vacancy`) for longer than `bound`: within that time a waiter wins it. The bound begins with the
-  longest lease that anybody asked for, or the time for which nodes keep a place in a queue that dead waiters may head,
-  if that is longer: after it everything that faults have left on nodes has expired, however many heads were dead. Add
-  two restart guards, because a node that forgot is noticed only when it is asked, and 5 s to connect and to look again.
-  Where a fault may have left a connection silent without anybody learning of its end, add the 10 s by the slowest clock
-  until the client gives it up;
+  longest requested lease, or the time for which nodes keep a place (dead waiters may head a queue) if that is longer:
+  after it everything that faults left on nodes has expired, however many heads were dead. Two restart guards are added,
+  because a client notices a node that forgot only when it asks it, and 5 s to connect and to look again. Where a fault
+  may have left a connection silent, 10 s by the slowest clock are added, after which the client abandons it;
 * a waiter asks again while its place is kept, see `_poll`: no waiter relies on its wake-up;
 * where programs report what they do (`Machine.tell` with "asks", its `name`, `owner` and `timeout`, and with the
   outcome), the outcome comes at most `_OVER` after the timeout;
 * an owner that asks for a fair lock, a permit or a success has a place in the queue within the same bound, unless it
   has what it asks for by then.
 
-A rate limiter is always free, so it takes no longer than the bound from one success to the next. A waiter that wants to
-write is served within the bound after the readers that read when it queued, and the writers that came between, have
-stopped, however many readers come later.
+A rate limiter is always free, so it takes at most the bound from one success to the next. A writer is served within the
+bound after the readers that were reading when it queued, and the writers that came between, have stopped, however many
+readers come later.
 
 So with n waiters that hold the lock for h seconds each, the last one is served within bound + n * h: newcomers may
 barge, but each winner is one of the waiters, takes its turn and leaves. No bound is promised for a single waiter among
 endlessly many newcomers. But newcomers to a fair lock come after it (see `fairness`): a waiter with n waiters before it
-is served when they have held the lock, and it has been free n times, each only for a moment, as nobody is dead.
+is served when they have held the lock, and it has been free n times, each only for a moment, as no waiter is dead.
 
-Not seen: waiters for a lock that is held for ever; waiters that wait beyond the end of the run.
+Not seen: waiters for a lock that is held forever; waiters that wait beyond the end of the run.
 """
 
 from __future__ import annotations
@@ -50,13 +49,13 @@ _PAUSE = 1.5
 """The longest time in seconds that a waiter without a place sleeps."""
 
 _ROUND = 1.0
-"""How many seconds a waiter may be late: a slow clock, and a round."""
+"""Seconds that a waiter may be late: a slow clock, and a round."""
 
 _SILENCE = 10.0
 """Seconds of silence, by a client's clock, after which it replaces a connection."""
 
 _OVER = 0.5
-"""By how many seconds a timeout may be exceeded: a last round of votes, on the way there and back."""
+"""Seconds by which a timeout may be exceeded: a last round of votes, there and back."""
 
 _WITHOUT_PLACE = 4
 """The number of arguments of an acquire request that takes no place."""
@@ -83,7 +82,7 @@ class Liveness(Checker):
 
     @property
     def bound(self) -> float:
-        """For how many seconds a lock may be free while somebody waits for it."""
+        """Seconds for which a lock may be free while a waiter waits for it."""
         machines = self.sim.machines
         guards = [runner.session.timing.restart_guard for machine in machines for runner in machine.runners]
         guard = max(self._longest if any(guards) else 0.0, *guards, 0.0)
@@ -91,7 +90,7 @@ class Liveness(Checker):
         return max(self._longest, self._kept) + 2 * guard + silence + 5.0
 
     def see(self, happening: Stepped | Sent | Decided | Executed | Did | Faulted) -> str | None:
-        """Record who asks and who wins, and look now and then."""
+        """Record requests and winners, and look now and then."""
         match happening:
             case Sent():
                 self._note_sent(happening)
@@ -123,7 +122,7 @@ class Liveness(Checker):
         for (_, who), (machine, due) in self._due.items():
             late = machine.clock.now() - due
             if not machine.crashed and min(calm, late) > _OVER:
-                yield f"{who} on {machine.name} was to have an answer {late:.6f} s ago, and has none"
+                yield f"{who} on {machine.name} should have had an answer {late:.6f} s ago, and has none"
 
     def _note_sent(self, sent: Sent) -> None:
         verb = parse(sent.script)[1]
@@ -147,12 +146,12 @@ class Liveness(Checker):
             self._newcomers.pop(who, None)
         elif ticket is not None and kept_ms:
             since, last = self._newcomers.get(who, (sent.at, sent.at))
-            # An owner that has not asked for that long had given up, and begins anew.
+            # An owner that has not asked for that long had given up, and starts over.
             self._newcomers[who] = (since if sent.at <= last + self._poll else sent.at), sent.at
 
     @property
     def _poll(self) -> float:
-        """Seconds within which a waiter asks again: half of those for which the longest place is kept."""
+        """Seconds within which a waiter asks again: half the longest time that a place is kept."""
         return max(self._kept / 2, _PAUSE) + _ROUND
 
     def _note_did(self, did: Did) -> None:
@@ -191,4 +190,4 @@ class Liveness(Checker):
                 free = self.sim.now - self._free_since.setdefault((key, mode), self.sim.now)
                 if free > self.bound:
                     name = f"{key.decode(errors='replace')!r}{_FOR[mode]}"
-                    yield f"{name} has been free for {free:.3f} s, and nobody gets it"
+                    yield f"{name} has been free for {free:.3f} s, and no waiter gets it"

@@ -1,18 +1,18 @@
-"""Loss told in time: when a hold ends without its release, its owner is told so once, by the instant of the end.
+"""Loss reported in time: when a hold ends without its release, its owner learns that once, by the instant of the end.
 
 For each hold of a running machine:
 
-* when `valid_until` comes, or a quorum becomes impossible before that, the client announces `HoldLost` (log, `on_lost`,
+* when `valid_until` comes, or a quorum becomes impossible before that, the client reports `HoldLost` (log, `on_lost`,
   the cancelled body, listeners): by `valid_until` on the machine's clock, or when the watchdog is back from the round
   of votes that it is waiting for at that instant, however much the client holds;
-* on a machine that stood still, or whose clock jumped, over that instant: in the very instant in which it goes on;
-* never twice, and never of a hold that was released;
-* a hold that has ended is never valid again: its loss is never taken back, and it is never lengthened too late.
+* on a machine that was paused, or whose clock jumped, at that instant: in the very instant in which it continues;
+* never twice, and never for a released hold;
+* a hold that has ended is never valid again: its loss is never revoked, and it is never extended too late.
 
 The bound is the timeout of that round, and no time beyond: a simulated machine needs none to act.
 
 Not seen: how a callback or a cancelled body reacts; a hold that is acquired and ends within one step; programs on
-machines that have crashed, because there is nobody to tell.
+crashed machines, which can't learn anything.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _ROUNDING = 0.000_01
 
 
 class LossTold(Checker):
-    """Every loss is told, once and in time."""
+    """Every loss is reported, once and in time."""
 
     name = "loss"
     watches = (Stepped, Told, Faulted)
@@ -52,7 +52,7 @@ class LossTold(Checker):
         self._looked = 0.0
 
     def see(self, happening: Stepped | Told | Faulted) -> str | None:
-        """Look at losses that are announced, and at those that are not."""
+        """Look at reported and unreported losses."""
         if isinstance(happening, Told):
             return self._see_told(happening)
         if isinstance(happening, Faulted):
@@ -67,7 +67,7 @@ class LossTold(Checker):
         return next(iter(self.finish()), None)
 
     def finish(self) -> Iterable[str]:
-        """Look for losses that nobody has noticed."""
+        """Look for unnoticed losses."""
         for machine in self.sim.machines:
             if not (machine.crashed or machine.paused):
                 yield from self._look_at(machine)
@@ -79,11 +79,11 @@ class LossTold(Checker):
         state, hold = event.state, _hold(event.state)
         twice, self._told[state] = state in self._told, None
         if twice:
-            return f"{hold}: its loss was told twice"
+            return f"{hold}: its loss was reported twice"
         if not state.live:
-            return f"{hold}: told as lost after it was released"
+            return f"{hold}: reported lost after its release"
         late = self.sim.now - self._deadline(happening.runner, state)
-        return f"{hold}: its loss was told {late:.6f} s too late" if late > 0 else None
+        return f"{hold}: its loss was reported {late:.6f} s too late" if late > 0 else None
 
     def _look_at(self, machine: Machine) -> Iterator[str]:
         clock, now = machine.clock, machine.clock.now()
@@ -93,16 +93,16 @@ class LossTold(Checker):
                 self._believed[state] = state.valid_until
                 if state in self._told:
                     if state.lost is None or state.valid(now):
-                        yield f"{_hold(state)}: valid again after its loss was told"
+                        yield f"{_hold(state)}: valid again after its loss was reported"
                 elif state.lost is not None:
-                    yield f"{_hold(state)}: lost, and nobody was told"
+                    yield f"{_hold(state)}: lost, and not reported"
                 elif state.valid_until > believed and now >= believed:
-                    yield f"{_hold(state)}: ended at {clock.instant(believed):.6f} and was lengthened after that"
+                    yield f"{_hold(state)}: ended at {clock.instant(believed):.6f} and was extended after that"
                 elif state.live and self.sim.now > self._deadline(runner, state):
-                    yield f"{_hold(state)}: ended at {clock.instant(believed):.6f}, and nobody was told"
+                    yield f"{_hold(state)}: ended at {clock.instant(believed):.6f}, and not reported"
 
     def _deadline(self, runner: SimulatedRunner, state: HoldState) -> float:
-        """Return the true instant at which the end of a hold must have been told."""
+        """Return the true instant by which the end of a hold must have been reported."""
         machine, timing = runner.machine, runner.session.timing
         ended = max(machine.clock.instant(state.valid_until), self._went_on.get(machine, 0.0))
         return ended + timing.round_timeout(max(timing.lease, state.lease)) + _ROUNDING

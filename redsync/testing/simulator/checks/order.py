@@ -1,19 +1,18 @@
 """Order: on each node, the commands of one owner are executed in the order in which the client sent them.
 
-A command may be sent again: because its connection was lost, because the node had forgotten its script, or because the
-node refused to execute it. It must not be executed after a later command that depends on it. So when a node executes a
-command, it has not yet executed a later one
+A client may send a command again: because its connection was lost, because the node had forgotten its script, or
+because the node refused to execute it. It must not be executed after a later command that depends on it. So when a node
+executes a command, it has not yet executed a later one
 
 * about the same claim (see `Request.claim`): a release behind the next acquire of that claim would end it;
 * of the same owner about the same key, unless the node is owed the earlier one: that one is about another claim then;
-* of any owner, if the command is for several owners and not owed (a renewal): it would revive what was released.
+* of any owner, if the command is for several owners and not owed (a renewal): it would revive released claims.
 
 These count as executed before: all commands that the node executed over the present connection, and those that it
-executed over former ones if the client got the reply. A command that it executed over a lost connection without the
-client's knowledge is sent again, and so executed twice. Commands that arrive over a connection which the client has
-given up are excused.
+executed over earlier ones if the client got the reply. A command that it executed over a lost connection without the
+client's knowledge is sent again, and so executed twice. Commands that arrive over an abandoned connection are excused.
 
-It holds at every instant, whatever faults there are.
+It holds at every instant, whatever the faults.
 """
 
 from __future__ import annotations
@@ -36,18 +35,18 @@ if TYPE_CHECKING:
 __all__ = ["Order"]
 
 _Latest: TypeAlias = dict[Hashable, Request]
-"""The latest command that was executed about each thing: a claim, or an owner with a key."""
+"""The latest executed command about each thing: a claim, or an owner with a key."""
 
 _ANYTHING: Final = "anything"
 
 
 class _Executed:
-    """What a node has executed for a client.
+    """The commands that a node has executed for a client.
 
     Attributes:
         known: Commands that the client got the reply to.
-        all: Those, and all that came over the present connection.
-        here: All that came over the present connection.
+        all: Those, and all that arrived over the present connection.
+        here: All that arrived over the present connection.
     """
 
     def __init__(self) -> None:
@@ -73,7 +72,7 @@ class Order(Checker):
         self._abouts: Final[dict[Request, list[Hashable]]] = {}
 
     def see(self, happening: Connected | Executed | Handed) -> str | None:
-        """Compare a command with what was executed before."""
+        """Compare a command with the commands executed before."""
         executed = self._executed[happening.client, happening.node]
         if isinstance(happening, Connected):
             executed.begin()
@@ -87,13 +86,13 @@ class Order(Checker):
     def _judge(self, happening: Executed, request: Request, executed: _Executed) -> str | None:
         reply = happening.reply
         if isinstance(reply, hiredis.ReplyError) and is_refused(str(reply)):
-            return None  # Nothing has changed there, and the client may send it again.
+            return None  # it changed nothing, and the client may send it again
         later = self._overtaker(request, executed.all, owed=request.owed(1 << happening.node))
         self._note(executed.all, request)
         executed.here.add(request)
         if later is None:
             return None
-        assert later.command is not None, "it was executed"
+        assert later.command is not None, "an executed command is known"
         node, script = self.sim.nodes[happening.node].name, later.command.script.name
         what = f"#{request.number} of {happening.client} ({happening.script})"
         return f"{node} executed {what} behind #{later.number} ({script})"
@@ -105,7 +104,7 @@ class Order(Checker):
                 latest[about] = request
 
     def _concerns(self, request: Request) -> list[Hashable]:
-        """Return what an executed command is about: its claim, and its owner with the key."""
+        """Return the things that an executed command is about: its claim, and its owner with the key."""
         abouts = self._abouts.get(request)
         if abouts is None:
             abouts = self._abouts[request] = [request.claim]

@@ -1,10 +1,10 @@
-"""The permit bound: at no instant do live machines believe to have more permits of a semaphore than there are.
+"""The permit bound: at no instant do live machines believe in more permits of a semaphore than there are.
 
 The number of permits is the newest limit, by version, under which any of the believed permits was granted: a shrink
-takes nothing away from holders, but nobody gets more until the new limit is kept. That holds at every instant, whatever
-faults there are, even where nodes forget limits; see `docs/semaphores.md`.
+takes nothing from holders, but grants nothing more until the new limit is kept. That holds at every instant, whatever
+the faults, even where nodes forget limits; see `docs/semaphores.md`.
 
-That no two owners believe to have the same slot is the business of `exclusion`.
+`exclusion` checks that no two owners believe in the same slot.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["PermitBound"]
 
 _Limit: TypeAlias = tuple[int, int]
-"""The version and the number of permits under which something was asked for."""
+"""The version and the number of permits under which a permit was requested."""
 
 
 class PermitBound(Checker):
@@ -40,7 +40,7 @@ class PermitBound(Checker):
         self._held: Final[dict[HoldState, tuple[Machine, _Limit]]] = {}
 
     def see(self, happening: Stepped | Sent) -> str | None:
-        """Record who asks under which limit, and count the permits that are believed."""
+        """Record requests with their limits, and count the believed permits."""
         if isinstance(happening, Stepped):
             self._take_up(happening.machine)
             return self._count()

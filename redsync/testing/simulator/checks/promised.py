@@ -1,13 +1,13 @@
-"""When there is room again: a program that waits for as long as `retry_after` said, and then tries once, succeeds.
+"""Promised room: a program that waits for as long as `retry_after` said, and then tries once, succeeds.
 
-The exception is that others came meanwhile: nodes were asked about the same limiter since the program began to ask. The
-promise must hold while all is well (see `calm`), because a node that could not be asked may keep more than the others.
+The exception is that others came meanwhile: nodes got requests for the same limiter since the program began to ask. The
+promise must hold without faults (see `calm`), because a node that could not be asked may keep more than the others.
 Programs report what they do (`Machine.tell` with "wonders", "told", "asks" with `how="told"`, and with the outcome).
 
-What is told is never longer than the window, 1 % and 5 ms. A node whose clock is slow keeps slots for longer: so a
-program that was told just that may be refused if the clock of any node runs slower than its own.
+The promised time is never longer than the window, 1 % and 5 ms. A node with a slow clock keeps slots longer: so a
+program that got exactly that time may be refused if any node's clock runs slower than its own.
 
-Not seen: programs that were told while others wait; times that are longer than necessary.
+Not seen: programs that asked while others wait; times that are longer than necessary.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
 __all__ = ["Promised"]
 
 _DRIFT, _ROOM_AGAIN = 1.01, 0.005
-"""The longest time that is told: the window times this, and so many seconds."""
+"""The longest promised time is the window times the first of these, plus the second in seconds."""
 
 _WINDOW = 12
-"""Which argument of an ask is the window of a rate limiter, in us."""
+"""The index of the argument of an acquire request that is a rate limiter's window, in us."""
 
 _SETTLED = 2.0
-"""Seconds for which all must have been well before that: until every client is connected again."""
+"""Seconds without faults before that: until every client is connected again."""
 
 
 class Promised(Checker):
-    """What `retry_after` says of the time until there is room is true."""
+    """The times that `retry_after` returns are right."""
 
     name = "retry_after"
     watches = (Did, Executed)
@@ -47,7 +47,7 @@ class Promised(Checker):
         self._longest: Final[dict[str, float]] = {}
 
     def see(self, happening: Did | Executed) -> str | None:
-        """Record who was told and who asks, and look at the outcome."""
+        """Record answers and requests, and look at the outcome."""
         match happening:
             case Did():
                 return self._see_did(happening)
@@ -81,6 +81,6 @@ class Promised(Checker):
         if others or self.sim.calm.lasted() < did.at - since + _SETTLED:
             return None
         return (
-            f"{did.who} on {did.machine.name} was told at {since:.6f} that {did.about['name']!r} has room in "
-            f"{seconds:.6f} s, and was refused at {did.at:.6f}, although nobody else asked"
+            f"{did.who} on {did.machine.name} learned at {since:.6f} that {did.about['name']!r} has room in "
+            f"{seconds:.6f} s, and was refused at {did.at:.6f}, although no other owner asked"
         )

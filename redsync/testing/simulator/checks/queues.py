@@ -1,15 +1,15 @@
-"""Who must be in the queues of fair locks, judged by what nodes executed, not by what they keep. For several checkers.
+"""The owners that must be in the queues of fair locks, judged by executed commands. For several checkers.
 
 A node that executes an acquire request with a ticket has to keep the owner's *place*, whatever it answers, until
 
 * the owner leaves (it releases its last hold, or gives up),
-* the owner was silent for as long as it had asked its place to be kept, by the node's clock, whichever way that jumps:
-  a clock that jumps ahead ends places, one that jumps back lengthens them,
+* the owner was silent for the time that it had asked its place to be kept, by the node's clock, whichever way that
+  jumps: a clock that jumps ahead ends places, one that jumps back lengthens them,
 * a release, or an owner that gives up, finds the place while no connection of its client is subscribed at the node,
-* the node loses its memory, or the lock is taken away from the owner by force,
+* the node loses its memory, or the lock is taken from the owner by force,
 * the node refuses to write while the attempt is rolled back.
 
-A place that is renewed stays the same object. One with another ticket is another place.
+A renewed place stays the same object. One with another ticket is another place.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _ACQUIRE, _RELEASE, _ABANDON, _FORCE = (
 _FOREIGN = 0
 
 DRAWN: Final = b"+"
-"""Stands for a ticket that the node is to draw."""
+"""Stands for a ticket that the node must draw."""
 
 
 def asked_ticket(script: str, keys: Sequence[bytes], args: Sequence[Any]) -> int | bytes | None:
@@ -58,12 +58,12 @@ class Place:
 
     Attributes:
         node: The node's index.
-        owner: The owner, as queues have it.
+        owner: The owner, as queues name it.
         ticket: Its ticket.
-        channel: The channel on which its client is woken.
-        number: The number of the claim with which it was last taken or renewed.
-        until_ms: Until when it lasts unless it is renewed, by the node's clock.
-        over: It has ended.
+        channel: The channel of its client's wake-ups.
+        number: The number of the claim that last took or renewed it.
+        until_ms: Its end by the node's clock, unless it is renewed.
+        over: True once it has ended.
     """
 
     __slots__ = ("channel", "node", "number", "over", "owner", "ticket", "until_ms")
@@ -84,7 +84,7 @@ class Place:
 
 
 class Queues:
-    """The places that nodes must keep at this instant. It is shown every `Executed` and `Faulted`, in order."""
+    """The places that nodes must keep at this instant; it must get every `Executed` and `Faulted`, in order."""
 
     def __init__(self, sim: Simulation) -> None:
         self._sim: Final = sim
@@ -108,7 +108,7 @@ class Queues:
         return found
 
     def ticket(self, node: int, key: bytes, owner: bytes) -> int | None:
-        """Return the ticket that a node keeps for an owner, whether it must or not; None if it keeps none."""
+        """Return the ticket that a node keeps for an owner, even if it no longer must; None if it keeps none."""
         found = self._sim.nodes[node].store.peek(self._names[key]) if key in self._names else None
         score = found[0].get(owner) if found is not None and isinstance(found[0], SortedSet) else None
         return None if score is None else int(score)
@@ -120,7 +120,7 @@ class Queues:
         if ticket is None and script not in (_RELEASE, _ABANDON, _FORCE):
             return
         if isinstance(executed.reply, hiredis.ReplyError) and not str(executed.reply).startswith("FORGETFUL"):
-            # It was not executed. But a node that answers FORGETFUL has taken the place all the same.
+            # It was not executed. But a node that answers FORGETFUL has still taken the place.
             return
         self.places(node, keys[0])
         if ticket is not None or script in (_RELEASE, _ABANDON):
@@ -140,7 +140,7 @@ class Queues:
                     self._end(kept, place)
 
     def _is_unwritten(self, executed: Executed) -> bool:
-        """Whether a rollback ended a place because the node, which refuses to write, could not change it."""
+        """Return whether a rollback ended a place because the node, which refuses to write, could not change it."""
         script, node = executed.script, self._sim.nodes[executed.node]
         return script == _ABANDON and node.store.refusal is not None
 

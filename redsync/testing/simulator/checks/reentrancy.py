@@ -1,19 +1,20 @@
-"""Re-entrancy: a lock is held as often as it was acquired and not yet released, and the nodes have been told so.
+"""Re-entrancy: the hold count is the number of acquires not yet released, and the nodes know it.
 
 * Counts are set: a node that gets a count, and has or makes the claim, keeps exactly that count. So when all commands
   of an owner have arrived, each node keeps the count of the owner's last command.
-* The counts in commands are right: a release carries what remains, a renewal the present count, a re-entry at least one
-  more than that. A count of 0 is sent only when the last acquisition is given back; no release of an inner one frees
+* The counts in commands are right: a release carries the remaining count, a renewal the present one, a re-entry at
+  least one more than that. A count of 0 is sent only with the last release; no release of an inner acquisition frees
   the lock.
-* A re-entry wins only with a quorum of nodes that *had* the claim, and an owner that has been told of its loss does not
-  even try: re-entry never wins back what was lost meanwhile.
-* A node that has the claim never refuses a re-entry, whoever waits; nor does it refuse the read lock to its writer.
+* A re-entry wins only with a quorum of nodes that *had* the claim, and an owner that knows of its loss does not even
+  try: re-entry never wins back what was lost meanwhile.
+* A node that has the claim never refuses a re-entry, no matter which owners wait; nor does it refuse the read lock to
+  its writer.
 * Where programs report what they do (`Machine.tell` with "acquired", its `name`, `owner` and `count`, perhaps `mode`,
   and "released"), the count is that of their own acquisitions.
 
 It holds at every instant, for locks; a mutex is not re-entrant.
 
-Not seen: whether a program releases as often as it acquires, if it does not report that.
+Not seen: that a program releases as often as it acquires, if it does not report that.
 """
 
 from __future__ import annotations
@@ -90,8 +91,8 @@ class Reentrancy(Checker):
             # A node that can't write keeps the old count until the next one is set.
             return None
         return (
-            f"{node.name} was told by {executed.script} that {describe(*claim.whose)} counts {claim.holds}, "
-            f"and keeps {'nothing' if kept is None else kept.holds}"
+            f"{node.name} got count {claim.holds} by {executed.script} for {describe(*claim.whose)}, "
+            f"but keeps {'nothing' if kept is None else kept.holds}"
         )
 
     def _look_at_refusal(self, executed: Executed, claim: Claim) -> str | None:
@@ -99,7 +100,7 @@ class Reentrancy(Checker):
         for kept in kept_claims(node, claim.key):
             # A reader must not write, but a writer may read.
             if kept[:2] == claim.whose[1:] or (kept.owner == claim.owner and kept.mode == _WRITE):
-                return f"{node.name} refused {describe(*claim.whose)}, who has it there already"
+                return f"{node.name} refused {describe(*claim.whose)}, which has it there already"
         return None
 
     def _see_sent(self, sent: Sent) -> str | None:
@@ -150,6 +151,6 @@ class Reentrancy(Checker):
         elif did.what == "released" and said.get(mode):
             said[mode] -= 1
         elif did.what in {"asks", "lost", "cancelled", "leaves"}:
-            # However the earlier holds ended, the next acquisition counts from the beginning.
+            # However the earlier holds ended, the next acquisition starts counting again.
             said.clear()
         return None

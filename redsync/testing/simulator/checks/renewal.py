@@ -1,16 +1,16 @@
-"""Renewals never resurrect: what was released or lost stays so, and what lapsed is not won back.
+"""Renewals never resurrect: released or lost claims stay so, and lapsed ones are not won back.
 
 * A client sends renewals only for claims whose holds are live at that instant: not released, not lost. As each
-  connection keeps the order, no command that was sent after the end of a hold creates its claim on any node. The
-  renewal of a permit names only those slots that have not been given back.
-* A hold is lengthened only by a round, be it a renewal or a re-entry, in which a quorum of nodes said that they *had*
-  the claim; nodes that the round healed do not count. The hold is believed at most for the lease that the round asked
-  for, less the allowance for drift, counted from the instant before the round was sent.
+  connection keeps the order, no command sent after the end of a hold creates its claim on any node. The renewal of a
+  permit names only slots that have not been returned.
+* A hold is extended only by a round, a renewal or a re-entry, in which a quorum of nodes said that they *had* the
+  claim; nodes that the round healed do not count. The hold is believed at most for the lease that the round asked for,
+  less the allowance for drift, counted from the instant before the round was sent.
 
-Both hold at every instant, whatever faults there are.
+Both hold at every instant, whatever the faults.
 
-Not seen: a driver that sends one renewal twice. `zombies` judges what an old renewal leaves that comes over a
-connection which was given up.
+Not seen: a driver that sends one renewal twice. `zombies` judges the leftovers of an old renewal that arrives over an
+abandoned connection.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Renewal(Checker):
         self._believed: Final[dict[HoldState, float]] = {}
 
     def see(self, happening: Sent | Decided | Stepped) -> str | None:
-        """Look at which claims are renewed, and which holds are believed for longer."""
+        """Look at renewed claims, and at holds that are believed longer."""
         if isinstance(happening, Sent):
             return self._see_sent(happening)
         if isinstance(happening, Decided):
@@ -82,7 +82,7 @@ class Renewal(Checker):
                 self._believed[state] = state.valid_until
                 if believed is not None and not self._is_founded(runner, state):
                     yield (
-                        f"{describe(*whose(state))} was lengthened by "
+                        f"{describe(*whose(state))} was extended by "
                         f"{state.valid_until - believed:.6f} s, without a quorum of nodes that had it"
                     )
 

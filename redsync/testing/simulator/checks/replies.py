@@ -1,14 +1,14 @@
-"""Replies: each reply is handed to the request that it answers.
+"""Replies: each reply goes to the request that it answers.
 
-Requests and replies of a connection are paired by counting alone. Once the count slips by one, every later reply goes
-to the wrong request: a refusal counts as a grant. So each time a client hands out a reply,
+Requests and replies of a connection are matched by counting alone. Once the count slips by one, every later reply goes
+to the wrong request: a refusal counts as a grant. So each time a client matches a reply,
 
-* the request that gets it is, byte for byte, the next one that the node has replied to over that connection;
-* the reply is what the node replied to that request, or says that too few of the node's replicas have it.
+* the request that gets it is, byte for byte, the next one that the node has answered over that connection;
+* the reply is the node's answer to that request, or says that too few of the node's replicas have it.
 
-It holds at every instant, whatever faults there are: a connection breaks, but never loses or repeats part of a stream.
+It holds at every instant, whatever the faults: a connection breaks, but never loses or repeats part of a stream.
 
-Not seen: what is sent before a connection is in use, and pushes.
+Not seen: commands sent before a connection is in use, and pushes.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Replies(Checker):
 
 @functools.lru_cache(maxsize=64)
 def _words_in(data: bytes) -> list[bytes] | None:
-    """Return the words of a command; None unless the bytes are exactly one. Cached, because several nodes answer it."""
+    """Return the words of a command; None unless the bytes are exactly one. Cached, as several nodes answer it."""
     reader = hiredis.Reader()
     reader.feed(data)
     words: list[bytes] = reader.gets()
@@ -61,7 +61,7 @@ def _words_in(data: bytes) -> list[bytes] | None:
 
 
 def _same(said: Any, heard: Any) -> bool:
-    """Whether a client's reader can have parsed `heard` from what a node said."""
+    """Return whether a client's reader can have parsed `heard` from a node's `said`."""
     if isinstance(said, list):
         pairs = zip(said, heard, strict=True) if isinstance(heard, list) and len(said) == len(heard) else None
         return pairs is not None and all(_same(*pair) for pair in pairs)

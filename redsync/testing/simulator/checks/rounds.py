@@ -1,4 +1,4 @@
-"""What each round that a client waits for asked, for checkers that compare it with the outcome."""
+"""The requests of open rounds, for checkers that compare them with the outcome."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import functools
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
+from redsync._core.permits import read_slots
 from redsync.testing.simulator.happenings import Decided, Sent
 
-__all__ = ["MODES", "PERMIT", "REENTRANT", "Claim", "Rounds", "claims", "code_of", "is_granted", "owner_in", "parse"]
+__all__ = ["MODES", "PERMIT", "REENTRANT", "Claim", "Rounds", "claims", "code_of", "granted_slots", "owner_in", "parse"]
 
 MODES: Final = {"read_lock": b"r:", "write_lock": b"w:"}
-"""The kinds of claim that share the keys of one read-write lock, and how nodes tell them apart."""
+"""The kinds of claim that share the keys of one read-write lock, with the prefixes by which nodes distinguish them."""
 
 REENTRANT: Final = ("lock", "fair_lock", "fenced_lock", *MODES)
 """The kinds of claim with a hold count."""
@@ -22,7 +23,7 @@ PERMIT: Final = "semaphore"
 
 @functools.cache
 def parse(script: str) -> tuple[str, str]:
-    """Return a script's kind of claim, and what it does with one; two empty texts for a script without claims."""
+    """Return a script's kind of claim and its verb; two empty strings for a script without claims."""
     for noun in (*REENTRANT, "mutex", PERMIT):
         if script.startswith(f"{noun}_"):
             return noun, script.removeprefix(f"{noun}_")
@@ -35,15 +36,15 @@ def owner_in(claim: bytes) -> bytes:
 
 
 class Claim(NamedTuple):
-    """What a command says about one claim.
+    """One claim in a command.
 
     Attributes:
         key: The lock's key.
-        id: What nodes store it as.
-        holds: The hold count that it carries; of a permit, how many slots.
-        lease: For how many seconds nodes shall keep it; 0.0 if the command does not say.
-        slots: The slots of a permit that is renewed or settled.
-        mode: Whether the claim is to read or to write; empty if an owner can have only one claim at that key.
+        id: Its name on the nodes.
+        holds: Its hold count; for a permit, the number of slots.
+        lease: The seconds for which nodes must keep it; 0.0 if the command does not say.
+        slots: The slots of a renewed or settled permit.
+        mode: Read or write, as in `MODES`; empty if an owner can have only one claim at that key.
     """
 
     key: bytes
@@ -55,12 +56,12 @@ class Claim(NamedTuple):
 
     @property
     def owner(self) -> bytes:
-        """Its owner, as queues have it."""
+        """Its owner, as queues name it."""
         return owner_in(self.id)
 
     @property
     def whose(self) -> tuple[bytes, bytes, bytes]:
-        """What distinguishes it from all other claims."""
+        """Its identity among all claims."""
         return self.key, self.id, self.mode
 
 
@@ -68,8 +69,8 @@ _latest: tuple[object, list[Claim]] = None, []
 
 
 def claims(script: str, keys: tuple[bytes, ...], args: tuple[Any, ...]) -> list[Claim]:
-    """Return the claims that a command makes, lengthens or gives back, if any."""
-    global _latest  # noqa: PLW0603  (many checkers ask for the same, one after the other)
+    """Return the claims that a command makes, extends or releases, if any."""
+    global _latest  # noqa: PLW0603  (many checkers ask for the same claims in turn)
     if _latest[0] is not args or not args:
         _latest = args, list(_read_claims(script, keys, args))
     return _latest[1]
@@ -96,9 +97,13 @@ def _read_claims(script: str, keys: tuple[bytes, ...], args: tuple[Any, ...]) ->
         yield Claim(keys[0], args[0], 0, 0.0, mode=mode)
 
 
-def is_granted(reply: Any) -> bool:
-    """Whether a node's reply grants slots for a permit."""
-    return isinstance(reply, bytes) or (isinstance(reply, list) and isinstance(reply[0], bytes))
+def granted_slots(reply: Any, args: tuple[Any, ...]) -> tuple[int, ...]:
+    """Return the slots that a node's reply to an ask for a permit grants; `args`: those of the ask."""
+    if isinstance(reply, int) and reply > 1:
+        permits, start = int(args[8]), int(args[9])
+        return ((start + reply - 2) % permits,)
+    told = reply[0] if isinstance(reply, list) else reply
+    return read_slots(told) if isinstance(told, bytes) else ()
 
 
 def code_of(reply: Any, verb: str, i: int = 0) -> Any:
@@ -115,11 +120,11 @@ class Outcome(NamedTuple):
     """The outcome for one claim of a round that is over.
 
     Attributes:
-        sent_at: When the round was sent, by the machine's clock.
+        sent_at: The instant the round was sent, by the machine's clock.
         verb: The script's name without its noun.
-        claim: The claim, as asked for.
-        new: How many nodes made the claim.
-        existing: How many nodes had it already.
+        claim: The requested claim.
+        new: The number of nodes that made the claim.
+        existing: The number of nodes that had it already.
     """
 
     sent_at: float
@@ -132,13 +137,15 @@ class Outcome(NamedTuple):
 _counted: tuple[object, list[tuple[Claim, int, int]]] = None, []
 
 
-def _counts(sent: Sent, verb: str, decided: Decided) -> list[tuple[Claim, int, int]]:
-    """Return each claim of a round, how many nodes made it, and how many had it already."""
+def _counts(sent: Sent, noun: str, verb: str, decided: Decided) -> list[tuple[Claim, int, int]]:
+    """Return each claim of a round, how many nodes made it, and how many had it already; none for an ask for slots."""
     global _counted  # noqa: PLW0603  (as above)
     if _counted[0] is not decided:
         counts = []
         for i, claim in enumerate(claims(sent.script, sent.keys, sent.args)):
-            codes = [code_of(reply, verb, i) for reply in decided.replies]
+            # The reply to an ask for slots names slots, not codes.
+            replies = () if (noun, verb) == (PERMIT, "acquire") else decided.replies
+            codes = [code_of(reply, verb, i) for reply in replies]
             counts.append((claim, codes.count(1), codes.count(2)))
         _counted = decided, counts
     return _counted[1]
@@ -161,11 +168,11 @@ class Rounds:
         if asked is None:
             return []
         sent_at, sent = asked
-        verb = parse(sent.script)[1]
-        return [Outcome(sent_at, verb, *counted) for counted in _counts(sent, verb, decided)]
+        noun, verb = parse(sent.script)
+        return [Outcome(sent_at, verb, *counted) for counted in _counts(sent, noun, verb, decided)]
 
     def asks(self, client: str, key: bytes, claim: bytes, since: float) -> bool:
-        """Whether a client still waits for votes about a claim that it asked for at `since` or later."""
+        """Return whether a client still waits for votes about a claim that it requested at `since` or later."""
         return any(
             sent_at >= since
             and any(asked.whose[:2] == (key, claim) for asked in claims(sent.script, sent.keys, sent.args))

@@ -1,11 +1,11 @@
 """Separation: one server is one vote.
 
 Two slots of a cluster may come to one master, whose failure would then count as two. So whenever a client counts votes,
-no two of those that it counts as granted were given by one server. Votes from before the latest move or failover are
-not looked at, for then a server may have got the place of one that had voted.
+no two of its granted votes may come from one server. Votes from before the latest move or failover are ignored, as a
+server may since have replaced one that had voted.
 
-Not seen: two clients of which each takes another one of both nodes for the one that votes. That does no harm: two
-majorities of the nodes have a node in common, wherever that is.
+Not seen: two clients that take different ones of the two nodes for the voter. That does no harm: two majorities of the
+nodes share a node, wherever that is.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["Separation"]
 
 _CHANGES: Final = {"cluster slot", "group failover"}
-"""The faults by which a server comes to stand for another node."""
+"""The faults by which a server comes to serve another node."""
 
 
 class Separation(Checker):
@@ -36,7 +36,7 @@ class Separation(Checker):
         self._voted: Final[dict[tuple[str, int], dict[int, str]]] = {}
 
     def see(self, happening: Executed | Decided | Faulted) -> str | None:
-        """Record who has voted, and look at votes when they are counted."""
+        """Record voters, and look at votes when they are counted."""
         match happening:
             case Faulted():
                 if happening.kind in _CHANGES:

@@ -2,14 +2,14 @@
 
 * A slot is marked as taken if and only if a permit has it on that node, and no two permits have the same slot.
 * Each permit with slots has an expiry, and each with an expiry has slots.
-* The three keys of these records expire at the same instant: a bit map that outlived its permits would block slots for
-  ever.
-* No slot is granted beyond the limit under which it was asked for.
+* The three keys of these records expire at the same instant: a bit map that outlived its permits would block slots
+  forever.
+* No slot is granted beyond the limit of the request.
 
-It holds at every instant, for each node by itself, until its clock jumps. When a clock is set back to before the end of
-the keys, the node has back those keys that no command has touched in between, and not the others. So slots that nobody
-has may be blocked there until the last permit is gone; the checker ignores that. A replica that is promoted may have
-some of the keys without the others, see `_purge_permits.lua`; the checker ignores that until they are deleted.
+It holds at every instant, for each node separately, until its clock jumps. When a clock is set back to before the end
+of the keys, the node has those keys again that no command has touched in between, and not the others. So unowned slots
+may be blocked there until the last permit is gone; the checker ignores that. A promoted replica may have some of the
+keys without the others, see `_purge_permits.lua`; the checker ignores that until they are deleted.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from redsync._core.permits import read_slots
 from redsync.testing.simulator.checks.checker import Checker
-from redsync.testing.simulator.checks.rounds import PERMIT, is_granted, parse
+from redsync.testing.simulator.checks.rounds import PERMIT, granted_slots, parse
 from redsync.testing.simulator.happenings import Executed, Faulted
 from redsync.testing.simulator.values import Hash, SortedSet
 
@@ -57,9 +57,8 @@ class Slots(Checker):
         noun, verb = parse(happening.script)
         if noun != PERMIT:
             return None
-        if verb == "acquire" and is_granted(happening.reply):
-            told = happening.reply
-            limit, slots = int(happening.args[8]), read_slots(told if isinstance(told, bytes) else told[0])
+        if verb == "acquire" and (slots := granted_slots(happening.reply, happening.args)):
+            limit = int(happening.args[8])
             if max(slots) >= limit:
                 return f"{self._node(happening)} granted slots {slots} of {limit}"
         keys = happening.keys
@@ -76,9 +75,9 @@ class Slots(Checker):
         if permits is not None and not isinstance(permits, SortedSet):
             return
         if None in (permits, has, bits) and self._node(executed) in self._promoted:
-            return  # The next ask or renewal deletes what is left.
+            return  # the next acquire request or renewal deletes the rest
         where = f"{self._node(executed)} after {executed.script}: {claim.decode(errors='replace')!r}"
-        assert isinstance(has, Hash | None), "nobody else writes there"
+        assert isinstance(has, Hash | None), "no other code writes there"
         given = [slot for text in (has or {}).values() for slot in read_slots(text)]
         marked = [i for i in range(8 * len(bits or b"")) if (bits or b"")[i // 8] >> (7 - i % 8) & 1]
         if sorted(given) != marked:

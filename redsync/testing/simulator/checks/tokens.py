@@ -1,10 +1,10 @@
-"""Tokens: the fencing token of each hold is higher than those of all holds of that key before it.
+"""Tokens: the fencing token of each hold is higher than those of all earlier holds of that key.
 
 A hold counts from the step in which its protocol records it: its owner does not know of it before that, and steps come
 one after the other, whatever clocks say. It keeps its token, however often it is re-entered and renewed.
 
-A node that forgot its token begins with its clock, or above the highest token that the asking client knows of. If its
-clock is behind a token that was already handed out, nothing is promised for that key any more.
+A node that forgot its token begins with its clock, or above the highest token that the asking client knows. If its
+clock is behind an issued token, nothing is promised for that key any more.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Tokens(Checker):
         self._kept: set[tuple[int, bytes]] = set()
 
     def see(self, happening: Executed | Faulted | Stepped) -> str | None:
-        """Look at a node that begins anew, and at new holds on a machine."""
+        """Look at a node that starts over, and at new holds on a machine."""
         if isinstance(happening, Faulted):
             self._note_losses()
             return None

@@ -1,11 +1,11 @@
-"""Turns: each node grants a fair lock to the head of its queue only, and all nodes order their queues alike.
+"""Turns: each node grants a fair lock only to the head of its queue, and all nodes order their queues alike.
 
 Whenever a node makes a new claim on a fair lock, because a client asks or because the node hands the lock over, no
-other owner whose place it has to keep (see `queues`) comes first: none has a lower ticket than the owner that is
-granted, or an equal ticket and the lesser name. An owner without a place comes last.
+other owner whose place it has to keep (see `queues`) comes first: none has a lower ticket than the new holder, or an
+equal ticket and the lesser name. An owner without a place comes last.
 
-It holds at every instant, whatever faults there are. `fairness` rests on it, and so does the agreement of nodes: if
-each node ordered equal tickets in its own way, each of several waiters could get a minority, time and again.
+It holds at every instant, whatever the faults. `fairness` rests on it, and so does the agreement of nodes: if nodes
+ordered equal tickets differently, several waiters could each get a minority, time and again.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Turns(Checker):
         self._holders: Final[dict[tuple[int, bytes], bytes | None]] = {}
 
     def see(self, happening: Executed | Faulted) -> str | None:
-        """Look at which owner a node grants the lock to."""
+        """Look at the owner to which a node grants the lock."""
         if isinstance(happening, Faulted):
             self._queues.forget(happening)
             if happening.kind == "node restart older":
@@ -72,7 +72,7 @@ class Turns(Checker):
 
     @staticmethod
     def _stays(executed: Executed) -> bool:
-        """Whether the command gave back one acquisition of several."""
+        """Return whether the command released one acquisition of several."""
         return executed.script == "lock_release" and executed.args[1] != 0
 
     def _holder(self, node: int, key: bytes) -> bytes | None:
@@ -80,7 +80,7 @@ class Turns(Checker):
         return next(iter(found[0]), None) if found is not None and isinstance(found[0], Hash) else None
 
     def _has_kept(self, node: int, key: bytes, owner: bytes, first: Place) -> bool:
-        """Whether an owner comes first whose place the node was free to drop, and did not."""
+        """Return whether an owner comes first whose place the node kept although it was free to drop it."""
         ticket = self._queues.ticket(node, key, owner)
         return ticket is not None and (ticket, owner) < first.rank
 

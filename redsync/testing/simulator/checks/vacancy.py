@@ -1,10 +1,10 @@
-"""Whether a lock or permit is free for those that wait for it: for the checker of liveness.
+"""Vacancy: tells the liveness checker whether a lock or permit is free for its waiters.
 
-* A lock is free while nobody believes to hold it.
-* A semaphore is free while as many permits are free, believed by nobody, as the most that any of its waiters wants.
-  With fewer, no waiter has to be served, because the first one may be the one that wants the most. A rate limiter is
-  always free, because what was taken runs out.
-* A read-write lock is free for a reader while nobody writes or waits to write. It is free for a writer while nobody
+* A lock is free while no owner believes that it holds it.
+* A semaphore is free while it has enough unheld permits for its greediest waiter. With fewer, no waiter has to be
+  served, because the first one may be the one that wants the most. A rate limiter is always free, because successes
+  expire.
+* A read-write lock is free for a reader while no owner writes or waits to write. It is free for a writer while no owner
   writes, and all readers *overtook* it: they asked when the writer had a place on a quorum of nodes, it has had one
   ever since, and they did not write themselves. So a stream of readers does not keep the lock from being free.
 """
@@ -35,7 +35,7 @@ _READ, _WRITE = MODES["read_lock"], MODES["write_lock"]
 
 
 class Vacancy:
-    """What is free for whom. Tell it who asks and leaves, and of scripts and faults; call `look` now and then."""
+    """Tells what is free for its waiters. It gets requests, releases, scripts and faults; call `look` now and then."""
 
     def __init__(self, sim: Simulation) -> None:
         self._sim: Final = sim
@@ -47,7 +47,7 @@ class Vacancy:
         self._queued_at: Final[dict[Whose, float]] = {}
 
     def note_asked(self, claim: Claim, sent: Sent, checker: Checker) -> None:
-        """Record who asks for what."""
+        """Record a request."""
         self._wants[claim.owner] = claim.holds
         if claim.mode and len(sent.keys) > 1:
             self._queues[claim.key] = sent.keys[1], sent.keys[2]
@@ -57,7 +57,7 @@ class Vacancy:
             self._asked_at.setdefault((claim.key, claim.owner, claim.mode), -math.inf if writes else sent.at)
 
     def note_left(self, claim: Claim) -> None:
-        """Record who gives up, or gives back."""
+        """Record an owner that gives up, or releases."""
         self._asked_at.pop((claim.key, claim.owner, claim.mode), None)
 
     def note_executed(self, executed: Executed) -> None:
@@ -82,7 +82,7 @@ class Vacancy:
         )
 
     def is_taken(self, key: bytes, mode: bytes, awaited: Iterable[Whose]) -> bool:
-        """Whether the key is not free for those that wait for it in that mode."""
+        """Return whether the key is not free for those that wait for it in that mode."""
         waiters = [(owner, mode) for awaited_key, owner, mode in awaited if awaited_key == key]
         if mode == _READ:
             writers = any(mode == _WRITE for _, mode in waiters)
@@ -99,7 +99,7 @@ class Vacancy:
         return state.kind.mode == _READ and self._asked_at.get(_whose(state), -math.inf) > since
 
     def _believed(self, key: bytes) -> Iterator[HoldState]:
-        """Return the holds of that key that are believed."""
+        """Return the believed holds of that key."""
         for machine in self._sim.machines:
             if not machine.crashed:
                 for runner in machine.runners:

@@ -1,11 +1,11 @@
-"""The sliding window: in no window of the limiter's length are there more successes than its rate, over all machines.
+"""The sliding window: no window of the limiter's length has more successes than its rate, over all machines.
 
-A success counts at the instant of true time at which the acquire returned to its program, as programs tell
+A success counts at the instant of true time at which the acquire returned to its program, as programs report
 (`Machine.tell` with "acquired", the limiter's `name`, `rate` and `per`, and `n`). Windows are closed: two successes
 that are exactly `per` apart are in one. There is no tolerance for clocks, because nodes allow for clocks that are as
 wrong as `drift_factor` says.
 
-A success counts even if the machine crashed in the next instant, so that nobody learned of it.
+A success counts even if the machine crashed in the next instant, so that no program learned of it.
 """
 
 from __future__ import annotations

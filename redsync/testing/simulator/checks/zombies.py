@@ -1,28 +1,28 @@
 """No zombies: no node keeps a claim, or a place in a queue, of an owner that neither holds nor waits.
 
 Whenever a node has answered all that a live client has sent it over a connection that is still in use, and the client
-is not about to send again what the node refused to execute:
+is not about to send refused commands again:
 
-* each claim there of one of the client's owners belongs to a hold that is not lost, to an acquire whose votes are
-  still being counted, or to an acquire that waits and has a place there, so that the lock may have been handed over to
-  it (a waiter for a read-write lock has lost its place by then);
-* each place in a queue there that has not expired belongs to an acquire that is still waiting, or to a hold;
-* each place of a latch there that has not expired belongs to a waiter of that latch;
-* each permit of a semaphore there that has not expired keeps only slots that its hold has. Slots that a node gave
-  besides, when the permit was won, may stay until they have been exchanged; a lease without faults is enough for that;
+* each claim there of one of the client's owners belongs to a hold that is not lost, to an acquire whose votes are still
+  being counted, or to an acquire that waits and has a place there, so that the lock may have been handed over to it (a
+  waiter for a read-write lock has lost its place by then);
+* each unexpired place in a queue there belongs to an acquire that is still waiting, or to a hold;
+* each unexpired place of a latch there belongs to a waiter of that latch;
+* each unexpired permit of a semaphore there keeps only slots that its hold has. Extra slots that a node gave when the
+  permit was won may stay until they have been exchanged; a lease without faults is enough for that;
 * each permit of a rate limiter there belongs to a success: to an acquire that was won and not rolled back;
-* at any time, of whatever client: a claim expires, and no later than the longest lease that was asked for. The keys of
-  a semaphore last for twice that; its permits have times of their own.
+* at any time, for every client: a claim expires, and no later than the longest requested lease. The keys of a semaphore
+  last for twice that; its permits have their own expiries.
 
 Commands on their way to a node, and commands that the client owes to a node it can't reach, are not yet answered. So
-the only extra time is `_SETTLED`, in which a client that has just begun to connect may hold back what it sends. The
-last point alone judges what a crashed client leaves.
+the only extra time is `_SETTLED`, in which a client that has just begun to connect may hold its commands. Only the last
+point judges what a crashed client leaves.
 
-One thing is excused: what commands leave that a node executed after the client had given up the connection that carried
-them, so perhaps later than their rollback. It expires, which the last point watches.
+One thing is excused: leftovers of commands that a node executed after the client had abandoned their connection, so
+perhaps later than their rollback. They expire, which the last point checks.
 
 Not seen: slots that a node keeps for a rate limiter's permit beyond those of the success; nodes to which a client has
-no connection, or owes something; clients that are closed; nodes, and clients on machines, whose clock has jumped, and
+no connection, or owes commands; clients that are closed; nodes, and clients on machines, whose clock has jumped, and
 nodes that came back with older data, for as long as a claim or a place may last.
 """
 
@@ -50,13 +50,13 @@ if TYPE_CHECKING:
 __all__ = ["Zombies"]
 
 _EVERY = 0.1
-"""Seconds between two looks; anything left over stays for long."""
+"""Seconds between two looks; leftovers stay long."""
 
 _SETTLED = 0.3
-"""Seconds for which something must have been left over before it counts."""
+"""Seconds for which a leftover must exist before it counts."""
 
 _RETRY = 1.0
-"""Seconds within which the client sends again what a node refused to execute."""
+"""Seconds within which the client sends refused commands again."""
 
 _PLACE = 3.0
 """Seconds for which a place is kept."""
@@ -68,7 +68,7 @@ _PLACE_OF_LATCH: Final = {EXCHANGE: 1, "latch_leave": 0}
 """The index of the argument that is a place of a latch, or empty, by script."""
 
 _UNDECIDED = 1.0
-"""Seconds for which a round may be open: one that was interrupted never ends."""
+"""Seconds for which a round may be open: an interrupted one never ends."""
 
 
 class Zombies(Checker):
@@ -87,14 +87,14 @@ class Zombies(Checker):
         self._limiters: Final[dict[bytes, None]] = {}
         self._spent: Final[dict[tuple[bytes, bytes], None]] = {}
         self._left: dict[str, float] = {}
-        # What nodes keep at the instant of a look.
+        # The claims that nodes keep at the instant of a look.
         self._kept: Final[dict[tuple[VirtualNode, bytes], list[Kept]]] = {}
         self._jumped: Final[dict[str, float]] = {}
         self._longest = self._looked = 0.0
         self._disturbed = -math.inf
 
     def see(self, happening: Stepped | Sent | Decided | Executed | Faulted) -> str | None:
-        """Record what is asked for, and look at the nodes now and then."""
+        """Record requests, and look at the nodes now and then."""
         match happening:
             case Sent():
                 self._note_sent(happening)
@@ -130,7 +130,7 @@ class Zombies(Checker):
         yield from self._look_at_expiries()
 
     def _look_at_clients(self) -> Iterator[tuple[str, float]]:
-        """Return what is left over, each with the seconds for which it may be."""
+        """Return leftovers, each with the seconds for which it may stay."""
         for machine in self.sim.machines:
             for runner in machine.runners:
                 if not (machine.crashed or machine.paused or runner.closed or self._is_confused(machine.name)):
@@ -207,18 +207,18 @@ class Zombies(Checker):
             if isinstance(state, PermitState):
                 yield from self._look_at_slots(node.index, key, state)
             return
-        # A waiter that is handed a read-write lock loses its place with that.
+        # A waiter that is handed a read-write lock loses its place.
         handed = runner.listens(claim.owner + b" " + key) and (has_place or claim.mode)
         spent = (key, claim.id) in self._spent
         if not handed and not spent and not self._may_be_won(runner, key, claim.id):
-            yield f"{node.name} keeps a claim for nobody: {describe(key, claim.id, claim.mode)}", _SETTLED
+            yield f"{node.name} keeps an ownerless claim: {describe(key, claim.id, claim.mode)}", _SETTLED
 
     def _look_at_place(self, runner: SimulatedRunner, node: VirtualNode, key: bytes, owner: bytes) -> Iterator[str]:
         holds = runner.session.holds
         if any(state.keys.lock == key and state.owner.wire == owner and state.lost is None for state in holds):
             return
         if not runner.listens(owner + b" " + key):
-            yield f"{node.name} keeps a place in the queue for nobody: {describe(key, owner)}"
+            yield f"{node.name} keeps a place in the queue without a waiter: {describe(key, owner)}"
 
     def _look_at_latches(self, runner: SimulatedRunner, node: VirtualNode, prefix: bytes) -> Iterator[str]:
         for key, waiters in self._latches.items():
@@ -230,7 +230,7 @@ class Zombies(Checker):
                 is_ours = owner.startswith(prefix) and until_ms > node.clock.now() * 1000
                 is_stray = (node.index, key, owner, b"") in self._strays
                 if is_ours and not is_stray and not runner.listens(owner + b" " + key):
-                    yield f"{node.name} keeps a place of one who does not wait: {describe(key, owner)}"
+                    yield f"{node.name} keeps a latch place without a waiter: {describe(key, owner)}"
 
     def _look_at_slots(self, index: int, key: bytes, state: PermitState) -> Iterator[tuple[str, float]]:
         found = self.sim.nodes[index].store.peek(self._slots[key])
@@ -241,7 +241,7 @@ class Zombies(Checker):
             yield f"{self.sim.nodes[index].name} keeps for a permit {what}", self._longest
 
     def _is_confused(self, name: str) -> bool:
-        """Whether a clock has jumped, or old data came back, so that a node may keep what its client takes for gone."""
+        """Return whether a node may keep what its client thinks is gone: a clock has jumped, or old data came back."""
         return self.sim.now < self._jumped.get(name, -math.inf) + self._longest + _PLACE
 
     def _may_be_won(self, runner: SimulatedRunner, key: bytes, claim: bytes) -> bool:
@@ -263,7 +263,7 @@ class Zombies(Checker):
 
 
 def _concerned(executed: Executed) -> Iterator[tuple[bytes, bytes, bytes]]:
-    """Return what claims or places a command was about: each as a key, an owner or its claim, and a mode."""
+    """Return the claims or places that a command was about: each as a key, an owner or its claim, and a mode."""
     for claim in claims(executed.script, executed.keys, executed.args):
         for whose in (claim.id, claim.owner):
             yield claim.key, whose, claim.mode
@@ -273,4 +273,4 @@ def _concerned(executed: Executed) -> Iterator[tuple[bytes, bytes, bytes]]:
 
 
 def _for_how_long(left: int | None) -> str:
-    return "for ever" if left is None else f"for {left} ms yet"
+    return "forever" if left is None else f"for another {left} ms"

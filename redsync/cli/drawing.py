@@ -1,26 +1,30 @@
 """A small kit for figures as SVG: shapes and words in a few colours, each legible by day and by night.
 
-A figure has a ground of its own, so it is legible whatever page it stands on; a reader's preference for dark colours is
-respected by a style sheet within the file. All coordinates are pixels from the upper left.
+A figure has its own background, so it is legible on any page. A style sheet within the file follows the reader's
+preference for light or dark. All coordinates are pixels from the upper left. `redsync demo`, the figures of the
+documentation and the plots of the benchmarks are drawn with it.
 """
 
 from __future__ import annotations
 
-from typing import Final, Literal
+import re
+from collections.abc import Iterable
+from typing import Final, Literal, NamedTuple
 from xml.sax.saxutils import escape, quoteattr
 
-__all__ = ["Colour", "Figure"]
+__all__ = ["Bar", "Colour", "Figure"]
 
-Colour = Literal["ink", "muted", "accent", "good", "bad", "warn", "paper"]
+Colour = Literal["ink", "muted", "accent", "good", "bad", "warn", "cool", "paper", "ground"]
 
 _LIGHT: Final = {
     "ground": "#fbfaff",
     "ink": "#22202b",
-    "muted": "#6f6a80",
+    "muted": "#6a657b",
     "accent": "#5e35b1",
-    "good": "#1b7f4b",
+    "good": "#187547",
     "bad": "#c62828",
-    "warn": "#b26a00",
+    "warn": "#985a00",
+    "cool": "#026ca8",
     "paper": "#eceaf4",
 }
 _DARK: Final = {
@@ -31,17 +35,31 @@ _DARK: Final = {
     "good": "#66c796",
     "bad": "#ff8a80",
     "warn": "#ffc266",
+    "cool": "#81d4fa",
     "paper": "#2c2937",
 }
 _SIZE: Final = 14
 _Anchor = Literal["start", "middle", "end"]
 
 
-def _rules(colours: dict[str, str]) -> str:
-    rules = [f".g{{fill:{colours['ground']}}}"]
-    for name, value in colours.items():
-        if name != "ground":
-            rules.append(f".{name}{{fill:{value}}}.l-{name}{{stroke:{value}}}")
+class Bar(NamedTuple):
+    """A bar of a strip.
+
+    Attributes:
+        begin: Where it begins, in the strip's own unit.
+        length: The length, in the same unit.
+        row: In which row it lies, from 0.
+    """
+
+    begin: float
+    length: float
+    row: int = 0
+
+
+def _rules(colours: dict[str, str], used: str) -> str:
+    """Return the style sheet's rules for those of the colours that occur in the body of a file."""
+    rules = [f".{name}{{fill:{value}}}" for name, value in colours.items() if re.search(rf'"{name}[" ]', used)]
+    rules += [f".l-{name}{{stroke:{value}}}" for name, value in colours.items() if f'l-{name}"' in used]
     return "".join(rules)
 
 
@@ -51,7 +69,7 @@ class Figure:
     Args:
         width: In pixels.
         height: In pixels.
-        title: What it shows, for those who can't see it.
+        title: The content in words, for readers who can't see it.
     """
 
     def __init__(self, width: int, height: int, title: str) -> None:
@@ -90,13 +108,14 @@ class Figure:
         dashed: bool = False,
         word_colour: Colour = "ink",
         size: int = _SIZE,
+        radius: float = 6,
     ) -> None:
         """Draw a box with text in its middle."""
         border = "" if edge is None else f" l-{edge}"
         stroke = "" if edge is None else ' stroke-width="1.5"'
         dash = ' stroke-dasharray="5 4"' if dashed else ""
         self._parts.append(
-            f'<rect class="{colour}{border}" x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="6"'
+            f'<rect class="{colour}{border}" x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="{radius:g}"'
             f"{stroke}{dash}/>"
         )
         top = y + height / 2 + size / 2 - 2 - (len(lines) - 1) * (size + 4) / 2
@@ -117,13 +136,48 @@ class Figure:
         if arrow:
             self._head(points[-2], points[-1], colour)
 
+    def area(self, *corners: tuple[float, float], colour: Colour = "paper") -> None:
+        """Fill what lies between the corners."""
+        path = "M" + "L".join(f"{x:g} {y:g}" for x, y in corners) + "Z"
+        self._parts.append(f'<path class="{colour}" d="{path}"/>')
+
     def _head(self, before: tuple[float, float], tip: tuple[float, float], colour: Colour) -> None:
         (x0, y0), (x, y) = before, tip
         length = ((x - x0) ** 2 + (y - y0) ** 2) ** 0.5
         dx, dy = (x - x0) / length, (y - y0) / length
-        corners = [(x, y), *((x - 9 * dx - side * 4 * dy, y - 9 * dy + side * 4 * dx) for side in (1, -1))]
-        path = "M" + "L".join(f"{a:.1f} {b:.1f}" for a, b in corners) + "Z"
-        self._parts.append(f'<path class="{colour}" d="{path}"/>')
+        sides = ((x - 9 * dx - side * 4 * dy, y - 9 * dy + side * 4 * dx) for side in (1, -1))
+        self.area(tip, *((round(a, 1), round(b, 1)) for a, b in sides), colour=colour)
+
+    def strip(
+        self,
+        x: float,
+        y: float,
+        width: float,
+        height: float,
+        bars: Iterable[Bar],
+        *,
+        span: tuple[float, float],
+        rows: int = 1,
+        colour: Colour = "accent",
+    ) -> None:
+        """Draw bars in rows, in their own unit, clipped at the edges.
+
+        Args:
+            x: The left edge.
+            y: The upper edge.
+            width: Of the whole strip.
+            height: Of all its rows.
+            bars: Written into the file in their own unit, to three decimals.
+            span: The values at the left and the right edge.
+            rows: The number of rows.
+            colour: That of all these bars.
+        """
+        path = "".join(f"M{round(bar.begin, 3)} {bar.row + 0.5:g}h{round(bar.length, 3)}" for bar in bars)
+        if path:
+            self._parts.append(
+                f'<svg x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" preserveAspectRatio="none" '
+                f'viewBox="{span[0]} 0 {span[1] - span[0]} {rows}"><path class="n l-{colour}" d="{path}"/></svg>'
+            )
 
     def dot(self, x: float, y: float, *, colour: Colour = "accent", radius: float = 5) -> None:
         """Draw a point."""
@@ -136,21 +190,14 @@ class Figure:
 
     def svg(self) -> str:
         """Return the file's text."""
+        ground = f'<rect class="ground" width="{self.width}" height="{self.height}" rx="10"/>'
+        body = "\n".join([ground, *self._parts])
         style = (
             "text{font-family:system-ui,-apple-system,'Segoe UI',Roboto,'DejaVu Sans',sans-serif}.n{fill:none}"
-            f"{_rules(_LIGHT)}@media(prefers-color-scheme:dark){{{_rules(_DARK)}}}"
+            f"{_rules(_LIGHT, body)}@media(prefers-color-scheme:dark){{{_rules(_DARK, body)}}}"
         )
         head = (
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {self.width} {self.height}" width="{self.width}" '
             f'height="{self.height}" role="img" aria-label={quoteattr(self._title)}>'
         )
-        ground = f'<rect class="g" width="{self.width}" height="{self.height}" rx="10"/>'
-        body = [
-            head,
-            f"<title>{escape(self._title)}</title>",
-            f"<style>{style}</style>",
-            ground,
-            *self._parts,
-            "</svg>",
-        ]
-        return "\n".join(body) + "\n"
+        return "\n".join([head, f"<title>{escape(self._title)}</title>", f"<style>{style}</style>", body, "</svg>", ""])

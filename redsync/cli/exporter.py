@@ -1,0 +1,213 @@
+"""`redsync exporter`: the claims on the nodes as metrics for Prometheus, without a change to any application.
+
+1. One thread looks at the nodes every `--interval` seconds, as `redsync top` does. A scrape gets the result of the
+   latest look and never asks a node, so more scrapes cost the nodes nothing.
+2. While too few nodes answer, it is unknown what is held: the gauges for holds and waiters have no values, and
+   `look_quorum` is 0. Counters keep their values.
+3. Labels are a kind, a name group and a node: see `redsync.metrics.groups`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from redsync.cli.arguments import encoded
+from redsync.cli.asking import Nodes
+from redsync.cli.exits import FINE, UNAVAILABLE, SetupError
+from redsync.cli.listing import more_than
+from redsync.cli.output import warn
+from redsync.cli.pages import Window
+from redsync.cli.signals import light_sleep
+from redsync.cli.watching import View, holds, look
+from redsync.metrics.groups import Groups, name_group
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
+__all__ = ["KEPT", "Kept", "exporter"]
+
+Whose: TypeAlias = tuple[str, ...]
+
+_WHOSE: Final = ("kind", "name_group")
+
+KEPT: Final[dict[str, tuple[str, str, Whose]]] = {
+    "redsync_kept_node_up": ("gauge", "1 if the node answered the latest look, else 0.", ("node",)),
+    "redsync_kept_holds": ("gauge", "Holds that a quorum of nodes knows.", _WHOSE),
+    "redsync_kept_waiting": ("gauge", "Owners that are waiting.", _WHOSE),
+    "redsync_kept_hold_age_seconds": (
+        "gauge",
+        "Age of the oldest hold, if known, else the time since it was found.",
+        _WHOSE,
+    ),
+    "redsync_kept_holds_begun": ("counter", "Holds that the previous look did not find.", _WHOSE),
+    "redsync_kept_holds_ended": ("counter", "Holds that the previous look found, and that have ended.", _WHOSE),
+    "redsync_kept_permits": (
+        "gauge",
+        "Permits of a semaphore or rate limiter; the largest number in the group.",
+        _WHOSE,
+    ),
+    "redsync_kept_names": ("gauge", "Names in the latest look.", ()),
+    "redsync_kept_names_complete": ("gauge", "1 if these are all names, 0 if there are more than --limit.", ()),
+    "redsync_kept_looks": ("counter", "Looks at the nodes.", ()),
+    "redsync_kept_look_quorum": ("gauge", "1 if a quorum of nodes answered the latest look, else 0.", ()),
+    "redsync_kept_look_timestamp_seconds": ("gauge", "When the latest look ended, in seconds since 1970.", ()),
+}
+"""Each metric: its type, its meaning, its labels. The names of counters get `_total` appended."""
+
+_KINDS: Final = frozenset(
+    ("lock", "fenced lock", "mutex", "read lock", "write lock", "read-write lock", "semaphore", "rate limiter", "latch")
+)
+"""The values of the label `kind`; the keys of other programs are "other"."""
+
+
+class Kept:
+    """A collector for `prometheus_client`, with the data that the looks at the nodes found.
+
+    Args:
+        max_groups: The most name groups.
+    """
+
+    def __init__(self, max_groups: int = 200) -> None:
+        self._groups: Final = Groups(name_group, max_groups)
+        self._lock: Final = threading.Lock()
+        self._counters: Final[dict[str, dict[Whose, float]]] = {"redsync_kept_looks": {(): 0.0}}
+        self._gauges: dict[str, dict[Whose, float]] = {}
+        self._since: dict[tuple[str, str, str], float] | None = None
+        self._whose: dict[tuple[str, str, str], Whose] = {}
+
+    def note(self, view: View, quorum: int, now: float, clock: float) -> None:
+        """Record a look.
+
+        Args:
+            view: The data of the nodes.
+            quorum: The number of nodes that must have answered for the data to count.
+            now: The instant of the look on the monotonic clock.
+            clock: The same instant in seconds since 1970.
+        """
+        up: dict[Whose, float] = {(node["node"],): float(node["error"] is None) for node in view["nodes"]}
+        is_known = sum(up.values()) >= quorum
+        gauges: dict[str, dict[Whose, float]] = {
+            "redsync_kept_node_up": up,
+            "redsync_kept_look_quorum": {(): float(is_known)},
+            "redsync_kept_look_timestamp_seconds": {(): clock},
+        }
+        with self._lock:
+            self._count("redsync_kept_looks", ())
+            self._gauges = {**gauges, **self._known(view, now, clock)} if is_known else gauges
+
+    def describe(self) -> Iterable[Metric]:
+        """Return the metrics without values; for the registry."""
+        return [_family(name) for name in KEPT]
+
+    def collect(self) -> Iterator[Metric]:
+        """Return the metrics as of the latest look; for the registry."""
+        with self._lock:
+            families = []
+            for name in KEPT:
+                family = _family(name)
+                for labels, value in {**self._gauges.get(name, {}), **self._counters.get(name, {})}.items():
+                    family.add_metric(labels, value)
+                families.append(family)
+        yield from families
+
+    def _known(self, view: View, now: float, clock: float) -> dict[str, dict[Whose, float]]:
+        """Return the gauges for holds and waiters; count the holds that have begun or ended."""
+        held: dict[Whose, float] = {}
+        waiting: dict[Whose, float] = {}
+        permits: dict[Whose, float] = {}
+        for entry in view["names"]:
+            whose = self._labels(entry["name"], entry["kind"], entry["holders"][:1])
+            _add(held, whose, entry["held"])
+            _add(waiting, whose, entry["waiting"])
+            if entry["permits"]:
+                permits[whose] = max(permits.get(whose, 0.0), entry["permits"])
+        return {
+            "redsync_kept_holds": held,
+            "redsync_kept_waiting": waiting,
+            "redsync_kept_permits": permits,
+            "redsync_kept_hold_age_seconds": self._ages(view, now, clock),
+            "redsync_kept_names": {(): float(len(view["names"]))},
+            "redsync_kept_names_complete": {(): float(not view["more"])},
+        }
+
+    def _ages(self, view: View, now: float, clock: float) -> dict[Whose, float]:
+        before, seen = self._since, holds(view)
+        # The start that the holder's client reported is more exact than the first look that found the hold.
+        told = {key: hold.get("held_since") for key, hold in seen.items()}
+        self._since = {
+            key: (before or {}).get(key, now) if since is None else now - max(clock - since, 0.0)
+            for key, since in told.items()
+        }
+        if before is not None:  # Holds of the first look began before it.
+            for key in seen.keys() - before.keys():
+                self._count("redsync_kept_holds_begun", self._labels(key[0], seen[key]["kind"], [seen[key]]))
+            for key in before.keys() - seen.keys():
+                self._count("redsync_kept_holds_ended", self._whose[key])
+        self._whose = {key: self._labels(key[0], hold["kind"], [hold]) for key, hold in seen.items()}
+        oldest: dict[Whose, float] = {}
+        for key, since in self._since.items():
+            oldest[self._whose[key]] = max(oldest.get(self._whose[key], 0.0), now - since)
+        return oldest
+
+    def _labels(self, name: str, kind: str, holders: list[dict[str, Any]]) -> Whose:
+        told = f"{holders[0]['mode']} lock" if holders and holders[0]["mode"] else kind
+        return told if told in _KINDS else "other", self._groups.of(name)
+
+    def _count(self, name: str, labels: Whose) -> None:
+        _add(self._counters.setdefault(name, {}), labels, 1)
+
+
+def exporter(options: Any) -> int:
+    """Look at the nodes and serve the metrics, until SIGTERM or Ctrl-C."""
+    with Nodes.chosen(options) as nodes, contextlib.suppress(KeyboardInterrupt), light_sleep() as sleep:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        kept = Kept()
+        window = Window(nodes, encoded(options.pattern), options.limit, lambda seen: seen.held)
+        has_more = False
+        with _served(kept, *options.listen):
+            while True:
+                view = look(nodes, window)
+                kept.note(view, nodes.quorum, time.monotonic(), time.time())
+                if view["more"] and not has_more:
+                    warn(more_than(options.limit))
+                has_more = view["more"]
+                sleep(options.interval)
+    return FINE
+
+
+@contextlib.contextmanager
+def _served(kept: Kept, host: str, port: int) -> Iterator[None]:
+    try:
+        from prometheus_client import CollectorRegistry, start_http_server
+    except ImportError:
+        raise SetupError("needs `pip install redsync-toolkit[prometheus]`", UNAVAILABLE) from None
+    registry = CollectorRegistry()
+    registry.register(kept)
+    try:
+        server, thread = start_http_server(port, host, registry)
+    except (OSError, OverflowError) as error:
+        raise SetupError(f"can't listen on {host} port {port}: {error}", UNAVAILABLE) from error
+    try:
+        shown = f"[{host}]" if ":" in host else host
+        warn(f"http://{shown}:{server.server_port}/metrics serves what the nodes keep; Ctrl-C stops it")
+        yield
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def _family(name: str) -> Any:
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+    sort, meaning, labels = KEPT[name]
+    return (GaugeMetricFamily if sort == "gauge" else CounterMetricFamily)(name, meaning, labels=labels)
+
+
+def _add(values: dict[Whose, float], labels: Whose, number: float) -> None:
+    values[labels] = values.get(labels, 0.0) + number

@@ -1,0 +1,174 @@
+"""`redsync exporter`: scrapes of a scripted history, with exact values, and of real nodes."""
+
+import re
+import socket
+import time
+import urllib.request
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from redsync.cli.exporter import KEPT, Kept
+from tests.support.nursery import ROOT
+
+
+def parsed(text):
+    return {
+        (sample.name, *sample.labels.values()): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if not sample.name.endswith("_created")
+    }
+
+
+class Seen:
+    """A collector to which tests show looks."""
+
+    def __init__(self):
+        self.kept, self.registry = Kept(max_groups=5), CollectorRegistry()
+        self.registry.register(self.kept)
+
+    def note(self, now, *entries, errors=(None, None, None), more=False):
+        nodes = [{"node": f"n{number}", "error": error} for number, error in enumerate(errors)]
+        self.kept.note({"nodes": nodes, "names": list(entries), "more": more}, 2, now, 1e9 + now)
+
+    def values(self, name):
+        values = parsed(generate_latest(self.registry).decode())
+        return {key[1:]: value for key, value in values.items() if key[0] == name}
+
+
+def entry(name, *owners, kind="lock", held=None, waiting=0, permits=None, mode=None):
+    holders = [{"owner": owner, "mode": mode, "quorum": True} for owner in owners]
+    held = len(owners) if held is None else held
+    return {"name": name, "kind": kind, "holders": holders, "held": held, "waiting": waiting, "permits": permits}
+
+
+def test_history_gives_exact_values():
+    seen = Seen()
+    seen.note(10.0, entry("order:1", "a", waiting=2), entry("order:2", "b"))
+    seen.note(14.0, entry("order:1", "c", waiting=1), entry("order:2", "b"))
+    seen.note(15.5, entry("order:2", "b"), entry("cache:9", "d", kind="read-write lock", mode="write"))
+    order, cache = ("lock", "order"), ("write lock", "cache")
+    assert seen.values("redsync_kept_holds") == {order: 1, cache: 1}
+    assert seen.values("redsync_kept_waiting") == {order: 0, cache: 0}
+    assert seen.values("redsync_kept_hold_age_seconds") == {order: 5.5, cache: 0}
+    assert seen.values("redsync_kept_holds_begun_total") == {order: 1, cache: 1}
+    assert seen.values("redsync_kept_holds_ended_total") == {order: 2}
+    assert seen.values("redsync_kept_looks_total") == {(): 3}
+    assert seen.values("redsync_kept_look_timestamp_seconds") == {(): 1e9 + 15.5}
+    assert seen.values("redsync_kept_names") == {(): 2}
+    assert seen.values("redsync_kept_names_complete") == {(): 1}
+
+
+def test_age_of_a_hold_is_what_its_client_told_the_nodes():
+    seen, order = Seen(), entry("order:1", "a", "b")
+    order["holders"][0]["held_since"] = 1e9 - 50.0
+    seen.note(10.0, order)
+    assert seen.values("redsync_kept_hold_age_seconds") == {("lock", "order"): 60}
+    order["holders"][0]["held_since"] = 1e9 + 20.0
+    seen.note(14.0, order)
+    assert seen.values("redsync_kept_hold_age_seconds") == {("lock", "order"): 4}
+
+
+def test_semaphore_has_its_permits_and_its_holds():
+    seen = Seen()
+    seen.note(0.0, entry("pool:1", kind="semaphore", held=40, permits=50), entry("pool:2", kind="semaphore", permits=9))
+    assert seen.values("redsync_kept_holds") == {("semaphore", "pool"): 40}
+    assert seen.values("redsync_kept_permits") == {("semaphore", "pool"): 50}
+
+
+def test_holds_have_no_values_while_too_few_nodes_answer():
+    seen = Seen()
+    seen.note(0.0, entry("x", "a"))
+    seen.note(1.0, errors=("down", "down", None))
+    assert seen.values("redsync_kept_holds") == {}
+    assert seen.values("redsync_kept_look_quorum") == {(): 0}
+    assert seen.values("redsync_kept_node_up") == {("n0",): 0, ("n1",): 0, ("n2",): 1}
+    seen.note(5.0, entry("x", "a"))
+    assert seen.values("redsync_kept_hold_age_seconds") == {("lock", "x"): 5}
+    assert seen.values("redsync_kept_holds_begun_total") == {}
+
+
+def test_labels_stay_few_whatever_nodes_store():
+    seen = Seen()
+    seen.note(0.0, *(entry(f"{'abcdefghij'[n % 10] * 3}:{n}", "a", kind=f"kind{n}") for n in range(10_000)), more=True)
+    holds = seen.values("redsync_kept_holds")
+    assert len(holds) == 6
+    assert holds["other", "other"] == 5_000
+    assert seen.values("redsync_kept_names_complete") == {(): 0}
+
+
+def scrape(url):
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        return parsed(answer.read().decode())
+
+
+@pytest.fixture
+def serving(start):
+    command = start("exporter", "--listen", "127.0.0.1:0", "--interval", "0.05")
+    url = re.search(r"http://127\.0\.0\.1:\d+/metrics", command.stderr.readline())[0]
+    return command, url
+
+
+@pytest.fixture
+def waiter(make_client, other):
+    """Let another thread wait for a lock; return its attempt."""
+
+    def wait(name):
+        lock = make_client(n=3).get_lock(name)
+        return other.start(lambda: lock.acquire(timeout=30) and lock.release())
+
+    return wait
+
+
+def test_scrape_has_the_state_of_real_nodes(serving, three, waiter, nodes, eventually):
+    command, url = serving
+    lock = three.get_lock("order:17")
+    lock.acquire()
+    three.get_semaphore("pool:3", permits=4).acquire()
+    attempt = waiter("order:17")
+    eventually(lambda: scrape(url).get(("redsync_kept_waiting", "lock", "order")) == 1, within=20)
+    seen = scrape(url)
+    assert seen["redsync_kept_holds", "lock", "order"] == 1
+    assert seen["redsync_kept_holds", "semaphore", "pool"] == 1
+    assert seen["redsync_kept_permits", "semaphore", "pool"] == 4
+    assert {name.removesuffix("_total") for name, *_ in seen} <= KEPT.keys()
+    nodes.kill(0)
+    nodes.kill(1)
+    eventually(lambda: scrape(url)["redsync_kept_look_quorum",] == 0, within=20)
+    assert ("redsync_kept_holds", "lock", "order") not in scrape(url)
+    nodes.restart(0)
+    nodes.restart(1)
+    eventually(lambda: scrape(url)["redsync_kept_look_quorum",] == 1, within=20)
+    lock.release()
+    attempt.result(30)
+    command.terminate()
+    assert command.end() == 0
+
+
+def test_scrape_shows_how_old_the_latest_look_is(serving):
+    _, url = serving
+    assert abs(scrape(url).get(("redsync_kept_look_timestamp_seconds",), time.time()) - time.time()) < 30
+
+
+def test_exporter_ends_at_once_if_its_port_is_taken(redsync):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = redsync("exporter", "--listen", f"127.0.0.1:{port}")
+    assert done.status == 69
+    assert f"can't listen on 127.0.0.1 port {port}" in done.err
+
+
+@pytest.mark.parametrize("listen", ["9465", "host:", ":9465", "host:99999", "::1:9465", "host:http"])
+def test_invalid_address_is_wrong_usage(redsync, listen):
+    done = redsync("exporter", f"--listen={listen}")
+    assert done.status == 64
+    assert "HOST:PORT" in done.err
+
+
+def test_page_lists_the_metrics():
+    page = (ROOT / "docs/cli/inspect.md").read_text()
+    for name, (sort, meaning, labels) in KEPT.items():
+        told = ", ".join(f"`{label}`" for label in labels) or "-"
+        assert f"| `{name}{'_total' if sort == 'counter' else ''}` | {sort} | {told} | {meaning} |" in page

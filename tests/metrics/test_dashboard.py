@@ -1,0 +1,102 @@
+"""The dashboard and the alert rules: whatever they ask for is what the exporters have, with such labels."""
+
+import json
+import re
+from pathlib import Path
+
+import promql_parser
+import pytest
+import yaml
+
+from redsync.cli.exporter import KEPT
+from redsync.metrics.instruments import INSTRUMENTS
+from redsync.metrics.prometheus import PrometheusMetrics
+
+OPERATE = Path(__file__).parents[2] / "docs" / "operate"
+
+
+def known():
+    """Return the labels of each sample that a scrape can have."""
+    samples = {f"{name}{'_total' * (sort == 'counter')}": set(labels) for name, (sort, _, labels) in KEPT.items()}
+    families = [family.name for family in PrometheusMetrics(registry=None).describe()]
+    for name, instrument in zip(families, INSTRUMENTS, strict=True):
+        labels = set(instrument.labels)
+        match instrument.sort:
+            case "counter":
+                samples[f"{name}_total"] = labels
+            case "histogram":
+                samples |= {f"{name}_bucket": labels | {"le"}, f"{name}_count": labels, f"{name}_sum": labels}
+            case "gauge":
+                samples[name] = labels
+    return samples
+
+
+def dashboard():
+    text = (OPERATE / "dashboard.json").read_text().replace("$__rate_interval", "5m")
+    panels = [panel for panel in json.loads(text)["panels"] if panel["type"] != "row"]
+    return [(panel["title"], target["expr"]) for panel in panels for target in panel["targets"]]
+
+
+def rules():
+    groups = yaml.safe_load((OPERATE / "alerts.yml").read_text())["groups"]
+    return [rule for group in groups for rule in group["rules"]]
+
+
+EXPRESSIONS = [*dashboard(), *((rule["alert"], rule["expr"]) for rule in rules())]
+
+
+@pytest.mark.parametrize(("title", "expression"), EXPRESSIONS)
+def test_expression_asks_for_what_exporters_have(title, expression):
+    promql_parser.parse(expression)
+    selected = re.findall(r"\b(redsync_\w+)(?:\{([^}]*)\})?", expression)
+    assert selected
+    labels = set.intersection(*(known()[name] for name, _ in selected))
+    for name, matching in selected:
+        assert set(re.findall(r"(\w+)\s*[=!]", matching)) <= known()[name], name
+    for grouped in re.findall(r"\bby \(([^)]*)\)", expression):
+        assert set(grouped.split(", ")) <= labels
+
+
+def test_expression_with_an_unknown_metric_would_fail():
+    with pytest.raises(KeyError):
+        test_expression_asks_for_what_exporters_have("x", "sum(redsync_no_such_metric)")
+    with pytest.raises(AssertionError):
+        test_expression_asks_for_what_exporters_have("x", 'sum(redsync_hold_active{owner="me"})')
+    with pytest.raises(ValueError, match="unclosed"):
+        test_expression_asks_for_what_exporters_have("x", "sum(redsync_hold_active")
+
+
+def test_each_metric_of_clients_is_on_the_dashboard_or_named_as_left_out():
+    shown = {name for _, expression in dashboard() for name in re.findall(r"redsync_\w+", expression)}
+    missing = {
+        name for name in known() if not name.startswith("redsync_kept_") and not name.endswith(("_count", "_sum"))
+    }
+    assert missing - shown == {
+        "redsync_hold_orphans_total",
+        "redsync_hold_renewals_total",  # the margin tells more
+        "redsync_node_state_changes_total",
+    }
+
+
+@pytest.mark.parametrize("rule", rules(), ids=lambda rule: rule["alert"])
+def test_alert_says_what_is_wrong_with_labels_that_it_has(rule):
+    assert rule.keys() - {"for"} == {"alert", "expr", "labels", "annotations"}
+    assert rule["labels"]["severity"] in ("critical", "warning", "info")
+    told = set(re.findall(r"\$labels\.(\w+)", json.dumps(rule["annotations"])))
+    grouped = {label for labels in re.findall(r"\bby \(([^)]*)\)", rule["expr"]) for label in labels.split(", ")}
+    assert told <= grouped
+    runbooks = (OPERATE / "runbooks.md").read_text()
+    for named in re.findall(r"runbook: ([^.]*)\.", rule["annotations"]["description"]):
+        assert f"## {named[0].upper()}{named[1:]}" in runbooks
+
+
+def test_panels_do_not_overlap():
+    panels = json.loads((OPERATE / "dashboard.json").read_text())["panels"]
+    taken = [
+        (x, y)
+        for place in (panel["gridPos"] for panel in panels)
+        for x in range(place["x"], place["x"] + place["w"])
+        for y in range(place["y"], place["y"] + place["h"])
+    ]
+    assert len(taken) == len(set(taken))
+    assert max(x for x, _ in taken) < 24

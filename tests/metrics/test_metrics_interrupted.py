@@ -1,0 +1,196 @@
+"""Metrics while something interrupts the work at any point: a signal's handler, or an exception that it raises."""
+
+import gc
+
+import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from prometheus_client import CollectorRegistry
+
+from redsync import HoldLost
+from redsync._core.journals import LONG
+from redsync._core.observing import AcquireEnded, HoldEnded, JournalFilled
+from redsync.metrics import instruments as i
+from redsync.metrics.otel import OpenTelemetryMetrics
+from redsync.metrics.prometheus import PrometheusMetrics
+from tests.metrics.test_metrics import LOCK, Clock, Hold, Ledger, make_record
+from tests.support.injection import inject
+
+WINS, RE_ENTRIES, BUSY, ROUNDS = 5, 3, 2, 4
+LIMITER = ("rate_limiter", "api")
+
+
+def note_some(hear):
+    """Note acquires of each sort, and the ends of their holds."""
+    for _ in range(WINS):
+        hold = Hold()
+        hear(AcquireEnded(make_record(rounds=ROUNDS, splits=1, hand_overs=1), "won", hold))
+        hear(HoldLost("order:7", "c:1", "its max_hold is over", hold))
+        hear(AcquireEnded(make_record("api", "rate_limiter", wanted=2), "won"))
+    for _ in range(RE_ENTRIES):
+        hear(AcquireEnded(make_record(rounds=0), "won", Hold()))
+    for _ in range(BUSY):
+        hear(AcquireEnded(make_record(rounds=ROUNDS), "busy"))
+
+
+ALL = {
+    ("redsync.acquire.attempts", (*LOCK, "won")): (WINS + RE_ENTRIES, 1),
+    ("redsync.acquire.attempts", (*LOCK, "busy")): (BUSY, 1),
+    ("redsync.acquire.attempts", (*LIMITER, "won")): (WINS, 1),
+    ("redsync.acquire.rounds", LOCK): ((WINS + BUSY) * ROUNDS, ROUNDS),
+    ("redsync.acquire.rounds", LIMITER): (WINS, 1),
+    ("redsync.acquire.splits", LOCK): (WINS, 1),
+    ("redsync.acquire.handovers", LOCK): (WINS, 1),
+    ("redsync.hold.losses", (*LOCK, "max_hold")): (WINS, 1),
+    ("redsync.limiter.permits", ("api", "admitted")): (2 * WINS, 2),
+}
+"""The expected count, and the largest part of it that one entry can add."""
+
+
+def test_interruption_at_any_point_costs_one_entry_at_most():
+    point, where = 0, ""
+    while where is not None:
+        point += 1
+        ledger = Ledger()
+        hear = ledger.listen([], Clock()).hear
+        note_some(hear)
+        where = inject(point, lambda hear=hear: hear(JournalFilled()))
+        assert not ledger._lock.locked(), where
+        ledger.gauges()
+        assert ledger.counts.keys() == ALL.keys(), where
+        for what, (number, one) in ALL.items():
+            assert number - one <= ledger.counts[what] <= number, (where, what)
+        assert sum(number - ledger.counts[what] > 0 for what, (number, _) in ALL.items()) <= 4, where
+        for (name, labels), values in ledger.values.items():
+            most = {"redsync.hold.duration": WINS}.get(name) or ALL["redsync.acquire.attempts", labels][0]
+            assert len(values) <= most, where
+    assert point > 50
+
+
+def test_handler_that_acquires_at_any_point_of_the_work_is_counted():
+    point, where = 0, ""
+    while where is not None:
+        point += 1
+        ledger = Ledger()
+        ear = ledger.listen([], Clock())
+        note_some(ear.hear)
+
+        def handle(ear=ear):
+            hold = Hold()
+            ear.journal.note_win(make_record(), 101.0, hold)
+            ear.hear(JournalFilled())
+            ear.hear(HoldEnded(hold, "released"))
+
+        where = inject(point, lambda ear=ear: ear.hear(JournalFilled()), handle)
+        ledger.gauges()
+        won = WINS + RE_ENTRIES + (where is not None)
+        assert ledger.counts["redsync.acquire.attempts", (*LOCK, "won")] == won, where
+        assert len(ledger.values["redsync.acquire.duration", (*LOCK, "won")]) == won, where
+        assert len(ledger.values["redsync.hold.duration", LOCK]) == WINS + (where is not None), where
+    assert point > 50
+
+
+def prometheus():
+    """Return metrics, and a function that collects them and returns the counts of some series."""
+    metrics = PrometheusMetrics(registry=CollectorRegistry())
+
+    def collect():
+        samples = [sample for family in metrics.collect() for sample in family.samples]
+        counts = {"redsync_acquire_attempts_total": 0, "redsync_acquire_duration_seconds_count": 0}
+        for sample in samples:
+            if sample.name in counts:
+                counts[sample.name] += sample.value
+        return list(counts.values())
+
+    return metrics, collect
+
+
+def otel():
+    """Return the same for OpenTelemetry."""
+    reader = InMemoryMetricReader()
+    metrics = OpenTelemetryMetrics(meter_provider=MeterProvider([reader]))
+
+    def collect():
+        counts = {"redsync.acquire.attempts": 0, "redsync.acquire.duration": 0}
+        data = reader.get_metrics_data()
+        for metric in data.resource_metrics[0].scope_metrics[0].metrics if data is not None else ():
+            if metric.name in counts:
+                points = metric.data.data_points
+                counts[metric.name] = sum(getattr(each, "value", None) or each.count for each in points)
+        return list(counts.values())
+
+    return metrics, collect
+
+
+@pytest.mark.parametrize("make", [prometheus, otel])
+def test_handler_that_collects_at_any_point_of_the_work_neither_waits_nor_loses_counts(make):
+    every = 2 * WINS + RE_ENTRIES + BUSY
+    point, where = 0, ""
+    while where is not None:
+        point += 1
+        metrics, collect = make()
+        hear = metrics.listen([], Clock()).hear
+        note_some(hear)
+        seen = []
+        where = inject(point, lambda hear=hear: hear(JournalFilled()), lambda: seen.extend(collect()))  # noqa: B023
+        assert all(0 <= count <= every for count in seen), where
+        assert collect() == [every, every], where
+    assert point > 50
+
+
+def test_interrupted_histogram_of_prometheus_has_all_of_a_batch_or_nothing():
+    point, where = 0, ""
+    while where is not None:
+        point += 1
+        metrics = PrometheusMetrics(registry=CollectorRegistry())
+        where = inject(point, lambda metrics=metrics: metrics._record_all(i.WAIT, LOCK, [0.5] * LONG))
+        for histogram in metrics._histograms.get(i.WAIT, {}).values():
+            assert (sum(histogram.counts), histogram.total) in ((0, 0.0), (LONG, LONG / 2)), where
+    assert point > 5
+
+
+def test_gauges_are_read_while_finalizers_end_holds():
+    """Up to Python 3.11 garbage is collected wherever objects are made, also in the middle of a C function."""
+    ledger = Ledger()
+    ear = ledger.listen([], Clock())
+    holds = [Hold() for _ in range(10_000)]
+    for hold in holds:
+        ear.hear(AcquireEnded(make_record(), "won", hold))
+
+    class Garbage:
+        def __init__(self):
+            self.itself = self
+
+        def __del__(self):
+            if holds:
+                ear.hear(HoldEnded(holds.pop(), "released"))
+                Garbage()
+
+    before = gc.get_threshold()
+    gc.set_threshold(200, 1000, 1000)
+    try:
+        Garbage()
+        held = ledger.gauges()["redsync.hold.active"][LOCK]
+    finally:
+        gc.set_threshold(*before)
+        left = len(holds)
+        holds.clear()
+    assert left <= held <= 10_000
+
+
+def test_lock_of_a_parent_is_not_released_in_its_child():
+    """The handler of a signal may fork while it interrupts the work."""
+    ledger = Ledger()
+    record_all = ledger._record_all
+
+    def fork(*args):
+        ledger._begin()
+        record_all(*args)
+
+    ledger._record_all = fork
+    hear = ledger.listen([], Clock()).hear
+    note_some(hear)
+    hear(JournalFilled())
+    assert not ledger._lock.locked()
+    note_some(hear)
+    assert ledger.gauges()["redsync.hold.active"] == {}

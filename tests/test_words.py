@@ -1,0 +1,69 @@
+"""Banned phrases: found wherever people read them, except in allowed places."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+PATH = Path(__file__).parents[1] / "tools" / "words.py"
+SPEC = importlib.util.spec_from_file_location("words", PATH)
+words = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(words)
+
+
+def found(text):
+    return [(line, phrase) for line, phrase, _ in words.found(text)]
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "phrase"),
+    [
+        ("It ends.\nIt waits for so many seconds.\n", 2, "so many"),
+        ("So many words.", 1, "so many"),
+        ("It waits for so\nmany seconds.", 1, "so many"),
+        ("    # It waits for so\n    # many seconds.", 1, "so # many"),
+        ("-- It waits for so\n-- many seconds.", 1, "so -- many"),
+        ('def f():\n    """Wait.\n\n    It waits for so\n    many seconds.\n    """', 4, "so many"),
+        ('x = 1\n"""What it costs."""', 2, "what it costs."),
+        ('"""A hold.\n\nWhoever waits gets it. Who waits longest is first."""', 3, "whoever"),
+        ("x = 1  # fine\n# Who waits longest is first.", 2, "who waits longest is first."),
+        ("The wait goes on.", 1, "goes on"),
+        ("    Args:\n        n: How many there are.", 2, "how many there are."),
+    ],
+)
+def test_phrase_is_found(text, line, phrase):
+    assert (line, phrase) in found(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["That many.", "So, many wait.", "# Who is first?", '"""Where it is known what it costs."""', "also_if", "thwart"],
+)
+def test_other_words_are_not_found(text):
+    assert found(text) == []
+
+
+def test_list_is_complete_and_in_lower_case():
+    assert len(words.BANNED) > 40
+    for pattern, instead in words.BANNED.items():
+        assert pattern.startswith(r"\b")
+        assert pattern == pattern.lower(), "texts are searched in lower case"
+        assert instead
+
+
+def test_allowed_phrase_is_allowed_only_in_its_files(monkeypatch):
+    monkeypatch.setattr(words, "ALLOWED", {("tests/*.txt", "is told"): "grammar", ("docs/all.md", ""): "generated"})
+    assert words.is_allowed("tests/scenarios/a.txt", "is told")
+    assert not words.is_allowed("tests/scenarios/a.txt", "so many")
+    assert not words.is_allowed("redsync/a.txt", "is told")
+    assert words.is_allowed("docs/all.md", "so many")
+
+
+def test_program_prints_what_it_finds(monkeypatch, tmp_path, capsys):
+    (tmp_path / "a.md").write_text("One.\nSo many more.\n")
+    (tmp_path / "b.md").write_text("So many more.\n")
+    monkeypatch.setattr(words, "ROOT", tmp_path)
+    monkeypatch.setattr(words, "files", lambda _: sorted(tmp_path.iterdir()))
+    monkeypatch.setattr(words, "ALLOWED", {("b.md", "so many"): "quoted"})
+    assert words.main() == 1
+    assert capsys.readouterr().out == "a.md:2: so many: 'n', 'that many', 'a number of'\n"

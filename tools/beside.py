@@ -1,0 +1,80 @@
+"""Show threads and asyncio side by side in the API reference, when mkdocs builds the pages.
+
+Below the heading of each class that exists in both flavours it adds a table of the calls: threads on the left, asyncio
+on the right, each with a link to its description. mkdocs calls `on_page_markdown`; see `hooks` in mkdocs.yml.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+ROOT: Final = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+
+import redsync  # noqa: E402  (the package of this checkout)
+
+PAGE: Final = "reference.md"
+_SHARED: Final = ("timeout", "lease", "max_hold", "on_lost")
+_HEADING: Final = re.compile(r"^## (\w+)\n", re.MULTILINE)
+
+
+def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
+    """Return the reference with its tables, and all other pages unchanged."""
+    return with_tables(markdown) if page.file.src_uri == PAGE else markdown
+
+
+def with_tables(markdown: str) -> str:
+    """Return the reference with a table below the heading of each class that also exists for asyncio."""
+    return _HEADING.sub(lambda heading: heading[0] + "\n".join(["", *_table(heading[1])]), markdown)
+
+
+def _table(name: str) -> Iterator[str]:
+    plain, twin = getattr(redsync, name, None), getattr(redsync, f"Async{name}", None)
+    if plain is None or twin is None:
+        return
+    rows = [f"| {_call(plain, method)} | {_call(twin, method)} |" for method in _methods(plain)]
+    if hasattr(plain, "__enter__"):
+        rows.insert(0, f"| `with {_variable(name)}:` | `async with {_variable(name)}:` |")
+    if rows:
+        yield from (f"| threads: `{name}` | asyncio: `Async{name}` |", "|---|---|", *rows, "")
+
+
+def _variable(name: str) -> str:
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower().rpartition("_")[2]
+
+
+def _methods(value: type) -> Iterator[str]:
+    """Yield the public methods of a class, before those of its bases."""
+    home = [each for each in value.__mro__ if each.__module__.startswith("redsync")]
+    names = dict.fromkeys(name for each in home for name in vars(each) if not name.startswith("_"))
+    for name in names:
+        found = inspect.getattr_static(value, name)
+        if inspect.isfunction(found) or isinstance(found, classmethod):
+            yield name
+
+
+def _call(value: type, name: str) -> str:
+    method = getattr(value, name)
+    awaited = "await " if inspect.iscoroutinefunction(method) else ""
+    return f"[`{awaited}{name}({_arguments(method)})`][redsync.{value.__name__}.{name}]"
+
+
+def _arguments(method: Any) -> str:
+    """Return the arguments of a method with defaults, without types; `**options` stands for the shared options."""
+    words: list[str] = []
+    parameters = inspect.signature(method).parameters
+    shared = set(_SHARED) <= parameters.keys()
+    for parameter in parameters.values():
+        if parameter.name == "self" or (shared and parameter.name in _SHARED):
+            continue
+        if parameter.kind is parameter.KEYWORD_ONLY and not any(word.startswith("*") for word in words):
+            words.append("*")
+        stars = "*" * (parameter.kind is parameter.VAR_POSITIONAL) + "**" * (parameter.kind is parameter.VAR_KEYWORD)
+        default = "" if parameter.default is parameter.empty else f"={parameter.default!r}"
+        words.append(f"{stars}{parameter.name}{default}")
+    return ", ".join([*words, *["**options"] * shared])
