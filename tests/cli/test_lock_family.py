@@ -5,6 +5,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -94,13 +95,18 @@ def test_orphans_are_reaped(lock_command):
     assert process.returncode == 0
 
 
+@pytest.fixture
+def open_directory():
+    """A directory that other users can read: each run of pytest closes the directories of all runs to them."""
+    with tempfile.TemporaryDirectory() as directory:
+        Path(directory).chmod(0o755)
+        yield Path(directory)
+
+
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("setpriv"), reason="needs root and setpriv")
-def test_lock_is_kept_while_an_unkillable_process_writes(lock_command, client, tmp_path):
+def test_lock_is_kept_while_an_unkillable_process_writes(lock_command, client, open_directory):
     """The process runs as another user, which we may not signal, and there is no control group."""
-    stop = tmp_path / "stop"
-    tmp_path.chmod(0o777)
-    for directory in list(tmp_path.parents)[:3]:
-        directory.chmod(0o755)
+    stop = open_directory / "stop"
     hide = 'for at in $(awk \'$3 == "cgroup2" {print $2}\' /proc/mounts); do umount $at; done; exec "$@"'
     before = ["unshare", "--mount", "sh", "-c", hide, "sh", "setpriv", "--bounding-set=-kill", "--inh-caps=-kill"]
     stubborn = f"trap '' TERM; echo ready; until [ -e {stop} ]; do sleep 0.02; done"
