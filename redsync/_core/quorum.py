@@ -109,58 +109,74 @@ class Vote(NamedTuple):
         return f"{self.node} {self.choice.value}{': ' if self.detail else ''}{self.detail}"
 
 
+Cast: TypeAlias = tuple[Choice, Any, Any]
+"""A node's choice, its reply as the judge reads it, and the raw reply or (text) why it FAILED."""
+
+
 class Votes:
     """The vote of each node.
 
     Attributes:
         nodes: The addresses of the configured nodes.
         quorum: The number of grants that win.
-        choices: Each node's choice; None if it has not voted.
-        answers: Each node's reply as the judge reads it; None if the node has not voted, or FAILED.
-        replies: Each node's raw reply, or the reason (text) why it FAILED; for people to read.
+        cast: Each node's vote; None if it has not voted.
     """
 
-    __slots__ = ("answers", "choices", "nodes", "quorum", "replies")
+    __slots__ = ("cast", "nodes", "quorum")
 
-    def __init__(
-        self, nodes: Sequence[str], choices: list[Choice | None], answers: list[Any], replies: list[Any]
-    ) -> None:
+    def __init__(self, nodes: Sequence[str], cast: list[Cast | None]) -> None:
         self.nodes = nodes
         self.quorum = len(nodes) // 2 + 1
-        self.choices = choices
-        self.answers = answers
-        self.replies = replies
+        self.cast = cast
+
+    @property
+    def choices(self) -> list[Choice | None]:
+        """Each node's choice; None if it has not voted."""
+        return [None if vote is None else vote[0] for vote in self.cast]
+
+    @property
+    def answers(self) -> list[Any]:
+        """Each node's reply as the judge reads it; None if the node has not voted, or FAILED."""
+        return [None if vote is None else vote[1] for vote in self.cast]
+
+    @property
+    def replies(self) -> list[Any]:
+        """Each node's raw reply, or the reason (text) why it FAILED; for people to read."""
+        return [None if vote is None else vote[2] for vote in self.cast]
+
+    @property
+    def unheard(self) -> int:
+        """The number of nodes that have not voted."""
+        return self.cast.count(None)
 
     @property
     def grants(self) -> list[Any]:
         """The answers of the nodes that GRANTED."""
-        votes = zip(self.choices, self.answers, strict=True)
-        return [answer for choice, answer in votes if choice is _GRANTED]
+        return [vote[1] for vote in self.cast if vote is not None and vote[0] is _GRANTED]
 
     @property
     def refusals(self) -> list[Any]:
         """The answers of the nodes that REFUSED."""
-        votes = zip(self.choices, self.answers, strict=True)
-        return [answer for choice, answer in votes if choice is _REFUSED]
+        return [vote[1] for vote in self.cast if vote is not None and vote[0] is _REFUSED]
 
     @property
     def backers(self) -> int:
         """Bit set of the nodes that granted."""
-        return sum(1 << node for node, choice in enumerate(self.choices) if choice is _GRANTED)
+        return sum(1 << node for node, vote in enumerate(self.cast) if vote is not None and vote[0] is _GRANTED)
 
     @property
     def refusers(self) -> int:
         """Bit set of the nodes that refused."""
-        return sum(1 << node for node, choice in enumerate(self.choices) if choice is _REFUSED)
+        return sum(1 << node for node, vote in enumerate(self.cast) if vote is not None and vote[0] is _REFUSED)
 
     @property
     def votes(self) -> tuple[Vote, ...]:
         """Each node's vote, for people to read; a node not waited for appears as FAILED, but does not count."""
         return tuple(
-            Vote(node, choice, reply if choice is _FAILED else outline(reply))
-            if choice is not None
+            Vote(node, vote[0], vote[2] if vote[0] is _FAILED else outline(vote[2]))
+            if vote is not None
             else Vote(node, _FAILED, "not waited for")
-            for node, choice, reply in zip(self.nodes, self.choices, self.replies, strict=True)
+            for node, vote in zip(self.nodes, self.cast, strict=True)
         )
 
 
@@ -180,7 +196,7 @@ class Tally(Votes):
     __slots__ = (
         "_decide",
         "_grant",
-        "_granted_answer",
+        "_granted",
         "_judge",
         "_late_votes",
         "_thorough",
@@ -220,7 +236,7 @@ class Tally(Votes):
         # Inlined: each round makes a tally, and `super` is not cheap.
         n = len(nodes)
         self.nodes, self.quorum = nodes, n // 2 + 1
-        self.choices, self.answers, self.replies = [None] * n, [None] * n, [None] * n
+        self.cast = [None] * n
         self.granted = self.refused = self.failed = 0
         self.verdict = _PENDING
         self.sent = 0
@@ -228,11 +244,12 @@ class Tally(Votes):
         self.lingers = lingers
         self.sent_at = self.at = 0.0
         self._judge = judge
-        # The latest number that a node granted by; and the answer of the latest grant.
+        # The latest number that a node granted by, and that vote: most nodes say the same, and the same number means the
+        # same.
         self._grant: object = _UNLIKE_ALL
-        self._granted_answer: Any = None
-        # Replaced as a whole: node, choice, answer and reply of each.
-        self._late_votes: tuple[tuple[int, Choice, Any, object], ...] = ()
+        self._granted: Cast | None = None
+        # Nodes and their votes; replaced as a whole.
+        self._late_votes: tuple[tuple[int, Cast], ...] = ()
         self._decide = decide
         self._thorough = thorough
 
@@ -243,8 +260,8 @@ class Tally(Votes):
         """
         if self.verdict is not _PENDING:
             return self._note_late(node, reply) if self.late and self.verdict is _WON else False
-        choices = self.choices
-        if choices[node] is not None:
+        cast = self.cast
+        if cast[node] is not None:
             return False
         if reply is not self._grant:
             try:
@@ -256,15 +273,11 @@ class Tally(Votes):
                 self.fail(node, f"unexpected reply {outline(reply)}")
                 return None
             if not grants:
-                self.replies[node], self.answers[node] = reply, answer
-                choices[node] = _REFUSED
+                cast[node] = _REFUSED, answer, reply
                 self.refused += 1
                 return self._decided()
-            # Most nodes say the same, and the same number means the same.
-            self._granted_answer, self._grant = answer, reply if reply.__class__ is int else _UNLIKE_ALL
-        # No call until the choice is stored: an interruption in between would leave an answer without a choice.
-        self.replies[node], self.answers[node] = reply, self._granted_answer
-        choices[node] = _GRANTED
+            self._granted, self._grant = (_GRANTED, answer, reply), reply if reply.__class__ is int else _UNLIKE_ALL
+        cast[node] = self._granted
         self.granted = votes = self.granted + 1
         if votes < self.quorum:
             if not (self.refused or self.failed):
@@ -280,26 +293,28 @@ class Tally(Votes):
 
         The vote no longer counts, but shows which nodes keep the claim.
         """
-        if self.choices[node] is not None:
+        if self.cast[node] is not None:
             return False
         if self._late_votes and [late for late in self._late_votes if late[0] == node]:
             return False
-        answer, choice = self._granted_answer, _GRANTED
-        if reply is not self._grant:
-            answer = None
-            try:
-                answer = self._judge(reply)
-                choice = _GRANTED if answer else _REFUSED
-            except _ODD as error:
-                if is_interruption(error):
-                    raise
-                choice, reply = _FAILED, f"unexpected reply {outline(reply)}"
-        if self.lingers:
-            self.replies[node], self.answers[node], self.choices[node] = reply, answer, choice
-        else:
+        vote = self._granted
+        if reply is not self._grant or vote is None:
+            vote = self._judge_late(reply)
+        if not self.lingers:
             # Kept apart, because the protocol may be reading the tally.
-            self._late_votes += ((node, choice, answer, reply),)
-        return (self.lingers and not self.open) if choice is not _FAILED else None
+            self._late_votes += ((node, vote),)
+            return False if vote[0] is not _FAILED else None
+        self.cast[node] = vote
+        return not self.open if vote[0] is not _FAILED else None
+
+    def _judge_late(self, reply: object) -> Cast:
+        try:
+            answer = self._judge(reply)
+            return _GRANTED if answer else _REFUSED, answer, reply
+        except _ODD as error:
+            if is_interruption(error):
+                raise
+            return _FAILED, None, f"unexpected reply {outline(reply)}"
 
     @property
     def all_votes(self) -> Votes:
@@ -307,15 +322,15 @@ class Tally(Votes):
         late = self._late_votes
         if not late:
             return self
-        votes = Votes(self.nodes, self.choices[:], self.answers[:], self.replies[:])
-        for node, choice, answer, reply in late:
-            votes.choices[node], votes.answers[node], votes.replies[node] = choice, answer, reply
+        votes = Votes(self.nodes, self.cast[:])
+        for node, vote in late:
+            votes.cast[node] = vote
         return votes
 
     @property
     def open(self) -> bool:
         """True while the round waits for votes."""
-        return self.verdict is _PENDING or (self.lingers and self.verdict is _WON and None in self.choices)
+        return self.verdict is _PENDING or (self.lingers and self.verdict is _WON and None in self.cast)
 
     def freeze(self) -> None:
         """Record no more votes."""
@@ -324,23 +339,21 @@ class Tally(Votes):
     def fail(self, node: int, reason: str) -> bool:
         """Count the node as FAILED for that reason, if it has not voted; return True if that ended the wait."""
         if self.verdict is not _PENDING:
-            if not self.open or self.choices[node] is not None:
+            if not self.open or self.cast[node] is not None:
                 return False
-            self.replies[node] = reason
-            self.choices[node] = _FAILED
+            self.cast[node] = _FAILED, None, reason
             return not self.open
-        if self.choices[node] is not None:
+        if self.cast[node] is not None:
             # An interruption may have struck after that vote was counted, but before the verdict.
             return self._decided()
-        self.replies[node] = reason
-        self.choices[node] = _FAILED
+        self.cast[node] = _FAILED, None, reason
         self.failed += 1
         return self._decided()
 
     def close(self, reason: str) -> None:
         """End the round: nodes that have not voted become FAILED for that reason, and the verdict is WON or LOST."""
-        for node, choice in enumerate(self.choices):
-            if choice is None and self.verdict is _PENDING:
+        for node, vote in enumerate(self.cast):
+            if vote is None and self.verdict is _PENDING:
                 self.fail(node, reason)
         if self.verdict is _PENDING:
             # Only a custom decision can leave a full tally PENDING. No more votes will come, so the round was not won.
@@ -359,7 +372,7 @@ class Tally(Votes):
         return self.verdict is not _PENDING
 
     def _is_definite(self) -> bool:
-        if not self._thorough or None not in self.choices:
+        if not self._thorough or None not in self.cast:
             return True
         ruled_out = self.refused > len(self.nodes) - self.quorum
         return ruled_out and (self._thorough is True or self._thorough(self))

@@ -11,12 +11,13 @@ import asyncio
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from redsync._core.quorum import Tally
 from redsync._drivers.aio_links import AioLink, Receiver
 from redsync._drivers.alarms import Alarms
 from redsync._drivers.dispatcher import Dispatcher
+from redsync._drivers.links import Link
 from redsync._drivers.nodes import Node
 from redsync._drivers.requests import Request, Sleeper
 from redsync._drivers.wakeups import Waits
@@ -69,7 +70,7 @@ class AioTransport(Dispatcher):
         self._loop: Final = loop
         self._alarms: Final = Alarms(loop, clock)
         self._asleep: Final = self._alarms.asleep
-        self._receiver: Final = Receiver(self._receive, self._table.discard, clock)
+        self._receiver: Final = Receiver(self._take_in, self._table.discard, clock)
         self.closed = False
         self._rounds = 0
         self._flushing_soon = False
@@ -134,6 +135,12 @@ class AioTransport(Dispatcher):
                 await self.wait(sleeper, until)
 
     # Reading.
+
+    def _take_in(self, link: Link, now: float, data: Any) -> None:
+        """Hand out what the loop has read."""
+        self._receive(link, now, data)
+        if self._read:
+            self._settle_read(now)
 
     async def _let_loop_read(self) -> float:
         """Let the loop read everything received so far; return the instant of the call, as reading may take long."""

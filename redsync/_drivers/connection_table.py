@@ -212,7 +212,7 @@ class ConnectionTable:
         if tally is None:
             return
         tally.fail(node.index, reason)
-        if tally.verdict is _PENDING and None not in tally.choices:
+        if tally.verdict is _PENDING and None not in tally.cast:
             # An interruption came between the last vote and the verdict.
             tally.close(reason)
         # Even if this vote did not decide it: an interruption may have come between the verdict and this line earlier.

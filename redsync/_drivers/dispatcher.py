@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Final
 
@@ -73,10 +74,15 @@ class Dispatcher:
             nodes, clock, mutex, poller, awaken, on_broken=on_broken, on_refused=on_change
         )
         self.links: Final = self._table.links
+        # Links that were read, and their replies that are not handed out yet. Only the thread that reads uses it.
+        self._read: Final[deque[tuple[Link, tuple[int, ...]]]] = deque()
         self._outbox: Final[Outbox] = self._OUTBOX(self._table, clock, mutex, receive_at_once, on_change)
 
-    def _receive(self, link: Link, now: float, data: Any = None) -> None:  # noqa: PLR0912  (calls per reply are dear)
-        """Read one link, unless its `data` was read, and hand out the replies; one thread at a time may call it."""
+    def _receive(self, link: Link, now: float, data: Any = None) -> None:
+        """Read one link, unless its `data` was read, and hand out the replies; one thread at a time may call it.
+
+        Replies that need no parser are left to `_settle_read`, which hands out those of several links at once.
+        """
         again = False
         try:
             try:
@@ -89,45 +95,85 @@ class Dispatcher:
                 if data is not None:
                     self._table.discard(link, "closed the connection")
                 return
-            replies = link.lines.get(data) if link.whole else None
             message = None
-            if replies is None:
+            if link.whole:
+                if (replies := link.lines.get(data)) is not None:
+                    self._read.append((link, replies))
+                    return
                 piece, known = self.wakeups.known
-                if link.whole and data == piece:
+                if data == piece:
                     message = known
-                else:
-                    link.feed(data)
+            if message is None:
+                link.feed(data)
             with self._mutex:
-                # A thread that breaks a link sets `broken` before it settles the pending requests as missed. These
-                # replies belong to settled requests, not to those that are left or that another thread appends, unaware
-                # of the break.
                 if link.broken is None:
                     if message is not None:
                         self._deliver(link, message, now)
-                    elif replies is None or link.healing or link.again.under_way:
-                        again = self._hand_out(link, now, data, replies)
                     else:
-                        for reply in replies:
-                            self._settle(link, reply, now)
+                        again = self._hand_out(link, now, data)
             if link.broken is not None:
                 self._table.discard(link, link.broken)
         except BaseException as error:
             # First, by a plain assignment: an interruption may stop the lines below too.
             before, link.broken = link.broken, link.broken or HALF_READ
-            if not isinstance(error, _NODES_FAULTS) or is_interruption(error):
-                self._table.discard(link, link.broken)
+            if not self._blame(link, error, before):
                 raise
-            link.broken = before
-            self._blame(link, error)
         if again:
             self._outbox.flush()
 
-    def _blame(self, link: Link, error: Exception) -> None:
-        # Malformed replies raise TypeError: a map with a list as a key, a message with an invalid channel.
-        to_nothing = isinstance(error, IndexError)
-        self._table.discard(link, "sent a reply to no command" if to_nothing else describe_error(error))
+    def _settle_read(self, now: float) -> None:
+        """Hand out the replies that `_receive` has left; one thread at a time may call it.
 
-    def _hand_out(self, link: Link, now: float, data: Any, replies: tuple[int, ...] | None) -> bool:
+        What is left after an interruption stays for the next call.
+        """
+        read, again = self._read, False
+        while read:
+            try:
+                with self._mutex:
+                    while read:
+                        link, replies = read[0]
+                        # A thread that breaks a link sets `broken` before it settles the pending requests as missed.
+                        # These replies belong to settled requests, not to those that are left or that another thread
+                        # appends, unaware of the break.
+                        if link.broken is not None:
+                            break
+                        if link.healing or link.again.under_way:
+                            again |= self._hand_out(link, now, b"", replies)
+                        else:
+                            self._settle(link, replies, now)
+                        read.popleft()
+                if read:
+                    self._table.discard(link, link.broken or HALF_READ)
+                    read.popleft()
+            except BaseException as error:
+                # An interruption may have come behind the last of them. Otherwise as in `_receive`.
+                if not read:
+                    raise
+                link = read[0][0]
+                before, link.broken = link.broken, link.broken or HALF_READ
+                blamed = self._blame(link, error, before)
+                read.popleft()
+                if not blamed:
+                    raise
+        if again:
+            self._outbox.flush()
+
+    def _blame(self, link: Link, error: BaseException, before: str | None) -> bool:
+        """Discard a link in whose reading an error came; return whether it is the node's fault, else an interruption.
+
+        `before`: why the link was broken before the error, None if it was not.
+        """
+        blamed = isinstance(error, _NODES_FAULTS) and not is_interruption(error)
+        if blamed:
+            link.broken = before
+            # Malformed replies raise TypeError: a map with a list as a key, a message with an invalid channel.
+            to_nothing = isinstance(error, IndexError)
+            self._table.discard(link, "sent a reply to no command" if to_nothing else describe_error(error))
+        else:
+            self._table.discard(link, link.broken or HALF_READ)
+        return blamed
+
+    def _hand_out(self, link: Link, now: float, data: Any, replies: tuple[int, ...] | None = None) -> bool:
         """Give each reply to the oldest request of its link, each wake-up to its mailbox; with the mutex held.
 
         Args:
@@ -162,7 +208,7 @@ class Dispatcher:
             else:
                 if behind:
                     self._overtake(link, pending[0], now)
-                self._settle(link, reply, now)
+                self._settle(link, (reply,), now)
         if behind and link.again.at <= now:
             self._outbox.retry(link)
             again = True
@@ -172,25 +218,27 @@ class Dispatcher:
             self._note_unfinished(link, len(data))
         return again
 
-    def _settle(self, link: Link, reply: Any, now: float) -> None:
-        """Count a reply as the vote of its node in the oldest request of its link; with the mutex held."""
-        pending = link.pending
-        # Removed only once settled, so that after an interruption it is still there and counts as missed.
-        request = pending[0]
-        tally = request.tally
-        if tally is not None and (tally.late or not request.done):
-            if self.noting and not request.done:
-                # Another thread may have sent it after `now`, while this one read other links.
-                took = now - tally.sent_at if now > tally.sent_at else 0.0
-                self.noting[link.index](took)
-            if ended := tally.record(link.index, reply):
-                request.done = True
-                if request.gate is not None:
-                    request.wake()
-            elif ended is None:
-                # A proxy may have lost or repeated an answer, which would shift all later replies to other requests.
-                raise hiredis.ProtocolError(f"sent an unexpected reply {outline(reply)}")
-        pending.popleft()
+    def _settle(self, link: Link, replies: Sequence[Any], now: float) -> None:
+        """Count replies as votes of their node in the oldest requests of its link; with the mutex held."""
+        pending, index = link.pending, link.index
+        for reply in replies:
+            # Removed only once settled, so that after an interruption it is still there and counts as missed.
+            request = pending[0]
+            tally = request.tally
+            if tally is not None and (tally.late or not request.done):
+                if self.noting and not request.done:
+                    # Another thread may have sent it after `now`, while this one read other links.
+                    took = now - tally.sent_at if now > tally.sent_at else 0.0
+                    self.noting[index](took)
+                if ended := tally.record(index, reply):
+                    request.done = True
+                    if request.gate is not None:
+                        request.wake()
+                elif ended is None:
+                    # A proxy may have lost or repeated an answer, which would shift all later replies to other
+                    # requests.
+                    raise hiredis.ProtocolError(f"sent an unexpected reply {outline(reply)}")
+            pending.popleft()
         link.since, link.unfinished = now, 0
         if link.suspect:
             self._note_answer(link, now)

@@ -303,7 +303,7 @@ class NodeRegistry:
                 self._steady.add(node.index)
             else:
                 self._steady.clear()
-        if None not in request.tally.choices:
+        if None not in request.tally.cast:
             self._asking = None
             settled = step == LOOK and len(self._steady) == len(self._nodes)
             self._not_before = self._clock() + (0.0 if settled else _LOOK_AGAIN)
@@ -343,7 +343,7 @@ class NodeRegistry:
 
 
 def _when_all_have_voted(tally: Tally) -> Verdict:
-    return Verdict.PENDING if None in tally.choices else Verdict.WON
+    return Verdict.PENDING if None in tally.cast else Verdict.WON
 
 
 def _log_change(change: NodeChanged) -> None:

@@ -156,6 +156,10 @@ class Transport(Dispatcher):
             left = deadline - now
             if left <= 0:
                 return
+            if self._read:
+                # The thread that read it was interrupted.
+                self._settle_read(now)
+                continue
             doing["what"] = sleeper
             try:
                 ready = poll(left if left < _LONGEST_POLL else _LONGEST_POLL)  # noqa: FURB136  (`min` is a call)
@@ -173,20 +177,25 @@ class Transport(Dispatcher):
                 self._look_for_suspects()
 
     def _serve(self, ready: Sequence[tuple[int, int]]) -> None:
-        """Read ready links, hand out their replies, write their backlog; only the leader calls it."""
+        """Read ready links, write their backlog, and hand out all their replies; only the leader calls it."""
         find, receive, now = self._table.by_fd.get, self._receive, self._clock()
-        for fd, events in ready:
-            link = find(fd)
-            if link is None:
-                if fd == self._waker.fileno:
-                    self._waker.drain()
-            elif events == READ:
-                receive(link, now)
-            else:
-                if events & WRITE:
-                    self._unclog(link)
-                if events != WRITE:
+        try:
+            for fd, events in ready:
+                link = find(fd)
+                if link is None:
+                    if fd == self._waker.fileno:
+                        self._waker.drain()
+                elif events == READ:
                     receive(link, now)
+                else:
+                    if events & WRITE:
+                        self._unclog(link)
+                    if events != WRITE:
+                        receive(link, now)
+        finally:
+            # Even after an interruption: what was read is in no socket any more.
+            if self._read:
+                self._settle_read(now)
 
     def _unclog(self, link: Link) -> None:
         try:

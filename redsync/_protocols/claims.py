@@ -182,7 +182,7 @@ class Claim:
         Claims on nodes that failed are invisible. To mistake a holder for a split vote costs one ask too many. The
         opposite mistake is worse: all contenders would sleep, with nobody to wake them.
         """
-        return most_refusals(tally) + tally.choices.count(None) < tally.quorum
+        return most_refusals(tally) + tally.unheard < tally.quorum
 
     def given_back(self) -> tuple[Arg, ...]:
         """Return the arguments by which a rollback restores the place; empty if nodes keep it anyway."""

@@ -54,10 +54,10 @@ def is_known(tally: Tally) -> Verdict:
     """Return WON once a quorum that forgot nothing has answered, or all nodes: then one of them knows everything."""
     if tally.granted >= tally.quorum:
         return Verdict.WON
-    if None not in tally.choices:
+    if None not in tally.cast:
         return Verdict.WON if len(told_by(tally)) == len(tally.nodes) else Verdict.LOST
     possible = len(tally.nodes) - tally.refused - tally.failed >= tally.quorum
-    hearsay = len(told_by(tally)) == len(tally.nodes) - tally.choices.count(None)
+    hearsay = len(told_by(tally)) == len(tally.nodes) - tally.unheard
     return Verdict.PENDING if possible or hearsay else Verdict.LOST
 
 
@@ -66,14 +66,14 @@ def is_noted(tally: Tally) -> Verdict:
     told = len(told_by(tally))
     if told >= tally.quorum:
         return Verdict.WON
-    return Verdict.PENDING if told + tally.choices.count(None) >= tally.quorum else Verdict.LOST
+    return Verdict.PENDING if told + tally.unheard >= tally.quorum else Verdict.LOST
 
 
 def may_set(tally: Tally) -> Verdict:
     """Return WON as `is_known` does, or, once each node has answered or failed, if a quorum may grant."""
     if tally.granted >= tally.quorum:
         return Verdict.WON
-    return Verdict.PENDING if None in tally.choices else is_noted(tally)
+    return Verdict.PENDING if None in tally.cast else is_noted(tally)
 
 
 class Latch:

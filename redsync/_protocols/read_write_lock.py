@@ -79,7 +79,7 @@ def is_held(session: Session, kind: ClaimKind, name: str | bytes, keys: LockKeys
         if tally.granted >= tally.quorum:
             return Verdict.WON
         # A node that failed may keep a claim too: as long as that matters, hear every node.
-        unheard = tally.choices.count(None)
+        unheard = tally.unheard
         possible = tally.granted + tally.failed + unheard >= tally.quorum
         return Verdict.PENDING if unheard and possible else Verdict.LOST
 

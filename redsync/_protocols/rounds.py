@@ -17,7 +17,7 @@ def has_answers(tally: Tally) -> Verdict:
     """Return WON once a quorum has answered, whatever it said: enough to know what the nodes know."""
     if tally.granted + tally.refused >= tally.quorum:
         return Verdict.WON
-    return Verdict.PENDING if None in tally.choices else Verdict.LOST
+    return Verdict.PENDING if None in tally.cast else Verdict.LOST
 
 
 def most_refusals(tally: Tally) -> int:

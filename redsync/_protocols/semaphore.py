@@ -267,7 +267,7 @@ def _look(
     def decide(tally: Tally) -> Verdict:
         if tally.granted >= tally.quorum:
             return Verdict.WON
-        return Verdict.PENDING if None in tally.choices else Verdict.LOST
+        return Verdict.PENDING if None in tally.cast else Verdict.LOST
 
     def judge(reply: Any) -> Look | Refusal:
         return FOREIGN if reply.__class__ is int and reply == 0 else Look.read(reply)

@@ -142,7 +142,7 @@ class SlotClaim(Claim):
         The vote is also split if all granted slots are reserved: then no node knows enough taken slots to refuse. That
         ends once holds on bare majorities have been filled up.
         """
-        return _full(tally) + tally.choices.count(None) < tally.quorum
+        return _full(tally) + tally.unheard < tally.quorum
 
     def given_back(self) -> tuple[Arg, ...]:
         return () if self._line is None else self._line.given_back(self._request.holds)

@@ -57,6 +57,7 @@ class Rig:
     def hear(self, data):
         self.link.come = data
         self.dispatcher._receive(self.link, self.now)
+        self.dispatcher._settle_read(self.now)
 
     def pass_time(self, seconds, step=0.05, hear=b""):
         """Let time pass, and deliver this data at each step."""

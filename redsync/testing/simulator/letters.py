@@ -161,7 +161,7 @@ class WatchedTransport(AioTransport):
         runner.sim.saw(Connected(runner.sim.now, runner.name, link.node.index, left))
         super().install(link)
 
-    def _hand_out(self, link: Link, now: float, data: Any, replies: tuple[int, ...] | None) -> bool:
+    def _hand_out(self, link: Link, now: float, data: Any, replies: tuple[int, ...] | None = None) -> bool:
         noted = _noted(link)
         noted.settled.clear()
         noted.heard[:] = replies or ()
@@ -172,15 +172,15 @@ class WatchedTransport(AioTransport):
             noted.parses = False
             self._note_answers(link.index, noted)
 
-    def _settle(self, link: Link, reply: Any, now: float) -> None:
+    def _settle(self, link: Link, replies: Sequence[Any], now: float) -> None:
         noted = _noted(link)
         if noted.parses:
-            super()._settle(link, reply, now)
+            super()._settle(link, replies, now)
             return
         noted.settled.clear()
-        noted.heard[:] = (reply,)
+        noted.heard[:] = replies
         try:
-            super()._settle(link, reply, now)
+            super()._settle(link, replies, now)
         finally:
             self._note_answers(link.index, noted)
 
