@@ -11,13 +11,12 @@ import asyncio
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from typing import Any, Final, cast
+from typing import Final, cast
 
 from redsync._core.quorum import Tally
 from redsync._drivers.aio_links import AioLink, Receiver
 from redsync._drivers.alarms import Alarms
 from redsync._drivers.dispatcher import Dispatcher
-from redsync._drivers.links import Link
 from redsync._drivers.nodes import Node
 from redsync._drivers.requests import Request, Sleeper
 from redsync._drivers.wakeups import Waits
@@ -135,12 +134,6 @@ class AioTransport(Dispatcher):
                 await self.wait(sleeper, until)
 
     # Reading.
-
-    def _take_in(self, link: Link, now: float, data: Any) -> None:
-        """Hand out what the loop has read."""
-        self._receive(link, now, data)
-        if self._read:
-            self._settle_read(now)
 
     async def _let_loop_read(self) -> float:
         """Let the loop read everything received so far; return the instant of the call, as reading may take long."""

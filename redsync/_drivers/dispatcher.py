@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, ClassVar, Final
 
 import hiredis
@@ -74,38 +73,38 @@ class Dispatcher:
             nodes, clock, mutex, poller, awaken, on_broken=on_broken, on_refused=on_change
         )
         self.links: Final = self._table.links
-        # Links that were read, and their replies that are not handed out yet. Only the thread that reads uses it.
-        self._read: Final[deque[tuple[Link, tuple[int, ...]]]] = deque()
+        # Links that were read, and their replies that need no parser. Only the thread that reads uses it. Whatever was
+        # taken from this iterator is handed out, or its link is doubtful. `_torn`: some may be left.
+        self._unsettled: Iterator[tuple[Link, tuple[int, ...]]] = iter(())
+        self._doubtful: Link | None = None
+        self._torn = False
         self._outbox: Final[Outbox] = self._OUTBOX(self._table, clock, mutex, receive_at_once, on_change)
 
-    def _receive(self, link: Link, now: float, data: Any = None) -> None:
-        """Read one link, unless its `data` was read, and hand out the replies; one thread at a time may call it.
+    def _take_in(self, link: Link, now: float, data: Any) -> None:
+        """Hand out the replies in the data that were read from a link; one thread at a time may call it."""
+        if link.at_rest and (replies := link.lines.get(data)) is not None:
+            self._unsettled = iter(((link, replies),))
+            self._settle_read(now)
+        else:
+            self._receive(link, now, data)
 
-        Replies that need no parser are left to `_settle_read`, which hands out those of several links at once.
-        """
+    def _receive(self, link: Link, now: float, data: Any = None) -> None:
+        """Read one link, unless its `data` was read, and hand out the replies; one thread at a time may call it."""
         again = False
         try:
-            try:
-                data = data or link.read()
-            except BlockingIOError as error:
-                if is_interruption(error):
-                    raise
-                return
+            data = data or link.read()
             if not data:
                 if data is not None:
                     self._table.discard(link, "closed the connection")
                 return
-            message = None
-            if link.whole:
-                if (replies := link.lines.get(data)) is not None:
-                    self._read.append((link, replies))
-                    return
-                piece, known = self.wakeups.known
-                if data == piece:
-                    message = known
-            if message is None:
+            piece, message = self.wakeups.known
+            if not link.at_rest or data != piece:
+                message = None
                 link.feed(data)
             with self._mutex:
+                # A thread that breaks a link sets `broken` before it settles the pending requests as missed. These
+                # replies belong to settled requests, not to those that are left or that another thread appends, unaware
+                # of the break.
                 if link.broken is None:
                     if message is not None:
                         self._deliver(link, message, now)
@@ -121,51 +120,19 @@ class Dispatcher:
         if again:
             self._outbox.flush()
 
-    def _settle_read(self, now: float) -> None:
-        """Hand out the replies that `_receive` has left; one thread at a time may call it.
-
-        What is left after an interruption stays for the next call.
-        """
-        read, again = self._read, False
-        while read:
-            try:
-                with self._mutex:
-                    while read:
-                        link, replies = read[0]
-                        # A thread that breaks a link sets `broken` before it settles the pending requests as missed.
-                        # These replies belong to settled requests, not to those that are left or that another thread
-                        # appends, unaware of the break.
-                        if link.broken is not None:
-                            break
-                        if link.healing or link.again.under_way:
-                            again |= self._hand_out(link, now, b"", replies)
-                        else:
-                            self._settle(link, replies, now)
-                        read.popleft()
-                if read:
-                    self._table.discard(link, link.broken or HALF_READ)
-                    read.popleft()
-            except BaseException as error:
-                # An interruption may have come behind the last of them. Otherwise as in `_receive`.
-                if not read:
-                    raise
-                link = read[0][0]
-                before, link.broken = link.broken, link.broken or HALF_READ
-                blamed = self._blame(link, error, before)
-                read.popleft()
-                if not blamed:
-                    raise
-        if again:
-            self._outbox.flush()
-
     def _blame(self, link: Link, error: BaseException, before: str | None) -> bool:
-        """Discard a link in whose reading an error came; return whether it is the node's fault, else an interruption.
+        """Discard a link after an error; return whether that is the node's fault, and not an interruption.
 
-        `before`: why the link was broken before the error, None if it was not.
+        Args:
+            link: The link, already broken.
+            error: What was raised while the link was read, or while its replies were handed out.
+            before: Why the link was broken before; None if it was not.
         """
         blamed = isinstance(error, _NODES_FAULTS) and not is_interruption(error)
         if blamed:
             link.broken = before
+            if isinstance(error, BlockingIOError):
+                return True
             # Malformed replies raise TypeError: a map with a list as a key, a message with an invalid channel.
             to_nothing = isinstance(error, IndexError)
             self._table.discard(link, "sent a reply to no command" if to_nothing else describe_error(error))
@@ -173,31 +140,28 @@ class Dispatcher:
             self._table.discard(link, link.broken or HALF_READ)
         return blamed
 
-    def _hand_out(self, link: Link, now: float, data: Any, replies: tuple[int, ...] | None = None) -> bool:
+    def _hand_out(self, link: Link, now: float, data: Any) -> bool:
         """Give each reply to the oldest request of its link, each wake-up to its mailbox; with the mutex held.
 
         Args:
-            link: The link that was read.
+            link: The link, whose parser has the replies.
             now: The current instant.
             data: The bytes read.
-            replies: Their replies; None if the parser has them.
 
         Returns:
             True if a request must be sent again.
         """
-        pending, whole = link.pending, link.whole
-        gets: Callable[[], Any] = link.gets if replies is None else iter((*replies, NOTHING)).__next__
-        again = link.whole = False
+        pending, gets, was_at_rest = link.pending, link.gets, link.at_rest
+        again = between = link.at_rest = False
         behind: object = link.healing or link.again.under_way
         handed = 0
-        while not link.whole and (reply := gets()) is not NOTHING:
+        while not between and (reply := gets()) is not NOTHING:
             handed += 1
             kind = reply.__class__
-            if replies is None and not link.has_more():
-                link.whole = True
+            between = not link.has_more()
             if kind is _PUSH:
                 self._deliver(link, reply, now)
-                if handed == 1 and whole and link.whole:
+                if handed == 1 and was_at_rest and between:
                     # The piece is this message and nothing else, and most nodes send the same.
                     self.wakeups.known = data, reply
             elif kind is _ERROR:
@@ -208,40 +172,65 @@ class Dispatcher:
             else:
                 if behind:
                     self._overtake(link, pending[0], now)
-                self._settle(link, (reply,), now)
+                self._settle(((link, (reply,)),), now)
+                self._note_answer(link, now)
         if behind and link.again.at <= now:
             self._outbox.retry(link)
             again = True
-        if replies is not None:
-            link.whole = True
         if not handed:
             self._note_unfinished(link, len(data))
+        link.at_rest = between and not (link.suspect or link.healing or link.again.under_way)
         return again
 
-    def _settle(self, link: Link, replies: Sequence[Any], now: float) -> None:
-        """Count replies as votes of their node in the oldest requests of its link; with the mutex held."""
-        pending, index = link.pending, link.index
-        for reply in replies:
-            # Removed only once settled, so that after an interruption it is still there and counts as missed.
-            request = pending[0]
-            tally = request.tally
-            if tally is not None and (tally.late or not request.done):
-                if self.noting and not request.done:
-                    # Another thread may have sent it after `now`, while this one read other links.
-                    took = now - tally.sent_at if now > tally.sent_at else 0.0
-                    self.noting[index](took)
-                if ended := tally.record(index, reply):
-                    request.done = True
-                    if request.gate is not None:
-                        request.wake()
-                elif ended is None:
-                    # A proxy may have lost or repeated an answer, which would shift all later replies to other
-                    # requests.
-                    raise hiredis.ProtocolError(f"sent an unexpected reply {outline(reply)}")
-            pending.popleft()
-        link.since, link.unfinished = now, 0
-        if link.suspect:
-            self._note_answer(link, now)
+    def _settle_read(self, now: float) -> None:
+        """Hand out what is `_unsettled`: what is left of it after an interruption, if the call before met one."""
+        while True:
+            try:
+                with self._mutex:
+                    self._settle(self._unsettled, now)
+                    self._torn = False
+                return
+            except BaseException as error:
+                self._torn = True
+                link, self._doubtful = self._doubtful, None
+                if link is None:
+                    raise
+                before, link.broken = link.broken, link.broken or HALF_READ
+                if not self._blame(link, error, before):
+                    raise
+
+    def _settle(self, read: Iterable[tuple[Link, Sequence[Any]]], now: float) -> None:
+        """Count replies as votes of their nodes in the oldest requests of their links; with the mutex held."""
+        noting, link = self.noting, None
+        try:
+            for link, replies in read:
+                if link.broken is not None:
+                    # See `_receive`. The thread that broke it may have been interrupted.
+                    self._look_at = 0.0
+                    continue
+                pending = link.pending
+                for reply in replies:
+                    # Removed only once settled, so that after an interruption it is still there and counts as missed.
+                    request = pending[0]
+                    tally = request.tally
+                    if tally is not None and (tally.late or not request.done):
+                        if noting and not request.done:
+                            # Another thread may have sent it after `now`, while this one read other links.
+                            took = now - tally.sent_at if now > tally.sent_at else 0.0
+                            noting[link.index](took)
+                        if ended := tally.record(link.index, reply):
+                            request.done = True
+                            if request.gate is not None:
+                                request.wake()
+                        elif ended is None:
+                            # A proxy may have lost or repeated an answer, which would shift all later replies to other
+                            # requests.
+                            raise hiredis.ProtocolError(f"sent an unexpected reply {outline(reply)}")
+                    pending.popleft()
+                link.since = now
+        except BaseException:
+            self._doubtful = link
+            raise
 
     def _note_answer(self, link: Link, now: float) -> None:
         """Record a complete answer.
@@ -328,7 +317,7 @@ class Dispatcher:
             silence = now - link.since
             if silence > self._node_timeout and not link.suspect:
                 with self._mutex:
-                    link.suspect = True
+                    link.suspect, link.at_rest = True, False
                     self._table.recount_at = 0.0
                 link.node.last_error = f"owes {len(link.pending)} replies for {silence:.2f} s"
                 self._on_change()

@@ -72,7 +72,8 @@ class Link(ABC):
         messages: Roughly the number of wake-ups received since `counted_at`, an instant of the client's clock.
         suspect: True if the node owed replies for longer than the node timeout, and has not caught up yet.
         lines: The pieces that need no parser, each with its replies; empty if the link holds replies back.
-        whole: True if the parser is known to be between two replies, so that the next piece begins with a reply.
+        at_rest: True if the parser is known to be between two replies, and the node has caught up with everything: the
+            next piece may need no parser.
         broken: Why it can no longer be used; None while it can.
         backlog: True while bytes wait for the node to read.
         healing: Requests that the node answered with NOSCRIPT; they are sent again at once, unless a later one is
@@ -112,7 +113,7 @@ class Link(ABC):
         self.messages = 0
         self.counted_at = -math.inf
         self.suspect = False
-        self.whole = False
+        self.at_rest = False
         self.broken: str | None = None
         self.backlog = False
         self.healing: list[Request] = []

@@ -23,7 +23,7 @@ from typing import Final
 from redsync._core.interruptions import is_interruption
 from redsync._core.quorum import Tally
 from redsync._drivers.dispatcher import Dispatcher
-from redsync._drivers.interruptions import HALF_SENT
+from redsync._drivers.interruptions import HALF_READ, HALF_SENT
 from redsync._drivers.leadership import Leadership
 from redsync._drivers.links import Link
 from redsync._drivers.nodes import Node, describe_error
@@ -156,8 +156,8 @@ class Transport(Dispatcher):
             left = deadline - now
             if left <= 0:
                 return
-            if self._read:
-                # The thread that read it was interrupted.
+            if self._torn:
+                # No poll would tell of what an interrupted thread has read.
                 self._settle_read(now)
                 continue
             doing["what"] = sleeper
@@ -177,25 +177,46 @@ class Transport(Dispatcher):
                 self._look_for_suspects()
 
     def _serve(self, ready: Sequence[tuple[int, int]]) -> None:
-        """Read ready links, write their backlog, and hand out all their replies; only the leader calls it."""
-        find, receive, now = self._table.by_fd.get, self._receive, self._clock()
+        """Read ready links, write their backlog, and hand out all replies; only the leader calls it."""
+        if self._torn:
+            self._settle_read(self._clock())
+        find, now, link = self._table.by_fd.get, self._clock(), None
+        read: list[tuple[Link, tuple[int, ...]]] = []
+        self._unsettled = iter(read)
         try:
             for fd, events in ready:
                 link = find(fd)
-                if link is None:
-                    if fd == self._waker.fileno:
-                        self._waker.drain()
-                elif events == READ:
-                    receive(link, now)
+                if link is None or events != READ or not link.at_rest:
+                    self._serve_apart(fd, link, events, now)
+                    continue
+                data = link.read()
+                if (replies := link.lines.get(data)) is not None:
+                    read.append((link, replies))
                 else:
-                    if events & WRITE:
-                        self._unclog(link)
-                    if events != WRITE:
-                        receive(link, now)
-        finally:
-            # Even after an interruption: what was read is in no socket any more.
-            if self._read:
+                    self._receive(link, now, data)
+            link = None
+            if read:
                 self._settle_read(now)
+        except BaseException as error:
+            # As in `_receive`. What was read before is in no socket any more; ready links not read yet stay ready.
+            self._torn = True
+            if link is None:
+                raise
+            before, link.broken = link.broken, link.broken or HALF_READ
+            blamed = self._blame(link, error, before)
+            self._settle_read(now)
+            if not blamed:
+                raise
+
+    def _serve_apart(self, fd: int, link: Link | None, events: int, now: float) -> None:
+        if link is None:
+            if fd == self._waker.fileno:
+                self._waker.drain()
+            return
+        if events & WRITE:
+            self._unclog(link)
+        if events != WRITE:
+            self._receive(link, now)
 
     def _unclog(self, link: Link) -> None:
         try:

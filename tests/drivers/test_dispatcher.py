@@ -55,9 +55,7 @@ class Rig:
         return request
 
     def hear(self, data):
-        self.link.come = data
-        self.dispatcher._receive(self.link, self.now)
-        self.dispatcher._settle_read(self.now)
+        self.dispatcher._take_in(self.link, self.now, data)
 
     def pass_time(self, seconds, step=0.05, hear=b""):
         """Let time pass, and deliver this data at each step."""
@@ -175,9 +173,9 @@ def test_single_lines_need_no_parser_once_the_parser_is_empty(rig):
     rig.ask()
     for begin, rest in ((b">2\r\n+pong\r\n", b"+x\r\n"), (b">2\r\n+pong\r\n+x\r\n:", b"1\r\n")):
         rig.hear(begin)
-        assert not rig.link.whole
+        assert not rig.link.at_rest
         rig.hear(rest)
-        assert rig.link.whole
+        assert rig.link.at_rest
     rig.link.feed = None
     requests = [rig.ask() for _ in range(3)]
     rig.hear(b":1\r\n")

@@ -7,7 +7,7 @@ send it, and which request gets each reply.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -161,28 +161,29 @@ class WatchedTransport(AioTransport):
         runner.sim.saw(Connected(runner.sim.now, runner.name, link.node.index, left))
         super().install(link)
 
-    def _hand_out(self, link: Link, now: float, data: Any, replies: tuple[int, ...] | None = None) -> bool:
+    def _hand_out(self, link: Link, now: float, data: Any) -> bool:
         noted = _noted(link)
         noted.settled.clear()
-        noted.heard[:] = replies or ()
+        noted.heard.clear()
         noted.parses = True
         try:
-            return super()._hand_out(link, now, data, replies)
+            return super()._hand_out(link, now, data)
         finally:
             noted.parses = False
             self._note_answers(link.index, noted)
 
-    def _settle(self, link: Link, replies: Sequence[Any], now: float) -> None:
-        noted = _noted(link)
-        if noted.parses:
-            super()._settle(link, replies, now)
-            return
-        noted.settled.clear()
-        noted.heard[:] = replies
-        try:
-            super()._settle(link, replies, now)
-        finally:
-            self._note_answers(link.index, noted)
+    def _settle(self, read: Iterable[tuple[Link, Sequence[Any]]], now: float) -> None:
+        for link, replies in read:
+            noted = _noted(link)
+            if noted.parses:
+                super()._settle(((link, replies),), now)
+                continue
+            noted.settled.clear()
+            noted.heard[:] = replies
+            try:
+                super()._settle(((link, replies),), now)
+            finally:
+                self._note_answers(link.index, noted)
 
     def _note_answers(self, index: int, noted: _Noted) -> None:
         sim, client, served = self.runner.sim, self.runner.name, noted.connection.served
