@@ -98,7 +98,7 @@ class Dispatcher:
                     self._table.discard(link, "closed the connection")
                 return
             piece, message = self.wakeups.known
-            if not link.at_rest or data != piece:
+            if not (link.at_rest and data == piece):
                 message = None
                 link.feed(data)
             with self._mutex:
@@ -115,6 +115,7 @@ class Dispatcher:
         except BaseException as error:
             # First, by a plain assignment: an interruption may stop the lines below too.
             before, link.broken = link.broken, link.broken or HALF_READ
+            self._doubtful = None
             if not self._blame(link, error, before):
                 raise
         if again:
