@@ -48,7 +48,7 @@ class Terms(NamedTuple):
 class Spelling:
     """A command of one lock, packed except for the claim, which is its first argument; see `Packing`."""
 
-    __slots__ = ("_args", "_head", "_keys", "_named", "_processes", "_script", "_tail")
+    __slots__ = ("_args", "_begin", "_head", "_keys", "_named", "_processes", "_script", "_tail")
 
     def __init__(self, script: Script, keys: tuple[bytes, ...], args: tuple[Arg, ...], processes: Processes) -> None:
         """Pack it; `args`: those after the claim, `processes`: those that a guard among them names."""
@@ -56,6 +56,8 @@ class Spelling:
         self._processes = processes
         words = b"EVALSHA", script.sha, b"%d" % len(keys), *keys
         self._head = b"*%d\r\n" % (len(words) + 1 + len(args)) + b"".join(map(_spell, words))
+        # The bytes before a claim of that length; as one value, which threads may replace at the same time.
+        self._begin = 0, b""
         self._named = self._tail = b""
 
     def command(self, claim: bytes) -> Command:
@@ -67,11 +69,16 @@ class Spelling:
         named = self._processes.named
         if self._named is not named:
             # In this order: another thread may run in between.
-            self._tail = b"".join(map(_spell, self._args))
+            self._tail = b"\r\n" + b"".join(map(_spell, self._args))
             self._named = named
         claim = command.args[0]
         assert isinstance(claim, bytes), "scripts get the claim first"
-        return b"%b$%d\r\n%b\r\n%b" % (self._head, len(claim), claim, self._tail)
+        length, begin = self._begin
+        if length != len(claim):
+            begin = b"%b$%d\r\n" % (self._head, len(claim))
+            self._begin = len(claim), begin
+        # Twice as fast as formatting, and as fast as `+`, which copies all twice.
+        return b"".join((begin, claim, self._tail))
 
 
 class SlotSpelling(Spelling):

@@ -244,8 +244,8 @@ class Tally(Votes):
         self.lingers = lingers
         self.sent_at = self.at = 0.0
         self._judge = judge
-        # The latest number that a node granted by, and that vote: most nodes say the same, and the same number means the
-        # same.
+        # The latest number that a node granted by, and that vote: most nodes reply with the same number, and it means
+        # the same.
         self._grant: object = _UNLIKE_ALL
         self._granted: Cast | None = None
         # Nodes and their votes; replaced as a whole.

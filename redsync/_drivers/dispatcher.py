@@ -97,9 +97,9 @@ class Dispatcher:
                 if data is not None:
                     self._table.discard(link, "closed the connection")
                 return
-            piece, message = self.wakeups.known
-            if not (link.at_rest and data == piece):
-                message = None
+            piece, known = self.wakeups.known
+            message = known if link.at_rest and data == piece else None
+            if message is None:
                 link.feed(data)
             with self._mutex:
                 # A thread that breaks a link sets `broken` before it settles the pending requests as missed. These

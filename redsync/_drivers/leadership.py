@@ -115,7 +115,8 @@ class Leadership:
         """
         with self._mutex:
             gate, sleeper.gate = sleeper.gate, None
-            self._followers.pop(sleeper, None)
+            if self._followers:
+                self._followers.pop(sleeper, None)
             while sleeper.leads and self._followers:
                 heir = next(iter(self._followers))
                 if heir.done:

@@ -276,7 +276,9 @@ class Attempt:
             state.tally = tally
         waited = sent_at - self._started - self._paused
         had_to_queue = has_place and self.place.guesses and waited > _CROWDED
-        session.crowds.expect(self._request.keys.hold, others=had_to_queue, ahead=self._ahead)
+        lock = self._request.keys.hold
+        if had_to_queue or lock in session.crowds.expected:
+            session.crowds.expect(lock, others=had_to_queue, ahead=self._ahead)
         claim.note_won(state, tally)
         if self._request.outcome.record is not None:
             self._request.outcome.record.note_round(tally)
