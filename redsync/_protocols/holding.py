@@ -135,7 +135,7 @@ def _give_back(session: Session, state: HoldState) -> Steps[None]:
             command = Command(state.kind.release, state.keys.all, (state.claim, 0, state.rest))
             yield from tell(Tell(command, state.owner, state.touched, state.kept_until))
     except BaseException:
-        # Interrupted, perhaps before a byte was sent, and from now on nobody renews or releases the hold.
+        # Interrupted, perhaps before a byte was sent, and from now on nothing renews or releases the hold.
         session.holds.remove(state)
         if state.lost is None:
             yield from tell(rollback_of(state, leave=True))

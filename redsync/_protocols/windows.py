@@ -131,7 +131,7 @@ class Window:
         round_timeout: The longest time that a round waits for a node, in seconds.
         place_kept: Seconds for which nodes keep a place in line.
         worth: Seconds by which nodes must keep a slot too long to make it worth telling them.
-        latest: The latest success, whose late votes nobody has looked at yet.
+        latest: The latest success, whose late votes have not been read yet.
     """
 
     def __init__(self, per: float, timing: Timing, restart_guard: float = math.inf) -> None:
