@@ -76,7 +76,7 @@ def test_line_appears_as_one_line_with_no_other_effect(capsys):
     assert err == f"{ESCAPED}\n{ESCAPED}\nsure? "
 
 
-def test_screen_is_drawn_only_in_our_styles(capsys, monkeypatch):
+def test_screen_is_drawn_only_in_known_styles(capsys, monkeypatch):
     monkeypatch.delenv("NO_COLOR", raising=False)
     output.draw([output.Line(HOSTILE, "bad"), output.Line("plain")])
     drawn = capsys.readouterr().out
