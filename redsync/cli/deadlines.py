@@ -3,7 +3,7 @@
 All times are instants of one clock that both processes read, never durations, so a message that arrives late, because
 one side was paused, postpones nothing. Each renewal postpones the end of the hold (`until`). If renewal fails, the
 command gets SIGTERM when `kill_after` plus a margin is left, and SIGKILL when only the margin is left. A sudden loss
-(somebody force-released the lock, or this machine slept) ends the command as soon as it is known.
+(the lock was force-released, or this machine slept) ends the command as soon as it is known.
 """
 
 from __future__ import annotations

@@ -193,7 +193,7 @@ def test_newborn_node_that_knows_more_than_its_birth_continues_from_there(fenced
 
 @pytest.mark.parametrize("record", [None, "original 1", "original 1 another", "newborn 1 another", "a lock"])
 def test_node_whose_record_does_not_count_is_treated_as_born_now(fenced, record):
-    """Nobody guards memory, and the node was emptied, or its data replaced."""
+    """Memory is not guarded, and the node was emptied, or its data replaced."""
     fenced.redis.set(KEYS.token, 10)
     fenced.redis.set(BIRTH_KEY, record) if record else fenced.redis.delete(BIRTH_KEY)
     before = micros(fenced)
@@ -204,7 +204,7 @@ def test_node_whose_record_does_not_count_is_treated_as_born_now(fenced, record)
 
 
 def test_blank_node_was_born_at_the_first_look(fenced):
-    """Nothing better is known if nobody guards memory."""
+    """Without a guard of memory nothing better is known."""
     fenced.redis.set(KEYS.token, 10)
     born = be_born(fenced, "blank", MINUTE)
     assert fenced.acquire() == [1, born]

@@ -129,7 +129,7 @@ def test_hold_survives_suspension_shorter_than_its_lease_and_is_renewed(suspend,
 
 
 def test_suspended_waiter_gives_up_when_its_timeout_is_over(suspend, lock, settle, admin, *, eventually, watch):
-    admin.ask_all("HSET", "redsync:x", "somebody:1", 1)
+    admin.ask_all("HSET", "redsync:x", "stranger:1", 1)
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(lock.acquire, timeout=20.0)
         eventually(lambda: admin.ask(0, "EXISTS", "redsync_queue:{redsync:x}"))

@@ -65,7 +65,7 @@ def test_fill_up_renews_on_all_nodes(toy):
 
 
 def test_fill_up_waits_for_all_nodes(toy):
-    """Nobody waits for the result, and the point is to learn which nodes lack it."""
+    """No caller waits for the result, and the purpose is to learn which nodes lack the hold."""
     state = take_bare(toy)
     began = toy.now
     run_fill_up(toy, [state], ("ask lock_renew", toy.codes(OURS, OURS, OURS, HEALED, None)))

@@ -314,7 +314,7 @@ def test_reentry_of_a_hold_released_while_it_paused_continues_as_a_first_acquire
 
 
 def test_reentry_of_a_hold_lost_while_it_paused_stops_asking(toy):
-    """Claims made after the loss would have no owner: nobody would renew them or roll them back."""
+    """Claims made after the loss would have no owner: nothing would renew them or roll them back."""
     state = toy.take()
 
     def lose():

@@ -385,7 +385,7 @@ def test_renewal_of_many_holds_is_open_until_each_is_decided(toy):
     decided_early = toy.answers([2, 2], [2, 2], [2, 2], None, None)
     _, tally = run_renew(toy, holds, ("ask lock_renew", decided_early))
     assert tally.choices.count(Choice.GRANTED) == 3
-    assert tally.at == tally.sent_at + 0.001, "it waited for nobody"
+    assert tally.at == tally.sent_at + 0.001, "it waited for no further node"
 
 
 @pytest.mark.parametrize(("lease", "timeout", "lease_ms"), [(2.0, 0.1, 2_000), (None, 0.25, 30_000)])
