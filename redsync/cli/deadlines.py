@@ -102,7 +102,7 @@ class Schedule:
     @property
     def kill_at(self) -> float:
         """The instant at which to kill; infinity while no end has begun."""
-        # If the hold has ended already, a faster kill saves nothing.
+        # If the hold has ended already, a faster kill is pointless.
         if self.reason in (None, LOST) or not self._policy.heeds_loss:
             return self._kill_at
         return min(self._kill_at, self.until - self._policy.margin)

@@ -168,7 +168,7 @@ def be_born(fenced, kind, age, process="-"):
 
 
 def test_newborn_node_gives_a_token_above_any_it_can_have_forgotten(fenced):
-    """Its token may be an old one. Since then it may have given any that its clock had reached before its birth."""
+    """Its token may be old. Since then it may have granted any token up to its clock at its birth."""
     fenced.redis.set(KEYS.token, 10)
     born = be_born(fenced, "newborn", MINUTE)
     assert fenced.acquire() == [1, born]
@@ -177,7 +177,7 @@ def test_newborn_node_gives_a_token_above_any_it_can_have_forgotten(fenced):
 
 
 def test_guard_allows_for_slow_clocks(fenced):
-    """A forgotten token may be of a node whose clock is ahead by the guard. This one grants once its own is there."""
+    """The forgotten token may come from a node ahead by the guard. This one grants once its own clock has caught up."""
     fenced.redis.set(KEYS.token, 10)
     born = be_born(fenced, "newborn", MINUTE)
     assert fenced.acquire(guard=30_000) == [1, born + 30_000_000]
@@ -204,7 +204,7 @@ def test_node_whose_record_does_not_count_is_treated_as_born_now(fenced, record)
 
 
 def test_blank_node_was_born_at_the_first_look(fenced):
-    """Without a guard of memory nothing better is known."""
+    """Without a guard, nothing better is known."""
     fenced.redis.set(KEYS.token, 10)
     born = be_born(fenced, "blank", MINUTE)
     assert fenced.acquire() == [1, born]

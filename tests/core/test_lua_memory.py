@@ -59,7 +59,7 @@ UNKNOWN = "original 1 another", "newborn 1 another", "original 1", "newborn 1", 
     ],
 )
 def test_node_that_remembers_for_long_enough_grants_and_keeps_its_record(claims, ask, kind, age, guard):
-    """An original one does at any age, and without a guard the age does not matter."""
+    """An original one does at any age; without a guard, age does not matter."""
     if kind is not None:
         record(claims, kind, age)
     before = claims.redis.get(BIRTH_KEY)
@@ -354,7 +354,7 @@ def test_client_that_names_another_decision_gets_no_grant(claims):
 
 
 def test_renewal_leaves_the_record_of_an_elected_server(claims):
-    """The script does not know the decision; clients compare that."""
+    """The script does not know the decision; only clients compare decisions."""
     for kind in ("original", "newborn", "joining"):
         record(claims, kind, 5_000, f"{process_of(claims.redis)}@7.{HISTORY}")
         before = claims.redis.get(BIRTH_KEY)

@@ -288,7 +288,7 @@ def test_node_hands_over_by_the_guard_of_the_new_holder_only(each, heard):
 
 
 def test_head_is_only_woken_where_the_claim_is_refused(each, heard, give_back):
-    """The release is done in any case. The waiter that asks gets the node's error."""
+    """The release succeeds in any case. The waiter that asks gets the node's error."""
     each.acquire()
     each.line_up(OTHER, THIRD, mark=7)
     with each.node.refused_claims():

@@ -280,7 +280,7 @@ def test_long_journal_is_processed_when_it_reports_that_it_is_full(ledger, tell)
 
 @pytest.mark.parametrize("rounds", [1, 0], ids=["acquires", "re-entries"])
 def test_journal_stays_short_even_if_successes_come_as_events(ledger, tell, rounds):
-    """So they come for re-entries, and if another observer of the client wants to hear all at once."""
+    """They do for re-entries, and if another observer of the client wants to hear of each at once."""
     for _ in range(LONG):
         tell(AcquireEnded(make_record(rounds=rounds), "won", Hold()))
     assert ledger._journal.wins == []

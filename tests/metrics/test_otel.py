@@ -98,7 +98,7 @@ def test_collection_gets_all_counts_but_only_a_sample_of_too_many_values(provide
 
 @pytest.mark.parametrize("batches", [[30_000], [1, 999, 1, 1999], [7] * 429, [1] * 4000, [1001, 1001, 998]])
 def test_sample_represents_the_values_whatever_their_batches_and_rhythm(batches):
-    """As the round trips of acquires and releases do, one after the other."""
+    """Round trips have a rhythm, as acquires and releases alternate."""
     sample, values = _Sample(), itertools.cycle([0.0, 1.0])
     for size in batches:
         sample.extend(list(itertools.islice(values, size)))

@@ -145,7 +145,7 @@ def test_no_quorum_is_an_error_at_once_without_blocking(toy):
         (NEW, held(by=A), held(by=B), held(by=B), "down"),
     ],
 )
-def test_two_failures_of_five_and_split_votes_are_no_outage(toy, replies):
+def test_two_failures_of_five_and_split_votes_are_not_an_outage(toy, replies):
     assert toy.acquire(("ask lock_acquire", toy.answers(*replies)), "tell lock_abandon", timeout=0.0) is None
 
 

@@ -148,7 +148,7 @@ def test_foreign_values_on_a_minority_are_harmless(toy):
     assert toy.acquire(("ask lock_acquire", toy.answers(FOREIGN, FOREIGN, NEW, NEW, NEW)))
 
 
-def test_foreign_values_beside_a_holder_are_no_error(toy):
+def test_foreign_values_beside_a_holder_are_not_an_error(toy):
     answers = toy.answers(FOREIGN, held(), held(), held(), held())
     assert toy.acquire(("ask lock_acquire", answers), "tell lock_abandon", timeout=0.0) is None
 

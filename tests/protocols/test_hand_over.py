@@ -92,7 +92,7 @@ def test_callback_for_the_loss_gets_the_hold_that_was_handed_over(toy):
 
 
 def test_lock_handed_over_in_the_instant_of_the_deadline_is_held(toy):
-    """As after a last try."""
+    """Just as if a last try had won it."""
     outcome = Outcome()
     state = handed(toy, None, timeout=0.3, outcome=outcome)
     assert toy.now == pytest.approx(1000.3)

@@ -231,7 +231,7 @@ def test_callbacks_are_never_more_than_acquisitions(toy):
     assert len(state.on_lost) == state.count == 1
 
 
-def test_holds_of_other_owners_are_no_reentry(toy):
+def test_holds_of_other_owners_are_not_a_reentry(toy):
     toy.take()
     other = toy.new_owner()
     assert toy.acquire(("ask lock_acquire", busy(toy)), "tell lock_abandon", timeout=0.0, owner=other) is None
