@@ -334,8 +334,9 @@ class Client(AnyClient[ThreadRunner]):
         Raises:
             ValueError: A field is not a parameter or reads a private attribute, the template or an option is invalid,
                 or `on_busy` is unknown.
-            TypeError: Not a function or method; or a coroutine function, because this client is for threads; or a
-                generator function or `@contextmanager`, because its body would run without the lock.
+            TypeError: The decorated object is not a function or method; or it is a coroutine function, because this
+                client is for threads; or a generator function or `@contextmanager`, because its body would run without
+                the lock.
         """
         from redsync._facades.decorator import locked_decorator
 

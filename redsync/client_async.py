@@ -328,8 +328,8 @@ class AsyncClient(AnyClient[AioRunner]):
         Raises:
             ValueError: A field is not a parameter or reads a private attribute, the template or an option is invalid,
                 or `on_busy` is unknown.
-            TypeError: Not a coroutine function or method, because this client is for asyncio; or one made of a
-                generator function, because its body could run without the lock.
+            TypeError: The decorated object is not a coroutine function or method, because this client is for asyncio;
+                or it was made of a generator function, because its body could run without the lock.
         """
         from redsync._facades.decorator import async_locked_decorator
 

@@ -195,7 +195,7 @@ class HoldEnded(NamedTuple):
 
 
 class HoldsRenewed(NamedTuple):
-    """The client renewed holds, or could not.
+    """The client renewed holds, or failed to.
 
     Attributes:
         confirmed: The holds that a quorum confirmed.

@@ -196,7 +196,7 @@ class Semaphore(_Counted[Runner, Permit], ThreadClaimable[Permit]):
         Raises:
             QuorumError: Too few nodes answered; if any did, the new number may still take effect.
             KeyTypeError: The key holds a value of another type.
-            ValueError: `permits` is not from 1 to 10,000.
+            ValueError: `permits` is not a number from 1 to 10,000.
         """
         self._runner.run(self._resize_steps(permits))
 
@@ -279,7 +279,7 @@ class AsyncSemaphore(_Counted[AsyncRunner, AsyncPermit], TaskClaimable[AsyncPerm
         Raises:
             QuorumError: Too few nodes answered; if any did, the new number may still take effect.
             KeyTypeError: The key holds a value of another type.
-            ValueError: `permits` is not from 1 to 10,000.
+            ValueError: `permits` is not a number from 1 to 10,000.
         """
         await self._runner.run(self._resize_steps(permits))
 

@@ -62,7 +62,7 @@ def settle(client, eventually):
 
 @pytest.fixture
 def unplug(nodes):
-    """Return a function after which no node answers, until the end of the test."""
+    """Return a function that pauses all nodes until the end of the test."""
     yield lambda: [nodes.pause(i) for i in range(5)]
     for i in range(5):
         nodes.resume(i)
