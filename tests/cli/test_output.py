@@ -161,7 +161,7 @@ def test_error_of_a_thread_is_shown_escaped():
 
 @pytest.fixture
 def hostile_holder(client, raw, eventually):
-    """A lock whose name, holder's record and waiters an attacker with write access to the nodes has chosen."""
+    """A lock whose name, holder's record and waiters were chosen by an attacker with write access to the nodes."""
     name = f"x{HOSTILE}".encode()
     with client.get_fenced_lock(name) as hold:
         record = {"host": HOSTILE, "pid": 1, "program": HOSTILE, "since": 1.0}

@@ -18,7 +18,7 @@ def labels(**pairs):
 
 
 def scrapes(*looks):
-    """Return scrapes, one each two seconds."""
+    """Return scrapes, one every two seconds."""
     return [(2.0 * number, {"redsync_x": look, "redsync_x_bucket": look}) for number, look in enumerate(looks)]
 
 

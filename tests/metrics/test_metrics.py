@@ -56,7 +56,7 @@ class Clock:
 
 
 class Hold:
-    """A hold, as far as metrics look at it."""
+    """The parts of a hold that metrics read."""
 
     name = "order:7"
 
@@ -251,7 +251,7 @@ def test_semaphores_report_permits_limit_and_waiters(ledger, tell):
 
 
 class SimpleNamespaceClient:
-    """A client, as far as gauges look at it."""
+    """The parts of a client that gauges read."""
 
     def __init__(self, waiting):
         self.runner = SimpleNamespace(closed=False, session=SimpleNamespace(waiting=set(waiting)))

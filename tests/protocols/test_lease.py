@@ -1,4 +1,4 @@
-"""Code that all leased things share: rolling back, losing, and sleeping until the end."""
+"""Code that all synchronizers with leases share: rolling back, losing, and sleeping until the end."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The checker of leftovers: it finds temporary things that a client's transport keeps."""
+"""The checker of leftovers: it finds temporary objects that a client's transport keeps."""
 
 import asyncio
 import math
