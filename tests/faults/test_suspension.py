@@ -124,7 +124,7 @@ def test_hold_survives_suspension_shorter_than_its_lease_and_is_renewed(suspend,
         suspend(LEASE / 2)
         assert not hold.lost
         assert LEASE / 2 - PROMPT < hold.remaining() < LEASE / 2
-        # Its renewal has been due for long.
+        # Its renewal is long overdue.
         eventually(lambda: hold.remaining() > LEASE / 2, within=PROMPT)
 
 
