@@ -126,7 +126,7 @@ class Dispatcher:
 
         Args:
             link: The link, already broken.
-            error: What was raised while the link was read, or while its replies were handed out.
+            error: The error of reading the link, or of handing out its replies.
             before: Why the link was broken before; None if it was not.
         """
         blamed = isinstance(error, _NODES_FAULTS) and not is_interruption(error)
@@ -184,7 +184,7 @@ class Dispatcher:
         return again
 
     def _settle_read(self, now: float) -> None:
-        """Hand out what is `_unsettled`: what is left of it after an interruption, if the call before met one."""
+        """Hand out what is `_unsettled`: what is left of it, if an interruption ended the call before."""
         while True:
             try:
                 with self._mutex:
@@ -192,7 +192,6 @@ class Dispatcher:
                     self._torn = False
                 return
             except BaseException as error:
-                self._torn = True
                 link, self._doubtful = self._doubtful, None
                 if link is None:
                     raise

@@ -157,7 +157,7 @@ class Transport(Dispatcher):
             if left <= 0:
                 return
             if self._torn:
-                # No poll would tell of what an interrupted thread has read.
+                # What a thread has read before an error: no poll tells of it.
                 self._settle_read(now)
                 continue
             doing["what"] = sleeper
@@ -198,14 +198,13 @@ class Transport(Dispatcher):
             if read:
                 self._settle_read(now)
         except BaseException as error:
-            # As in `_receive`. What was read before is in no socket any more; ready links not read yet stay ready.
+            # As in `_receive`. Replies that were read before are in no socket any more: whichever thread leads next hands
+            # them out before it polls. Links that were not read stay ready.
             self._torn = True
             if link is None:
                 raise
             before, link.broken = link.broken, link.broken or HALF_READ
-            blamed = self._blame(link, error, before)
-            self._settle_read(now)
-            if not blamed:
+            if not self._blame(link, error, before):
                 raise
 
     def _serve_apart(self, fd: int, link: Link | None, events: int, now: float) -> None:

@@ -89,6 +89,7 @@ class Rig:
 
     append = script("append", "redis.call('rpush', KEYS[1], ARGV[1]) return 1")
     echo = script("echo", "return ARGV[1]")
+    number = script("number", "return tonumber(ARGV[1])")
 
     def __init__(self, urls, node_timeout=0.25):
         self.nodes = make_nodes(urls, redis.Redis)
@@ -109,7 +110,7 @@ class Rig:
             channel.talk(greet(self.nodes[i], 1.0, raw=channel.raw))
             channel.talk(subscribe(PLAIN, b"wake", raw=channel.raw))
             if load:
-                channel.ask(*(pack(b"SCRIPT", b"LOAD", each.source) for each in (self.append, self.echo)))
+                channel.ask(*(pack(b"SCRIPT", b"LOAD", each.source) for each in (self.append, self.echo, self.number)))
             self.transport.install(make_link(self.nodes[i], channel))
         return self
 

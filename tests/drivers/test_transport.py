@@ -4,12 +4,15 @@ import select
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
+
 from redsync._core.quorum import Tally
+from redsync._drivers.links import GIVE_UP
 from redsync._drivers.process import clock
 from redsync._drivers.requests import Request
 from redsync.testing.servers import free_ports
 from tests.support.locks import PATIENCE
-from tests.support.rigs import MANY, await_answers, choices, tend_until
+from tests.support.rigs import MANY, TOO_MANY, await_answers, choices, tend_until
 
 # Order, and the pairing of replies.
 
@@ -223,25 +226,38 @@ def test_transport_without_reachable_nodes_is_quick(make_rig):
 # Interruptions.
 
 
-def test_interruption_at_any_point_never_mixes_up_replies(boom, inject, all_votes, make_rig, points):
-    """An interruption may cost connections, but never the pairing of commands and replies on another one."""
+@pytest.mark.usefixtures("boom")
+@pytest.mark.parametrize("parsed", [True, False], ids=["text", "numbers"])
+def test_interruption_at_any_point_never_mixes_up_replies(inject, all_votes, make_rig, points, parsed):
+    """An interruption may cost one connection, but never the pairing of commands and replies on another one.
+
+    Small numbers need no parser; those of several nodes are handed out together.
+    """
     mixed = []
     rig = make_rig().connect()
 
+    def wanted():
+        yield from (b"%d:1" % point, b"%d:2" % point) if parsed else (2 * point % 50 + 1, 2 * point % 50 + 2)
+
     def ask():
-        rig.ask(rig.echo, rig.owner(), b"interrupted")
+        rig.ask(rig.echo, rig.owner(), b"interrupted") if parsed else rig.ask(rig.number, rig.owner(), 63)
 
     for point in points():
+        broken = len(rig.broken)
         where = inject(point, ask)
         if where is None:
             break
-        for wanted in (b"%d:1" % point, b"%d:2" % point):
-            tally = rig.ask(rig.echo, rig.owner(), wanted, decide=all_votes, timeout=1.0)
-            if any(reply not in (None, wanted) for reply in tally.replies if isinstance(reply, bytes)):
+        if len(rig.broken) > broken + 1:
+            mixed.append(f"{where}: {rig.broken[broken:]}")
+        if len(mixed) >= TOO_MANY:
+            break
+        for word in wanted():
+            tally = rig.ask(rig.echo if parsed else rig.number, rig.owner(), word, decide=all_votes, timeout=1.0)
+            if any(reply not in (None, word) for reply in tally.replies if isinstance(reply, type(word))):
                 mixed.append(f"{where}: {tally.replies}")
-        # A connection whose pairing has shifted would owe a reply forever.
+        # A connection whose pairing has shifted would owe a reply until the transport gives it up.
         try:
-            rig.settle()
+            rig.settle(within=GIVE_UP / 2)
         except AssertionError as error:
             mixed.append(f"{where}: {error}")
             rig = make_rig().connect()
@@ -251,6 +267,26 @@ def test_interruption_at_any_point_never_mixes_up_replies(boom, inject, all_vote
     print(f"{point - 1} points")
     assert mixed == []
     assert point > MANY
+
+
+@pytest.mark.parametrize("finds_it", ["the leader", "the maintenance"])
+def test_replies_that_an_interrupted_thread_has_read_are_not_lost(rig, all_votes, monkeypatch, finds_it):
+    rig.ask(rig.number, rig.owner(), 1, decide=all_votes)
+    request = rig.send(rig.number, rig.owner(), 2, decide=all_votes)
+    await_answers(rig)
+
+    def interrupt(*_):
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(rig.transport, "_settle", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        rig.transport.tend()
+    if finds_it == "the maintenance":
+        rig.transport.tend()
+        assert request.done
+    assert rig.finish(request).replies == [2] * 3
+    assert rig.broken == []
 
 
 def test_replies_of_a_discarded_link_are_dropped(rig, all_votes):
