@@ -1,6 +1,7 @@
-"""FastAPI: the client lives as long as the application; a lock and a rate limiter are dependencies of a request.
+"""FastAPI: the client lives as long as the application; requests depend on locks and rate limiters.
 
-Self-contained: it starts throwaway servers. To use your own, set REDSYNC_URLS and run `uvicorn fastapi_lock:app`.
+Self-contained: it starts throwaway servers. To use your own, set REDSYNC_URLS and run
+`uvicorn fastapi_lock:app`.
 """
 
 import asyncio
