@@ -46,7 +46,7 @@ async def main() -> None:
 
             request = asyncio.create_task(tell(web, 2))
             lock = another_machine.get_lock("order:2")
-            while not await lock.locked():  # noqa: ASYNC110  (another machine would have no event to wait for)
+            while not await lock.locked():  # noqa: ASYNC110  (another machine has no event)
                 await asyncio.sleep(0.01)
             await lock.force_release()
             print("lock lost during the request:", await request)
