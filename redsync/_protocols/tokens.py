@@ -81,7 +81,7 @@ class Fence:
         """
         if reply.__class__ is int and not -EXISTING <= reply <= EXISTING:
             token: int = abs(reply)
-            if self.is_absurd(token):
+            if token > self._highest:
                 raise ValueError("the token is beyond all clocks")
             return token
         answer = read_by_arrival(reply)
