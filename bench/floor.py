@@ -1,4 +1,4 @@
-"""The floor: a minimal majority lock, written by hand by somebody who knows Redis and Python.
+"""The floor: a minimal majority lock, written by hand by an expert in Redis and Python.
 
 It has one connection per node and thread, commands packed in advance, one write per node, one epoll for all, hiredis
 for the replies, and returns at the third positive answer. It has no renewal, fencing, reconnecting, re-entry or waiting

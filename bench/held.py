@@ -1,4 +1,4 @@
-"""The cost of holding many locks for long: the watchdog's share of a core, its threads, commands and memory.
+"""The cost of holding many locks for a long time: the watchdog's share of a core, its threads, commands and memory.
 
 A separate process holds the locks, because its CPU time is the figure. Meanwhile its main thread renews as many bare
 claims, once a period, and measures its own CPU time; the rest of the process's CPU time is redsync's.

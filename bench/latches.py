@@ -42,7 +42,7 @@ def _time_pair(client: Client) -> dict[str, float]:
 
 
 def _time_calls(setting: CountDownLatch, counting: CountDownLatch, waiting: CountDownLatch) -> dict[str, float]:
-    """Return the microseconds of each call of a round in which nobody waits when the latch opens."""
+    """Return the microseconds of each call of a round in which the latch has no waiter when it opens."""
     steps = {
         "try_set_count": partial(setting.try_set_count, 1),
         "count_down": counting.count_down,

@@ -1,8 +1,8 @@
 """Permits per second, rounds and node time per permit; and the rate limiter.
 
-A semaphore's *load* is the percentage of its permits that are out, on average. Some are acquired before, and stay out;
+A semaphore's *load* is the percentage of its permits that are acquired, on average. Some stay acquired throughout;
 threads of two processes acquire and release the others all the time, so nodes hear of them in different orders. In
-turn with that, the same threads use an uncontended lock each.
+alternation, each of these threads uses an uncontended lock.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ _RATE = 1_000
 _RATE_THREADS = 8
 
 _LEASE = 600.0
-"""Lease in seconds of the permits that stay out, long enough to need no renewal."""
+"""Lease in seconds of the permits that stay acquired, long enough to need no renewal."""
 
 _CHUNKS = 1_000
-"""The most acquisitions that stay out; each has several permits if necessary."""
+"""The largest number of acquisitions that are never released; each has several permits if necessary."""
 
 
 class Takers:
@@ -148,7 +148,7 @@ def _measure_size(nodes: LocalNodes, client: Client, takers: Takers, permits: in
 
 
 def take_out(semaphore: Semaphore, out: int, wanted: int) -> int:
-    """Acquire permits that stay out, until `wanted` are out; return how many are."""
+    """Acquire permits that stay acquired, until there are `wanted`; return how many there are."""
     chunk = max(semaphore.permits() // _CHUNKS, 1)
     while out < wanted:
         many = min(chunk, wanted - out)

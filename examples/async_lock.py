@@ -25,7 +25,7 @@ async def work_for_long(lock: AsyncLock) -> None:
 
 async def main() -> None:
     with LocalNodes(5) as nodes:
-        # Nobody can hold a lock on fresh servers, so no restart guard is needed.
+        # No lock can be held on fresh servers, so no restart guard is needed.
         async with AsyncClient(nodes.urls, lease=1.0, restart_guard=0) as client:
             lock = client.get_lock("report")
             ada = asyncio.create_task(work("Ada", lock))

@@ -31,12 +31,12 @@ def main() -> None:
         # Try without waiting.
         lock = client.get_lock("report:2026", timeout=0.2)
         begun = threading.Event()
-        somebody = threading.Thread(target=work, args=(client, "Eve", begun))
-        somebody.start()
+        eve = threading.Thread(target=work, args=(client, "Eve", begun))
+        eve.start()
         begun.wait()
         if not lock.acquire(blocking=False):
             print("busy: doing something else meanwhile")
-        somebody.join()
+        eve.join()
         try:
             with lock:
                 print("free again")

@@ -50,7 +50,8 @@ class Client(AnyClient[ThreadRunner]):
             data, because it may have forgotten valid claims. It must be at least the longest lease of any client. None:
             the lease, or 0 for a single node with a fixed address. Locks with a longer lease are guarded for that long,
             unless this is 0.
-        listeners: Called with each event, in the thread in which it happens; each must be quick.
+        listeners: Called with each event, in the thread that notices it, often the one that renews all holds: a slow
+            listener delays renewals.
 
     Raises:
         ConfigurationError: There is no node, a server is listed twice, or settings contradict each other. The message
@@ -91,8 +92,8 @@ class Client(AnyClient[ThreadRunner]):
             timeout: The longest wait of `with` in seconds; None for no limit.
             lease: Seconds for which the nodes keep a claim, unrenewed; None: the client's lease, renewed.
             max_hold: Seconds after which a hold ends even if renewed; None for no limit.
-            on_lost: Called once with the hold when it is lost, in the thread that notices; it must be quick, or the
-                renewals of other holds wait for it.
+            on_lost: Called once with the hold when it is lost, in the thread that notices, often the one that renews
+                all holds: a slow call delays renewals.
 
         Raises:
             ValueError: The name or a number is invalid.
@@ -333,8 +334,9 @@ class Client(AnyClient[ThreadRunner]):
         Raises:
             ValueError: A field is not a parameter or reads a private attribute, the template or an option is invalid,
                 or `on_busy` is unknown.
-            TypeError: Not a function or method; or a coroutine function, because this client is for threads; or a
-                generator function or `@contextmanager`, because its body would run without the lock.
+            TypeError: The decorated object is not a function or method; or it is a coroutine function, because this
+                client is for threads; or a generator function or `@contextmanager`, because its body would run without
+                the lock.
         """
         from redsync._facades.decorator import locked_decorator
 

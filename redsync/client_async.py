@@ -40,7 +40,7 @@ class AsyncClient(AnyClient[AioRunner]):
             them. A single URL or instance is one node.
         prefix: The start of every key's name.
         lease: As for `Client`; likewise `node_timeout`, `drift_factor` and `restart_guard`.
-        listeners: Called with each event, in the loop; each must be quick.
+        listeners: Called with each event, in the event loop: a slow listener delays all tasks, renewals included.
 
     Raises:
         ConfigurationError: There is no node, one is listed twice, or settings contradict each other. If two nodes prove
@@ -79,8 +79,8 @@ class AsyncClient(AnyClient[AioRunner]):
             timeout: The longest wait of `async with` in seconds; None for no limit.
             lease: Seconds for which the nodes keep a claim, unrenewed; None: the client's lease, renewed.
             max_hold: Seconds after which a hold ends even if renewed; None for no limit.
-            on_lost: Called once with the hold when it is lost, in the loop; it must be quick. Without it, the loss
-                cancels the body of an `async with`.
+            on_lost: Called once with the hold when it is lost, in the event loop: a slow call delays all tasks.
+                Without it, a loss cancels the body of an `async with`.
 
         Raises:
             ValueError: The name or a number is invalid.
@@ -328,8 +328,8 @@ class AsyncClient(AnyClient[AioRunner]):
         Raises:
             ValueError: A field is not a parameter or reads a private attribute, the template or an option is invalid,
                 or `on_busy` is unknown.
-            TypeError: Not a coroutine function or method, because this client is for asyncio; or one made of a
-                generator function, because its body could run without the lock.
+            TypeError: The decorated object is not a coroutine function or method, because this client is for asyncio;
+                or it was made of a generator function, because its body could run without the lock.
         """
         from redsync._facades.decorator import async_locked_decorator
 

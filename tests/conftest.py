@@ -101,7 +101,7 @@ def both_flavours(flavour):
 
 @pytest.fixture(scope="session")
 def server_path() -> str | None:
-    """The server to run; None for the one that is found."""
+    """The path of the server to run; None to search for one."""
     return None
 
 

@@ -30,7 +30,7 @@ async def is_free(nodes, kind="lock"):
 
 
 async def becomes_free(nodes, kind="lock"):
-    while not await is_free(nodes, kind):  # noqa: ASYNC110  (nodes tell nobody)
+    while not await is_free(nodes, kind):  # noqa: ASYNC110  (nodes do not tell)
         await asyncio.sleep(0.01)
 
 

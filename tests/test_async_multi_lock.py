@@ -130,7 +130,7 @@ def drop(coroutine, when):
 async def test_dropped_acquire_awaits_nothing_more(nodes):
     async with client_of(nodes) as client, client_of(nodes) as other, other.get_lock("z"):
         multi = multi_of(client)
-        # A coroutine that awaits while being closed is a RuntimeError.
+        # A coroutine that awaits while being closed raises a RuntimeError.
         await drop(multi.acquire(), multi._locks[1].owned)
         await until(lambda: not len(client.runner.session.holds))
 

@@ -292,7 +292,7 @@ async def test_outer_with_that_survives_the_loss_of_the_inner_goes_on(make_clien
 
 @in_loop
 async def test_child_task_with_the_hold_is_not_cancelled(make_client):
-    """The owner is: code that hands a hold on must take care of the receivers."""
+    """Only the owner is cancelled: code that passes a hold on must cancel its receivers."""
     async with make_client() as client:
         with comes_out(LeaseLostError):
             async with client.get_lock("x") as hold:
@@ -472,7 +472,7 @@ async def test_cancellation_from_outside_propagates_and_releases_the_locks(make_
 
 @in_loop
 async def test_task_cancelled_earlier_can_still_lose(make_client):
-    """It swallowed that, so its count stays at one forever; the with removes only what it added."""
+    """It swallowed that cancellation, so its count stays at one; the `with` removes only what it added."""
 
     async def stubborn(client):
         with suppress(asyncio.CancelledError):

@@ -117,7 +117,7 @@ def test_token_key_is_kept_for_a_day_and_a_foreign_value_is_an_error(lock, raw):
     for node in raw:
         assert 86_000 < node.ttl(TOKEN) <= 86_400
         node.delete(TOKEN)
-        node.rpush(TOKEN, "somebody's")
+        node.rpush(TOKEN, "a stranger's")
     with pytest.raises(QuorumError, match="WRONGTYPE"):
         lock.acquire(False)
     assert raw.count("redsync:x") == 0

@@ -160,7 +160,7 @@ def test_close_of_the_generator_raises_a_loss(client):
 def test_close_of_the_generator_raises_a_failed_release(client, other):
     lock = client.get_lock("x")
     stream = begun(lock)
-    lock._entered.clear()  # as if it was entered without a trace
+    lock._entered.clear()  # as if it were entered without a trace
     with pytest.raises(NotOwnedError, match="this thread"):
         other.do(stream.close)
     stream.close()

@@ -1,4 +1,4 @@
-"""Holds from `with lock as hold`: to inspect, to hand on, and reports of a loss."""
+"""Holds from `with lock as hold`: to inspect, to pass on, and reports of a loss."""
 
 import time
 

@@ -203,7 +203,7 @@ def test_lease_is_refused_when_used_up_by_the_drift_of_the_client(make_client):
 
 def test_locked_is_true_when_a_silent_node_may_complete_the_quorum(client, lock, nodes, raw, eventually):
     for node in raw[3:]:
-        node.hset("redsync:x", "somebody:1", 1)
+        node.hset("redsync:x", "stranger:1", 1)
     nodes.kill(0)
     eventually(lambda: client.nodes()[0].state == "down")
     for node in raw[3:]:

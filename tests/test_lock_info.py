@@ -80,11 +80,11 @@ def test_inspect_shows_what_most_nodes_keep(client, raw):
 
 def test_inspect_counts_holders_by_quorum(client, raw):
     for node in raw[:2]:
-        node.hset("redsync:x", "somebody:1", 1)
+        node.hset("redsync:x", "stranger:1", 1)
     assert client.inspect("x").holders == ()
-    raw[2].hset("redsync:x", "somebody:1", 1)
+    raw[2].hset("redsync:x", "stranger:1", 1)
     (holder,) = client.inspect("x").holders
-    assert holder.owner == "somebody:1"
+    assert holder.owner == "stranger:1"
     assert holder.remaining is None
 
 

@@ -266,7 +266,7 @@ def test_split_vote_is_tried_again_after_random_delays(make_remote, proxies, oth
     """ "it should try again after a random delay in order to try to desynchronize multiple clients" """
     mutex = make_remote().get_mutex("x")
     for proxy in proxies[2:]:
-        proxy.delay = 0.005  # grants are heard first, and all nodes are heard
+        proxy.delay = 0.005  # so grants arrive first, and every node is heard
     for node, value in zip(raw[2:], ("second", "second", "third"), strict=True):
         node.set(KEY, value)
     with raw[0].monitor() as monitor:

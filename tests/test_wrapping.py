@@ -11,7 +11,7 @@ import pytest
 
 from redsync import AsyncClient, Client
 
-NOBODY = ["redis://127.0.0.1:1"]
+NO_NODE = ["redis://127.0.0.1:1"]
 
 
 def plain(number=1):
@@ -85,7 +85,7 @@ class Thing:
         return 1
 
     @staticmethod
-    def of_nobody():
+    def of_no_instance():
         return 1
 
 
@@ -118,7 +118,7 @@ PLAIN = {
     "method": Thing().plain,
     "partial method": Thing().part,
     "method of a class": Thing.of_class,
-    "function of a class": Thing.of_nobody,
+    "function of a class": Thing.of_no_instance,
     "method of a callable object": Called().__call__,
     "builtin": len,
     "method of a builtin object": [].append,
@@ -189,7 +189,7 @@ def each(*groups):
 
 @pytest.fixture(scope="module")
 def client():
-    with Client(NOBODY) as client:
+    with Client(NO_NODE) as client:
         yield client
 
 
@@ -212,7 +212,7 @@ def decorator(of, client):
 
 @pytest.fixture
 def async_decorator(of):
-    return of(AsyncClient(NOBODY))
+    return of(AsyncClient(NO_NODE))
 
 
 @each(PLAIN)
@@ -263,7 +263,7 @@ def test_marked_function_is_a_coroutine_function(client):
     marked = inspect.markcoroutinefunction(wrapping(plain))
     with pytest.raises(TypeError, match="is a coroutine function"):
         client.locked("x")(wrapping(marked))
-    assert inspect.iscoroutinefunction(AsyncClient(NOBODY).locked("x")(marked))
+    assert inspect.iscoroutinefunction(AsyncClient(NO_NODE).locked("x")(marked))
 
 
 def test_refusal_names_the_inner_layer(client):

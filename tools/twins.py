@@ -74,8 +74,8 @@ WORDS = (
     (r"\bthe call is cancelled\b", "the call is interrupted"),
     (r", awaited\.", "."),
     (
-        r"in the loop; it must be quick\. Without it, the loss cancels the body of an `async with`\.",
-        "in the thread that notices; it must be quick, or the renewals of other holds wait for it.",
+        r"in the event loop: a slow call delays all tasks\. Without it, a loss cancels the body of an `async with`\.",
+        "in the thread that notices, often the one that renews all holds: a slow call delays renewals.",
     ),
     (r"\ban `async with`", "a `with`"),
     (r"`async with`", "`with`"),

@@ -155,7 +155,7 @@ class Schedule:
             if cohort.ends_at <= now:
                 live = [state for state in cohort.holds if state.lost is None]
                 found += [state for state in live if state.valid_until <= now]
-                # The holds that were found keep it in the past until they are lost.
+                # Holds that were found keep `ends_at` in the past until they are lost.
                 cohort.ends_at = min((state.valid_until for state in live), default=math.inf)
         self._ends_at = min((entry[2].ends_at for entry in self._heap), default=math.inf)
         return found

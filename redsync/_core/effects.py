@@ -176,8 +176,9 @@ class Wait(NamedTuple):
         enough: The number of nodes whose signals end the wait at once.
         grace: The time to wait for further signals after the first, in seconds.
         mark: The mark in the signal of a node that has handed the claim over; None if no node can.
-        unless: For a key that is signalled within this process: the driver calls it once it listens for signals, and
-            ends the wait at once if it returns true. So no `Signal` slips in between the protocol's look and its sleep.
+        unless: For a key that this process signals: a condition that the driver checks as soon as it listens for the
+            key. If it is true, the wait ends at once. So no `Signal` between the protocol's own check and its sleep is
+            missed.
         retry_at: For a sleep after a round that found no quorum: it ends at this run's turn among all such sleepers,
             and not before this instant; see `retries`. The turn lasts until the run sleeps again or ends.
     """

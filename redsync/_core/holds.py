@@ -157,7 +157,7 @@ class HoldState:
         return self.live and self.lost is None and now < self.valid_until
 
     def ended(self, now: float) -> bool:
-        """Return whether the hold is lost, or its validity is over at that instant, even if nobody has noticed yet."""
+        """Return whether the hold is lost, or its validity is over at that instant, even if unnoticed so far."""
         return self.lost is not None or (self.live and now >= self.valid_until)
 
     def forget_callback(self, on_lost: Callable[[HoldState], object] | None) -> None:
@@ -312,7 +312,7 @@ class HoldTable:
             self._alarm()
 
     def ended(self, now: float) -> list[HoldState]:
-        """Return the holds whose validity is over although nobody has noticed yet."""
+        """Return the holds whose validity is over, but which are not yet lost."""
         return self._schedule.ended(now)
 
     def due(self, now: float) -> Cohort | None:

@@ -15,7 +15,7 @@ acquire names the processes to which its client is connected (`Processes`), and 
 record of any other process. So no client can miss a restart. A record of an earlier format names no process, and counts
 as one of another process.
 
-**First use.** A node without a record has forgotten, unless nobody has used the nodes yet. If a client asks and finds
+**First use.** A node without a record has forgotten, unless the nodes were never used. If a client asks and finds
 all nodes without one, a node may have been used and emptied between two answers. So the first look leaves a mark, a
 *blank* record. Under it a node grants nothing to a client with a restart guard, and FLUSHALL deletes it like any other
 record. A client looks twice, the second time only after all nodes have answered the first look. Marks that are the same

@@ -9,7 +9,7 @@ reply. That is a lot, so the rules are strict:
 
 Most observers only count, and can do so later. The ear of such an observer has a *journal*. If all ears of a client
 have one, protocols record there the two most frequent events, success and release, and call no observer. All other
-events still come to `Ear.hear`. The observer empties its journal when it likes; an acquire that finds the journal long
+events still come to `Ear.hear`. The observer empties its journal at any time; an acquire that finds the journal long
 tells the observer so (`JournalFilled`), outside of any step.
 """
 
@@ -195,7 +195,7 @@ class HoldEnded(NamedTuple):
 
 
 class HoldsRenewed(NamedTuple):
-    """The client renewed holds, or could not.
+    """The client renewed holds, or failed to.
 
     Attributes:
         confirmed: The holds that a quorum confirmed.

@@ -10,7 +10,7 @@ stand in one queue, and a *window* limits how many tries may be under way at a t
   `_WIDEST`, for as long as the nodes keep up.
 
 Nodes that are down, hung, overloaded, in quarantine, or that answer with errors are treated alike: only whether a try
-was answered counts. Waiters whose tries can't succeed (a lease too short for these nodes) hold nobody up, because they
+was answered counts. Waiters whose tries can't succeed (a lease too short for these nodes) delay no others, because they
 go to the end of the queue.
 
 Pure arithmetic: the driver has the clock, does the sleeping, and owns the mutex under which it calls all of this.

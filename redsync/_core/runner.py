@@ -144,10 +144,10 @@ class Scope(Protocol):
         ...
 
     def close(self, error: BaseException | None) -> bool:
-        """End the scope; return whether `error` is this scope's cancellation and nobody else requested one.
+        """End the scope; return whether `error` is this scope's cancellation and no other one was requested.
 
-        A closed generator can't see what cancelled its task: there the result only says that nobody else requested a
-        cancellation.
+        A closed generator can't see what cancelled its task: there the result only says that no other cancellation was
+        requested.
         """
         ...
 

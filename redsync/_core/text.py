@@ -16,7 +16,7 @@ LONGEST = 200
 
 
 def printable(text: str) -> str:
-    """Return a text with unprintable characters escaped: controls, line ends, direction marks, lone surrogates.
+    """Return text with unprintable characters escaped: controls, line ends, direction marks, lone surrogates.
 
     Spaces stay, other white space is escaped. Printable characters stay, so a second call changes nothing.
     """
@@ -31,5 +31,5 @@ def one_line(text: str) -> str:
 
 
 def split_urls(text: str) -> list[str]:
-    """Return the URLs in a text that separates them by commas; a URL itself may have commas between its hosts."""
+    """Return the URLs of a comma-separated list; a URL itself may have commas between its hosts."""
     return [url for part in re.split(r",(?=\s*[a-z+]+://)", text) if (url := part.strip().rstrip(",").strip())]

@@ -78,8 +78,8 @@ class Timing(NamedTuple):
             called: The name of the argument, for messages.
 
         Raises:
-            ValueError: It is not a positive, finite number, not longer than its own drift allowance, or longer than
-                `MAX_LEASE`.
+            ValueError: It is not a positive, finite number; or it is no longer than its own drift allowance, or longer
+                than `MAX_LEASE`.
         """
         if not _is_finite(lease) or lease <= 0:
             raise ValueError(f"{called} is a positive number of seconds, not {lease!r}")

@@ -58,7 +58,7 @@ class AioRunner(AioDriver):
         client_id: The UUID under which this process's holds are kept; a forked child has another.
         nodes: The configured nodes.
         homes: Where each of them keeps its keys.
-        closed: True once the client is closed, so that nothing may begin.
+        closed: True once the client is closed: nothing new may begin.
         now: Returns the current instant in seconds; its clock continues while the machine is suspended.
     """
 

@@ -55,7 +55,7 @@ class Alarms:
             former.cancel()
 
     def clear(self) -> None:
-        """Wake nobody any more."""
+        """Cancel the timer, so that no sleeper is woken any more."""
         self._heap.clear()
         if self._timer is not None:
             self._timer.cancel()

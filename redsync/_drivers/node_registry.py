@@ -39,7 +39,7 @@ __all__ = ["NodeRegistry"]
 log = logging.getLogger("redsync.node")
 
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
-"""The least and the most seconds between two connects of a node: one that is back counts again within 1 s."""
+"""The shortest and longest pause between connects of a node, in seconds: one that is back counts again within 1 s."""
 
 _LOOK_AGAIN = 0.02
 """Seconds between two looks at nodes that other clients may be initializing."""

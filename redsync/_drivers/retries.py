@@ -25,7 +25,7 @@ from redsync._drivers.requests import Request
 __all__ = ["Retries", "is_refused"]
 
 _SHORTEST, _LONGEST = 0.01, 0.5
-"""The least and the most seconds between two tries while a node answers with errors."""
+"""The shortest and the longest pause in seconds between two tries while a node answers with errors."""
 
 _FASTER, _MOST = 8, 512
 """The factor by which the number of commands grows after a success, and the most commands sent at once."""

@@ -61,7 +61,7 @@ class Enterable(ABC, Generic[RunnerT_co, EnteredT]):
     def _innermost(self, frame: FrameType | None) -> EnteredT | None:
         """Return the hold of the `with` that ends in the frame; None in the child of a fork, which has none."""
         owner = self._runner.owner()
-        # A hold entered elsewhere, as by an exit stack that was handed on, is the owner's latest.
+        # A hold entered elsewhere, as by an exit stack that was passed on, is the owner's latest.
         return self._entered_in(frame or owner) or next(reversed(self._entered_of(owner)), None)
 
     def _entered_of(self, owner: Owner) -> list[EnteredT]:

@@ -225,7 +225,7 @@ class ExclusiveLock(Exclusive[Runner, Hold], ThreadClaimable[Hold]):
         return state.count, None if state.renewed else state.lease
 
     def _restore(self, again: Hold | None) -> None:
-        """Make the hold objects of this object's open `with` statements stand for the owner's new hold."""
+        """Let the hold objects that open `with` statements of this lock returned refer to the owner's new hold."""
         if again is not None:
             for hold in self._entered_of(self._runner.owner()):
                 hold._state = again._state

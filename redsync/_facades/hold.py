@@ -1,4 +1,4 @@
-"""A hold: one acquisition of a lock or mutex, to inspect and to hand on."""
+"""A hold: one acquisition of a lock or mutex, to inspect and to pass on."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ class AnyHold(Entered, Generic[RunnerT_co]):
 
 # Its methods come from those of AsyncHold: change those, then run `make twins`.
 class Hold(AnyHold[Runner]):
-    """One acquisition of a lock, from `with lock as hold`, to inspect and to hand on.
+    """One acquisition of a lock, from `with lock as hold`, to inspect and to pass on.
 
     Valid until it is released or lost; a lost hold never becomes valid again. Any thread may call any method, even if
     it does not own the lock.
@@ -220,7 +220,7 @@ class Cancelling(Entered):
 
 
 class AsyncHold(AnyHold[AsyncRunner], Cancelling):
-    """One acquisition of an async lock, from `async with lock as hold`, to inspect and to hand on.
+    """One acquisition of an async lock, from `async with lock as hold`, to inspect and to pass on.
 
     Valid until it is released or lost; a lost hold never becomes valid again. Any task of the client's event loop may
     call any method, even if it does not own the lock.

@@ -66,7 +66,7 @@ class AsyncLock(Reentrant[Any, Any], AsyncExclusiveLock):
     """A reentrant lock over all nodes of a client, owned by the task that acquired it.
 
     The guarantees are those of `Lock`. Only the task that acquired the lock may release it; its `AsyncHold` may be
-    handed on. If a task ends while it holds the lock, the client releases it and logs a warning.
+    passed on. If a task ends while it holds the lock, the client releases it and logs a warning.
 
     Made by `AsyncClient.get_lock`.
     """

@@ -1,4 +1,4 @@
-"""The hold of a multi-lock: one hold of each of its locks, to inspect and to hand on as one."""
+"""The hold of a multi-lock: one hold of each of its locks, to inspect and to pass on as one."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ class AnyMultiHold(Entered, Generic[HoldT]):
 
 # Its methods come from those of AsyncMultiHold: change those, then run `make twins`.
 class MultiHold(AnyMultiHold[Hold]):
-    """One acquisition of a multi-lock, from `with multi_lock as hold`, to inspect and to hand on.
+    """One acquisition of a multi-lock, from `with multi_lock as hold`, to inspect and to pass on.
 
     Valid until it is released or one of its locks is lost; then it never becomes valid again. Any thread may call any
     method, even if it does not own the locks.

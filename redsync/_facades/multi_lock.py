@@ -102,7 +102,7 @@ class AnyMultiLock(Enterable[RunnerT_co, MultiHoldT], Generic[RunnerT_co, LockT,
 
 
 def _rank(lock: Exclusive[Any, Any]) -> tuple[bytes, str, list[str]]:
-    """Return a lock's sort key: first its key on the nodes, the same in every process; tied locks have any order."""
+    """Return a lock's sort key: first its key on the nodes, the same in every process; ties are broken arbitrarily."""
     return lock._keys.lock, lock._KIND.noun, sorted(lock._runner.homes)
 
 

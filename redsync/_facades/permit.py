@@ -1,4 +1,4 @@
-"""A permit: one acquisition of a semaphore, to inspect, to hand on and to release."""
+"""A permit: one acquisition of a semaphore, to inspect, to pass on and to release."""
 
 from __future__ import annotations
 

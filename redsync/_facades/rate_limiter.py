@@ -170,7 +170,7 @@ class RateLimiter(_Limiter[Runner], AbstractContextManager["RateLimiter"]):
             QuorumError: Too few nodes answered, or too few may grant anything yet, after a restart.
             ConfigurationError: The nodes have another rate or window for this name.
             KeyTypeError: The key holds a value of another type.
-            ValueError: `n` is not from 1 to `rate`.
+            ValueError: `n` is not a number from 1 to `rate`.
         """
         return self._runner.run(self._retry_after_steps(n))
 
@@ -226,8 +226,9 @@ class RateLimiter(_Limiter[Runner], AbstractContextManager["RateLimiter"]):
 
         Raises:
             ValueError: The timeout or `on_busy` is invalid.
-            TypeError: Not a function or method; or a coroutine function, because this limiter is for threads; or a
-                generator function or `@contextmanager`, because its body would run without the limit.
+            TypeError: The decorated object is not a function or method; or it is a coroutine function, because this
+                limiter is for threads; or a generator function or `@contextmanager`, because its body would run without
+                the limit.
         """
         limiter = self if timeout is None else self._with_timeout(timeout)
         busy = OnBusy(on_busy)
@@ -282,7 +283,7 @@ class AsyncRateLimiter(_Limiter[AsyncRunner], AbstractAsyncContextManager["Async
             QuorumError: Too few nodes answered, or too few may grant anything yet, after a restart.
             ConfigurationError: The nodes have another rate or window for this name.
             KeyTypeError: The key holds a value of another type.
-            ValueError: `n` is not from 1 to `rate`.
+            ValueError: `n` is not a number from 1 to `rate`.
         """
         return await self._runner.run(self._retry_after_steps(n))
 
@@ -343,8 +344,8 @@ class AsyncRateLimiter(_Limiter[AsyncRunner], AbstractAsyncContextManager["Async
 
         Raises:
             ValueError: The timeout or `on_busy` is invalid.
-            TypeError: Not a coroutine function or method; use the `Client`'s limiter for others. Also a function made
-                of a generator function, because its body could run without the limit.
+            TypeError: The decorated object is not a coroutine function or method: use the `Client`'s limiter for
+                others; or it was made of a generator function, because its body could run without the limit.
         """
         limiter = self if timeout is None else self._with_timeout(timeout)
         busy = OnBusy(on_busy)

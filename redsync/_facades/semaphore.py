@@ -104,9 +104,9 @@ class _Counted(Claimable[RunnerT_co, HoldT]):
 
     def _resize_steps(self, permits: int) -> Steps[None]:
         permits = _check_permits(permits)
-        return protocol.resize(self._runner.session, self._pool, self._nobody(), permits)
+        return protocol.resize(self._runner.session, self._pool, self._new_owner(), permits)
 
-    def _nobody(self) -> Owner:
+    def _new_owner(self) -> Owner:
         # A new owner, see `Exclusive._holder_steps`.
         return self._runner.new_owner()
 
@@ -176,7 +176,7 @@ class Semaphore(_Counted[Runner, Permit], ThreadClaimable[Permit]):
             QuorumError: Too few nodes answered.
             KeyTypeError: The key holds a value of another type.
         """
-        return self._runner.run(protocol.available(self._runner.session, self._pool, self._nobody()))
+        return self._runner.run(protocol.available(self._runner.session, self._pool, self._new_owner()))
 
     def permits(self) -> int:
         """Return the total number of permits, according to a quorum of nodes.
@@ -185,7 +185,7 @@ class Semaphore(_Counted[Runner, Permit], ThreadClaimable[Permit]):
             QuorumError: Too few nodes answered.
             KeyTypeError: The key holds a value of another type.
         """
-        return self._runner.run(protocol.limit_of(self._runner.session, self._pool, self._nobody()))
+        return self._runner.run(protocol.limit_of(self._runner.session, self._pool, self._new_owner()))
 
     def resize(self, permits: int) -> None:
         """Change the number of permits on a quorum of nodes, for all clients, even those made with another number.
@@ -196,7 +196,7 @@ class Semaphore(_Counted[Runner, Permit], ThreadClaimable[Permit]):
         Raises:
             QuorumError: Too few nodes answered; if any did, the new number may still take effect.
             KeyTypeError: The key holds a value of another type.
-            ValueError: `permits` is not from 1 to 10,000.
+            ValueError: `permits` is not a number from 1 to 10,000.
         """
         self._runner.run(self._resize_steps(permits))
 
@@ -207,7 +207,7 @@ class Semaphore(_Counted[Runner, Permit], ThreadClaimable[Permit]):
             QuorumError: Too few nodes answered.
             KeyTypeError: The key holds a value of another type.
         """
-        found = self._runner.run(protocol.holdings(self._runner.session, self._pool, self._nobody()))
+        found = self._runner.run(protocol.holdings(self._runner.session, self._pool, self._new_owner()))
         return tuple(map(PermitHolder.of, found))
 
 
@@ -259,7 +259,7 @@ class AsyncSemaphore(_Counted[AsyncRunner, AsyncPermit], TaskClaimable[AsyncPerm
             QuorumError: Too few nodes answered.
             KeyTypeError: The key holds a value of another type.
         """
-        return await self._runner.run(protocol.available(self._runner.session, self._pool, self._nobody()))
+        return await self._runner.run(protocol.available(self._runner.session, self._pool, self._new_owner()))
 
     async def permits(self) -> int:
         """Return the total number of permits, according to a quorum of nodes.
@@ -268,7 +268,7 @@ class AsyncSemaphore(_Counted[AsyncRunner, AsyncPermit], TaskClaimable[AsyncPerm
             QuorumError: Too few nodes answered.
             KeyTypeError: The key holds a value of another type.
         """
-        return await self._runner.run(protocol.limit_of(self._runner.session, self._pool, self._nobody()))
+        return await self._runner.run(protocol.limit_of(self._runner.session, self._pool, self._new_owner()))
 
     async def resize(self, permits: int) -> None:
         """Change the number of permits on a quorum of nodes, for all clients, even those made with another number.
@@ -279,7 +279,7 @@ class AsyncSemaphore(_Counted[AsyncRunner, AsyncPermit], TaskClaimable[AsyncPerm
         Raises:
             QuorumError: Too few nodes answered; if any did, the new number may still take effect.
             KeyTypeError: The key holds a value of another type.
-            ValueError: `permits` is not from 1 to 10,000.
+            ValueError: `permits` is not a number from 1 to 10,000.
         """
         await self._runner.run(self._resize_steps(permits))
 
@@ -290,5 +290,5 @@ class AsyncSemaphore(_Counted[AsyncRunner, AsyncPermit], TaskClaimable[AsyncPerm
             QuorumError: Too few nodes answered.
             KeyTypeError: The key holds a value of another type.
         """
-        found = await self._runner.run(protocol.holdings(self._runner.session, self._pool, self._nobody()))
+        found = await self._runner.run(protocol.holdings(self._runner.session, self._pool, self._new_owner()))
         return tuple(map(PermitHolder.of, found))

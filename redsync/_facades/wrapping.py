@@ -47,7 +47,7 @@ def wrap(
     `find()` returns a function that makes the context manager from the arguments.
 
     Raises:
-        TypeError: Not a function or method, or a layer is a generator function or a coroutine function.
+        TypeError: `function` is not a function or method, or a layer is a generator function or a coroutine function.
     """
     layers = _layers(function, what)
     for layer in filter(inspect.iscoroutinefunction, layers):
@@ -81,7 +81,7 @@ def wrap_async(
     `find()` returns a function that makes the context manager from the arguments.
 
     Raises:
-        TypeError: Not a coroutine function, or a layer is a generator function.
+        TypeError: `function` is not a coroutine function, or a layer is a generator function.
     """
     _layers(function, what)
     if not inspect.iscoroutinefunction(function):
@@ -108,7 +108,7 @@ def _layers(function: Callable[..., Any], what: str) -> list[Any]:
     """Return all layers that a call may run, innermost first, through partials, methods and `functools.wraps`.
 
     Raises:
-        TypeError: Not a function or method, or a layer is a generator function.
+        TypeError: `function` is not a function or method, or a layer is a generator function.
     """
     if isinstance(function, classmethod | staticmethod):
         raise TypeError(f"@{type(function).__name__} must be above this decorator, not below it")

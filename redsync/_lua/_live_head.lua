@@ -1,6 +1,6 @@
 -- Purpose: find the first waiter in the queue whose place has not expired, by this node's clock alone, and remove the
--- expired places before it. Uses KEYS[2] queue, KEYS[3] places. Sets now, ms; head, nil if nobody waits; and the fields
--- of its place: until_ms, of (the number of its claim), mark, guard, channel.
+-- expired places before it. Uses KEYS[2] queue, KEYS[3] places. Sets now, ms; head, nil without a waiter; and the
+-- fields of its place: until_ms, of (the number of its claim), mark, guard, channel.
 local now_time = redis.call('time')
 local now = now_time[1] * 1000 + math.floor(now_time[2] / 1000)
 local head, until_ms, of, mark, guard, channel

@@ -5,7 +5,7 @@
 local first = redis.pcall('zrange', KEYS[1], 0, 0, 'withscores')
 local foreign = first.err ~= nil or string.match(first[1] or '', '^[rw]:') ~= nil
 -- A master expires the three keys one by one, as it comes to them, and tells its replicas. A promoted replica whose
--- clock is behind may have only some of them: slots that nobody would ever release. In that case all permits have
+-- clock is behind may have only some of them: slots that would never be released. In that case all permits have
 -- expired.
 if not foreign and redis.call('exists', KEYS[1], KEYS[4], KEYS[5]) % 3 > 0 then
   redis.call('del', KEYS[1], KEYS[4], KEYS[5])

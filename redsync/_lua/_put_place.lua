@@ -2,7 +2,7 @@
 -- duration needs no common clock. A late ask changes nothing if the owner has since taken a place for a later claim.
 -- Uses KEYS[2] queue, KEYS[3] places, now, waiter, number, ahead: ms by which it goes before others, ARGV[4] guard, ms,
 -- ARGV[5] how long to keep the place, ms, ARGV[6] waited so far, ms, ARGV[7] wake channel, ARGV[8] mark.
--- Sets rank: the number of waiters before it, including expired places, because to sort these out would take long.
+-- Sets rank: the number of waiters before it, including expired places, because filtering these out would take long.
 local place = redis.call('hget', KEYS[3], waiter)
 if not place or tonumber(string.match(place, '^%d+ (%d+) ') or 0) <= number then
   redis.call('zadd', KEYS[2], string.format('%.0f', now - ARGV[6] - ahead), waiter)

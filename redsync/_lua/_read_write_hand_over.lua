@@ -1,10 +1,10 @@
 -- Purpose: hand a read-write lock over as far as its holders allow, in the very step in which they allow it: to all
--- readers that have waited longer than any writer, or, if nobody reads, to the writer that has waited longest. The
--- claim of a new holder lasts for the lease in its mark, "<number>+<ms>", or else as long as its place. A message tells
--- the new holder: "<number or 0> <owner> <lock>". If the mark is 0, or this node has not remembered for as long as the
--- waiter requires, the script only wakes the waiter; a writer then keeps its place, so that no new reader comes in
--- before it. At most 64 readers per call: the script only wakes the 64th, whose ask hands the lock over to the next 64.
--- A waiter whose client no longer listens on this node (PUBLISH reached nobody) loses claim and place.
+-- readers that have waited longer than any writer, or, if there is no reader, to the writer that has waited longest.
+-- The claim of a new holder lasts for the lease in its mark, "<number>+<ms>", or else as long as its place. A message
+-- tells the new holder: "<number or 0> <owner> <lock>". If the mark is 0, or this node has not remembered for as long
+-- as the waiter requires, the script only wakes the waiter; a writer then keeps its place, so that no new reader comes
+-- in before it. At most 64 readers per call: the script only wakes the 64th, whose ask hands the lock over to the next
+-- 64. A waiter whose client no longer listens on this node (PUBLISH returned 0) loses claim and place.
 -- Uses KEYS[1] holders, KEYS[2] queue, KEYS[3] places, now, is_live.
 -- include: read_write_claims
 local told = false

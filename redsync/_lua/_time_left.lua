@@ -1,4 +1,4 @@
--- Purpose: compute how long it takes, if nobody releases anything, until enough slots have expired for the asker and
+-- Purpose: compute how long it takes, if nothing is released, until enough slots have expired for the asker and
 -- for all waiters before it: so each waiter looks when its own turn may have come. Free slots go to the first waiters,
 -- and expire after all that are taken now. Far back in the line slots must expire more than once: each time counts as
 -- one lease. If permits have several slots, their average counts. Uses KEYS[1] claim, KEYS[2] queue, KEYS[5] taken,

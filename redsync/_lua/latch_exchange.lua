@@ -11,7 +11,7 @@
 -- ARGV[2] the waiter, "channel owner", or empty   ARGV[3] how long to keep its place, ms
 -- ARGV[4] guard: how long this node must have remembered everything to say that the latch was never set, ms, and under
 --        which processes: "<ms>,<process>,<process>,"; 0: no guard
--- ARGV[5] lives, "ms ms": for a node that remembers since one of these instants, this call is no hearsay
+-- ARGV[5] lives, "ms ms": for a node that remembers since one of these instants, this call is not hearsay
 -- ARGV[6] generation, 0: nothing is known   ARGV[7] size   ARGV[8..] client, total, client, total ...
 -- Reply: {generation, size, client, total, client, total ...}, {0, 0} never set; a node that may have known more adds
 --        since when it remembers, ms, or -1

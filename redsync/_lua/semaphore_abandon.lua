@@ -1,6 +1,6 @@
 -- Purpose: roll back an attempt: undo what this node granted, wake the waiters that now fit in, and leave the line if
--- we stop waiting. A grant removes the waiter's place. A waiter that continues waiting gets its place again, so that
--- nobody overtakes it. Idempotent.
+-- we stop waiting. A grant removes the waiter's place. A waiter that continues waiting gets its place again, so that no
+-- other overtakes it. Idempotent.
 -- KEYS[1] claim: zset permit -> expiry, ms   KEYS[2] queue: zset owner -> ticket
 -- KEYS[3] places: hash owner -> "expiry wants channel"   KEYS[4] slots: hash permit -> "slot,slot"
 -- KEYS[5] taken: bit map   KEYS[6] limit: "version permits"

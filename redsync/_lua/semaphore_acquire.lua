@@ -26,9 +26,9 @@
 local limit = ARGV[8] .. ' ' .. ARGV[9] .. (ARGV[13] and ' ' .. ARGV[13] or '')
 local wants, version, permits = tonumber(ARGV[2]), tonumber(ARGV[8]), tonumber(ARGV[9])
 
--- The usual case: a first try for one slot, under the limit that this node knows. Nobody waits, and the three keys of the
--- slots are there, or none is. The code below would do the same, with more commands. A limit of version 0 was never
--- larger, so no slot beyond it can be taken. KEYS[2] counts four times.
+-- The usual case: a first try for one slot, under the limit that this node knows. No waiter is queued, and the three
+-- keys of the slots are there, or none is. The code below would do the same, with more commands. A limit of version 0
+-- was never larger, so no slot beyond it can be taken. KEYS[2] counts four times.
 local present = wants == 1 and ARGV[6] == '0' and ARGV[11] == '' and redis.call('get', KEYS[6]) == limit
     and redis.call('exists', KEYS[1], KEYS[4], KEYS[5], KEYS[2], KEYS[2], KEYS[2], KEYS[2])
 if present == 3 or present == 0 then

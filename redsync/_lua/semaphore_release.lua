@@ -4,10 +4,10 @@
 -- KEYS[3] places: hash owner -> "expiry wants channel"   KEYS[4] slots: hash permit -> "slot,slot"
 -- KEYS[5] taken: bit map   KEYS[6] limit: "version permits"
 -- ARGV[1] permit   ARGV[2] how many slots remain   ARGV[3] which remain: "slot,slot"
--- Reply: 1 this node had the permit: even if its time was over, nobody else got its slots | 0 it did not have it
+-- Reply: 1 this node had the permit: even if its time was over, no other owner got its slots | 0 it did not have it
 local mine, had = redis.call('hget', KEYS[4], ARGV[1])
 
--- The usual case: a permit of one slot, and nobody waits. Otherwise the code below repeats this, to no effect.
+-- The usual case: a permit of one slot, and no waiter. Otherwise the code below repeats this, to no effect.
 if ARGV[2] == '0' and mine and not string.find(mine, ',', 1, true) then
   had = redis.pcall('zrem', KEYS[1], ARGV[1]) == 1
   if had then

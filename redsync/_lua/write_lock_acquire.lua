@@ -1,4 +1,4 @@
--- Purpose: claim the write lock when nobody else reads or writes, or else take a place in the queue, which keeps new
+-- Purpose: claim the write lock if no other owner reads or writes, or else take a place in the queue, which keeps new
 -- readers out, in one atomic step. Idempotent: the hold count is set, never added to.
 -- KEYS[1] holders: zset "r:<claim>" or "w:<claim>" -> expiry ms + (count - 1) / 1024, the writer's negative
 -- KEYS[2] queue: zset owner -> arrival ms, a writer's less 2^52

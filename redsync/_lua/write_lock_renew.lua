@@ -1,5 +1,5 @@
--- Purpose: lengthen the claims of many writers at once, and create again ("heal") claims that this node forgot, if
--- nobody else reads or writes. A healed claim counts from the next renewal on, never in this one: else an expired lock
+-- Purpose: lengthen the claims of many writers at once, and create again ("heal") claims that this node forgot, if no
+-- other owner reads or writes. A healed claim counts from the next renewal on, never in this one: else an expired lock
 -- could be won back.
 -- KEYS[i] holders of lock i: zset "r:<claim>" or "w:<claim>" -> expiry ms + (count - 1) / 1024, the writer's negative
 -- ARGV[3i-2] our claim on it   ARGV[3i-1] its hold count   ARGV[3i] its lease, ms

@@ -25,7 +25,7 @@ class Outcome:
 
     Attributes:
         state: The hold that was acquired; None if there is none.
-        record: Where the acquire records its steps, for observers; None if nobody observes it.
+        record: Where the acquire records its steps, for observers; None if it is not observed.
     """
 
     __slots__ = ("record", "state")

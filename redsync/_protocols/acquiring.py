@@ -5,7 +5,7 @@ refused, or it asks for the same again at once, now with a place in the queue. T
 
 * *without quorum* (too many nodes failed): an error at once for a non-blocking acquire; else another try after a
   growing pause, until the deadline, and without a place that others would have to wait for;
-* *split vote* (contenders hold a minority each, so nobody can win): another try after a short random pause that grows;
+* *split vote* (contenders hold a minority each, so none can win): another try after a short random pause that grows;
 * *held*: sleep until nodes hand the lock over or wake us, the holder's time is up, or a jittered second has passed.
   Each try queues in the same atomic step in which a node refuses it, so no release slips in between try and sleep.
 
@@ -14,8 +14,8 @@ head asked for, or, if the watchdog is to lengthen the claim, for as long as it 
 has the *mark* of the ask that it answers. A quorum of such messages counts like votes, and the hold is believed from
 the instant of that ask. A rollback may undo a later hand-over, so after a rollback no hand-over counts until the next
 ask, which has another mark. The attempt takes up the hold only while enough of its time is left. Otherwise, and if its
-hold takes more than the claim (a token, several holds), it asks once more, and finds its claims there: nobody came in
-between.
+hold takes more than the claim (a token, several holds), it asks once more, and finds its claims there: no other owner
+came in between.
 
 **Each try after a rollback makes a new claim**, with a number that no try before had. So a rollback that arrives late,
 over an abandoned connection, finds none of the later claims. The place in the queue stays: it belongs to

@@ -180,7 +180,7 @@ class Claim:
         """Return whether no other owner visibly has a quorum: then there is most likely no release to wait for.
 
         Claims on nodes that failed are invisible. To mistake a holder for a split vote costs one ask too many. The
-        opposite mistake is worse: all contenders would sleep, with nobody to wake them.
+        opposite mistake is worse: all contenders would sleep, with no release to wake them.
         """
         return most_refusals(tally) + tally.choices.count(None) < tally.quorum
 

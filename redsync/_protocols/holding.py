@@ -111,7 +111,7 @@ def _break_off(session: Session, state: HoldState, now: float, error: BaseExcept
 
 
 def _settle_for_less(state: HoldState, tally: Tally) -> Steps[None]:
-    # Too few nodes were in reach: the others get the release later, or expire the claim. That is no loss while the
+    # Too few nodes were in reach: the others get the release later, or expire the claim. That is not a loss while the
     # claim could still be believed.
     if tally.refused > len(tally.nodes) - tally.quorum or tally.at >= state.valid_until:
         reason = f"at its release {tally.refused} of {len(tally.nodes)} nodes no longer kept the claim"
@@ -135,7 +135,7 @@ def _give_back(session: Session, state: HoldState) -> Steps[None]:
             command = Command(state.kind.release, state.keys.all, (state.claim, 0, state.rest))
             yield from tell(Tell(command, state.owner, state.touched, state.kept_until))
     except BaseException:
-        # Interrupted, perhaps before a byte was sent, and from now on nobody renews or releases the hold.
+        # Interrupted, perhaps before a byte was sent, and from now on nothing renews or releases the hold.
         session.holds.remove(state)
         if state.lost is None:
             yield from tell(rollback_of(state, leave=True))

@@ -12,7 +12,7 @@ that were down or forgot. `latch_exchange` explains how answers are read, and wh
   open latch, or one whose setting failed half-way. At every look a waiter restores what nodes forgot, so a node that
   forgets does not release it.
 
-Nodes forget a latch that nobody used for `keep` seconds.
+Nodes forget a latch that is unused for `keep` seconds.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@
   have known more. While such a node knows nothing, it has no vote. What clients tell it then is *hearsay*, and counts
   only if all nodes answer: any node that knows more is then among them. Hearsay ends when a client tells the node what
   a quorum knew at an instant after the node had forgotten. Setting a latch again requires only the memory that new
-  grants require; else nobody could set one for a day after a restart.
+  grants require; else no client could set one for a day after a restart.
 """
 
 from __future__ import annotations

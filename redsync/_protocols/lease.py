@@ -1,4 +1,4 @@
-"""Code that all leased things share: rolling back, losing, and sleeping until a hold ends."""
+"""Code that all synchronizers with leases share: rolling back, losing, and sleeping until a hold ends."""
 
 from __future__ import annotations
 

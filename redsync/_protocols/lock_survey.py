@@ -125,7 +125,7 @@ def holder(session: Session, name: str | bytes, keys: LockKeys, owner: Owner) ->
     if tally.without_quorum:
         raise no_quorum(name, tally)
     found = owners(tally).most_common(1)
-    # An owner with a minority may have the silent nodes too. Then nobody else can get the lock, so it counts as held.
+    # An owner with a minority may have the silent nodes too. Then no other owner can get it, so it counts as held.
     silent = len(tally.nodes) - tally.granted - tally.refused
     return found[0][0] if found and found[0][1] + silent >= tally.quorum else None
 

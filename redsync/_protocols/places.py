@@ -3,7 +3,7 @@
 Acquires that wait for slots have a line of another kind, see `slot_lines`.
 
 * *By arrival* (plain): the waiter that has waited longest comes first, by each node's own clock. Any acquire that asks
-  while the lock is free gets it. But releases hand the lock over, so it is free only while nobody waits.
+  while the lock is free gets it. But releases hand the lock over, so it is free only while no waiter is queued.
 * *By ticket* (fair): first come, first served. A waiter reads the highest ticket of a quorum of nodes, takes the next
   one, and writes that back. Two quorums meet, so a waiter that finished queueing before another began has the lower
   ticket on every node that knows both, whatever their clocks say; owners order equal tickets. Nodes grant to the head
@@ -13,7 +13,7 @@ Acquires that wait for slots have a line of another kind, see `slot_lines`.
 * *None* (spin): a waiter leaves nothing on the nodes; a back-off spreads its tries.
 
 **Without a quorum** a waiter can't get the lock, so it must not keep it from others: as the head of one node's queue it
-may deny everybody a quorum. The waiter knows its own order, so it can give up its place and return to the same order.
+may deny all others a quorum. The waiter knows its own order, so it can give up its place and return to the same order.
 By arrival it leaves at once, and comes back with the time that it has waited. By ticket (permits too) it stops renewing
 its place until a quorum answers, and then presents the same ticket again. So a short outage costs no turn, and the
 waiter holds up others for no longer than one that has stopped. An old ticket breaks no promise: its owner asked before

@@ -94,7 +94,7 @@ def is_held(session: Session, kind: ClaimKind, name: str | bytes, keys: LockKeys
     )
     if tally.without_quorum:
         raise no_quorum(name, tally)
-    # An owner with a minority may have the silent nodes too. Then nobody else can get the lock.
+    # An owner with a minority may have the silent nodes too. Then no other owner can get the lock.
     silent = len(tally.nodes) - tally.granted - tally.refused
     return tally.won or (tally.granted > 0 and tally.granted + silent >= tally.quorum)
 

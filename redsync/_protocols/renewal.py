@@ -210,7 +210,7 @@ def renew(
 def fill_up(session: Session, holds: Sequence[HoldState], now: float, cohort: Cohort | None = None) -> Steps[None]:
     """Write holds of one kind and lease to the nodes that lack them; each hold records whether that worked.
 
-    Nobody waits for the result, so the round can wait for all nodes.
+    No caller waits for the result, so the round can wait for all nodes.
 
     Args:
         session: The client's session.

@@ -13,7 +13,7 @@ node forgets a limit only together with the permits that were granted under it, 
 The guard keeps a node that forgot out of grants until it has both again, or until these permits are no longer believed.
 So nothing is granted under a limit older than that of any believed permit. Nodes answer a renewal with a newer
 limit, so a holder that missed the latest resize learns of it from its next renewal, and carries it from then on. While
-nobody has a permit, only nodes and clients keep a limit: each ask and each look writes the limit that the client knows
+there are no permits, only nodes and clients keep a limit: each ask and each look writes the limit that the client knows
 to nodes that lack it.
 """
 

@@ -1,9 +1,9 @@
 """Shrinking: after a limit was lowered, how a new permit leaves room for those whose slots lie beyond the new limit.
 
 The promise: *at any instant at most as many permits are believed as the limit of the newest version under which any of
-them was granted.* So a shrink takes no permit away, and yet nobody gets a permit beyond that limit.
+them was granted.* So a shrink takes no permit away, and yet no owner gets a permit beyond that limit.
 
-Slots below the limit P are no danger, because each of them has at most one permit. A permit with a slot from P on,
+Slots below the limit P do no harm, because each of them has at most one permit. A permit with a slot from P on,
 granted under an older version, counts in addition. It is not enough that each node counts the permits that it knows:
 three permits may live on nodes A and B, B and C, C and A. Each node knows two of them and sees room for a third of
 three.

@@ -196,7 +196,7 @@ class SlotClaim(Claim):
 
 
 class WindowClaim(SlotClaim):
-    """Slots of a rate limiter: nobody holds, renews or releases them; they run out by themselves.
+    """Slots of a rate limiter: they are never held, renewed or released; they expire automatically.
 
     Attributes:
         has_queued: True if nodes may keep a place for this claim.
@@ -241,7 +241,7 @@ class WindowClaim(SlotClaim):
         self.spare = self._useful - took
 
     def take_up(self, state: HoldState) -> None:
-        """Do nothing: nobody holds permits of a rate limiter."""
+        """Do nothing: permits of a rate limiter are not held."""
 
 
 def _full(tally: Tally) -> int:

@@ -139,7 +139,7 @@ def farewell(session: Session) -> Steps[None]:
     try:
         yield from _leave(session)
     except BaseException:
-        # Nobody does the rest later. Holds released so far are no longer in the table.
+        # Release the rest now, as no later call will. Holds released so far are no longer in the table.
         yield from _leave(session)
         raise
 

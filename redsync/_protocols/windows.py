@@ -8,8 +8,8 @@ window, the next success with that slot could come less than a window after this
 * nodes keep a slot for `per + allowance`, plus as much as their clocks may run fast, plus a millisecond, since they
   count whole ones;
 * the allowance has two parts. A success counts only if its round was over within the first part after sending began;
-  the second part is for the way from there to the caller. A round that took longer is no success yet: the client asks
-  for the same slots again, for longer.
+  the second part is for the way from there to the caller. A round that took longer is not a success yet: the client
+  asks for the same slots again, for longer.
 
 Let a success return at A, and its ask be sent at S: A <= S + allowance. On each node of its quorum the slot is taken
 after S, and kept until after S + allowance + per by the client's clock. The next success with that slot needs a quorum,
@@ -131,7 +131,7 @@ class Window:
         round_timeout: The longest time that a round waits for a node, in seconds.
         place_kept: Seconds for which nodes keep a place in line.
         worth: Seconds by which nodes must keep a slot too long to make it worth telling them.
-        latest: The latest success, whose late votes nobody has looked at yet.
+        latest: The latest success, whose late votes have not been read yet.
     """
 
     def __init__(self, per: float, timing: Timing, restart_guard: float = math.inf) -> None:

@@ -3,7 +3,7 @@
 All times are instants of one clock that both processes read, never durations, so a message that arrives late, because
 one side was paused, postpones nothing. Each renewal postpones the end of the hold (`until`). If renewal fails, the
 command gets SIGTERM when `kill_after` plus a margin is left, and SIGKILL when only the margin is left. A sudden loss
-(somebody force-released the lock, or this machine slept) ends the command as soon as it is known.
+(the lock was force-released, or this machine slept) ends the command as soon as it is known.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class Schedule:
     @property
     def kill_at(self) -> float:
         """The instant at which to kill; infinity while no end has begun."""
-        # If the hold has ended already, a faster kill saves nothing.
+        # If the hold has ended already, a faster kill is pointless.
         if self.reason in (None, LOST) or not self._policy.heeds_loss:
             return self._kill_at
         return min(self._kill_at, self.until - self._policy.margin)

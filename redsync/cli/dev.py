@@ -42,6 +42,6 @@ def _introduce(nodes: LocalNodes, *, as_json: bool) -> None:
         write_json({"urls": urls, "restart_guard": 0})
     else:
         put(f"export REDSYNC_URLS={','.join(urls)}")
-        # New nodes grant nothing until the guard has passed, but nobody can have used these before.
+        # New nodes grant nothing until the guard has passed, but these can't have been used before.
         put("export REDSYNC_RESTART_GUARD=0", flush=True)
     warn(f"{len(urls)} empty nodes are running ({nodes.version}); Ctrl-C ends them")

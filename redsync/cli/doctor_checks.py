@@ -280,7 +280,7 @@ def check_lives(reports: Sequence[Report], guard: float) -> None:
             f"{what} less than {guard:.0f} s ago: takes no part in new grants for at most {left:.0f} s (restart guard)"
         )
         for report in young:
-            report.findings.append(Finding(text, "wait; if nobody restarted it, read its log"))
+            report.findings.append(Finding(text, "wait; if this was not planned, read its log"))
 
 
 def _life(report: Report) -> tuple[str, float]:

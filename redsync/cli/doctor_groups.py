@@ -72,7 +72,7 @@ def _check_guard(report: Report, guard: float) -> list[Finding]:
             f"its server became the master, restarted or was emptied less than {guard:.0f} s ago: "
             f"takes no part in new grants for at most {left:.0f} s (restart guard)"
         )
-        return [Finding(text, "wait; if nobody made it the master, read its log")]
+        return [Finding(text, "wait; if this was not planned, read its log")]
     if birth is not None and birth.kind == JOINING:
         text = f"no client has completed its server's birth record: the restart guard of {guard:.0f} s has not begun"
         return [Finding(text, "check that its replicas are in sync, and that a client with a restart guard connects")]

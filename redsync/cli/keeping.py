@@ -222,7 +222,7 @@ class Keeping:
             self._wire.send("left", *left)
 
     def _is_over(self, instant: float) -> bool:
-        # While unkillable processes run, keep the lock as long as renewals succeed; after that, waiting saves nothing.
+        # While unkillable processes run, keep the lock as long as renewals succeed; after that, waiting is pointless.
         has_lock = self._schedule.reason != LOST and instant < self._schedule.until
         return self._family.gone or (instant >= self._killed_at + _KILL_TIMEOUT and not has_lock)
 

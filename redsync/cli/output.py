@@ -1,6 +1,6 @@
 """The only way to standard output and standard error: each line given here appears as one line, with no other effect.
 
-Anybody who can write to a node, or runs one, chooses names, owners, hosts, programs, versions and error texts. Raw text
+Anyone who can write to a node, or runs one, chooses names, owners, hosts, programs, versions and error texts. Raw text
 could move the cursor, recolour or retitle the terminal, hide other text, or imitate our lines. So this module escapes
 all control and format characters, line ends included. Commands neither print nor touch the streams; a linter and a test
 enforce that.

@@ -142,7 +142,7 @@ class Supervisor:
                 self._keeper.enforce()
 
     def _end_all(self) -> None:
-        """Kill all; return when none is left, or when waiting for unkillable processes saves nothing."""
+        """Kill all; return when none is left, or when waiting for unkillable processes is pointless."""
         began, empty = now(), 0
         # One empty listing may have missed a process that was forked meanwhile.
         while empty < _PASSES and now() < max(began + _KILL_TIMEOUT, self._too_late):

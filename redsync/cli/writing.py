@@ -178,7 +178,7 @@ def clock(since: float) -> str:
 
     try:
         return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(since))
-    except (OverflowError, ValueError, OSError):  # anybody may write a record
+    except (OverflowError, ValueError, OSError):  # any program may write a record
         return "-"
 
 

@@ -20,7 +20,7 @@ def test_nothing_happens_while_renewals_succeed():
     assert (schedule.reason, schedule.kill_at) == (None, math.inf)
 
 
-def test_end_begins_when_only_kill_after_and_margin_are_left():
+def test_term_is_sent_when_only_kill_after_and_margin_are_left():
     schedule = Schedule(TERM, until=30.0, began=0.0)
     assert not schedule.look(25.4)
     assert schedule.look(25.5)
@@ -35,7 +35,7 @@ def test_kill_without_term_comes_when_only_the_margin_is_left():
     assert (schedule.reason, schedule.asks, schedule.kill_at) == (LATE, False, 29.5)
 
 
-def test_look_after_the_end_of_the_hold_kills_at_once():
+def test_first_look_after_the_end_of_the_hold_kills_at_once():
     schedule = Schedule(TERM, until=30.0, began=0.0)
     assert schedule.look(31.0)
     assert schedule.kill_at < 31.0
@@ -43,7 +43,7 @@ def test_look_after_the_end_of_the_hold_kills_at_once():
 
 @pytest.mark.parametrize("reason", [LONG, DESERTED, BEHIND])
 @pytest.mark.parametrize(("instant", "kill_at"), [(3.0, 7.0), (27.0, 29.5)])
-def test_end_for_another_reason_is_over_before_the_hold_ends(reason, instant, kill_at):
+def test_command_ended_for_another_reason_is_killed_before_the_hold_ends(reason, instant, kill_at):
     schedule = Schedule(TERM, until=30.0, began=0.0)
     schedule.begin(reason, instant)
     assert (schedule.asks, schedule.kill_at) == (True, kill_at)

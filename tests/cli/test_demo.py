@@ -225,7 +225,7 @@ def test_scan_finds_keys_on_nodes(redsync_nodes):
     assert keys == {0: [], 1: [], 2: [], 3: [b"redsync_queue:{redsync:lock:1}"], 4: []}
 
 
-def test_scan_fails_when_a_node_died_by_itself(redsync_nodes):
+def test_scan_fails_if_a_node_died_unexpectedly(redsync_nodes):
     redsync_nodes.kill(2)
     with pytest.raises(RunFailedError, match="node 3 died unexpectedly"):
         demo._Demo(options(), argparse.Namespace(path=ROOT), redsync_nodes, None, None)._scan()

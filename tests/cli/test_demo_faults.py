@@ -18,7 +18,7 @@ class Nodes:
 
 
 @pytest.mark.parametrize("nodes", range(1, 10))
-def test_plan_never_faults_more_than_a_minority_and_repairs_all(nodes):
+def test_plan_never_harms_more_than_a_minority_and_repairs_all(nodes):
     for seed in range(20):
         faults = plan(12.0, nodes, random.Random(seed))
         assert faults == sorted(faults)

@@ -112,12 +112,12 @@ def test_losses_failures_and_overlaps_are_marked_and_explained():
     assert {"lost", "an attempt failed", "two held it at once"} <= set(picture.texts)
 
 
-def test_legend_names_only_what_there_is():
+def test_legend_names_only_marks_in_the_picture():
     picture = Picture(run(hold(0, 10 * MS, 30 * MS)))
     assert not {"lost", "an attempt failed", "two held it at once"} & set(picture.texts)
 
 
-def test_picture_of_a_run_without_holds_and_with_many_workers_is_whole():
+def test_picture_of_a_run_without_holds_and_with_many_workers_is_complete():
     picture = Picture(run(threads=100, processes=7, seconds=86_400.0, nodes=1))
     assert picture.bars == []
     assert picture.root.find(f"{SVG}title").text == "four workers <fight>: it went well"
@@ -128,7 +128,7 @@ def test_no_file_is_touched_without_a_path():
         assert not file.write(run())
 
 
-def test_file_is_written_once_there_is_a_run(tmp_path):
+def test_file_is_written_after_the_run(tmp_path):
     path = tmp_path / "run.svg"
     path.write_text("old")
     with PictureFile(str(path)) as file:
@@ -137,7 +137,7 @@ def test_file_is_written_once_there_is_a_run(tmp_path):
     assert path.read_text() == draw(run())
 
 
-def test_full_disk_is_told_plainly(tmp_path):
+def test_full_disk_is_reported_plainly(tmp_path):
     with PictureFile("/dev/full") as file, pytest.raises(SetupError, match="No space left on device") as caught:
         file.write(run())
     assert caught.value.status == UNWRITABLE

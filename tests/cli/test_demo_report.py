@@ -50,7 +50,7 @@ def findings(lines=None, **changes):
     return Findings(**given | changes)
 
 
-def test_report_of_run_in_order():
+def test_report_of_a_run_passes_if_all_is_in_order():
     report = Report(findings())
     assert report.rows() == [
         ("acquisitions", "2"),
@@ -148,7 +148,7 @@ def test_report_of_run_without_acquisition_proves_nothing():
     assert ("wait p99, ms", "0.0") in report.rows()
 
 
-def test_plural_speaks_english():
+def test_plural_adds_the_english_ending():
     assert [plural(1, "lock"), plural(0, "lock"), plural(1234, "process")] == ["1 lock", "0 locks", "1,234 processes"]
 
 
@@ -161,7 +161,7 @@ def test_handovers_counts_changes_of_worker():
     assert handovers([held(worker, 1, 2) for worker in (1, 1, 2, 2, 1, 3)]) == 3
 
 
-def test_longest_pause_is_from_end_to_next_grant():
+def test_longest_pause_lasts_from_an_end_to_the_next_grant():
     assert longest_pause([]) == 0
     assert longest_pause([held(1, 1, 2)]) == 0
     assert longest_pause([held(1, 1, 2), held(2, 5, 90), held(1, 92, 93)]) == 3

@@ -81,9 +81,9 @@ def test_plain_view_breaks_lines_between_words_where_the_terminal_is_narrow(monk
     monkeypatch.setattr(sys, "stdout", terminal)
     monkeypatch.setattr("os.get_terminal_size", lambda number: os.terminal_size((40, 24)))
     monkeypatch.setenv("TERM", "dumb")
-    choose_view().say("nobody held two of the locks at once, and no update was lost\n\n  1.0 s  node 1")
+    choose_view().say("no lock had two holders at any one time, and no update was lost\n\n  1.0 s  node 1")
     assert terminal.getvalue().splitlines() == [
-        "nobody held two of the locks at once,",
+        "no lock had two holders at any one time,",
         "  and no update was lost",
         "",
         "  1.0 s  node 1",

@@ -35,12 +35,12 @@ def palettes():
 
 
 @pytest.mark.parametrize("colour", sorted(set(get_args(Colour)) - GROUNDS))
-def test_words_contrast_with_both_grounds_by_day_and_by_night(colour, palettes):
+def test_text_contrasts_with_both_backgrounds_in_light_and_dark_mode(colour, palettes):
     for palette in palettes:
         for ground in GROUNDS:
             assert contrast(palette[colour], palette[ground]) >= 4.5
 
 
-def test_contrast_is_that_of_the_standard():
+def test_contrast_agrees_with_the_standard():
     assert contrast("#000000", "#ffffff") == pytest.approx(21)
     assert contrast("#777777", "#ffffff") == pytest.approx(4.48, abs=0.01)

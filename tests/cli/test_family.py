@@ -55,7 +55,7 @@ def test_detached_descendants_are_found_and_ended():
     assert run(ORPHANS + textwrap.dedent(program)) == ["3", "0"]
 
 
-def test_all_are_stopped():
+def test_all_members_are_stopped():
     # "D": a shell waits for its stopped child, which has not executed its program yet (vfork).
     program = """
     family.halt()
@@ -74,7 +74,7 @@ def test_send_can_leave_out_processes():
     assert run(ORPHANS + textwrap.dedent(program)) == ["2", "3"]
 
 
-def test_earlier_children_do_not_belong_to_it():
+def test_children_started_earlier_are_not_members():
     program = """
     before = subprocess.Popen(["sleep", "60"])
     family = Family()
@@ -84,13 +84,13 @@ def test_earlier_children_do_not_belong_to_it():
     assert run(program) == ["0", "None"]
 
 
-def test_without_proc_the_group_is_ended():
+def test_process_group_is_ended_if_there_is_no_proc():
     program = """
     from pathlib import Path
     import redsync.cli.family
     redsync.cli.family._PROC = Path("/nowhere")
     family = Family()
-    print(len(family.send(signal.SIGKILL)))  # nobody yet, and not ourselves
+    print(len(family.send(signal.SIGKILL)))  # no process yet, and not our own
     child = subprocess.Popen(["sh", "-c", "sleep 60 & wait"], process_group=0)
     family.lead(child.pid)
     family.send(signal.SIGKILL)
@@ -160,7 +160,7 @@ def test_control_group_ends_all_members(group):
         group.remove()
 
 
-def test_groups_left_in_it_are_removed_with_it(group):
+def test_control_group_is_removed_with_the_groups_left_in_it(group):
     if group._path is None:
         pytest.skip("no control group can be made here")
     # As of a nested `redsync lock` that was killed.
@@ -169,7 +169,7 @@ def test_groups_left_in_it_are_removed_with_it(group):
     assert not group._path.exists()
 
 
-def test_without_permission_to_create_a_group_nothing_happens(monkeypatch):
+def test_control_group_does_nothing_without_permission_to_create_it(monkeypatch):
     monkeypatch.setattr("redsync.cli.cgroup._our_group", lambda: Path("/nowhere"))
     made = Cgroup()
     made.join()

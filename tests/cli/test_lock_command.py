@@ -126,7 +126,7 @@ def test_script_without_a_shebang_line_runs_in_the_shell(run_lock, tmp_path):
 
 
 @pytest.mark.parametrize("error", [OSError("no more processes"), ClientClosedError("closed")])
-def test_failure_of_our_own_ends_with_125(nodes, monkeypatch, capsys, error):
+def test_internal_failure_ends_with_125(nodes, monkeypatch, capsys, error):
     def fail(*_, **__):
         raise error
 
@@ -246,7 +246,7 @@ def test_min_hold_keeps_the_lock_after_a_short_command(lock_command, client, eve
     assert client.get_fenced_lock("x").acquire(timeout=5)
 
 
-def test_lease_is_how_long_others_wait_after_a_crash(lock_command, client):
+def test_lease_limits_how_long_others_wait_after_a_crash(lock_command, client):
     process = lock_command("x", "--lease", "1.5", "-c", ANSWERING)
     process.read_until("ready\n")
     process.send_signal(signal.SIGHUP)

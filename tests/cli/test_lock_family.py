@@ -5,6 +5,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -34,7 +35,7 @@ def test_left_process_that_ignores_term_is_killed(run_lock):
     assert run_lock("x", "-k", "0.2", "-c", f'setsid sh -c "{RELUCTANT}" & exit 3') == (3, "ready\n", LEFT)
 
 
-def test_left_process_has_time_to_end_by_itself_under_the_lock(lock_command, client):
+def test_left_process_has_time_to_end_while_the_lock_is_held(lock_command, client):
     process = lock_command(
         "x", "-c", "exec 3<&0; (read line <&3; echo written) & echo ready; exit 3", stdin=subprocess.PIPE
     )
@@ -94,13 +95,18 @@ def test_orphans_are_reaped(lock_command):
     assert process.returncode == 0
 
 
+@pytest.fixture
+def open_directory():
+    """A directory that other users can read: each run of pytest closes the directories of all runs to them."""
+    with tempfile.TemporaryDirectory() as directory:
+        Path(directory).chmod(0o755)
+        yield Path(directory)
+
+
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("setpriv"), reason="needs root and setpriv")
-def test_lock_is_kept_while_an_unkillable_process_writes(lock_command, client, tmp_path):
+def test_lock_is_kept_while_an_unkillable_process_writes(lock_command, client, open_directory):
     """The process runs as another user, which we may not signal, and there is no control group."""
-    stop = tmp_path / "stop"
-    tmp_path.chmod(0o777)
-    for directory in list(tmp_path.parents)[:3]:
-        directory.chmod(0o755)
+    stop = open_directory / "stop"
     hide = 'for at in $(awk \'$3 == "cgroup2" {print $2}\' /proc/mounts); do umount $at; done; exec "$@"'
     before = ["unshare", "--mount", "sh", "-c", hide, "sh", "setpriv", "--bounding-set=-kill", "--inh-caps=-kill"]
     stubborn = f"trap '' TERM; echo ready; until [ -e {stop} ]; do sleep 0.02; done"
@@ -177,7 +183,7 @@ def test_stopped_keeper_does_not_save_the_command(lock_command, nodes):
     assert process.returncode == 124
 
 
-def test_command_with_on_lost_ignore_continues_without_us(lock_command, tmp_path, eventually):
+def test_command_with_on_lost_ignore_outlives_its_keeper(lock_command, tmp_path, eventually):
     done = tmp_path / "done"
     command = f"echo ready; read line; touch {done}"
     process = lock_command("x", "--on-lost", "ignore", "-c", command, stdin=subprocess.PIPE)
@@ -190,7 +196,7 @@ def test_command_with_on_lost_ignore_continues_without_us(lock_command, tmp_path
 
 
 @pytest.mark.sweep
-def test_command_with_on_lost_ignore_is_ended_without_us_after_max_hold(lock_command, eventually):
+def test_command_with_on_lost_ignore_is_ended_after_max_hold_without_its_keeper(lock_command, eventually):
     process = lock_command("x", "--on-lost", "ignore", "--max-hold", "1", "-c", "echo ready; sleep 60")
     process.read_until("ready\n")
     process.kill()
@@ -232,7 +238,7 @@ def test_command_in_a_pipeline_reads_from_the_terminal(on_terminal):
     assert process.end() == 0
 
 
-def test_background_command_that_wants_the_terminal_stops_us_too(on_terminal, tmp_path):
+def test_background_command_that_wants_the_terminal_stops_redsync_too(on_terminal, tmp_path):
     told = tmp_path / "jobs"
     shell = f'"$@" & until jobs >{told}; grep -q Stopped {told}; do sleep 0.02; done; echo stopped; fg; echo over'
     process = on_terminal(shell, "-c", "read line; echo got $line")
@@ -254,7 +260,7 @@ def test_stop_key_works_during_min_hold(on_terminal, eventually):
     assert process.end() == 0
 
 
-def test_log_line_on_a_terminal_that_stops_writers_does_not_stop_us(on_terminal, nodes, client, eventually):
+def test_log_line_on_a_terminal_that_stops_writers_does_not_stop_redsync(on_terminal, nodes, client, eventually):
     process = on_terminal('stty tostop; "$@"; echo over', "-c", "echo ready; read line; echo got $line")
     process.read_until("ready")
     nodes.kill(4)

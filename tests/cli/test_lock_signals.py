@@ -107,7 +107,7 @@ def test_stopped_command_is_ended_too(lock_command):
     assert process.returncode == 124
 
 
-def test_command_ends_when_we_are_killed(lock_command, eventually):
+def test_command_ends_if_its_keeper_is_killed(lock_command, eventually):
     process = lock_command("x", "-k", "0.2", "-c", ANSWERING)
     process.read_until("ready\n")
     process.send_signal(signal.SIGHUP)
@@ -146,7 +146,7 @@ def test_interrupt_key_reaches_the_command_once(on_terminal):
     assert process.wait(20) == 6
 
 
-def test_interrupt_key_while_waiting_ends_us_by_sigint(on_terminal, client, eventually):
+def test_interrupt_key_while_waiting_ends_redsync_by_sigint(on_terminal, client, eventually):
     with client.get_fenced_lock("x"):
         process = on_terminal("x", "--", "true")
         eventually(lambda: client.inspect("x").waiters)
@@ -166,7 +166,7 @@ def test_interrupt_key_ends_the_loop_of_a_shell(on_terminal, client):
     assert b"status" not in process._seen
 
 
-def test_terminal_is_returned(on_terminal):
+def test_terminal_goes_back_to_the_shell(on_terminal):
     # A shell without job control stays in its own group, so it can read only if that is in the foreground again.
     shell = ["/bin/sh", "-c", '"$@"; echo back; read line; echo got $line', "sh"]
     process = on_terminal("x", "-c", "echo ran", before=shell)
@@ -188,7 +188,7 @@ def test_stop_key_gives_the_terminal_to_the_shell_and_fg_returns_it(on_terminal)
     assert process.wait(20) == 0
 
 
-def test_command_without_the_terminal_is_stopped_with_us(on_terminal, eventually, tmp_path):
+def test_command_without_the_terminal_is_stopped_with_redsync(on_terminal, eventually, tmp_path):
     shell = ["/bin/sh", "-c", 'set -m; "$@" </dev/null; echo stopped; read line; fg; echo over', "sh"]
     go = tmp_path / "go"
     # The loop starts no program: a shell that waits for a stopped program to start is not shown as stopped.

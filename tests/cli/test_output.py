@@ -76,7 +76,7 @@ def test_line_appears_as_one_line_with_no_other_effect(capsys):
     assert err == f"{ESCAPED}\n{ESCAPED}\nsure? "
 
 
-def test_screen_is_drawn_only_in_our_styles(capsys, monkeypatch):
+def test_screen_is_drawn_only_in_known_styles(capsys, monkeypatch):
     monkeypatch.delenv("NO_COLOR", raising=False)
     output.draw([output.Line(HOSTILE, "bad"), output.Line("plain")])
     drawn = capsys.readouterr().out
@@ -161,7 +161,7 @@ def test_error_of_a_thread_is_shown_escaped():
 
 @pytest.fixture
 def hostile_holder(client, raw, eventually):
-    """A lock whose name, holder's record and waiters an attacker with write access to the nodes has chosen."""
+    """A lock whose name, holder's record and waiters were chosen by an attacker with write access to the nodes."""
     name = f"x{HOSTILE}".encode()
     with client.get_fenced_lock(name) as hold:
         record = {"host": HOSTILE, "pid": 1, "program": HOSTILE, "since": 1.0}

@@ -50,7 +50,7 @@ def test_sleep_raises_the_handlers_error():
         sleep(60)
 
 
-def test_nothing_is_left_behind(handled):
+def test_sleep_leaves_nothing_behind(handled):
     before = set(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else None
     with light_sleep() as sleep:
         sleep(0)

@@ -9,7 +9,7 @@ import pytest
 from tests.support.sweeps import swept
 
 CLOSINGS = ["<&- >&- 2>&-", *swept("<&-", ">&-", "2>&-", "<&- >&-", ">&- 2>&-", "<&- 2>&-")]
-NOBODY = "redis://127.0.0.1:1"
+NO_NODE = "redis://127.0.0.1:1"
 
 OPEN_STREAMS = """
 import os
@@ -70,7 +70,7 @@ def test_lock_has_the_status_of_a_command_that_finds_the_same_streams_closed(clo
         *swept(
             (["ls", "--json"], 0),
             (["show", "x"], 0),
-            (["ls", "--url", NOBODY], 69),
+            (["ls", "--url", NO_NODE], 69),
             (["top"], 64),
             (["ls", "--nonsense"], 64),
             (["--version"], 0),
@@ -105,7 +105,7 @@ def test_closed_streams_change_no_status_and_redirect_no_message(arguments, stat
             (["x", "--", "no-such-command"], 127),
             (["x", "--", "/dev/null"], 126),
             (["x", "--url", "nonsense", "--", "true"], 78),
-            (["x", "-n", "--url", NOBODY, "--", "true"], 69),
+            (["x", "-n", "--url", NO_NODE, "--", "true"], 69),
         ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
@@ -118,12 +118,12 @@ def test_lock_that_can_not_write_messages_ends_with_the_same_status(arguments, s
 @pytest.mark.parametrize(
     ("arguments", "status"),
     [
-        (["ls", "--url", NOBODY], 69),
+        (["ls", "--url", NO_NODE], 69),
         (["ls", "--nonsense"], 64),
         *swept(
-            (["show", "x", "--url", NOBODY, "--json"], 69),
+            (["show", "x", "--url", NO_NODE, "--json"], 69),
             (["break", "x", "--owner", "a", "--yes"], 1),
-            (["doctor", "--url", NOBODY], 69),
+            (["doctor", "--url", NO_NODE], 69),
             (["ls", "--url", "nonsense"], 78),
         ),
     ],
@@ -180,7 +180,7 @@ def test_streams_stay_closed_if_the_process_may_open_no_file():
         "from redsync.cli import output\n"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (0, 0))\n"
         "output.open_streams()\n"
-        "output.put('nobody'); output.flush(); output.warn('hears'); output.prompt('this')\n"
+        "output.put('unread'); output.flush(); output.warn('unheard'); output.prompt('this')\n"
         "sys.exit(sys.stdout is not None)"
     )
     done = subprocess.run(["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", sys.executable, "-c", program], check=False)

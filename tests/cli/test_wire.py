@@ -39,5 +39,5 @@ def test_end_of_the_other_side_comes_after_its_last_words(ends):
     theirs.close()
     assert ours.receive() == [["over", "3", "late"]]
     assert ours.closed
-    ours.send("until", 1.0)  # nobody reads it
+    ours.send("until", 1.0)  # it is not read
     assert ours.receive() == []

@@ -129,7 +129,7 @@ def test_late_machine_leaves_the_firing_to_others(make_scheduler, eventually):
     assert ran.wait(20)
 
 
-def test_too_few_nodes_are_an_error_and_no_run(make_scheduler, nodes, eventually):
+def test_too_few_nodes_are_an_error_without_a_run(make_scheduler, nodes, eventually):
     scheduler = make_scheduler()
     nodes.kill(0)
     nodes.kill(1)

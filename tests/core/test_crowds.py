@@ -37,7 +37,7 @@ def test_each_that_leaves_the_front_lets_the_next_in(full):
     assert all(full.is_in_front(X, follower) for follower in followers[:3])
 
 
-def test_one_that_leaves_from_behind_lets_nobody_in(full):
+def test_waiter_that_leaves_from_behind_lets_no_other_in(full):
     assert full.leave(X, b"%d" % (FRONT + 1)) is None
     assert [full.leave(X, waiter) for waiter in names(0, 1, 2)] == [*names(FRONT, FRONT + 2), None]
 

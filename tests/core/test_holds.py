@@ -184,7 +184,7 @@ def test_orphan_with_a_lost_hold_is_recorded_too(table):
     assert list(table.orphans) == [OWNER]
 
 
-def test_orphan_without_holds_wakes_nobody(table, alarm):
+def test_orphan_without_holds_sets_off_no_alarm(table, alarm):
     """Most threads end so, and the client may be long gone."""
     table.add(new_state(owner=Owner.of("c", 1)))
     released = new_state(b"y")

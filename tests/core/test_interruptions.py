@@ -34,19 +34,19 @@ def fail(error):
     return call
 
 
-def test_error_of_a_function_in_c_is_no_interruption():
+def test_error_of_a_function_in_c_is_not_an_interruption():
     with socket.socket() as sock:
         assert caught(ASK.replace("call()", "sock.recv(1)"), sock=sock) is False
 
 
-def test_error_of_modules_that_wrap_sockets_is_no_interruption():
+def test_error_of_modules_that_wrap_sockets_is_not_an_interruption():
     with socket.socket() as sock, sock.dup() as plain:
         context = ssl.create_default_context()
         with context.wrap_socket(plain, server_hostname="x", do_handshake_on_connect=False) as wrapped:
             assert caught(ASK, call=wrapped.do_handshake) is False
 
 
-def test_error_of_threads_is_no_interruption():
+def test_error_of_threads_is_not_an_interruption():
     """The system may be out of threads."""
     assert caught(ASK, call=threading.Thread().join) is False
 

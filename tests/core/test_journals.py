@@ -14,7 +14,7 @@ def make_record(name="x", *, rounds=1):
 
 
 class Hold:
-    """A hold, as far as a journal looks at it."""
+    """The parts of a hold that a journal reads."""
 
     name = "x"
 

@@ -138,7 +138,7 @@ def test_head_whose_place_has_expired_is_passed_over_unless_it_was_renewed(fair,
     assert fair.line() == [(C, 2)]
 
 
-def test_queued_owner_without_a_place_keeps_nobody_out(fair):
+def test_queued_owner_without_a_place_keeps_no_other_out(fair):
     fair.redis.zadd(KEYS.queue, {b"client-b": 1})
     assert fair.ask(A) == NEW
     assert fair.line() == []

@@ -167,7 +167,7 @@ def be_born(fenced, kind, age, process="-"):
 
 
 def test_newborn_node_gives_a_token_above_any_it_can_have_forgotten(fenced):
-    """Its token may be an old one. Since then it may have given any that its clock had reached before its birth."""
+    """Its token may be old. Since then it may have granted any token up to its clock at its birth."""
     fenced.redis.set(KEYS.token, 10)
     born = be_born(fenced, "newborn", MINUTE)
     assert fenced.acquire() == born
@@ -176,7 +176,7 @@ def test_newborn_node_gives_a_token_above_any_it_can_have_forgotten(fenced):
 
 
 def test_guard_allows_for_slow_clocks(fenced):
-    """A forgotten token may be of a node whose clock is ahead by the guard. This one grants once its own is there."""
+    """The forgotten token may come from a node ahead by the guard. This one grants once its own clock has caught up."""
     fenced.redis.set(KEYS.token, 10)
     born = be_born(fenced, "newborn", MINUTE)
     assert fenced.acquire(guard=30_000) == born + 30_000_000
@@ -192,7 +192,7 @@ def test_newborn_node_that_knows_more_than_its_birth_continues_from_there(fenced
 
 @pytest.mark.parametrize("record", [None, "original 1", "original 1 another", "newborn 1 another", "a lock"])
 def test_node_whose_record_does_not_count_is_treated_as_born_now(fenced, record):
-    """Nobody guards memory, and the node was emptied, or its data replaced."""
+    """Memory is not guarded, and the node was emptied, or its data replaced."""
     fenced.redis.set(KEYS.token, 10)
     fenced.redis.set(BIRTH_KEY, record) if record else fenced.redis.delete(BIRTH_KEY)
     before = micros(fenced)
@@ -203,7 +203,7 @@ def test_node_whose_record_does_not_count_is_treated_as_born_now(fenced, record)
 
 
 def test_blank_node_was_born_at_the_first_look(fenced):
-    """Nothing better is known if nobody guards memory."""
+    """Without a guard, nothing better is known."""
     fenced.redis.set(KEYS.token, 10)
     born = be_born(fenced, "blank", MINUTE)
     assert fenced.acquire() == born

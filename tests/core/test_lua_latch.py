@@ -82,7 +82,7 @@ def test_all_waiters_are_woken_when_it_opens(latch):
         assert latch.node.messages(heard) == []
     assert latch.waiters() == []
     latch.tell(who=ADA)
-    assert latch.waiters() == [], "nobody waits for an open latch"
+    assert latch.waiters() == [], "an open latch has no waiters"
 
 
 @pytest.mark.parametrize("size", [0, 2])

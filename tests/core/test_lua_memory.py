@@ -59,7 +59,7 @@ UNKNOWN = "original 1 another", "newborn 1 another", "original 1", "newborn 1", 
     ],
 )
 def test_node_that_remembers_for_long_enough_grants_and_keeps_its_record(claims, ask, kind, age, guard):
-    """An original one does at any age, and without a guard nobody asks."""
+    """An original one does at any age; without a guard, age does not matter."""
     if kind is not None:
         record(claims, kind, age)
     before = claims.redis.get(BIRTH_KEY)
@@ -77,7 +77,7 @@ def test_newborn_node_grants_nothing_until_it_is_older_than_the_guard_and_report
 
 
 def test_newborn_node_whose_clock_was_set_back_starts_over(claims, ask):
-    """Its record is from the future, so nobody knows how much longer to wait."""
+    """Its record is from the future, so it can't be known how much longer to wait."""
     record(claims, "newborn", -60_000)
     assert forgetful(ask, guard=GUARD) == 0
     kind, age = birth(claims)
@@ -209,7 +209,7 @@ def test_blank_record_stays_at_a_look_and_is_exchanged_by_a_client_that_has_seen
 
 
 def test_blank_record_is_not_exchanged_by_a_client_that_has_seen_another(locks):
-    """The node was emptied since, and then somebody else looked: its peers may have been used meanwhile."""
+    """The node was emptied since, and then another client looked: its peers may have been used meanwhile."""
     record(locks, "blank", 5_000, process_of(locks.redis))
     seen = mark(locks)
     locks.redis.delete(BIRTH_KEY)
@@ -354,7 +354,7 @@ def test_client_that_names_another_decision_gets_no_grant(claims):
 
 
 def test_renewal_leaves_the_record_of_an_elected_server(claims):
-    """The script does not know the decision; clients compare that."""
+    """The script does not know the decision; only clients compare decisions."""
     for kind in ("original", "newborn", "joining"):
         record(claims, kind, 5_000, f"{process_of(claims.redis)}@7.{HISTORY}")
         before = claims.redis.get(BIRTH_KEY)

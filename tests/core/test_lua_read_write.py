@@ -218,7 +218,7 @@ def test_each_ask_removes_a_bounded_number_of_expired_claims(rw):
     assert rw.holders() == {b"r:" + ME, b"r:" + OTHER, b"r:" + THIRD, b"r:" + OWNERS[149]}
 
 
-def test_dead_writer_keeps_nobody_out(rw):
+def test_dead_writer_keeps_no_reader_out(rw):
     rw.ask("write", ME)
     rw.ask("read", ME)
     rw.expire(b"w:" + ME)
@@ -275,7 +275,7 @@ def test_reader_that_has_waited_longer_than_the_writer_gets_in(rw):
     assert rw.waiters() == {OTHER, THIRD}
 
 
-def test_writer_whose_place_has_ended_keeps_nobody_out(rw):
+def test_writer_whose_place_has_ended_keeps_no_reader_out(rw):
     rw.ask("read", ME)
     rw.queue("write", OTHER)
     rw.end_place(OTHER)
@@ -368,7 +368,7 @@ def test_downgrade_serves_the_readers_beside_it(rw, heard):
     assert rw.holders() == {b"r:" + ME, b"r:" + OTHER}
 
 
-def test_release_of_a_writers_read_lock_serves_nobody(rw, heard):
+def test_release_of_a_writers_read_lock_serves_no_waiter(rw, heard):
     rw.ask("write", ME)
     rw.ask("read", ME)
     rw.queue("read", OTHER)
@@ -378,7 +378,7 @@ def test_release_of_a_writers_read_lock_serves_nobody(rw, heard):
 
 
 @modes
-def test_release_of_one_hold_of_several_serves_nobody(rw, heard, mode):
+def test_release_of_one_hold_of_several_serves_no_waiter(rw, heard, mode):
     rw.ask(mode, ME)
     rw.again(mode, ME, count=2)
     rw.queue("write", OTHER)
@@ -403,7 +403,7 @@ def test_readers_behind_a_writer_that_is_gone_are_served(rw, heard, by):
 
 
 @modes
-def test_rollback_that_keeps_waiting_serves_nobody(rw, heard, mode):
+def test_rollback_that_keeps_waiting_serves_no_waiter(rw, heard, mode):
     rw.ask(mode, ME)
     rw.queue("write", OTHER)
     assert rw.abandon(mode, ME, leave=False) == 1
@@ -482,7 +482,7 @@ def test_reader_that_reads_here_already_does_not_get_less(rw, heard, lasts):
 
 @modes
 @pytest.mark.parametrize(("record", "knows"), [(None, False), ("newborn 0", False), ("original 0", True)])
-def test_node_that_forgot_lets_nobody_in_and_only_wakes(rw, heard, mode, record, knows):
+def test_node_that_forgot_lets_no_owner_in_and_only_wakes(rw, heard, mode, record, knows):
     if record == "newborn 0":
         record = f"newborn {rw.now()}"
     record = record and f"{record} -"

@@ -41,7 +41,7 @@ class SlotNode:
         self.node, self.redis = node, node.redis
 
     def ask_raw(self, owner, n=1, *, lease=LEASE, guard=0, keep=0, ticket=0, keys=KEYS, window=(), **words):
-        claim = owner, n, lease, guard_of(guard), keep, ticket, WAKE.get(owner, b"redsync:wake:nobody")
+        claim = owner, n, lease, guard_of(guard), keep, ticket, WAKE.get(owner, b"redsync:wake:unused")
         words = {"version": 0, "permits": 4, "start": 0, "exact": b"", "tells": False, **words}
         return self.node.run("semaphore_acquire", keys.all, *claim, *map(spelled, words.values()), *window)
 
@@ -251,7 +251,7 @@ def test_expired_permit_makes_room(sem):
 
 
 @pytest.mark.parametrize("gone", [KEYS.lock, KEYS.slots, KEYS.taken])
-def test_remains_of_expired_permits_on_a_promoted_replica_block_nobody(sem, gone):
+def test_remains_of_expired_permits_on_a_promoted_replica_block_no_owner(sem, gone):
     """A master expires its keys one by one, and tells its replicas, whose clocks may be behind."""
     sem.ask(A, 3)
     sem.redis.delete(gone)
@@ -423,7 +423,7 @@ def test_release_of_some_drops_a_permit_with_none_of_the_rest(sem):
 def test_release_of_what_expired_is_told_once_others_may_have_its_slots(sem, n):
     sem.ask(A, n)
     sem.expire(A)
-    assert sem.release(A) == 1, "nobody else got them"
+    assert sem.release(A) == 1, "no other owner got them"
     assert sem.redis.keys() == [KEYS.limit]
     sem.ask(A, n)
     sem.expire(A)
@@ -702,7 +702,7 @@ def test_refusal_reports_when_there_is_room_for_the_waiters_before_and_itself(se
 
 
 def test_refusal_counts_free_slots_for_the_waiters_before(sem, lasts):
-    """They have not asked since, but nobody wakes the waiters behind them when their permits have run out again."""
+    """They have not asked since, but nothing wakes the waiters behind them when their permits have run out again."""
     sem.ask(A, 2, permits=2)
     for ticket, owner in enumerate((B, C), 1):
         assert sem.wait(owner, ticket, permits=2)[1] == b"full"

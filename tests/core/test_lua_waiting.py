@@ -288,7 +288,7 @@ def test_node_hands_over_by_the_guard_of_the_new_holder_only(each, heard):
 
 
 def test_head_is_only_woken_where_the_claim_is_refused(each, heard, give_back):
-    """The release is done in any case. The waiter that asks gets the node's error."""
+    """The release succeeds in any case. The waiter that asks gets the node's error."""
     each.acquire()
     each.line_up(OTHER, THIRD, mark=7)
     with each.node.refused_claims():
@@ -387,7 +387,7 @@ def test_rollback_that_keeps_waiting_gets_no_hand_over_before_it_asks_again(each
 
 @pytest.mark.parametrize("leaver", [ME, OTHER, THIRD])
 def test_waiter_that_leaves_a_free_lock_passes_it_on_to_the_head(each, heard, mark, leaver):
-    """It was woken, or got the lock, and gave up before it read that, or never was. Nobody else would wake the head."""
+    """It was woken, or got the lock, and gave up before it read that, or never was. Nothing else wakes the head."""
     each.acquire()
     each.line_up(*([ME] if leaver == ME else []), OTHER, THIRD, FOURTH, mark=mark)
     each.abandon(leave=False)

@@ -107,7 +107,7 @@ def test_time_of_a_reply_is_noted_for_each_ear_at_its_node(count):
     assert noting_of([]) == ()
 
 
-def test_ear_that_nobody_empties_drops_the_oldest():
+def test_ear_that_is_not_emptied_drops_the_oldest():
     ear = Ear(["a:1"], print)
     ear.took[0].extend(range(_MOST_REPLIES + 1))
     assert ear.took[0][0] == 1

@@ -299,7 +299,7 @@ def test_interrupted_judge_leaves_the_vote_open(interruption):
 
 
 def test_interruption_in_an_answer_leaves_no_answer_behind():
-    """The node may fail then, and readers of the answers must find none of it."""
+    """The node may fail then, and no part of its answer may be left for readers."""
 
     class Interrupted:
         def __bool__(self):

@@ -98,7 +98,7 @@ def test_invalid_number_is_refused(header):
 
 
 @pytest.mark.parametrize("name", [HUGE, b"*99999", b"batch>20261122", b"%50000000\r\n"])
-def test_names_that_look_like_headers_are_no_headers(name):
+def test_names_that_look_like_headers_are_not_headers(name):
     reply = b">3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$%d\r\n%s\r\n" % (len(name), name)
     for place in range(1, len(reply)):
         assert read(reply[:place], reply[place:]) == [[b"message", b"c", name]]

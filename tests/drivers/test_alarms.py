@@ -105,12 +105,12 @@ async def test_sleeper_without_a_deadline_is_not_woken():
 @in_loop
 async def test_sleeper_that_sleeps_again_is_woken_at_its_new_deadline_only():
     alarms, again = Rig(), Bell()
-    early = alarms.set(clock() + 0.005, Bell())
-    alarms.set(clock() + 0.01, again)
+    early = alarms.set(clock(), Bell())
+    alarms.set(clock() + 3600, again)
     await rung([early])
     assert len(alarms._heap) == 1, "it has its entry"
     alarms.drop(again)
-    at = clock() + 0.03
+    at = clock() + 0.01
     alarms.set(at, again)
     await rung([again])
     assert again.rang_at >= at

@@ -232,7 +232,7 @@ def test_message_within_another_reply_is_none(rig):
     assert told == [b"1 a"] * 2
 
 
-def test_end_of_a_message_is_no_message(rig):
+def test_end_of_a_message_is_not_a_message(rig):
     end = b"+x\r\n"
     rig.hear(message(b"+x")[: -len(end)])
     rig.hear(end)

@@ -75,7 +75,7 @@ def test_node_that_was_never_met_is_fit(node):
         (1.0, ORIGINAL, 1000.0),
         (3600.0, YOUNG, 995.0),
         (3600.0, birth_of(NEWBORN, 0.0), 1000.0),
-        # Restarted with its data, since it was emptied: both counts.
+        # Emptied, and restarted with its data since: both events count.
         (4.0, OLD, 997.0),
         (4.0, YOUNG, 997.0),
         (3600.0, None, math.inf),

@@ -67,7 +67,7 @@ def test_request_is_guarded_only_if_it_asks_for_a_new_claim():
     ("earlier", "later", "expected"),
     [
         (request(1), request(2), True),
-        (request(2), request(1), False),  # the other one is the earlier
+        (request(2), request(1), False),  # in the wrong order
         (request(1), request(2, key=b"another"), False),
         (request(1), request(2, owner=BERT), False),
         (request(1), request(2, owner=None), False),  # a renewal includes nothing that was released before it

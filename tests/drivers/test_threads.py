@@ -44,7 +44,7 @@ def test_steps_are_atomic_over_many_threads(runner):
             for _ in range(20):
                 pass
             counter[0] = before + 1
-            yield from signal(b"nobody")
+            yield from signal(b"unused")
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda _: runner.run(count(500)), range(8)))
@@ -61,7 +61,7 @@ def test_effects_are_performed_without_the_monitor(runner, eventually):
     with ThreadPoolExecutor(1) as pool:
         sleeper = pool.submit(runner.run, sleep())
         for _ in range(20):
-            runner.run(ring(b"nobody"))
+            runner.run(ring(b"unused"))
         assert not sleeper.done()
         eventually(lambda: runner.run(ring(b"sleeper")) or sleeper.done())
 
@@ -78,11 +78,11 @@ def test_waiter_does_not_use_more_memory_with_each_look(runner, make_script):
 
 def test_run_returns_a_protocols_result_and_raises_its_error(runner):
     def fail():
-        yield from signal(b"nobody")
+        yield from signal(b"unused")
         raise KeyError("mine")
 
     def succeed():
-        yield from signal(b"nobody")
+        yield from signal(b"unused")
         return "mine"
 
     with pytest.raises(KeyError, match="mine"):

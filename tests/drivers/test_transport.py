@@ -117,7 +117,7 @@ def test_suspect_node_gets_only_what_it_is_owed(make_rig, nodes, raw):
     assert rig.ask(rig.append, owner, "release", owed_to=0b111, owed_until=later).won
     assert rig.ask(rig.append, owner, "new").won
     rig.tell(rig.append, owner, "undo", owed_to=0b010, owed_until=later)
-    # Claims that it makes when it resumes live from then on, so nothing is too late.
+    # When it resumes, it makes claims whose time begins then, so no command is too late.
     rig.tell(rig.append, owner, "late undo", owed_to=0b010, owed_until=clock() - 1)
     nodes.resume(1)
     rig.settle()

@@ -26,7 +26,7 @@ SAYABLE = [
     {"password": "12/34"},
     {"password": AWKWARD},
     {"username": AWKWARD, "password": AWKWARD},
-    {"username": "nobody"},
+    {"username": "stranger"},
     {"username": "", "password": ""},
     {"client_name": AWKWARD, "encoding": "latin-1"},
     {"ssl": True},

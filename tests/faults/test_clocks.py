@@ -321,7 +321,7 @@ def test_forward_jumps_within_drift_allowance_never_let_two_believe(clocks, make
 
 
 def test_forward_jump_of_majority_lets_two_believe(clocks, make_client, admin, eventually):
-    """Beyond the promise: the first, unrenewed, learns it by its release at the latest, and harms no one by it."""
+    """Beyond the promise: the first, unrenewed, learns it by its release at the latest, which harms no other."""
     client = make_client()
     first, second = client.get_lock("x"), make_client().get_lock("x")
     assert first.acquire(lease=60.0)

@@ -73,7 +73,7 @@ class Deployment:
 
 
 def fight(deployment, directory, seed, failovers):
-    """Let eight processes work while masters are replaced; return the holds of each thing."""
+    """Let eight processes work while masters are replaced; return the holds of each synchronizer."""
     flavours = ["threads", "asyncio"] * 4
 
     def make_order(client, first, journal):

@@ -22,8 +22,8 @@ LONGEST = 1.5 * LEASE
 BOUND = LEASE + 4.0
 """Seconds within which everything is acquired again once a quorum of nodes is healthy. Claims that no client could
 release expire within a lease. A waiter looks by itself within a second and a half; clients may take a node for young,
-or fail to reach it, for two seconds too long, as uptimes are whole seconds. As much again is for the machine, whose
-cores eight processes share."""
+or fail to reach it, for two seconds too long, as uptimes are whole seconds. The machine gets as much again, as eight
+processes share its cores."""
 
 
 @dataclass

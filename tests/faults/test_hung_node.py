@@ -56,7 +56,7 @@ def test_hung_nodes_delay_no_call_and_keep_no_zombie(hung, nodes, client, lock, 
     before = [admin.calls(i) for i in range(5)]
     for i in hung:
         nodes.pause(i)
-    # Each would take the timeout of a node if it waited for one.
+    # A call that waited for a hung node would take that node's timeout.
     promptly(lambda: pairs(lock), PAIRS * 0.25 / 5)
     suspects = ["suspect" if i in hung else "up" for i in range(5)]
     eventually(lambda: states(client) == suspects)

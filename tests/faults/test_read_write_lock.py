@@ -21,15 +21,15 @@ def test_hundreds_of_waiting_readers_are_all_admitted_together(nodes, raw, event
     async def crowd():
         async with AsyncClient(nodes.urls, restart_guard=0.0) as client:
             lock = client.get_read_write_lock("x")
-            inside, everybody = 0, asyncio.Event()
+            inside, all_inside = 0, asyncio.Event()
 
             async def read():
                 nonlocal inside
                 async with lock.read_lock:
                     inside += 1
                     if inside == count:
-                        everybody.set()
-                    await everybody.wait()
+                        all_inside.set()
+                    await all_inside.wait()
 
             async with asyncio.timeout(60):
                 async with lock.write_lock:

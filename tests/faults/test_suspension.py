@@ -62,7 +62,7 @@ def settle(client, eventually):
 
 @pytest.fixture
 def unplug(nodes):
-    """Return a function after which no node answers, until the end of the test."""
+    """Return a function that pauses all nodes until the end of the test."""
     yield lambda: [nodes.pause(i) for i in range(5)]
     for i in range(5):
         nodes.resume(i)
@@ -124,12 +124,12 @@ def test_hold_survives_suspension_shorter_than_its_lease_and_is_renewed(suspend,
         suspend(LEASE / 2)
         assert not hold.lost
         assert LEASE / 2 - PROMPT < hold.remaining() < LEASE / 2
-        # Its renewal has been due for long.
+        # Its renewal is long overdue.
         eventually(lambda: hold.remaining() > LEASE / 2, within=PROMPT)
 
 
 def test_suspended_waiter_gives_up_when_its_timeout_is_over(suspend, lock, settle, admin, *, eventually, watch):
-    admin.ask_all("HSET", "redsync:x", "somebody:1", 1)
+    admin.ask_all("HSET", "redsync:x", "stranger:1", 1)
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(lock.acquire, timeout=20.0)
         eventually(lambda: admin.ask(0, "EXISTS", "redsync_queue:{redsync:x}"))

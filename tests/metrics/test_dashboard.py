@@ -73,7 +73,7 @@ def test_each_metric_of_clients_is_on_the_dashboard_or_named_as_left_out():
     }
     assert missing - shown == {
         "redsync_hold_orphans_total",
-        "redsync_hold_renewals_total",  # the margin tells more
+        "redsync_hold_renewals_total",  # the margin says more
         "redsync_node_state_changes_total",
     }
 

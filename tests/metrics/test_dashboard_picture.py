@@ -18,7 +18,7 @@ def labels(**pairs):
 
 
 def scrapes(*looks):
-    """Return scrapes, one each two seconds."""
+    """Return scrapes, one every two seconds."""
     return [(2.0 * number, {"redsync_x": look, "redsync_x_bucket": look}) for number, look in enumerate(looks)]
 
 
@@ -48,7 +48,7 @@ def test_quantile_is_linear_within_its_bucket(part, expected):
     assert evaluate(expression, scrapes(before, after)) == {(): pytest.approx(expected, abs=0.13)}
 
 
-def test_quotient_is_made_by_labels():
+def test_quotient_matches_series_by_labels():
     a = labels(group="a")
     rate = "sum by (group) (rate(redsync_x{}[$__rate_interval]))"
     assert evaluate(f"{rate} / {rate}", scrapes({a: 1.0}, {a: 3.0})) == {a: 1.0}
@@ -59,7 +59,7 @@ def test_unknown_expression_is_refused():
         evaluate("avg(redsync_x)", scrapes({}))
 
 
-def test_picture_is_that_of_the_run_and_has_all_panels():
+def test_picture_shows_the_recorded_run_in_all_panels():
     kept = json.loads(RUN.read_text())
     panels = [panel for row in ROWS.values() for panel in row]
     # Record again if an expression was changed. Rare events, such as split votes, may be missing in a run.

@@ -55,7 +55,7 @@ def test_ten_thousand_names_with_identifiers_are_one_group(make):
     assert len({name_group(make(n)) for n in range(10_000)}) == 1
 
 
-def test_groups_are_never_more_than_the_most():
+def test_number_of_groups_is_bounded():
     groups = Groups(lambda name: name, 10)
     seed = secrets.randbelow(1 << 32)
     print(f"seed {seed}")
@@ -73,11 +73,11 @@ def test_memory_of_names_is_bounded():
         assert len(groups._of) <= _MOST_NAMES
 
 
-def test_own_function_that_raises_puts_the_name_with_the_others():
+def test_name_for_which_a_custom_function_raises_is_grouped_as_other():
     assert Groups(lambda name: name["x"], 10).of("order:1") == "other"
 
 
-def test_own_function_may_return_anything():
+def test_custom_function_may_return_any_value():
     assert Groups(len, 10).of("order:1") == "7"
 
 

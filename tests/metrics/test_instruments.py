@@ -17,7 +17,7 @@ def test_no_label_takes_names_owners_or_free_text():
     assert {label for instrument in INSTRUMENTS for label in instrument.labels} == LABELS
 
 
-def test_histograms_alone_have_buckets_and_they_rise():
+def test_only_histograms_have_buckets_which_rise():
     for instrument in INSTRUMENTS:
         assert bool(instrument.buckets) == (instrument.sort == "histogram")
         assert list(instrument.buckets) == sorted(set(instrument.buckets))

@@ -56,7 +56,7 @@ class Clock:
 
 
 class Hold:
-    """A hold, as far as metrics look at it."""
+    """The parts of a hold that metrics read."""
 
     name = "order:7"
 
@@ -125,7 +125,7 @@ def test_acquire_without_success_counts_by_outcome_and_holds_nothing(ledger, tel
     assert ledger.gauges()["redsync.hold.active"] == {}
 
 
-def test_re_entry_is_an_attempt_but_no_further_hold(ledger, tell):
+def test_reentry_is_an_attempt_but_not_a_further_hold(ledger, tell):
     hold = Hold()
     tell(AcquireEnded(make_record(), "won", hold))
     tell(AcquireEnded(make_record(rounds=0), "won", hold))
@@ -137,7 +137,7 @@ def test_re_entry_is_an_attempt_but_no_further_hold(ledger, tell):
 
 
 @pytest.mark.parametrize("first", [True, False])
-def test_loss_counts_by_its_reason_even_if_it_is_told_before_the_acquire(ledger, tell, first):
+def test_loss_counts_by_its_reason_even_if_reported_before_the_acquire(ledger, tell, first):
     hold = Hold(lost="its max_hold is over")
     events = [
         AcquireEnded(make_record(), "won", hold),
@@ -160,7 +160,7 @@ def test_loss_that_a_release_finds_counts(ledger, tell):
     assert ledger.take()[0]["redsync.hold.losses", (*LOCK, "taken")] == 1
 
 
-def test_ends_of_unknown_holds_are_forgotten_at_last(ledger, tell):
+def test_ends_of_unknown_holds_are_eventually_forgotten(ledger, tell):
     for _ in range(2 * _MOST_EARLY):
         tell(HoldEnded(Hold(), "released"))
     assert ledger.take() == ({}, {})
@@ -178,7 +178,7 @@ def test_renewals_count_for_the_holds_that_are_known(ledger, tell):
     assert values["redsync.hold.renewal.margin", LOCK] == [0.625]
 
 
-def test_renewals_of_a_hold_that_ends_before_they_are_worked_off_count(ledger, tell):
+def test_renewals_count_even_if_the_hold_ends_before_they_are_processed(ledger, tell):
     hold = Hold()
     tell(AcquireEnded(make_record(), "won", hold))
     tell(HoldsRenewed((hold,), (0.625,), ()))
@@ -190,7 +190,7 @@ def test_renewals_of_a_hold_that_ends_before_they_are_worked_off_count(ledger, t
     assert values["redsync.hold.renewal.margin", LOCK] == [0.625]
 
 
-def test_what_has_no_hold_is_counted_as_well(ledger, tell):
+def test_events_without_a_hold_are_counted(ledger, tell):
     tell(HoldOrphaned("order:8", "c:2"))
     tell(NodeChanged("a:1", "down", "refused"))
     tell(RetryAfterTold("api", 1.5))
@@ -211,7 +211,7 @@ def test_what_has_no_hold_is_counted_as_well(ledger, tell):
     )
 
 
-def test_clocks_are_compared_over_ten_minutes_by_what_is_certain(ledger, tell):
+def test_clocks_are_compared_over_ten_minutes_after_subtracting_round_trips(ledger, tell):
     used = lambda: ledger.gauges()["redsync.node.clock.allowance.used"]  # noqa: E731
     for at, fast in [(0.0, 0.0), (10.0, 0.0), (100.0, 0.25), (400.0, 1.0), (650.0, 1.25)]:
         tell(ClocksRead(at, at + 0.5, (("a:1", 1e9 + at + fast),), 0.01))
@@ -234,7 +234,7 @@ def test_limiter_counts_what_it_admits_and_refuses(ledger, tell):
     assert limited == {("api", "admitted"): 3, ("api", "refused"): 2}
 
 
-def test_semaphores_tell_permits_limit_and_line(ledger, tell):
+def test_semaphores_report_permits_limit_and_waiters(ledger, tell):
     record = make_record("pool:1", "semaphore", wanted=2, limit=5)
     client = SimpleNamespaceClient([make_record("pool:1", "semaphore", wanted=3), make_record()])
     ledger.attach(client)
@@ -251,7 +251,7 @@ def test_semaphores_tell_permits_limit_and_line(ledger, tell):
 
 
 class SimpleNamespaceClient:
-    """A client, as far as gauges look at it."""
+    """The parts of a client that gauges read."""
 
     def __init__(self, waiting):
         self.runner = SimpleNamespace(closed=False, session=SimpleNamespace(waiting=set(waiting)))
@@ -260,7 +260,7 @@ class SimpleNamespaceClient:
         return []
 
 
-def test_many_events_are_worked_off_without_anybody_who_collects(ledger, tell):
+def test_many_events_are_processed_without_a_collector(ledger, tell):
     for _ in range(LONG):
         tell(WatchdogWoke(0.0))
     assert len(ledger.values["redsync.watchdog.lag", ()]) == LONG
@@ -270,7 +270,7 @@ def test_many_events_are_worked_off_without_anybody_who_collects(ledger, tell):
         assert len(ledger._inbox) == LONG, "another thread is at it"
 
 
-def test_long_journal_is_worked_off_when_that_is_told(ledger, tell):
+def test_long_journal_is_processed_when_it_reports_that_it_is_full(ledger, tell):
     for _ in range(LONG):
         ledger.ear.journal.note_win(make_record(), 101.0, Hold())
     assert ledger.counts == {}
@@ -280,7 +280,7 @@ def test_long_journal_is_worked_off_when_that_is_told(ledger, tell):
 
 @pytest.mark.parametrize("rounds", [1, 0], ids=["acquires", "re-entries"])
 def test_journal_stays_short_even_if_successes_come_as_events(ledger, tell, rounds):
-    """So they come for re-entries, and if another observer of the client wants to hear all at once."""
+    """They do for re-entries, and if another observer of the client wants to hear of each at once."""
     for _ in range(LONG):
         tell(AcquireEnded(make_record(rounds=rounds), "won", Hold()))
     assert ledger._journal.wins == []
@@ -328,7 +328,7 @@ def test_ten_thousand_names_make_a_handful_of_series(ledger, tell):
     assert len(ledger.counts) + len(ledger.values) == 3
 
 
-def test_own_groups_replace_the_default():
+def test_custom_groups_replace_the_default():
     ledger = Ledger(group_of=lambda name: "mine", max_groups=1)
     ledger.listen([], lambda: 1.0).hear(HoldOrphaned("order:8", "c:2"))
     # The ear is dropped, what it heard is not.

@@ -47,7 +47,7 @@ ALL = {
 """The expected count, and the largest part of it that one entry can add."""
 
 
-def test_interruption_at_any_point_costs_one_entry_at_most():
+def test_interruption_at_any_point_loses_at_most_one_entry():
     point, where = 0, ""
     while where is not None:
         point += 1

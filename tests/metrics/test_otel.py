@@ -50,7 +50,7 @@ def test_metrics_have_the_names_units_and_buckets_of_the_instrument_set(reader, 
     assert dict(held.attributes) == {"redsync.kind": "lock", "redsync.name_group": "x"}
 
 
-def test_every_gauge_takes_its_part_of_one_snapshot(provider, reader, make_client):
+def test_all_gauges_of_a_collection_read_one_snapshot(provider, reader, make_client):
     class Counting(OpenTelemetryMetrics):
         taken = 0
 
@@ -65,7 +65,7 @@ def test_every_gauge_takes_its_part_of_one_snapshot(provider, reader, make_clien
         assert metrics.taken == collected
 
 
-def test_exemplar_never_names_the_span_of_the_reader(reader, provider, make_client):
+def test_exemplar_never_names_the_span_of_the_scrape(reader, provider, make_client):
     lock = make_client(listeners=[OpenTelemetryMetrics(meter_provider=provider)]).get_lock("x")
     with lock:
         pass
@@ -77,7 +77,7 @@ def test_exemplar_never_names_the_span_of_the_reader(reader, provider, make_clie
     assert point.exemplars
 
 
-def test_collection_gets_a_part_of_very_many_values_and_all_counts(provider, reader):
+def test_collection_gets_all_counts_but_only_a_sample_of_too_many_values(provider, reader):
     metrics = OpenTelemetryMetrics(meter_provider=provider)
     ear = metrics.listen(["a:1"], lambda: 0.0)
     for _ in range(5):
@@ -97,8 +97,8 @@ def test_collection_gets_a_part_of_very_many_values_and_all_counts(provider, rea
 
 
 @pytest.mark.parametrize("batches", [[30_000], [1, 999, 1, 1999], [7] * 429, [1] * 4000, [1001, 1001, 998]])
-def test_sample_is_a_part_of_the_values_however_they_come_and_whatever_their_rhythm(batches):
-    """As the round trips of acquires and releases do, one after the other."""
+def test_sample_represents_the_values_whatever_their_batches_and_rhythm(batches):
+    """Round trips have a rhythm, as acquires and releases alternate."""
     sample, values = _Sample(), itertools.cycle([0.0, 1.0])
     for size in batches:
         sample.extend(list(itertools.islice(values, size)))

@@ -7,7 +7,7 @@ from redsync.metrics.instruments import INSTRUMENTS
 from redsync.metrics.prometheus import PrometheusMetrics
 
 
-def test_collector_names_its_metrics_before_anything_happened():
+def test_collector_names_its_metrics_before_the_first_event():
     metrics = PrometheusMetrics(registry=None)
     described = {family.name for family in metrics.describe()}
     assert len(described) == len(INSTRUMENTS)

@@ -51,7 +51,7 @@ def test_failed_vote_has_a_label(sentence, label):
     assert label in VOTES
 
 
-def test_every_loss_that_a_protocol_tells_has_a_label_of_its_own():
+def test_every_reason_for_a_loss_has_its_own_label():
     sentences = [
         ast.unparse(node.args[1])
         for path in (PACKAGE / "_protocols").glob("*.py")

@@ -108,7 +108,7 @@ def test_no_quorum_is_an_error(make_client, nodes, traces, spans):
     assert failed.status.status_code is StatusCode.ERROR
 
 
-def test_lost_hold_tells_why(make_client, raw, traces, spans, eventually):
+def test_lost_hold_states_the_reason(make_client, raw, traces, spans, eventually):
     lock = make_client(listeners=[traces], lease=SHORT).get_lock("x")
     lock.acquire()
     spans()
@@ -122,7 +122,7 @@ def test_lost_hold_tells_why(make_client, raw, traces, spans, eventually):
     assert "nodes" in held.status.description
 
 
-def test_reentry_is_an_acquire_and_no_second_hold(make_client, traces, spans):
+def test_reentry_is_an_acquire_but_not_a_second_hold(make_client, traces, spans):
     lock = make_client(listeners=[traces]).get_lock("x")
     with lock, lock:
         first, second = spans()
@@ -131,7 +131,7 @@ def test_reentry_is_an_acquire_and_no_second_hold(make_client, traces, spans):
     assert [span.name for span in spans()] == ["hold lock"]
 
 
-def test_context_is_that_of_each_thread(make_client, traces, tracer, spans):
+def test_each_thread_has_its_own_context(make_client, traces, tracer, spans):
     client = make_client(listeners=[traces])
 
     def work(number):
@@ -143,7 +143,7 @@ def test_context_is_that_of_each_thread(make_client, traces, tracer, spans):
     check_parents(spans(), jobs)
 
 
-def test_context_is_that_of_each_task(nodes, traces, tracer, spans):
+def test_each_task_has_its_own_context(nodes, traces, tracer, spans):
     async def main():
         async with AsyncClient(nodes.urls, restart_guard=0.0, listeners=[traces]) as client:
 
@@ -213,7 +213,7 @@ def hold():
     return Hold(lease=30.0, fencing_token=None, lost=None)
 
 
-def test_end_that_is_told_before_its_acquire_ends_the_hold(told, spans):
+def test_end_reported_before_its_acquire_ends_the_hold(told, spans):
     early = hold()
     told.ear.hear(HoldLost("x", "owner", "its lease ended", early))
     assert spans() == ()
@@ -224,7 +224,7 @@ def test_end_that_is_told_before_its_acquire_ends_the_hold(told, spans):
     assert acquired.name == "acquire lock"
 
 
-def test_end_that_is_told_twice_ends_one_span(told, traces, spans):
+def test_end_reported_twice_ends_one_span(told, traces, spans):
     twice = hold()
     told.won(twice)
     told.ear.hear(HoldEnded(twice, "released"))
@@ -244,7 +244,7 @@ def test_names_in_bytes_are_shown(told, spans):
     assert spans()[0].attributes["redsync.name"] == "\\xff:1"
 
 
-def test_nothing_is_kept_that_nobody_fetches(told):
+def test_replies_are_not_kept_if_none_collects_them(told):
     told.ear.took[0].append(math.pi)
     told.ear.failed.append((0, "down"))
     assert not told.ear.took[0]

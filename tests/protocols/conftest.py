@@ -45,7 +45,7 @@ CLIENT = "285475da-9152-4c83-822a-67ee2f116a79"
 
 
 def end_of(wait):
-    """Return when a wait ends without a wake-up; nobody else waits for a turn."""
+    """Return when a wait ends without a wake-up, if no other run waits for a turn."""
     return wait.until if wait.retry_at is None else min(wait.until, wait.retry_at)
 
 

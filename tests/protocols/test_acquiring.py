@@ -37,7 +37,7 @@ def test_acquire_is_won_by_a_quorum_of_granted(toy):
 
 
 def test_acquire_leaves_the_tally_for_a_later_look_at_the_nodes_that_keep_the_claim(toy):
-    """Nobody waits for votes still on their way; a round's timeout later they have come or never will."""
+    """No round waits for votes still on their way; a round's timeout later they have come or never will."""
     state = toy.acquire(("ask lock_acquire", toy.answers(NEW, NEW, NEW, None, held())))
     assert state.tally is toy.tallies[0]
     assert state.tally.backers == 0b00111
@@ -145,7 +145,7 @@ def test_no_quorum_is_an_error_at_once_without_blocking(toy):
         (NEW, held(by=A), held(by=B), held(by=B), "down"),
     ],
 )
-def test_two_failures_of_five_and_split_votes_are_no_outage(toy, replies):
+def test_two_failures_of_five_and_split_votes_are_not_an_outage(toy, replies):
     assert toy.acquire(("ask lock_acquire", toy.answers(*replies)), "tell lock_abandon", timeout=0.0) is None
 
 

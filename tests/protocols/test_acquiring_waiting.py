@@ -160,7 +160,7 @@ def test_waiter_sleeps_through_an_outage_until_the_deadline(toy):
 
 
 @pytest.mark.parametrize("sent", [0b00000, 0b00001, 0b11111])
-def test_outage_that_ends_in_time_is_no_error(toy, sent):
+def test_outage_that_ends_in_time_is_not_an_error(toy, sent):
     state = toy.acquire(
         ("ask lock_acquire", toy.all_say("down", sent=sent)),
         # A round sent to no node needs no rollback.

@@ -292,7 +292,7 @@ def test_acquire_interrupted_anywhere_leaves_nothing_behind(make_toy, way):
         queued = any(len(effect.command.keys) == 3 for effect in toy.asked)
         assert cleanup == ["tell lock_abandon, leave" if queued else "tell lock_abandon"], at
         assert len(toy.session.holds) == 0
-        assert outcome.state is None, "nobody learns of a success that was rolled back"
+        assert outcome.state is None, "a success that was rolled back is not reported"
         assert toy.alarms == 0
         rollback = toy.told[-1]
         assert rollback.command.args[0] == toy.commands[-1].args[0], "the latest ask"

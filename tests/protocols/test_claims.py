@@ -117,8 +117,8 @@ def test_vote_is_not_split_when_one_owner_has_a_quorum(toy):
         (NEW, NEW, held(by=A), held(by=A)),
     ],
 )
-def test_vote_counts_as_split_if_all_answered_and_nobody_visibly_has_a_quorum(make_toy, replies):
-    """A silent node may complete one. But nobody wakes a waiter that sleeps through a split vote."""
+def test_vote_counts_as_split_if_all_answered_and_no_owner_visibly_has_a_quorum(make_toy, replies):
+    """A silent node may complete one. But nothing wakes a waiter that sleeps through a split vote."""
     pauses = set()
     for random in (0.1, 0.5, 0.9):
         toy = make_toy(len(replies), random=random)
@@ -148,7 +148,7 @@ def test_foreign_values_on_a_minority_are_harmless(toy):
     assert toy.acquire(("ask lock_acquire", toy.answers(FOREIGN, FOREIGN, NEW, NEW, NEW)))
 
 
-def test_foreign_values_beside_a_holder_are_no_error(toy):
+def test_foreign_values_beside_a_holder_are_not_an_error(toy):
     answers = toy.answers(FOREIGN, held(), held(), held(), held())
     assert toy.acquire(("ask lock_acquire", answers), "tell lock_abandon", timeout=0.0) is None
 

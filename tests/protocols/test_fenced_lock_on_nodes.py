@@ -158,7 +158,7 @@ def test_tokens_grow_for_a_client_that_has_seen_one_if_all_nodes_forgot_and_cloc
     world.offsets = [-3600.0] * 3
     for store in world.stores:
         store.flush()
-    assert world.take("bob", fresh=True) < before, "nobody else knows"
+    assert world.take("bob", fresh=True) < before, "no other client knows"
     assert world.take("ada") > before
 
 

@@ -65,7 +65,7 @@ def test_fill_up_renews_on_all_nodes(toy):
 
 
 def test_fill_up_waits_for_all_nodes(toy):
-    """Nobody waits for the result, and the point is to learn which nodes lack it."""
+    """No caller waits for the result, and the purpose is to learn which nodes lack the hold."""
     state = take_bare(toy)
     began = toy.now
     run_fill_up(toy, [state], ("ask lock_renew", toy.codes(OURS, OURS, OURS, HEALED, None)))
@@ -147,7 +147,7 @@ def test_pauses_start_over_if_the_hold_was_on_enough_nodes_in_between(toy):
 
 
 def test_healed_node_counts_the_next_time(toy):
-    """One of the three that granted has forgotten the claim: that is no quorum now, and one after it was healed."""
+    """One of the three that granted has forgotten the claim: no quorum has it until that node is healed."""
     state = take_bare(toy)
     before = state.valid_until
     run_fill_up(toy, [state], ("ask lock_renew", toy.codes(OURS, OURS, HEALED, "down", "down")))

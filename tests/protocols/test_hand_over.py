@@ -92,7 +92,7 @@ def test_callback_for_the_loss_gets_the_hold_that_was_handed_over(toy):
 
 
 def test_lock_handed_over_in_the_instant_of_the_deadline_is_held(toy):
-    """As after a last try."""
+    """Just as if a last try had won it."""
     outcome = Outcome()
     state = handed(toy, None, timeout=0.3, outcome=outcome)
     assert toy.now == pytest.approx(1000.3)
@@ -153,7 +153,7 @@ def test_hand_over_is_believed_no_longer_than_the_places_of_the_latest_ask(make_
 
 @pytest.mark.parametrize(("lease", "kept"), [(1.0, 1.0), (2.5, 2.5), (3.0, 3.0), (600.0, 3.0)])
 def test_place_lasts_no_longer_than_the_lease_of_its_waiter(make_toy, lease, kept):
-    """So nobody has a lock for longer than it asked for."""
+    """So no owner has a lock for longer than it asked for."""
     toy = make_toy(lease=lease)
     state = handed(toy)
     assert toy.commands[0].args[4] == kept * 1000

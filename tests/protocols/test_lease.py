@@ -1,4 +1,4 @@
-"""Code that all leased things share: rolling back, losing, and sleeping until the end."""
+"""Code that all synchronizers with leases share: rolling back, losing, and sleeping until the end."""
 
 import pytest
 
@@ -51,7 +51,7 @@ def test_rollback_of_a_hold_reaches_all_nodes_that_may_keep_the_claim(toy, leave
     assert rollback_of(state, leave=leave) == expected
 
 
-def test_tell_end_signals_only_if_somebody_sleeps(toy):
+def test_tell_end_signals_only_if_a_caller_sleeps(toy):
     state = toy.take()
     toy.play(tell_end(state))
     toy.start(sleep(toy, state))

@@ -192,7 +192,7 @@ def test_nodes_that_all_believe_in_the_same_absurd_limit_are_corrected(world):
     assert limits(world) == [10, 10, 10]
 
 
-def test_node_whose_clock_is_years_behind_hinders_nobody(world):
+def test_node_whose_clock_is_years_behind_hinders_no_owner(world):
     world.offsets[0] = -3 * 366 * 86_400
     program = Program(world)
     program.resize(2)

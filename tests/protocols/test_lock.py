@@ -231,7 +231,7 @@ def test_callbacks_are_never_more_than_acquisitions(toy):
     assert len(state.on_lost) == state.count == 1
 
 
-def test_holds_of_other_owners_are_no_reentry(toy):
+def test_holds_of_other_owners_are_not_a_reentry(toy):
     toy.take()
     other = toy.new_owner()
     assert toy.acquire(("ask lock_acquire", busy(toy)), "tell lock_abandon", timeout=0.0, owner=other) is None
@@ -314,7 +314,7 @@ def test_reentry_of_a_hold_released_while_it_paused_continues_as_a_first_acquire
 
 
 def test_reentry_of_a_hold_lost_while_it_paused_stops_asking(toy):
-    """Claims made after the loss would have no owner: nobody would renew them or roll them back."""
+    """Claims made after the loss would have no owner: nothing would renew them or roll them back."""
     state = toy.take()
 
     def lose():

@@ -34,7 +34,7 @@ def run_holder(toy, *replies):
         ([look()] * 5, None),
         ([look(A), look(A), look(), look(), look()], None),
         ([look(A), look(A), look(B), look(B), look(C)], None),
-        # Two nodes are silent: A may hold it there too, and then nobody else can have it.
+        # Two nodes are silent: A may hold it there too, and then no other owner can have it.
         ([look(A), look(A), look(), "down", "down"], A),
         ([look(A), look(), look(), "down", "down"], A),
         # With one silent node, the fifth decides: it could be the third free one.
@@ -53,7 +53,7 @@ def test_holder_is_the_owner_that_has_a_quorum_or_may_have_one(toy, replies, exp
 
 def test_holder_is_known_as_soon_as_a_quorum_agrees(toy):
     assert run_holder(toy, look(A), look(A), look(A), None, None) == A.decode()
-    assert toy.now == pytest.approx(1000.001), "it waited for nobody"
+    assert toy.now == pytest.approx(1000.001), "it waited for no further node"
     assert run_holder(toy, look(), look(), look(), None, None) is None
     assert toy.now == pytest.approx(1000.002)
 

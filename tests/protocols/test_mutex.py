@@ -60,7 +60,7 @@ def test_possession_ends_with_the_release(toy, possession):
 
 
 def test_possession_outlasts_a_loss_until_the_release(toy, possession):
-    """Somebody has to learn of the loss: the caller of the release."""
+    """The caller of the release has to learn of the loss."""
     state = take(toy, possession)
     toy.play(lose(state, "a reason"), *LOSS)
     assert possession.is_held

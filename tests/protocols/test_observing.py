@@ -105,7 +105,7 @@ def journal(toy):
     return journal
 
 
-def test_pair_is_noted_in_a_journal_and_nobody_is_called(toy, journal):
+def test_pair_is_noted_in_a_journal_and_no_observer_is_called(toy, journal):
     request = toy.request()
     state = toy.play(
         observed(toy.session, request, toy.now, acquire, kind="lock"), ("ask lock_acquire", toy.all_say(NEW))

@@ -38,7 +38,7 @@ def test_free_fair_lock_is_won_in_one_round_without_a_place(toy):
     (effect,) = toy.effects
     assert effect.command.keys == toy.keys.all, "waiters go first, so the node looks at its queue"
     assert effect.command.args == (toy.owner.claim(1), 1, 30_000, 0, 3_000, 0, toy.owner.channel, b"0")
-    assert effect.subscribe is None, "nobody wakes an owner without a place"
+    assert effect.subscribe is None, "nothing wakes an owner without a place"
     assert not toy.session.crowds.expected
 
 
@@ -321,7 +321,7 @@ def test_unsettled_place_is_left_even_if_its_leaving_is_interrupted(toy):
 
 
 def test_nodes_with_different_heads_are_asked_again_soon(toy):
-    """Some did not know the other's ticket when they answered, and nobody would wake anybody."""
+    """Some did not know the other's ticket when they answered, and neither owner would be woken."""
     fair(
         toy,
         (ASK, toy.all_say(knows(4))),

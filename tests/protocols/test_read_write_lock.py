@@ -136,7 +136,7 @@ def test_interrupted_acquire_leaves_queue_and_claims(toy, kind):
 # Looking.
 
 
-YES, NO = [b"r:someone"], []
+YES, NO = [b"r:stranger"], []
 
 
 def look(toy, kind, *replies):
@@ -209,5 +209,5 @@ def test_forced_release_that_fails_is_an_error(toy, reply, error):
 
 @pytest.mark.parametrize("protocol", [is_held, force_release])
 def test_reply_of_unknown_shape_is_not_an_answer(believed, protocol):
-    nobody = [([], Choice.REFUSED)]
-    assert believed(lambda toy: protocol(toy.session, READ, "x", KEYS[READ], toy.owner)) == nobody
+    unheld = [([], Choice.REFUSED)]
+    assert believed(lambda toy: protocol(toy.session, READ, "x", KEYS[READ], toy.owner)) == unheld

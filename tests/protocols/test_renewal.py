@@ -167,7 +167,7 @@ def test_renewal_of_an_unrenewed_hold_does_not_begin_to_renew_it(toy):
 
 
 def test_renewal_counts_on_every_node_to_keep_the_claim(toy):
-    """Even those that did not get it: what was recorded before the send stays."""
+    """Even on a node that did not get it: the record made before the send stays."""
     steps = toy.acquiring()
     state = toy.play(steps, ("ask lock_acquire", toy.answers(1, 1, 1, "down", "down", sent=0b00111)))
     run_renew(toy, [state], ("ask lock_renew", toy.codes(OURS, OURS, OURS, HEALED, "down", sent=0b01111)))
@@ -385,7 +385,7 @@ def test_renewal_of_many_holds_is_open_until_each_is_decided(toy):
     decided_early = toy.answers([2, 2], [2, 2], [2, 2], None, None)
     _, tally = run_renew(toy, holds, ("ask lock_renew", decided_early))
     assert tally.choices.count(Choice.GRANTED) == 3
-    assert tally.at == tally.sent_at + 0.001, "it waited for nobody"
+    assert tally.at == tally.sent_at + 0.001, "it waited for no further node"
 
 
 @pytest.mark.parametrize(("lease", "timeout", "lease_ms"), [(2.0, 0.1, 2_000), (None, 0.25, 30_000)])

@@ -28,7 +28,7 @@ def test_own_slots_are_left_out_each_on_the_node_that_granted_them():
     assert [slot for slot in range(8) if slot in told] == [1, 5], "1 belongs to another permit on the third"
 
 
-def test_slots_that_a_quorum_granted_belong_to_nobody_else():
+def test_slots_that_a_quorum_granted_belong_to_no_other_permit():
     assert 1 not in taken({1, 5}, own={1})
 
 

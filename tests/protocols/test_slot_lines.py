@@ -55,7 +55,7 @@ def test_place_is_owed_to_nodes_that_only_the_rollback_has_reached(semaphore):
 
 
 def test_permit_that_finds_room_but_not_the_same_slots_tries_again_soon(semaphore):
-    """Nobody wakes an acquire that was not refused for lack of room."""
+    """Nothing wakes an acquire that was not refused for lack of room."""
     toy = semaphore.toy
     state = semaphore.play(
         (ASK, toy.all_say(full())),

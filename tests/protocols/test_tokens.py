@@ -82,7 +82,7 @@ def test_acquire_that_waits_tries_again_after_a_failed_write_back(toy, fenced):
         timeout=5.0,
     )
     assert state.fencing_token == 10
-    assert toy.commands[-1].args[-1] == 0, "nobody got the 9"
+    assert toy.commands[-1].args[-1] == 0, "no owner got the 9"
     assert toy.asked[1].timeout <= 5.0
 
 

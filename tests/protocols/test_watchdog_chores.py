@@ -151,7 +151,7 @@ def test_hold_of_an_ended_owner_is_released_at_once(toy, holds):
     assert told.owed_to == ALL
     assert toy.events == [HoldOrphaned("x", str(toy.owner))]
     assert len(toy.session.holds) == 0
-    assert (state.live, state.count) == (False, 0), "nobody that got the hold object believes in it"
+    assert (state.live, state.count) == (False, 0), "no thread that got the hold object believes in it"
 
 
 def test_all_holds_of_an_ended_owner_are_released_and_no_others(toy):
@@ -337,7 +337,7 @@ def test_farewell_withdraws_the_announcement_last(make_toy):
 
 @pytest.mark.parametrize("at", range(4))
 def test_interrupted_farewell_releases_the_rest_and_withdraws(make_toy, at):
-    """Nobody does it later. The command under way at the interruption may not have been sent."""
+    """No later call does it. The command under way at the interruption may not have been sent."""
     toy = make_toy(record=RECORD)
     states = [toy.take(name) for name in ("a", "b", "c")]
     script = [*["tell lock_release"] * 3, "tell client_withdraw"]

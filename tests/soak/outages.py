@@ -86,6 +86,6 @@ def _node_troubles(seconds: float, rng: random.Random) -> Iterator[Trouble]:
 
 
 def plan(seed: object, seconds: float) -> list[Trouble]:
-    """Return the troubles of a run, all of them over some time before its end."""
+    """Return the troubles of a run; all end some time before the run does."""
     partitions = _partitions(seconds - CALM, random.Random(f"{seed} partitions"))
     return [*partitions, *_node_troubles(seconds - CALM, random.Random(f"{seed} nodes"))]

@@ -36,7 +36,7 @@ waiter, even if the node hung and takes it late."""
 
 @dataclass(frozen=True)
 class Setting:
-    """The contended things, the clients, and their behaviour.
+    """The contended synchronizers, the clients, and their behaviour.
 
     Attributes:
         seed: The seed of all choices.

@@ -17,7 +17,7 @@ from redsync.testing.harness import process
 def everything():
     """Break all that this module can break."""
     win_with_one()
-    tell_nobody()
+    report_nothing()
     close_nothing()
 
 
@@ -32,7 +32,7 @@ def win_with_one():
     quorum.Tally.__init__ = begin_with_one
 
 
-def tell_nobody():
+def report_nothing():
     """Lose holds silently."""
     perform = ThreadRunner._perform
     ThreadRunner._perform = lambda runner, effect, *rest: (

@@ -38,10 +38,10 @@ def test_left_behind_finds_nothing_on_nodes_with_records_only(left_behind, plant
 @pytest.mark.parametrize(
     ("command", "told"),
     [
-        ("SET redsync:mutex:1 somebody PX 60000", "redsync:mutex:1' = b'somebody', 5"),
-        ("HSET redsync:lock:0 somebody 1", "redsync:lock:0' = {b'somebody': b'1'}, -1 ms"),
-        ("HSET redsync_places:{redsync:lock:0} somebody x", "redsync_places"),
-        ("ZADD redsync_queue:{redsync:lock:0} 1 somebody", "redsync_queue"),
+        ("SET redsync:mutex:1 stranger PX 60000", "redsync:mutex:1' = b'stranger', 5"),
+        ("HSET redsync:lock:0 stranger 1", "redsync:lock:0' = {b'stranger': b'1'}, -1 ms"),
+        ("HSET redsync_places:{redsync:lock:0} stranger x", "redsync_places"),
+        ("ZADD redsync_queue:{redsync:lock:0} 1 stranger", "redsync_queue"),
     ],
 )
 def test_left_behind_names_the_owner_of_each_key(left_behind, plant, command, told):
@@ -52,7 +52,7 @@ def test_left_behind_names_the_owner_of_each_key(left_behind, plant, command, to
 
 
 def test_left_behind_waits_for_keys_that_are_about_to_expire(left_behind, plant):
-    plant(2, "SET", "redsync:mutex:1", "somebody", "PX", "20")
+    plant(2, "SET", "redsync:mutex:1", "stranger", "PX", "20")
     assert left_behind() == {}
 
 

@@ -32,10 +32,10 @@ LOCKS = {
     "write": lambda client, name="x", **options: client.get_read_write_lock(name, **options).write_lock,
     "multi": lambda client, name="x", **options: _multi(client, name, **options),
 }
-"""All that one owner at a time holds, or several readers do, with the interface of a lock."""
+"""Everything with the interface of a lock: held by one owner at a time, or by several readers."""
 
 KINDS = {**LOCKS, "semaphore": lambda client: client.get_semaphore("x", 1)}
-"""All that `with` acquires and releases."""
+"""Everything that `with` acquires and releases."""
 
 FACADES = ["lock", "mutex", "multi"]
 """A kind for each way to hold: by the thread or task, by the object, and several as one."""

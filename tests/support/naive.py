@@ -1,6 +1,6 @@
 """The naive semaphore, as it is often built over several nodes: each node counts, and a majority decides.
 
-Instead of slots it names numbers of the permit's own, so all else works as usual: votes are counted, renewals count
+It names the permit's own numbers instead of slots, so everything else works as usual: votes are counted, renewals count
 nodes that had it, a release removes it. But each node bounds only its own permits, and no bound holds over all nodes.
 """
 

@@ -60,7 +60,7 @@ def judge_exclusion(
 
 
 def overlaps(holds: Iterable[Hold]) -> set[Pair]:
-    """Return pairs of holds of one thing that two owners believed at the same instant, unless both only read.
+    """Return pairs of holds of one synchronizer that two owners believed at the same instant, unless both only read.
 
     Belief is a half-open interval: one may begin at the very instant at which another ends.
     """

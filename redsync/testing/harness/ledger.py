@@ -1,6 +1,6 @@
 """The data that owners read and write under their holds: two witnesses of exclusion that trust no clock.
 
-Both are files, because a file knows nothing of locks. Each contended thing has
+Both are files, because a file knows nothing of locks. Each contended synchronizer has
 
 - a *ledger* of entries, only ever appended to: `BEGIN` and `END` of each critical section, numbered by what its owner
   read there before;

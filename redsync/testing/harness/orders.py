@@ -15,13 +15,13 @@ class Order:
 
     Attributes:
         urls: The nodes, as this client reaches them.
-        names: The contended things, each as "kind:name"; `Client.get_<kind>` makes it.
+        names: The contended synchronizers, each as "kind:name"; `Client.get_<kind>` makes it.
         directory: The directory of the ledgers; empty for none.
         journal: The file to write.
         first: The number of its first owner, counted over all processes of the run.
         owners: The number of its owners.
         seed: The seed of all its choices.
-        work: Which tasks it has, see `tasks.WORK`; with "steady" ones each owner contends for one thing only.
+        work: Which tasks it has, see `tasks.WORK`; with "steady" ones each owner contends for one synchronizer only.
         flavour: "threads" or "asyncio".
         lease: The client's lease in seconds.
         restart_guard: The client's restart guard in seconds; None for the default.

@@ -1,8 +1,8 @@
-"""Owners: each is one thread or one task that acquires and releases things again and again.
+"""Owners: each is one thread or one task that acquires and releases synchronizers again and again.
 
-`lock_ways`, `read_write_ways`, `permit_ways`, `rate_ways` and `latch_ways` hold its actions on things of one kind, and
-what it writes to the journal. An owner records trouble and survives it, as a real program must: too few nodes, a
-timeout, a lost hold. Any other error is a bug, and is raised.
+`lock_ways`, `read_write_ways`, `permit_ways`, `rate_ways` and `latch_ways` hold its actions on synchronizers of one
+kind, and what it writes to the journal. An owner records trouble and survives it, as a real program must: too few
+nodes, a timeout, a lost hold. Any other error is a bug, and is raised.
 
 The code is that of an asyncio task; `blocking` makes it that of a thread. A `World` says where it runs: in a process
 with a real clock, or on a virtual machine of the simulator.
@@ -35,7 +35,7 @@ Note: TypeAlias = Callable[..., None]
 Sleep: TypeAlias = Callable[[float], Awaitable[None]]
 
 _END_TIMEOUT: Final = 30.0
-"""Seconds to wait for each thing when the faults are over."""
+"""Seconds to wait for each synchronizer when the faults are over."""
 
 _WAYS: Final[dict[str, type[LockWays]]] = {
     "read_write_lock": ReadWriteWays,
@@ -72,7 +72,7 @@ class Owner:
         order: The order of its process.
         world: Its environment.
         rng: The source of all its choices, seeded by default with the order's seed and its number.
-        ledgers: The ledgers of the things it contends for; none if they have no directory.
+        ledgers: The ledgers of the synchronizers it contends for; none if they have no directory.
     """
 
     def __init__(self, number: int, order: Order, world: World, rng: random.Random | None = None) -> None:
@@ -88,7 +88,7 @@ class Owner:
         self._attempts = 0
 
     async def fight(self, left: Callable[[], float]) -> None:
-        """Acquire things until no seconds are left."""
+        """Acquire synchronizers until no seconds are left."""
         names = self.order.names
         contested = [names[self.number % len(names)]] if self.order.work == "steady" else names
         while (seconds := left()) > 0:
@@ -115,7 +115,7 @@ class Owner:
             ledger.close()
 
     def ways(self, kind: str) -> Any:
-        """Return its actions on things of that kind; the client's `get_<kind>` makes them."""
+        """Return its actions on synchronizers of that kind; the client's `get_<kind>` makes them."""
         if kind not in self._ways:
             self._ways[kind] = _WAYS.get(kind, LockWays)(self, kind)
         return self._ways[kind]

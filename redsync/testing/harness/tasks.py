@@ -111,13 +111,13 @@ def brief(rng: random.Random, _lease: float) -> Task:
 
 
 def steady(rng: random.Random, _lease: float) -> Task:
-    """Return a task such that a lock that few share is held most of the time."""
+    """Return a task that, repeated by a few owners, keeps their lock held most of the time."""
     levels = rng.choice([1, 1, 2])
     return Task(rng.choice([1.0, 3.0, 10.0]), rng.uniform(0.1, 2.5), levels=levels, rest=0.01)
 
 
 def eager(rng: random.Random, client_lease: float) -> Task:
-    """Return a task such that everything is wanted all the time.
+    """Return a task that, repeated by all owners, keeps everything in demand all the time.
 
     Most are short, but the long ones take most of the time, so that nodes have something to forget. A hold with its own
     lease is not written again to nodes that have forgotten it. Nodes that forgot wake no waiter, so newcomers are the

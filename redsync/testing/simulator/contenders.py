@@ -1,4 +1,4 @@
-"""Workers that contend for a thing: each chooses among the actions of an owner of the fault harness."""
+"""Workers that contend for a synchronizer: each chooses among the actions of an owner of the fault harness."""
 
 from __future__ import annotations
 

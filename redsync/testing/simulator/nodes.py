@@ -272,7 +272,7 @@ class VirtualNode:
 
         Args:
             forget: True if all data is gone.
-            lost: The seconds of data before the crash that are gone; older data is left.
+            lost: The seconds before the crash whose changes are lost; older ones remain.
         """
         if self.state not in ("down", "dark"):
             return

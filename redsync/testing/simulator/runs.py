@@ -221,7 +221,7 @@ def simulate(
         nemesis.start()
         sim.world.start_faults(until=shape.until, every=failing_over, lasting=shape.lasting)
         sim.run()
-        # Claims that nobody releases expire now.
+        # Claims that are never released expire now.
         sim.run(until=sim.now + 2 * shape.lease)
     kinds = (happening.kind for happening in sim.trace.happenings if happening.__class__ is Faulted)
     text = sim.trace.text() if traced else ""

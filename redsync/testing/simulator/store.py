@@ -57,8 +57,8 @@ def find_command(name: bytes) -> Command:
     return command
 
 
-def nobody_listens(_channel: bytes, _message: bytes) -> int:
-    """Publish without subscribers; return 0."""
+def to_none(_channel: bytes, _message: bytes) -> int:
+    """Publish to no subscribers; return 0."""
     return 0
 
 
@@ -118,7 +118,7 @@ class Store:
 
     __slots__ = ("_clock", "_entries", "_era", "now_ms", "now_us", "publish", "refusal", "run_id")
 
-    def __init__(self, clock: Callable[[], float], publish: Callable[[bytes, bytes], int] = nobody_listens) -> None:
+    def __init__(self, clock: Callable[[], float], publish: Callable[[bytes, bytes], int] = to_none) -> None:
         self._clock = clock
         self._entries: dict[bytes, Entry] = {}
         self._era = next(_eras)

@@ -1,7 +1,7 @@
 """The base of all workers of a run by seed: each does one thing after the other, and some of these are cancelled.
 
-In some runs each worker is one task, so one owner, that acquires the same things again and again; in the others it does
-each thing in a new task.
+In some runs each worker is one task, so one owner, that acquires the same synchronizers again and again; in the others
+each of its actions is a new task.
 
 An owner of the fault harness does the work and records it (see `redsync.testing.harness.journal`). The checkers get its
 records (see `Did`) in these words:

@@ -1,4 +1,4 @@
-"""The programs of a run by seed: workers on several machines that contend for a few things, or wait for each other.
+"""The programs of a run by seed: on several machines, workers contend for a few synchronizers or await each other.
 
 `contenders` and `latch_workers` have the workers' actions.
 """
@@ -35,11 +35,11 @@ SIMULATED: Final = tuple(word for word, kind in KINDS.items() if kind.like in _W
 
 
 class Workload:
-    """Workers on several machines that contend for a few things.
+    """Workers on several machines that contend for a few synchronizers.
 
     Args:
         sim: The simulation.
-        kind: The kind of thing they contend for: one of `SIMULATED`.
+        kind: The kind of synchronizer they contend for: one of `SIMULATED`.
         until: The instant of true time after which workers begin nothing new.
         lease: The longest lease that workers ask for, in seconds.
         pace: The factor by which workers pause, hold and wait longer than usual.

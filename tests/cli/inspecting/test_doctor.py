@@ -318,12 +318,12 @@ def test_node_with_old_records_of_clients_is_found():
     }
 
 
-def test_ended_clients_are_missing_nowhere():
+def test_ended_client_is_not_reported_as_missing():
     assert unheard(hearing("a", x=39), hearing("b"), hearing("c", x=10)) == {}
 
 
 @pytest.mark.parametrize("young", [{"uptime": 60}, {"newborn_age": 60.0}])
-def test_node_that_has_just_forgotten_its_records_lacks_no_client(young):
+def test_no_client_is_reported_as_missing_on_a_node_that_has_just_forgotten(young):
     assert unheard(hearing("a", x=60), hearing("b", x=60), hearing("c", **young)) == {}
 
 

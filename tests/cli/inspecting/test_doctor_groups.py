@@ -76,7 +76,7 @@ def test_silent_and_outdated_witnesses_are_findings():
     assert report(silent).place == "m@s1:26379"
 
 
-def test_row_and_json_have_all_that_is_known():
+def test_row_and_json_show_all_known_facts():
     known = born(NEWBORN, 3.0)
     known.info = {**known.info, "slave0": {"state": "online"}, "slave1": {"state": "wait_bgsave"}}
     assert group_row(known, 30.0) == ("m@s1:26379", "10.0.0.1:6379", "7", "1 of 2", "27.0 s")

@@ -61,7 +61,7 @@ def test_history_gives_exact_values():
     assert seen.values("redsync_kept_names_complete") == {(): 1}
 
 
-def test_age_of_a_hold_is_what_its_client_told_the_nodes():
+def test_age_of_a_hold_comes_from_the_record_of_its_client():
     seen, order = Seen(), entry("order:1", "a", "b")
     order["holders"][0]["held_since"] = 1e9 - 50.0
     seen.note(10.0, order)

@@ -165,7 +165,7 @@ def test_malformed_look_is_refused(reply):
 
 
 @pytest.mark.parametrize("field", [{"since": float("nan")}, {"since": float("inf")}, {"pid": -1}, {"pid": 2**63}])
-def test_record_with_invalid_numbers_is_none(field):
+def test_record_with_invalid_numbers_is_not_a_record(field):
     record = ClientRecord("h", 1, "p", 1.0)._replace(**field)
     try:
         packed = record.pack()
@@ -175,18 +175,18 @@ def test_record_with_invalid_numbers_is_none(field):
 
 
 @pytest.mark.parametrize("held", [[[10**12, 1.0]], [["a", 1.0]], []], ids=repr)
-def test_record_with_claims_that_are_none_tells_of_none(held):
+def test_record_with_invalid_claims_has_none(held):
     packed = msgpack.packb({**ClientRecord("h", 1, "p", 1.0)._asdict(), "held": held})
     assert ClientRecord.unpack(packed).held == ()
 
 
 @pytest.mark.parametrize("held", [5, [5], [[b"1:1"]], [[b"1:1", "soon"]]], ids=repr)
-def test_record_with_claims_of_another_form_is_none(held):
+def test_record_with_claims_of_another_form_is_not_a_record(held):
     packed = msgpack.packb({**ClientRecord("h", 1, "p", 1.0)._asdict(), "held": held})
     assert ClientRecord.unpack(packed) is None
 
 
-def test_name_in_a_record_is_cut():
+def test_long_names_in_a_record_are_cut():
     record = ClientRecord.unpack(ClientRecord("h" * 10_000, 1, "p" * 10_000, 1.0).pack())
     assert (len(record.host), len(record.program)) == (500, 500)
 
@@ -199,7 +199,7 @@ def test_info_with_invalid_fields_is_refused(field):
         checked({"redis_version": "7.0.0", **field})
 
 
-def test_node_that_never_ends_its_answer_is_left_out(run, monkeypatch):
+def test_node_whose_reply_never_ends_is_left_out(run, monkeypatch):
     """It sends a byte now and then, so no socket timeout ends it."""
     monkeypatch.setattr(asking, "LONGEST_ANSWER", 1.0)
 
@@ -213,6 +213,6 @@ def test_node_that_never_ends_its_answer_is_left_out(run, monkeypatch):
 
 
 @pytest.mark.parametrize("garbled", ["twelve bytes"], indirect=True)
-def test_too_large_an_answer_is_reported(garbled, run):
+def test_reply_that_is_too_large_is_reported(garbled, run):
     _, _, err = run("show", "x", url=garbled)
     assert "announced 2147483647 elements, more than 1000000" in err

@@ -91,10 +91,10 @@ def test_ls_lists_a_free_name_with_settings(three, redsync):
 
 
 def test_ls_marks_a_remnant_without_quorum(raw, redsync):
-    raw[0].hset("redsync:rest", "somebody:1", 1)
+    raw[0].hset("redsync:rest", "stranger:1", 1)
     raw[0].pexpire("redsync:rest", 60_000)
     (entry,) = redsync("ls", "--json").json["names"]
-    assert [(holder["owner"], holder["quorum"]) for holder in entry["holders"]] == [("somebody:1", False)]
+    assert [(holder["owner"], holder["quorum"]) for holder in entry["holders"]] == [("stranger:1", False)]
     assert "1/3 no quorum" in redsync("ls").out
 
 
@@ -228,7 +228,7 @@ def test_ls_with_a_wrong_password_ends_with_status_77(server_path, redsync):
     "get", ["get_lock", "get_mutex", "get_fair_lock", "get_fenced_lock", "get_semaphore", "get_read_write_lock"]
 )
 @pytest.mark.usefixtures("all_nodes_met")
-def test_show_tells_since_when_it_is_held(make_client, redsync, eventually, monkeypatch, get):
+def test_show_prints_when_the_hold_began(make_client, redsync, eventually, monkeypatch, get):
     # Before the client is made, which announces itself at once.
     monkeypatch.setattr(watchdog, "_ANNOUNCED_EVERY", 0.2)
     monkeypatch.setattr(watchdog, "_WORTH_TELLING", 0.1)
@@ -378,7 +378,7 @@ def test_break_leaves_the_permits_of_others(make_client, redsync):
 
 def test_break_of_another_owner_changes_nothing(three, redsync):
     three.get_lock("x").acquire()
-    done = redsync("break", "x", "--owner", "somebody:1", "--yes")
+    done = redsync("break", "x", "--owner", "stranger:1", "--yes")
     assert done.status == 1
     assert "does not hold" in done.err
     assert three.get_lock("x").locked()
@@ -484,4 +484,4 @@ def test_columns_are_cut_in_order():
 
 def test_owner_is_shortened_if_it_has_a_uuid():
     assert short("0b6b4a2e-9ea9-424c-bf14-d67046491a9a:12") == "0b6b4a2e:12"
-    assert short("somebody:1") == "somebody:1"
+    assert short("stranger:1") == "stranger:1"

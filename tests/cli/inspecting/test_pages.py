@@ -28,7 +28,7 @@ def small(monkeypatch):
 
 
 def keep_lock(node, name):
-    node.hset(PREFIX + name, "somebody:1", 1)
+    node.hset(PREFIX + name, "stranger:1", 1)
     node.pexpire(PREFIX + name, 600_000)
 
 
@@ -42,8 +42,8 @@ def keep_latch(node, name):
 
 def keep_queue(node, name):
     """Store a queue with one waiter whose place does not expire."""
-    node.zadd(SlotKeys.of(PREFIX, name).queue, {"somebody:2": 1})
-    node.hset(SlotKeys.of(PREFIX, name).places, "somebody:2", f"{2**52} mark guard channel")
+    node.zadd(SlotKeys.of(PREFIX, name).queue, {"stranger:2": 1})
+    node.hset(SlotKeys.of(PREFIX, name).places, "stranger:2", f"{2**52} mark guard channel")
 
 
 def told(each_page):
@@ -75,7 +75,7 @@ def test_each_name_is_listed_once_whatever_the_prefix(prefix, raw, nodes, small)
         assert sorted(told(Pages(chosen, b"*", 1))) == names
 
 
-def test_key_that_only_resembles_ours_is_not_a_name(raw, three_nodes):
+def test_key_that_only_resembles_those_of_redsync_is_not_a_name(raw, three_nodes):
     raw[0].set(b"redsync_limit:{redsync:a{b}c}", "1 3")
     keep_lock(raw[0], b"x")
     assert told(Pages(three_nodes, b"*")) == [b"x"]

@@ -176,7 +176,7 @@ def test_watch_and_top_query_no_more_names_than_their_limit(raw, start):
         assert command.end() == 0
 
 
-def test_page_has_the_states_of_the_nodes_in_its_head():
+def test_heading_of_the_page_shows_the_state_of_each_node():
     troubles = ("Connection refused", "Timeout reading from socket", None)
     lines = shown(view(hold("a"), errors=troubles), width=120)
     assert lines[1] == "1 of 3 nodes answer: node 0 down  node 1 silent  node 2 up"
@@ -208,7 +208,7 @@ def test_page_shows_how_long_a_hold_has_been_seen():
     assert later.told(key, 2.5) == "> 2.5 s", "it was there before we looked"
 
 
-def test_page_tells_since_when_a_hold_lasts_if_the_nodes_keep_that():
+def test_page_shows_the_age_of_a_hold_if_the_nodes_keep_it():
     ages, key = Ages(), ("x", "a", "")
     ages.note(view({**hold("a"), "held_since": 1e9}), 50.0, 1e9 + 600)
     assert ages.told(key, 50.0) == "10 min 0 s"
@@ -223,7 +223,7 @@ def queue(*waiters):
     return seen
 
 
-def test_page_tells_how_long_the_first_waits_and_how_many_are_served():
+def test_page_shows_how_long_the_first_waiter_has_waited_and_how_many_are_served():
     ages = Ages()
     ages.note(queue("b", "c"), 0.0)
     assert (ages.waited("x", 3.0), ages.served("x", 3.0)) == ("> 3.0 s", "-")

@@ -7,7 +7,7 @@ from tests.support.interleaving.rig import Rig
 from tests.support.interleaving.system import ROOM
 
 __all__ = [
-    "EVERYBODY",
+    "ALL_NODES",
     "breaking",
     "closing",
     "deadlines",
@@ -22,7 +22,7 @@ __all__ = [
     "tending",
 ]
 
-EVERYBODY = 0b111
+ALL_NODES = 0b111
 
 
 def send(rig, whats):
@@ -236,7 +236,7 @@ def breaking(letters="ab", *, nodes=2, reset=False, reconnecting=False):
         def claim(letter):
             owner = rig.owner()
             rig.broadcast(owner, letter + b"0")
-            rig.tell(owner, letter + b"1", owed_to=EVERYBODY)
+            rig.tell(owner, letter + b"1", owed_to=ALL_NODES)
 
         def reconnect():
             world.wait_for(lambda: rig.transport.links[0] is None or ended(rig))

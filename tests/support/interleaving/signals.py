@@ -5,7 +5,7 @@ from contextlib import suppress
 from redsync._drivers.interruptions import INTERRUPTED
 from redsync._drivers.requests import Sleeper
 from tests.support.interleaving.rig import Rig
-from tests.support.interleaving.scenarios import EVERYBODY, judge_owed, send, start
+from tests.support.interleaving.scenarios import ALL_NODES, judge_owed, send, start
 from tests.support.interleaving.world import Boom
 
 __all__ = ["Strikes"]
@@ -56,14 +56,14 @@ class Strikes:
             rig.given_up.add(b"a0")
         # Sent completely, even if the signal comes only now.
         with suppress(Boom):
-            rig.tell(owner, b"a1", owed_to=EVERYBODY)
+            rig.tell(owner, b"a1", owed_to=ALL_NODES)
 
     def interrupting_the_last(self, nodes=1, others="b"):
         """The same during the thread's last send, perhaps of others' commands as well."""
 
         def release(rig):
             with suppress(Boom):
-                rig.tell(rig.owner(), b"a1", owed_to=EVERYBODY)
+                rig.tell(rig.owner(), b"a1", owed_to=ALL_NODES)
 
         return self._throwing(release, nodes, others)
 
@@ -89,7 +89,7 @@ class Strikes:
                 # connection.
                 reasons = {letter + b"0", "not connected yet", *INTERRUPTED}
                 assert set(tally.replies) <= reasons, f"{letter}0 got {tally.replies}"
-                rig.tell(owner, letter + b"1", owed_to=EVERYBODY)
+                rig.tell(owner, letter + b"1", owed_to=ALL_NODES)
 
             thread = rig.thread("a", program, rig)
             for letter in others:

@@ -12,7 +12,7 @@ from redsync.testing.harness.journal import read
 from redsync.testing.harness.orders import Order
 
 ROOT = Path(__file__).parents[3]
-NOBODY = [f"redis://127.0.0.1:{port}/0" for port in range(1, 6)]  # a client runs without nodes if it must
+NO_NODE = [f"redis://127.0.0.1:{port}/0" for port in range(1, 6)]  # a client runs without nodes if it must
 
 PARENT = """
 import sys, time
@@ -29,7 +29,7 @@ time.sleep(60)
 def begin(directory, names=("lock:0",)):
     def make_order(client, owners_before, journal):
         return Order(
-            urls=NOBODY,
+            urls=NO_NODE,
             names=names,
             directory=str(directory),
             journal=str(journal),

@@ -1,4 +1,4 @@
-"""Latches that open when all was counted down pass; one that opens early is found; doubtful ones are no violations."""
+"""Latches that open after all count-downs pass; one that opens early is found; doubtful ones are not violations."""
 
 import random
 

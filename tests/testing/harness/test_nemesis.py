@@ -1,4 +1,4 @@
-"""The nemesis carries out the plan, each fault on its target, and never hurries."""
+"""The nemesis carries out the plan: each fault on its target, and never early."""
 
 import time
 

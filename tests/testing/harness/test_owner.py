@@ -40,7 +40,7 @@ class FakeClient:
             raise error
         self.depth += 1
         until = now_ns() / 1e9 + self.remaining
-        state = SimpleNamespace(tally=None, valid_until=until, fencing_token=None, holder="somebody")
+        state = SimpleNamespace(tally=None, valid_until=until, fencing_token=None, holder="stranger")
         return SimpleNamespace(_state=state, remaining=lambda: self.remaining, lost=not self.remaining)
 
     async def __aexit__(self, *_):

@@ -1,4 +1,4 @@
-"""All actions of an owner on things of each kind, with real clients for threads: the records that it writes."""
+"""All actions of an owner on synchronizers of each kind, with real clients for threads: the records that it writes."""
 
 import threading
 

@@ -19,7 +19,7 @@ WAKE = "if redis.call('publish', channel, mark .. ' ' .. head .. ' ' .. KEYS[1])
 LEAVE = "redis.call('zrem', KEYS[2], waiter)\nredis.call('hdel', KEYS[3], waiter)\n"
 QUEUE_UP = "redis.call('zadd', KEYS[2], ticket, waiter)"
 
-GRANT_TO_ANYBODY = break_script("fair_lock_acquire", ("if head and head ~= waiter then", "if false then"))
+GRANT_TO_ANY_OWNER = break_script("fair_lock_acquire", ("if head and head ~= waiter then", "if false then"))
 POP_WHO_IS_WOKEN = break_script(
     "lock_release",
     (WAKE, "if redis.call('publish', channel, mark .. ' ' .. head .. ' ' .. KEYS[1]) < 0 then break end"),
@@ -28,7 +28,7 @@ LEAVE_WHEN_GRANTED = break_script("fair_lock_acquire", ("ARGV[3])\nreturn 1", f"
 WRITE_NO_TICKET = break_script("fair_lock_acquire", (QUEUE_UP, ""))
 WRITE_ONE_TICKET = break_script("fair_lock_acquire", (QUEUE_UP, QUEUE_UP.replace("ticket", "1")))
 BROKEN = {
-    "grants to any owner": GRANT_TO_ANYBODY,
+    "grants to any owner": GRANT_TO_ANY_OWNER,
     "pops the woken waiter": POP_WHO_IS_WOKEN,
     "leaves the queue when granted": LEAVE_WHEN_GRANTED,
     "writes no ticket": WRITE_NO_TICKET,
@@ -156,7 +156,7 @@ def pause_until_it_is_free(sim, b):
 def test_complaint_names_both_owners_and_when_they_queued():
     assert serve(pause_until_it_is_free, until=2.0, crash=True) == ["a", "b", "c"]
     with pytest.raises(SimulationError) as caught:
-        serve(pause_until_it_is_free, crash=True, scripts=GRANT_TO_ANYBODY, checkers=[Fairness])
+        serve(pause_until_it_is_free, crash=True, scripts=GRANT_TO_ANY_OWNER, checkers=[Fairness])
     (complaint,) = caught.value.complaints
     assert re.sub(r"0\.8\d+", "0.8", complaint) == (
         "fairness: 'redsync:x' held by c:1, which first asked with #2 at 0.8, when b:1 had queued with ticket 1 on "

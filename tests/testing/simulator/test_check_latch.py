@@ -19,7 +19,7 @@ from redsync.testing.simulator.latch_workers import LatchWorker
 from redsync.testing.simulator.workload import Workload
 from tests.support.hunting import break_script, hunt
 
-NO_WAKE_UPS = break_script("latch_exchange", ("redis.call('publish', channel", "redis.call('publish', 'nobody'"))
+NO_WAKE_UPS = break_script("latch_exchange", ("redis.call('publish', channel", "redis.call('publish', 'unused'"))
 
 
 def write_nothing_back(monkeypatch):

@@ -1,4 +1,4 @@
-"""The checker of leftovers: it finds temporary things that a client's transport keeps."""
+"""The checker of leftovers: it finds temporary objects that a client's transport keeps."""
 
 import asyncio
 import math
@@ -183,7 +183,7 @@ def test_resend_and_ended_task_are_leftovers(sim, runner):
 
 
 def test_waiter_in_a_crowd_is_a_leftover(sim, runner):
-    runner.session.crowds.enter(b"x", b"somebody")
+    runner.session.crowds.enter(b"x", b"stranger")
     finds(sim, "1 waiters in crowds")
     sim.machines[0].crash()
     sim.check()

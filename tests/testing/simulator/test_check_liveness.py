@@ -50,7 +50,7 @@ def test_lock_that_is_free_in_spite_of_a_waiter_is_found_after_the_bound():
     with Simulation(seed=1, checkers=[Liveness], lease=2.0, restart_guard=1.0) as sim:
         a = sim.machine("a")
         for node in sim.nodes:
-            node.store.execute(b"hset", KEYS.lock, b"nobody", b"1")
+            node.store.execute(b"hset", KEYS.lock, b"unused", b"1")
         a.start(take(a.client()))
         # A lease, two guards no shorter than it, five seconds.
         with pytest.raises(SimulationError, match=r"liveness: 'redsync:x' has been free for 1[12]\.\d+ s"):
@@ -113,7 +113,7 @@ def test_lock_that_is_free_after_trouble_of_nodes_is_found_after_the_bound(troub
     with Simulation(seed=1, checkers=[Liveness], lease=2.0) as sim:
         a = let_wait_in_trouble(sim, trouble)
         for node in sim.nodes:
-            node.store.execute(b"hset", KEYS.lock, b"nobody", b"1")
+            node.store.execute(b"hset", KEYS.lock, b"unused", b"1")
             node.recover()
         # A lease, two guards no shorter than it, ten seconds of silence, five seconds.
         with pytest.raises(SimulationError, match=r"liveness: 'redsync:x' has been free for 2[0-3]\.\d+ s"):

@@ -85,7 +85,7 @@ def test_claim_of_an_owner_that_holds_nothing_is_found(sim):
 
 def test_claim_that_lasts_for_longer_than_any_lease_is_found(sim):
     connect(sim)
-    sim.nodes[1].store.execute(b"hset", KEYS.lock, b"somebody", b"1")
+    sim.nodes[1].store.execute(b"hset", KEYS.lock, b"stranger", b"1")
     sim.nodes[1].store.execute(b"pexpire", KEYS.lock, b"2000")
     sim.check()
     sim.nodes[1].store.execute(b"pexpire", KEYS.lock, b"2100")

@@ -409,8 +409,8 @@ class Chance:
             self.lock = self.of([LOCKS[0], POOL]) if elsewhere else SHELF
         return name, SHIPPED[name], *ARGUMENTS[name](self)
 
-    # Commands that cause what scripts rarely see. Steps that end permanent blocks are more likely than those that begin
-    # them.
+    # Commands that cause rare conditions for scripts. Steps that end permanent blocks are more likely than those that
+    # begin them.
 
     def trouble(self):
         lock, owner = self.of(LOCKS), self.of(OWNERS)

@@ -91,7 +91,7 @@ _MORE: Final[dict[str, tuple[type[Checker], ...]]] = {"fair": (Turns, Fairness),
 OF_KIND: Final[dict[str, tuple[type[Checker], ...]]] = {
     word: (*_LIKE[kind.like], *_MORE.get(word, ())) for word, kind in KINDS.items() if kind.like in _LIKE
 }
-"""The checkers that apply when programs contend for one kind of thing only."""
+"""The checkers that apply when programs contend for one kind of synchronizer only."""
 
 _OF_SERVERS: Final = (Admission, Turns, Zombies)
 """The checkers that compare a server's data with the commands it got; a promoted one keeps data of others."""

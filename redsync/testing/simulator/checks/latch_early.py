@@ -32,7 +32,7 @@ __all__ = ["LatchNeverEarly"]
 
 
 class LatchNeverEarly(Checker):
-    """Programs learn only true things about latches."""
+    """Programs learn only the truth about latches."""
 
     name = "latch never early"
     watches = (Did, Sent, Executed, Decided, Faulted)
