@@ -15,7 +15,7 @@ import hiredis
 
 from redsync._core.interruptions import is_interruption
 from redsync._core.quorum import Tally, outline
-from redsync._core.replies import MOST_BYTES, NOTHING
+from redsync._core.replies import LINES, MOST_BYTES, NOTHING
 from redsync._core.text import one_line
 from redsync._drivers.connection_table import ConnectionTable
 from redsync._drivers.interruptions import HALF_READ
@@ -89,7 +89,7 @@ class Dispatcher:
                 if data is not None:
                     self._table.discard(link, "closed the connection")
                 return
-            replies = link.lines.get(data) if link.whole else None
+            replies = LINES[data] if link.whole else None
             message = None
             if replies is None:
                 piece, known = self.wakeups.known
