@@ -103,13 +103,16 @@ def _panels(figure: Figure, top: int, entries: Sequence[_Entry], titles: Sequenc
             if value is not None:
                 length = max(value / largest * (room - _FIGURES), 1.0)
                 figure.box(left, y, round(length, 1), 16, colour=entry.colour, radius=2)
-                figure.words(round(left + length + 6, 1), y + 13, f"{_short(value)} {unit}".strip(), size=12)
+                figure.words(round(left + length + 6, 1), y + 13, f"{_short(value, largest)} {unit}".strip(), size=12)
 
 
-def _short(value: float) -> str:
-    if value >= 100 or value == int(value):
+def _short(value: float, largest: float) -> str:
+    """Return a value with as many decimals as the other small values of its panel have."""
+    if value >= 100 or value == 0 or (value >= 10 and value == int(value)):
         return f"{value:,.0f}"
-    return f"{value:.1f}" if value >= 10 else f"{value:.2f}" if value >= 0.095 else f"{value:.3f}"
+    if largest >= 10:
+        return f"{value:.1f}"
+    return f"{value:.2f}" if value >= 0.095 else f"{value:.3f}"
 
 
 def _names(table: _Table, bench: str, ending: str) -> list[str]:

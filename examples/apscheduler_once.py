@@ -37,7 +37,9 @@ def main() -> None:
         for machine, scheduler in schedulers.items():
             end = begin + timedelta(seconds=0.2 * FIRINGS - 0.1)
             every = {"seconds": 0.2, "start_date": begin, "end_date": end}
-            scheduler.add_job(report, "interval", **every, id="report", args=[machine], misfire_grace_time=60)
+            scheduler.add_job(
+                report, "interval", **every, id="report", args=[machine], misfire_grace_time=60
+            )
             scheduler.start()
         done.wait(30)
         for scheduler in schedulers.values():

@@ -10,7 +10,7 @@ async def work(name: str, lock: AsyncLock) -> None:
     async with lock:
         print(f"{name} works")
         await asyncio.sleep(0.05)
-        # Print inside the block: the release hands the lock over, and the next task may start before it returns here.
+        # Print inside the block: after the release the next task may run before this one continues.
         print(f"{name} is done")
 
 

@@ -1,11 +1,11 @@
 """Celery: a task that is delivered twice does its work once.
 
-A broker delivers at least once: again after a worker is lost, after a task takes longer than the visibility timeout, or
-after an unsure sender repeats the message. The lock separates two deliveries; the second one finds the record of the
-finished work, which the first one wrote under the lock.
+A broker delivers at least once: again after a worker is lost, after a task takes longer than the visibility
+timeout, or after an unsure sender repeats the message. The lock separates two deliveries; the second one
+finds the record of the finished work, which the first one wrote under the lock.
 
-Self-contained: it starts throwaway servers and a worker. To use your own servers, set BROKER_URL and REDSYNC_URLS, and
-start `celery --app celery_once worker`.
+Self-contained: it starts throwaway servers and a worker. To use your own servers, set BROKER_URL and
+REDSYNC_URLS, and start `celery --app celery_once worker`.
 """
 
 import os
@@ -72,11 +72,17 @@ def main() -> None:
         options = ["--concurrency", "2", "--without-mingle", "--without-gossip", "--loglevel", "WARNING"]
         with (
             open(f"{directory}/log", "w+") as log,
-            subprocess.Popen([*command, *options], cwd=Path(__file__).parent, stdout=log, stderr=log) as worker,
+            subprocess.Popen(
+                [*command, *options], cwd=Path(__file__).parent, stdout=log, stderr=log
+            ) as worker,
         ):
             try:
                 deliveries = [charge.delay(7), charge.delay(7)]
-                print("two deliveries:", *sorted(delivery.get(timeout=30) for delivery in deliveries), sep="\n  ")
+                print(
+                    "two deliveries:",
+                    *sorted(delivery.get(timeout=30) for delivery in deliveries),
+                    sep="\n  ",
+                )
                 print("one more, later:", charge.delay(7).get(timeout=30), sep="\n  ")
             except BaseException:
                 log.seek(0)

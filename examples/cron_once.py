@@ -1,6 +1,6 @@
 """cron: two machines have the same line in their crontabs, and one of them runs the job.
 
-    0 3 * * *  redsync lock nightly-report --nonblock --conflict-exit-code 0 --quiet --min-hold 60 -- /usr/bin/report
+    0 3 * * *  redsync lock nightly-report -n -q -E 0 --min-hold 60 -- /usr/bin/report
 
 Self-contained: it starts throwaway servers.
 """
@@ -12,7 +12,7 @@ import sys
 from redsync.testing import LocalNodes
 
 REDSYNC = [sys.executable, "-m", "redsync.cli"]  # this environment's `redsync`
-OPTIONS = ["--nonblock", "--conflict-exit-code", "0", "--quiet", "--min-hold", "60"]
+OPTIONS = ["-n", "-q", "-E", "0", "--min-hold", "60"]
 
 
 def start(machine: str) -> "subprocess.Popen[str]":

@@ -1,4 +1,4 @@
-"""Django: a command that runs on one machine at a time, and a view that handles one request per order at a time.
+"""Django: a command that runs on one machine at a time; a view that handles one request per order at once.
 
 A whole project in one file. Self-contained: it starts throwaway servers. To use your own, set REDSYNC_URLS.
 """
@@ -25,7 +25,9 @@ from redsync.testing import LocalNodes
 directory = tempfile.TemporaryDirectory()
 settings.configure(
     ALLOWED_HOSTS=["*"],
-    DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": f"{directory.name}/shop.sqlite3"}},
+    DATABASES={
+        "default": {"ENGINE": "django.db.backends.sqlite3", "NAME": f"{directory.name}/shop.sqlite3"}
+    },
     INSTALLED_APPS=["redsync.contrib.django"],
     # REDSYNC={"URLS": ["redis://10.0.0.1", ...]}, or the variable REDSYNC_URLS
     ROOT_URLCONF=__name__,
@@ -59,7 +61,7 @@ class Command(BaseCommand):
 # In a project this is shop/views.py.
 
 
-@transaction.non_atomic_requests  # otherwise the transaction would commit after the view has released its lock
+@transaction.non_atomic_requests  # otherwise the view would release its lock before the commit
 @require_POST
 def pay(request: HttpRequest, number: int) -> HttpResponse:
     try:

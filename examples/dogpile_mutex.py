@@ -1,4 +1,4 @@
-"""dogpile.cache: one of the processes that miss an entry computes it; the others wait for it, or use the old value.
+"""dogpile.cache: of all processes that miss an entry, one computes it; others wait, or use the old value.
 
 Self-contained: it starts throwaway servers, three for the locks and one for the cache.
 """
@@ -15,7 +15,9 @@ from redsync.testing import LocalNodes
 
 
 def make_cache(url: str, client: Client) -> CacheRegion:
-    return make_region().configure("dogpile.cache.redis", arguments={"url": url}, wrap=[RedsyncProxy(client)])
+    return make_region().configure(
+        "dogpile.cache.redis", arguments={"url": url}, wrap=[RedsyncProxy(client)]
+    )
 
 
 # The rest is the demonstration. Two clients stand for two machines.
@@ -49,7 +51,9 @@ def main() -> None:
             go_on.clear()
             renewed = pool.submit(caches[0].get_or_create, "report", compute, expiration_time=0)
             begun.wait()
-            print("while one reader computes:", caches[1].get_or_create("report", compute, expiration_time=0))
+            print(
+                "while one reader computes:", caches[1].get_or_create("report", compute, expiration_time=0)
+            )
             go_on.set()
             print("then:", renewed.result())
 

@@ -1,6 +1,7 @@
-"""FastAPI: the client lives as long as the application; a lock and a rate limiter are dependencies of a request.
+"""FastAPI: the client lives as long as the application; requests depend on locks and rate limiters.
 
-Self-contained: it starts throwaway servers. To use your own, set REDSYNC_URLS and run `uvicorn fastapi_lock:app`.
+Self-contained: it starts throwaway servers. To use your own, set REDSYNC_URLS and run
+`uvicorn fastapi_lock:app`.
 """
 
 import asyncio
@@ -45,7 +46,7 @@ async def main() -> None:
 
             request = asyncio.create_task(tell(web, 2))
             lock = another_machine.get_lock("order:2")
-            while not await lock.locked():  # noqa: ASYNC110  (another machine would have no event to wait for)
+            while not await lock.locked():  # noqa: ASYNC110  (another machine has no event)
                 await asyncio.sleep(0.01)
             await lock.force_release()
             print("lock lost during the request:", await request)

@@ -1,8 +1,9 @@
 """A fencing token: a holder writes after too long a pause, and the database refuses the write.
 
-The table stores the highest token that it has seen; a write with a lower token changes nothing. Ada's process pauses
-(here: it sleeps without renewal) after it has checked its lock and before it writes. No lock can prevent that write;
-the token does. Self-contained: it starts throwaway servers. To use your own, write instead:
+The table stores the highest token that it has seen; a write with a lower token changes nothing. Ada's
+process pauses (here: it sleeps without renewal) after it has checked its lock and before it writes. No lock
+can prevent that write; the token does. Self-contained: it starts throwaway servers. To use your own, write
+instead:
 
     client = Client(["redis://redis-1:6379", "redis://redis-2:6379", "redis://redis-3:6379"])
 """

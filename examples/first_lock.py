@@ -22,7 +22,9 @@ def work(client: Client, worker: str, begun: threading.Event) -> None:
 
 def main() -> None:
     with LocalNodes(3) as nodes, nodes.client() as client:
-        workers = [threading.Thread(target=work, args=(client, name, threading.Event())) for name in ("Ada", "Bob")]
+        workers = [
+            threading.Thread(target=work, args=(client, name, threading.Event())) for name in ("Ada", "Bob")
+        ]
         for worker in workers:
             worker.start()
         for worker in workers:

@@ -1,6 +1,7 @@
 """Flask: one view holds a lock while it runs, and another one has a rate limit.
 
-Self-contained: it starts throwaway servers. To use your own, set REDSYNC_URLS and run `gunicorn flask_lock:app`.
+Self-contained: it starts throwaway servers. To use your own, set REDSYNC_URLS and run
+`gunicorn flask_lock:app`.
 """
 
 import os
@@ -45,7 +46,12 @@ def main() -> None:
         with another_machine.get_lock("order:1"):
             print("held by another machine:", web.post("/orders/1/pay").status)
         for reply in [web.get("/search/lock") for _ in range(3)]:
-            print("search:", reply.status, reply.headers["RateLimit-Policy"], reply.headers.get("RateLimit", ""))
+            print(
+                "search:",
+                reply.status,
+                reply.headers["RateLimit-Policy"],
+                reply.headers.get("RateLimit", ""),
+            )
         with app.app_context():
             redsync.client.close()
 

@@ -20,7 +20,9 @@ PROJECT = Path(__file__).parent / "gunicorn"
 
 def next_worker(log: IO[str]) -> tuple[str, str]:
     """Return the worker that the hook reports next, and its client."""
-    return next(found.groups() for line in log if (found := re.search(r"worker (\d+) is client (\S+)", line)))
+    return next(
+        found.groups() for line in log if (found := re.search(r"worker (\d+) is client (\S+)", line))
+    )
 
 
 def ask(url: str) -> tuple[str, str]:
@@ -51,7 +53,9 @@ def main() -> None:
                 victim = next(iter(workers))
                 os.kill(int(victim), signal.SIGKILL)
                 worker, client = next_worker(log)
-                print("one was killed, and its successor is another client:", client not in workers.values())
+                print(
+                    "one was killed, and its successor is another client:", client not in workers.values()
+                )
                 workers[worker] = client
                 print("one of them answers:", ask(url) in workers.items() - {(victim, workers[victim])})
             finally:

@@ -1,7 +1,7 @@
-"""Leader election: one process leads, the others wait, and one of them takes over if the leader dies or loses its lock.
+"""Leader election: one process leads, and another takes over if the leader dies or loses its lock.
 
-Self-contained: it starts throwaway servers. To use your own, set REDSYNC_URLS and start `leader_election.py NAME` on
-each machine.
+Self-contained: it starts throwaway servers. To use your own, set REDSYNC_URLS and start
+`leader_election.py NAME` on each machine.
 """
 
 import os
@@ -19,7 +19,7 @@ def lead(name: str, hold: Hold) -> None:
     print(name, "leads", hold.fencing_token, flush=True)
     while not hold.wait_lost(timeout=0.1):  # the pause between two steps ends at once if the lock is lost
         hold.check()
-        # One step, much shorter than the lease. Its writes carry hold.fencing_token, the number of this term.
+        # One step, much shorter than the lease. Its writes carry this term's number, hold.fencing_token.
 
 
 def stand(name: str, lock: FencedLock) -> None:

@@ -1,4 +1,4 @@
-"""Nodes fail and come back: a failed minority does no harm, a failed majority stops new grants, and all recovers."""
+"""Nodes fail and come back: a failed minority does no harm, a failed majority stops grants for a while."""
 
 import logging
 import time

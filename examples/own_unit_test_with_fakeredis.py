@@ -1,7 +1,7 @@
 """A unit test for your code, without a server: the nodes are fakeredis instances.
 
-Run it with pytest, or as a program. To test against real servers and real failures, use `redsync.testing.LocalNodes`
-or the pytest fixtures `redsync_nodes` and `redsync_client`.
+Run it with pytest, or as a program. To test against real servers and real failures, use
+`redsync.testing.LocalNodes` or the pytest fixtures `redsync_nodes` and `redsync_client`.
 """
 
 import threading
@@ -59,7 +59,10 @@ def test_shop_never_sells_more_to_many_customers() -> None:
 
 
 def main() -> None:
-    tests: list[Callable[[], None]] = [test_shop_sells_what_it_has, test_shop_never_sells_more_to_many_customers]
+    tests: list[Callable[[], None]] = [
+        test_shop_sells_what_it_has,
+        test_shop_never_sells_more_to_many_customers,
+    ]
     for test in tests:
         test()
         print(f"{test.__name__}: passed")

@@ -16,7 +16,7 @@ from redsync.testing import LocalNodes
 RATE, PER = 10, 1.0
 
 ROOM = 0.3
-"""Seconds by which the delay varies between the limiter's permission and the arrival, which the API counts."""
+"""Seconds by which the delay from permission to arrival varies; the API counts arrivals."""
 
 
 class Api(BaseHTTPRequestHandler):

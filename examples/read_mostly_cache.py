@@ -1,11 +1,11 @@
-"""A cache with many reads and few writes: readers run in parallel; one of the readers that miss an entry computes it.
+"""A cache with many reads and few writes: readers run in parallel; one of those that miss fills the entry.
 
-`Cache` looks twice: under the read lock, and again under the write lock, because another reader may have filled the
-entry meanwhile. So a stampede of readers costs one computation. The writer then continues as a reader, and no other
-writer gets in between.
+`Cache` looks twice: under the read lock, and again under the write lock, because another reader may have
+filled the entry meanwhile. So a stampede of readers costs one computation. The writer then continues as a
+reader, and no other writer gets in between.
 
-Self-contained: it starts throwaway servers. A dict stands for data that your processes share: a file, a table, a
-directory.
+Self-contained: it starts throwaway servers. A dict stands for data that your processes share: a file, a
+table, a directory.
 """
 
 import threading
@@ -30,7 +30,7 @@ class Cache:
             if key in self._entries:
                 yield self._entries[key]
                 return
-        # A reader can't become a writer: two such readers would wait for each other. So release, and look again.
+        # A reader can't become a writer, as two would wait for each other. So release, and look again.
         with self._lock.write_lock:
             if key not in self._entries:
                 self._entries[key] = compute()

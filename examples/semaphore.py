@@ -38,7 +38,12 @@ def download(client: Client, mirror: Mirror, number: int) -> int:
 
 def main() -> None:
     mirror = Mirror()
-    with LocalNodes(5) as nodes, nodes.client() as here, nodes.client() as there, ThreadPoolExecutor(12) as pool:
+    with (
+        LocalNodes(5) as nodes,
+        nodes.client() as here,
+        nodes.client() as there,
+        ThreadPoolExecutor(12) as pool,
+    ):
         downloads = [pool.submit(download, (here, there)[i % 2], mirror, i) for i in range(12)]
         print("downloaded:", *sorted(each.result() for each in downloads))
         print(f"{mirror.most} at a time")

@@ -1,8 +1,8 @@
 """How to react to the loss of a lock: stop the work, and know that its last part was not protected.
 
-A hold is lost when a majority of the nodes forgets it, or can't be reached until its lease ends. There are three ways
-to learn of it: a callback, a check (`check`), and the error at the end of `with`. Here an operator force-releases the
-lock.
+A hold is lost when a majority of the nodes forgets it, or can't be reached until its lease ends. There are
+three ways to learn of it: a callback, a check (`check`), and the error at the end of `with`. Here an
+operator force-releases the lock.
 """
 
 import threading

@@ -9,8 +9,8 @@ RedsyncError
 ├── QuorumError           (ConnectionError)   too few nodes answered: look at `.votes`, repair the nodes
 ├── OverReleaseError      (ValueError)        more permits released than acquired: fix the code
 ├── KeyTypeError          (TypeError)         the key has another use: choose another name or prefix
-├── ConfigurationError    (ValueError)        the settings contradict themselves or the nodes: fix the settings
-├── ReentrantCallError    (RuntimeError)      a signal handler or finalizer interrupted a call: act later, not there
+├── ConfigurationError    (ValueError)        settings contradict each other or the nodes: fix the settings
+├── ReentrantCallError    (RuntimeError)      a signal handler or finalizer interrupted a call: act later
 └── ClientClosedError     (RuntimeError)      an operation after `close()`: fix the code
 ```
 

@@ -283,6 +283,13 @@ def test_titles_of_pages_differ():
     assert not [title for title, number in Counter(titles).items() if number > 1]
 
 
+@pytest.mark.parametrize("path", PAGES, ids=name_of)
+def test_blocks_fit_a_screen_of_1280_pixels(path):
+    """Longer lines scroll sideways; examples/ruff.toml bounds those of the examples."""
+    blocks = [block for block in BLOCK.finditer(path.read_text()) if block["language"] != "conf"]
+    assert not [line for block in blocks for line in block["code"].splitlines() if len(line) > 108]
+
+
 def stray_stars(page):
     """Return the lines with stars that are neither in code nor around bold text, so that readers see them."""
     prose = re.sub(r"`[^`]+`", "code", BLOCK.sub("", page))

@@ -47,6 +47,16 @@ def test_wheel_announces_command_and_plugin(wheel):
     ]  # fmt: skip
 
 
+def test_long_description_has_no_relative_links(wheel):
+    (path,) = (path for path in wheel.namelist() if path.endswith("METADATA"))
+    description = wheel.read(path).decode().partition("\n\n")[2]
+    assert description.startswith("# redsync\n")
+    assert not re.findall(r"\]\((?!https?:)", description)
+    named = re.findall(r"\(`(\S+\.md|LICENSE)`\)", description)
+    assert "docs/tutorial.md" in named
+    assert all((ROOT / name).is_file() for name in named)
+
+
 def test_installed_version_is_that_of_the_source():
     assert metadata.version("redsync-toolkit") == redsync_version()
 

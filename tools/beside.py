@@ -1,7 +1,9 @@
 """Show threads and asyncio side by side in the API reference, when mkdocs builds the pages.
 
 Below the heading of each class that exists in both flavours it adds a table of the calls: threads on the left, asyncio
-on the right, each with a link to its description. mkdocs calls `on_page_markdown`; see `hooks` in mkdocs.yml.
+on the right, each with a link to its description. A class that has a section of its own gets no second heading, and the
+table of contents lists classes but not their hundreds of methods. mkdocs calls the functions `on_...`; see `hooks` in
+mkdocs.yml.
 """
 
 from __future__ import annotations
@@ -21,11 +23,36 @@ import redsync  # noqa: E402  (the package of this checkout)
 PAGE: Final = "reference.md"
 _SHARED: Final = ("timeout", "lease", "max_hold", "on_lost")
 _HEADING: Final = re.compile(r"^## (\w+)\n", re.MULTILINE)
+_SECOND_HEADING: Final = re.compile(r'>\s*<h3 id="(redsync\.([A-Z]\w+))" class="doc doc-heading">.*?</h3>', re.DOTALL)
 
 
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
     """Return the reference with its tables, and all other pages unchanged."""
     return with_tables(markdown) if page.file.src_uri == PAGE else markdown
+
+
+def on_page_content(html: str, *, page: Any, **_: Any) -> str:
+    """Return the reference without second headings, and all other pages unchanged."""
+    return without_second_headings(html) if page.file.src_uri == PAGE else html
+
+
+def on_page_context(context: dict[str, Any], *, page: Any, **_: Any) -> dict[str, Any]:
+    """Drop methods from the reference's table of contents; the search has indexed them before."""
+    if page.file.src_uri == PAGE:
+        for section in page.toc.items[0].children:
+            section.children = [each for each in section.children if each.title != section.title]
+            for each in section.children:
+                each.children = []
+    return context
+
+
+def without_second_headings(html: str) -> str:
+    """Return the reference without the heading of each class that has a section; its anchor stays."""
+
+    def anchor(heading: re.Match[str]) -> str:
+        return f' id="{heading[1]}">' if f'<h2 id="{heading[2].lower()}">' in html else heading[0]
+
+    return _SECOND_HEADING.sub(anchor, html)
 
 
 def with_tables(markdown: str) -> str:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 _INLINE: Final = re.compile(r"(?<!<span></span>)<code>([^<]*)</code>")  # a block's code follows an empty span
 _WORD: Final = re.compile(r"(?<!\S)(?=\S*-)\S{2,25}(?!\S)")
-_NAME: Final = re.compile(r"\w{25,}")
+_NAME: Final = re.compile(r"\w{19,}")
 _CELL: Final = re.compile(r"<(t[dh])((?: style=\"[^\"]*\")?)>(.*?)</\1>", re.DOTALL)
 _TAG: Final = re.compile(r"<[^>]*>")
 _LONG: Final = 20

@@ -8,7 +8,7 @@ All kinds follow one convention, so trying, waiting, renewing, losing and releas
   the highest ticket if by ticket, number of waiters before it if it has a place] held, 0 foreign type, or the error
   FORGETFUL.
   With fencing tokens: one more key, the node's latest token, and one more argument, the highest known token; the reply
-  to a grant is [1, token] or [2, token]. A re-entry has neither, as it keeps its token.
+  to a grant is token instead of 1, -token instead of 2. A re-entry has neither, as it keeps its token.
 * `release`: KEYS claim, queue, places; ARGV claim, hold count that remains, Redisson's channel. Reply 1 had ours, or 0.
   The script hands a freed lock over to the head of the queue, for the lease in the head's mark if it has one.
 * `abandon`: KEYS claim, queue, places; ARGV claim, 1 to leave the queue too. Reply 1 had ours, or 0.

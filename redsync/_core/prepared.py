@@ -16,7 +16,7 @@ from redsync._core.memory import Processes
 from redsync._core.scripts import Script
 from redsync._core.timing import Timing, milliseconds
 
-__all__ = ["Prepared", "SlotSpelling", "Spelling", "Terms"]
+__all__ = ["NumberedSpelling", "Prepared", "Spelling", "Terms"]
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -33,7 +33,8 @@ class Terms(NamedTuple):
         lease_ms: The lease as an argument of scripts.
         trusted: Seconds for which a claim may be believed, from the instant of its ask on.
         guard: Seconds for which a node must have remembered everything to grant.
-        memory: The guard as an argument of scripts.
+        memory: The guard as an argument of scripts; 0 if there is none.
+        birth: The same for scripts that use the node's birth record even without a guard.
         round_timeout: The longest time that a round waits for nodes, in seconds.
     """
 
@@ -42,6 +43,7 @@ class Terms(NamedTuple):
     trusted: float
     guard: float
     memory: Arg
+    birth: Arg
     round_timeout: float
 
 
@@ -81,8 +83,11 @@ class Spelling:
         return b"".join((begin, claim, self._tail))
 
 
-class SlotSpelling(Spelling):
-    """An ask for slots, packed except for the claim and for the slot from which nodes search."""
+class NumberedSpelling(Spelling):
+    """A command packed except for the claim and for one number.
+
+    That is the slot from which nodes search, or the highest token that the asker of a fenced lock knows.
+    """
 
     __slots__ = ("_behind", "_end")
 
@@ -94,19 +99,19 @@ class SlotSpelling(Spelling):
         behind: tuple[Arg, ...],
         processes: Processes,
     ) -> None:
-        """Pack it; `args`: those between the claim and that slot, `behind`: those after it."""
+        """Pack it; `args`: those between the claim and that number, `behind`: those after it."""
         super().__init__(script, keys, (*args, 0, *behind), processes)
         self._args, self._behind = args, behind
         self._end = b"".join(map(_spell, behind))
 
-    def command(self, claim: bytes, start: int = 0) -> Command:
-        """Return the command for a claim, to search from `start` on."""
-        return Command(self._script, self._keys, (claim, *self._args, start, *self._behind))
+    def command(self, claim: bytes, number: int = 0) -> Command:
+        """Return the command for a claim and a number."""
+        return Command(self._script, self._keys, (claim, *self._args, number, *self._behind))
 
     def data(self, command: Command, pack: Callable[[Command], bytes]) -> bytes:
-        start = command.args[len(self._args) + 1]
-        assert isinstance(start, int), "see `command`"
-        word = b"%d" % start
+        number = command.args[len(self._args) + 1]
+        assert isinstance(number, int), "see `command`"
+        word = b"%d" % number
         return b"%b$%d\r\n%b\r\n%b" % (super().data(command, pack), len(word), word, self._end)
 
 
@@ -124,7 +129,7 @@ class Prepared:
         self._processes: Final = processes
         self._terms: Final[dict[float | None, Terms]] = {}
         self._spellings: Final[dict[Hashable, Spelling]] = {}
-        self._slot_spellings: Final[dict[Hashable, SlotSpelling]] = {}
+        self._numbered_spellings: Final[dict[Hashable, NumberedSpelling]] = {}
 
     def terms(self, lease: float | None) -> Terms:
         """Return the terms of a lease in seconds; None for the client's lease."""
@@ -137,9 +142,11 @@ class Prepared:
         timing = self._timing
         seconds = timing.lease if lease is None else lease
         guard = timing.guard(seconds)
-        memory: Arg = self._processes.guard(milliseconds(guard)) if guard else 0
+        birth = self._processes.guard(milliseconds(guard))
         trusted = timing.valid_until(0.0, seconds)
-        return Terms(seconds, milliseconds(seconds), trusted, guard, memory, timing.round_timeout(seconds))
+        return Terms(
+            seconds, milliseconds(seconds), trusted, guard, birth if guard else 0, birth, timing.round_timeout(seconds)
+        )
 
     def spell_ask(self, script: Script, keys: tuple[bytes, ...], holds: int, terms: Terms) -> Spelling:
         """Return the ask for a claim of a lock, without a place in its queue."""
@@ -152,14 +159,23 @@ class Prepared:
 
     def spell_slots(
         self, script: Script, keys: tuple[bytes, ...], holds: int, terms: Terms, limit: tuple[int, int]
-    ) -> SlotSpelling:
+    ) -> NumberedSpelling:
         """Return the ask for any slots under a limit, its version and number of permits, without a place in line."""
         known = script.sha, keys[0], holds, terms.lease, limit
-        spelling = self._slot_spellings.get(known)
+        spelling = self._numbered_spellings.get(known)
         if spelling is None:
             args = holds, terms.lease_ms, terms.memory, 0, 0, b"", *limit
-            made = SlotSpelling(script, keys, args, (b"", 0), self._processes)
-            spelling = _put(self._slot_spellings, known, made, _MOST_SPELLINGS)
+            made = NumberedSpelling(script, keys, args, (b"", 0), self._processes)
+            spelling = _put(self._numbered_spellings, known, made, _MOST_SPELLINGS)
+        return spelling
+
+    def spell_fenced(self, script: Script, keys: tuple[bytes, ...], holds: int, terms: Terms) -> NumberedSpelling:
+        """Return the ask for a claim of a fenced lock, without a place in its queue."""
+        known = script.sha, keys[0], holds, terms.lease
+        spelling = self._numbered_spellings.get(known)
+        if spelling is None:
+            made = NumberedSpelling(script, keys, (holds, terms.lease_ms, terms.birth), (), self._processes)
+            spelling = _put(self._numbered_spellings, known, made, _MOST_SPELLINGS)
         return spelling
 
     def spell_release(self, script: Script, keys: tuple[bytes, ...], channel: bytes) -> Spelling:

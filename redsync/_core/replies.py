@@ -18,6 +18,7 @@ that receives the replies does.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -35,17 +36,34 @@ MOST_IN_LINE: Final = 1 << 16
 NOTHING: Final = object()
 """Our readers return it when no reply is complete."""
 
-_NUMBERS: Final = {b":%d\r\n" % number: (number,) for number in range(64)}
-_DIGITS: Final = {line: numbers for line, numbers in _NUMBERS.items() if numbers < (3,)}
+_MOST_PIECES: Final = 256
+_one_or_two: Final = re.compile(rb"(:\d{1,18}\r\n)(:\d{1,18}\r\n)?").fullmatch
 
-LINES: Final[dict[bytes, tuple[int, ...]]] = {
-    **_NUMBERS,
-    **{one + two: _DIGITS[one] + _NUMBERS[two] for one in _DIGITS for two in _NUMBERS},
-    **{two + one: _NUMBERS[two] + _DIGITS[one] for one in _DIGITS for two in _NUMBERS},
-}
-"""The replies in most pieces: one or two lines, which need no parser where no reply is under way.
 
-Releases are answered by a digit, locks too, and permits by a number that is mostly small.
+class _Lines(dict[bytes, "tuple[int, ...] | None"]):
+    """The latest pieces that need no parser, each with its replies; a look-up adds the piece.
+
+    Nodes mostly say the same, and then these replies are the same objects, so a tally judges only the first.
+    """
+
+    __slots__ = ()
+
+    def __missing__(self, piece: bytes) -> tuple[int, ...] | None:
+        lines = _one_or_two(piece)
+        if lines is None:
+            return None
+        one, two = lines.groups()
+        numbers = (int(one[1:]),) if two is None else (*(self[one] or ()), *(self[two] or ()))
+        if len(self) >= _MOST_PIECES:
+            self.clear()
+        self[piece] = numbers
+        return numbers
+
+
+LINES: Final = _Lines()
+"""The replies in most pieces, where no reply is under way: one or two numbers; None for all other pieces.
+
+A release and a grant of a lock are answered by a digit, a permit by a small number, and a fenced lock by its token.
 """
 
 _SIMPLE: Final = bytes.maketrans(b"~>%|123456789", b"****000000000")

@@ -75,7 +75,8 @@ def hold_back(link: Link, needed: int, timeout: float) -> None:
     acknowledged = _Acknowledged(link.node.dialect, link.gets, needed, timeout / 2)
     link.swift = False
     link.parts = acknowledged.parts
-    link.gets, link.lines = acknowledged.gets, {}
+    link.gets = acknowledged.gets
+    # So the link is never `whole`: each piece passes this layer.
     link.has_more = lambda: True
 
 
@@ -89,8 +90,9 @@ class _Acknowledged:
         commands = wait_commands(dialect, needed, timeout)
         self._commands: Final = b"".join(commands)
         self._following: Final = len(commands)
-        # For each write in flight, which of its votes must last. The sending thread appends, the reading one pops.
-        self._writes: Final[deque[list[bool]]] = deque()
+        # For each write in flight, which of its votes must last, and how many replies there will be. The sending thread
+        # appends, the reading one pops.
+        self._writes: Final[deque[tuple[list[bool], int]]] = deque()
         self._replies: list[Any] = []
         self._ready: Final[deque[Any]] = deque()
 
@@ -99,10 +101,11 @@ class _Acknowledged:
         lasting = [request.command is not None and request.command.script.must_last for request in batch]
         if not lasting:
             return []
-        self._writes.append(lasting)
-        data = [self._dialect.data(request) for request in batch]
-        if any(lasting):
+        data, replies = [self._dialect.data(request) for request in batch], len(lasting)
+        if True in lasting:
             data.append(self._commands)
+            replies += self._following
+        self._writes.append((lasting, replies))
         return [b"".join(data)]
 
     def gets(self) -> Any:
@@ -110,11 +113,11 @@ class _Acknowledged:
         if self._ready:
             return self._ready.popleft()
         while (reply := self._gets()) is not NOTHING:
-            if isinstance(reply, hiredis.PushNotification):
+            if reply.__class__ is hiredis.PushNotification:
                 return _unproven(reply)
-            lasting = self._writes[0]
+            lasting, replies = self._writes[0]
             self._replies.append(reply)
-            if len(self._replies) == len(lasting) + (self._following if any(lasting) else 0):
+            if len(self._replies) == replies:
                 self._writes.popleft()
                 self._judge(lasting)
                 return self._ready.popleft()
@@ -124,8 +127,11 @@ class _Acknowledged:
         votes, following = self._replies[: len(lasting)], self._replies[len(lasting) :]
         self._replies = []
         reason = reason_against(self._dialect, following, self._needed) if following else None
+        if reason is None:
+            self._ready.extend(votes)
+            return
         for vote, must_last in zip(votes, lasting, strict=True):
-            counts = reason is None or not must_last or isinstance(vote, hiredis.ReplyError)
+            counts = not must_last or isinstance(vote, hiredis.ReplyError)
             self._ready.append(vote if counts else hiredis.ReplyError(f"{UNACKNOWLEDGED} {reason}"))
 
 

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 import hiredis
 from redis.exceptions import RedisError
 
-from redsync._core.replies import LINES, MOST_BYTES, NOTHING, ReplyReader
+from redsync._core.replies import MOST_BYTES, NOTHING, ReplyReader
 from redsync._drivers.channels import Talk, reply_error
 from redsync._drivers.links import BACKLOG_LIMIT, Link, bound_silence, let_reset, one_by_one
 from redsync._drivers.nodes import Node, describe_error
@@ -87,7 +87,6 @@ class StreamLink(AioLink, asyncio.Protocol):
     """A link over an asyncio transport."""
 
     swift = True
-    lines = LINES
 
     def __init__(self, node: Node, connection: Any) -> None:
         super().__init__(node)

@@ -15,7 +15,7 @@ import hiredis
 
 from redsync._core.interruptions import is_interruption
 from redsync._core.quorum import Tally, outline
-from redsync._core.replies import MOST_BYTES, NOTHING
+from redsync._core.replies import LINES, MOST_BYTES, NOTHING
 from redsync._core.text import one_line
 from redsync._drivers.connection_table import ConnectionTable
 from redsync._drivers.interruptions import HALF_READ
@@ -82,7 +82,7 @@ class Dispatcher:
 
     def _take_in(self, link: Link, now: float, data: Any) -> None:
         """Hand out the replies in the data that were read from a link; one thread at a time may call it."""
-        if link.at_rest and (replies := link.lines.get(data)) is not None:
+        if link.at_rest and (replies := LINES[data]) is not None:
             self._unsettled = iter(((link, replies),))
             self._settle_read(now)
         else:

@@ -15,15 +15,14 @@ import struct
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from types import MappingProxyType
 from typing import Any, Final
 
 from redis.exceptions import RedisError
 
 from redsync._core.interruptions import expected, is_interruption
-from redsync._core.replies import LINES, NOTHING
+from redsync._core.replies import NOTHING
 from redsync._drivers.channels import Channel
 from redsync._drivers.nodes import Node, describe_error
 from redsync._drivers.requests import Request
@@ -71,7 +70,6 @@ class Link(ABC):
         unfinished: Roughly the number of bytes received of an incomplete answer.
         messages: Roughly the number of wake-ups received since `counted_at`, an instant of the client's clock.
         suspect: True if the node owed replies for longer than the node timeout, and has not caught up yet.
-        lines: The pieces that need no parser, each with its replies; empty if the link holds replies back.
         at_rest: True if the parser is known to be between two replies, and the node has caught up with everything: the
             next piece may need no parser.
         broken: Why it can no longer be used; None while it can.
@@ -95,7 +93,6 @@ class Link(ABC):
 
     swift = False
     instant = False
-    lines: Mapping[bytes, tuple[int, ...]] = MappingProxyType({})
     tag: tuple[str, int] | None = None
     send: Callable[[bytes], int | None]
     read: Callable[[], Any]
@@ -159,7 +156,6 @@ class SocketLink(Link):
     """
 
     swift = True
-    lines = LINES
 
     def __init__(self, node: Node, channel: Channel) -> None:
         super().__init__(node)

@@ -22,6 +22,7 @@ from typing import Final
 
 from redsync._core.interruptions import is_interruption
 from redsync._core.quorum import Tally
+from redsync._core.replies import LINES
 from redsync._drivers.dispatcher import Dispatcher
 from redsync._drivers.interruptions import HALF_READ, HALF_SENT
 from redsync._drivers.leadership import Leadership
@@ -190,7 +191,7 @@ class Transport(Dispatcher):
                     self._serve_apart(fd, link, events, now)
                     continue
                 data = link.read()
-                if (replies := link.lines.get(data)) is not None:
+                if data and (replies := LINES[data]) is not None:
                     read.append((link, replies))
                 else:
                     self._receive(link, now, data)
@@ -198,8 +199,8 @@ class Transport(Dispatcher):
             if read:
                 self._settle_read(now)
         except BaseException as error:
-            # As in `_receive`. Replies that were read before are in no socket any more: whichever thread leads next hands
-            # them out before it polls. Links that were not read stay ready.
+            # As in `_receive`. Replies that were read before are in no socket any more: the next leader hands them out
+            # before it polls. Links that were not read stay ready.
             self._torn = True
             if link is None:
                 raise

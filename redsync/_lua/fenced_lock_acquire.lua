@@ -11,7 +11,7 @@
 -- ARGV[5..8] only from a waiter: how long to keep its place, ms; waited so far, ms; wake channel; mark of this ask:
 --        "<number>", or "<number>+<lease, ms>" for a hand-over with its own lease
 -- ARGV[last] not for a re-entry: the highest token that the asker knows, or 0
--- Reply: {1, token} granted, new | {2, token} granted, was ours already; a re-entry gets just the 1 or 2
+-- Reply: token granted, new | -token granted, was ours already; a re-entry gets 1 or 2 instead
 --        | {remaining ms or -1, claim} held by that claim; a waiter also gets the number of waiters before it
 --        | 0 the key holds another type, no change | error FORGETFUL <ms that this node remembers, or -1>
 --        | error ABSURD: the asker's token is too high to be real; no claim
@@ -44,5 +44,5 @@ if free or redis.call('pttl', KEYS[1]) < tonumber(ARGV[3]) then redis.call('pexp
 if KEYS[3] then
 -- include: leave_queue
 end
-local code = free and 1 or 2
-return token and {code, token} or code
+if free then return token or 1 end
+return token and -token or 2

@@ -37,9 +37,8 @@ from redsync._core.ownership import Owner
 from redsync._core.quorum import Judge, Tally
 from redsync._core.runner import Session
 from redsync._core.scripts import Script
-from redsync._core.timing import milliseconds
 from redsync._protocols.acquire_requests import AcquireRequest
-from redsync._protocols.answers import EXISTING, NEW, Refusal, read_by_arrival
+from redsync._protocols.answers import EXISTING, Refusal, read_by_arrival
 from redsync._protocols.claims import Claim, Settlement
 
 __all__ = ["Fence", "FencedClaim"]
@@ -75,14 +74,14 @@ class Fence:
         return Command(command.script, (*command.keys, self._keys.token), (*command.args, self.latest))
 
     def judge(self, reply: Any) -> int | Refusal:
-        """Return the token that a grant carries, or the refusal.
+        """Return the token of a grant, or the refusal.
 
         Raises:
             ValueError: The reply is neither.
         """
-        if reply.__class__ is list and [word.__class__ for word in reply] == [int, int] and reply[0] in (NEW, EXISTING):
-            token: int = reply[1]
-            if self.is_absurd(token):
+        if reply.__class__ is int and not -EXISTING <= reply <= EXISTING:
+            token: int = abs(reply)
+            if token > self._highest:
                 raise ValueError("the token is beyond all clocks")
             return token
         answer = read_by_arrival(reply)
@@ -96,9 +95,14 @@ class Fence:
 
     def read(self, tally: Tally) -> tuple[int, bool]:
         """Return the token of a won round, and whether a quorum is known to stand at it."""
+        # The usual case, without counting: a quorum stands at the first token. Refusals are false.
+        token: int = next(filter(None, tally.answers))
+        if tally.answers.count(token) >= tally.quorum:
+            self.latest = max(token, self.latest)
+            return token, True
         tokens = tally.all_votes.grants
         likely = [token for token in tokens if not self.is_absurd(token)]
-        token: int = max(likely if len(likely) >= tally.quorum else tokens)
+        token = max(likely if len(likely) >= tally.quorum else tokens)
         is_level = tokens.count(token) >= tally.quorum
         if is_level:
             self.latest = max(token, self.latest)
@@ -121,7 +125,7 @@ class FencedClaim(Claim):
     def __init__(self, session: Session, request: AcquireRequest, fence: Fence) -> None:
         super().__init__(session, request)
         # Even without a guard, tokens depend on what the node remembers.
-        self._memory = session.processes.guard(milliseconds(self.guard))
+        self._memory = self._terms.birth
         self._fence = fence
         self._token = 0
 
@@ -129,8 +133,16 @@ class FencedClaim(Claim):
     def least_left(self) -> float:
         return math.inf  # A hand-over carries no token.
 
-    def ask(self, claim: bytes, place: tuple[Arg, ...]) -> Command:
-        return self._fence.ask(self._command(claim, place))
+    def _plain_command(self, claim: bytes) -> Command:
+        request = self._request
+        keys = request.keys.lock, request.keys.token
+        self.packing = spelling = self._session.prepared.spell_fenced(
+            request.kind.acquire, keys, request.holds, self._terms
+        )
+        return spelling.command(claim, self._fence.latest)
+
+    def _command(self, claim: bytes, place: tuple[Arg, ...]) -> Command:
+        return self._fence.ask(super()._command(claim, place))
 
     @property
     def judge(self) -> Judge:

@@ -40,6 +40,10 @@ class _Parser(argparse.ArgumentParser):
         warn(f"{self.prog}: {message}")
         self.exit(USAGE)
 
+    def format_help(self) -> str:
+        """Return the help, without argparse's line for the group of all commands."""
+        return super().format_help().replace("\n  command\n", "\n")
+
     def _print_message(self, message: str, _: object = None) -> None:
         # argparse calls this only for help. Its own method ignores a full disk.
         write(message)

@@ -1,7 +1,7 @@
 """pytest: tests that need the same resource run one at a time, across all xdist workers and machines.
 
 ```python
-pytest_plugins = ["redsync.contrib.pytest"]  # in the topmost conftest.py; redsync_urls in pytest's configuration
+pytest_plugins = ["redsync.contrib.pytest"]  # in the topmost conftest.py; also set redsync_urls
 
 
 @pytest.mark.exclusive("printer", timeout=600)

@@ -4,9 +4,12 @@ import io
 import os
 import sys
 
+from rich.color import Color
 from rich.console import Console
 
+from redsync.cli import demo_view
 from redsync.cli.demo_view import LiveView, NodeLine, PlainView, Snapshot, choose_view
+from tests.cli.test_drawing import contrast
 
 NODES = [NodeLine("127.0.0.1:1", "up"), NodeLine("127.0.0.1:2", "down", "killed")]
 ROWS = [("acquisitions", "1,234"), ("overlaps", "0"), ("lost updates", "2"), ("zombie keys", "0")]
@@ -20,6 +23,12 @@ class Terminal(io.StringIO):
 
 def snapshot(elapsed, trouble=0):
     return Snapshot(elapsed, 12.0, 1234, 456.7, trouble, NODES)
+
+
+def test_colours_of_nodes_that_answer_contrast_with_light_and_dark_terminals():
+    for state in ("up", "quarantined"):
+        colour = Color.parse(demo_view._COLOURS[state]).get_truecolor().hex
+        assert min(contrast(colour, "#000000"), contrast(colour, "#ffffff")) > 4.4
 
 
 def test_plain_view_prints_a_line_per_second():

@@ -71,6 +71,7 @@ def test_help_lists_commands(capsys):
     assert end.value.code == 0
     out = capsys.readouterr().out
     assert all(name in out for name in COMMANDS)
+    assert "\ncommands:\n    lock " in out
 
 
 @pytest.mark.parametrize("name", COMMANDS)

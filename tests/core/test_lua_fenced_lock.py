@@ -57,8 +57,7 @@ def micros(node):
 
 def test_first_token_is_the_nodes_clock(fenced):
     before = micros(fenced)
-    code, token = fenced.acquire()
-    assert code == 1
+    token = fenced.acquire()
     assert before <= token <= micros(fenced)
     assert fenced.token == token
     assert DAY - 2000 < fenced.redis.pttl(KEYS.token) <= DAY
@@ -69,21 +68,21 @@ def test_first_token_is_the_nodes_clock(fenced):
 def test_each_grant_has_the_next_token(fenced):
     tokens = []
     for owner in (ME, OTHER, ME):
-        tokens.append(fenced.acquire(owner)[1])
+        tokens.append(fenced.acquire(owner))
         fenced.release(owner)
     assert tokens == [tokens[0], tokens[0] + 1, tokens[0] + 2]
 
 
 def test_token_exceeds_what_the_asker_knows(fenced):
     fenced.redis.set(KEYS.token, 10)
-    assert fenced.acquire(known=10) == [1, 11]
+    assert fenced.acquire(known=10) == 11
     fenced.release()
     known = in_days(300)
-    assert fenced.acquire(known=known) == [1, known + 1]
+    assert fenced.acquire(known=known) == known + 1
     assert fenced.redis.get(KEYS.token) == b"%d" % (known + 1), "with all of its digits"
     fenced.release()
     fenced.redis.delete(KEYS.token)
-    assert fenced.acquire(known=known) == [1, known + 1]
+    assert fenced.acquire(known=known) == known + 1
 
 
 def test_token_that_is_far_ahead_of_the_clock_is_refused(fenced):
@@ -95,14 +94,14 @@ def test_token_that_is_far_ahead_of_the_clock_is_refused(fenced):
     assert fenced.redis.hgetall(KEYS.lock) == {}
     assert not fenced.redis.exists(KEYS.token)
     now = micros(fenced)
-    assert now <= fenced.acquire()[1] < in_days(1)
+    assert now <= fenced.acquire() < in_days(1)
 
 
 def test_token_that_is_little_ahead_of_the_nodes_own_is_not_refused(fenced):
     """All clocks were far ahead, and were set back."""
     ahead = in_days(4000)
     fenced.redis.set(KEYS.token, ahead)
-    assert fenced.acquire() == [1, ahead + 1]
+    assert fenced.acquire() == ahead + 1
     assert fenced.write_back(ahead + 9) == ahead + 9
 
 
@@ -124,21 +123,21 @@ def test_waiter_is_woken_by_a_release_and_leaves_the_queue_with_the_grant(fenced
         fenced.release(OTHER)
         assert fenced.node.messages(subscription) == [(wake_channel(ME), b"0 client-a " + KEYS.lock)]
     token = fenced.token
-    assert fenced.queue(ME) == [1, token + 1]
+    assert fenced.queue(ME) == token + 1
     assert fenced.redis.keys("redsync_queue*") == []
 
 
 def test_existing_claim_gets_a_higher_token_too(fenced):
     """It may belong to an earlier hold of that owner, which was never released."""
-    _, token = fenced.acquire()
+    token = fenced.acquire()
     fenced.redis.pexpire(KEYS.lock, 1000)
-    assert fenced.acquire() == [2, token + 1]
-    assert fenced.queue() == [2, token + 2]
+    assert fenced.acquire() == -(token + 1)
+    assert fenced.queue() == -(token + 2)
     assert fenced.redis.pttl(KEYS.lock) > 2000
 
 
 def test_re_entry_has_no_token_and_leaves_the_nodes_alone(fenced):
-    _, token = fenced.acquire()
+    token = fenced.acquire()
     assert fenced.reenter() == 2
     assert fenced.token == token
     assert fenced.redis.hgetall(KEYS.lock) == {ME: b"2"}
@@ -171,24 +170,24 @@ def test_newborn_node_gives_a_token_above_any_it_can_have_forgotten(fenced):
     """Its token may be old. Since then it may have granted any token up to its clock at its birth."""
     fenced.redis.set(KEYS.token, 10)
     born = be_born(fenced, "newborn", MINUTE)
-    assert fenced.acquire() == [1, born]
+    assert fenced.acquire() == born
     fenced.release()
-    assert fenced.acquire(OTHER) == [1, born + 1], "and then the next, so that nodes stay in step"
+    assert fenced.acquire(OTHER) == born + 1, "and then the next, so that nodes stay in step"
 
 
 def test_guard_allows_for_slow_clocks(fenced):
     """The forgotten token may come from a node ahead by the guard. This one grants once its own clock has caught up."""
     fenced.redis.set(KEYS.token, 10)
     born = be_born(fenced, "newborn", MINUTE)
-    assert fenced.acquire(guard=30_000) == [1, born + 30_000_000]
+    assert fenced.acquire(guard=30_000) == born + 30_000_000
 
 
 def test_newborn_node_that_knows_more_than_its_birth_continues_from_there(fenced):
     born = be_born(fenced, "newborn", MINUTE)
     fenced.redis.set(KEYS.token, born + 1000)
-    assert fenced.acquire() == [1, born + 1001]
+    assert fenced.acquire() == born + 1001
     fenced.release()
-    assert fenced.acquire(known=born + 5000) == [1, born + 5001]
+    assert fenced.acquire(known=born + 5000) == born + 5001
 
 
 @pytest.mark.parametrize("record", [None, "original 1", "original 1 another", "newborn 1 another", "a lock"])
@@ -197,17 +196,17 @@ def test_node_whose_record_does_not_count_is_treated_as_born_now(fenced, record)
     fenced.redis.set(KEYS.token, 10)
     fenced.redis.set(BIRTH_KEY, record) if record else fenced.redis.delete(BIRTH_KEY)
     before = micros(fenced)
-    _, token = fenced.acquire()
+    token = fenced.acquire()
     assert before <= token <= micros(fenced)
     fenced.release()
-    assert token < fenced.acquire()[1] <= micros(fenced)
+    assert token < fenced.acquire() <= micros(fenced)
 
 
 def test_blank_node_was_born_at_the_first_look(fenced):
     """Without a guard, nothing better is known."""
     fenced.redis.set(KEYS.token, 10)
     born = be_born(fenced, "blank", MINUTE)
-    assert fenced.acquire() == [1, born]
+    assert fenced.acquire() == born
 
 
 @pytest.mark.parametrize("value", ["text", "list"])
@@ -233,7 +232,7 @@ def test_write_back_raises_and_never_lowers(fenced):
     assert fenced.write_back(20) == 50
     assert DAY - 2000 < fenced.redis.pttl(KEYS.token) <= DAY
     fenced.release()
-    assert fenced.acquire(OTHER) == [1, 51]
+    assert fenced.acquire(OTHER) == 51
 
 
 @pytest.mark.parametrize("holder", [OTHER, None])

@@ -11,6 +11,7 @@ from redsync._core.slots import SlotKeys
 from redsync._core.timing import Timing
 from redsync._drivers.channels import pack
 from redsync._drivers.requests import Request
+from redsync._protocols.fenced_lock import FENCED_LOCK
 from redsync._protocols.lock import LOCK
 from redsync._protocols.semaphore import SEMAPHORE
 
@@ -79,6 +80,22 @@ def test_spelled_bytes_of_an_ask_for_slots_are_those_of_the_command(prepared, pr
     assert prepared.spell_slots(SEMAPHORE.acquire, keys.all, 1, prepared.terms(None), (0, 10_000)) is spelling
     for holds, limit in ((2, (0, 10_000)), (1, (1, 10_000)), (1, (0, 9_999))):
         assert prepared.spell_slots(SEMAPHORE.acquire, keys.all, holds, prepared.terms(None), limit) is not spelling
+
+
+@pytest.mark.parametrize("timing", [TIMING, Timing(30.0)], ids=["guarded", "no guard"])
+@pytest.mark.parametrize("latest", [0, 1764093600000001])
+def test_spelled_bytes_of_an_ask_for_a_token_are_those_of_the_command(processes, timing, latest):
+    prepared, keys = Prepared(timing, processes), (KEYS.lock, KEYS.token)
+    spelling = prepared.spell_fenced(FENCED_LOCK.acquire, keys, 2, prepared.terms(2.5))
+    for process in (b"first", b"second"):
+        processes.note(0, process)
+        command = spelling.command(b"claim", latest)
+        assert command.args[:3] == (b"claim", 2, 2500)
+        assert b",%b," % process in bytes(command.args[3]), "even without a guard"
+        assert command.args[4:] == (latest,)
+        data = Request(Broadcast(command, OWNER, bool, 1.0, packing=spelling), None).data
+        assert data == pack(*words(command))
+    assert prepared.spell_fenced(FENCED_LOCK.acquire, keys, 2, prepared.terms(2.5)) is spelling
 
 
 def test_spelled_bytes_name_the_processes_of_the_instant_of_sending(prepared, processes):

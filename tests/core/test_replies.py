@@ -6,7 +6,7 @@ import random
 import hiredis
 import pytest
 
-from redsync._core.replies import MOST_BYTES, MOST_ELEMENTS, MOST_IN_LINE, NOTHING, BoundedReader, ReplyReader
+from redsync._core.replies import LINES, MOST_BYTES, MOST_ELEMENTS, MOST_IN_LINE, NOTHING, BoundedReader, ReplyReader
 
 SEEDS = 60
 HUGE = b"*2147483647\r\n"
@@ -197,3 +197,51 @@ def test_bounded_reader_counts_the_bytes_of_each_reply():
         assert reader.gets() is NOTHING
     with pytest.raises(hiredis.ProtocolError, match=f"more than {MOST_BYTES} bytes"):
         reader.feed(piece)
+
+
+# Pieces without a parser.
+
+TOKEN = 1764093600000001
+
+
+@pytest.mark.parametrize("numbers", [(0,), (1,), (63,), (TOKEN,), (1, TOKEN), (TOKEN, 0), (10**18 - 1,)])
+def test_one_or_two_numbers_need_no_parser(numbers):
+    piece = b"".join(b":%d\r\n" % number for number in numbers)
+    assert LINES[piece] == numbers == tuple(read(piece))
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        *(
+            b"",
+            b":\r\n",
+            b":1",
+            b":1\r",
+            b":1\n",
+            b"1\r\n",
+            b"+1\r\n",
+            b"$1\r\n1\r\n",
+            b":1\r\n:2\r\n:3\r\n",
+            b":1\r\n:",
+        ),
+        *(b":-1\r\n", b":+1\r\n", b": 1\r\n", b":1_0\r\n", b":%d\r\n" % 10**18, "\N{ARABIC-INDIC DIGIT ONE}".encode()),
+    ],
+)
+def test_other_pieces_need_the_parser(piece):
+    size = len(LINES)
+    assert LINES[piece] is None
+    assert len(LINES) == size
+
+
+def test_same_line_gives_the_same_number_again_alone_or_with_another():
+    """So that a tally judges it once."""
+    line = b":%d\r\n" % TOKEN
+    (number,) = LINES[line]
+    assert LINES[line][0] is LINES[line + b":1\r\n"][0] is LINES[b":0\r\n" + line][1] is number
+
+
+def test_number_of_lines_kept_is_bounded():
+    for number in range(10_000):
+        assert LINES[b":%d\r\n:%d\r\n" % (number, TOKEN)] == (number, TOKEN)
+        assert len(LINES) <= 256

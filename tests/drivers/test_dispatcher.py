@@ -150,6 +150,7 @@ ANSWERS = [
     (b":1\r\n", 1),
     (b"$10\r\n:1\r\n:1\r\n\r\n\r\n", b":1\r\n:1\r\n\r\n"),
     (b":2\r\n", 2),
+    (b":1764093600000001\r\n", 1764093600000001),
     (b":1\r\n", 1),
 ]
 """The bytes that a node sends, and their meaning: an answer, or None for a message."""

@@ -70,7 +70,7 @@ class Acquire:
                 if self._refusals:
                     return toy.all_say(self._refusals.pop(0))
                 # Tokens that differ are written back.
-                return toy.all_say(self._grant) if self._grant else toy.answers(*([1, token] for token in range(5, 10)))
+                return toy.all_say(self._grant) if self._grant else toy.answers(*range(5, 10))
             case Wait():
                 return toy.slept(0.05, handed=self._handed)
             case Tell() if "abandon" in described and effect.owed_to == ALL:

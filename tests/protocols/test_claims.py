@@ -52,7 +52,7 @@ SLOTS = partial(SlotClaim, limit=Limit(4))
 
 @pytest.mark.parametrize(
     ("kind", "claims", "granted"),
-    [(LOCK, Claim, 1), (FAIR_LOCK, Claim, 1), (FENCED_LOCK, FENCED, [1, 7]), (SEMAPHORE, SLOTS, b"2")],
+    [(LOCK, Claim, 1), (FAIR_LOCK, Claim, 1), (FENCED_LOCK, FENCED, 7), (SEMAPHORE, SLOTS, b"2")],
 )
 def test_released_hold_is_freed_without_the_garbage_collector(toy, kind, claims, granted):
     """The hold keeps the votes for a later look, so they must not refer to the hold: it would outlive its release."""

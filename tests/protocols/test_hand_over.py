@@ -401,7 +401,7 @@ def test_waiter_for_a_fenced_lock_asks_once_more_for_its_token(toy):
     state = toy.acquire(
         ("ask fenced_lock_acquire for a place", busy(toy)),
         (SLEEP, toy.slept(0.2, handed=ALL)),
-        ("ask fenced_lock_acquire for a place", toy.all_say([OURS, 7])),
+        ("ask fenced_lock_acquire for a place", toy.all_say(-7)),
         kind=FENCED_LOCK,
         claims=partial(FencedClaim, fence=fence),
         crowded=True,

@@ -125,7 +125,7 @@ def test_write_back_of_a_token_counts_towards_the_time_that_the_acquire_took(toy
         return fenced_lock.acquire(session, request, Fence(toy.keys), now)
 
     steps = observed(toy.session, toy.request(kind=FENCED_LOCK), toy.now, acquire_fenced, kind="fenced_lock")
-    began, tokens = toy.now, [[1, 7], [1, 9], [1, 8], "down", "down"]
+    began, tokens = toy.now, [7, 9, 8, "down", "down"]
     state = toy.play(
         steps,
         ("ask fenced_lock_acquire", toy.answers(*tokens)),

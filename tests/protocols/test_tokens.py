@@ -25,12 +25,8 @@ def fenced(toy):
     return lambda *script, **fields: toy.play(fencing(toy, fence, **fields), *script)
 
 
-def granted(*tokens):
-    return [[1, token] if isinstance(token, int) else token for token in tokens]
-
-
 def test_quorum_that_agrees_needs_one_round(toy, fenced):
-    state = fenced((ASK, toy.answers(*granted(7, 7, 7, 7, 7))))
+    state = fenced((ASK, toy.answers(7, 7, 7, 7, 7)))
     assert (state.fencing_token, state.count) == (7, 1)
     assert toy.commands[0].keys == (toy.keys.lock, toy.keys.token)
     assert toy.commands[0].words == (toy.owner.claim(1), 1, 30_000, b"0,-,", 0), (
@@ -39,7 +35,7 @@ def test_quorum_that_agrees_needs_one_round(toy, fenced):
 
 
 def test_quorum_that_differs_is_raised_to_its_highest_token(toy, fenced):
-    state = fenced((ASK, toy.answers(*granted(7, 9, 8, "down", "down"))), (WRITE, toy.answers(9, 9, 9, "down", "down")))
+    state = fenced((ASK, toy.answers(7, 9, 8, "down", "down")), (WRITE, toy.answers(9, 9, 9, "down", "down")))
     assert state.fencing_token == 9
     assert toy.commands[1].keys == (toy.keys.lock, toy.keys.token)
     assert toy.commands[1].args == (toy.owner.claim(1), 9)
@@ -47,16 +43,16 @@ def test_quorum_that_differs_is_raised_to_its_highest_token(toy, fenced):
 
 
 def test_next_acquire_asks_for_more_than_the_latest_token(toy, fenced):
-    state = fenced((ASK, toy.all_say([1, 7])))
+    state = fenced((ASK, toy.all_say(7)))
     toy.session.holds.remove(state)
-    fenced((ASK, toy.all_say([1, 8])))
+    fenced((ASK, toy.all_say(8)))
     assert toy.commands[-1].args[-1] == 7
 
 
 def test_failed_write_back_is_rolled_back_and_raised(toy, fenced):
     with pytest.raises(QuorumError, match="UNCLAIMED"):
         fenced(
-            (ASK, toy.answers(*granted(7, 9, 8, "down", "down"))),
+            (ASK, toy.answers(7, 9, 8, "down", "down")),
             (WRITE, toy.answers(9, "UNCLAIMED", "UNCLAIMED", "UNCLAIMED", 9)),
             "tell lock_abandon",
             timeout=0.0,
@@ -68,7 +64,7 @@ def test_failed_write_back_is_rolled_back_and_raised(toy, fenced):
 def test_write_back_that_comes_too_late_is_rolled_back(toy, fenced):
     with pytest.raises(QuorumError, match="too late, after 31 s"):
         fenced(
-            (ASK, toy.answers(*granted(7, 9, 8, 7, 7))),
+            (ASK, toy.answers(7, 9, 8, 7, 7)),
             (WRITE, toy.all_say(9, takes=31.0)),
             "tell lock_abandon",
             timeout=0.0,
@@ -78,11 +74,11 @@ def test_write_back_that_comes_too_late_is_rolled_back(toy, fenced):
 
 def test_acquire_that_waits_tries_again_after_a_failed_write_back(toy, fenced):
     state = fenced(
-        (ASK, toy.answers(*granted(7, 9, 8, 7, 7))),
+        (ASK, toy.answers(7, 9, 8, 7, 7)),
         (WRITE, toy.all_say("down")),
         "tell lock_abandon",
         ("wait", toy.slept()),
-        (ASK, toy.all_say([1, 10])),
+        (ASK, toy.all_say(10)),
         timeout=5.0,
     )
     assert state.fencing_token == 10
@@ -93,7 +89,7 @@ def test_acquire_that_waits_tries_again_after_a_failed_write_back(toy, fenced):
 @pytest.mark.parametrize("at", [0, 1])
 def test_interrupted_acquire_is_rolled_back_everywhere(toy, at):
     steps = fencing(toy)
-    script = [(ASK, toy.answers(*granted(7, 9, 8, 7, 7))), (WRITE, toy.all_say(9))]
+    script = [(ASK, toy.answers(7, 9, 8, 7, 7)), (WRITE, toy.all_say(9))]
     assert toy.interrupt(steps, script, at) == ["tell lock_abandon"]
     assert toy.told[0].owed_to == 0b11111
 
@@ -104,7 +100,7 @@ def test_waiter_that_gets_the_lock_by_hand_over_asks_for_a_token_with_its_claim(
         (ASK, busy(toy)),
         (PLACE, busy(toy)),
         ("wait for wake-up", toy.slept(0.05, handed=0b11111)),
-        (PLACE, toy.all_say([2, 7])),
+        (PLACE, toy.all_say(-7)),
     )
     assert state.fencing_token == 7
     assert state.valid_until == pytest.approx(toy.tallies[-1].sent_at + 30.0 - 0.302)
@@ -115,18 +111,18 @@ def test_waiter_that_gets_the_lock_by_hand_over_asks_for_a_token_with_its_claim(
 
 
 def test_claims_that_were_ours_count_with_their_new_tokens(toy, fenced):
-    split = toy.answers([1, 7], [1, 7], held(20.0, A), held(20.0, B), held(20.0, B))
+    split = toy.answers(7, 7, held(20.0, A), held(20.0, B), held(20.0, B))
     state = fenced(
         (ASK, split),
         "tell lock_abandon",
         ("wait", toy.slept()),
-        (PLACE, toy.answers([2, 8], [2, 8], [1, 8], [1, 6], [1, 6])),
+        (PLACE, toy.answers(-8, -8, 8, 6, 6)),
     )
     assert state.fencing_token == 8
 
 
 def test_grant_without_a_token_does_not_count(make_toy):
-    for reply in (1, 2, *GARBAGE, [3, 7], [1, 7, 7], [1, 7.0], [True, 7], [1.0, 7], [1, True]):
+    for reply in (1, 2, -1, -2, *GARBAGE, [1, 7], [2, 7], 7.0):
         toy = make_toy()
         tally = toy.perform(toy.start(fencing(toy, timeout=0.0)), toy.all_say(reply))
         assert tally.without_quorum, reply
@@ -136,16 +132,16 @@ def test_write_back_with_a_nonsense_reply_does_not_count(make_toy):
     for reply in (0, -1, *GARBAGE):
         toy = make_toy()
         steps = fencing(toy, timeout=0.0)
-        asked = toy.perform(toy.start(steps), toy.answers(*granted(7, 9, 8, 7, 7)))
+        asked = toy.perform(toy.start(steps), toy.answers(7, 9, 8, 7, 7))
         effect = steps.send(asked)
         assert toy.begin(effect) == WRITE
         assert toy.perform(effect, toy.all_say(reply)).without_quorum, reply
 
 
-@pytest.mark.parametrize("absurd", [1 << 60, (1 << 52) + 1, 0, -1])
+@pytest.mark.parametrize("absurd", [1 << 60, (1 << 52) + 1, -(1 << 52) - 1])
 def test_token_of_absurd_size_is_a_failed_vote_and_does_not_spread(toy, fenced, absurd):
-    state = fenced((ASK, toy.answers(*granted(absurd, 7, 7, 7, 7))))
+    state = fenced((ASK, toy.answers(absurd, 7, 7, 7, 7)))
     assert state.fencing_token == 7
     toy.session.holds.remove(state)
-    fenced((ASK, toy.all_say([1, 8])))
+    fenced((ASK, toy.all_say(8)))
     assert toy.commands[-1].words[-1] == 7, "the next one asks for more than this"

@@ -4,7 +4,7 @@ import select
 import sys
 import time
 
-from redsync._core.replies import LINES, ReplyReader
+from redsync._core.replies import ReplyReader
 from redsync._drivers.links import Link
 from tests.support.locks import PATIENCE
 
@@ -44,7 +44,6 @@ class Wire(Link):
     """A link without a network: it reads what the test provides."""
 
     swift = True
-    lines = LINES
 
     def __init__(self, node):
         super().__init__(node)

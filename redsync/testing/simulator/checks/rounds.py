@@ -108,11 +108,10 @@ def granted_slots(reply: Any, args: tuple[Any, ...]) -> tuple[int, ...]:
 
 def code_of(reply: Any, verb: str, i: int = 0) -> Any:
     """Return a node's answer about the claim with that index in a command."""
-    if reply.__class__ is list:
-        if verb == "renew":
-            return reply[i]
-        if [word.__class__ for word in reply] == [int, int]:  # granted, with a token
-            return reply[0]
+    if verb == "renew" and reply.__class__ is list:
+        return reply[i]
+    if verb == "acquire" and reply.__class__ is int and abs(reply) > 2:  # granted, with a token
+        return 1 if reply > 0 else 2
     return reply
 
 

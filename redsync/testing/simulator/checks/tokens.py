@@ -58,7 +58,7 @@ class Tokens(Checker):
         self._forgotten |= lost
 
     def _note_beginning(self, executed: Executed) -> None:
-        if isinstance(executed.reply, list) and executed.reply[0] in (1, 2):
+        if isinstance(executed.reply, int) and abs(executed.reply) > 2:
             place, lock = (executed.node, executed.keys[-1]), executed.keys[0]
             latest = self._latest.get(lock)
             if place in self._forgotten and latest and self.sim.nodes[executed.node].store.now_us <= latest[0]:
