@@ -16,7 +16,7 @@ from redsync._protocols.acquire_requests import AcquireRequest
 from redsync._protocols.claims import Claim
 from redsync._protocols.lease import renew_at, rollback
 from redsync._protocols.places import Place, is_held, waiters_ahead
-from redsync._protocols.rounds import no_quorum, time_left
+from redsync._protocols.rounds import no_quorum
 from redsync.exceptions import RedsyncError
 
 __all__ = ["Attempt"]
@@ -249,7 +249,7 @@ class Attempt:
                 self._request.outcome.record.note_split(tally.at)
             return retry_delay(self._splits, random, longest=0.05)
         self._failures = self._splits = 0
-        return min(time_left(tally) + 0.001 + self._claim.spread * random, self.place.longest_pause(tally, random))
+        return min(self._claim.look_after(tally, random), self.place.longest_pause(tally, random))
 
     def wake_up(self, wake: Wakeup) -> float:
         """Record the end of a sleep; return its instant."""

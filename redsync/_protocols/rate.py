@@ -16,7 +16,6 @@ from redsync._core.ownership import Owner
 from redsync._core.permits import PermitState
 from redsync._core.runner import Session
 from redsync._core.scripts import Script
-from redsync._core.timing import milliseconds
 from redsync._protocols import semaphore
 from redsync._protocols.acquire_requests import AcquireRequest
 from redsync._protocols.semaphore import Look, Pool, survey
@@ -67,8 +66,13 @@ def _settle(claim: WindowClaim, state: PermitState, window: Window) -> Steps[Non
             yield from tell(_told(before.state, left))
 
 
+def _precise_ms(seconds: float) -> bytes:
+    """Return milliseconds with a fraction, rounded up to whole microseconds."""
+    return b"%.3f" % (math.ceil(seconds * 1e6) / 1000)
+
+
 def _told(state: PermitState, needed: float, owed_to: int = 0) -> Tell:
-    command = Command(SETTLE, state.keys.all, (state.claim, state.rest, milliseconds(needed)))
+    command = Command(SETTLE, state.keys.all, (state.claim, state.rest, _precise_ms(needed)))
     return Tell(command, state.owner, owed_to, state.kept_until)
 
 

@@ -31,7 +31,7 @@ from redsync._protocols.acquire_requests import AcquireRequest
 from redsync._protocols.answers import FULL, OTHER_LIMIT, read_of_slots
 from redsync._protocols.claims import Claim
 from redsync._protocols.places import Place, Waiting
-from redsync._protocols.rounds import told, type_error
+from redsync._protocols.rounds import time_left, told, type_error
 from redsync._protocols.slot_lines import NO_PLACE, SlotLine, WindowLine
 from redsync._protocols.slot_search import SlotSearch
 from redsync._protocols.windows import Window
@@ -204,8 +204,6 @@ class WindowClaim(SlotClaim):
         spare: Seconds by which nodes keep the slots longer than that round needed.
     """
 
-    spread = 0.0  # Nodes tell each waiter for a window another time.
-
     def __init__(self, session: Session, request: AcquireRequest, limit: Limit, window: Window) -> None:
         super().__init__(session, request, limit)
         self._window = window
@@ -223,6 +221,14 @@ class WindowClaim(SlotClaim):
     def ask(self, claim: bytes, place: tuple[Arg, ...]) -> Command:
         self.lease, self._useful = self._window.terms(self._slowest)
         return super().ask(claim, place)
+
+    def look_after(self, tally: Tally, random: float) -> float:  # noqa: ARG002  (nodes tell each waiter another time)
+        """Return in how many seconds to ask, so that the ask arrives when the slots run out.
+
+        Nodes counted from its arrival there, and the next one needs about as long. A little too early costs one more
+        ask; each instant too late is lost to the rate.
+        """
+        return max(time_left(tally) - (tally.at - tally.sent_at), 0.0)
 
     def valid_until(self, tally: Tally) -> float:
         """Return until when a win in that round counts as a success."""

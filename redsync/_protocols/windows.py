@@ -5,8 +5,8 @@ again when its time on the nodes is up. The promise is about *successes*, and a 
 the acquire returns. A node takes the slot a little earlier, between request and reply. If it kept the slot for just the
 window, the next success with that slot could come less than a window after this one. So:
 
-* nodes keep a slot for `per + allowance`, plus as much as their clocks may run fast, plus a millisecond, since they
-  count whole ones;
+* nodes keep a slot for `per + allowance`, plus as much as their clocks may run fast, plus 10 us, since they count whole
+  microseconds;
 * the allowance has two parts. A success counts only if its round was over within the first part after sending began;
   the second part is for the way from there to the caller. A round that took longer is no success yet: the client asks
   for the same slots again, for longer.
@@ -65,8 +65,8 @@ _ROOM = 2.0
 _RECENT = 0.125
 """The weight of the latest round in that mean."""
 
-_RESOLUTION = 0.001
-"""Seconds by which nodes may keep a slot too short: they count whole milliseconds."""
+_RESOLUTION = 0.000_01
+"""Seconds by which nodes may keep a slot too short: they count whole microseconds, and round sums."""
 
 _LEAST_PAUSE = 0.05
 """The lower bound, in seconds, of the longest sleep near the front, for short windows."""
