@@ -159,6 +159,11 @@ class Attempt:
                 self._queue(tally)
         return self._repeats
 
+    def repeat(self) -> Steps[None]:
+        """Prepare to ask again at once: with the same claim, unless a message about it may come after that ask."""
+        if self._claim.must_renumber:
+            yield from self.roll_back(leave=False)
+
     def _queue(self, tally: Tally) -> None:
         """Ask for a place with the next try, if this round has told enough to know which."""
         if self.place.learn(tally):

@@ -55,10 +55,13 @@ class Claim:
         round_timeout: The longest time that a round waits for nodes, in seconds.
         decide: Replaces the plain count of votes, see `Tally`.
         packing: Knows the bytes of the latest command; None if nothing does.
+        must_renumber: True if the next ask, though it comes at once, needs another claim: a message about this one may
+            reach a node after it.
     """
 
     decide: Callable[[Tally], Verdict] | None = None
     packing: Packing | None = None
+    must_renumber = False
     _hold_class = HoldState
     _read: Judge = staticmethod(Arrival.read)
 
