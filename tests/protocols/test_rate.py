@@ -205,6 +205,15 @@ def test_round_after_which_nodes_were_told_too_slowly_is_repeated_with_another_c
     assert second.args[2] == first.args[2] + 6, "twice as long for telling them"
 
 
+def test_time_to_tell_nodes_is_not_extended_by_what_a_quick_round_left_unused(limiter):
+    """The message has told them to keep the slot for no longer."""
+    toy = limiter.toy
+    limiter.window.note(0.1)
+    late = (CLOCK, toy.slept(meanwhile=lambda: toy.pass_time(0.003)))
+    script = (ASK, toy.all_say(b"0")), SETTLE, late, UNDO, (ASK, toy.all_say(b"0")), SETTLE, (CLOCK, toy.slept())
+    assert limiter.play(*script) is True
+
+
 def test_round_counts_if_nodes_are_told_in_time(limiter):
     toy = limiter.toy
     told = (CLOCK, toy.slept(meanwhile=lambda: toy.pass_time(0.00049)))
