@@ -11,7 +11,7 @@ from redsync._core.limits import Limit
 from redsync._core.prepared import Prepared
 from redsync._core.quorum import Choice, Tally, Votes
 
-__all__ = ["PermitState", "SlotGrant", "read_slots", "write_slots"]
+__all__ = ["PermitState", "SlotGrant", "mismatched", "read_slots", "write_slots"]
 
 
 def read_slots(text: bytes) -> tuple[int, ...]:
@@ -43,6 +43,16 @@ class SlotGrant(NamedTuple):
 
     slots: tuple[int, ...]
     taken: bytes = b""
+
+
+def mismatched(votes: Votes, slots: Iterable[int]) -> int:
+    """Return the bit set of the nodes that answered, but did not grant exactly these slots."""
+    ours = set(slots)
+    return sum(
+        1 << i
+        for i, (choice, answer) in enumerate(zip(votes.choices, votes.answers, strict=True))
+        if choice is Choice.REFUSED or (choice is Choice.GRANTED and set(answer.slots) != ours)
+    )
 
 
 def _version(limit: Limit) -> int:
@@ -82,12 +92,7 @@ class PermitState(HoldState):
 
         There a renewal must exchange the slots, or end a place in the line.
         """
-        ours = set(self.slots)
-        return sum(
-            1 << i
-            for i, (choice, answer) in enumerate(zip(votes.choices, votes.answers, strict=True))
-            if choice is Choice.REFUSED or (choice is Choice.GRANTED and set(answer.slots) != ours)
-        )
+        return mismatched(votes, self.slots)
 
     def mismatched_in(self, tally: Tally | None) -> int:
         """Return the result of `mismatched` for all votes of a round, late ones included; 0 without a round."""

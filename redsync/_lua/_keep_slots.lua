@@ -3,5 +3,5 @@
 -- KEYS[5], now, ARGV[3] lease, ms. Sets lengthened: true if this call lengthened them.
 local lengthened = redis.call('pttl', KEYS[1]) < tonumber(ARGV[3])
 if lengthened then
-  for _, key in ipairs({KEYS[1], KEYS[4], KEYS[5]}) do redis.call('pexpireat', key, now + 2 * ARGV[3]) end
+  for _, key in ipairs({KEYS[1], KEYS[4], KEYS[5]}) do redis.call('pexpireat', key, math.floor(now + 2 * ARGV[3])) end
 end

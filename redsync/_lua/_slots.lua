@@ -1,8 +1,9 @@
 -- Purpose: the bookkeeping of slots on one node. Invariants: a slot's bit is set if and only if one permit has the
--- slot, and the three keys expire together. Uses KEYS[1] claim, KEYS[4] slots, KEYS[5] taken. Sets now, ms, and freed:
--- the number of slots that this script has freed.
+-- slot, and the three keys expire together. Uses KEYS[1] claim, KEYS[4] slots, KEYS[5] taken. Sets now, ms, with
+-- microseconds as its fraction (older versions wrote permits in whole ms), and freed: the number of slots that this
+-- script has freed.
 local time = redis.call('time')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local now = time[1] * 1000 + time[2] / 1000
 local freed = 0
 
 local function mark(slots, bit)

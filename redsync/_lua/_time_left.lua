@@ -10,7 +10,7 @@ local left, index = math.floor(last / cycle) * ARGV[3], last % cycle - (cycle - 
 if index >= 0 then
   local out = redis.call('zcard', KEYS[1])
   local rank = math.ceil((index + 1) * out / taken) - 1
-  left = left + redis.call('zrange', KEYS[1], rank, rank, 'withscores')[2] - now
+  left = math.ceil(left + redis.call('zrange', KEYS[1], rank, rank, 'withscores')[2] - now)
 elseif last < cycle then
   left = -1
 end

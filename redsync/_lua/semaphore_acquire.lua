@@ -33,7 +33,7 @@ local present = wants == 1 and ARGV[6] == '0' and ARGV[11] == '' and redis.call(
     and redis.call('exists', KEYS[1], KEYS[4], KEYS[5], KEYS[2], KEYS[2], KEYS[2], KEYS[2])
 if present == 3 or present == 0 then
   local time = redis.call('time')
-  local now = time[1] * 1000 + math.floor(time[2] / 1000)
+  local now = time[1] * 1000 + time[2] / 1000
 
   -- True if there are permits, none has expired, and none may be a reader or writer: their second character is ':'.
   local function is_clean()

@@ -28,7 +28,7 @@ local function tell(permit, slots, expiry)
   local client = string.match(permit, '^([%x-]+):%d+:%d+$') or ''
   local record = not told[client] and redis.pcall('get', 'redsync:client:' .. client)
   told[client] = true
-  holders[#holders + 1] = {permit, slots, expiry - now, type(record) == 'string' and record or ''}
+  holders[#holders + 1] = {permit, slots, math.ceil(expiry - now), type(record) == 'string' and record or ''}
 end
 if ARGV[1] == '-1' then
   local first, entries = tonumber(ARGV[3]), redis.call('hgetall', KEYS[4])

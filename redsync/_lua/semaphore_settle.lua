@@ -5,7 +5,8 @@
 -- KEYS[1] claim: zset permit -> expiry, ms   KEYS[2] queue: zset owner -> ticket
 -- KEYS[3] places: hash owner -> "expiry wants channel"   KEYS[4] slots: hash permit -> "slot,slot"
 -- KEYS[5] taken: bit map   KEYS[6] limit: "version permits window"
--- ARGV[1] permit   ARGV[2] its slots: "slot,slot"   ARGV[3] how long to keep them from now on, ms
+-- ARGV[1] permit   ARGV[2] its slots: "slot,slot"   ARGV[3] how long to keep them from now on, ms, with a
+--        fraction
 -- Reply: 1 this node keeps these slots for it | 0 it does not
 -- include: slots
 local at_most = 4

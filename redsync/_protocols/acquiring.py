@@ -72,7 +72,8 @@ def acquire_new(
             was_held, held = held, not mute
             turn.note(mute=mute)
             if refusal is None and attempt.repeats(tally, over=over):
-                # The next round asks for the same at once, so claims granted so far will count: no rollback yet.
+                # The next round asks for the same at once, so claims granted so far will count: mostly no rollback yet.
+                yield from attempt.repeat()
                 continue
             leave = over or (mute and attempt.place.suspend())
             if over or attempt.in_doubt or (mute and tally.sent) or (leave and attempt.place.taken):

@@ -16,7 +16,7 @@ from redsync._protocols.acquire_requests import AcquireRequest
 from redsync._protocols.claims import Claim
 from redsync._protocols.lease import renew_at, rollback
 from redsync._protocols.places import Place, is_held, waiters_ahead
-from redsync._protocols.rounds import no_quorum, time_left
+from redsync._protocols.rounds import no_quorum
 from redsync.exceptions import RedsyncError
 
 __all__ = ["Attempt"]
@@ -159,6 +159,11 @@ class Attempt:
                 self._queue(tally)
         return self._repeats
 
+    def repeat(self) -> Steps[None]:
+        """Prepare to ask again at once: with the same claim, unless a message about it may come after that ask."""
+        if self._claim.must_renumber:
+            yield from self.roll_back(leave=False)
+
     def _queue(self, tally: Tally) -> None:
         """Ask for a place with the next try, if this round has told enough to know which."""
         if self.place.learn(tally):
@@ -249,7 +254,7 @@ class Attempt:
                 self._request.outcome.record.note_split(tally.at)
             return retry_delay(self._splits, random, longest=0.05)
         self._failures = self._splits = 0
-        return min(time_left(tally) + 0.001 + self._claim.spread * random, self.place.longest_pause(tally, random))
+        return min(self._claim.look_after(tally, random), self.place.longest_pause(tally, random))
 
     def wake_up(self, wake: Wakeup) -> float:
         """Record the end of a sleep; return its instant."""

@@ -17,7 +17,7 @@ from redsync._core.runner import Session
 from redsync._core.timing import milliseconds
 from redsync._protocols.acquire_requests import AcquireRequest
 from redsync._protocols.places import PLACE_KEPT, Arrival, Place, Waiting
-from redsync._protocols.rounds import most_refusals, type_error
+from redsync._protocols.rounds import most_refusals, time_left, type_error
 from redsync.exceptions import RedsyncError
 
 __all__ = ["Claim", "Settlement", "register_on_lost"]
@@ -29,6 +29,9 @@ _LEFT_TO_RENEW, _LEFT_TO_USE = 0.5, 0.9
 """The part of its time that a claim handed over must have left: so that the watchdog can lengthen it; or, if the
 acquire has its own lease, so that this is about as long as its owner expects.
 """
+
+_SPREAD = 0.02
+"""Seconds over which the waiters for a holder spread their looks once its lease is over."""
 
 
 class Settlement(NamedTuple):
@@ -52,12 +55,13 @@ class Claim:
         round_timeout: The longest time that a round waits for nodes, in seconds.
         decide: Replaces the plain count of votes, see `Tally`.
         packing: Knows the bytes of the latest command; None if nothing does.
-        spread: Seconds over which the waiters for a holder spread their looks once its lease is over.
+        must_renumber: True if the next ask, though it comes at once, needs another claim: a message about this one may
+            reach a node after it.
     """
 
     decide: Callable[[Tally], Verdict] | None = None
     packing: Packing | None = None
-    spread = 0.02
+    must_renumber = False
     _hold_class = HoldState
     _read: Judge = staticmethod(Arrival.read)
 
@@ -183,6 +187,10 @@ class Claim:
         opposite mistake is worse: all contenders would sleep, with no release to wake them.
         """
         return most_refusals(tally) + tally.unheard < tally.quorum
+
+    def look_after(self, tally: Tally, random: float) -> float:
+        """Return in how many seconds after a refused round to look whether the claims in the way have run out."""
+        return time_left(tally) + 0.001 + _SPREAD * random
 
     def given_back(self) -> tuple[Arg, ...]:
         """Return the arguments by which a rollback restores the place; empty if nodes keep it anyway."""

@@ -1,7 +1,7 @@
 """The rate limiter: at most `rate` successes in any window. `windows` explains why that is exact.
 
 It is a semaphore whose permits are never released: it asks for slots, rolls back and waits in the same way, see
-`slot_claims`. This module cleans up after a success, and tells when the next one is possible.
+`slot_claims`. This module tells when the next success is possible.
 """
 
 from __future__ import annotations
@@ -10,13 +10,11 @@ import math
 from collections.abc import Iterable
 
 from redsync._core.claims import ClaimKind
-from redsync._core.effects import Command, Steps, Tell, notify, tell
+from redsync._core.effects import Steps, notify
 from redsync._core.observing import RetryAfterTold
 from redsync._core.ownership import Owner
 from redsync._core.permits import PermitState
 from redsync._core.runner import Session
-from redsync._core.scripts import Script
-from redsync._core.timing import milliseconds
 from redsync._protocols import semaphore
 from redsync._protocols.acquire_requests import AcquireRequest
 from redsync._protocols.semaphore import Look, Pool, survey
@@ -26,7 +24,6 @@ from redsync._protocols.windows import Success, Window
 __all__ = ["RATE", "acquire", "retry_after"]
 
 RATE = ClaimKind.of("semaphore", b"zset", label="rate limiter")
-SETTLE = Script.load("semaphore_settle")
 
 _MORE = 64
 """The number of permits to look at besides those wanted: different ones may run out first on different nodes."""
@@ -48,28 +45,8 @@ def acquire(session: Session, request: AcquireRequest, pool: Pool, window: Windo
     if state is None:
         return False
     assert isinstance(state, PermitState), "the hold that comes of slots"
-    yield from _settle(claim, state, window)
+    window.latest = Success(state, claim.kept_until, claim.settled)
     return True
-
-
-def _settle(claim: WindowClaim, state: PermitState, window: Window) -> Steps[None]:
-    """Tell nodes which slots a success has, if they may keep others, or a place in line, or these for too long."""
-    mismatched, queued = state.mismatched_in(state.tally), claim.has_queued
-    before, window.latest = window.latest, Success(state, claim.won_at, mismatched)
-    if queued or mismatched or claim.spare > window.worth:
-        # A node that hangs, or to which a rollback that restores the place is pending, would keep the place of a waiter
-        # that has been served. So this stays pending for as long as the place lasts.
-        yield from tell(_told(state, window.needed, state.touched if queued else 0))
-    if before is not None:
-        # Votes that came after the verdict are known only now.
-        left = before.at + window.needed - claim.won_at
-        if left > 0.0 and before.state.mismatched_in(before.state.tally) & ~before.settled:
-            yield from tell(_told(before.state, left))
-
-
-def _told(state: PermitState, needed: float, owed_to: int = 0) -> Tell:
-    command = Command(SETTLE, state.keys.all, (state.claim, state.rest, milliseconds(needed)))
-    return Tell(command, state.owner, owed_to, state.kept_until)
 
 
 def retry_after(session: Session, pool: Pool, owner: Owner, window: Window, wanted: int) -> Steps[float]:

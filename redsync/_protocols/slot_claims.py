@@ -18,23 +18,24 @@ explains what else a lowered limit requires, and `_core.limits` which limits are
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
-from redsync._core.effects import Arg, Command
+from redsync._core.effects import Arg, Command, Steps, Tell, Wait, tell, wait
 from redsync._core.holds import HoldState
 from redsync._core.limits import Limit
-from redsync._core.permits import PermitState
+from redsync._core.permits import PermitState, mismatched
 from redsync._core.quorum import Judge, Tally, Verdict
 from redsync._core.runner import Session
 from redsync._core.timing import milliseconds
 from redsync._protocols.acquire_requests import AcquireRequest
 from redsync._protocols.answers import FULL, OTHER_LIMIT, read_of_slots
-from redsync._protocols.claims import Claim
+from redsync._protocols.claims import Claim, Settlement
 from redsync._protocols.places import Place, Waiting
-from redsync._protocols.rounds import told, type_error
+from redsync._protocols.rounds import time_left, told, type_error
 from redsync._protocols.slot_lines import NO_PLACE, SlotLine, WindowLine
 from redsync._protocols.slot_search import SlotSearch
-from redsync._protocols.windows import Window
+from redsync._protocols.windows import Window, settlement
 from redsync.exceptions import ConfigurationError, RedsyncError
 
 __all__ = ["SlotClaim", "WindowClaim"]
@@ -199,46 +200,82 @@ class WindowClaim(SlotClaim):
     """Slots of a rate limiter: they are never held, renewed or released; they expire automatically.
 
     Attributes:
-        has_queued: True if nodes may keep a place for this claim.
-        won_at: The instant at which the winning round was over, in seconds on the driver's clock.
-        spare: Seconds by which nodes keep the slots longer than that round needed.
+        settled: Bit set of the nodes that were known, when the winning round was over, to keep other slots, or none.
+        kept_until: The instant until which nodes must keep the slots that were won, seconds on the driver's clock.
     """
-
-    spread = 0.0  # Nodes tell each waiter for a window another time.
 
     def __init__(self, session: Session, request: AcquireRequest, limit: Limit, window: Window) -> None:
         super().__init__(session, request, limit)
         self._window = window
-        self._useful = self._slowest = self.won_at = self.spare = 0.0
+        self._useful = self._slowest = self._slowest_telling = self._counts_until = self.kept_until = 0.0
+        self.settled = 0
         self.guard, self.round_timeout = window.guard, window.round_timeout
         self._memory = session.processes.guard(milliseconds(self.guard)) if self.guard else 0
 
     def _new_line(self, waiting: Waiting) -> SlotLine:
         return WindowLine(waiting, self._window, self._limit)
 
-    @property
-    def has_queued(self) -> bool:
-        return self._line is not None and self._line.taken
-
     def ask(self, claim: bytes, place: tuple[Arg, ...]) -> Command:
-        self.lease, self._useful = self._window.terms(self._slowest)
+        self.must_renumber = False
+        self.lease, self._useful = self._window.terms(self._slowest, self._slowest_telling)
         return super().ask(claim, place)
 
-    def valid_until(self, tally: Tally) -> float:
+    def look_after(self, tally: Tally, random: float) -> float:  # noqa: ARG002  (nodes tell each waiter another time)
+        """Return in how many seconds to ask, so that the ask arrives when the slots run out.
+
+        Nodes counted from its arrival there, and the next one needs about as long. A little too early costs one more
+        ask; each instant too late is lost to the rate.
+        """
+        return max(time_left(tally) - (tally.at - tally.sent_at), 0.0)
+
+    def valid_until(self, tally: Tally) -> float:  # noqa: ARG002  (`is_settled` has read it)
         """Return until when a win in that round counts as a success."""
-        return tally.sent_at + self._useful
+        return self._counts_until
+
+    def is_settled(self, tally: Tally) -> bool:
+        """Return whether nodes need to hear nothing before the round counts as a success, or it comes too late for one.
+
+        They do if they may keep other slots, a place in the line, or these slots for too long; or if late votes have
+        shown that of the latest success before.
+        """
+        window = self._window
+        took = tally.at - tally.sent_at
+        window.note(took)
+        self._counts_until = tally.sent_at + self._useful
+        self.kept_until = tally.at + window.needed(self._slowest_telling)
+        self.settled = mismatched(tally.all_votes, self._search.won(tally))
+        queued = self._line is not None and self._line.taken
+        if late := took >= self._useful:
+            return late
+        self.must_renumber = bool(queued or self.settled) or self._useful - took > window.worth
+        return not (self.must_renumber or (window.latest is not None and window.latest.is_mistaken(tally.at)))
+
+    def settle(self, tally: Tally, claim: bytes, timeout_at: Callable[[float], float]) -> Steps[Settlement]:  # noqa: ARG002
+        """Tell nodes, and look at the clock again: the round counts if that was quick enough."""
+        window, request = self._window, self._request
+        before, window.latest = window.latest, None
+        if self.must_renumber:
+            self._counts_until = min(self._counts_until, tally.at + window.telling(self._slowest_telling))
+            # A node that hangs, or to which a rollback that restores the place is pending, would keep the place of a
+            # waiter that has been served. So this stays pending for as long as the place lasts.
+            queued = self._line is not None and self._line.taken
+            until = tally.sent_at + self.round_timeout + max(self.lease, window.place_kept)
+            message = settlement(request.keys, claim, self._search.won(tally), self.kept_until - tally.at)
+            yield from tell(Tell(message, request.owner, self._session.all_nodes if queued else 0, until))
+        if before is not None and before.is_mistaken(tally.at):
+            # Votes that came after the verdict are known only now.
+            state = before.state
+            message = settlement(state.keys, state.claim, state.slots, before.until - tally.at)
+            yield from tell(Tell(message, state.owner))
+        at = (yield from wait(Wait(tally.at))).at
+        self._slowest_telling = at - tally.at
+        window.note_telling(self._slowest_telling)
+        return Settlement(tally, at)
 
     def insist(self, tally: Tally) -> bool:
         """Ask for the same slots once more: the nodes have granted them, but must keep them longer."""
-        self._slowest = tally.at - tally.sent_at
-        self._window.note(self._slowest)
+        self._slowest = max(self._slowest, tally.at - tally.sent_at)
         return self._search.insist(tally)
-
-    def note_won(self, state: HoldState, tally: Tally) -> None:
-        super().note_won(state, tally)
-        took, self.won_at = tally.at - tally.sent_at, tally.at
-        self._window.note(took)
-        self.spare = self._useful - took
 
     def take_up(self, state: HoldState) -> None:
         """Do nothing: permits of a rate limiter are not held."""

@@ -5,11 +5,11 @@ again when its time on the nodes is up. The promise is about *successes*, and a 
 the acquire returns. A node takes the slot a little earlier, between request and reply. If it kept the slot for just the
 window, the next success with that slot could come less than a window after this one. So:
 
-* nodes keep a slot for `per + allowance`, plus as much as their clocks may run fast, plus a millisecond, since they
-  count whole ones;
-* the allowance has two parts. A success counts only if its round was over within the first part after sending began;
-  the second part is for the way from there to the caller. A round that took longer is not a success yet: the client
-  asks for the same slots again, for longer.
+* nodes keep a slot for `per + allowance`, plus as much as their clocks may run fast, plus 10 us, since they count whole
+  microseconds;
+* the allowance has two parts. A success counts only if its round was over within the first part after sending began,
+  by the client's last look at the clock; the second part is for the way from there to the caller. A round that took
+  longer is not a success yet: the client asks for the same slots again, for longer.
 
 Let a success return at A, and its ask be sent at S: A <= S + allowance. On each node of its quorum the slot is taken
 after S, and kept until after S + allowance + per by the client's clock. The next success with that slot needs a quorum,
@@ -18,13 +18,18 @@ at most one success, and there are R slots. The proof compares one client's A an
 two clocks matter.
 
 The allowance costs throughput: 1 / (1 + allowance / per) of the rate remains. So its first part follows the mean
-duration of rounds. And if the round was quicker than allowed for, the client tells nodes so: from the instant at which
-they hear of it they *need* to keep the slot only for `per`, the second part and what clocks take. Such a message comes
-after the round was over, so the proof holds with that instant instead of S + allowance, however late it comes. The
-second part is twice as long as a round takes on average, because where rounds are slow the way to the caller is slow
-too: threads of a busy interpreter wait for each other on both. It is never less than 2.9 ms, because the system may run
-others just then; that delay cannot be observed. If the clocks agree, the drift allowance covers it as well. Each ask
-carries its own allowance, so clients do not have to agree on it.
+duration of rounds. And if the round was quicker than allowed for, the client *tells* nodes so: from the instant at
+which they hear of it they need to keep the slot only for `per`, the time to tell them, the second part, and what clocks
+take. Such a message comes after the round was over, at R. Then the client looks at the clock again: the round counts
+only if that is before R + the time to tell them. So A <= R + that time + the second part, and the proof holds with R
+instead of S, however late the message comes. If telling took longer, the claim is rolled back, and the client asks for
+the same slots at once, for longer, with a new claim: the message could shorten the old one once more, if it came late.
+
+To tell nodes is most of the way to the caller: it sends, and where rounds are slow, threads of a busy interpreter wait
+for each other then. The client sees how long that takes, so the time allowed for it follows the mean. Then only the
+return of a few calls is left. The second part allows 2.4 ms for these, because the system may run others just then;
+that delay cannot be observed. If the clocks agree, the drift allowance covers it as well. Each ask carries its own
+allowance, so clients do not have to agree on it.
 
 *When there is room again* is at most `per`, the drift allowance and 5 ms from now: where rounds are quick, nodes that
 got the message keep no slot for longer. Where rounds are slow, or a node's clock is, it may take a little longer.
@@ -35,20 +40,25 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from redsync._core.permits import PermitState
+from redsync._core.effects import Command
+from redsync._core.keys import LockKeys
+from redsync._core.permits import PermitState, write_slots
+from redsync._core.scripts import Script
 from redsync._core.timing import MAX_LEASE, Timing
 from redsync._protocols.places import PLACE_KEPT
 
-__all__ = ["Success", "Window", "check_guard", "check_window"]
+__all__ = ["SETTLE", "Success", "Window", "check_guard", "check_window", "settlement"]
+
+SETTLE = Script.load("semaphore_settle")
 
 _LEAST_USEFUL = 0.001
 """The shortest time in seconds within which a success counts."""
 
-_WAY = 0.0029
-"""The shortest time in seconds allowed for the way to the caller."""
+_TELLING = 0.0005
+"""The shortest time in seconds within which nodes must have been told, for a success to count."""
 
-_WAY_LIKE = 2.0
-"""The time for the way is at least this many times the mean duration of rounds."""
+_WAY = 0.0024
+"""The time in seconds allowed for the way to the caller, from the last look at the clock on."""
 
 _ROOM_AGAIN = 0.005
 """Seconds after `per` and the drift allowance by which there is room again, unless others come."""
@@ -60,13 +70,14 @@ _AT_FIRST = 0.025
 """Seconds within which a success counts before any round was measured."""
 
 _ROOM = 2.0
-"""A success counts within this many times the mean duration of rounds, or the duration of a longer round before it."""
+"""A success counts within this many times the mean duration of rounds, or the duration of a longer round before it; so
+for telling nodes."""
 
 _RECENT = 0.125
-"""The weight of the latest round in that mean."""
+"""The weight of the latest one in that mean."""
 
-_RESOLUTION = 0.001
-"""Seconds by which nodes may keep a slot too short: they count whole milliseconds."""
+_RESOLUTION = 0.000_01
+"""Seconds by which nodes may keep a slot too short: they count whole microseconds, and round sums."""
 
 _LEAST_PAUSE = 0.05
 """The lower bound, in seconds, of the longest sleep near the front, for short windows."""
@@ -113,13 +124,22 @@ class Success(NamedTuple):
 
     Attributes:
         state: The permits.
-        at: The instant at which its round was over, in seconds on the driver's clock.
+        until: The instant until which nodes must keep its slots, in seconds on the driver's clock.
         settled: Bit set of the nodes that were known then to keep other slots for it, or none.
     """
 
     state: PermitState
-    at: float
+    until: float
     settled: int
+
+    def is_mistaken(self, now: float) -> bool:
+        """Return whether late votes have shown that more nodes keep other slots for it, and still must keep these."""
+        return self.until > now and self.state.mismatched_in(self.state.tally) & ~self.settled != 0
+
+
+def settlement(keys: LockKeys, claim: bytes, slots: tuple[int, ...], needed: float) -> Command:
+    """Return the message that these are the slots of a success; `needed`: seconds for which nodes must keep them."""
+    return Command(SETTLE, keys.all, (claim, write_slots(slots), b"%.3f" % (math.ceil(needed * 1e6) / 1000)))
 
 
 class Window:
@@ -141,40 +161,44 @@ class Window:
         self.round_timeout = timing.node_timeout
         self._longest = 2 * timing.node_timeout
         self._least = min(_LEAST_USEFUL, self._longest)
-        self._mean = 0.0
+        self._mean = self._mean_telling = 0.0
         self.worth = max(per * _WORTH_SHARE, _WORTH)
         self.latest: Success | None = None
         # Windows may be longer than the lease for which the client's guard was made. A guard of 0 stays 0, as the user
         # chose it.
-        longest = max(timing.restart_guard, self._lease(self._longest, self._longest)) if timing.restart_guard else 0.0
+        longest = max(timing.restart_guard, self._lease(2 * self._longest)) if timing.restart_guard else 0.0
         self.guard = min(longest, restart_guard)
         self.place_kept = min(max(PLACE_KEPT, per / 7), _LONGEST_PLACE)
 
-    @property
-    def needed(self) -> float:
-        """Seconds for which nodes must keep a slot from the instant at which its round was over."""
-        return self._lease(0.0, self._way)
+    def needed(self, slowest_telling: float = 0.0) -> float:
+        """Return for how many seconds nodes must keep a slot from the instant at which its round was over."""
+        return self._lease(self.telling(slowest_telling))
 
-    def terms(self, slowest: float = 0.0) -> tuple[float, float]:
-        """Return for how many seconds nodes keep the slots of an ask, and within how many a success counts.
+    def terms(self, slowest: float = 0.0, slowest_telling: float = 0.0) -> tuple[float, float]:
+        """Return for how many seconds nodes keep the slots of an ask, and within how many its round must be over.
 
         Args:
             slowest: The seconds that a round of the same acquire took if it was won too late.
+            slowest_telling: The seconds that the telling after it took, if that was too long.
         """
         expected = max(_ROOM * self._mean if self._mean else _AT_FIRST, _ROOM * slowest)
         useful = min(max(self._least, expected), self._longest)
-        return self._lease(useful, self._way), useful
+        return self._lease(useful + self.telling(slowest_telling)), useful
 
-    @property
-    def _way(self) -> float:
-        return min(max(_WAY, _WAY_LIKE * self._mean), self._longest)
+    def telling(self, slowest: float = 0.0) -> float:
+        """Return within how many seconds of the end of its round nodes must have been told, for a success to count."""
+        return min(max(_TELLING, _ROOM * max(self._mean_telling, slowest)), self._longest)
 
-    def _lease(self, useful: float, way: float) -> float:
-        return (self.per + useful + way) * (1 + self._timing.drift_factor) + _RESOLUTION
+    def _lease(self, observed: float) -> float:
+        return (self.per + observed + _WAY) * (1 + self._timing.drift_factor) + _RESOLUTION
 
     def note(self, took: float) -> None:
         """Record how many seconds a won round took, whether it counted or not."""
         self._mean += (took - self._mean) * (_RECENT if self._mean else 1.0)
+
+    def note_telling(self, took: float) -> None:
+        """Record how many seconds it took to tell nodes."""
+        self._mean_telling += (took - self._mean_telling) * _RECENT
 
     def room_after(self, left: float, pause: float = 0.0) -> float:
         """Return in how many seconds on this clock there is room, at most; never more than a window and its allowances.

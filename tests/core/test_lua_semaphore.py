@@ -860,7 +860,7 @@ def test_foreign_value_and_readers_and_writers_of_that_name_are_left_unchanged(s
 
 def left_of(sem, owner):
     now, microseconds = sem.redis.time()
-    return sem.redis.zscore(KEYS.lock, owner) - now * 1000 - microseconds // 1000
+    return sem.redis.zscore(KEYS.lock, owner) - now * 1000 - microseconds / 1000
 
 
 def test_success_is_kept_as_long_as_needed_from_its_settling_on_and_never_longer_than_before(sem):
@@ -871,6 +871,35 @@ def test_success_is_kept_as_long_as_needed_from_its_settling_on_and_never_longer
     assert LEASE // 2 - 5_000 < left_of(sem, A) <= LEASE // 2
     assert left_of(sem, B) <= LEASE // 3
     assert sem.is_sound()
+
+
+@pytest.mark.parametrize("settled", [False, True])
+def test_permit_is_kept_for_its_lease_to_the_microsecond(sem, settled):
+    """Of a rate limiter's window each millisecond counts; `windows` allows for 10 us."""
+
+    def clock():
+        seconds, microseconds = sem.redis.time()
+        return seconds * 1000 + microseconds / 1000
+
+    sem.ask(B, lease=2 * LEASE)
+    for lease in (LEASE - 0.123, LEASE / 2 - 0.5):
+        before = clock()
+        if settled:
+            sem.settle(B, b"0", b"%.3f" % lease)
+        else:
+            sem.ask(A, lease=b"%.3f" % lease)
+        assert before - 0.001 <= sem.redis.zscore(KEYS.lock, B if settled else A) - lease <= clock() + 0.001
+        assert sem.is_sound()
+
+
+def test_permit_of_an_older_version_is_kept_to_its_whole_millisecond(sem):
+    sem.ask(A, 4)
+    end = sem.redis.time()[0] * 1000 + 1_300
+    sem.redis.zadd(KEYS.lock, {A: end})
+    while isinstance(reply := sem.ask(B), list):
+        assert 0 < reply[0] <= 1_300, "rounded up"
+    seconds, microseconds = sem.redis.time()
+    assert seconds * 1000 + microseconds / 1000 >= end
 
 
 def test_success_exchanges_its_slots_or_gets_them_where_it_has_none(sem):

@@ -107,6 +107,10 @@ class Toy:
         usual = {"kind": LOCK, "keys": keys, "owner": self.owner, "outcome": Outcome(), "queue": queue}
         return AcquireRequest(name, **{**usual, **fields})
 
+    def pass_time(self, seconds):
+        """Let time pass while an effect is performed."""
+        self.now += seconds
+
     # How most tests begin or end.
 
     def acquiring(self, name="x", claims=Claim, crowded=False, ahead=0, **fields):

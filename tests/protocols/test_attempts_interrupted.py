@@ -71,8 +71,8 @@ class Acquire:
                     return toy.all_say(self._refusals.pop(0))
                 # Tokens that differ are written back.
                 return toy.all_say(self._grant) if self._grant else toy.answers(*range(5, 10))
-            case Wait():
-                return toy.slept(0.05, handed=self._handed)
+            case Wait(until=until):
+                return toy.slept(min(0.05, max(until - toy.now, 0.0)), handed=self._handed)
             case Tell() if "abandon" in described and effect.owed_to == ALL:
                 self.rolled_back.add(effect.command.args[0])
         return None

@@ -36,7 +36,7 @@ _MARK = 7
 """The index of the mark: "<number>", or "<number>+<lease, ms>"."""
 
 _ROUNDING = 1
-"""Milliseconds: a key still exists in its last one."""
+"""Milliseconds: a key still exists in its last one, and a claim may begin within one."""
 
 
 class Expiry(Checker):
@@ -47,7 +47,7 @@ class Expiry(Checker):
 
     def __init__(self, sim: Simulation) -> None:
         super().__init__(sim)
-        self._allowed: Final[dict[tuple[int, bytes, bytes, bytes], int]] = {}
+        self._allowed: Final[dict[tuple[int, bytes, bytes, bytes], float]] = {}
         # The end of each place, and for how long its owner may be handed the lock, in ms.
         self._places: Final[dict[tuple[int, bytes, bytes, bytes], tuple[int, int]]] = {}
 
@@ -60,7 +60,7 @@ class Expiry(Checker):
         keys: dict[bytes, None] = {}
         for claim in claims(happening.script, happening.keys, happening.args):
             keys[claim.key] = None
-            until_ms = now + round(claim.lease * 1000)
+            until_ms = now + claim.lease * 1000
             whose = node, *claim.whose
             if verb == "acquire" and noun != PERMIT and len(happening.args) >= _WITH_PLACE:
                 place_until, mark = now + int(happening.args[4]), happening.args[_MARK]

@@ -90,7 +90,7 @@ def _read_claims(script: str, keys: tuple[bytes, ...], args: tuple[Any, ...]) ->
     elif verb == "acquire":
         yield Claim(keys[0], args[0], args[1], args[2] / 1000, mode=mode)
     elif verb == "settle":
-        yield Claim(keys[0], args[0], args[1].count(b",") + 1, args[2] / 1000, args[1])
+        yield Claim(keys[0], args[0], args[1].count(b",") + 1, float(args[2]) / 1000, args[1])
     elif verb == "release":
         yield Claim(keys[0], args[0], args[1], 0.0, mode=mode)
     elif verb in {"abandon", "write_back"}:
