@@ -16,8 +16,8 @@ def copy_files(client: Client) -> None:
     stop = threading.Event()
 
     def on_lost(hold: Hold) -> None:
-        # This runs in the thread that notices the loss, often the one that renews all holds. So leave the work
-        # to others.
+        # This runs in the thread that notices the loss, often the one that renews all holds. So leave the
+        # work to others.
         print(f"on_lost: {hold.name!r} is lost")
         stop.set()
 
