@@ -158,7 +158,7 @@ class Transport(Dispatcher):
             if left <= 0:
                 return
             if self._torn:
-                # What a thread has read before an error: no poll tells of it.
+                # Replies that a thread read before an error: no poll tells of them.
                 self._settle_read(now)
                 continue
             doing["what"] = sleeper
