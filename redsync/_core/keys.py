@@ -92,6 +92,7 @@ class LockKeys:
     hold: HoldKey
 
     @classmethod
+    @lru_cache(maxsize=1024)
     def of(cls, prefix: bytes, name: bytes, mode: bytes = b"") -> LockKeys:
         """Return the keys of the lock with that name; `mode` distinguishes holds that one owner may have at once."""
         lock = prefix + name
