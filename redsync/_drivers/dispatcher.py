@@ -82,11 +82,18 @@ class Dispatcher:
 
     def _take_in(self, link: Link, now: float, data: Any) -> None:
         """Hand out the replies in the data that were read from a link; one thread at a time may call it."""
-        if link.at_rest and (replies := LINES[data]) is not None:
-            self._unsettled = iter(((link, replies),))
-            self._settle_read(now)
-        else:
+        if not link.at_rest or (replies := LINES[data]) is None:
             self._receive(link, now, data)
+            return
+        try:
+            with self._mutex:
+                self._settle(((link, replies),), now)
+        except BaseException as error:
+            # As in `_receive`.
+            before, link.broken = link.broken, link.broken or HALF_READ
+            self._doubtful = None
+            if not self._blame(link, error, before):
+                raise
 
     def _receive(self, link: Link, now: float, data: Any = None) -> None:
         """Read one link, unless its `data` was read, and hand out the replies; one thread at a time may call it."""
