@@ -49,7 +49,7 @@ def acquire_to_write(session: Session, request: AcquireRequest, now: float) -> S
     reading = holds.get((keys.lock, READ.mode), request.owner)
     if reading is not None and holds.get(keys.hold, request.owner) is None:
         yield from check(reading, now)
-        todo = "release the read lock first, then check again what you read"
+        todo = "release the read lock first, then look again"
         raise UpgradeError(request.name, f"lock {request.name!r}: a reader can't become a writer: {todo}")
     return (yield from acquire(session, request, now))
 
