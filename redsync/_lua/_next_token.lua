@@ -3,8 +3,9 @@
 -- clock, in microseconds since 1970. A node whose birth record does not count is treated as born now. So is a node
 -- without a token: tokens are kept for a day, in which the clock advances by more than any number of grants. The script
 -- adds the guard to the birth: this node grants only after the guard, and the clocks of nodes may differ by that much.
--- A value that is not a number is an error, and does not change. Uses KEYS[last] token, ARGV[last] known, guard, and
--- the results of _memory.lua. Sets token.
+-- A token below 3 counts as none, because a reply of 1 or 2 means a grant without one. A value that is not a number is
+-- an error, and does not change. Uses KEYS[last] token, ARGV[last] known, guard, and the results of _memory.lua. Sets
+-- token.
 token = redis.call('incr', KEYS[#KEYS])
 redis.call('pexpire', KEYS[#KEYS], 86400000)
 local stands, told = token, tonumber(ARGV[#ARGV])
@@ -15,7 +16,7 @@ if absurd then
   return absurd
 end
 local least = told + 1
-if since and token > 1 then
+if since and token > 2 then
   if kind ~= 'original' then least = math.max(least, (since + string.match(guard, '^%d+')) * 1000) end
 else
   local time = redis.call('time')

@@ -62,7 +62,7 @@ if present == 3 or present == 0 then
       end
     end
     if chosen then
-      if redis.pcall('zadd', KEYS[1], now + ARGV[3], ARGV[1]) == 1 then
+      if redis.pcall('zadd', KEYS[1], 'nx', now + ARGV[3], ARGV[1]) == 1 then
         redis.call('hset', KEYS[4], ARGV[1], chosen)
 -- include: keep_slots
 -- include: keep_table
@@ -145,7 +145,9 @@ end
 
 local guard = ARGV[4]
 -- include: remembers
-redis.call('zadd', KEYS[1], now + ARGV[3], me)
+-- A rate limiter's asks may get longer, and an earlier one may come late.
+local expiry = had > 0 and tonumber(redis.call('zscore', KEYS[1], me)) or 0
+redis.call('zadd', KEYS[1], math.max(expiry, now + ARGV[3]), me)
 if chosen ~= mine then
   mark(mine, 0)
   mark(chosen, 1)

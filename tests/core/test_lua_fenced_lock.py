@@ -202,6 +202,15 @@ def test_node_whose_record_does_not_count_is_treated_as_born_now(fenced, record)
     assert token < fenced.acquire() <= micros(fenced)
 
 
+@pytest.mark.parametrize("by_hand", [0, 1, -7])
+@pytest.mark.parametrize("known", [0, 1])
+def test_token_that_looks_like_no_token_is_replaced_by_the_clock(fenced, by_hand, known):
+    """A 1 or 2 would be the reply of a lock without tokens, so that the first vote of each such node would fail."""
+    fenced.redis.set(KEYS.token, by_hand)
+    before = micros(fenced)
+    assert before <= fenced.acquire(known=known) <= micros(fenced)
+
+
 def test_blank_node_was_born_at_the_first_look(fenced):
     """Without a guard, nothing better is known."""
     fenced.redis.set(KEYS.token, 10)

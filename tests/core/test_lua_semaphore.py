@@ -881,8 +881,8 @@ def test_permit_is_kept_for_its_lease_to_the_microsecond(sem, settled):
         seconds, microseconds = sem.redis.time()
         return seconds * 1000 + microseconds / 1000
 
-    sem.ask(B, lease=2 * LEASE)
-    for lease in (LEASE - 0.123, LEASE / 2 - 0.5):
+    sem.ask(B, lease=4 * LEASE)
+    for lease in (2 * LEASE - 0.123, LEASE - 0.5) if settled else (LEASE - 0.5, 2 * LEASE - 0.123):
         before = clock()
         if settled:
             sem.settle(B, b"0", b"%.3f" % lease)
@@ -890,6 +890,16 @@ def test_permit_is_kept_for_its_lease_to_the_microsecond(sem, settled):
             sem.ask(A, lease=b"%.3f" % lease)
         assert before - 0.001 <= sem.redis.zscore(KEYS.lock, B if settled else A) - lease <= clock() + 0.001
         assert sem.is_sound()
+
+
+@pytest.mark.parametrize("exact", [b"", b"0"])
+def test_earlier_ask_that_comes_late_ends_no_permit_sooner(sem, exact):
+    """An acquire of a rate limiter whose round was too slow repeats its ask, for longer: that must last."""
+    sem.ask(A)
+    sem.ask(A, exact=b"0", lease=LEASE + 500)
+    sem.ask(A, exact=exact)
+    assert LEASE + 300 < left_of(sem, A) <= LEASE + 500
+    assert sem.is_sound()
 
 
 def test_permit_of_an_older_version_is_kept_to_its_whole_millisecond(sem):
