@@ -89,7 +89,12 @@ class Leadership:
                 self.leave(sleeper)
             except BaseException:
                 # A thread can be interrupted while it waits for the mutex too; then its lead would never end.
-                self.leave(sleeper)
+                try:
+                    self.leave(sleeper)
+                finally:
+                    # Interrupted twice: without a call. Followers get the lead from the next thread that leaves.
+                    if sleeper.leads:
+                        sleeper.leads = self.leading = False
                 raise
 
     def try_lead(self, sleeper: Sleeper) -> bool:

@@ -86,7 +86,7 @@ class Transport(Dispatcher):
 
     # Waiting and reading.
 
-    def carry(self, request: Request, deadline: float) -> None:
+    def carry(self, request: Request, deadline: float) -> None:  # noqa: PLR0912  (each is a step of the hot path)
         """Send a request; return when it is done, or at the deadline.
 
         If no other thread sends or leads, one step takes both roles. Otherwise this is `send`, then `wait`.
@@ -125,7 +125,12 @@ class Transport(Dispatcher):
                 try:
                     leadership.leave(request)
                 except BaseException:
-                    leadership.leave(request)
+                    # As in `Leadership.wait`.
+                    try:
+                        leadership.leave(request)
+                    finally:
+                        if request.leads:
+                            request.leads = leadership.leading = False
                     raise
 
     def wait(self, sleeper: Sleeper, deadline: float) -> None:
@@ -276,7 +281,12 @@ class Transport(Dispatcher):
                 try:
                     self._leadership.leave(keeper)
                 except BaseException:
-                    self._leadership.leave(keeper)
+                    # As in `Leadership.wait`.
+                    try:
+                        self._leadership.leave(keeper)
+                    finally:
+                        if keeper.leads:
+                            keeper.leads = self._leadership.leading = False
                     raise
         # The outbox holds only requests that an interrupted thread left there.
         self._send_due()

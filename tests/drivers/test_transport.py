@@ -1,19 +1,13 @@
-"""The transport for threads: the order of commands, the pairing of replies, and the effects of interruptions."""
+"""The transport for threads: the order of commands, the pairing of replies, and nodes that do not answer."""
 
 import select
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-import pytest
-
-from redsync._core.effects import Broadcast, Command
-from redsync._core.quorum import Tally
-from redsync._drivers.links import GIVE_UP
 from redsync._drivers.process import clock
-from redsync._drivers.requests import Request
 from redsync.testing.servers import free_ports
 from tests.support.locks import PATIENCE
-from tests.support.rigs import MANY, TOO_MANY, await_answers, choices, tend_until
+from tests.support.rigs import await_instant, choices, tend_until
 
 # Order, and the pairing of replies.
 
@@ -81,12 +75,6 @@ def await_readable(rig, *indices):
     """Wait until nodes' answers are unread in the sockets; all nodes' by default."""
     for i in indices or range(len(rig.nodes)):
         assert select.select([rig.transport.links[i].fileno], [], [], PATIENCE)[0], "it has not answered"
-
-
-def await_instant(at):
-    """Block until an instant of the transport's clock is over."""
-    while (left := at - clock()) >= 0:
-        time.sleep(left + 0.001)
 
 
 # Suspects.
@@ -222,144 +210,6 @@ def test_transport_without_reachable_nodes_is_quick(make_rig):
     tally = rig.ask(rig.echo, rig.owner(), 1)
     assert time.monotonic() - started_at < PATIENCE
     assert tally.without_quorum
-
-
-# Interruptions.
-
-
-@pytest.mark.usefixtures("boom")
-@pytest.mark.parametrize("parsed", [True, False], ids=["text", "numbers"])
-def test_interruption_at_any_point_never_mixes_up_replies(inject, all_votes, make_rig, points, parsed):
-    """An interruption may cost one connection, but never the pairing of commands and replies on another one.
-
-    Small numbers need no parser; those of several nodes are handed out together.
-    """
-    mixed = []
-    rig = make_rig().connect()
-
-    def wanted():
-        yield from (b"%d:1" % point, b"%d:2" % point) if parsed else (2 * point % 50 + 1, 2 * point % 50 + 2)
-
-    def ask():
-        rig.ask(rig.echo, rig.owner(), b"interrupted") if parsed else rig.ask(rig.number, rig.owner(), 63)
-
-    for point in points():
-        broken = len(rig.broken)
-        where = inject(point, ask)
-        if where is None:
-            break
-        if len(rig.broken) > broken + 1:
-            mixed.append(f"{where}: {rig.broken[broken:]}")
-        if len(mixed) >= TOO_MANY:
-            break
-        for word in wanted():
-            tally = rig.ask(rig.echo if parsed else rig.number, rig.owner(), word, decide=all_votes, timeout=1.0)
-            if any(reply not in (None, word) for reply in tally.replies if isinstance(reply, type(word))):
-                mixed.append(f"{where}: {tally.replies}")
-        # A connection whose pairing has shifted would owe a reply until the transport gives it up.
-        try:
-            rig.settle(within=GIVE_UP / 2)
-        except AssertionError as error:
-            mixed.append(f"{where}: {error}")
-            rig = make_rig().connect()
-        for i in range(3):
-            if rig.transport.links[i] is None:
-                rig.connect(i)
-    print(f"{point - 1} points")
-    assert mixed == []
-    assert point > MANY
-
-
-@pytest.mark.parametrize("finds_it", ["the leader", "the maintenance"])
-def test_replies_that_an_interrupted_thread_has_read_are_not_lost(rig, all_votes, monkeypatch, finds_it):
-    rig.ask(rig.number, rig.owner(), 1, decide=all_votes)
-    request = rig.send(rig.number, rig.owner(), 2, decide=all_votes)
-    await_answers(rig)
-
-    def interrupt(*_):
-        monkeypatch.undo()
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(rig.transport, "_settle", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        rig.transport.tend()
-    if finds_it == "the maintenance":
-        rig.transport.tend()
-        assert request.done
-    assert rig.finish(request).replies == [2] * 3
-    assert rig.broken == []
-
-
-def test_connection_lost_in_the_middle_of_a_read_does_not_hide_what_other_nodes_have_answered(
-    rig, all_votes, monkeypatch
-):
-    """Otherwise a suspended process would lose the round, and nodes that owe nothing would stay suspect."""
-    rig.ask(rig.number, rig.owner(), 1, decide=all_votes)
-    request = rig.send(rig.number, rig.owner(), 2)
-    await_answers(rig)
-    await_instant(request.tally.sent_at + 0.3)
-    _, lost, _ = rig.transport.links
-    poll = rig.transport._poller.poll
-
-    class Poller:
-        @staticmethod
-        def poll(timeout):
-            ready = poll(timeout)
-            lost.reset()
-            return ready
-
-    with monkeypatch.context() as patched:
-        patched.setattr(rig.transport, "_poller", Poller)
-        rig.transport.end_round(request, "no answer in time")
-    assert request.tally.replies[::2] == [2, 2]
-    assert [index for index, _ in rig.broken] == [1]
-    assert not any(link.suspect for link in rig.transport.links if link is not None)
-
-
-@pytest.mark.usefixtures("boom")
-def test_interruption_while_a_leader_sends_for_others_costs_one_connection(inject, make_rig, raw, points):
-    """One node has forgotten a script, so the leader sends that again, and whatever else waits in the outbox."""
-    costly = []
-    rig = make_rig().connect()
-    for point in points():
-        rig.ask(rig.number, rig.owner(), 1)
-        rig.settle()
-        raw[0].script_flush()
-        rig.send(rig.number, rig.owner(), 2)
-        await_answers(rig)
-        effect = Broadcast(Command(rig.number, (b"list",), (b"3",)), rig.owner(), bool, 60.0)
-        rig.transport._outbox.items.append(Request(effect, effect.tally([node.address for node in rig.nodes])))
-        broken = len(rig.broken)
-        where = inject(point, rig.transport.tend)
-        if where is None:
-            break
-        rig.settle()
-        if len(rig.broken) > broken + 1:
-            costly.append(f"{where}: {rig.broken[broken:]}")
-        for i in range(3):
-            if rig.transport.links[i] is None:
-                rig.connect(i)
-    assert costly == []
-    assert point > MANY
-
-
-def test_replies_of_a_discarded_link_are_dropped(rig, all_votes):
-    """A leader has read them; before it hands them out, other threads discard the link, and write to it once more."""
-    link = rig.transport.links[0]
-    feed = link.feed
-    first, second = (rig.send(rig.echo, rig.owner(), word, decide=all_votes) for word in ("first", "second"))
-    await_answers(rig)
-
-    def give_up(data):
-        feed(data)
-        rig.transport._table.discard(link, "gone for a walk")
-        link.pending.append(late)
-
-    late = Request(first.effect, Tally([node.address for node in rig.nodes], bool, all_votes))
-    assert late.make(1000)
-    link.feed = give_up
-    rig.transport.tend()
-    assert [choices(request.tally)[0] for request in (first, second, late)] == ["failed"] * 3
 
 
 # Lingering.

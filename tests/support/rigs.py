@@ -6,6 +6,7 @@ import time
 
 from redsync._core.replies import ReplyReader
 from redsync._drivers.links import Link
+from redsync._drivers.process import clock
 from tests.support.locks import PATIENCE
 
 MANY = 50 if sys.version_info < (3, 12) else 10
@@ -38,6 +39,12 @@ def await_answers(rig):
     """Return when all nodes have answered, so that the next one to tend the transport reads all of it."""
     for link in rig.transport.links:
         assert select.select([link.fileno], [], [], PATIENCE)[0]
+
+
+def await_instant(at):
+    """Block until an instant of the transport's clock is over."""
+    while (left := at - clock()) >= 0:
+        time.sleep(left + 0.001)
 
 
 class Wire(Link):
