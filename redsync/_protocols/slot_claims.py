@@ -207,7 +207,8 @@ class WindowClaim(SlotClaim):
     def __init__(self, session: Session, request: AcquireRequest, limit: Limit, window: Window) -> None:
         super().__init__(session, request, limit)
         self._window = window
-        self._useful = self._slowest = self._slowest_telling = self._counts_until = self.kept_until = 0.0
+        self._useful = self._telling = self._slowest = self._slowest_telling = 0.0
+        self._counts_until = self.kept_until = 0.0
         self.settled = 0
         self.guard, self.round_timeout = window.guard, window.round_timeout
         self._memory = session.processes.guard(milliseconds(self.guard)) if self.guard else 0
@@ -217,7 +218,7 @@ class WindowClaim(SlotClaim):
 
     def ask(self, claim: bytes, place: tuple[Arg, ...]) -> Command:
         self.must_renumber = False
-        self.lease, self._useful = self._window.terms(self._slowest, self._slowest_telling)
+        self.lease, self._useful, self._telling = self._window.terms(self._slowest, self._slowest_telling)
         return super().ask(claim, place)
 
     def look_after(self, tally: Tally, random: float) -> float:  # noqa: ARG002  (nodes tell each waiter another time)
@@ -241,12 +242,13 @@ class WindowClaim(SlotClaim):
         window = self._window
         took = tally.at - tally.sent_at
         window.note(took)
-        self._counts_until = tally.sent_at + self._useful
-        self.kept_until = tally.at + window.needed(self._slowest_telling)
+        late = took >= self._useful
+        self._counts_until = tally.at if late else tally.at + self._telling
+        self.kept_until = tally.at + window.needed(self._telling)
         self.settled = mismatched(tally.all_votes, self._search.won(tally))
         queued = self._line is not None and self._line.taken
-        if late := took >= self._useful:
-            return late
+        if late:
+            return True
         self.must_renumber = bool(queued or self.settled) or self._useful - took > window.worth
         return not (self.must_renumber or (window.latest is not None and window.latest.is_mistaken(tally.at)))
 
@@ -255,7 +257,6 @@ class WindowClaim(SlotClaim):
         window, request = self._window, self._request
         before, window.latest = window.latest, None
         if self.must_renumber:
-            self._counts_until = min(self._counts_until, tally.at + window.telling(self._slowest_telling))
             # A node that hangs, or to which a rollback that restores the place is pending, would keep the place of a
             # waiter that has been served. So this stays pending for as long as the place lasts.
             queued = self._line is not None and self._line.taken

@@ -7,8 +7,8 @@ window, the next success with that slot could come less than a window after this
 
 * nodes keep a slot for `per + allowance`, plus as much as their clocks may run fast, plus 10 us, since they count whole
   microseconds;
-* the allowance has two parts. A success counts only if its round was over within the first part after sending began,
-  by the client's last look at the clock; the second part is for the way from there to the caller. A round that took
+* the allowance has three parts: for the round, for *telling* nodes of it, and for the way from there to the caller. A
+  success counts only if the client saw its round end within the first part after sending began. A round that took
   longer is not a success yet: the client asks for the same slots again, for longer.
 
 Let a success return at A, and its ask be sent at S: A <= S + allowance. On each node of its quorum the slot is taken
@@ -19,15 +19,16 @@ two clocks matter.
 
 The allowance costs throughput: 1 / (1 + allowance / per) of the rate remains. So its first part follows the mean
 duration of rounds. And if the round was quicker than allowed for, the client *tells* nodes so: from the instant at
-which they hear of it they need to keep the slot only for `per`, the time to tell them, the second part, and what clocks
-take. Such a message comes after the round was over, at R. Then the client looks at the clock again: the round counts
-only if that is before R + the time to tell them. So A <= R + that time + the second part, and the proof holds with R
-instead of S, however late the message comes. If telling took longer, the claim is rolled back, and the client asks for
-the same slots at once, for longer, with a new claim: the message could shorten the old one once more, if it came late.
+which they hear of it they need to keep the slot only for `per`, the other two parts, and what clocks take. Such a
+message comes after the round was over, at R. Then the client looks at the clock again: the round counts only if that is
+before R + the second part. So A <= R + the other two parts, and the proof holds with R instead of S, however late the
+message comes. A node that does not get it keeps the slot for all three parts from S on, and R is within the first. If
+telling took longer, the claim is rolled back, and the client asks for the same slots at once, for longer, with a new
+claim: the message could shorten the old one once more, if it came late.
 
 To tell nodes is most of the way to the caller: it sends, and where rounds are slow, threads of a busy interpreter wait
 for each other then. The client sees how long that takes, so the time allowed for it follows the mean. Then only the
-return of a few calls is left. The second part allows 2.4 ms for these, because the system may run others just then;
+return of a few calls is left. The third part allows 2.4 ms for these, because the system may run others just then;
 that delay cannot be observed. If the clocks agree, the drift allowance covers it as well. Each ask carries its own
 allowance, so clients do not have to agree on it.
 
@@ -170,12 +171,12 @@ class Window:
         self.guard = min(longest, restart_guard)
         self.place_kept = min(max(PLACE_KEPT, per / 7), _LONGEST_PLACE)
 
-    def needed(self, slowest_telling: float = 0.0) -> float:
+    def needed(self, telling: float) -> float:
         """Return for how many seconds nodes must keep a slot from the instant at which its round was over."""
-        return self._lease(self.telling(slowest_telling))
+        return self._lease(telling)
 
-    def terms(self, slowest: float = 0.0, slowest_telling: float = 0.0) -> tuple[float, float]:
-        """Return for how many seconds nodes keep the slots of an ask, and within how many its round must be over.
+    def terms(self, slowest: float = 0.0, slowest_telling: float = 0.0) -> tuple[float, float, float]:
+        """Return for how many seconds nodes keep an ask's slots, within how many its round must be over, and `telling`.
 
         Args:
             slowest: The seconds that a round of the same acquire took if it was won too late.
@@ -183,7 +184,8 @@ class Window:
         """
         expected = max(_ROOM * self._mean if self._mean else _AT_FIRST, _ROOM * slowest)
         useful = min(max(self._least, expected), self._longest)
-        return self._lease(useful + self.telling(slowest_telling)), useful
+        telling = self.telling(slowest_telling)
+        return self._lease(useful + telling), useful, telling
 
     def telling(self, slowest: float = 0.0) -> float:
         """Return within how many seconds of the end of its round nodes must have been told, for a success to count."""
