@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from redsync._protocols import attempts, places
+from redsync._protocols import claims, places
 from redsync._protocols.attempts import Attempt
 from redsync.testing.simulator import Simulation, SimulationError
 from redsync.testing.simulator.checks import Liveness
@@ -15,7 +15,7 @@ from tests.support.hunting import KEYS, break_script, hunt
 
 
 def test_checker_finds_waiter_that_relies_on_its_wake_up(monkeypatch):
-    monkeypatch.setattr(attempts, "time_left", lambda tally: 3600.0)
+    monkeypatch.setattr(claims, "time_left", lambda tally: 3600.0)
     monkeypatch.setattr(places, "usual_pause", lambda *_: 3600.0)
     publish = "redis.call('publish', channel, mark .. ' ' .. head .. ' ' .. KEYS[1])"
     broken = break_script("lock_release", (publish, "1"))
