@@ -130,8 +130,8 @@ class SlotClaim(Claim):
         return self._line is not None and self._line.has_ticket
 
     def adapt(self, tally: Tally) -> bool:
-        # A node that has not answered may execute this ask after the next one, over an abandoned connection. If this one
-        # named its slots, the node would then drop those that it has granted since.
+        # A node that has not answered may execute this ask after the next one, over an abandoned connection. If this
+        # one named its slots, the node would then drop those that it has granted since.
         self.must_renumber = self._search.is_exact and tally.refused + tally.granted < tally.sent.bit_count()
         return self._search.exchange(tally, newer=self._newer)
 
