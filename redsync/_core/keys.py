@@ -94,13 +94,20 @@ class LockKeys:
     @classmethod
     def of(cls, prefix: bytes, name: bytes, mode: bytes = b"") -> LockKeys:
         """Return the keys of the lock with that name; `mode` distinguishes holds that one owner may have at once."""
-        lock = prefix + name
-        tagged = b"{" in lock
-        ours = b":" + lock if tagged else b"{" + lock + b"}"
-        redissons = lock if tagged else b"{" + lock + b"}"
-        queue, places = b"redsync_queue:" + ours, b"redsync_places:" + ours
-        channel, token = b"redisson_lock__channel:" + redissons, b"redsync_token:" + ours
-        return cls(lock, queue, places, channel, token, (lock, queue, places), (lock,), (lock, mode) if mode else lock)
+        return _lock_keys(prefix, name, mode)
+
+
+@lru_cache(maxsize=1024)
+def _lock_keys(prefix: bytes, name: bytes, mode: bytes) -> LockKeys:
+    # Cached, because many programs make a new lock object for each acquire.
+    lock = prefix + name
+    tagged = b"{" in lock
+    ours = b":" + lock if tagged else b"{" + lock + b"}"
+    redissons = lock if tagged else b"{" + lock + b"}"
+    queue, places = b"redsync_queue:" + ours, b"redsync_places:" + ours
+    channel, token = b"redisson_lock__channel:" + redissons, b"redsync_token:" + ours
+    hold = (lock, mode) if mode else lock
+    return LockKeys(lock, queue, places, channel, token, (lock, queue, places), (lock,), hold)
 
 
 class LatchKeys(NamedTuple):

@@ -37,7 +37,7 @@ NOTHING: Final = object()
 """Our readers return it when no reply is complete."""
 
 _MOST_PIECES: Final = 256
-_one_or_two: Final = re.compile(rb"(:\d{1,18}\r\n)(:\d{1,18}\r\n)?").fullmatch
+_one_or_two: Final = re.compile(rb"(:(?:0|[1-9]\d{0,17})\r\n)(:(?:0|[1-9]\d{0,17})\r\n)?").fullmatch
 
 
 class _Lines(dict[bytes, "tuple[int, ...] | None"]):

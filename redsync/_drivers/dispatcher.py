@@ -58,7 +58,7 @@ class Dispatcher:
         mutex: threading.Lock,
         poller: Poller | None,
         awaken: Callable[[Sleeper], None],
-        receive_at_once: Callable[[Link, float], None],
+        receive_at_once: Callable[[Link, float], object],
         on_broken: Callable[[Node, str], None],
         on_change: Callable[[], None],
     ) -> None:
@@ -82,21 +82,34 @@ class Dispatcher:
 
     def _take_in(self, link: Link, now: float, data: Any) -> None:
         """Hand out the replies in the data that were read from a link; one thread at a time may call it."""
-        if link.at_rest and (replies := LINES[data]) is not None:
-            self._unsettled = iter(((link, replies),))
-            self._settle_read(now)
-        else:
-            self._receive(link, now, data)
+        again = False
+        try:
+            if link.at_rest and (replies := LINES[data]) is not None:
+                with self._mutex:
+                    self._settle(((link, replies),), now)
+            else:
+                again = self._receive(link, now, data)
+        except BaseException as error:
+            # As in `_receive`.
+            before, link.broken = link.broken, link.broken or HALF_READ
+            self._doubtful = None
+            if not self._blame(link, error, before):
+                raise
+        if again:
+            self._outbox.flush()
 
-    def _receive(self, link: Link, now: float, data: Any = None) -> None:
-        """Read one link, unless its `data` was read, and hand out the replies; one thread at a time may call it."""
+    def _receive(self, link: Link, now: float, data: Any = None) -> bool:
+        """Read one link, unless its `data` was read, and hand out the replies; one thread at a time may call it.
+
+        Returns True if a request must be sent again, by a flush of the outbox.
+        """
         again = False
         try:
             data = data or link.read()
             if not data:
                 if data is not None:
                     self._table.discard(link, "closed the connection")
-                return
+                return False
             piece, known = self.wakeups.known
             message = known if link.at_rest and data == piece else None
             if message is None:
@@ -118,8 +131,7 @@ class Dispatcher:
             self._doubtful = None
             if not self._blame(link, error, before):
                 raise
-        if again:
-            self._outbox.flush()
+        return again
 
     def _blame(self, link: Link, error: BaseException, before: str | None) -> bool:
         """Discard a link after an error; return whether that is the node's fault, and not an interruption.

@@ -120,6 +120,8 @@ class Leadership:
             while sleeper.leads and self._followers:
                 heir = next(iter(self._followers))
                 if heir.done:
+                    # Not woken yet, if an interruption came right before that.
+                    heir.wake()
                     del self._followers[heir]
                     continue
                 # Wake the heir first: after an interruption here it finds that this thread leads, and follows again.

@@ -59,7 +59,7 @@ class Outbox:
         table: ConnectionTable,
         clock: Callable[[], float],
         mutex: threading.Lock,
-        receive: Callable[[Link, float], None],
+        receive: Callable[[Link, float], object],
         on_left: Callable[[], None],
     ) -> None:
         """Make an empty outbox.

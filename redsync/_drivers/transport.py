@@ -183,40 +183,50 @@ class Transport(Dispatcher):
             self._settle_read(self._clock())
         find, now, link = self._table.by_fd.get, self._clock(), None
         read: list[tuple[Link, tuple[int, ...]]] = []
+        again = False
         self._unsettled = iter(read)
         try:
             for fd, events in ready:
                 link = find(fd)
                 if link is None or events != READ or not link.at_rest:
-                    self._serve_apart(fd, link, events, now)
+                    again |= self._serve_apart(fd, link, events, now)
                     continue
-                data = link.read()
+                try:
+                    data = link.read()
+                except OSError as error:
+                    if is_interruption(error):
+                        raise
+                    if not isinstance(error, BlockingIOError):
+                        self._table.discard(link, describe_error(error))
+                    continue
                 if data and (replies := LINES[data]) is not None:
                     read.append((link, replies))
                 else:
-                    self._receive(link, now, data)
+                    again |= self._receive(link, now, data)
             link = None
             if read:
                 self._settle_read(now)
-        except BaseException as error:
+        except BaseException:
             # As in `_receive`. Replies that were read before are in no socket any more: the next leader hands them out
             # before it polls. Links that were not read stay ready.
             self._torn = True
-            if link is None:
-                raise
-            before, link.broken = link.broken, link.broken or HALF_READ
-            if not self._blame(link, error, before):
-                raise
+            if link is not None:
+                link.broken = link.broken or HALF_READ
+                self._table.discard(link, link.broken)
+            self._outbox.on_left()
+            raise
+        if again:
+            # Not before: an error of this call concerns other links.
+            self._outbox.flush()
 
-    def _serve_apart(self, fd: int, link: Link | None, events: int, now: float) -> None:
+    def _serve_apart(self, fd: int, link: Link | None, events: int, now: float) -> bool:
         if link is None:
             if fd == self._waker.fileno:
                 self._waker.drain()
-            return
+            return False
         if events & WRITE:
             self._unclog(link)
-        if events != WRITE:
-            self._receive(link, now)
+        return events != WRITE and self._receive(link, now)
 
     def _unclog(self, link: Link) -> None:
         try:
@@ -248,7 +258,8 @@ class Transport(Dispatcher):
         """Put a new link into use. Commands owed to its node go out before any new claim."""
         owed = self._table.install(link)
         if link.instant:
-            self._receive(link, self._clock())
+            if self._receive(link, self._clock()):
+                self._outbox.flush()
         elif owed:
             self._unclog(link)
 

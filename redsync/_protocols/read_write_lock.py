@@ -49,8 +49,8 @@ def acquire_to_write(session: Session, request: AcquireRequest, now: float) -> S
     reading = holds.get((keys.lock, READ.mode), request.owner)
     if reading is not None and holds.get(keys.hold, request.owner) is None:
         yield from check(reading, now)
-        sentence = f"lock {request.name!r}: a reader can't become a writer: release the read lock first, and look again"
-        raise UpgradeError(request.name, sentence)
+        todo = "release the read lock first, then look again"
+        raise UpgradeError(request.name, f"lock {request.name!r}: a reader can't become a writer: {todo}")
     return (yield from acquire(session, request, now))
 
 

@@ -80,8 +80,14 @@ def test_each_firing_runs_on_one_machine_whatever_their_clocks(tmp_path, nodes, 
 
 
 @pytest.fixture
-def make_scheduler(make_client):
+def make_scheduler(make_client, eventually):
     """Return a function that starts the scheduler of another machine, with the events of its listeners."""
+
+    def stop(scheduler):
+        # APScheduler's thread fails if it is stopped between the start of a job and its removal.
+        eventually(lambda: not [job for job in scheduler.get_jobs() if job.next_run_time <= datetime.now(UTC)])
+        scheduler.shutdown()
+
     with ExitStack() as stack:
 
         def make_scheduler(n=3, **options):
@@ -90,7 +96,7 @@ def make_scheduler(make_client):
             scheduler.heard = []
             scheduler.add_listener(scheduler.heard.append, EVENT_ALL)
             scheduler.start()
-            stack.callback(scheduler.shutdown)
+            stack.callback(stop, scheduler)
             return scheduler
 
         yield make_scheduler

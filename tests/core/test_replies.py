@@ -225,6 +225,7 @@ def test_one_or_two_numbers_need_no_parser(numbers):
             b":1\r\n:2\r\n:3\r\n",
             b":1\r\n:",
         ),
+        *(b":01\r\n", b":00\r\n", b":1\r\n:01\r\n", b":-0\r\n", b":%d\r\n" % 10**30),
         *(b":-1\r\n", b":+1\r\n", b": 1\r\n", b":1_0\r\n", b":%d\r\n" % 10**18, "\N{ARABIC-INDIC DIGIT ONE}".encode()),
     ],
 )

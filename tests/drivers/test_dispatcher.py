@@ -1,5 +1,6 @@
 """The replies that a node may send, and those that it must not: step by step, on the test's own clock."""
 
+import itertools
 import threading
 
 import pytest
@@ -182,6 +183,23 @@ def test_single_lines_need_no_parser_once_the_parser_is_empty(rig):
     rig.hear(b":1\r\n")
     rig.hear(b":0\r\n:1\r\n")
     assert [request.tally.replies[0] for request in requests] == [1, 0, 1]
+
+
+@pytest.mark.usefixtures("boom")
+@pytest.mark.parametrize("answer", [b":1\r\n", b"$1\r\n1\r\n"], ids=["number", "text"])
+def test_interrupted_callback_of_an_event_loop_hands_the_reply_out_or_breaks_the_link(inject, make_script, answer):
+    """The loop will not deliver these bytes again, so the next reply would answer the wrong command."""
+    for point in itertools.count(2):  # The first is before the `try`, like those in the loop's own code.
+        rig = Rig(make_script("ask", "return 1"))
+        rig.ask()
+        rig.hear(b":1\r\n")
+        first, second = rig.ask(), rig.ask()
+        where = inject(point, lambda rig=rig: rig.hear(answer))
+        assert first.done, where
+        assert bool(rig.broken) == second.done, where
+        if where is None:
+            break
+    assert point > 5
 
 
 def message(text):

@@ -83,6 +83,16 @@ def test_done_follower_is_passed_over(company):
     assert [sleeper.leads for sleeper in (leader, second, third)] == [False, False, True]
 
 
+def test_done_follower_that_an_interrupted_leader_has_not_woken_is_woken_when_it_leaves(company):
+    leader, follower = Sleeper(), Sleeper()
+    company.leadership.try_lead(leader)
+    thread = company.follow(follower)
+    follower.done = True
+    company.leadership.leave(leader)
+    thread.join(PATIENCE)
+    assert not thread.is_alive()
+
+
 def test_wait_ends_at_once_if_done_and_at_the_deadline(company):
     done = Sleeper()
     done.done = True

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from redsync._core.effects import Broadcast, Command
 from redsync._core.quorum import Tally
 from redsync._drivers.links import GIVE_UP
 from redsync._drivers.process import clock
@@ -287,6 +288,59 @@ def test_replies_that_an_interrupted_thread_has_read_are_not_lost(rig, all_votes
         assert request.done
     assert rig.finish(request).replies == [2] * 3
     assert rig.broken == []
+
+
+def test_connection_lost_in_the_middle_of_a_read_does_not_hide_what_other_nodes_have_answered(
+    rig, all_votes, monkeypatch
+):
+    """Otherwise a suspended process would lose the round, and nodes that owe nothing would stay suspect."""
+    rig.ask(rig.number, rig.owner(), 1, decide=all_votes)
+    request = rig.send(rig.number, rig.owner(), 2)
+    await_answers(rig)
+    await_instant(request.tally.sent_at + 0.3)
+    _, lost, _ = rig.transport.links
+    poll = rig.transport._poller.poll
+
+    class Poller:
+        @staticmethod
+        def poll(timeout):
+            ready = poll(timeout)
+            lost.reset()
+            return ready
+
+    with monkeypatch.context() as patched:
+        patched.setattr(rig.transport, "_poller", Poller)
+        rig.transport.end_round(request, "no answer in time")
+    assert request.tally.replies[::2] == [2, 2]
+    assert [index for index, _ in rig.broken] == [1]
+    assert not any(link.suspect for link in rig.transport.links if link is not None)
+
+
+@pytest.mark.usefixtures("boom")
+def test_interruption_while_a_leader_sends_for_others_costs_one_connection(inject, make_rig, raw, points):
+    """One node has forgotten a script, so the leader sends that again, and whatever else waits in the outbox."""
+    costly = []
+    rig = make_rig().connect()
+    for point in points():
+        rig.ask(rig.number, rig.owner(), 1)
+        rig.settle()
+        raw[0].script_flush()
+        rig.send(rig.number, rig.owner(), 2)
+        await_answers(rig)
+        effect = Broadcast(Command(rig.number, (b"list",), (b"3",)), rig.owner(), bool, 60.0)
+        rig.transport._outbox.items.append(Request(effect, effect.tally([node.address for node in rig.nodes])))
+        broken = len(rig.broken)
+        where = inject(point, rig.transport.tend)
+        if where is None:
+            break
+        rig.settle()
+        if len(rig.broken) > broken + 1:
+            costly.append(f"{where}: {rig.broken[broken:]}")
+        for i in range(3):
+            if rig.transport.links[i] is None:
+                rig.connect(i)
+    assert costly == []
+    assert point > MANY
 
 
 def test_replies_of_a_discarded_link_are_dropped(rig, all_votes):
