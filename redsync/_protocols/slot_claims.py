@@ -76,6 +76,7 @@ class SlotClaim(Claim):
         self._search.begin()
 
     def ask(self, claim: bytes, place: tuple[Arg, ...]) -> Command:
+        self.must_renumber = False
         search = self._search
         search.next_round()
         if place or search.is_particular:
@@ -129,6 +130,9 @@ class SlotClaim(Claim):
         return self._line is not None and self._line.has_ticket
 
     def adapt(self, tally: Tally) -> bool:
+        # A node that has not answered may execute this ask after the next one, over an abandoned connection. If this
+        # one named its slots, the node would then drop those that it has granted since.
+        self.must_renumber = self._search.is_exact and tally.refused + tally.granted < tally.sent.bit_count()
         return self._search.exchange(tally, newer=self._newer)
 
     def may_queue(self, tally: Tally) -> bool:  # noqa: ARG002  (a ticket decides the order)
@@ -217,7 +221,6 @@ class WindowClaim(SlotClaim):
         return WindowLine(waiting, self._window, self._limit)
 
     def ask(self, claim: bytes, place: tuple[Arg, ...]) -> Command:
-        self.must_renumber = False
         self.lease, self._useful, self._telling = self._window.terms(self._slowest, self._slowest_telling)
         return super().ask(claim, place)
 

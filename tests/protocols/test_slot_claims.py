@@ -46,6 +46,23 @@ def test_schedule_of_three_for_two_permits_admits_two(make_toy):
     assert third.exact == [b"", b"1"]
 
 
+@pytest.mark.parametrize("silent", [True, False])
+def test_ask_after_one_for_exact_slots_has_another_claim_if_a_node_may_execute_that_one_later(semaphore, silent):
+    """Over an abandoned connection. It would end the slots that the node has granted since."""
+    toy = semaphore.toy
+    script = [
+        (ASK, toy.answers(b"2", b"2", b"3", b"3", b"0")),
+        (ASK, toy.answers("down" if silent else b"3", b"3", taken(3), taken(3), taken(3))),
+        *([ROLLBACK] if silent else []),
+        (ASK, toy.answers(b"2", b"2", b"2", None, None)),
+    ]
+    assert semaphore.play(*script).slots == (2,)
+    assert semaphore.exact == [b"", b"3", b"2"]
+    first, second, *_, third = [command.args[0] for command in toy.commands]
+    assert first == second
+    assert (second != third) is silent
+
+
 def test_garbage_is_not_an_answer(believed, toy):
     assert believed(lambda toy: ToySemaphore(toy).steps()) == []
     for reply in (

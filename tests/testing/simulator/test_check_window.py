@@ -72,7 +72,7 @@ def stand_still_between_question_and_answer():
 def test_checker_finds_rounds_that_count_however_late(monkeypatch):
     first, second = stand_still_between_question_and_answer()
     assert second - first > 5.0
-    monkeypatch.setattr(Window, "terms", lambda window, *_: (window._lease(0.01), math.inf))
+    monkeypatch.setattr(Window, "terms", lambda window, *_: (window._lease(0.01), math.inf, 0.01))
     with pytest.raises(SimulationError, match=r"sliding window: 2 successes of 'x', .* where there are 1 in any 5 s"):
         stand_still_between_question_and_answer()
 
