@@ -42,12 +42,13 @@ def describe_machine() -> dict[str, str]:
 
 
 def _build() -> str:
-    """Return how the interpreter was built; the client's CPU time depends on it."""
+    """Return how the interpreter was configured; the client's CPU time depends on it.
+
+    Some distributions optimize without these options; no setting of theirs tells.
+    """
     arguments = str(sysconfig.get_config_var("CONFIG_ARGS") or "")
-    options = {"profile-guided optimization": "--enable-optimizations", "LTO": "--with-lto"}
-    return "built " + " and ".join(
-        f"{'with' if option in arguments else 'without'} {what}" for what, option in options.items()
-    )
+    options = "--enable-optimizations", "--with-lto"
+    return "configured " + " and ".join(f"{'with' if each in arguments else 'without'} {each}" for each in options)
 
 
 def as_text(figures: Sequence[Figure]) -> str:

@@ -36,7 +36,7 @@ def test_metrics_measure_each_observer_beside_none():
 
 def test_head_names_the_build_of_the_interpreter():
     machine = report.describe_machine()
-    assert "profile-guided optimization and with" in machine["Python"]
+    assert "--enable-optimizations and with" in machine["Python"]
 
 
 @pytest.mark.parametrize(
