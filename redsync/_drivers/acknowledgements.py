@@ -76,7 +76,7 @@ def hold_back(link: Link, needed: int, timeout: float) -> None:
     link.swift = False
     link.parts = acknowledged.parts
     link.gets = acknowledged.gets
-    # So the link is never `whole`: each piece passes this layer.
+    # So the link is never `at_rest`: each piece passes this layer.
     link.has_more = lambda: True
 
 
