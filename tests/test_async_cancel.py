@@ -11,7 +11,8 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 
 from redsync import HoldOrphaned, LeaseLostError, NotOwnedError, QuorumError, RedsyncError
-from redsync._drivers.aio_links import StreamLink
+from redsync._drivers import aio_transport
+from redsync._drivers.pollers import make_poller
 from tests.aio_support import (
     claims,
     client_of,
@@ -77,7 +78,7 @@ async def ground_of(nodes, raw, state):
     events = []
     with pytest.MonkeyPatch.context() as patch:
         if state == "spread":
-            patch.setattr(StreamLink, "data_received", _receive_later(StreamLink.data_received))
+            patch.setattr(aio_transport, "make_poller", _LatePoller)
         async with client_of(nodes, listeners=[events.append]) as client, client_of(nodes) as other:
             if state == "paused":
                 nodes.pause(len(raw) - 1)
@@ -90,15 +91,30 @@ async def ground_of(nodes, raw, state):
                     nodes.resume(len(raw) - 1)
 
 
-def _receive_later(receive):
-    def receive_after_turns(link, data, left=None):
-        left = 2 * link.index if left is None else left - 1
-        if left:
-            asyncio.get_running_loop().call_soon(receive_after_turns, link, data, left)
-        else:
-            receive(link, data)
+class _LatePoller:
+    """A poller that reports each link some turns of the loop later than the previous one."""
 
-    return receive_after_turns
+    def __init__(self):
+        self._poller = make_poller()
+        self._turns = {}
+        self.fileno, self.modify, self.close = self._poller.fileno, self._poller.modify, self._poller.close
+
+    def register(self, fd, events):
+        self._poller.register(fd, events)
+        delay = 2 * len(self._turns)
+        self._turns[fd] = [delay, delay]
+
+    def unregister(self, fd):
+        self._poller.unregister(fd)
+        del self._turns[fd]
+
+    def poll(self, timeout):
+        return [(fd, events) for fd, events in self._poller.poll(timeout) if self._is_due(self._turns[fd])]
+
+    def _is_due(self, turns):
+        delay, left = turns
+        turns[1] = left - 1 if left else delay
+        return not left
 
 
 async def cancel_at(operation, k, j):
@@ -145,6 +161,18 @@ async def for_every_turn(operation, check, *, limit=100_000):
             j += rng.randrange(1, 2 + j // 2)
         k += rng.randrange(1, 2 + k // 5)
     return trials
+
+
+async def see_through(task):
+    """Wait for the task's end, even if cancelled."""
+    cancelled = None
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled
 
 
 async def give_back(lock):
@@ -268,7 +296,7 @@ async def test_operation_cancelled_at_any_turn_leaves_nothing(nodes, raw, state,
     async with ground_of(nodes, raw, state) as ground:
         lock = kinds(ground.client)[kind]("x")
         trials = await for_every_turn(lambda begun: operation(lock, begun, ground.client), ground.is_clean)
-        assert trials > 1
+        assert trials > 1 or state != "spread"  # quick nodes may all answer in the first turn
 
 
 # Cancelled operations that leave others unchanged.
@@ -329,8 +357,7 @@ async def test_acquire_cancelled_during_a_hand_over_leaves_nothing(nodes, raw, s
                 await lock.acquire()
             finally:
                 await give_back(lock)
-                with suppress(asyncio.CancelledError):
-                    await asyncio.shield(releasing)
+                await see_through(releasing)
 
         async def check():
             await ground.is_clean()

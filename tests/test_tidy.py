@@ -216,10 +216,19 @@ def test_each_module_has_its_own_test_module(part):
 
 
 NEUTRAL = {
-    "_protocols/acquiring.py": {"refusal"},
-    "_protocols/attempts.py": {"refusal", "self._state", "place", "self._place", "self._request.outcome.record"},
+    "_protocols/acquiring.py": {"reenter", "refusal", "state", "turn"},
+    "_protocols/attempts.py": {
+        "place",
+        "record",
+        "refusal",
+        "request.lease",
+        "self._place",
+        "self._request.outcome.record",
+        "self._state",
+        "state",
+    },
     "_protocols/renewal.py": {"state.lost", "lease", "cohort", "composed"},
-    "_core/holds.py": {"self.lost", "held", "cohort", "state.cohort"},
+    "_core/holds.py": {"release", "self.lost", "held", "cohort", "state.cohort"},
     "_core/cohorts.py": {"state.lost", "state.cohort", "cohort"},
 }
 """Modules that must not ask for the kind, and the names that they may compare with None for other reasons."""

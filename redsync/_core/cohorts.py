@@ -24,7 +24,7 @@ from itertools import count
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from redsync._core.effects import Command, Packed
+from redsync._core.effects import Command
 
 if TYPE_CHECKING:
     from redsync._core.holds import HoldState
@@ -73,10 +73,9 @@ class Cohort:
         holds: The holds, in the order in which they joined.
         aligned: True if all share `due` and `ends_at` at this moment, which saves a look at each of them.
         composed: Their latest renewal; None before the first.
-        packed: Its bytes.
     """
 
-    __slots__ = ("aligned", "composed", "due", "ends_at", "holds", "key", "packed")
+    __slots__ = ("aligned", "composed", "due", "ends_at", "holds", "key")
 
     def __init__(self, key: _Key, due: float) -> None:
         self.key = key
@@ -85,7 +84,6 @@ class Cohort:
         self.holds: dict[HoldState, None] = {}
         self.aligned = False
         self.composed: Composed | None = None
-        self.packed = Packed()
 
     @property
     def lease(self) -> float:

@@ -35,7 +35,7 @@ from redsync._core.events import Event
 from redsync._core.memory import Guard
 from redsync._core.observing import Detail
 from redsync._core.ownership import Owner
-from redsync._core.quorum import Judge, Tally, Verdict
+from redsync._core.quorum import Cast, Judge, Tally, Verdict
 from redsync._core.scripts import Script
 
 __all__ = [
@@ -50,6 +50,7 @@ __all__ = [
     "Signal",
     "Steps",
     "Tell",
+    "Usual",
     "Wait",
     "Wakeup",
 ]
@@ -72,11 +73,13 @@ class Command(NamedTuple):
         script: The script to execute.
         keys: The script's KEYS.
         args: The script's ARGV.
+        packing: Knows its bytes, or most of them; None if nothing does.
     """
 
     script: Script
     keys: tuple[bytes, ...]
     args: tuple[Arg, ...]
+    packing: Packing | None = None
 
     @property
     def words(self) -> tuple[bytes | int, ...]:
@@ -84,8 +87,18 @@ class Command(NamedTuple):
         return tuple(bytes(arg) if isinstance(arg, Guard) else arg for arg in self.args)
 
 
+Usual: TypeAlias = tuple[Judge, bytes, object, Cast | None]
+"""A judge, the bytes of a reply that it takes for a grant, the number in it, and the vote."""
+
+
 class Packing(Protocol):
-    """Knows the bytes of a command, or most of them, and so saves the driver from packing it."""
+    """Saves the driver from packing a command.
+
+    Attributes:
+        usual: The usual grant in the latest round of the command; None before.
+    """
+
+    usual: Usual | None
 
     def data(self, command: Command, pack: Callable[[Command], bytes]) -> bytes:
         """Return the bytes of a command that is about to be sent; `pack` would make them."""
@@ -95,17 +108,18 @@ class Packing(Protocol):
 class Packed:
     """The bytes of a command that may be sent again unchanged."""
 
-    __slots__ = ("_latest",)
+    __slots__ = ("_data", "usual")
 
     def __init__(self) -> None:
-        self._latest: tuple[Command | None, bytes] = None, b""
+        self.usual: Usual | None = None
+        self._data = b""
 
     def data(self, command: Command, pack: Callable[[Command], bytes]) -> bytes:
-        """Return the bytes of a command; see `Packing`."""
-        latest = self._latest
-        if latest[0] is not command:
-            self._latest = latest = command, pack(command)
-        return latest[1]
+        """Return the bytes of its one command; see `Packing`."""
+        data = self._data
+        if not data:
+            self._data = data = pack(command)
+        return data
 
 
 class Broadcast(NamedTuple):
@@ -129,7 +143,6 @@ class Broadcast(NamedTuple):
         lingers: True to wait for the other nodes after the round is won, until `lingers_until`: what they know counts
             too.
         subscribe: Collect wake-ups for this key from before the sending on, so that the `Wait` misses none.
-        packing: Knows the bytes of the command; None if nothing does.
     """
 
     command: Command | Callable[[], Command | None]
@@ -144,7 +157,6 @@ class Broadcast(NamedTuple):
     thorough: bool | Callable[[Tally], bool] = False
     late: bool = False
     lingers: bool = False
-    packing: Packing | None = None
 
     def tally(self, nodes: Sequence[str]) -> Tally:
         """Return the tally of the round, without votes."""
@@ -162,6 +174,11 @@ class Tell(NamedTuple):
     owner: Owner | None
     owed_to: int = 0
     owed_until: float = 0.0
+
+    @property
+    def guard(self) -> float:
+        """No guard: it claims nothing."""
+        return 0.0
 
 
 class Wait(NamedTuple):

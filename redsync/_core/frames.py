@@ -14,6 +14,7 @@ A dropped coroutine whose own clean-up calls `aclose()` looks like the first cas
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
 from opcode import opmap
@@ -22,6 +23,7 @@ from typing import Final
 
 __all__ = ["may_await", "statement"]
 
+_CONTEXTLIB: Final = vars(contextlib)
 _CAN_BE_CLOSED: Final = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR
 _RESUME: Final = opmap.get("RESUME")
 _AFTER_YIELD: Final = 1
@@ -33,7 +35,7 @@ def statement() -> FrameType | None:
     A context manager entered through an `ExitStack` belongs to the frame that uses the stack.
     """
     frame = sys._getframe(1).f_back
-    while frame is not None and frame.f_globals.get("__name__") == "contextlib":
+    while frame is not None and frame.f_globals is _CONTEXTLIB:
         frame = frame.f_back
     return frame if frame is not None and frame.f_code.co_flags & _CAN_BE_CLOSED else None
 

@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from redsync._core.claims import ClaimKind
 from redsync._core.cohorts import Cohort, Schedule
-from redsync._core.effects import Command, Packing
+from redsync._core.effects import Command
 from redsync._core.keys import HoldKey, LockKeys
 from redsync._core.ownership import Owner
-from redsync._core.prepared import Prepared
+from redsync._core.prepared import Forms, Prepared
 from redsync._core.quorum import Tally, Votes
 
 if TYPE_CHECKING:
@@ -58,6 +58,7 @@ class HoldState:
         owner: The holder.
         claim: The claim as nodes keep it; no other claim is equal.
         count: The number of acquisitions not yet released.
+        forms: Its prepared commands.
         lease: The seconds for which nodes keep the claim, from each renewal on.
         valid_until: The instant until which the hold may be believed.
         renew_at: The instant of the watchdog's next renewal; infinity if it does not renew it.
@@ -90,6 +91,7 @@ class HoldState:
         "fencing_token",
         "fill_at",
         "fill_pause",
+        "forms",
         "kept_until",
         "keys",
         "kind",
@@ -118,7 +120,7 @@ class HoldState:
         owner: Owner,
         claim: bytes,
         count: int,
-        lease: float,
+        forms: Forms,
         valid_until: float,
         renew_at: float,
         ends_at: float,
@@ -132,7 +134,8 @@ class HoldState:
         self.owner = owner
         self.claim = claim
         self.count = count
-        self.lease = lease
+        self.forms = forms
+        self.lease = forms.terms.lease
         # Not `min`, which is a call.
         self.valid_until = valid_until if valid_until < ends_at else ends_at  # noqa: FURB136
         self.renew_at = renew_at
@@ -179,12 +182,14 @@ class HoldState:
         """The holder as text; the claim as nodes keep it, if it belongs to no thread."""
         return str(self.owner) if self.kind.is_threads else self.claim.decode()
 
-    def release_command(self, prepared: Prepared) -> tuple[Command, Packing | None]:
-        """Return the command that leaves `count` acquisitions, and its `Packing`, if any."""
+    def release_command(self, prepared: Prepared) -> Command:
+        """Return the command that leaves `count` acquisitions."""
         if self.count:
-            return Command(self.kind.release, self.keys.all, (self.claim, self.count, self.rest)), None
-        spelling = prepared.spell_release(self.kind.release, self.keys.all, self.keys.channel)
-        return spelling.command(self.claim), spelling
+            return Command(self.kind.release, self.keys.all, (self.claim, self.count, self.rest))
+        release = self.forms.release
+        if release is None:
+            self.forms.release = release = prepared.spell(self.kind.release, self.keys.all, (0, self.rest))
+        return release.command(self.claim)
 
     @property
     def rest(self) -> bytes:
@@ -289,7 +294,10 @@ class HoldTable:
         self._holds.setdefault(state.owner, {})[state.keys.hold] = state
         state.enlist(self._permits)
         self._schedule.add(state)
-        self._alarm_before(state.due)
+        # Not `due`, which is a call.
+        until = self.watched_until
+        if state.fill_at < until or state.renew_at < until or state.valid_until < until:
+            self._alarm_before(state.due)
 
     def watch(self, state: HoldState) -> None:
         """Make the watchdog look in time after a hold's `due` has changed."""
@@ -337,12 +345,14 @@ class HoldTable:
     def remove(self, state: HoldState) -> None:
         """Forget a hold whose last acquisition is being released; no renewal is sent from now on."""
         state.live = False
-        held = self._holds.get(state.owner)
+        holds, owner = self._holds, state.owner
+        held = holds.get(owner)
         if held is not None:
             held.pop(state.keys.hold, None)
             if not held:
-                self._holds.pop(state.owner, None)
-        state.delist(self._permits)
+                holds.pop(owner, None)
+        if self._permits:
+            state.delist(self._permits)
         self._schedule.remove(state)
 
     def clear(self) -> None:

@@ -28,9 +28,12 @@ def encode_name(name: str | bytes) -> bytes:
         TypeError: It is neither str nor bytes.
         ValueError: It is empty, or longer than 512 bytes as UTF-8.
     """
-    if not isinstance(name, (str, bytes)):
+    if isinstance(name, str):
+        raw = name.encode("utf-8", "surrogatepass")
+    elif isinstance(name, bytes):
+        raw = name
+    else:
         raise TypeError(f"a name is str or bytes, not {type(name).__name__}")
-    raw = name.encode("utf-8", "surrogatepass") if isinstance(name, str) else name
     if not 1 <= len(raw) <= MAX_NAME:
         raise ValueError(f"a name has 1 to {MAX_NAME} bytes, this one has {len(raw)}")
     return raw

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, Self
 
-from redsync._core.quorum import outline
+from redsync._core.text import outline
 
 __all__ = ["Arrivals", "LatchState", "Told"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, Self
 
-from redsync._core.effects import Command, Packing
+from redsync._core.effects import Command
 from redsync._core.holds import HoldState, Renewal
 from redsync._core.limits import Limit
 from redsync._core.prepared import Prepared
@@ -75,12 +75,10 @@ class PermitState(HoldState):
         """Record the slots that were won, and under which limit."""
         self.slots, self.limit = slots, limit
 
-    def release_command(self, prepared: Prepared) -> tuple[Command, Packing | None]:
-        if self.count:
-            return Command(self.kind.release, self.keys.all, (self.claim, self.count, self.rest)), None
-        self.limit.released.append(self.slots[0])
-        spelling = prepared.spell_release(self.kind.release, self.keys.all, b"")
-        return spelling.command(self.claim), spelling
+    def release_command(self, prepared: Prepared) -> Command:
+        if not self.count:
+            self.limit.released.append(self.slots[0])
+        return super().release_command(prepared)
 
     @property
     def rest(self) -> bytes:

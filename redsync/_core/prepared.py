@@ -8,24 +8,27 @@ Nothing here decides anything. A dropped entry is made again.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from typing import Final, NamedTuple, TypeVar
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
 
-from redsync._core.effects import Arg, Command
+from redsync._core.effects import Arg, Command, Usual
 from redsync._core.memory import Processes
 from redsync._core.scripts import Script
 from redsync._core.timing import Timing, milliseconds
 
-__all__ = ["NumberedSpelling", "Prepared", "Spelling", "Terms"]
+__all__ = ["Forms", "NumberedSpelling", "Prepared", "Spelling", "Terms"]
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
-_MOST_TERMS, _MOST_SPELLINGS = 64, 1024
+_MOST_TERMS, _MOST_FORMS = 64, 1024
 """The number of entries kept; the oldest is dropped first."""
 
 
-class Terms(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Terms:
     """Values derived from a lease.
 
     Attributes:
@@ -47,49 +50,57 @@ class Terms(NamedTuple):
     round_timeout: float
 
 
+class _Begins(dict[int, bytes]):
+    """The bytes of a command before its claim, by the claim's length."""
+
+    def __init__(self, head: bytes) -> None:
+        self._head = head
+
+    def __missing__(self, length: int) -> bytes:
+        self[length] = begin = b"%b$%d\r\n" % (self._head, length)
+        return begin
+
+
 class Spelling:
     """A command of one lock, packed except for the claim, which is its first argument; see `Packing`."""
 
-    __slots__ = ("_args", "_begin", "_head", "_keys", "_named", "_processes", "_script", "_tail")
+    __slots__ = ("_args", "_begins", "_keys", "_named", "_processes", "_script", "_tail", "usual")
 
     def __init__(self, script: Script, keys: tuple[bytes, ...], args: tuple[Arg, ...], processes: Processes) -> None:
         """Pack it; `args`: those after the claim, `processes`: those that a guard among them names."""
         self._script, self._keys, self._args = script, keys, args
         self._processes = processes
+        self.usual: Usual | None = None
         words = b"EVALSHA", script.sha, b"%d" % len(keys), *keys
-        self._head = b"*%d\r\n" % (len(words) + 1 + len(args)) + b"".join(map(_spell, words))
-        # The bytes before a claim of that length; as one value, which threads may replace at the same time.
-        self._begin = 0, b""
+        self._begins = _Begins(b"*%d\r\n" % (len(words) + 1 + len(args)) + b"".join(map(_spell, words)))
         self._named = self._tail = b""
 
-    def command(self, claim: bytes) -> Command:
+    def command(self, claim: bytes, number: int = 0) -> Command:  # noqa: ARG002  (see `NumberedSpelling`)
         """Return the command for a claim."""
-        return Command(self._script, self._keys, (claim, *self._args))
+        return Command(self._script, self._keys, (claim, *self._args), self)
 
     def data(self, command: Command, pack: Callable[[Command], bytes]) -> bytes:  # noqa: ARG002
         """Return the bytes of a command that `command` returned; see `Packing`."""
-        named = self._processes.named
-        if self._named is not named:
-            # In this order: another thread may run in between.
-            self._tail = b"\r\n" + b"".join(map(_spell, self._args))
-            self._named = named
-        claim = command.args[0]
-        assert isinstance(claim, bytes), "scripts get the claim first"
-        length, begin = self._begin
-        if length != len(claim):
-            begin = b"%b$%d\r\n" % (self._head, len(claim))
-            self._begin = len(claim), begin
+        if self._named is not self._processes.named:
+            self._spell_tail()
+        claim: Any = command.args[0]
         # Twice as fast as formatting, and as fast as `+`, which copies all twice.
-        return b"".join((begin, claim, self._tail))
+        return b"".join((self._begins[len(claim)], claim, self._tail))
+
+    def _spell_tail(self) -> None:
+        named = self._processes.named
+        # In this order: another thread may run in between.
+        self._tail = b"\r\n" + b"".join(map(_spell, self._args))
+        self._named = named
 
 
 class NumberedSpelling(Spelling):
-    """A command packed except for the claim and for one number.
+    """A command packed except for the claim and one number.
 
     That is the slot from which nodes search, or the highest token that the asker of a fenced lock knows.
     """
 
-    __slots__ = ("_behind", "_end")
+    __slots__ = ("_at", "_behind", "_end")
 
     def __init__(
         self,
@@ -101,15 +112,15 @@ class NumberedSpelling(Spelling):
     ) -> None:
         """Pack it; `args`: those between the claim and that number, `behind`: those after it."""
         super().__init__(script, keys, (*args, 0, *behind), processes)
-        self._args, self._behind = args, behind
+        self._args, self._behind, self._at = args, behind, len(args) + 1
         self._end = b"".join(map(_spell, behind))
 
     def command(self, claim: bytes, number: int = 0) -> Command:
         """Return the command for a claim and a number."""
-        return Command(self._script, self._keys, (claim, *self._args, number, *self._behind))
+        return Command(self._script, self._keys, (claim, *self._args, number, *self._behind), self)
 
     def data(self, command: Command, pack: Callable[[Command], bytes]) -> bytes:
-        number = command.args[len(self._args) + 1]
+        number = command.args[self._at]
         assert isinstance(number, int), "see `command`"
         word = b"%d" % number
         return b"%b$%d\r\n%b\r\n%b" % (super().data(command, pack), len(word), word, self._end)
@@ -120,6 +131,23 @@ def _spell(arg: Arg) -> bytes:
     return b"$%d\r\n%b\r\n" % (len(word), word)
 
 
+class Forms:
+    """The commands of one lock, lease and number of holds, packed except for the claim; each is made on its first use.
+
+    Attributes:
+        terms: The terms of the lease.
+        ask: The ask for a claim, without a place in the queue; None before the first one.
+        release: The release of the last hold, or of a whole permit; None before the first one.
+    """
+
+    __slots__ = ("ask", "release", "terms")
+
+    def __init__(self, terms: Terms) -> None:
+        self.terms = terms
+        self.ask: Spelling | None = None
+        self.release: Spelling | None = None
+
+
 class Prepared:
     """The terms and commands that one client has prepared."""
 
@@ -127,9 +155,8 @@ class Prepared:
         """Begin with nothing; `processes`: the server processes that commands name."""
         self._timing: Final = timing
         self._processes: Final = processes
-        self._terms: Final[dict[float | None, Terms]] = {}
-        self._spellings: Final[dict[Hashable, Spelling]] = {}
-        self._numbered_spellings: Final[dict[Hashable, NumberedSpelling]] = {}
+        self._terms: Final[OrderedDict[float | None, Terms]] = OrderedDict()
+        self._forms: Final[OrderedDict[Hashable, Forms]] = OrderedDict()
 
     def terms(self, lease: float | None) -> Terms:
         """Return the terms of a lease in seconds; None for the client's lease."""
@@ -148,48 +175,38 @@ class Prepared:
             seconds, milliseconds(seconds), trusted, guard, birth if guard else 0, birth, timing.round_timeout(seconds)
         )
 
-    def spell_ask(self, script: Script, keys: tuple[bytes, ...], holds: int, terms: Terms) -> Spelling:
-        """Return the ask for a claim of a lock, without a place in its queue."""
-        known = script.sha, keys[0], holds, terms.lease
-        spelling = self._spellings.get(known)
-        if spelling is None:
-            args = holds, terms.lease_ms, terms.memory
-            spelling = _put(self._spellings, known, Spelling(script, keys, args, self._processes), _MOST_SPELLINGS)
-        return spelling
+    def forms(
+        self, noun: str, lock: bytes, holds: int, lease: float | None, limit: tuple[int, int] | None = None
+    ) -> Forms:
+        """Return the forms of a lock, or of a semaphore under a limit (its version and number of permits).
 
-    def spell_slots(
-        self, script: Script, keys: tuple[bytes, ...], holds: int, terms: Terms, limit: tuple[int, int]
+        Args:
+            noun: The kind of claim.
+            lock: The lock's key.
+            holds: The number of holds that an acquire asks for.
+            lease: The lease in seconds; None for the client's lease.
+            limit: The limit that asks name.
+        """
+        known = noun, lock, holds, lease, limit
+        forms = self._forms.get(known)
+        if forms is None:
+            forms = _put(self._forms, known, Forms(self.terms(lease)), _MOST_FORMS)
+        return forms
+
+    def spell(self, script: Script, keys: tuple[bytes, ...], args: tuple[Arg, ...]) -> Spelling:
+        """Return a command packed except for the claim; `args`: those after it."""
+        return Spelling(script, keys, args, self._processes)
+
+    def spell_numbered(
+        self, script: Script, keys: tuple[bytes, ...], args: tuple[Arg, ...], behind: tuple[Arg, ...] = ()
     ) -> NumberedSpelling:
-        """Return the ask for any slots under a limit, its version and number of permits, without a place in line."""
-        known = script.sha, keys[0], holds, terms.lease, limit
-        spelling = self._numbered_spellings.get(known)
-        if spelling is None:
-            args = holds, terms.lease_ms, terms.memory, 0, 0, b"", *limit
-            made = NumberedSpelling(script, keys, args, (b"", 0), self._processes)
-            spelling = _put(self._numbered_spellings, known, made, _MOST_SPELLINGS)
-        return spelling
-
-    def spell_fenced(self, script: Script, keys: tuple[bytes, ...], holds: int, terms: Terms) -> NumberedSpelling:
-        """Return the ask for a claim of a fenced lock, without a place in its queue."""
-        known = script.sha, keys[0], holds, terms.lease
-        spelling = self._numbered_spellings.get(known)
-        if spelling is None:
-            made = NumberedSpelling(script, keys, (holds, terms.lease_ms, terms.birth), (), self._processes)
-            spelling = _put(self._numbered_spellings, known, made, _MOST_SPELLINGS)
-        return spelling
-
-    def spell_release(self, script: Script, keys: tuple[bytes, ...], channel: bytes) -> Spelling:
-        """Return the release of a lock's last hold, or of a whole permit; `channel`: the script's last argument."""
-        known = script.sha, keys[0]
-        spelling = self._spellings.get(known)
-        if spelling is None:
-            args = 0, channel
-            spelling = _put(self._spellings, known, Spelling(script, keys, args, self._processes), _MOST_SPELLINGS)
-        return spelling
+        """Return a command packed except for the claim and a number; `args`: those between, `behind`: those after."""
+        return NumberedSpelling(script, keys, args, behind, self._processes)
 
 
-def _put(table: dict[K, V], key: K, value: V, most: int) -> V:
+def _put(table: OrderedDict[K, V], key: K, value: V, most: int) -> V:
     if len(table) >= most:
-        del table[next(iter(table))]
+        # In one step, as any thread may make a claim.
+        table.popitem(last=False)
     table[key] = value
     return value

@@ -19,14 +19,14 @@ are recorded, then in a copy. Not thread-safe: the driver that fills a tally gua
 
 from __future__ import annotations
 
-import reprlib
 from collections.abc import Callable, Sequence
 from enum import Enum
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from redsync._core.interruptions import is_interruption
+from redsync._core.text import outline
 
-__all__ = ["Choice", "Judge", "Tally", "Verdict", "Vote", "Votes", "outline", "quorum_of"]
+__all__ = ["NO_REPLY", "Cast", "Choice", "Judge", "Tally", "Verdict", "Vote", "Votes", "quorum_of"]
 
 
 class Choice(Enum):
@@ -49,7 +49,7 @@ class Verdict(Enum):
 _GRANTED, _REFUSED, _FAILED = Choice.GRANTED, Choice.REFUSED, Choice.FAILED
 _PENDING, _WON, _LOST = Verdict.PENDING, Verdict.WON, Verdict.LOST
 
-_UNLIKE_ALL = object()
+NO_REPLY: Final = object()
 """No reply, not even a null."""
 
 Judge: TypeAlias = Callable[[Any], object]
@@ -60,25 +60,6 @@ Raises on a reply of unknown shape."""
 
 _ODD = (TypeError, ValueError, ArithmeticError, IndexError, KeyError, AttributeError, RecursionError)
 """The errors of a judge that meets a reply of unknown shape."""
-
-
-class _Outline(reprlib.Repr):
-    """Formats a reply with limits on length and depth: all of it could take too much time or stack."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.maxlevel, self.maxstring, self.maxother = 3, 60, 60
-
-    def repr_bytes(self, reply: bytes, level: int) -> str:  # noqa: ARG002  (as the base class calls it)
-        return repr(reply[:60])
-
-
-_outline = _Outline()
-
-
-def outline(reply: object) -> str:
-    """Return the beginning of a reply, for people."""
-    return _outline.repr(reply)[:80]
 
 
 def quorum_of(nodes: int) -> int:
@@ -191,24 +172,32 @@ class Tally(Votes):
         sent: Bit set of the nodes to which the driver handed the command: only these may ever execute it.
         sent_at: The instant before the first byte was sent, seconds on the driver's clock.
         at: The instant at which the protocol was resumed, seconds on the driver's clock.
+        judge: Reads a reply.
+        decide: Replaces the plain count of votes; None if they are simply counted, or once it has decided.
+        same: The number by which the latest grant was given, while only grants were cast and they are simply counted;
+            else NO_REPLY. Most nodes reply with the same number, and it means the same. So a driver may cast `vote` for
+            them and add to `granted` by itself, and then call `conclude`. It may set both from a former round of the
+            same command with the same judge.
+        vote: The vote of that grant.
     """
 
     __slots__ = (
-        "_decide",
         "_grant",
-        "_granted",
-        "_judge",
         "_late_votes",
         "_thorough",
         "at",
+        "decide",
         "failed",
         "granted",
+        "judge",
         "late",
         "lingers",
         "refused",
+        "same",
         "sent",
         "sent_at",
         "verdict",
+        "vote",
     )
 
     def __init__(
@@ -243,14 +232,13 @@ class Tally(Votes):
         self.late = late or lingers
         self.lingers = lingers
         self.sent_at = self.at = 0.0
-        self._judge = judge
-        # The latest number that a node granted by, and that vote: most nodes reply with the same number, and it means
-        # the same.
-        self._grant: object = _UNLIKE_ALL
-        self._granted: Cast | None = None
+        self.judge = judge
+        # `_grant` outlives the verdict: `vote` is its vote.
+        self.same = self._grant = NO_REPLY
+        self.vote: Cast | None = None
         # Nodes and their votes; replaced as a whole.
         self._late_votes: tuple[tuple[int, Cast], ...] = ()
-        self._decide = decide
+        self.decide = decide
         self._thorough = thorough
 
     def record(self, node: int, reply: object) -> bool | None:
@@ -265,7 +253,7 @@ class Tally(Votes):
             return False
         if reply is not self._grant:
             try:
-                answer = self._judge(reply)
+                answer = self.judge(reply)
                 grants = True if answer else False  # noqa: SIM210  (`bool` would be a call)
             except _ODD as error:
                 if is_interruption(error):
@@ -273,43 +261,51 @@ class Tally(Votes):
                 self.fail(node, f"unexpected reply {outline(reply)}")
                 return None
             if not grants:
+                self.same = NO_REPLY
                 cast[node] = _REFUSED, answer, reply
                 self.refused += 1
                 return self._decided()
-            self._granted, self._grant = (_GRANTED, answer, reply), reply if reply.__class__ is int else _UNLIKE_ALL
-        cast[node] = self._granted
+            self.vote, self._grant = (_GRANTED, answer, reply), reply if reply.__class__ is int else NO_REPLY
+            if self.decide is None and not (self.refused or self.failed):
+                self.same = self._grant
+        cast[node] = self.vote
         self.granted = votes = self.granted + 1
         if votes < self.quorum:
             if not (self.refused or self.failed):
                 # Before a quorum has granted, only refusals and failures decide anything.
                 return False
-        elif self._decide is None:
-            self.verdict = _WON
+        elif self.decide is None:
+            self.verdict, self.same = _WON, NO_REPLY
             return True
         return self._decided()
+
+    def conclude(self) -> bool:
+        """Decide after grants that a driver has counted; return True if that ended the wait."""
+        if self.granted < self.quorum or self.verdict is not _PENDING or self.decide is not None:
+            return False
+        self.verdict, self.same, self._grant = _WON, NO_REPLY, self.same
+        return True
 
     def _note_late(self, node: int, reply: object) -> bool | None:
         """Record a vote that came after the verdict; returns the same as `record`.
 
         The vote no longer counts, but shows which nodes keep the claim.
         """
-        if self.cast[node] is not None:
-            return False
-        if self._late_votes and [late for late in self._late_votes if late[0] == node]:
-            return False
-        vote = self._granted
+        vote = self.vote
         if reply is not self._grant or vote is None:
             vote = self._judge_late(reply)
         if not self.lingers:
             # Kept apart, because the protocol may be reading the tally.
             self._late_votes += ((node, vote),)
             return False if vote[0] is not _FAILED else None
+        if self.cast[node] is not None:
+            return False
         self.cast[node] = vote
         return not self.open if vote[0] is not _FAILED else None
 
     def _judge_late(self, reply: object) -> Cast:
         try:
-            answer = self._judge(reply)
+            answer = self.judge(reply)
             return _GRANTED if answer else _REFUSED, answer, reply
         except _ODD as error:
             if is_interruption(error):
@@ -324,7 +320,7 @@ class Tally(Votes):
             return self
         votes = Votes(self.nodes, self.cast[:])
         for node, vote in late:
-            votes.cast[node] = vote
+            votes.cast[node] = votes.cast[node] or vote
         return votes
 
     @property
@@ -346,6 +342,7 @@ class Tally(Votes):
         if self.cast[node] is not None:
             # An interruption may have struck after that vote was counted, but before the verdict.
             return self._decided()
+        self.same = NO_REPLY
         self.cast[node] = _FAILED, None, reason
         self.failed += 1
         return self._decided()
@@ -361,12 +358,12 @@ class Tally(Votes):
 
     def _decided(self) -> bool:
         """Update the verdict after a vote, and return whether it is final; `record` detects a plain win by itself."""
-        if self._decide is not None:
-            self.verdict = self._decide(self)
+        if self.decide is not None:
+            self.verdict = self.decide(self)
             if self.verdict is not _PENDING:
                 # Not needed again. It may refer to a hold that refers to this tally: only the cycle collector would
                 # free both.
-                self._decide = None
+                self.decide = None
         elif len(self.nodes) - self.refused - self.failed < self.quorum and self._is_definite():
             self.verdict = _LOST
         return self.verdict is not _PENDING

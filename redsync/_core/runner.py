@@ -18,6 +18,7 @@ from redsync._core.memory import Processes
 from redsync._core.observing import AcquireRecord
 from redsync._core.ownership import Owner
 from redsync._core.prepared import Prepared
+from redsync._core.quorum import quorum_of
 from redsync._core.timing import Timing
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ class Session:
         journals: Where acquires and releases are noted for observers that read them later; see `observing`.
         waiting: The acquires that wait for others now, if they are observed.
         prepared: Terms and commands for many acquires; see `prepared`.
+        quorum: The number of nodes that must grant.
     """
 
     nodes: int
@@ -70,15 +72,12 @@ class Session:
     client: ClientRecord | None = None
     epoch: float = 0.0
     prepared: Prepared = field(init=False)
+    quorum: int = field(init=False)
 
     def __post_init__(self) -> None:
         """Prepare for these time settings."""
         object.__setattr__(self, "prepared", Prepared(self.timing, self.processes))
-
-    @property
-    def quorum(self) -> int:
-        """How many nodes must grant."""
-        return self.nodes // 2 + 1
+        object.__setattr__(self, "quorum", quorum_of(self.nodes))
 
     @property
     def all_nodes(self) -> int:

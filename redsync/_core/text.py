@@ -9,8 +9,9 @@ unchanged.
 from __future__ import annotations
 
 import re
+import reprlib
 
-__all__ = ["one_line", "printable", "split_urls"]
+__all__ = ["one_line", "outline", "printable", "split_urls"]
 
 LONGEST = 200
 
@@ -33,3 +34,22 @@ def one_line(text: str) -> str:
 def split_urls(text: str) -> list[str]:
     """Return the URLs of a comma-separated list; a URL itself may have commas between its hosts."""
     return [url for part in re.split(r",(?=\s*[a-z+]+://)", text) if (url := part.strip().rstrip(",").strip())]
+
+
+class _Outline(reprlib.Repr):
+    """Formats a reply with limits on length and depth: all of it could take too much time or stack."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlevel, self.maxstring, self.maxother = 3, 60, 60
+
+    def repr_bytes(self, reply: bytes, level: int) -> str:  # noqa: ARG002  (as the base class calls it)
+        return repr(reply[:60])
+
+
+_outline = _Outline()
+
+
+def outline(reply: object) -> str:
+    """Return the beginning of a reply, for people."""
+    return _outline.repr(reply)[:80]

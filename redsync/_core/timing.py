@@ -105,13 +105,10 @@ def check_timeout(blocking: bool, timeout: float | None) -> float | None:
     Raises:
         ValueError: The timeout comes with a non-blocking call, is negative other than -1, or is not a number.
     """
-    endless = timeout is None or timeout == -1
+    if timeout is None or timeout == -1:
+        return None if blocking else 0.0
     if not blocking:
-        if not endless:
-            raise ValueError("can't specify a timeout for a non-blocking call")
-        return 0.0
-    if timeout is None or endless:
-        return None
+        raise ValueError("can't specify a timeout for a non-blocking call")
     if not _is_finite(timeout) or timeout < 0:
         raise ValueError(f"a timeout is a number of seconds, or None or -1 to wait forever; not {timeout!r}")
     return float(timeout)

@@ -23,8 +23,8 @@ from typing import Any, Final
 
 import hiredis
 
-from redsync._core.quorum import outline
 from redsync._core.replies import NOTHING
+from redsync._core.text import outline
 from redsync._drivers.channels import pack
 from redsync._drivers.dialects import Dialect
 from redsync._drivers.links import Link

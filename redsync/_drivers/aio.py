@@ -348,7 +348,8 @@ class AioRunner(AioDriver):
         for node in self.nodes:
             node.forget()
         if self._maintenance is not None:
-            # Kept alive: when collected, its transports would write a farewell to the parent's sockets.
+            self._maintenance.transport.forget()
+            # Kept alive: when collected, asyncio's transports would write a farewell to the parent's sockets.
             _inherited.append(self._maintenance)
         if not self.closed:
             self._begin()

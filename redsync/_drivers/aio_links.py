@@ -1,34 +1,43 @@
-"""Links of the asyncio driver: one connection per node, read by the event loop.
+"""Links of the asyncio driver: one connection per node. redis-py opens and authenticates it, so all its options work.
 
-redis-py opens and authenticates the connection, so all its options work. Then the link takes over its asyncio
-transport: the loop hands received bytes to the link, over TCP, TLS or a unix socket, with asyncio's loop or uvloop.
-
-fakeredis has no asyncio transport. Its commands are calls that a task awaits, one after the other.
+* **A socket**, where the system has epoll: the link takes the socket of the connection's asyncio transport, and is then
+  the same as in a threaded client. The loop watches one descriptor for all links, see `aio_transport`.
+* **A stream**: TLS, and systems without epoll. The link takes over the asyncio transport, and the loop hands received
+  bytes to each link.
+* **Calls**: fakeredis has no asyncio transport. A task awaits one command after the other.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
+import select
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
 import hiredis
 from redis.exceptions import RedisError
 
 from redsync._core.replies import MOST_BYTES, NOTHING, ReplyReader
-from redsync._drivers.channels import Talk, reply_error
-from redsync._drivers.links import BACKLOG_LIMIT, Link, bound_silence, let_reset, one_by_one
+from redsync._drivers.channels import Channel, Talk, reply_error
+from redsync._drivers.interruptions import HALF_READ
+from redsync._drivers.links import BACKLOG_LIMIT, Link, QuietSocket, SocketLink, bound_silence, let_reset, one_by_one
 from redsync._drivers.nodes import Node, describe_error
 
-__all__ = ["AioLink", "CallingLink", "Receiver", "StreamLink", "open_link"]
+__all__ = ["AioLink", "CallingLink", "Receiver", "StreamLink", "TakenLink", "open_link"]
 
 T = TypeVar("T")
 
+_HAS_EPOLL: Final = hasattr(select, "epoll")
+
+_READ_SIZE = 65536
+
 
 class Receiver(NamedTuple):
-    """The callbacks of a link in use.
+    """The callbacks of a link that the loop reads.
 
     Attributes:
         receive: Called with the link, the instant, and what has arrived.
@@ -42,19 +51,35 @@ class Receiver(NamedTuple):
 
 
 class AioLink(Link):
-    """The base of links on an event loop: they poll nothing, and keep no unsent bytes themselves.
+    """The base of links on an event loop.
 
     Attributes:
         raw: True if there is a real connection.
     """
 
     raw = True
-    _receiver: Receiver | None = None
-    _lost: str | None = None
 
     @abstractmethod
     async def ask(self, *commands: bytes) -> list[Any]:
         """Send commands before the link is in use; return their replies, errors as values, without pushes."""
+
+    async def _ask(self, commands: Sequence[bytes], more: Callable[[], Awaitable[bytes]]) -> list[Any]:
+        """Return the replies to commands that were sent; `more` reads bytes, none at the connection's end."""
+        replies: list[Any] = []
+        size = 0
+        while len(replies) < len(commands):
+            reply = self.gets()
+            if reply is NOTHING:
+                data = await more()
+                size += len(data)
+                if size > MOST_BYTES:
+                    raise ConnectionError(f"sent more than {MOST_BYTES} bytes during the handshake")
+                if not data:
+                    raise ConnectionError("closed the connection during the handshake")
+                self.feed(data)
+            elif not isinstance(reply, hiredis.PushNotification):
+                replies.append(reply)
+        return replies
 
     async def talk(self, talk: Talk[T]) -> T:
         """Hold a conversation; return its result or raise its error."""
@@ -67,8 +92,34 @@ class AioLink(Link):
                 return result
             replies = await self.ask(*commands)
 
+    @abstractmethod
     def use(self, receiver: Receiver) -> None:
-        """Call the receiver for everything that arrives from now on."""
+        """Begin to receive what arrives from now on."""
+
+
+class TakenLink(SocketLink, AioLink):
+    """A link over the socket of an asyncio transport, which ends with that."""
+
+    def __init__(self, node: Node, connection: Any) -> None:
+        connection._reader = connection._writer = None
+        super().__init__(node, Channel(connection, 0.0, 0.0))
+
+    async def ask(self, *commands: bytes) -> list[Any]:
+        loop = asyncio.get_running_loop()
+        await loop.sock_sendall(self._sock, b"".join(commands))
+        return await self._ask(commands, partial(loop.sock_recv, self._sock, _READ_SIZE))
+
+    def use(self, receiver: Receiver) -> None:
+        """Do nothing: the transport polls the socket."""
+
+
+class LoopLink(AioLink):
+    """The base of links that the loop reads; it writes what they `keep`, too."""
+
+    _receiver: Receiver | None = None
+    _lost: str | None = None
+
+    def use(self, receiver: Receiver) -> None:
         self._receiver = receiver
         if self._lost is not None:
             receiver.break_off(self, self._lost)
@@ -83,7 +134,7 @@ class AioLink(Link):
         """Do nothing: a forked child can't use its parent's event loop, and must not touch it."""
 
 
-class StreamLink(AioLink, asyncio.Protocol):
+class StreamLink(LoopLink, asyncio.Protocol):
     """A link over an asyncio transport."""
 
     swift = True
@@ -131,7 +182,13 @@ class StreamLink(AioLink, asyncio.Protocol):
             self._data += data
             self._stop_asking()
         else:
-            receiver.receive(self, receiver.clock(), data)
+            try:
+                receiver.receive(self, receiver.clock(), data)
+            except BaseException:
+                # An interruption may have come before `receive` could note it; otherwise this changes nothing.
+                self.broken = self.broken or HALF_READ
+                receiver.break_off(self, self.broken)
+                raise
 
     def pause_writing(self) -> None:
         """Drop a node that does not read; called by the loop."""
@@ -157,24 +214,13 @@ class StreamLink(AioLink, asyncio.Protocol):
 
     async def ask(self, *commands: bytes) -> list[Any]:
         self._asyncio_transport.write(b"".join(commands))
-        replies: list[Any] = []
-        size = 0
-        while len(replies) < len(commands):
-            reply = self.gets()
-            if reply is NOTHING:
-                if data := self._take():
-                    size += len(data)
-                    if size > MOST_BYTES:
-                        raise ConnectionError(f"sent more than {MOST_BYTES} bytes during the handshake")
-                    self.feed(data)
-                    continue
-                if self._lost is not None:
-                    raise ConnectionError(f"{self._lost} during the handshake")
-                self._asking = asyncio.get_running_loop().create_future()
-                await self._asking
-            elif not isinstance(reply, hiredis.PushNotification):
-                replies.append(reply)
-        return replies
+        return await self._ask(commands, self._more)
+
+    async def _more(self) -> bytes:
+        while not self._data and self._lost is None:
+            self._asking = asyncio.get_running_loop().create_future()
+            await self._asking
+        return self._take()
 
     def shut(self) -> None:
         # close() would wait for a node that does not read.
@@ -187,7 +233,7 @@ class StreamLink(AioLink, asyncio.Protocol):
         self.shut()
 
 
-class CallingLink(AioLink):
+class CallingLink(LoopLink):
     """A link to a node without an asyncio transport (fakeredis): each command is a call that a task awaits."""
 
     raw = False
@@ -261,4 +307,14 @@ async def open_link(node: Node, timeout: float) -> AioLink:
         raise
     # Found by name, not by type: other loops have their own transport classes.
     asyncio_transport = getattr(connection._writer, "transport", None)
-    return CallingLink(node, connection) if asyncio_transport is None else StreamLink(node, connection)
+    if asyncio_transport is None:
+        return CallingLink(node, connection)
+    ask = asyncio_transport.get_extra_info
+    # A virtual socket of the simulator has no duplicates.
+    if not _HAS_EPOLL or ask("ssl_object") is not None or not hasattr(ask("socket"), "dup"):
+        return StreamLink(node, connection)
+    try:
+        connection._sock = QuietSocket(fileno=os.dup(ask("socket").fileno()))
+    finally:
+        asyncio_transport.abort()
+    return TakenLink(node, connection)

@@ -1,48 +1,95 @@
 """The transport of a client for asyncio: one connection per node, for all its tasks.
 
-Everything happens in the loop's thread. A task that waits for a round sleeps on a future. The loop reads, and the
-transport hands out the replies at once, see `dispatcher`. While several rounds are in flight, everything that their
-tasks send in one turn of the loop goes out in one write per node.
+Everything happens in the loop's thread. A task that waits for a round sleeps on a future. Where the system has epoll,
+the loop watches one descriptor for the sockets of all nodes. So one callback reads what they sent, hands it out as in a
+client for threads (see `serving`), and then resumes the tasks whose rounds are decided, without another turn of the
+loop. Links that the loop reads itself give the dispatcher what it received.
+
+While several rounds are in flight, everything that their tasks send in one turn of the loop goes out in one write per
+node.
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from contextvars import Context
+from functools import partial
+from operator import call
 from typing import Final, cast
 
 from redsync._core.quorum import Tally
 from redsync._drivers.aio_links import AioLink, Receiver
 from redsync._drivers.alarms import Alarms
-from redsync._drivers.dispatcher import Dispatcher
 from redsync._drivers.nodes import Node
+from redsync._drivers.pollers import make_poller
 from redsync._drivers.requests import Request, Sleeper
+from redsync._drivers.serving import Serving
 from redsync._drivers.wakeups import Waits
 
 __all__ = ["AioTransport"]
 
 
+_call: Callable[[Callable[[], object]], object] = call
+
+
 class _Gate:
-    """A future that a task sleeps on, with a lock's `release` to wake it."""
+    """A future that a task sleeps on; `release` lets the task run on, at the end of the callback that reads."""
 
-    __slots__ = ("future",)
+    __slots__ = ("_transport", "future")
 
-    def __init__(self, future: asyncio.Future[None]) -> None:
+    def __init__(self, future: asyncio.Future[None], transport: AioTransport) -> None:
         self.future = future
+        self._transport = transport
 
     def release(self) -> None:
-        # The future may have been cancelled in this turn of the loop.
-        if not self.future.done():
+        # Not yet while the transport reads: the task may need any part of it.
+        if self._transport.reading:
+            self._transport.released.append(self.future)
+        elif not self.future.done():
             self.future.set_result(None)
 
 
-class AioTransport(Dispatcher):
+def _end(future: asyncio.Future[None]) -> None:
+    """End a future, and run the task that waits for it, if there is just one, now instead of in the loop's next turn.
+
+    Python checks for signals between none of the three calls, since all are made by one: an interruption could leave
+    the task asleep.
+    """
+    waiting: Sequence[tuple[Callable[[object], object], Context]] | None = getattr(future, "_callbacks", None)
+    if not waiting or len(waiting) != 1:
+        future.set_result(None)
+        return
+    ((step, context),) = waiting
+    calls: tuple[Callable[[], object], ...] = (
+        partial(future.remove_done_callback, step),
+        partial(future.set_result, None),
+        partial(context.run, step, future),
+    )
+    deque(map(_call, calls), 0)
+
+
+class _Lead:
+    """The lead of a loop, which always reads for all: no task takes it over."""
+
+    leading = followers = True
+
+
+_LOOP: Final = Sleeper()
+"""The leader of an event loop."""
+_LOOP.leads = True
+
+
+class AioTransport(Serving):
     """One connection per node.
 
     Attributes:
         closed: True once sleeps must end; only a sleeper that `lasts`, as each round does, sleeps on.
+        reading: True while it reads and hands out replies.
+        released: The futures of the tasks that may run on as soon as that is over.
     """
 
     def __init__(
@@ -55,12 +102,15 @@ class AioTransport(Dispatcher):
         on_broken: Callable[[Node, str], None],
         on_change: Callable[[], None],
     ) -> None:
+        self._poller: Final = make_poller()
+        self._waker = None
+        self._leadership = _Lead()
         super().__init__(
             nodes,
             clock,
             node_timeout,
             mutex=cast("threading.Lock", threading.RLock()),  # a finalizer may come in between
-            poller=None,
+            poller=self._poller,
             awaken=Sleeper.wake,
             receive_at_once=self._receive,
             on_broken=on_broken,
@@ -71,7 +121,11 @@ class AioTransport(Dispatcher):
         self._asleep: Final = self._alarms.asleep
         self._receiver: Final = Receiver(self._take_in, self._table.discard, clock)
         self.closed = False
+        self._polls = False
         self._rounds = 0
+        self._latest: Sleeper | None = None
+        self.reading = False
+        self.released: Final[deque[asyncio.Future[None]]] = deque()
         self._flushing_soon = False
 
     # Sending.
@@ -88,7 +142,8 @@ class AioTransport(Dispatcher):
 
     def _flush(self) -> None:
         self._flushing_soon = False
-        self._outbox.flush()
+        if self._outbox.items:
+            self._outbox.flush()
 
     # Waiting.
 
@@ -96,11 +151,13 @@ class AioTransport(Dispatcher):
         """Return when the sleeper is done, at the deadline, or when the transport closes."""
         while not sleeper.done and (sleeper.lasts or not self.closed) and self._clock() < deadline:
             future = self._loop.create_future()
-            sleeper.gate = _Gate(future)
+            sleeper.gate = _Gate(future, self)
             if deadline < self._alarms.next:
                 self._alarms.arm(deadline)
             self._asleep[sleeper] = deadline
-            self._rounds += sleeper.lasts
+            if sleeper.lasts:
+                self._rounds += 1
+                self._latest = sleeper
             try:
                 await future
             finally:
@@ -144,17 +201,59 @@ class AioTransport(Dispatcher):
 
     async def tend(self) -> bool:
         """Write due repeats and leftovers, look for suspects; return True while nodes owe replies."""
+        if self._torn:
+            self._settle_read(self._clock())
+        # An interruption may have come before the loop's callbacks could do that.
+        self.reading = self._flushing_soon = False
+        if self.released:
+            self._loop.call_soon(self._resume)
         self._send_due()
         if not self._is_owed_replies():
             return False
         self._look_for_suspects(await self._let_loop_read())
         return self._is_owed_replies()
 
+    def _read(self) -> None:
+        """Read ready links, write their backlog, hand out all replies, and let tasks run on; called by the loop."""
+        self.reading = True
+        try:
+            ready, now = self._poller.poll(0), self._clock()
+            if self._torn:
+                self._settle_read(now)
+            request = self._latest
+            if self._rounds == 1 and request.__class__ is Request and not request.done:
+                request.leads = True
+                self._serve_alone(ready, now, request)
+                if request.done:
+                    request.wake()
+            else:
+                self._serve(ready, now, _LOOP)
+        finally:
+            self.reading = False
+            if self.released:
+                self._resume()
+
+    def _resume(self) -> None:
+        """Let the tasks run on that were woken while the transport read; what they send goes out together."""
+        released, self._flushing_soon = self.released, True
+        try:
+            while released:
+                if not released[0].done():
+                    _end(released[0])
+                del released[0]
+        finally:
+            self._flush()
+            if released:
+                self._loop.call_soon(self._resume)
+
     # Links.
 
     def install(self, link: AioLink) -> None:
         """Put a new link into use. Commands owed to its node go out before any new claim."""
         self._table.install(link)
+        if link.fileno >= 0 and not self._polls:
+            self._polls = True
+            self._loop.add_reader(self._poller.fileno(), self._read)
         link.use(self._receiver)
 
     # The end.
@@ -165,7 +264,18 @@ class AioTransport(Dispatcher):
         for sleeper in list(self._asleep):
             sleeper.wake()
 
+    def forget(self) -> None:
+        """Close a forked child's copies of the parent's sockets."""
+        for link in self.links:
+            if link is not None:
+                link.forget()
+        self._poller.close()
+
     def dispose(self) -> None:
         """End all connections; only after all callers have left."""
         self._alarms.clear()
         self._table.end()
+        if self._polls:
+            self._polls = False
+            self._loop.remove_reader(self._poller.fileno())
+        self._poller.close()

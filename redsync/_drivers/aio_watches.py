@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from redis.exceptions import ResponseError
 
 from redsync._drivers.channels import reply_error
-from redsync._drivers.locators import Locator, Witness
 from redsync._drivers.nodes import Node, describe_error, new_connection
 from redsync._drivers.watches import ASK_EVERY, Follower
+
+if TYPE_CHECKING:
+    from redsync._drivers.locators import Locator, Witness
 
 __all__ = ["AioWatches"]
 

@@ -48,7 +48,7 @@ class Channel:
         self._timeout: Final = timeout
         self._until: Final = until
         sock = connection._sock
-        self.sock: Final[socket.socket | None] = sock if isinstance(sock, socket.socket) else None
+        self.sock: Final[socket.SocketType | None] = sock if isinstance(sock, socket.SocketType) else None
         self.reader: Final = ReplyReader()
 
     @property
@@ -75,7 +75,7 @@ class Channel:
                 replies.append(reply)
         return replies
 
-    def _receive(self, sock: socket.socket) -> bytes:
+    def _receive(self, sock: socket.SocketType) -> bytes:
         left = self._until - time.monotonic()
         if left <= 0:
             raise TimeoutError("did not finish the handshake in time")

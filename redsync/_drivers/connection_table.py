@@ -117,6 +117,11 @@ class ConnectionTable:
         node, now = link.node, self._clock()
         with self._mutex:
             self._settle(link, link.broken, now)
+        if orderly:
+            link.shut()
+        else:
+            link.reset()
+        with self._mutex:
             # Last: after an interruption above, the link is still found here, and discarded again.
             first = self.links[node.index] is link
             if first:
@@ -126,10 +131,6 @@ class ConnectionTable:
                 self.recount_at = 0.0
             newer = self.links[node.index] if self._owed[node.index] else None
         if first:
-            if orderly:
-                link.shut()
-            else:
-                link.reset()
             self._on_broken(node, link.broken)
         if newer is not None:
             # The flushing thread may still have been writing to this link when the next one was installed with all that

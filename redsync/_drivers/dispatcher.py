@@ -1,7 +1,7 @@
 """The dispatcher hands replies to the rounds that wait for them; the transports of both drivers share it.
 
 `mutex` guards tallies, wake-ups, the flushing flag, owed requests, and the connection table. It is held for arithmetic
-only, never over a system call. With a single thread it is never contended, and costs nothing.
+only; over system calls only by a thread that is alone, see `serving`.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any, ClassVar, Final
 import hiredis
 
 from redsync._core.interruptions import is_interruption
-from redsync._core.quorum import Tally, outline
+from redsync._core.quorum import Tally
 from redsync._core.replies import LINES, MOST_BYTES, NOTHING
-from redsync._core.text import one_line
+from redsync._core.text import one_line, outline
 from redsync._drivers.connection_table import ConnectionTable
 from redsync._drivers.interruptions import HALF_READ
 from redsync._drivers.links import GIVE_UP, Link
@@ -27,9 +27,9 @@ from redsync._drivers.requests import Request, Sleeper
 from redsync._drivers.retries import is_refused
 from redsync._drivers.wakeups import Wakeups
 
-__all__ = ["Dispatcher"]
+__all__ = ["MOST_MESSAGES", "Dispatcher"]
 
-_MOST_MESSAGES = 20_000
+MOST_MESSAGES = 20_000
 """The most wake-ups that a node may send in one second: two for each of ten thousand waiters."""
 
 _NODES_FAULTS = OSError, hiredis.HiredisError, TypeError, IndexError
@@ -78,6 +78,9 @@ class Dispatcher:
         self._unsettled: Iterator[tuple[Link, tuple[int, ...]]] = iter(())
         self._doubtful: Link | None = None
         self._torn = False
+        # Wake-ups that were read and need no parser, by their bytes, each with the nodes that sent it. Only the thread
+        # that reads uses it.
+        self._rung: Final[dict[bytes, tuple[Sequence[Any], list[Node]]]] = {}
         self._outbox: Final[Outbox] = self._OUTBOX(self._table, clock, mutex, receive_at_once, on_change)
 
     def _take_in(self, link: Link, now: float, data: Any) -> None:
@@ -196,7 +199,8 @@ class Dispatcher:
         return again
 
     def _settle_read(self, now: float) -> None:
-        """Hand out what is `_unsettled`: what is left of it, if an interruption ended the call before."""
+        """Hand out what an error left in `_rung`, and `_unsettled`."""
+        self._deliver_rung()
         while True:
             try:
                 with self._mutex:
@@ -204,6 +208,7 @@ class Dispatcher:
                     self._torn = False
                 return
             except BaseException as error:
+                # As in `_receive`.
                 link, self._doubtful = self._doubtful, None
                 if link is None:
                     raise
@@ -220,7 +225,7 @@ class Dispatcher:
                     # See `_receive`. The thread that broke it may have been interrupted.
                     self._look_at = 0.0
                     continue
-                pending = link.pending
+                pending, index = link.pending, link.index
                 for reply in replies:
                     # Removed only once settled, so that after an interruption it is still there and counts as missed.
                     request = pending[0]
@@ -228,9 +233,8 @@ class Dispatcher:
                     if tally is not None and (tally.late or not request.done):
                         if noting and not request.done:
                             # Another thread may have sent it after `now`, while this one read other links.
-                            took = now - tally.sent_at if now > tally.sent_at else 0.0
-                            noting[link.index](took)
-                        if ended := tally.record(link.index, reply):
+                            noting[index](now - tally.sent_at if now > tally.sent_at else 0.0)
+                        if ended := tally.record(index, reply):
                             request.done = True
                             if request.gate is not None:
                                 request.wake()
@@ -264,13 +268,21 @@ class Dispatcher:
 
     def _deliver(self, link: Link, message: Sequence[Any], now: float) -> None:
         """Put a node's wake-up into its mailbox; with the mutex held."""
-        self.wakeups.deliver(message, link.node.bit, link.node.remembers_since)
+        self.wakeups.deliver(message, (link.node,))
         link.unfinished = 0
         link.messages += 1
-        if link.messages > _MOST_MESSAGES:
+        if link.messages > MOST_MESSAGES:
             if now - link.counted_at < 1.0:
-                raise hiredis.ProtocolError(f"sent more than {_MOST_MESSAGES} messages in a second")
+                raise hiredis.ProtocolError(f"sent more than {MOST_MESSAGES} messages in a second")
             link.messages, link.counted_at = 0, now
+
+    def _deliver_rung(self) -> None:
+        """Put known wake-ups into their mailboxes, those of one mailbox at once; after an interruption, again."""
+        with self._mutex:
+            for message, nodes in self._rung.values():
+                self.wakeups.deliver(message, nodes)
+            # Not before: a wake-up that comes twice counts once.
+            self._rung.clear()
 
     def _hand_out_error(self, link: Link, request: Request, text: str, now: float) -> bool:
         bit = link.node.bit

@@ -6,8 +6,6 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from redsync._core.cluster_urls import ClusterUrl
-from redsync._core.sentinel_urls import GroupUrl, GroupUrlError
 from redsync._drivers.dialects import dialect_of
 from redsync._drivers.nodes import Node
 from redsync._drivers.urls import url_of
@@ -17,6 +15,9 @@ __all__ = ["make_nodes"]
 
 _SEVERAL: Final = re.compile(r",\s*[a-z+]+://")
 """A separator between two URLs in one string; redis-py would use the first URL and ignore the rest."""
+
+
+_GROUPS: Final = "redis+sentinel://", "rediss+sentinel://", "redis+cluster://", "rediss+cluster://"
 
 
 def make_nodes(nodes: Any, client_class: type[Any]) -> list[Node]:
@@ -47,7 +48,7 @@ def _make(index: int, which: str, node: Any, client_class: type[Any]) -> list[No
     if isinstance(node, str):
         if _SEVERAL.search(node):
             raise ConfigurationError(f"{which} is several URLs in one string: give a list with one URL for each node")
-        if GroupUrl.matches(node) or ClusterUrl.matches(node):
+        if node.startswith(_GROUPS):
             return _located(index, which, node, client_class)
         try:
             pool: Any = client_class.from_url(node).connection_pool
@@ -70,6 +71,9 @@ def _make(index: int, which: str, node: Any, client_class: type[Any]) -> list[No
 
 def _located(index: int, which: str, given: Any, client_class: type[Any]) -> list[Node]:
     """Return the nodes that a Sentinel group or a cluster stands for, given as a URL or a redis-py client."""
+    from redsync._core.cluster_urls import ClusterUrl  # late: most programs use none
+    from redsync._core.sentinel_urls import GroupUrlError
+
     try:
         if isinstance(given, str) and ClusterUrl.matches(given):
             nodes = _voters(index, given, client_class)

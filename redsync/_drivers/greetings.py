@@ -9,9 +9,8 @@ from typing import Any, Final
 import hiredis
 
 from redsync._core.memory import BIRTH_KEY, LOOK, Birth, elected
-from redsync._core.quorum import outline
 from redsync._core.scripts import Script
-from redsync._core.text import printable
+from redsync._core.text import outline, printable
 from redsync._drivers.acknowledgements import reason_against, wait_commands
 from redsync._drivers.channels import Talk, pack
 from redsync._drivers.dialects import Dialect

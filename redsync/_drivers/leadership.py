@@ -25,6 +25,7 @@ class Leadership:
     Attributes:
         closed: True once sleeps must end; only a sleeper that `lasts` sleeps on.
         leading: True while a thread leads; guarded by the mutex.
+        followers: The sleepers that follow, in the order in which they get the lead; guarded by the mutex.
     """
 
     def __init__(
@@ -56,7 +57,7 @@ class Leadership:
         self._doing: Final = doing
         self.closed = False
         self.leading = False
-        self._followers: Final[dict[Sleeper, None]] = {}  # an ordered set
+        self.followers: Final[dict[Sleeper, None]] = {}  # an ordered set
 
     def wait(self, sleeper: Sleeper, deadline: float) -> None:
         """Return when the sleeper is done, at the deadline, or when the transport closes; lead if no thread does."""
@@ -75,7 +76,7 @@ class Leadership:
                     if not sleeper.leads:
                         gate = sleeper.gate = self._make_lock()
                         gate.acquire()
-                        self._followers[sleeper] = None
+                        self.followers[sleeper] = None
                 if gate is None:
                     self._lead(sleeper, deadline)
                 else:
@@ -120,19 +121,19 @@ class Leadership:
         """
         with self._mutex:
             gate, sleeper.gate = sleeper.gate, None
-            if self._followers:
-                self._followers.pop(sleeper, None)
-            while sleeper.leads and self._followers:
-                heir = next(iter(self._followers))
+            if self.followers:
+                self.followers.pop(sleeper, None)
+            while sleeper.leads and self.followers:
+                heir = next(iter(self.followers))
                 if heir.done:
                     # Not woken yet, if an interruption came right before that.
                     heir.wake()
-                    del self._followers[heir]
+                    del self.followers[heir]
                     continue
                 # Wake the heir first: after an interruption here it finds that this thread leads, and follows again.
                 heir.wake()
                 # No call in between: one of the two has the lead.
-                del self._followers[heir]
+                del self.followers[heir]
                 heir.leads, sleeper.leads = True, False
             if sleeper.leads:
                 sleeper.leads = self.leading = False
@@ -148,6 +149,6 @@ class Leadership:
         """End all sleeps, except those of sleepers that `lasts`."""
         with self._mutex:
             self.closed = True
-            for follower in list(self._followers):
+            for follower in list(self.followers):
                 follower.wake()
         self._waker.wake()

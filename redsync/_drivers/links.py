@@ -33,6 +33,7 @@ __all__ = [
     "GIVE_UP",
     "CallLink",
     "Link",
+    "QuietSocket",
     "SocketLink",
     "bound_silence",
     "in_one",
@@ -145,6 +146,16 @@ class Link(ABC):
         """Close a forked child's copy of its parent's socket, and touch nothing else."""
 
 
+class QuietSocket(socket.SocketType):
+    """A socket that closes with its last reference, even if frames of an interruption are the last to have that.
+
+    The collector ends such frames and all that they refer to in any order, and other sockets then warn.
+    """
+
+    def __del__(self) -> None:
+        self.close()
+
+
 class SocketLink(Link):
     """A link over a real socket.
 
@@ -222,7 +233,8 @@ class SocketLink(Link):
         # copy that a forked child may have.
         let_reset(self._sock)
         self.shut()
-        with expected(OSError), socket.socket() as blank:
+        with expected(OSError):
+            blank = QuietSocket()
             # This closes the socket at once, but keeps its descriptor, which another thread may be about to use.
             os.dup2(blank.fileno(), self._sock.fileno(), inheritable=False)
 

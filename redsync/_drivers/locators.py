@@ -22,7 +22,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
-from redsync._core.quorum import outline
+from redsync._core.text import outline
 
 __all__ = ["Location", "Locator", "Witness", "Word", "needed_of"]
 

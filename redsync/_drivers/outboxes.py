@@ -133,6 +133,25 @@ class Outbox:
             if mine:
                 self.flushing = False
 
+    def post(self, request: Request) -> bool:
+        """Write a request to every link, if it is the only one and every node gets everything; else return False.
+
+        Only the thread that has set `flushing` may call it. This is `dispatch` for a lone thread.
+        """
+        table, now = self._table, self._clock()
+        ready, bits, apart = table.plan
+        if self.items or self.batch or apart or now >= table.recount_at or request.guard > table.guard:
+            return False
+        if not request.data or request.tally is None:
+            return False
+        request.number = self._number = self._number + 1
+        request.tally.sent = bits
+        left = iter(ready)
+        self.batch, self._left = [request], left
+        self._post_all(now)
+        self.batch, self._left = [], None
+        return True
+
     def dispatch(self) -> None:
         """Write the outbox to every link; only one thread at a time may call it."""
         if self._doubtful is not None or self._case is not None:
@@ -179,10 +198,8 @@ class Outbox:
                     self.batch, self._doubtful = [], None
                     return False
                 break
-            self._number += 1
-            if item.data:
-                item.number = self._number
-            elif not self._compose(item):
+            item.number = self._number = self._number + 1
+            if not (item.data or self._compose(item)):
                 continue
             if item.guard > table.guard:
                 table.guard, table.recount_at = item.guard, 0.0
@@ -195,7 +212,7 @@ class Outbox:
         ready, bits, apart = table.plan
         for request in batch:
             if request.tally is not None:
-                request.tally.sent |= bits
+                request.tally.sent = bits
         self._apart = iter(apart) if apart else ()
         self._left = iter(ready)
         return True
@@ -223,35 +240,33 @@ class Outbox:
         """Write to all nodes that get everything: the hot path."""
         assert self._left is not None, "the batch was taken"
         batch = self.batch
-        alone = batch[0] if len(batch) == 1 else None
-        data = b"".join([request.data for request in batch]) if alone is None else alone.data
-        size = len(data)
-        for link in self._left:
-            # From here to the end of the append, nothing may check for signals: the doubtful link must have the
-            # requests pending.
+        data = batch[0].data if len(batch) == 1 else b"".join([request.data for request in batch])
+        size, link = len(data), None
+        try:
+            for link in self._left:
+                try:
+                    pending = link.pending
+                    if not pending:
+                        link.since = now
+                    # Unlike a call, this never checks for signals before the requests are pending.
+                    pending += batch
+                    sent = 0 if link.backlog else link.send(data)
+                    if sent != size and sent is not None:
+                        self._keep(link, data[sent:])
+                except OSError as error:
+                    if is_interruption(error):
+                        raise
+                    if isinstance(error, BlockingIOError):
+                        self._keep(link, data)
+                    else:
+                        self._table.discard(link, describe_error(error))
+                if link.broken is not None:
+                    # Another thread broke it meanwhile, and may not have settled the requests appended since.
+                    self._table.discard(link, link.broken)
+        except BaseException:
+            # Python checks for no signals between the interruption and this line.
             self._doubtful = link
-            pending = link.pending
-            try:
-                if not pending:
-                    link.since = now
-                if alone is not None:
-                    pending.append(alone)
-                else:
-                    pending.extend(batch)
-                sent = 0 if link.backlog else link.send(data)
-                if sent != size and sent is not None:
-                    self._keep(link, data[sent:])
-            except OSError as error:
-                if is_interruption(error):
-                    raise
-                if isinstance(error, BlockingIOError):
-                    self._keep(link, data)
-                else:
-                    self._table.discard(link, describe_error(error))
-            if link.broken is not None:
-                # Another thread broke it meanwhile, and may not have settled the requests appended since.
-                self._table.discard(link, link.broken)
-        self._doubtful = None
+            raise
 
     def _keep(self, link: Link, data: bytes) -> None:
         """Leave bytes that a node does not accept now to the leader."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from operator import attrgetter
 from typing import Protocol
 
-from redsync._core.effects import Arg, Broadcast, Command, Packing, Tell
+from redsync._core.effects import Arg, Broadcast, Command, Tell
 from redsync._core.quorum import Tally
 from redsync._drivers.channels import pack
 
@@ -21,8 +21,8 @@ _PURGE_FROM = 256
 
 
 def pack_command(command: Command) -> bytes:
-    """Return a command's bytes."""
-    script, keys, args = command
+    """Return a command's bytes, whatever its `packing` knows."""
+    script, keys, args, _ = command
     words = [
         word if word.__class__ is bytes else b"%d" % word if isinstance(word, int) else bytes(word) for word in args
     ]
@@ -72,30 +72,34 @@ class Request(Sleeper):
         tally: The votes; None for a command whose replies are ignored.
         command: The command; None until it is sent, if it is made then.
         data: Its bytes; empty until it is sent, if it is made then.
-        packing: Caches these bytes; None without a cache.
         number: Its position in the transport's order; 0 if it has none.
         healed: Bit set of the nodes to which it was sent again after NOSCRIPT.
+        usual: The bytes of a reply that grants it, as `tally.same`.
     """
 
     lasts = True
     healed = 0
-    data = b""
+    data = usual = b""
     number = 0
     command: Command | None = None
 
     def __init__(self, effect: Broadcast | Tell, tally: Tally | None) -> None:
         self.effect = effect
-        self.guard = 0.0
-        self.packing: Packing | None = None
-        if effect.__class__ is Broadcast:
-            self.guard, self.packing = effect.guard, effect.packing
+        self.guard = effect.guard
         self.tally = tally
         # Packed here, not by the flushing thread, which has enough to do: an error here concerns this caller.
         command = effect.command
         if command.__class__ is Command:
             self.command = command
-            packing = self.packing
-            self.data = pack_command(command) if packing is None else packing.data(command, pack_command)
+            packing = command.packing
+            if packing is None:
+                self.data = pack_command(command)
+                return
+            self.data = packing.data(command, pack_command)
+            if packing.usual is not None and tally is not None and tally.decide is None:
+                judge, data, number, vote = packing.usual
+                if judge is tally.judge:
+                    self.usual, tally.same, tally.vote = data, number, vote
 
     def make(self, number: int) -> bool:
         """Make the command and its bytes, unless they exist; return False if there is nothing to send.
@@ -108,11 +112,9 @@ class Request(Sleeper):
         if self.command is None:
             return False
         if not self.data:
-            self.data = self._pack(self.command)
+            packing = self.command.packing
+            self.data = pack_command(self.command) if packing is None else packing.data(self.command, pack_command)
         return True
-
-    def _pack(self, command: Command) -> bytes:
-        return pack_command(command) if self.packing is None else self.packing.data(command, pack_command)
 
     def owed(self, bit: int) -> bool:
         """Return True if the node with that bit must get it, now or later."""
@@ -220,8 +222,9 @@ class Mailbox(Sleeper):
         self.marks: dict[bytes, int] = {}
 
     def signal(self, bit: int, mark: bytes = b"0") -> None:
-        """Record a node's signal."""
-        mark = mark[:_LONGEST_MARK]
+        """Record the signal of a node, or of several: `bit` is their bit set."""
+        if len(mark) > _LONGEST_MARK:
+            mark = mark[:_LONGEST_MARK]
         self.signals |= bit
         self.marks[mark] = self.marks.get(mark, 0) | bit
         if not self.done and self.signals.bit_count() >= self.needed:

@@ -22,15 +22,13 @@ from typing import Final
 
 from redsync._core.interruptions import is_interruption
 from redsync._core.quorum import Tally
-from redsync._core.replies import LINES
-from redsync._drivers.dispatcher import Dispatcher
-from redsync._drivers.interruptions import HALF_READ, HALF_SENT
 from redsync._drivers.leadership import Leadership
 from redsync._drivers.links import Link
-from redsync._drivers.nodes import Node, describe_error
-from redsync._drivers.pollers import BOTH, READ, WRITE, make_poller
+from redsync._drivers.nodes import Node
+from redsync._drivers.pollers import READ, make_poller
 from redsync._drivers.reentry import BUSY, Doing
 from redsync._drivers.requests import Request, Sleeper
+from redsync._drivers.serving import Serving
 from redsync._drivers.wakers import Waker
 from redsync._drivers.wakeups import Waits
 from redsync.exceptions import ClientClosedError
@@ -41,7 +39,7 @@ _LONGEST_POLL = 1.0
 """Seconds after which a polling thread checks whether it still leads: another thread may drain its wake-up."""
 
 
-class Transport(Dispatcher):
+class Transport(Serving):
     """One connection per node.
 
     Attributes:
@@ -54,6 +52,8 @@ class Transport(Dispatcher):
     make_lock = staticmethod(threading.Lock)
     make_poller = staticmethod(make_poller)
     make_waker = Waker
+    _leadership: Leadership
+    _waker: Waker
 
     def __init__(  # noqa: PLR0917  (the client's parts)
         self,
@@ -66,9 +66,9 @@ class Transport(Dispatcher):
     ) -> None:
         mutex, poller = self.make_lock(), self.make_poller()
         self._poller: Final = poller
-        self._waker: Final = self.make_waker()
+        self._waker = self.make_waker()
         self._poller.register(self._waker.fileno, READ)
-        self._leadership: Final = Leadership(mutex, clock, self._waker, self._lead, doing, make_lock=self.make_lock)
+        self._leadership = Leadership(mutex, clock, self._waker, self._lead, doing, make_lock=self.make_lock)
         self._doing: Final = doing
         self._disposed = False
         super().__init__(
@@ -92,20 +92,22 @@ class Transport(Dispatcher):
         If no other thread sends or leads, one step takes both roles. Otherwise this is `send`, then `wait`.
         """
         outbox, leadership = self._outbox, self._leadership
+        items = outbox.items
         request.rest = leadership.rest
         mine = False
         try:
             try:
-                outbox.items.append(request)
                 with self._mutex:
                     if not (leadership.leading or outbox.flushing):
                         # One assignment: no interruption can split it.
                         leadership.leading = request.leads = outbox.flushing = mine = True
+                if not (mine and outbox.post(request)):
+                    items.append(request)
                 if mine:
-                    while outbox.items or outbox.batch:
+                    while items or outbox.batch:
                         outbox.dispatch()
                     outbox.flushing = mine = False
-                if outbox.items or outbox.batch:
+                if items or outbox.batch:
                     outbox.empty()
             except BaseException:
                 # Inlined from `Outbox.flush`: an interruption at the start of that call would leave `flushing` set.
@@ -157,13 +159,13 @@ class Transport(Dispatcher):
     def _lead(self, sleeper: Sleeper, deadline: float) -> None:
         # The dictionary of this thread: an attribute of a `threading.local` is found more slowly.
         poll, clock, doing = self._poller.poll, self._clock, self._doing.__dict__
+        now = clock()
         while not sleeper.done and (sleeper.lasts or not self._leadership.closed):
-            now = clock()
             left = deadline - now
             if left <= 0:
                 return
             if self._torn:
-                # Replies that a thread read before an error: no poll tells of them.
+                # Messages and replies that a thread read before an error: no poll tells of them.
                 self._settle_read(now)
                 continue
             doing["what"] = sleeper
@@ -178,79 +180,13 @@ class Transport(Dispatcher):
                 doing["what"] = BUSY
             if not sleeper.leads:
                 return
-            self._serve(ready)
+            now = clock()
+            if sleeper.__class__ is Request and not self._leadership.followers:
+                self._serve_alone(ready, now, sleeper)
+            else:
+                self._serve(ready, now, sleeper)
             if now >= self._look_at:
                 self._look_for_suspects()
-
-    def _serve(self, ready: Sequence[tuple[int, int]]) -> None:
-        """Read ready links, write their backlog, and hand out all replies; only the leader calls it."""
-        if self._torn:
-            self._settle_read(self._clock())
-        find, now, link = self._table.by_fd.get, self._clock(), None
-        read: list[tuple[Link, tuple[int, ...]]] = []
-        again = False
-        self._unsettled = iter(read)
-        try:
-            for fd, events in ready:
-                link = find(fd)
-                if link is None or events != READ or not link.at_rest:
-                    again |= self._serve_apart(fd, link, events, now)
-                    continue
-                try:
-                    data = link.read()
-                except OSError as error:
-                    if is_interruption(error):
-                        raise
-                    if not isinstance(error, BlockingIOError):
-                        self._table.discard(link, describe_error(error))
-                    continue
-                if data and (replies := LINES[data]) is not None:
-                    read.append((link, replies))
-                else:
-                    again |= self._receive(link, now, data)
-            link = None
-            if read:
-                self._settle_read(now)
-        except BaseException:
-            # As in `_receive`. Replies that were read before are in no socket any more: the next leader hands them out
-            # before it polls. Links that were not read stay ready.
-            self._torn = True
-            if link is not None:
-                link.broken = link.broken or HALF_READ
-                self._table.discard(link, link.broken)
-            self._outbox.on_left()
-            raise
-        if again:
-            # Not before: an error of this call concerns other links.
-            self._outbox.flush()
-
-    def _serve_apart(self, fd: int, link: Link | None, events: int, now: float) -> bool:
-        if link is None:
-            if fd == self._waker.fileno:
-                self._waker.drain()
-            return False
-        if events & WRITE:
-            self._unclog(link)
-        return events != WRITE and self._receive(link, now)
-
-    def _unclog(self, link: Link) -> None:
-        try:
-            try:
-                link.flush()
-            except OSError as error:
-                if is_interruption(error):
-                    raise
-                self._table.discard(link, describe_error(error))
-                return
-        except BaseException:
-            link.broken = link.broken or HALF_SENT
-            self._table.discard(link, link.broken)
-            raise
-        if not link.backlog:
-            self._table.watch(link, READ)
-            if link.backlog:
-                # Another thread kept bytes after the flush, and its call of `watch` may have come before ours.
-                self._table.watch(link, BOTH)
 
     def _receive_at_once(self, link: Link, now: float) -> None:
         """Read a link without a socket, which the leader can't poll."""
@@ -273,7 +209,10 @@ class Transport(Dispatcher):
         keeper = Sleeper()
         try:
             if self._leadership.try_lead(keeper):
-                self._serve(self._poller.poll(0))
+                ready, now = self._poller.poll(0), self._clock()
+                if self._torn:
+                    self._settle_read(now)
+                self._serve(ready, now, keeper)
                 self._look_for_suspects()
         finally:
             # Even after an error above: an interruption must not leave the lead with a thread that has left.

@@ -14,8 +14,9 @@ from typing import Any, Final, TypeAlias
 
 from redsync._core.effects import Wait
 from redsync._core.keys import wake_channel
-from redsync._core.quorum import outline
 from redsync._core.retries import RetryQueue
+from redsync._core.text import outline
+from redsync._drivers.nodes import Node
 from redsync._drivers.requests import Mailbox, Retry, Sleeper
 
 __all__ = ["MESSAGES", "Waits", "Wakeups"]
@@ -77,8 +78,8 @@ class Wakeups:
             return self.wait_for_bell(effect.key, effect.until, effect.unless)
         return self.wait_for_nodes(effect.key, effect.until, effect.enough, effect.grace, effect.mark)
 
-    def deliver(self, push: Sequence[Any], bit: int, remembers_since: float = -math.inf) -> None:
-        """Put a node's wake-up into its mailbox, if there is one; with the mutex held."""
+    def deliver(self, push: Sequence[Any], nodes: Sequence[Node]) -> None:
+        """Put the wake-up that these nodes have sent into its mailbox, if there is one; with the mutex held."""
         if push[0] not in MESSAGES:
             return
         message = push[-1]
@@ -86,11 +87,18 @@ class Wakeups:
             raise TypeError(f"a message is text, not {outline(message)}")
         mark, _, key = message.partition(b" ")
         mailbox = self._mailboxes.get(key)
-        if mailbox is not None:
-            if mailbox.guard and remembers_since + mailbox.guard > self._clock():
-                # The node has no vote for new claims, so none for a claim that it hands over.
-                mark = b"0"
-            mailbox.signal(bit, mark)
+        if mailbox is None:
+            return
+        # A node that remembers for less than the guard has no vote for new claims, so none for one that it hands over.
+        since = self._clock() - mailbox.guard if mailbox.guard else math.inf
+        bits = 0
+        for node in nodes:
+            if node.remembers_since <= since:
+                bits |= node.bit
+            else:
+                mailbox.signal(node.bit)
+        if bits:
+            mailbox.signal(bits, mark)
 
     def wait_for_nodes(
         self, key: bytes | None, until: float, enough: int, grace: float, mark: bytes | None = None

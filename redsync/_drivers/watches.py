@@ -10,13 +10,15 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from redsync._core.interruptions import expected
 from redsync._drivers.channels import Channel
-from redsync._drivers.locators import Locator, Witness
 from redsync._drivers.nodes import Node, describe_error, new_connection
 from redsync.exceptions import ConfigurationError
+
+if TYPE_CHECKING:
+    from redsync._drivers.locators import Locator, Witness
 
 __all__ = ["ASK_EVERY", "Follower", "Watches"]
 

@@ -61,9 +61,8 @@ class Claimable(Enterable[RunnerT_co, HoldT]):
         self._host = host
         self._runner = host.runner
         self._timeout = check_timeout(True, timeout)
-        timing = self._runner.session.timing
-        self._lease = None if lease is None else timing.check_lease(lease)
-        self._max_hold = None if max_hold is None else timing.check_lease(max_hold, "max_hold")
+        self._lease = None if lease is None else self._runner.session.timing.check_lease(lease)
+        self._max_hold = None if max_hold is None else self._runner.session.timing.check_lease(max_hold, "max_hold")
         self._on_lost = on_lost
         # Not a bound method: a hold must not keep a lock object alive that the program has dropped.
         self._tell_lost = None if on_lost is None else partial(_tell_lost, partial(self._HOLD, host), on_lost)
@@ -116,18 +115,26 @@ class ThreadClaimable(Claimable[Runner, ThreadHoldT], ThreadEnterable[ThreadHold
     def release(self) -> None:
         """Release one acquisition."""
 
-    def _acquire(self, timeout: float | None, lease: float | None = None, count: int = 1) -> ThreadHoldT | None:
+    def _acquire(self, timeout: float | None, lease: float | None = None, count: int = 1) -> HoldState | None:
         runner, request = self._runner, self._request(timeout, lease, count)
         try:
             begin = self._observed_steps if runner.session.observed else self._acquire_steps
             state = runner.run(begin(runner.session, request, runner.now()))
-            hold = None if state is None else self._HOLD(self._host, state, self._tell_lost)
         except BaseException:
             if request.outcome.state is not None:
                 self._undo(request.outcome.state, count)
             raise
         # No call here: an interruption at its start would leave a lock held that no caller knows of.
-        return hold
+        return state
+
+    def _acquire_hold(self, timeout: float | None, lease: float | None, count: int) -> ThreadHoldT | None:
+        state = self._acquire(timeout, lease, count)
+        try:
+            return None if state is None else self._HOLD(self._host, state, self._tell_lost)
+        except BaseException:
+            if state is not None:
+                self._undo(state, count)
+            raise
 
     def _undo(self, state: HoldState, count: int) -> None:
         # Report only the interruption: a hold that is lost, or not released on every node, is over anyway.
@@ -142,15 +149,16 @@ class ThreadClaimable(Claimable[Runner, ThreadHoldT], ThreadEnterable[ThreadHold
             QuorumError: Too few nodes answered before the timeout.
             ConfigurationError: The nodes have another number of permits for this semaphore.
         """
-        hold = self._acquire(self._timeout)
-        if hold is None:
+        state, hold = self._acquire(self._timeout), None
+        if state is None:
             raise AcquireTimeout(self.name, self._timeout or 0.0)
         try:
-            hold._state.entered = True
+            state.entered = True
+            hold = self._HOLD(self._host, state, self._tell_lost)
             self._enter(hold, statement())
         except BaseException:
             self._forget(hold)
-            self._undo(hold._state, 1)
+            self._undo(state, 1)
             raise
         return hold
 
@@ -176,18 +184,20 @@ class TaskClaimable(Claimable[AsyncRunner, TaskHoldT], TaskEnterable[TaskHoldT])
     async def release(self) -> None:
         """Release one acquisition."""
 
-    async def _acquire(self, timeout: float | None, lease: float | None = None, count: int = 1) -> TaskHoldT | None:
+    async def _acquire(self, timeout: float | None, lease: float | None = None, count: int = 1) -> HoldState | None:
         runner, request = self._runner, self._request(timeout, lease, count)
         try:
             begin = self._observed_steps if runner.session.observed else self._acquire_steps
-            state = await runner.run(begin(runner.session, request, runner.now()))
-            hold = None if state is None else self._HOLD(self._host, state, self._tell_lost)
+            return await runner.run(begin(runner.session, request, runner.now()))
         except BaseException:
             if request.outcome.state is not None:
                 with suppress(RedsyncError):
                     await runner.run(self._undo_steps(request.outcome.state, count))
             raise
-        return hold
+
+    async def _acquire_hold(self, timeout: float | None, lease: float | None, count: int) -> TaskHoldT | None:
+        state = await self._acquire(timeout, lease, count)
+        return None if state is None else self._HOLD(self._host, state, self._tell_lost)
 
     async def __aenter__(self) -> TaskHoldT:
         """Acquire; wait at most for the `timeout` option, without limit by default.
@@ -199,11 +209,12 @@ class TaskClaimable(Claimable[AsyncRunner, TaskHoldT], TaskEnterable[TaskHoldT])
             QuorumError: Too few nodes answered before the timeout.
             ConfigurationError: The nodes have another number of permits for this semaphore.
         """
-        hold = await self._acquire(self._timeout)
-        if hold is None:
+        state = await self._acquire(self._timeout)
+        if state is None:
             raise AcquireTimeout(self.name, self._timeout or 0.0)
         # No await from here on, so nothing comes between the acquire and its `__aexit__`.
-        hold._state.entered = True
+        hold = self._HOLD(self._host, state, self._tell_lost)
+        state.entered = True
         if self._on_lost is None:
             hold._open_scope()
         self._enter(hold, statement())

@@ -71,12 +71,13 @@ class Enterable(ABC, Generic[RunnerT_co, EnteredT]):
     def _forget(self, hold: EnteredT | None) -> None:
         if hold is None or hold._entered_at is None:
             return
-        holds = self._entered.get(hold._entered_at, [])
-        if hold in holds:
-            holds.remove(hold)
+        holds = self._entered.get(hold._entered_at)
+        if holds is not None:
+            if hold in holds:
+                holds.remove(hold)
+            if not holds:
+                self._entered.pop(hold._entered_at, None)
         hold._note_released()
-        if not holds:
-            self._entered.pop(hold._entered_at, None)
         hold._entered_at = None  # the frame knows the hold
 
 

@@ -34,6 +34,9 @@ Saved: TypeAlias = tuple[int, float | None]
 class Exclusive(Claimable[RunnerT_co, HoldT]):
     """A lock over all nodes of a client, held by one owner at a time: the methods that do not wait."""
 
+    _claimant: Callable[[], Owner]
+    """Returns the owner that acquires."""
+
     _KIND: ClassVar[ClaimKind]
     _OWNER: ClassVar[str]
     _QUEUE: ClassVar[type[Place]] = Arrival
@@ -50,6 +53,7 @@ class Exclusive(Claimable[RunnerT_co, HoldT]):
     ) -> None:
         self._set_up(host, timeout, lease, max_hold, on_lost)
         self._name = name
+        self._claimant = self._runner.owner
         self._keys = LockKeys.of(host.prefix, encode_name(name), self._KIND.mode)
 
     @property
@@ -73,10 +77,6 @@ class Exclusive(Claimable[RunnerT_co, HoldT]):
         return state.valid_until - now if state is not None and state.valid(now) else 0.0
 
     # The differences between the kinds.
-
-    @abstractmethod
-    def _claimant(self) -> Owner:
-        """Return the owner that acquires."""
 
     @abstractmethod
     def _state(self) -> HoldState | None:
@@ -217,7 +217,7 @@ class ExclusiveLock(Exclusive[Runner, Hold], ThreadClaimable[Hold]):
 
     def _acquire_restore(self, saved: Saved) -> None:
         count, lease = saved
-        self._restore(self._acquire(None, lease, count))
+        self._restore(self._acquire_hold(None, lease, count))
 
     def _save(self) -> Saved:
         """Return the values that `_acquire_restore` needs to acquire the owner's current holds again."""

@@ -35,6 +35,8 @@ class AnyHold(Entered, Generic[RunnerT_co]):
     """The common base of holds of both flavours: the methods that do not wait."""
 
     _NOUN: ClassVar[str] = "hold"
+    _count: int | None = None
+    _lost_at_release = False
 
     def __init__(
         self,
@@ -46,8 +48,6 @@ class AnyHold(Entered, Generic[RunnerT_co]):
         self._state = state
         self._on_lost = on_lost
         self._released = False
-        self._count: int | None = None
-        self._lost_at_release = False
 
     @property
     def name(self) -> str | bytes:
@@ -118,7 +118,8 @@ class AnyHold(Entered, Generic[RunnerT_co]):
     def _note_released(self) -> None:
         """Record that the `with` that returned this hold is over."""
         # Another thread may have got the error, from the release that removed the hold from the client's table.
-        self._lost_at_release = self._lost_at_release or self._state.lost is not None
+        if self._state.lost is not None:
+            self._lost_at_release = True
         self._released = True
 
     def _is_being_released(self) -> bool:

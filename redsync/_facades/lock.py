@@ -16,7 +16,6 @@ from typing import Any
 
 from redsync._core.effects import Steps
 from redsync._core.holds import HoldState
-from redsync._core.ownership import Owner
 from redsync._core.runner import RunnerT_co, Session
 from redsync._facades.claimable import HoldT
 from redsync._facades.exclusive import Exclusive, ExclusiveLock
@@ -31,9 +30,6 @@ class Reentrant(Exclusive[RunnerT_co, HoldT]):
     """A lock that its owner may acquire repeatedly, and must release as often."""
 
     _KIND = protocol.LOCK
-
-    def _claimant(self) -> Owner:
-        return self._runner.owner()
 
     def _acquire_steps(self, session: Session, request: AcquireRequest, now: float) -> Steps[HoldState | None]:
         return protocol.acquire(session, request, now)

@@ -16,7 +16,6 @@ from typing import Any
 
 from redsync._core.effects import Steps
 from redsync._core.holds import HoldState
-from redsync._core.ownership import Owner
 from redsync._core.runner import AnyHost, RunnerT_co, Session
 from redsync._facades.claimable import HoldT
 from redsync._facades.exclusive import Exclusive, ExclusiveLock
@@ -34,15 +33,13 @@ class _OwnedByItself(Exclusive[RunnerT_co, HoldT]):
     def __init__(self, host: AnyHost[RunnerT_co], name: str | bytes, **options: Any) -> None:
         self._possession = protocol.Possession()
         super().__init__(host, name, **options)
+        self._claimant = self._runner.new_owner
 
     def __del__(self) -> None:
         state = self._possession.state
         if state is not None and self._possession.is_held:
             # No owner is left to release the mutex. The watchdog does, because a finalizer may interrupt anything.
             self._runner.session.holds.orphan(state.owner)
-
-    def _claimant(self) -> Owner:
-        return self._runner.new_owner()
 
     def _acquire_steps(self, session: Session, request: AcquireRequest, now: float) -> Steps[HoldState | None]:
         return protocol.acquire(session, request, now, self._possession, self._runner.owner())

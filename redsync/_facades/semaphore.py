@@ -78,6 +78,8 @@ class _Counted(Claimable[RunnerT_co, HoldT]):
 
     def _check_count(self, count: int) -> None:
         limit = self._pool.limit.permits
+        if count.__class__ is int and 1 <= count <= limit:
+            return
         if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= limit:
             raise ValueError(
                 f"semaphore {self.name!r} has {limit} permits: n must be an integer up to that, not {count!r}"
@@ -155,7 +157,7 @@ class Semaphore(_Counted[Runner, Permit], ThreadClaimable[Permit]):
             KeyTypeError: The key holds a value of another type.
             ValueError: The arguments contradict each other, or the lease is invalid.
         """
-        return self._acquire(check_timeout(blocking, timeout), lease, n)
+        return self._acquire_hold(check_timeout(blocking, timeout), lease, n)
 
     def release(self, n: int = 1) -> None:
         """Release `n` of this client's permits of this semaphore, the latest first, in any thread.
@@ -238,7 +240,7 @@ class AsyncSemaphore(_Counted[AsyncRunner, AsyncPermit], TaskClaimable[AsyncPerm
             KeyTypeError: The key holds a value of another type.
             ValueError: The arguments contradict each other, or the lease is invalid.
         """
-        return await self._acquire(check_timeout(blocking, timeout), lease, n)
+        return await self._acquire_hold(check_timeout(blocking, timeout), lease, n)
 
     async def release(self, n: int = 1) -> None:
         """Release `n` of this client's permits of this semaphore, the latest first, in any task.

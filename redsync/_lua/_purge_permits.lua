@@ -27,4 +27,5 @@ if not foreign and first[1] and tonumber(first[2]) <= now then
     end
     at_most = at_most - batch
   until #expired < batch or at_most == 0
+  pass_on()
 end

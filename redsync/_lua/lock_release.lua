@@ -5,20 +5,21 @@
 -- ARGV[1] claim: "<owner>:<number>"   ARGV[2] remaining hold count
 -- ARGV[3] Redisson's channel, on which to announce the release
 -- Reply: 1 this node had our claim | 0 it did not
-if redis.pcall('hexists', KEYS[1], ARGV[1]) ~= 1 then
-  if ARGV[2] == '0' then
-    -- The owner may still have a place here, if the client did not ask this node when the others granted.
--- include: leave_queue
-  end
-  return 0
-end
-
 if ARGV[2] ~= '0' then
-  -- A node out of memory may refuse the new count. That is harmless: each later count is set as a whole, 0 is a DEL.
+  if redis.pcall('hexists', KEYS[1], ARGV[1]) ~= 1 then return 0 end
+  -- A node out of memory may refuse the new count. That is harmless: each later count is set as a whole, 0 is a HDEL.
   redis.pcall('hset', KEYS[1], ARGV[1], ARGV[2])
   return 1
 end
-redis.call('del', KEYS[1])
+-- The claim is the hash's only field, so this deletes the lock.
+local ours = redis.pcall('hdel', KEYS[1], ARGV[1])
+if ours ~= 1 then
+  -- Another type is not ours. Any other error means that the node did not execute this, and must get it again.
+  if ours ~= 0 and not string.find(ours.err, 'WRONGTYPE', 1, true) then return ours end
+  -- The owner may still have a place here, if the client did not ask this node when the others granted.
+-- include: leave_queue
+  return 0
+end
 redis.call('publish', ARGV[3], '0')
 if redis.call('exists', KEYS[2]) == 1 then
   -- A renewal may have made the claim here while our place was still queued. Without this we would wake ourselves.

@@ -15,6 +15,7 @@ local mine = redis.pcall('hget', KEYS[4], ARGV[1])
 if type(mine) == 'string' then
   freed = drop(ARGV[1], mine)
   tidy()
+  pass_on()
 end
 local wants = ARGV[3]
 -- include: waiter

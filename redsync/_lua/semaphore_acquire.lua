@@ -137,6 +137,7 @@ if not chosen then
   if had > 0 then freed = freed + drop(me, mine) end
   if reason == 'taken' then detail = redis.call('get', KEYS[5]) or '' end
   tidy()
+  pass_on()
 -- include: wake_line
   local before = redis.call('zrank', KEYS[2], waiter)
 -- include: time_left
@@ -160,6 +161,7 @@ if ARGV[6] ~= '0' then
   redis.call('zrem', KEYS[2], waiter)
   redis.call('hdel', KEYS[3], waiter)
 end
+pass_on()
 -- include: wake_line
 if ARGV[12] == '1' then return {chosen, redis.call('get', KEYS[5])} end
 return chosen

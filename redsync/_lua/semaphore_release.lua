@@ -8,7 +8,7 @@
 local mine, had = redis.call('hget', KEYS[4], ARGV[1])
 
 -- The usual case: a permit of one slot, and no waiter. Otherwise the code below repeats this, to no effect.
-if ARGV[2] == '0' and mine and not string.find(mine, ',', 1, true) then
+if ARGV[2] == '0' and string.find(mine or '', '^%d+$') then
   had = redis.pcall('zrem', KEYS[1], ARGV[1]) == 1
   if had then
     redis.call('hdel', KEYS[4], ARGV[1])

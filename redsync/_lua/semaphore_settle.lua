@@ -1,9 +1,11 @@
 -- Purpose: make this node keep, for a success of a rate limiter, the slots that a quorum of nodes keeps for it, for no
 -- longer than it must, and remove its owner's place in the line. Nodes that keep the same slots choose the same ones
--- for the next asker. If others have some of these slots here, the success keeps its present ones: mostly two successes
--- have each other's. The script takes nothing from others, and ends nothing early even if it comes late. Idempotent.
+-- for the next asker. If others have some of these slots here, the success keeps its present ones, if any, and gets
+-- these once they are free: the others may be an attempt that moves on, or a success whose time ends here a little
+-- later. Otherwise the slot would look free on this node alone for the whole window, and mislead every asker. The script
+-- takes nothing from others, and ends nothing early even if it comes late. Idempotent.
 -- KEYS[1] claim: zset permit -> expiry, ms   KEYS[2] queue: zset owner -> ticket
--- KEYS[3] places: hash owner -> "expiry wants channel"   KEYS[4] slots: hash permit -> "slot,slot"
+-- KEYS[3] places: hash owner -> "expiry wants channel"   KEYS[4] slots: hash permit -> "slot,slot", or nothing
 -- KEYS[5] taken: bit map   KEYS[6] limit: "version permits window"
 -- ARGV[1] permit   ARGV[2] its slots: "slot,slot"   ARGV[3] how long to keep them from now on, ms, with a
 --        fraction
@@ -21,20 +23,18 @@ local mine = redis.call('hget', KEYS[4], permit)
 if mine and tonumber(redis.call('zscore', KEYS[1], permit)) > now + lease then
   redis.call('zadd', KEYS[1], now + lease, permit)
 end
-local has, free = {}, true
-for slot in string.gmatch(mine or '', '%d+') do has[slot] = true end
-for slot in string.gmatch(wanted, '%d+') do free = free and (has[slot] or redis.call('getbit', KEYS[5], slot) == 0) end
-if free and mine ~= wanted then
-  freed = freed + mark(mine or '', 0) - mark(wanted, 1)
-  redis.call('hset', KEYS[4], permit, wanted)
-  if not mine then
-    redis.call('zadd', KEYS[1], now + lease, permit)
+if not mine then
+  redis.call('zadd', KEYS[1], now + lease, permit)
+  redis.call('hset', KEYS[4], permit, '')
+end
+settle(permit, wanted, mine or '')
+pass_on()
+if not mine then
 -- include: keep_slots
-  end
 end
 if queued then
 -- include: limit
 -- include: line
 -- include: wake_line
 end
-return free and 1 or 0
+return redis.call('hget', KEYS[4], permit) == wanted and 1 or 0

@@ -28,11 +28,8 @@ class Outcome:
         record: Where the acquire records its steps, for observers; None if it is not observed.
     """
 
-    __slots__ = ("record", "state")
-
-    def __init__(self) -> None:
-        self.state: HoldState | None = None
-        self.record: AcquireRecord | None = None
+    state: HoldState | None = None
+    record: AcquireRecord | None = None
 
 
 class AcquireRequest(NamedTuple):

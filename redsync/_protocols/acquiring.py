@@ -26,6 +26,9 @@ the owner. A try without a rollback before it repeats its claim, and finds it on
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeAlias
+
 from redsync._core.effects import Steps, broadcast, wait
 from redsync._core.holds import HoldState
 from redsync._core.runner import Session
@@ -34,43 +37,62 @@ from redsync._protocols.attempts import Attempt
 from redsync._protocols.claims import Claim
 from redsync._protocols.lining_up import line_up
 
-__all__ = ["acquire_new"]
+__all__ = ["Reenter", "acquire_new"]
+
+Reenter: TypeAlias = Callable[[Session, AcquireRequest, HoldState, float], Steps[float]]
 
 
-def acquire_new(
-    session: Session, request: AcquireRequest, claim: Claim, started: float, now: float
+def acquire_new(  # noqa: PLR0912  (each is one of the decisions above)
+    session: Session, request: AcquireRequest, claim: Claim, now: float, reenter: Reenter | None = None
 ) -> Steps[HoldState | None]:
     """Return the hold of a new claim; None if others held it until the request's deadline.
+
+    Args:
+        session: The client's session.
+        request: The acquire request.
+        claim: The claim to make.
+        now: The instant at which the acquire begins.
+        reenter: Acquires again what the owner holds already, and returns the instant; its hold is the result, unless it
+            has ended meanwhile. None for kinds without re-entry.
 
     Raises:
         QuorumError: Too few nodes answered: at once for one try, else at the deadline.
         KeyTypeError: The key holds a value of another type.
         ConfigurationError: The nodes have another limit than the program.
     """
+    started = now
+    if reenter is not None:
+        state = session.holds.get(request.keys.hold, request.owner)
+        if state is not None:
+            now = yield from reenter(session, request, state, now)
+            if state.live:
+                return state
     attempt = Attempt(session, request, claim, started)
     settled = held = False
     turn = line_up(session, request, attempt)
     session.crowds.under_way += 1
     try:
-        if turn.in_crowd:
+        if turn is not None:
             now, may_ask = yield from turn.come(now, attempt.deadline)
             if not may_ask:
                 return None
         while True:
             tally = yield from broadcast(attempt.ask(now))
-            now = tally.at
-            if tally.won and not claim.is_settled(tally):
+            now, won = tally.at, tally.won
+            if won and not claim.is_settled(tally):
                 attempt.note(tally, now)
                 tally, now = yield from claim.settle(tally, attempt.id, attempt.timeout_at)
-            if tally.won and now < (believed_until := claim.valid_until(tally)):
+                won = tally.won
+            if won and now < (believed_until := claim.valid_until(tally)):
                 return attempt.hold(tally, now, believed_until)
             attempt.note(tally, now)
-            refusal = None if tally.won else claim.refusal(tally)
+            refusal = None if won else claim.refusal(tally)
             over = now >= attempt.deadline or refusal is not None
             # A round won too late says as little as one without answers: the nodes are too slow now.
-            mute = tally.without_quorum or tally.won
+            mute = won or tally.without_quorum
             was_held, held = held, not mute
-            turn.note(mute=mute)
+            if turn is not None:
+                turn.note(mute=mute)
             if refusal is None and attempt.repeats(tally, over=over):
                 # The next round asks for the same at once, so claims granted so far will count: mostly no rollback yet.
                 yield from attempt.repeat()
@@ -91,5 +113,5 @@ def acquire_new(
         raise
     finally:
         session.crowds.under_way -= 1
-        if turn.in_crowd:
+        if turn is not None:
             yield from turn.end()

@@ -39,7 +39,6 @@ class Attempt:
 
     Attributes:
         id: The claim as nodes keep it; no other claim is equal.
-        deadline: The instant at which the caller's timeout is over.
     """
 
     # The initial state. Class attributes, because most attempts are over after one try, and change few of them.
@@ -47,10 +46,13 @@ class Attempt:
     _mark: bytes | None = None
     # Bit sets of nodes: those asked since the last rollback; of these, those that may have granted; all ever asked.
     _asked = _doubtful = _touched = 0
-    # The end of a claim handed over since the last ask, and until when it has enough time left to be the hold.
+    # The end of a claim handed over since the last ask, and until when it has enough time left to be the hold; that
+    # hold, but for the instant at which it begins.
     _handed_until = _had_until = 0.0
-    _kept_until = _asked_at = 0.0
-    _asking = _left = _repeats = _hurried = False
+    _handed: HoldState | None = None
+    # The instant of the latest ask, for how many seconds its round may wait, and until when nodes keep earlier ones.
+    _asked_at = _timeout = _kept_until = 0.0
+    _asking = _left = _repeats = False
     _failures = _splits = _tries = _ahead = 0
     _paused = 0.0
 
@@ -60,9 +62,13 @@ class Attempt:
         self._claim = claim
         self._started = started
         self.id = request.owner.claim(next(session.claims))
-        self.deadline = request.deadline(started)
         # None until needed: the first try of most acquires is granted, and asks for no place.
         self._place = claim.first_place(started)
+
+    @property
+    def deadline(self) -> float:
+        """The instant at which the caller's timeout is over."""
+        return self._request.deadline(self._started)
 
     @property
     def place(self) -> Place:
@@ -101,35 +107,21 @@ class Attempt:
 
     def ask(self, now: float) -> Broadcast:
         """Return the effect that asks all nodes for a new claim, or else for a place in the queue."""
-        claim, place = self._claim, self._place
-        timeout = self.timeout_at(now)
-        self._hurried = timeout < claim.round_timeout
-        self._asking, self._left = True, False
-        self._tries += 1
-        if not self._repeats:
-            claim.begin()
-        self._repeats = False
+        request, claim, place = self._request, self._claim, self._place
+        timeout = self.timeout_at(now) if request.timeout else claim.round_timeout
+        self._asking = True
         self._asked_at = now
+        self._timeout = timeout
+        subscribe, enough = None, is_held
         if place is None:
-            command, kept, subscribe, enough = claim.ask(self.id, ()), claim.lease, None, is_held
+            command = claim.ask(self.id, ())
         else:
             command = claim.ask(self.id, place.ask(now))
             self._mark = place.mark
-            kept = max(claim.lease, place.lasts) if place.taken else claim.lease
             subscribe, enough = self._wake_key, place.enough
-        if self._kept_until < (kept_until := now + timeout + kept):
-            self._kept_until = kept_until
+        late = True
         return Broadcast(
-            command,
-            self._request.owner,
-            claim.judge,
-            timeout,
-            claim.guard,
-            decide=claim.decide,
-            subscribe=subscribe,
-            thorough=enough,
-            late=True,
-            packing=claim.packing,
+            command, request.owner, claim.judge, timeout, claim.guard, 0, 0.0, claim.decide, subscribe, enough, late
         )
 
     def timeout_at(self, now: float) -> float:
@@ -139,14 +131,25 @@ class Attempt:
 
     def note(self, tally: Tally, now: float) -> None:
         """Record which nodes the round asked; each may have granted as late as now."""
-        self._asking = False
+        # The message about a success goes to all nodes, even to those that are absent now; so must a rollback after it.
+        sent = self._session.all_nodes if tally.won and self._claim.must_renumber else tally.sent
         if self._request.outcome.record is not None:
             self._request.outcome.record.note_round(tally)
-        self._touched |= tally.sent
-        self._asked |= tally.sent
+        self._tries += 1
+        self._kept_until = max(self._ask_kept_until(), now + self._claim.lease)
         # A node that refuses keeps none of our claims, not even one of an earlier round.
-        self._doubtful = (self._doubtful | tally.sent) & ~tally.refusers
-        self._kept_until = max(self._kept_until, now + self._claim.lease)
+        self._doubtful = (self._doubtful | sent) & ~tally.refusers
+        self._touched |= sent
+        self._asked |= sent
+        # Last: until then an interruption rolls back on all nodes.
+        self._asking = self._left = self._repeats = False
+
+    def _ask_kept_until(self) -> float:
+        """Return until when nodes may keep what was asked for, if the latest ask reaches them within its timeout."""
+        kept, place = self._claim.lease, self._place
+        if place is not None and place.taken:
+            kept = max(kept, place.lasts)
+        return max(self._kept_until, self._asked_at + self._timeout + kept)
 
     def repeats(self, tally: Tally, *, over: bool) -> bool:
         """Record a round without success; return whether to ask again at once, without a rollback."""
@@ -182,7 +185,7 @@ class Attempt:
         # claim only where we asked since the last rollback.
         owed_to = self._session.all_nodes if self._asking else self._touched if leave else self._asked
         back = () if leave else self._claim.given_back()
-        until = self._kept_until
+        until = self._ask_kept_until() if self._asking else self._kept_until
         drop = rollback(
             request.kind, request.keys, request.owner, self.id, leave=leave, owed_to=owed_to, owed_until=until
         )
@@ -217,7 +220,7 @@ class Attempt:
         if refusal is not None:
             raise refusal
         # If the deadline cuts the last round short, it may get no answers. Then the round before decides.
-        if mute and not (was_held and self._hurried):
+        if mute and not (was_held and self._timeout < self._claim.round_timeout):
             raise no_quorum(self._request.name, tally, self._request.kind.label, at=now)
         if self.place.guesses:
             self._session.crowds.expect(self._request.keys.hold, others=True, ahead=self._ahead)
@@ -239,6 +242,9 @@ class Attempt:
             self._handed_until = until = self._session.timing.valid_until(self._asked_at, place.handed)
             self._ahead = max(self._ahead, waiters_ahead(tally))
             self._had_until = until - self._claim.least_left * (until - self._asked_at)
+            if self.is_had(now):
+                self._handed = self._claim.hold(self.id, now, until, math.inf, self._touched, self._kept_until, None)
+            self._session.crowds.expect(self._request.keys.hold, others=True, ahead=self._ahead)
         pause = place.pause(self._tries, random, lambda: self._usual_pause(tally, random))
         return Wait(min(self.deadline, now + pause), self._wake_key, self._session.quorum, _GRACE, self._mark)
 
@@ -260,36 +266,40 @@ class Attempt:
         """Record the end of a sleep; return its instant."""
         if self._request.outcome.record is not None and wake.signals:
             self._request.outcome.record.note_woken(wake.at)
+        if not self._repeats:
+            self._claim.begin()
         return wake.at
 
     # Succeeding.
 
     def hold(self, tally: Tally, now: float, believed_until: float) -> HoldState:
         """Add the hold that was won to the client's holds, and return it."""
-        session, claim, place, sent_at = self._session, self._claim, self._place, tally.sent_at
-        lease, has_place = claim.lease, place is not None and place.taken
-        # On nodes that the winning round did not reach, the place stays.
-        kept_until = max(self._kept_until, now + lease) if has_place else now + lease
-        renewal_at = renew_at(sent_at, lease) if self._request.renewed else math.inf
-        touched = self._touched | tally.sent
-        state = claim.hold(self.id, sent_at, believed_until, renewal_at, touched, kept_until)
-        if session.nodes > session.quorum:
+        request, claim, place, sent_at = self._request, self._claim, self._place, tally.sent_at
+        kept_until, had_to_queue = now + claim.lease, False
+        if place is not None and place.taken:
+            # On nodes that the winning round did not reach, the place stays.
+            kept_until = max(self._ask_kept_until(), kept_until)
+            had_to_queue = place.guesses and sent_at - self._started - self._paused > _CROWDED
+        crowds, lock = self._session.crowds, request.keys.hold
+        if had_to_queue or lock in crowds.expected:
+            crowds.expect(lock, others=had_to_queue, ahead=self._ahead)
+        renewal_at = renew_at(sent_at, claim.lease) if request.lease is None else math.inf
+        state = claim.hold(self.id, sent_at, believed_until, renewal_at, self._touched | tally.sent, kept_until, tally)
+        if self._session.quorum < self._session.nodes:
             # Rounded to multiples of a round timeout, so that ten thousand grants don't wake the watchdog ten thousand
             # times.
             turn = claim.round_timeout
             state.fill_at = (sent_at // turn + 2) * turn
             state.tally = tally
-        waited = sent_at - self._started - self._paused
-        had_to_queue = has_place and self.place.guesses and waited > _CROWDED
-        lock = self._request.keys.hold
-        if had_to_queue or lock in session.crowds.expected:
-            session.crowds.expect(lock, others=had_to_queue, ahead=self._ahead)
-        claim.note_won(state, tally)
-        if self._request.outcome.record is not None:
-            self._request.outcome.record.note_round(tally)
+        record = request.outcome.record
+        if record is not None:
+            record.note_round(tally)
             # The claim may have taken more than that round to settle.
-            self._request.outcome.record.at = now
-        return self._take_up(state)
+            record.at = now
+        self._state = state
+        claim.take_up(state)
+        request.outcome.state = state
+        return state
 
     def is_had(self, now: float) -> bool:
         """Return whether the claim handed over since the last ask has enough of its time left to be the hold."""
@@ -297,22 +307,20 @@ class Attempt:
 
     def take_over(self, now: float) -> HoldState:
         """Return the hold that a quorum of nodes handed over, each since the last ask."""
-        session, request, believed_until = self._session, self._request, self._handed_until
-        renewed = request.renewed
-        turn = min(self._claim.round_timeout, self.place.kept / 12)
-        look_at = min((now // turn + 2) * turn, (now + believed_until) / 2)
-        renewal_at = look_at if renewed else math.inf
-        state = self._claim.hold(self.id, now, believed_until, renewal_at, self._touched, self._kept_until)
-        if not renewed and session.nodes > session.quorum:
+        state, claim, request = self._handed, self._claim, self._request
+        assert state is not None, "this attempt waits for it"
+        turn = min(claim.round_timeout, self.place.kept / 12)
+        look_at = min((now // turn + 2) * turn, (now + self._handed_until) / 2)
+        claim.begin_hold(state, now, self._handed_until)
+        if request.renewed:
+            state.renew_at = look_at
+        elif self._session.nodes > self._session.quorum:
             # No renewal will show how many nodes keep it.
             state.fill_at = look_at
-        session.crowds.expect(request.keys.hold, others=True, ahead=self._ahead)
-        if self._request.outcome.record is not None:
-            self._request.outcome.record.note_handed_over(now)
-        return self._take_up(state)
-
-    def _take_up(self, state: HoldState) -> HoldState:
+        record = request.outcome.record
+        if record is not None:
+            record.note_handed_over(now)
         self._state = state
-        self._claim.take_up(state)
-        self._request.outcome.state = state
+        claim.take_up(state)
+        request.outcome.state = state
         return state

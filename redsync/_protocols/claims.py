@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
-from redsync._core.effects import Arg, Command, Packing, Steps
+from redsync._core.effects import Arg, Command, Steps
 from redsync._core.holds import HoldState
 from redsync._core.quorum import Judge, Tally, Verdict
 from redsync._core.runner import Session
@@ -54,13 +54,11 @@ class Claim:
         guard: Seconds for which a node must have remembered everything to grant.
         round_timeout: The longest time that a round waits for nodes, in seconds.
         decide: Replaces the plain count of votes, see `Tally`.
-        packing: Knows the bytes of the latest command; None if nothing does.
         must_renumber: True if the next ask, though it comes at once, needs another claim: a message about this one may
             reach a node after it.
     """
 
     decide: Callable[[Tally], Verdict] | None = None
-    packing: Packing | None = None
     must_renumber = False
     _hold_class = HoldState
     _read: Judge = staticmethod(Arrival.read)
@@ -68,23 +66,18 @@ class Claim:
     def __init__(self, session: Session, request: AcquireRequest) -> None:
         self._session = session
         self._request = request
-        self._terms = terms = session.prepared.terms(request.lease)
+        self._forms = forms = session.prepared.forms(request.kind.noun, request.keys.lock, request.holds, request.lease)
+        terms = forms.terms
         self.lease, self.guard, self.round_timeout = terms.lease, terms.guard, terms.round_timeout
-        self._memory = terms.memory
-        self._longest = math.inf if request.max_hold is None else request.max_hold
 
     # Asking.
 
     def first_place(self, started: float) -> Place | None:
         """Return the place of an acquire that begins at that instant; None if it needs one only after a refusal."""
         request = self._request
-        at_once = request.timeout != 0 and request.keys.hold in self._session.crowds.expected
-        return None if self._place_can_wait and not at_once else self.place(started, at_once=at_once)
-
-    @property
-    def _place_can_wait(self) -> bool:
-        """True if a first try that asks for no place does not depend on the place object."""
-        return self._request.queue is Arrival
+        at_once = request.keys.hold in self._session.crowds.expected and request.timeout != 0
+        # A first try that asks for no place by arrival does not depend on the place object.
+        return None if request.queue is Arrival and not at_once else self.place(started, at_once=at_once)
 
     def place(self, started: float, *, at_once: bool) -> Place:
         """Return the place of an acquire that began at that instant; `at_once`: the first try asks for it."""
@@ -116,26 +109,32 @@ class Claim:
         return _LEFT_TO_RENEW if request.renewed else _LEFT_TO_USE
 
     def begin(self) -> None:
-        """Begin another try: forget the findings of the previous one."""
+        """Begin another try after a sleep: forget the findings of the previous one."""
 
     def ask(self, claim: bytes, place: tuple[Arg, ...]) -> Command:
         """Return the command of the next round; `place`: the arguments that ask for a place, if any."""
         return self._command(claim, place) if place else self._plain_command(claim)
 
     def _plain_command(self, claim: bytes) -> Command:
-        """Return the usual command, and set `packing`."""
-        request = self._request
-        keys = request.keys.all if request.kind.mode else request.keys.held
-        self.packing = spelling = self._session.prepared.spell_ask(
-            request.kind.acquire, keys, request.holds, self._terms
-        )
-        return spelling.command(claim)
+        """Return the usual command."""
+        ask = self._forms.ask
+        if ask is None:
+            request = self._request
+            keys = request.keys.all if request.kind.mode else request.keys.held
+            args = request.holds, self._forms.terms.lease_ms, self._memory
+            self._forms.ask = ask = self._session.prepared.spell(request.kind.acquire, keys, args)
+        return ask.command(claim)
 
     def _command(self, claim: bytes, place: tuple[Arg, ...]) -> Command:
-        request, self.packing = self._request, None
+        request = self._request
         keys = request.keys.all if place or request.kind.mode else (request.keys.lock,)
         args = (claim, request.holds, milliseconds(self.lease), self._memory)
         return Command(request.kind.acquire, keys, args + place)
+
+    @property
+    def _memory(self) -> Arg:
+        """The guard as an argument of scripts."""
+        return self._forms.terms.memory
 
     @property
     def judge(self) -> Judge:
@@ -149,8 +148,8 @@ class Claim:
 
     def valid_until(self, tally: Tally) -> float:
         """Return until when a hold that the round won may be believed."""
-        trusted, longest = self._terms.trusted, self._longest
-        return tally.sent_at + (trusted if trusted < longest else longest)  # noqa: FURB136  (`min` is a call)
+        trusted, longest = self._forms.terms.trusted, self._request.max_hold
+        return tally.sent_at + (trusted if longest is None or trusted < longest else longest)
 
     def is_settled(self, tally: Tally) -> bool:  # noqa: ARG002
         """Record a won round; return whether it counts as it is."""
@@ -199,9 +198,19 @@ class Claim:
     # The hold.
 
     def hold(  # noqa: PLR0917  (keywords would cost the hot path half a microsecond)
-        self, claim: bytes, since: float, valid_until: float, renewal_at: float, touched: int, kept_until: float
+        self,
+        claim: bytes,
+        since: float,
+        valid_until: float,
+        renewal_at: float,
+        touched: int,
+        kept_until: float,
+        tally: Tally | None,  # noqa: ARG002  (it tells only claims of slots which ones they are)
     ) -> HoldState:
-        """Return the hold; arguments as for `HoldState`, but `since` is when it was asked for or handed over."""
+        """Return the hold; arguments as for `HoldState`, but `since` is when it was asked for or handed over.
+
+        `tally` is the round that won it; None if nodes handed it over.
+        """
         request = self._request
         return self._hold_class(
             request.name,
@@ -210,17 +219,21 @@ class Claim:
             request.owner,
             claim,
             request.holds,
-            self.lease,
+            self._forms,
             valid_until,
             renewal_at,
-            since + self._longest,
+            math.inf if request.max_hold is None else since + request.max_hold,
             touched,
             kept_until,
             since,
         )
 
-    def note_won(self, state: HoldState, tally: Tally) -> None:
-        """Record in a hold what nodes answered in the round that won it."""
+    def begin_hold(self, state: HoldState, since: float, valid_until: float) -> None:
+        """Make a hold that was made in advance begin at that instant."""
+        state.since = since
+        if (longest := self._request.max_hold) is not None:
+            state.ends_at = since + longest
+            state.valid_until = min(valid_until, state.ends_at)
 
     def take_up(self, state: HoldState) -> None:
         """Add the hold to the client's holds: from now on the watchdog renews it, and it must be released."""

@@ -21,9 +21,12 @@ __all__ = ["check", "extend", "give_back", "release"]
 
 
 def _had(reply: Any) -> bool:
-    if reply.__class__ is not int or reply not in (1, 0):
-        raise ValueError("the reply to a release is 1 or 0")
-    return bool(reply == 1)
+    if reply.__class__ is int:
+        if reply == 1:
+            return True
+        if reply == 0:
+            return False
+    raise ValueError("the reply to a release is 1 or 0")
 
 
 def check(state: HoldState, now: float) -> Steps[None]:
@@ -71,17 +74,15 @@ def _release(
             state.forget_callback(on_lost)
         if state.lost is not None:
             raise _lost(state)
-        command, packing = state.release_command(session.prepared)
         tally = yield from broadcast(
             Broadcast(
-                command,
+                state.release_command(session.prepared),
                 state.owner,
                 _had,
-                session.prepared.terms(state.lease).round_timeout,
+                state.forms.terms.round_timeout,
                 owed_to=state.touched,
                 owed_until=state.kept_until,
                 thorough=True,
-                packing=packing,
             )
         )
     except BaseException as error:

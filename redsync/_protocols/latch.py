@@ -205,7 +205,7 @@ def _set_anew(session: Session, latch: Latch, owner: Owner, size: int, now: floa
     keys = latch.keys.setting
     request = AcquireRequest(latch.name, FENCED_LOCK, keys, owner, Outcome(), _SETTING, 2 * _SETTING)
     claim = FencedClaim(session, request, Fence(keys, state.generation))
-    hold = yield from acquire_new(session, request, claim, tally.at, tally.at)
+    hold = yield from acquire_new(session, request, claim, tally.at)
     if hold is None:
         raise AcquireTimeout(latch.name, 2 * _SETTING)
     try:

@@ -23,14 +23,7 @@ _LONGEST_SLEEP = 30.0
 
 
 class Turn(Protocol):
-    """One acquire's turn to ask, among the acquires of its client that wait for the same lock.
-
-    Attributes:
-        in_crowd: False if the turn has come already, and its end concerns no other acquire: `come` and `end` would do
-            nothing.
-    """
-
-    in_crowd: bool
+    """One acquire's turn to ask, among the acquires of its client that wait for the same lock."""
 
     def come(self, now: float, deadline: float) -> Steps[tuple[float, bool]]:
         """Sleep until the turn comes or the deadline; return the instant, and whether the acquire may ask."""
@@ -45,26 +38,28 @@ class Turn(Protocol):
         ...
 
 
-def line_up(session: Session, request: AcquireRequest, attempt: Attempt) -> Turn:
+def line_up(session: Session, request: AcquireRequest, attempt: Attempt) -> Turn | None:
     """Return the turn of an acquire that is about to begin, and that `under_way` does not count yet.
+
+    None means that it may ask at once, and that no other acquire depends on it.
 
     It joins a crowd only if many acquires are under way. It waits alone if it tries just once, if its place on the
     nodes decides the order (tickets), or if several may get the lock together (readers).
     """
     if session.crowds.under_way < FRONT or request.timeout == 0 or request.kind.mode:
-        return _Unhurried(attempt) if attempt.can_pause else _ALONE
+        return _Unhurried(attempt) if attempt.can_pause else None
     place = attempt.place
-    return _InCrowd(session.crowds, request, place) if place.lines_up else _ALONE
+    return _InCrowd(session.crowds, request, place) if place.lines_up else None
 
 
-class _Alone:
-    """The turn of an acquire that waits alone; see `Turn`."""
+class _Unhurried:
+    """The turn of an acquire that waits alone, and pauses before it asks; see `Turn`."""
 
-    in_crowd = False
+    def __init__(self, attempt: Attempt) -> None:
+        self._attempt = attempt
 
     def come(self, now: float, deadline: float) -> Steps[tuple[float, bool]]:  # noqa: ARG002
-        yield from ()
-        return now, True
+        return (yield from self._attempt.pause_first(now)), True
 
     def note(self, *, mute: bool) -> None:
         """Do nothing: no other acquire depends on this one."""
@@ -73,25 +68,8 @@ class _Alone:
         yield from ()
 
 
-_ALONE = _Alone()
-
-
-class _Unhurried(_Alone):
-    """The turn of an acquire that waits alone, and pauses before it asks; see `Turn`."""
-
-    in_crowd = True
-
-    def __init__(self, attempt: Attempt) -> None:
-        self._attempt = attempt
-
-    def come(self, now: float, deadline: float) -> Steps[tuple[float, bool]]:  # noqa: ARG002
-        return (yield from self._attempt.pause_first(now)), True
-
-
 class _InCrowd:
     """The turn of an acquire in a crowd; see `Turn`."""
-
-    in_crowd = True
 
     def __init__(self, crowds: Crowds, request: AcquireRequest, place: Place) -> None:
         self._crowds = crowds

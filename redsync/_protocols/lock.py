@@ -50,21 +50,14 @@ def acquire(
         QuorumError: Too few nodes answered: at once for one try, else at the deadline.
         KeyTypeError: The key holds a value of another type.
     """
-    state = session.holds.get(request.keys.hold, request.owner)
-    started = now
-    if state is not None:
-        now = yield from _reenter(session, request, state, now)
-        if state.live:
-            return state
-        # Meanwhile another thread released the last acquisition, through a Hold object: this one is not a re-entry.
-    return (yield from acquire_new(session, request, claims(session, request), started, now))
+    return acquire_new(session, request, claims(session, request), now, _reenter)
 
 
 def _reenter(session: Session, request: AcquireRequest, state: HoldState, now: float) -> Steps[float]:
     """Acquire again a lock that this owner holds; return the instant of the answer.
 
-    Whatever happens, earlier acquisitions stay unchanged. If the hold is not live any more, the re-entry was rolled
-    back.
+    Whatever happens, earlier acquisitions stay unchanged. If the hold is not live any more, because meanwhile another
+    thread released the last acquisition through a Hold object, the re-entry was rolled back.
     """
     deadline = request.deadline(now)
     lease = state.lease if request.lease is None else request.lease

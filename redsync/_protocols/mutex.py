@@ -56,7 +56,7 @@ def acquire(
     last = possession.state
     if last is not None and possession.is_held and last.ended(now):
         yield from check(last, now)
-    state = yield from acquire_new(session, request, Claim(session, request), now, now)
+    state = yield from acquire_new(session, request, Claim(session, request), now)
     if state is None:
         return None
     last = possession.state

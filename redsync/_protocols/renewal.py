@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from redsync._core.cohorts import MOST, Cohort, Composed
-from redsync._core.effects import Broadcast, Command, Steps, broadcast, notify
+from redsync._core.effects import Broadcast, Command, Packed, Steps, broadcast, notify
 from redsync._core.holds import HoldState
 from redsync._core.limits import Limit
 from redsync._core.observing import HoldsRenewed
@@ -51,7 +51,6 @@ class _Renewal:
         self._candidates = holds
         self.leases = leases
         self._cohort = cohort
-        self.packed = None if cohort is None else cohort.packed
         self._quorum = session.quorum
         self._enough_against = session.nodes - session.quorum + 1
         self._guarded = session.timing.restart_guard > 0
@@ -85,7 +84,7 @@ class _Renewal:
         leases = dict(zip(self._candidates, self.leases, strict=True))
         call = kind.renewal_of(holds, [milliseconds(leases[state]) for state in holds])
         guard = (1,) if self._guarded else ()
-        command = Command(holds[0].kind.renew, call.keys, (*call.args, *guard))
+        command = Command(holds[0].kind.renew, call.keys, (*call.args, *guard), Packed())
         composed = Composed(holds, marks, command, call.limits)
         if cohort is not None:
             cohort.composed = composed
@@ -255,11 +254,7 @@ def _ask(
         if kept_until > state.kept_until:  # noqa: PLR1730  (for ten thousand holds, calls are most of the cost)
             state.kept_until = kept_until
     shared = None if len(holds) > 1 else holds[0].owner
-    return (
-        yield from broadcast(
-            Broadcast(renewal.command, shared, renewal.judge, timeout, decide=decide, packing=renewal.packed)
-        )
-    )
+    return (yield from broadcast(Broadcast(renewal.command, shared, renewal.judge, timeout, decide=decide)))
 
 
 def _settle_together(session: Session, renewal: _Renewal, tally: Tally, cohort: Cohort) -> bool:

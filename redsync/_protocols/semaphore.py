@@ -99,7 +99,7 @@ def claim_slots(
     session: Session, request: AcquireRequest, claim: SlotClaim, limit: Limit, now: float
 ) -> Steps[HoldState | None]:
     """Acquire slots, as `acquire` does; overwrite other limits of the same version on nodes that have them."""
-    state = yield from acquire_new(session, request, claim, now, now)
+    state = yield from acquire_new(session, request, claim, now)
     if claim.contested and state is not None:
         # A quorum has our limit. So nodes with another limit of that version got it after they forgot, and are wrong.
         args = (limit.version, limit.permits, 1, *limit.window)

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from redsync._core.effects import Arg, Command, Steps, Tell, Wait, tell, wait
 from redsync._core.holds import HoldState
@@ -63,6 +64,7 @@ class SlotClaim(Claim):
         return 0.0  # Nodes do not hand slots over.
 
     def first_place(self, started: float) -> Place | None:  # noqa: ARG002
+        self.begin()
         return None  # A ticket comes from refusals, so the first try asks for no place.
 
     def _new_place(self, waiting: Waiting) -> Place:
@@ -84,11 +86,14 @@ class SlotClaim(Claim):
         return self._plain_command(claim)
 
     def _plain_command(self, claim: bytes) -> Command:
-        request, search = self._request, self._search
-        self.packing = spelling = self._session.prepared.spell_slots(
-            request.kind.acquire, request.keys.all, request.holds, self._terms, (search.version, search.permits)
-        )
-        return spelling.command(claim, search.start)
+        request, search, prepared = self._request, self._search, self._session.prepared
+        limit = search.version, search.permits
+        forms = prepared.forms(request.kind.noun, request.keys.lock, request.holds, request.lease, limit)
+        ask = forms.ask
+        if ask is None:
+            args = request.holds, forms.terms.lease_ms, self._memory, 0, 0, b"", *limit
+            forms.ask = ask = prepared.spell_numbered(request.kind.acquire, request.keys.all, args, (b"", 0))
+        return ask.command(claim, search.start)
 
     @property
     def judge(self) -> Judge:
@@ -152,15 +157,20 @@ class SlotClaim(Claim):
     def given_back(self) -> tuple[Arg, ...]:
         return () if self._line is None else self._line.given_back(self._request.holds)
 
-    def note_won(self, state: HoldState, tally: Tally) -> None:
+    def hold(self, *terms: Any) -> HoldState:
+        state, tally = super().hold(*terms), terms[-1]
         assert isinstance(state, PermitState), "the hold that comes of slots"
         search, limit = self._search, self._limit
-        self._hear(tally)
+        if tally.refused:
+            self._hear(tally)
+        else:
+            self.contested = self._newer = False
         search.note_won()
         state.grant(search.won(tally), limit)
         limit.prove(search.version)
-        if search.version == limit.version and search.is_within(tally):
+        if search.tells and search.version == limit.version and search.is_within(tally):
             limit.lowered = False
+        return state
 
     # Being refused.
 
@@ -180,9 +190,6 @@ class SlotClaim(Claim):
 
     def _hear(self, tally: Tally) -> list[Limit]:
         """Learn the newest limit that nodes told; return those that contradict it, of our version or another kind."""
-        if not tally.refused:
-            self.contested = self._newer = False
-            return []
         limit, before = self._limit, self._limit.version
         differs = [refusal for refusal in told(tally) if refusal.reason == OTHER_LIMIT]
         others = [refusal.limit for refusal in differs if refusal.limit is not None]
@@ -215,7 +222,10 @@ class WindowClaim(SlotClaim):
         self._counts_until = self.kept_until = 0.0
         self.settled = 0
         self.guard, self.round_timeout = window.guard, window.round_timeout
-        self._memory = session.processes.guard(milliseconds(self.guard)) if self.guard else 0
+
+    @property
+    def _memory(self) -> Arg:
+        return self._session.processes.guard(milliseconds(self.guard)) if self.guard else 0
 
     def _new_line(self, waiting: Waiting) -> SlotLine:
         return WindowLine(waiting, self._window, self._limit)

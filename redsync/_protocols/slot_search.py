@@ -103,10 +103,14 @@ class SlotSearch:
 
     def agreed(self, tally: Votes) -> tuple[int, ...]:
         """Return the slots that a quorum granted, all of these nodes the same ones, as usual; else empty."""
-        answers = tally.answers
-        first = next(filter(None, answers), None)
         # Of a quorum that agrees, only the nodes that also tell what is taken must be looked at one by one.
-        return first.slots if first and not self.tells and answers.count(first) >= tally.quorum else ()
+        if not self.tells:
+            cast = tally.cast
+            for vote in cast:
+                if vote is not None and vote[1]:
+                    slots: tuple[int, ...] = vote[1].slots if cast.count(vote) >= tally.quorum else ()
+                    return slots
+        return ()
 
     def won(self, tally: Tally) -> tuple[int, ...]:
         """Return the wanted number of slots: those that most nodes have granted."""
@@ -118,11 +122,12 @@ class SlotSearch:
 
     def note_won(self) -> None:
         """Record that the latest round won the slots."""
-        self._limit.scarce = self._limit.scarce and self._rounds > 1
+        if self._limit.scarce and self._rounds <= 1:
+            self._limit.scarce = False
 
     def is_within(self, tally: Tally) -> bool:
-        """Return whether nodes were asked which slots are taken, and told none beyond the limit."""
-        return self.tells and not self._taken(tally.all_votes, Counter()).beyond(self.permits)
+        """Return whether nodes, asked which slots are taken, told none beyond the limit."""
+        return not self._taken(tally.all_votes, Counter()).beyond(self.permits)
 
     @staticmethod
     def _taken(tally: Votes, votes: Counter[int]) -> Taken:

@@ -124,8 +124,6 @@ class FencedClaim(Claim):
 
     def __init__(self, session: Session, request: AcquireRequest, fence: Fence) -> None:
         super().__init__(session, request)
-        # Even without a guard, tokens depend on what the node remembers.
-        self._memory = self._terms.birth
         self._fence = fence
         self._token = 0
 
@@ -134,12 +132,18 @@ class FencedClaim(Claim):
         return math.inf  # A hand-over carries no token.
 
     def _plain_command(self, claim: bytes) -> Command:
-        request = self._request
-        keys = request.keys.lock, request.keys.token
-        self.packing = spelling = self._session.prepared.spell_fenced(
-            request.kind.acquire, keys, request.holds, self._terms
-        )
-        return spelling.command(claim, self._fence.latest)
+        ask = self._forms.ask
+        if ask is None:
+            request = self._request
+            keys = request.keys.lock, request.keys.token
+            args = request.holds, self._forms.terms.lease_ms, self._memory
+            self._forms.ask = ask = self._session.prepared.spell_numbered(request.kind.acquire, keys, args)
+        return ask.command(claim, self._fence.latest)
+
+    @property
+    def _memory(self) -> Arg:
+        # Even without a guard, tokens depend on what the node remembers.
+        return self._forms.terms.birth
 
     def _command(self, claim: bytes, place: tuple[Arg, ...]) -> Command:
         return self._fence.ask(super()._command(claim, place))
@@ -168,5 +172,7 @@ class FencedClaim(Claim):
             if self._fence.is_absurd(self._token):
                 return Settlement(written, at)
 
-    def note_won(self, state: HoldState, tally: Tally) -> None:  # noqa: ARG002
+    def hold(self, *terms: Any) -> HoldState:
+        state = super().hold(*terms)
         state.fencing_token = self._token
+        return state

@@ -82,7 +82,7 @@ class SlotNode:
         return woken
 
     def slots(self, keys=KEYS):
-        return self.redis.hgetall(keys.slots)
+        return {permit: slots for permit, slots in self.redis.hgetall(keys.slots).items() if permit[:1] != b">"}
 
     def taken(self, keys=KEYS):
         bits = self.redis.get(keys.taken) or b""
@@ -105,7 +105,7 @@ class SlotNode:
 
     def is_sound(self, keys=KEYS):
         """Return whether each bit belongs to just one permit, and no key outlasts another."""
-        slots = [int(slot) for text in self.slots(keys).values() for slot in text.split(b",")]
+        slots = [int(slot) for text in self.slots(keys).values() for slot in text.split(b",") if slot]
         members = set(self.redis.zrange(keys.lock, 0, -1))
         ends = self.ends(keys.held[:3])
         return sorted(slots) == self.taken(keys) and members == set(self.slots(keys)) and len(ends) == 1
@@ -923,12 +923,69 @@ def test_success_exchanges_its_slots_or_gets_them_where_it_has_none(sem):
 def test_success_takes_nothing_from_others_and_keeps_its_slots(sem):
     sem.ask(A)
     sem.ask(B)
-    assert sem.settle(A, b"1") == sem.settle(C, b"1") == 0
+    assert sem.settle(A, b"1") == 0
     assert sem.slots() == {A: b"0", B: b"1"}
     sem.expire(B)
     assert sem.settle(A, b"1") == 1
     assert sem.slots() == {A: b"1"}
     assert sem.is_sound()
+
+
+@pytest.mark.parametrize("end", ["roll back", "ask for other slots", "be refused", "expire"])
+@pytest.mark.parametrize("has", [0, 1])
+def test_success_gets_its_slot_as_soon_as_no_other_has_it(sem, has, end):
+    """Else it would look free on this node alone, and mislead each asker until the window ends."""
+    if has:
+        sem.ask(A)
+    sem.ask(B, start=1)
+    assert sem.settle(A, b"1") == 0
+    assert sem.slots() == {A: b"0" if has else b"", B: b"1"}
+    assert sem.is_sound()
+    if end == "roll back":
+        sem.abandon(B)
+    elif end == "ask for other slots":
+        assert sem.ask(B, exact=b"2") == b"2"
+    elif end == "be refused":
+        sem.ask(B, exact=b"2", version=V1, permits=0)
+    else:
+        sem.expire(B)
+        sem.look()
+    assert sem.slots()[A] == b"1"
+    assert sem.slots().get(B) == (b"2" if end == "ask for other slots" else None)
+    assert sem.taken() == ([1, 2] if end == "ask for other slots" else [1])
+    assert sem.is_sound()
+
+
+def test_successes_with_each_others_slots_move_up_one_after_the_other(sem):
+    for slot, owner in enumerate((A, B, C)):
+        sem.ask(owner, start=slot)
+    assert sem.settle(A, b"1") == sem.settle(B, b"2") == 0
+    sem.abandon(C)
+    assert sem.slots() == {A: b"1", B: b"2"}
+    assert sem.taken() == [1, 2]
+
+
+def test_success_of_several_slots_gets_them_once_all_are_free(sem):
+    sem.ask(A, 2)
+    sem.ask(B, start=2)
+    sem.ask(C, start=3)
+    assert sem.settle(A, b"2,3") == 0
+    sem.abandon(B)
+    assert sem.slots() == {A: b"0,1", C: b"3"}
+    sem.abandon(C)
+    assert sem.slots() == {A: b"2,3"}
+    assert sem.taken() == [2, 3]
+
+
+def test_slot_of_a_success_whose_time_is_over_stays_free(sem):
+    sem.ask(A)
+    sem.ask(B, start=1)
+    sem.settle(A, b"1")
+    sem.expire(A)
+    sem.ask(C, start=2)
+    sem.look()
+    sem.abandon(B)
+    assert sem.redis.hgetall(KEYS.slots) == {C: b"2"}
 
 
 def test_settled_success_leaves_the_line_and_those_behind_move_up(sem):

@@ -70,14 +70,14 @@ def test_release_names_the_remaining_slots_or_else_the_channel():
 def test_release_of_a_whole_permit_records_its_first_slot_for_the_next_acquire():
     prepared, permit = Prepared(Timing(30.0), Processes()), new_permit(1, 3, 5)
     permit.count = 1
-    command, packing = permit.release_command(prepared)
-    assert (command.args, packing) == ((permit.claim, 1, b"3"), None)
+    command = permit.release_command(prepared)
+    assert (command.args, command.packing) == ((permit.claim, 1, b"3"), None)
     assert not permit.limit.released
     permit.count = 0
-    command, packing = permit.release_command(prepared)
+    command = permit.release_command(prepared)
     assert command.args == (permit.claim, 0, b"")
-    assert packing is not None
-    assert packing.data(command, pack_command) == pack_command(command)
+    assert command.packing is not None
+    assert command.packing.data(command, pack_command) == pack_command(command)
     assert list(permit.limit.released) == [3]
 
 

@@ -54,7 +54,7 @@ def test_voters_script_names_no_key_outside_its_slot_and_publishes_nowhere_else(
 
 def test_command_is_spelled_with_its_script_and_its_keys(voter):
     command = Command(Script.load("lock_renew"), (b"x", b"{y}"), (b"claim", 7))
-    assert voter.command(command) == (voter.script(command.script), (TAG + b"x", TAG + b"{y}"), (b"claim", 7))
+    assert voter.command(command) == (voter.script(command.script), (TAG + b"x", TAG + b"{y}"), (b"claim", 7), None)
     assert PLAIN.command(command) is command
 
 

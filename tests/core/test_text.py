@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from redsync._core.text import one_line, printable, split_urls
+from redsync._core.text import one_line, outline, printable, split_urls
 
 HOSTILE = {
     "escape": ("\x1b]0;OWNED\x07\x1b[2J", "\\x1b]0;OWNED\\x07\\x1b[2J"),
@@ -40,6 +40,20 @@ def test_only_printable_characters_are_left(text):
 def test_error_is_one_short_line():
     assert one_line("ERR  a\n\tb\x1b[1m") == "ERR a b\\x1b[1m"
     assert one_line("x" * 1000) == "x" * 200
+
+
+@pytest.mark.parametrize(
+    ("reply", "seen"),
+    [
+        (7, "7"),
+        ([b"busy", [1, None]], "[b'busy', [1, None]]"),
+        (b"x" * 10**6, f"b'{'x' * 60}'"),
+        ([[[[["too deep"]]]]], "[[[[...]]]]"),
+        (list(range(10**6)), "[0, 1, 2, 3, 4, 5, ...]"),
+    ],
+)
+def test_outline_of_reply_shows_its_beginning(reply, seen):
+    assert outline(reply) == seen
 
 
 # URLs.

@@ -1,6 +1,8 @@
 """Connections of the asyncio driver: TCP, TLS, unix sockets, fakeredis; nodes that answer nonsense, or nothing."""
 
 import asyncio
+import functools
+import gc
 import ssl
 from contextlib import asynccontextmanager, suppress
 
@@ -9,9 +11,11 @@ import pytest
 import redis.asyncio
 
 from redsync import AsyncClient, QuorumError
+from redsync._drivers import aio_links
 from redsync._drivers.aio_links import Receiver, open_link
 from redsync._drivers.channels import pack
 from redsync._drivers.given_nodes import make_nodes
+from redsync._drivers.interruptions import HALF_READ
 from redsync._drivers.links import BACKLOG_LIMIT
 from redsync._drivers.process import clock
 from redsync.testing import FaultProxy, LocalNodes
@@ -48,6 +52,18 @@ async def use(client, raw=None):
 async def _take(client, name):
     async with client.get_lock(name):
         await asyncio.sleep(0)
+
+
+@pytest.mark.skipif(not aio_links._HAS_EPOLL, reason="no link takes a socket here")
+@in_loop
+async def test_socket_that_the_collector_finds_before_its_link_is_closed_without_a_warning(nodes, recwarn):
+    """An interruption's traceback may be part of a cycle, and refer to both."""
+    link = await open_link(make_nodes(nodes.urls[:1], redis.asyncio.Redis)[0], 5.0)
+    cycle = [link._sock, link]
+    cycle.append(cycle)
+    del cycle, link
+    gc.collect()
+    assert not recwarn.list
 
 
 # TLS.
@@ -256,7 +272,7 @@ async def test_node_that_answers_nonsense_is_disconnected_and_connected_again(no
     async with client_of(nodes, listeners=[events.append], node_timeout=0.1) as client:
         await use(client)
         link = client.runner._maintenance.transport.links[1]
-        link.data_received(NONSENSE[what])
+        client.runner._maintenance.transport._take_in(link, clock(), NONSENSE[what])
         for _ in range(3):
             await _take(client, "x")
         await until(lambda: states(client) == ["up"] * 3)
@@ -305,13 +321,7 @@ async def test_answers_in_single_bytes_are_read(nodes, raw):
     async with client_of(nodes) as client:
         await _take(client, "x")
         for link in client.runner._maintenance.transport.links:
-            whole = link.data_received
-
-            def bytewise(data, whole=whole):
-                for i in range(len(data)):
-                    whole(data[i : i + 1])
-
-            link.data_received = bytewise
+            link.read = functools.partial(link._sock.recv, 1)
         await use(client, raw)
 
 
@@ -319,7 +329,9 @@ async def test_answers_in_single_bytes_are_read(nodes, raw):
 
 
 @pytest.fixture
-def node(nodes):
+def node(nodes, monkeypatch):
+    """A node for links that the loop reads, as it reads those over TLS."""
+    monkeypatch.setattr(aio_links, "_HAS_EPOLL", False)
     return make_nodes(nodes.urls[:1], redis.asyncio.Redis)[0]
 
 
@@ -346,6 +358,21 @@ async def test_link_hands_on_what_it_reads_and_reports_its_end(nodes, node, loop
     await until(lambda: taken.broken)
     link.shut()
     nodes.restart(0)
+
+
+@in_loop
+async def test_link_that_is_interrupted_before_it_has_handed_on_what_it_reads_breaks(nodes, node):
+    """Later replies would go to other requests."""
+    link, taken = await open_link(node, 1.0), Taken()
+
+    def interrupt():
+        raise KeyboardInterrupt
+
+    link.use(taken.receiver._replace(clock=interrupt))
+    with pytest.raises(KeyboardInterrupt):
+        link.data_received(b":1\r\n")
+    assert taken.broken == [link.broken] == [HALF_READ]
+    link.shut()
 
 
 @both_loops

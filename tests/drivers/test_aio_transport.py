@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import select
 from collections import Counter
 
 import pytest
@@ -17,6 +18,7 @@ from redsync._drivers.greetings import subscribe
 from redsync._drivers.process import clock
 from redsync._drivers.requests import Mailbox, Request, Sleeper
 from tests.aio_support import both_loops, in_loop, turns, until
+from tests.support.locks import PATIENCE
 
 ENDLESS = 30
 
@@ -134,10 +136,9 @@ async def test_commands_of_one_turn_share_a_write_while_a_round_is_in_flight(nod
         await rig.connect()
         writes = Counter()
         for link in rig.transport.links:
-            send = link.send
 
-            def counted(data, send=send, link=link):
-                writes[link.index] += 1
+            def counted(data, send=link.send, index=link.index):
+                writes[index] += 1
                 return send(data)
 
             link.send = counted
@@ -145,6 +146,75 @@ async def test_commands_of_one_turn_share_a_write_while_a_round_is_in_flight(nod
         await asyncio.gather(*asked)
         assert max(writes.values()) <= 3
         assert lists(raw) == [[str(i) for i in range(10)]] * 3
+
+
+# Reading.
+
+
+@in_loop
+async def test_replies_read_before_an_interruption_are_handed_out(nodes, append):
+    def interrupted():
+        raise KeyboardInterrupt
+
+    async with AioRig(nodes.urls) as rig:
+        await rig.connect()
+        request = rig.request(append, b"a")
+        rig.transport.send(request)
+        for link in rig.transport.links:
+            select.select([link.fileno], [], [], PATIENCE)
+        rig.transport.links[2].read = interrupted
+        with pytest.raises(KeyboardInterrupt):
+            rig.transport._read()
+        await rig.settle()
+        assert request.tally.granted == 2
+        assert [index for index, _ in rig.broken] == [2]
+
+
+def test_task_that_exits_leaves_the_other_woken_tasks_to_the_loop(nodes):
+    resumed = []
+
+    async def sleep(future, error=None):
+        await future
+        resumed.append(future)
+        if error is not None:
+            raise error
+
+    async def begin():
+        rig = await AioRig(nodes.urls).__aenter__()
+        futures = [loop.create_future() for _ in range(3)]
+        tasks = [loop.create_task(sleep(*each)) for each in zip(futures, (None, SystemExit(), None), strict=True)]
+        await turns(1)
+        rig.transport.released.extend(futures)
+        return rig, futures, tasks
+
+    loop = asyncio.new_event_loop()
+    rig, futures, tasks = loop.run_until_complete(begin())
+    loop.call_soon(rig.transport._resume)
+    with pytest.raises(SystemExit):
+        loop.run_until_complete(turns(1))
+    assert resumed == futures[:2]
+    loop.run_until_complete(turns(2))
+    assert resumed == futures
+    assert [task.done() for task in tasks] == [True] * 3
+    assert isinstance(tasks[1].exception(), SystemExit)
+    loop.run_until_complete(rig.__aexit__(None, None, None))
+    loop.close()
+
+
+@in_loop
+async def test_rounds_are_sent_at_once_after_one_whose_write_was_interrupted(nodes, append, all_votes, monkeypatch):
+    """A signal's handler may raise as soon as the loop calls for that write."""
+    async with AioRig(nodes.urls) as rig:
+        await rig.connect()
+        asking = asyncio.create_task(rig.ask(append, b"a", decide=all_votes))
+        await turns(1)
+        with monkeypatch.context() as patched:
+            patched.setattr(asyncio.get_running_loop(), "call_soon", lambda *_: None)
+            rig.tell(append, b"interrupted")
+        await asking
+        await rig.settle()
+        tallies = await asyncio.gather(*[rig.ask(append, b"b", decide=all_votes) for _ in range(2)])
+        assert [tally.granted for tally in tallies] == [3, 3]
 
 
 # Sleeping.

@@ -70,6 +70,26 @@ def test_plan_is_recomputed_when_a_nodes_quarantine_ends(desk):
     assert desk.table.recount_at == NOW + 29
 
 
+def test_link_whose_reset_is_interrupted_is_reset_and_reported_by_the_next_discard(desk):
+    """With asyncio its connection would stay open otherwise."""
+    link, _ = desk.install(0)
+    interruptions, shut = [KeyboardInterrupt], link.shut
+
+    def reset():
+        if interruptions:
+            raise interruptions.pop()
+        shut()
+
+    link.reset = reset
+    with pytest.raises(KeyboardInterrupt):
+        desk.table.discard(link, "first")
+    assert desk.table.links == [link, None]
+    desk.table.discard(link, "second")
+    assert link.is_shut
+    assert desk.table.links == [None, None]
+    assert desk.broken == [(0, "first")]
+
+
 def test_link_is_discarded_once_for_the_first_reason(desk):
     link, _ = desk.install(0)
     request = desk.ask()

@@ -208,7 +208,7 @@ def message(text):
 
 def test_message_that_another_node_has_sent_needs_no_parser(rig):
     told, request = [], rig.ask()
-    rig.dispatcher.wakeups.deliver = lambda push, bit, since: told.append(push[-1])
+    rig.dispatcher.wakeups.deliver = lambda push, nodes: told.append(push[-1])
     rig.hear(b":1\r\n" + message(b"1 a"))
     assert request.tally.won
     rig.hear(message(b"2 a"))
@@ -229,7 +229,7 @@ def test_another_thread_that_expects_a_message_meanwhile_does_not_change_what_ca
         __hash__ = bytes.__hash__
 
     told, wakeups = [], rig.dispatcher.wakeups
-    wakeups.deliver = lambda push, bit, since: told.append(push[-1])
+    wakeups.deliver = lambda push, nodes: told.append(push[-1])
     rig.hear(message(b"1 a"))
     wakeups.known = Piece(message(b"1 a")), (b"message", b"c", b"1 a")
     rig.hear(message(b"1 a"))
@@ -239,7 +239,7 @@ def test_another_thread_that_expects_a_message_meanwhile_does_not_change_what_ca
 
 def test_message_within_another_reply_is_none(rig):
     told, request = [], rig.ask()
-    rig.dispatcher.wakeups.deliver = lambda push, bit, since: told.append(push[-1])
+    rig.dispatcher.wakeups.deliver = lambda push, nodes: told.append(push[-1])
     text = message(b"1 a")
     for data in (b":0\r\n", text, b"$%d\r\n" % len(text), text, b"\r\n", text):
         if data[:1] == b"$":

@@ -31,7 +31,7 @@ def leave_without_an_heir(self, sleeper):
     """A leader leaves without passing the lead on."""
     with self._mutex:
         sleeper.gate = None
-        self._followers.pop(sleeper, None)
+        self.followers.pop(sleeper, None)
         if sleeper.leads:
             sleeper.leads = self.leading = False
 
@@ -42,8 +42,8 @@ def leave_and_stay_a_follower(self, sleeper):
         sleeper.gate = None
         if sleeper.leads:
             sleeper.leads = self.leading = False
-            for heir in list(self._followers):
-                del self._followers[heir]
+            for heir in list(self.followers):
+                del self.followers[heir]
                 heir.wake()
                 heir.leads = self.leading = True
                 break
@@ -53,10 +53,10 @@ def leave_in_silence(self, sleeper):
     """The lead is passed on, but the heir sleeps on."""
     with self._mutex:
         sleeper.gate = None
-        self._followers.pop(sleeper, None)
-        for heir in list(self._followers):
+        self.followers.pop(sleeper, None)
+        for heir in list(self.followers):
             if sleeper.leads:
-                del self._followers[heir]
+                del self.followers[heir]
                 heir.leads, sleeper.leads = True, False
         if sleeper.leads:
             sleeper.leads = self.leading = False
@@ -66,11 +66,11 @@ def leave_at_an_heir_that_is_done(self, sleeper):
     """The first follower is already done, and the lead is passed on to no other."""
     with self._mutex:
         sleeper.gate = None
-        self._followers.pop(sleeper, None)
-        if sleeper.leads and self._followers:
-            heir = next(iter(self._followers))
+        self.followers.pop(sleeper, None)
+        if sleeper.leads and self.followers:
+            heir = next(iter(self.followers))
             if not heir.done:
-                del self._followers[heir]
+                del self.followers[heir]
                 heir.wake()
                 heir.leads, sleeper.leads = True, False
         if sleeper.leads:
@@ -92,7 +92,7 @@ def wait_with_a_late_gate(self, sleeper, deadline):
             gate.acquire()
             with self._mutex:
                 sleeper.gate = gate
-                self._followers[sleeper] = None
+                self.followers[sleeper] = None
             gate.acquire(timeout=deadline - self._clock())
     finally:
         self.leave(sleeper)
@@ -215,7 +215,7 @@ def by_fault(*planted):
     Planted(Leadership, "leave", leave_at_an_heir_that_is_done, rounds("a0", "b0", "c0"), 1, "deadlock"),
     Planted(Leadership, "wait", wait_with_a_late_gate, rounds("a0", "b0"), 1, "deadlock"),
     Planted(Leadership, "wait", wait_without_a_leader, rounds("a0", "b0"), 1, r"\['a', 'b'\] lead"),
-    Planted(Outbox, "empty", empty_side_by_side, rounds("a0", "b0"), 1, "b0' got"),
+    Planted(Outbox, "empty", empty_side_by_side, rounds("a0", "b0"), 1, "0. got"),
     Planted(Transport, "_unclog", unclog_without_a_second_look, rounds("a0", "b0", room=60), 2, "deadlock"),
     Planted(ConnectionTable, "fail", fail_in_silence, breaking(nodes=1), 1, "deadlock"),
     Planted(Wakeups, "wait_for_bell", wait_without_a_bell, ringing(), 1, "deadlock"),
@@ -252,7 +252,7 @@ def wait_and_just_go(self, sleeper, deadline):
             if not sleeper.leads:
                 gate = sleeper.gate = self._make_lock()
                 gate.acquire()
-                self._followers[sleeper] = None
+                self.followers[sleeper] = None
         if sleeper.leads:
             self._lead(sleeper, deadline)
         else:

@@ -39,10 +39,10 @@ class Company:
 
     def follow(self, sleeper):
         """Make a thread wait; return once it follows."""
-        followers = len(self.leadership._followers)
+        followers = len(self.leadership.followers)
         thread = start(self.leadership.wait, sleeper, NOW + 60)
         deadline = time.monotonic() + PATIENCE
-        while len(self.leadership._followers) == followers:
+        while len(self.leadership.followers) == followers:
             assert time.monotonic() < deadline
         return thread
 
@@ -77,7 +77,7 @@ def test_done_follower_is_passed_over(company):
     """It is about to leave, and would not lead until then."""
     leader, second, third = (Sleeper() for _ in range(3))
     company.leadership.try_lead(leader)
-    company.leadership._followers.update({second: None, third: None})
+    company.leadership.followers.update({second: None, third: None})
     second.done = True
     company.leadership.leave(leader)
     assert [sleeper.leads for sleeper in (leader, second, third)] == [False, False, True]

@@ -12,13 +12,16 @@ from redsync._core.observing import Ear, Observer, WatchdogWoke
 from redsync._core.ownership import Owner
 from redsync._core.quorum import Tally
 from redsync._drivers.notifier import Notifier
+from tests.support.hold_states import new_forms
 
 
 @pytest.fixture
 def state():
     keys = LockKeys.of(b"redsync:", b"x")
     kind = ClaimKind.of("lock", b"hash")
-    return HoldState("x", kind, keys, Owner.of("client", 1), b"client:1:1", 1, 30.0, 100.0, 10.0, 1e9, 0b111, 130.0)
+    return HoldState(
+        "x", kind, keys, Owner.of("client", 1), b"client:1:1", 1, new_forms(30.0), 100.0, 10.0, 1e9, 0b111, 130.0
+    )
 
 
 @pytest.fixture

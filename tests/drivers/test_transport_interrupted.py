@@ -77,6 +77,29 @@ def test_replies_that_an_interrupted_thread_has_read_are_not_lost(rig, all_votes
     assert rig.broken == []
 
 
+def test_wake_ups_that_an_interrupted_thread_has_read_are_not_lost(rig, raw, all_votes, monkeypatch):
+    rig.ask(rig.number, rig.owner(), 1, decide=all_votes)
+    wakeups, key = rig.transport.wakeups, b"client-a:1 redsync:x"
+    wakeups.subscribe(key)
+    text = b"7 " + key
+    piece = b">3\r\n$7\r\nmessage\r\n$4\r\nwake\r\n$%d\r\n%b\r\n" % (len(text), text)
+    wakeups.known = piece, (b"message", b"wake", text)
+    for node in raw:
+        node.publish("wake", text)
+    await_answers(rig)
+
+    def interrupt(*_):
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(wakeups, "deliver", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        rig.transport.tend()
+    waits = wakeups.wait_for_nodes(key, clock() + PATIENCE, 3, 0.0, b"7")
+    assert rig.transport.wait_for_wakeup(waits) == (3, 0b111)
+    assert rig.broken == []
+
+
 def test_connection_lost_in_the_middle_of_a_read_does_not_hide_what_other_nodes_have_answered(
     rig, all_votes, monkeypatch
 ):

@@ -1,8 +1,10 @@
 """Wake-ups: nodes' signals and hand-overs reach the waiters that listen; by hand, and on the transport for threads."""
 
 import contextlib
+import math
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
 
 import hiredis
 import pytest
@@ -25,8 +27,15 @@ def wakeups():
     return wakeups
 
 
+class Sender(NamedTuple):
+    """A node that sends a wake-up."""
+
+    bit: int
+    remembers_since: float = -math.inf
+
+
 def say(wakeups, bit, mark, key=KEY, kind=b"message"):
-    wakeups.deliver([kind, b"redsync:wake:client-a", mark + b" " + key], bit)
+    wakeups.deliver([kind, b"redsync:wake:client-a", mark + b" " + key], [Sender(bit)])
 
 
 def sleep(waits, *meanwhile):
@@ -72,6 +81,16 @@ def test_wait_for_nodes_counts_a_node_once_that_first_wakes_and_then_hands_over(
     assert sleep(wakeups.wait_for_nodes(KEY, UNTIL, 2, GRACE, b"7"), signal_twice)[1] == (1, 0b10)
 
 
+def test_hand_over_by_several_nodes_at_once_counts_only_those_that_remember_long_enough(wakeups):
+    wakeups.subscribe(KEY, 60.0)
+
+    def all_say():
+        nodes = [Sender(0b001), Sender(0b010, NOW - 59.0), Sender(0b100, NOW - 60.0), Sender(0b1000, math.inf)]
+        wakeups.deliver([b"message", b"redsync:wake:client-a", b"7 " + KEY], nodes)
+
+    assert sleep(wakeups.wait_for_nodes(KEY, UNTIL, 4, GRACE, b"7"), all_say) == ([UNTIL], (4, 0b101))
+
+
 @pytest.mark.parametrize("key", [b"client-a:2 redsync:x", b"client-a:1 redsync:x ", b"client-a:1", b""])
 def test_wait_for_nodes_is_not_ended_by_messages_for_others(wakeups, key):
     assert sleep(wakeups.wait_for_nodes(KEY, UNTIL, 1, GRACE, b"7"), lambda: say(wakeups, 0b1, b"7", key)) == (
@@ -89,7 +108,7 @@ def test_wait_for_nodes_is_not_ended_by_other_pushes(wakeups):
 def test_malformed_message_is_the_nodes_fault(wakeups, shape):
     """The reading thread treats a TypeError as the node's fault; any other error would be the library's."""
     with contextlib.suppress(TypeError):
-        wakeups.deliver([b"message", b"redsync:wake:client-a", shape], 0b1)
+        wakeups.deliver([b"message", b"redsync:wake:client-a", shape], [Sender(0b1)])
     assert sleep(wakeups.wait_for_nodes(KEY, UNTIL, 1, GRACE, b"7")) == ([UNTIL], (0, 0))
 
 

@@ -125,7 +125,7 @@ class Toy:
         """
         request = self.request(name, **fields)
         self.session.crowds.expect(request.keys.hold, others=crowded, ahead=ahead)
-        return acquire_new(self.session, request, claims(self.session, request), self.now, self.now)
+        return acquire_new(self.session, request, claims(self.session, request), self.now)
 
     def acquire(self, *script, **fields):
         """Acquire a new claim as the script says; return the hold, or None."""

@@ -21,7 +21,7 @@ ALL, LEASE = 0b11111, 30.0
 def retried(toy, **fields):
     """Return the steps of another acquire, like that of another lock object of the client."""
     request = toy.request(**fields)
-    return acquire_new(toy.session, request, Claim(toy.session, request), toy.now, toy.now)
+    return acquire_new(toy.session, request, Claim(toy.session, request), toy.now)
 
 
 def retry(toy, *script, **fields):
@@ -131,7 +131,7 @@ class _Overtaken(Claim):
 
 
 def test_refused_acquire_asks_for_a_place_at_once_whatever_others_met_meanwhile(toy):
-    steps = acquire_new(toy.session, toy.request(), _Overtaken(toy.session, toy.request()), toy.now, toy.now)
+    steps = acquire_new(toy.session, toy.request(), _Overtaken(toy.session, toy.request()), toy.now)
     assert toy.play(steps, *waiting_script(toy)).live
 
 

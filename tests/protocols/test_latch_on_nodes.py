@@ -219,9 +219,7 @@ def test_setter_that_finds_others_setting_it_all_the_time_gets_an_error(world, a
     ada.down(n=2)
     session, owner = world.session(lease=60.0)
     request = AcquireRequest("x", FENCED_LOCK, KEYS.setting, owner, Outcome(), 60.0, 0.0)
-    assert world.run(
-        acquire_new(session, request, FencedClaim(session, request, Fence(KEYS.setting)), world.now, world.now)
-    )
+    assert world.run(acquire_new(session, request, FencedClaim(session, request, Fence(KEYS.setting)), world.now))
     with pytest.raises(AcquireTimeout, match="after 10 s"):
         call(bob)
 

@@ -260,6 +260,31 @@ def test_waiter_that_was_told_of_too_slowly_keeps_its_place(limiter):
     assert back[2:6] == (1, 0, 3000, 1), "the rollback restores it"
 
 
+def test_rollback_after_slow_telling_is_owed_to_nodes_that_only_the_message_will_reach(limiter):
+    """The message stays pending for an absent node, so the rollback must follow it there."""
+    toy = limiter.toy
+    asked = 0b011
+
+    def say(answer, **how):
+        return ASK, toy.answers(answer, answer, None, sent=asked, **how)
+
+    script = (
+        say(FULL),
+        say(FULL),
+        ("wait for wake-up", toy.slept(0.1)),
+        say(b"0"),
+        SETTLE,
+        (CLOCK, toy.slept(meanwhile=lambda: toy.pass_time(0.003))),
+        UNDO,
+        UNDO,
+        say(b"0"),
+        SETTLE,
+        (CLOCK, toy.slept()),
+    )
+    assert limiter.play(*script, timeout=5.0) is True
+    assert [told.owed_to for told in toy.told] == [0b111, 0, 0b111, 0b111]
+
+
 def test_retry_after_is_when_a_quorum_has_a_slot(limiter):
     assert limiter.retry_after(look(), look(5, 5, 5), look(5)) == 0.0
     assert limiter.retry_after(look(100, 200, 300), look(110, 190, 310), look(120, 210, 290)) == pytest.approx(0.1111)

@@ -5,7 +5,10 @@ import math
 from redsync._core.claims import ClaimKind
 from redsync._core.holds import HoldState
 from redsync._core.keys import LockKeys
+from redsync._core.memory import Processes
 from redsync._core.ownership import Owner
+from redsync._core.prepared import Forms, Prepared
+from redsync._core.timing import Timing
 
 KIND = ClaimKind.of("lock", b"hash")
 OWNER = Owner.of("c", 1)
@@ -13,5 +16,9 @@ LEASE = 30.0
 
 
 def new_state(name=b"x", owner=OWNER, *, valid_until=130.0, renew_at=110.0, ends_at=math.inf, kind=HoldState):
-    keys = LockKeys.of(b"redsync:", name)
-    return kind(name, KIND, keys, owner, owner.claim(1), 1, LEASE, valid_until, renew_at, ends_at, 0b111, valid_until)
+    keys, forms = LockKeys.of(b"redsync:", name), new_forms(LEASE)
+    return kind(name, KIND, keys, owner, owner.claim(1), 1, forms, valid_until, renew_at, ends_at, 0b111, valid_until)
+
+
+def new_forms(lease):
+    return Forms(Prepared(Timing(lease), Processes()).terms(None))

@@ -13,6 +13,7 @@ from redsync._protocols.lock import LOCK
 from redsync.testing.simulator import SimulationError
 from redsync.testing.simulator.checks import Checker
 from redsync.testing.simulator.runs import simulate
+from tests.support.hold_states import new_forms
 
 __all__ = ["KEYS", "add_hold", "break_script", "hunt", "trust_records"]
 
@@ -72,9 +73,9 @@ def add_hold(runner, *, until: float = 5.0, count: int = 1) -> HoldState:
     """Let a new owner of a simulated client believe for that many seconds that it holds `x`."""
     now = runner.now()
     renew_at = ends_at = float("inf")
-    owner = runner.new_owner()
+    owner, forms = runner.new_owner(), new_forms(until)
     state = HoldState(
-        "x", LOCK, KEYS, owner, owner.claim(1), count, until, now + until, renew_at, ends_at, 0b111, now + until
+        "x", LOCK, KEYS, owner, owner.claim(1), count, forms, now + until, renew_at, ends_at, 0b111, now + until
     )
     runner.session.holds.add(state)
     return state

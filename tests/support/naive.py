@@ -76,4 +76,5 @@ NAIVE = {
     "semaphore_release": _RELEASE,
     "semaphore_abandon": _DROP,
     "semaphore_renew": _RENEW,
+    "semaphore_settle": "return 1",
 }

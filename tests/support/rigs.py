@@ -9,7 +9,7 @@ from redsync._drivers.links import Link
 from redsync._drivers.process import clock
 from tests.support.locks import PATIENCE
 
-MANY = 50 if sys.version_info < (3, 12) else 10
+MANY = 40 if sys.version_info < (3, 12) else 10
 """The least number of points at which an interruption can come; later versions of Python have fewer."""
 
 TOO_MANY = 10

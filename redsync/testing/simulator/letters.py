@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 import hiredis
 
@@ -112,6 +112,10 @@ class _Noted(deque[Request]):
     def extend(self, requests: Iterable[Request]) -> None:
         for request in requests:
             self.append(request)
+
+    def __iadd__(self, requests: Iterable[Request]) -> Self:
+        self.extend(requests)
+        return self
 
 
 class _WatchedOutbox(Outbox):

@@ -1,16 +1,21 @@
 """The driver of a simulated client: the unchanged driver for asyncio, which also reports its actions to the simulation.
 
 Clock, random numbers and identity come from the machine. All else is as on real machines.
+
+In a simulation no time passes while code runs. But a protocol that looks at the clock again, by a wait that is over at
+once, must know how long its last step took: only a rate limiter does that, after its message to the nodes. So in runs
+by seed time passes there: mostly little, as in a quick process, sometimes as much as in a slow or a paused one.
 """
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import uuid
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from redsync._core.effects import Broadcast, Effect, Reply, Steps
+from redsync._core.effects import Broadcast, Effect, Reply, Steps, Wait
 from redsync._core.events import Event
 from redsync._core.ownership import Owner
 from redsync._core.presence import ClientRecord
@@ -31,6 +36,9 @@ if TYPE_CHECKING:
 __all__ = ["SimulatedRunner"]
 
 T = TypeVar("T")
+
+_QUICK, _SLOW, _PAUSED = 0.0005, 0.02, 4.0
+"""The most seconds that pass before a look at the clock in a quick process, in a slow one, and in a paused one."""
 
 
 class SimulatedRunner(AioRunner):
@@ -63,6 +71,7 @@ class SimulatedRunner(AioRunner):
         self.letters: Final[dict[Request, Letter]] = {}
         self.numbers: Final[dict[Tally, int]] = {}
         self._serials: Final = itertools.count(1)
+        self._delays: Final = self.sim.random_for(f"delays of {self.name}")
         rng = machine.random
         super().__init__(
             nodes=nodes,
@@ -123,7 +132,21 @@ class SimulatedRunner(AioRunner):
 
     async def _perform(self, subscribed: Any, effect: Effect) -> Reply:
         self.machine.stepped = True
+        if self.sim.slowness and isinstance(effect, Wait) and effect.until <= self.now():
+            await self._take_time()
         return await super()._perform(subscribed, effect)
+
+    async def _take_time(self) -> None:
+        rng, seconds = self._delays, _QUICK * self._delays.random()
+        if rng.random() < self.sim.slowness:
+            longer = _QUICK * (_PAUSED / _QUICK) ** rng.random()
+            if longer < _SLOW and rng.random() < 0.5:
+                seconds = longer
+            else:
+                self.machine.pause()
+                self.sim.timeline.after(longer, self.machine.resume)
+        # In a slow process other tasks may run meanwhile; in a paused one this ends when the machine continues.
+        await asyncio.sleep(seconds)
 
     async def _perform_watchdog(self, effect: Effect) -> Reply:
         self.machine.stepped = True

@@ -41,6 +41,9 @@ _BEYOND = 0.1
 _REWINDING = 0.4
 """The share of runs in which nodes come back again and again with data from just before a grant."""
 
+_SLOWNESS = 0.15
+"""The probability that a process is slow or paused before it looks at the clock again."""
+
 _WIRE = 0.5
 """The share of runs that also have faults of the wire."""
 
@@ -202,6 +205,7 @@ def simulate(
     ends_former = remains.random() < 0.6
     for node in sim.servers:
         node.ends_former = ends_former
+    sim.slowness = _SLOWNESS
     shape_wire(sim)
     workload = Workload(
         sim, kind, until=shape.until + shape.calm, lease=shape.lease, pace=shape.pace, reuses=shape.reuses

@@ -102,6 +102,8 @@ class Simulation(Troubles):
         trace: All that happened so far.
         calm: Knows since when there are no faults.
         waived: The promises that no longer hold, each with the fault that broke its assumption.
+        slowness: The probability that a process is slow or paused before it looks at the clock again; 0.0: no time
+            passes while code runs.
     """
 
     def __init__(
@@ -123,6 +125,7 @@ class Simulation(Troubles):
         self.trace: Final = Trace()
         self.client_options: Final = client_options
         self.unlisted: Final = unlisted
+        self.slowness = 0.0
         self.machines: list[Machine] = []
         self.runners: dict[str, SimulatedRunner] = {}
         self.waived: Final[dict[str, str]] = {}

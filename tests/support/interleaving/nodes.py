@@ -44,6 +44,7 @@ class FakeNode:
     """Answers `EVALSHA` with its last argument.
 
     Attributes:
+        numbers: True if it answers only with the number that follows the argument's first letter.
         executed: The last argument of each executed command, in order.
         scripts: Digests of the scripts that it knows.
         silent: True if it executes nothing.
@@ -53,7 +54,7 @@ class FakeNode:
     def __init__(self):
         self.executed = []
         self.scripts = set()
-        self.silent = False
+        self.numbers = self.silent = False
         self.signals = {}
         self.connections = []
 
@@ -65,6 +66,8 @@ class FakeNode:
         if sha not in self.scripts:
             return b"-NOSCRIPT No matching script.\r\n"
         self.executed.append(what)
+        if self.numbers:
+            return b":%d\r\n" % int(what[1:])
         return self._signal(what) + b"$%d\r\n%b\r\n" % (len(what), what)
 
     def _signal(self, what):

@@ -151,7 +151,7 @@ class Rig:
         """After a schedule: nothing is left behind, and every answered request got its own answer."""
         self.settle()
         transport, outbox = self.transport, self.transport._outbox
-        assert not transport._leadership._followers, "a follower is left without a thread"
+        assert not transport._leadership.followers, "a follower is left without a thread"
         assert not transport._mutex.locked(), "the mutex is held"
         assert not [*outbox.items, *outbox.batch], "some requests were not sent"
         assert outbox._left is outbox._case is outbox._doubtful is None, "the outbox is in the middle of something"

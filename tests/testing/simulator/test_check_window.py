@@ -7,6 +7,7 @@ import pytest
 
 from redsync._core.effects import Command, Tell, tell
 from redsync._protocols import rate
+from redsync._protocols.slot_claims import WindowClaim
 from redsync._protocols.windows import Window
 from redsync.testing.simulator import Simulation, SimulationError
 from redsync.testing.simulator.checks import Promised, SlidingWindow
@@ -75,6 +76,18 @@ def test_checker_finds_rounds_that_count_however_late(monkeypatch):
     monkeypatch.setattr(Window, "terms", lambda window, *_: (window._lease(0.01), math.inf, 0.01))
     with pytest.raises(SimulationError, match=r"sliding window: 2 successes of 'x', .* where there are 1 in any 5 s"):
         stand_still_between_question_and_answer()
+
+
+def test_checker_finds_successes_that_do_not_look_at_the_clock_after_telling_nodes(monkeypatch):
+    """Where telling takes long, nodes may have given the slot to the next one when the caller learns of its success."""
+    settle = WindowClaim.settle
+
+    def settle_blindly(claim, tally, *args):
+        settlement = yield from settle(claim, tally, *args)
+        return settlement._replace(at=tally.at)
+
+    monkeypatch.setattr(WindowClaim, "settle", settle_blindly)
+    assert "where there are" in hunt(SlidingWindow, range(20), kind="limiter")
 
 
 def test_checker_finds_limiter_that_returns_reported_successes(monkeypatch):

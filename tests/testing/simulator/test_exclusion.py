@@ -79,7 +79,8 @@ def test_checker_finds_hand_over_that_is_believed_from_its_arrival(monkeypatch):
     take_over = Attempt.take_over
 
     def believe(attempt, now):
-        attempt._handed_until = attempt._session.timing.valid_until(now, attempt.place.handed)
+        until = attempt._session.timing.valid_until(now, attempt.place.handed)
+        attempt._handed_until = attempt._handed.valid_until = until
         return take_over(attempt, now)
 
     monkeypatch.setattr(Attempt, "is_had", lambda attempt, now: True)

@@ -17,6 +17,7 @@ FOUND = [
     ("limiter", 2060, "expired keys that no command had touched, back on a node whose clock was set back"),
     ("limiter", 5000124, "time until room, behind the first"),
     ("limiter", 20003682, "time until room: a node that had forgotten was believed"),
+    ("limiter", 2085, "a message about a success that came too late, pending for a node that did not get the rollback"),
     ("limiter", 30001088, "time until room: each slot free on a quorum, but not all of them on one"),
     ("semaphore", 5001575, "a permit with a short lease that ended before the client abandoned a dark node"),
 ]

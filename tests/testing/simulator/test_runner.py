@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from redsync._core.effects import Wait, wait
 from redsync._core.quorum import Choice
 from redsync.exceptions import ClientClosedError
 from redsync.testing.simulator import Simulation
@@ -62,6 +63,35 @@ def test_close_releases_everything_and_all_waiters(sim):
     assert all(node.store.execute(b"EXISTS", b"redsync:x", client.runner.session.record_key) == 0 for node in sim.nodes)
     holder.cancel()
     sim.run()
+
+
+def test_time_passes_before_a_look_at_the_clock(sim):
+    """Mostly little, now and then much; sometimes the machine is paused."""
+    took, ran = [], []
+
+    def look(now):
+        return (yield from wait(Wait(now))).at - now
+
+    async def program(client):
+        await client.get_lock("x").acquire()
+        while len(took) < 400:
+            took.append(await client.runner.run(look(client.runner.now())))
+
+    async def other():
+        while len(took) < 400:
+            ran.append(len(took))
+            await asyncio.sleep(0.0003)
+
+    a = sim.machine("a")
+    sim.slowness = 0.15
+    a.start(program(a.client()))
+    a.start(other())
+    sim.run()
+    slow = [seconds for seconds in took if seconds > 0.001]
+    assert 20 < len(slow) < 80
+    assert max(slow) > 2.0
+    beside = [took[i] > 0.001 and ran.count(i) > 2 for i in range(400)]
+    assert 5 < sum(beside) < len(slow) - 5, "in the others the machine was paused"
 
 
 def test_clients_have_identities_by_the_seed():

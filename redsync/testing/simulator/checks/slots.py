@@ -1,7 +1,7 @@
 """Slots: a node's records of a semaphore or a rate limiter agree with each other, after every script.
 
 * A slot is marked as taken if and only if a permit has it on that node, and no two permits have the same slot.
-* Each permit with slots has an expiry, and each with an expiry has slots.
+* Each permit in the list of slots has an expiry, and each with an expiry is in that list.
 * The three keys of these records expire at the same instant: a bit map that outlived its permits would block slots
   forever.
 * No slot is granted beyond the limit of the request.
@@ -78,12 +78,14 @@ class Slots(Checker):
             return  # the next acquire request or renewal deletes the rest
         where = f"{self._node(executed)} after {executed.script}: {claim.decode(errors='replace')!r}"
         assert isinstance(has, Hash | None), "no other code writes there"
-        given = [slot for text in (has or {}).values() for slot in read_slots(text)]
+        # Other fields name the successes that get a slot as soon as it is free.
+        permitted = {permit: text for permit, text in (has or {}).items() if not permit.startswith(b">")}
+        given = [slot for text in permitted.values() if text for slot in read_slots(text)]
         marked = [i for i in range(8 * len(bits or b"")) if (bits or b"")[i // 8] >> (7 - i % 8) & 1]
         if sorted(given) != marked:
             yield f"{where}: permits have slots {sorted(given)}, and {marked} are marked as taken"
-        if set(has or ()) != set(permits or ()):
-            yield f"{where}: {len(has or ())} permits have slots, and {len(permits or ())} have an expiry"
+        if permitted.keys() != set(permits or ()):
+            yield f"{where}: {len(permitted)} permits have slots, and {len(permits or ())} have an expiry"
         if not ends == slots_end == bits_end:
             yield f"{where}: its keys end in {ends}, {slots_end} and {bits_end} ms"
 

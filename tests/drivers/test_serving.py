@@ -1,0 +1,108 @@
+"""Serving a leader without followers: what a command's rounds have learned of its replies, and where it does not count.
+
+All replies are there before the leader reads, so one call has to deal with all of them.
+"""
+
+import pytest
+
+from redsync._core.effects import Broadcast, Command, Packed
+from redsync._core.quorum import Verdict
+from redsync._drivers.process import clock
+from redsync._drivers.requests import Request
+from tests.support.rigs import await_answers, choices
+
+
+@pytest.fixture
+def say(raw, make_script):
+    """A script that returns the number in the key `say`, or 1."""
+    say = make_script("say", "return tonumber(redis.call('get', 'say') or 1)")
+    for node in raw:
+        node.script_load(say.source)
+    return say
+
+
+class Asker:
+    """Asks all nodes with the same packing, and counts the judge's calls."""
+
+    def __init__(self, rig, say):
+        self._rig = rig
+        self._owner = rig.owner()
+        self._command = Command(say, (b"list",), (), Packed())
+        self.judged = []
+        self.judge = lambda reply: self.judged.append(reply) or reply
+
+    def ask(self, judge=None, decide=None):
+        effect = Broadcast(self._command, self._owner, judge or self.judge, 60.0, decide=decide)
+        request = Request(effect, effect.tally([node.address for node in self._rig.nodes]))
+        request.tally.sent_at = clock()
+        self._rig.transport.send(request)
+        await_answers(self._rig)
+        self._rig.transport.wait(request, request.tally.sent_at + 60.0)
+        return request.tally
+
+
+@pytest.fixture
+def asker(rig, say):
+    return Asker(rig, say)
+
+
+def test_rounds_after_the_first_one_know_the_reply_that_grants(asker):
+    # The very first replies of a connection go through the parser.
+    asker.ask()
+    asker.ask()
+    judged = len(asker.judged)
+    tally = asker.ask()
+    assert (choices(tally), tally.answers, tally.replies) == (["granted"] * 3, [1] * 3, [1] * 3)
+    assert (tally.verdict, tally.granted) == (Verdict.WON, 3), "what came with the deciding vote counts as well"
+    assert len(asker.judged) == judged
+
+
+def test_what_one_judge_has_said_does_not_count_for_another(asker):
+    asker.ask()
+    assert asker.ask(judge=lambda reply: False).verdict is Verdict.LOST
+
+
+def test_known_reply_does_not_decide_where_a_rule_does(asker):
+    asker.ask()
+    asker.ask()
+    tally = asker.ask(decide=lambda tally: Verdict.LOST if tally.granted == 3 else Verdict.PENDING)
+    assert (tally.verdict, tally.granted) == (Verdict.LOST, 3)
+
+
+@pytest.mark.parametrize("others", [{0}, {1}, {2}, {0, 1}, {1, 2}, {0, 2}, {0, 1, 2}])
+@pytest.mark.parametrize("said", [0, 2])
+@pytest.mark.parametrize("known", [True, False])
+def test_other_replies_among_the_usual_ones_count_as_well(asker, raw, others, said, known):
+    if known:
+        asker.ask()
+    for node in others:
+        raw[node].set("say", said)
+    tally = asker.ask()
+    won = said or len(others) == 1
+    assert tally.verdict is (Verdict.WON if won else Verdict.LOST)
+    for node in range(3):
+        if tally.cast[node] is not None:
+            reply = said if node in others else 1
+            assert tally.cast[node] == (tally.choices[node], reply, reply)
+            assert (tally.choices[node].value == "granted") is bool(reply)
+    assert tally.granted + tally.refused == 3 - tally.unheard
+
+
+@pytest.mark.parametrize("node", range(3))
+def test_error_among_the_usual_replies_fails_that_vote_alone(rig, asker, raw, node):
+    asker.ask()
+    raw[node].hset("say", "of another", "type")
+    assert asker.ask().verdict is Verdict.WON
+    assert not rig.broken
+    raw[node].delete("say")
+    assert choices(asker.ask()) == ["granted"] * 3
+
+
+@pytest.mark.parametrize("node", range(3))
+def test_connection_that_ends_among_the_usual_replies_costs_that_node_alone(rig, asker, nodes, node):
+    asker.ask()
+    nodes.kill(node)
+    tally = asker.ask()
+    assert tally.verdict is Verdict.WON
+    assert choices(tally)[node] != "granted"
+    assert [index for index, _ in rig.broken] == [node]
