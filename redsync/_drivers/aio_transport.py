@@ -69,7 +69,11 @@ def _end(future: asyncio.Future[None]) -> None:
         partial(future.set_result, None),
         partial(context.run, step, future),
     )
-    deque(map(_call, calls), 0)
+    try:
+        deque(map(_call, calls), 0)
+    except RuntimeError:
+        # The loop runs inside a step of another task, so no second one may begin.
+        future.get_loop().call_soon(step, future, context=context)
 
 
 class _Lead:

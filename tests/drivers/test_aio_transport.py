@@ -170,6 +170,23 @@ async def test_replies_read_before_an_interruption_are_handed_out(nodes, append)
         assert [index for index, _ in rig.broken] == [2]
 
 
+@in_loop
+async def test_tasks_woken_inside_the_step_of_another_run_on_in_the_next_turn(nodes):
+    """As in a loop that runs inside another."""
+
+    async def sleep(future):
+        await future
+
+    loop = asyncio.get_running_loop()
+    async with AioRig(nodes.urls) as rig:
+        futures = [loop.create_future() for _ in range(2)]
+        tasks = [asyncio.create_task(sleep(future)) for future in futures]
+        await turns(1)
+        rig.transport.released.extend(futures)
+        rig.transport._resume()
+        await asyncio.wait_for(asyncio.gather(*tasks), PATIENCE)
+
+
 def test_task_that_exits_leaves_the_other_woken_tasks_to_the_loop(nodes):
     resumed = []
 
