@@ -162,7 +162,8 @@ class Prepared:
         """Return the terms of a lease in seconds; None for the client's lease."""
         terms = self._terms.get(lease)
         if terms is None:
-            terms = _put(self._terms, lease, self._new_terms(lease), _MOST_TERMS)
+            terms = self._new_terms(lease)
+            _put(self._terms, lease, terms, _MOST_TERMS)
         return terms
 
     def _new_terms(self, lease: float | None) -> Terms:
@@ -190,7 +191,11 @@ class Prepared:
         known = noun, lock, holds, lease, limit
         forms = self._forms.get(known)
         if forms is None:
-            forms = _put(self._forms, known, Forms(self.terms(lease)), _MOST_FORMS)
+            forms = Forms(self.terms(lease))
+            oldest = _put(self._forms, known, forms, _MOST_FORMS)
+            if oldest is not None:
+                # Its holds keep it. They may be a hundred thousand, and make their releases again.
+                oldest.ask = oldest.release = None
         return forms
 
     def spell(self, script: Script, keys: tuple[bytes, ...], args: tuple[Arg, ...]) -> Spelling:
@@ -204,9 +209,9 @@ class Prepared:
         return NumberedSpelling(script, keys, args, behind, self._processes)
 
 
-def _put(table: OrderedDict[K, V], key: K, value: V, most: int) -> V:
-    if len(table) >= most:
-        # In one step, as any thread may make a claim.
-        table.popitem(last=False)
+def _put(table: OrderedDict[K, V], key: K, value: V, most: int) -> V | None:
+    """Keep a value; return the one dropped for it, if any."""
+    # In one step, as any thread may make a claim.
+    dropped = table.popitem(last=False)[1] if len(table) >= most else None
     table[key] = value
-    return value
+    return dropped

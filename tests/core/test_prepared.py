@@ -109,10 +109,12 @@ def test_equal_acquires_share_forms_and_others_have_their_own(prepared):
 
 def test_number_of_entries_is_bounded_and_the_oldest_are_dropped_first(prepared):
     first, second = (prepared.forms("lock", b"%d" % i, 1, None) for i in range(2))
+    first.ask = first.release = prepared.spell(LOCK.acquire, (b"0",), ())
     for i in range(2, 1025):
         prepared.forms("lock", b"%d" % i, 1, None)
     assert prepared.forms("lock", b"1", 1, None) is second
     assert prepared.forms("lock", b"0", 1, None) is not first
+    assert (first.ask, first.release) == (None, None), "holds keep it, but not its commands"
     terms = prepared.terms(1.0)
     for i in range(64):
         prepared.terms(2.0 + i)
