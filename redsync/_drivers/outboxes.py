@@ -16,6 +16,7 @@ a flush records its progress, and the next flush, usually by the interrupted thr
 
 Python checks for signals when a function begins, after a call and where a loop repeats. The record is kept by plain
 assignments next to the steps that they describe, with none of these points in between; do not separate them.
+`_post_all` records the doubtful link only when an exception passes it, before anything else.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""Serving: the leader of a client for threads reads the ready sockets, and hands out what they say.
+"""Serving: the leader (with asyncio the event loop) reads the ready sockets, and hands out what they say.
 
 There are two ways, with the same result:
 
 * `_serve` reads all ready links first, and then hands out their replies under one hold of the mutex: other threads,
   which have their own rounds, must not wait for system calls.
 * `_serve_alone` takes each link in one step, with the mutex held all the time. It is for a leader without followers:
-  usually no other thread wants the mutex. A vote that says the same as one before is just counted.
+  usually no other thread wants the mutex. A vote that says the same as one before is just counted. With asyncio, it is
+  for a round that is alone.
 """
 
 from __future__ import annotations

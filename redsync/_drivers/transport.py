@@ -6,8 +6,8 @@ The rules for any number of threads:
 * **Reading**: one thread at a time polls the sockets and hands out replies and wake-ups, see `leadership`. While no
   thread waits, none reads: late replies, after an early verdict, stay in the sockets until the next leader or the
   maintenance reads them.
-* `_mutex` guards the state that `dispatcher` lists, and the lead. It is held for arithmetic only, never over a system
-  call.
+* `_mutex` guards the state that `dispatcher` lists, and the lead. It is held for arithmetic only; over system calls
+  only by a leader without followers, see `serving`.
 
 An interruption of the reading thread may shift the pairing of commands and replies. So that thread first breaks the
 link, by a plain assignment. If another interruption stops it there, the next thread that sees the link discards it.

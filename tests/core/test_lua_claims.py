@@ -262,6 +262,22 @@ def test_renew_takes_as_many_claims_as_the_watchdog_sends(claims):
     assert claims.renew(*asked) == [2] * 200
 
 
+def test_release_that_a_node_may_not_execute_is_an_error_and_no_refusal(node):
+    """As on a read-only replica: the client must send it again, and must not take the claim for gone."""
+    node.redis.hset(KEYS.lock, ME, 1)
+    # The place of a later claim of this owner stays, so the release writes nothing else.
+    node.redis.hset(KEYS.all[2], ME.rpartition(b":")[0], b"99999999999999 999 0 0 channel")
+    node.redis.acl_setuser("default", enabled=True, commands=["-hdel"])
+    try:
+        with pytest.raises(redis.exceptions.ResponseError, match="permission"):
+            node.run("lock_release", KEYS.all, ME, 0, KEYS.channel)
+        assert node.redis.hgetall(KEYS.lock) == {ME: b"1"}
+    finally:
+        node.redis.acl_setuser("default", enabled=True, commands=["+hdel"])
+    assert node.run("lock_release", KEYS.all, ME, 0, KEYS.channel) == 1
+    assert node.run("lock_release", KEYS.all, ME, 0, KEYS.channel) == 0
+
+
 # Force release.
 
 

@@ -35,18 +35,20 @@ def interrupted(scene, way):
             scene.interrupt(transport.tend, transport.tend)
 
 
+def strike(scene, way, *, forgets):
+    """Run the calls of the thread that is interrupted."""
+    scene.ask("a")
+    if forgets:
+        scene.rig.servers[0].scripts.clear()
+    interrupted(scene, way)
+    scene.tell("a")
+
+
 def alone(way, *, forgets=False, **options):
     """One thread is interrupted, before another calls."""
 
     def begin(scene):
-        def victim():
-            scene.ask("a")
-            if forgets:
-                scene.rig.servers[0].scripts.clear()
-            interrupted(scene, way)
-            scene.tell("a")
-
-        scene.thread("a", victim)
+        scene.thread("a", lambda: strike(scene, way, forgets=forgets))
         scene.thread("b", lambda: scene.ask("b"), after="a")
 
     return Scenario(begin, options)
@@ -56,19 +58,12 @@ def leading(way, *, forgets=False, **options):
     """Two threads sleep while the interrupted one reads for them."""
 
     def begin(scene):
-        def victim():
-            scene.ask("a")
-            if forgets:
-                scene.rig.servers[0].scripts.clear()
-            interrupted(scene, way)
-            scene.tell("a")
-
         def other(name):
             scene.world.wait_for(lambda: scene.struck)
             scene.ask(name)
             scene.tell(name)
 
-        scene.thread("a", victim)
+        scene.thread("a", lambda: strike(scene, way, forgets=forgets))
         for name in "bc":
             scene.thread(name, lambda name=name: other(name))
         scene.thread("d", lambda: scene.ask("d"), after="a")
