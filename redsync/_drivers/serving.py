@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from redsync._core.interruptions import is_interruption
-from redsync._core.quorum import Tally
+from redsync._core.quorum import NO_REPLY, Tally
 from redsync._core.replies import LINES
 from redsync._drivers.dispatcher import MOST_MESSAGES, Dispatcher
 from redsync._drivers.interruptions import HALF_READ, HALF_SENT
@@ -59,9 +59,9 @@ class Serving(Dispatcher):
         left: Sequence[tuple[int, int]] = ()
         try:
             with self._mutex:
-                # Unless `_serve` has read another grant since, or the first one: then the empty bytes at the end of a
-                # connection must not count.
-                usual = request.usual if tally.same is request.said else None
+                # Unless `_serve` has read another grant since. NO_REPLY equals nothing that a link reads, neither the
+                # empty bytes at its end, nor the None of TLS.
+                usual = request.usual if tally.same is request.said else NO_REPLY
                 try:
                     for fd, events in ready:
                         link = find(fd)
@@ -194,10 +194,10 @@ class Serving(Dispatcher):
                 self._table.watch(link, BOTH)
 
 
-def _learn(request: Request, tally: Tally, data: bytes, replies: Sequence[object]) -> bytes | None:
+def _learn(request: Request, tally: Tally, data: bytes, replies: Sequence[object]) -> object:
     """Return the bytes of the usual reply, if a link has just said it, and keep it for the command's next rounds."""
     if tally.same is not replies[0] or len(replies) > 1:
-        return None
+        return NO_REPLY
     assert request.command is not None, "it was sent"
     request.usual, request.said, packing = data, tally.same, request.command.packing
     if packing is not None:

@@ -4,6 +4,7 @@ All replies are there before the leader reads, so one call has to deal with all 
 """
 
 import socket
+from functools import partial
 
 import pytest
 
@@ -126,6 +127,17 @@ def test_end_of_connections_grants_nothing_where_no_usual_reply_is_known(rig, as
         rig.transport.links[node]._sock.shutdown(socket.SHUT_RD)
     assert choices(rig.finish(request)) == ["granted", "failed", "failed"]
     assert request.tally.verdict is Verdict.LOST
+
+
+def test_record_of_tls_without_a_reply_grants_nothing(rig, asker):
+    """A node may send others than replies, such as the tickets of a session: `read` then returns None."""
+    rig.ask(rig.number, rig.owner(), 1)
+    rig.settle()
+    request = asker.send()
+    await_answers(rig)
+    for link in rig.transport.links:
+        link.read = partial(setattr, link, "read", link.read)  # the first call returns None
+    assert choices(rig.finish(request)).count("granted") == request.tally.granted >= 2
 
 
 def test_reply_that_was_usual_before_the_latest_one_keeps_its_own_meaning(rig, asker, nodes, raw):
