@@ -285,7 +285,7 @@ class WindowClaim(SlotClaim):
         took = at - tally.at
         if not self._slowest_telling:
             # A process that was paused once is most likely quick the next time. If it is not, that is how slow it is.
-            took = min(took, 2 * self._telling)
+            took = min(took, max(self._telling, window.spare / 2))
         self._slowest_telling = took
         window.note_telling(took)
         return Settlement(tally, at)
