@@ -262,7 +262,7 @@ class WindowClaim(SlotClaim):
         queued = self._line is not None and self._line.taken
         if late:
             return True
-        self.must_renumber = bool(queued or self.settled) or self._useful - took > window.worth
+        self.must_renumber = bool(queued or self.settled) or window.is_long(self._useful, took, self._telling)
         return not (self.must_renumber or (window.latest is not None and window.latest.is_mistaken(tally.at)))
 
     def settle(self, tally: Tally, claim: bytes, timeout_at: Callable[[float], float]) -> Steps[Settlement]:  # noqa: ARG002
@@ -282,8 +282,12 @@ class WindowClaim(SlotClaim):
             message = settlement(state.keys, state.claim, state.slots, before.until - tally.at)
             yield from tell(Tell(message, state.owner))
         at = (yield from wait(Wait(tally.at))).at
-        self._slowest_telling = at - tally.at
-        window.note_telling(self._slowest_telling)
+        took = at - tally.at
+        if not self._slowest_telling:
+            # A process that was paused once is most likely quick the next time. If it is not, that is how slow it is.
+            took = min(took, max(self._telling, window.spare / 2))
+        self._slowest_telling = took
+        window.note_telling(took)
         return Settlement(tally, at)
 
     def insist(self, tally: Tally) -> bool:

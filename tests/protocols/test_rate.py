@@ -1,5 +1,7 @@
 """The rate limiter: its asks, its leftovers, and when the next success is possible."""
 
+import math
+
 import pytest
 
 from redsync._core.limits import Limit
@@ -197,13 +199,55 @@ def test_round_after_which_nodes_were_told_too_slowly_is_repeated_with_another_c
         (CLOCK, toy.slept(meanwhile=lambda: toy.pass_time(0.003))),
         UNDO,
         (ASK, toy.all_say(b"0")),
+        SETTLE,
+        (CLOCK, toy.slept()),
     )
     assert limiter.play(*script, timeout=timeout) is True
-    first, settle, undo, second = toy.commands
+    first, settle, undo, second, _ = toy.commands
     assert first.args[0] == settle.args[0] == undo.args[0] != second.args[0]
     assert second.args[10] == b"0", "the same slots"
-    assert second.args[2] == first.args[2] + 6, "twice as long for telling them"
-    assert limiter.window.telling() == pytest.approx(0.00075), "and longer from now on"
+    assert second.args[2] > first.args[2]
+
+
+def late(limiter, seconds):
+    """Return the end of a round after which telling nodes took that long."""
+    toy = limiter.toy
+    return (ASK, toy.all_say(b"0")), SETTLE, (CLOCK, toy.slept(meanwhile=lambda: toy.pass_time(seconds))), UNDO
+
+
+def told_to_keep(limiter):
+    """Return for how many seconds each message of a success lets nodes keep its slots."""
+    return [float(command.args[2]) / 1000 for command in limiter.toy.commands if command.script.name.endswith("settle")]
+
+
+def test_one_pause_of_the_process_keeps_no_slot_longer_than_retry_after_says(limiter):
+    toy = limiter.toy
+    limiter.window.note(0.1)
+    told = SETTLE, (CLOCK, toy.slept())
+    assert limiter.play(*late(limiter, 0.2), (ASK, toy.all_say(b"0")), *told) is True
+    before, after = told_to_keep(limiter)
+    assert before < after < limiter.window.room_after(math.inf) < after + 0.000_02
+    assert limiter.window.telling() == 0.0005
+    assert limiter.play((ASK, toy.all_say(b"1")), *told) is True
+    assert told_to_keep(limiter)[2] == before, "the next success does not pay for it"
+
+
+def test_process_that_is_slow_twice_in_one_acquire_has_as_much_time_as_it_needs(limiter):
+    toy = limiter.toy
+    limiter.window.note(0.1)
+    last = (ASK, toy.all_say(b"0")), SETTLE, (CLOCK, toy.slept(meanwhile=lambda: toy.pass_time(0.19)))
+    assert limiter.play(*late(limiter, 0.2), *late(limiter, 0.1), *last) is True
+    assert told_to_keep(limiter)[2] == pytest.approx(1.01 * (1.0 + 0.2 + 0.0024), abs=1e-4)
+    assert limiter.window.telling() > 0.03, "and longer from now on"
+
+
+@pytest.mark.parametrize("per", [1.0, 30.0, 86_400.0])
+def test_success_of_a_new_limiter_keeps_no_slot_longer_than_retry_after_says(make_toy, per):
+    """However little of a long window that is: a caller that waits for as long as it said would be refused."""
+    limiter = Limiter(make_toy(3, random=0.0))
+    toy, limiter.window = limiter.toy, Window(per, limiter.toy.session.timing)
+    assert limiter.play((ASK, toy.all_say(b"0")), SETTLE, (CLOCK, toy.slept())) is True
+    assert told_to_keep(limiter)[0] < limiter.window.room_after(math.inf) < toy.commands[0].args[2] / 1000
 
 
 def test_time_to_tell_nodes_is_not_extended_by_what_a_quick_round_left_unused(limiter):
