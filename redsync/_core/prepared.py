@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from redsync._core.effects import Arg, Command, Usual
 from redsync._core.memory import Processes
@@ -27,8 +26,7 @@ _MOST_TERMS, _MOST_FORMS = 64, 1024
 """The number of entries kept; the oldest is dropped first."""
 
 
-@dataclass(frozen=True, slots=True)
-class Terms:
+class Terms(NamedTuple):
     """Values derived from a lease.
 
     Attributes:

@@ -96,8 +96,8 @@ class AioRunner(AioDriver):
             self._timing,
             holds,
             self._surroundings.random,
-            client_key(self.client_id),
-            client.pack(),
+            record_key=client_key(self.client_id),
+            record=client.pack(),
             observed=bool(self._notifier.ears),
             journals=journals_of(self._notifier.ears),
             client=client,
@@ -207,7 +207,7 @@ class AioRunner(AioDriver):
 
     def new_owner(self) -> Owner:
         """Return a new, unique owner."""
-        return Owner.of(self.client_id, next(_serials))
+        return Owner(self.client_id, next(_serials))
 
     def scope(self) -> TaskScope:
         """Open a scope around everything that the running task does from now on."""

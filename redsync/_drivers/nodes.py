@@ -40,7 +40,7 @@ __all__ = [
 
 log = logging.getLogger("redsync.node")
 
-_FORGETFUL = re.compile(r"FORGETFUL (-1|[0-9]{1,15})")
+_FORGETFUL = r"FORGETFUL (-1|[0-9]{1,15})"
 """A node's answer if it has remembered for less time than a claim needs: the time in ms, or -1 if it can't tell."""
 
 _CONFIRMED: Final = 2 / 3
@@ -262,7 +262,7 @@ class Node:
 
     def note_forgetful(self, text: str, guard: float, now: float) -> str | None:
         """Record an error reply; return its meaning if the node remembers too little, None for all other errors."""
-        forgetful = _FORGETFUL.fullmatch(text)
+        forgetful = re.fullmatch(_FORGETFUL, text)
         if forgetful is None:
             return None
         age = int(forgetful[1]) / 1000

@@ -145,8 +145,8 @@ class ThreadRunner(ThreadDriver):
             self._timing,
             HoldTable(self._maintenance.alarm),
             self._surroundings.random,
-            client_key(self.client_id),
-            client.pack(),
+            record_key=client_key(self.client_id),
+            record=client.pack(),
             processes=processes,
             observed=bool(self._notifier.ears),
             journals=journals_of(self._notifier.ears),
@@ -203,7 +203,7 @@ class ThreadRunner(ThreadDriver):
 
     def new_owner(self) -> Owner:
         """Return a new, unique owner."""
-        return Owner.of(self.client_id, next(_serials))
+        return Owner(self.client_id, next(_serials))
 
     def require_open(self) -> None:
         """Raise `ClientClosedError` if the client was closed."""

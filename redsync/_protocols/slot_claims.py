@@ -30,10 +30,10 @@ from redsync._core.quorum import Judge, Tally, Verdict
 from redsync._core.runner import Session
 from redsync._core.timing import milliseconds
 from redsync._protocols.acquire_requests import AcquireRequest
-from redsync._protocols.answers import FULL, OTHER_LIMIT, read_of_slots
 from redsync._protocols.claims import Claim, Settlement
 from redsync._protocols.places import Place, Waiting
 from redsync._protocols.rounds import time_left, told, type_error
+from redsync._protocols.slot_answers import FULL, OTHER_LIMIT, read_of_slots
 from redsync._protocols.slot_lines import NO_PLACE, SlotLine, WindowLine
 from redsync._protocols.slot_search import SlotSearch
 from redsync._protocols.windows import Window, settlement

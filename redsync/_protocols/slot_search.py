@@ -22,9 +22,9 @@ from redsync._core.effects import Arg
 from redsync._core.limits import Limit
 from redsync._core.permits import write_slots
 from redsync._core.quorum import Tally, Votes
-from redsync._protocols.answers import TAKEN
 from redsync._protocols.rounds import told
 from redsync._protocols.shrinking import Taken
+from redsync._protocols.slot_answers import TAKEN
 
 __all__ = ["SlotSearch"]
 

@@ -37,7 +37,7 @@ class AioRig:
             on_broken=lambda node, reason: self.broken.append((node.index, reason)),
             on_change=lambda: None,
         )
-        self.owner = Owner.of("rig", 1)
+        self.owner = Owner("rig", 1)
 
     async def connect(self, *indices):
         for i in indices or range(len(self.nodes)):

@@ -84,7 +84,7 @@ class Loop:
 
     def make(self, trial, name, decide=None):
         """Make an owner's next command: a round with `decide`, else one that the nodes must get."""
-        owner = self._owners.setdefault(name, Owner.of("loop", len(self._owners)))
+        owner = self._owners.setdefault(name, Owner("loop", len(self._owners)))
         number = self._count = self._count % 50 + 1
         command = Command(self.script, (b"%d" % trial,), (b"%d" % number if self.numbers else b"%d:" % number,))
         if decide is None:

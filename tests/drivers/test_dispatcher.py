@@ -50,7 +50,7 @@ class Rig:
 
     def ask(self):
         """Send a command that the answer 1 grants."""
-        effect = Broadcast(Command(self.script, (b"k",), ()), Owner.of("rig", 1), lambda reply: reply == 1, 1.0)
+        effect = Broadcast(Command(self.script, (b"k",), ()), Owner("rig", 1), lambda reply: reply == 1, 1.0)
         request = Request(effect, Tally(["a"], effect.judge))
         self.dispatcher._outbox.send(request)
         return request
@@ -389,7 +389,7 @@ def test_forgotten_script_is_loaded_as_the_node_has_it(rig):
 
 def test_refused_rollback_is_sent_again_even_behind_the_resent_earlier_command(rig):
     """The node had forgotten the claim's script, and was busy when the rollback came."""
-    owner = Owner.of("rig", 1)
+    owner = Owner("rig", 1)
     args = (b"claim",)
     ask = Broadcast(Command(rig.script, (b"k",), args), owner, of_ours(lambda reply: reply == 1), 1.0)
     undo = Tell(Command(rig.script, (b"k",), (*args, 0)), owner, owed_to=1, owed_until=1000.0)

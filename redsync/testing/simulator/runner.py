@@ -105,7 +105,7 @@ class SimulatedRunner(AioRunner):
 
     def new_owner(self) -> Owner:
         """Return a new owner, with a number that does not depend on earlier simulations."""
-        return Owner.of(self.client_id, next(self._serials))
+        return Owner(self.client_id, next(self._serials))
 
     def _hear(self, event: Event) -> None:
         self.sim.saw(Told(self.sim.now, self, event))
