@@ -46,11 +46,7 @@ class Spelling:
 
 
 class Tagged(Spelling):
-    """The spelling of a voter whose keys are all in one slot.
-
-    Args:
-        slot: The slot.
-    """
+    """The spelling of a voter whose keys are all in one slot."""
 
     def __init__(self, slot: int) -> None:
         self._tag: Final = b"{%b}" % tag_of(slot)

@@ -71,11 +71,7 @@ class Timing(NamedTuple):
         return min(self.node_timeout, max(lease * _NODE_TIMEOUT_SHARE, _SHORTEST_NODE_TIMEOUT))
 
     def check_lease(self, lease: float, called: str = "a lease") -> float:
-        """Return `lease` if a claim can use it.
-
-        Args:
-            lease: In seconds.
-            called: The name of the argument, for messages.
+        """Return `lease`, in seconds, if a claim can use it; messages call it by its argument's name, `called`.
 
         Raises:
             ValueError: It is not a positive, finite number; or it is no longer than its own drift allowance, or longer

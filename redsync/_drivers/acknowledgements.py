@@ -40,10 +40,7 @@ UNACKNOWLEDGED: Final = "UNACKNOWLEDGED"
 def wait_commands(dialect: Dialect, needed: int, timeout: float) -> list[bytes]:
     """Return the commands after which `needed` replicas have everything that the connection wrote or saw before.
 
-    Args:
-        dialect: The node's dialect.
-        needed: The number of replicas.
-        timeout: Seconds after which the node stops waiting for them.
+    After `timeout` seconds the node stops waiting for them.
     """
     return [*dialect.touch, pack("WAIT", str(needed), str(max(math.ceil(timeout * 1000), 1)))]
 

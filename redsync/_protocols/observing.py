@@ -34,16 +34,7 @@ def observed(
     kind: str,
     limit: int | None = None,
 ) -> Steps[ResultT]:
-    """Acquire, and report to observers; result and errors are those of `acquire`.
-
-    Args:
-        session: The client's session.
-        request: The acquire request.
-        now: The instant at which the acquire begins.
-        acquire: The function that makes the acquiring protocol.
-        kind: The kind of synchronizer.
-        limit: The semaphore's number of permits.
-    """
+    """Acquire, and report to observers; result and errors are those of `acquire`."""
     journals = session.journals
     steps: list[Step] | None = None if journals else []
     request.outcome.record = record = AcquireRecord(

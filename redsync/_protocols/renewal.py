@@ -175,11 +175,7 @@ def renew(
 
     Each of the others is now either lost, or due for a retry.
 
-    Args:
-        session: The client's session.
-        holds: The holds.
-        lease: The new lease in seconds; None for the holds' own lease.
-        cohort: Keeps the command for the next renewal.
+    Without a `lease`, each gets its own lease again. The cohort keeps the command for the next renewal.
     """
     timing = session.timing
     wanted = holds[0].lease if lease is None else lease
@@ -211,11 +207,7 @@ def fill_up(session: Session, holds: Sequence[HoldState], now: float, cohort: Co
 
     No caller waits for the result, so the round can wait for all nodes.
 
-    Args:
-        session: The client's session.
-        holds: The holds.
-        now: The instant at which this begins.
-        cohort: Keeps the command for the next time, if the watchdog renews all its holds.
+    The cohort keeps the command for the next time, if the watchdog renews all its holds.
     """
     timing, lease = session.timing, holds[0].lease
 

@@ -140,9 +140,7 @@ class SlotSearch:
     def exchange(self, tally: Tally, *, newer: bool) -> bool:
         """Choose other slots after a round that was not won; return whether there are any to ask for at once.
 
-        Args:
-            tally: The round.
-            newer: True if the limit has changed since: slots chosen under the older limit may be beyond the new one.
+        If the limit has changed since (`newer`), slots chosen under the older limit may be beyond the new one.
         """
         if self._limit.per_us and tally.granted:
             self._limit.scarce = True

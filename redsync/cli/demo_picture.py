@@ -246,11 +246,7 @@ def _draw_legend(figure: Figure, run: Run, y: int) -> None:
 
 
 class PictureFile:
-    """The file for the picture; opened before the run, so that a wrong path fails at once.
-
-    Args:
-        path: The path of the file; None for no picture.
-    """
+    """The file for the picture, if there is a path; opened before the run, so that a wrong path fails at once."""
 
     def __init__(self, path: str | None) -> None:
         self._path = path

@@ -95,12 +95,7 @@ class PagedTable:
     """A table that is written some rows at a time; its columns widen as needed, and never narrow."""
 
     def __init__(self, headings: Sequence[str], cut: Sequence[int]) -> None:
-        """Prepare a table.
-
-        Args:
-            headings: The headings, written with the first rows.
-            cut: The columns to cut if the terminal is too narrow.
-        """
+        """Prepare a table; the columns `cut` are cut if the terminal is too narrow."""
         self._headings = headings
         self._cut = cut
         self._is_begun = False

@@ -24,7 +24,7 @@ import redis
 
 from redsync.testing.asking import UNANSWERED, Address, command, until
 from redsync.testing.server_group import ServerGroup
-from redsync.testing.servers import ServerProcess, ServerStartError
+from redsync.testing.servers import ServerProcess
 
 __all__ = ["LocalSentinel"]
 
@@ -264,11 +264,7 @@ class LocalSentinel(ServerGroup):
 
     def _settle(self) -> None:
         self._tune(_PERIODS_MS | {"publish-period": _ACQUAINTING_MS})
-        try:
-            until(self._is_settled, "the replicas follow the master and the Sentinels know them all")
-        except RuntimeError as error:
-            logs = "\n".join(server.log_tail() for server in self._servers)
-            raise ServerStartError(f"{error}; the logs end with\n{logs}") from None
+        until(self._is_settled, "the replicas follow the master and the Sentinels know them all")
         self._tune({"publish-period": _PUBLISH_PERIOD_MS})
 
     def _tune(self, periods_ms: Mapping[str, int]) -> None:

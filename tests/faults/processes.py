@@ -241,24 +241,7 @@ def serve(settings):
         client.close()
 
 
-# Processes that die, and processes that leave.
-
-
-def hold(settings):
-    """Hold a lock until killed, with a child that outlives that."""
-    lease = settings["lease"]
-    client = make_client(settings, lease=lease)
-    lock = client.get_lock(settings["lock"], lease=lease if settings["explicit"] else None)
-    with client.get_lock("warm"):
-        pass
-    tell(child=fork(time.sleep, 20))
-    sys.stdin.readline()
-    assert lock.acquire(timeout=20)
-    first = clock() + lock.remaining()
-    while not settings["explicit"] and clock() + lock.remaining() < first + 0.1:
-        time.sleep(0.01)  # until it has been renewed
-    tell(until=clock() + lock.remaining())
-    time.sleep(60)
+# Processes that leave.
 
 
 def take(lock):
@@ -308,7 +291,7 @@ def leave(settings):
 
 
 def main():
-    programs = {"family": family, "storm": storm, "counting": counting, "serve": serve, "hold": hold, "leave": leave}
+    programs = {"family": family, "storm": storm, "counting": counting, "serve": serve, "leave": leave}
     signal.alarm(115)  # if the tests are killed, no process stays forever
     programs[sys.argv[1]](json.loads(sys.argv[2]))
 

@@ -159,10 +159,6 @@ class Crew:
     def await_all(self, event: str, timeout: float = _START_TIMEOUT) -> None:
         """Return when every client has written such an event.
 
-        Args:
-            event: The event to wait for.
-            timeout: The longest wait in seconds.
-
         Raises:
             RunFailedError: A client did not write it in time, or has ended by itself.
         """

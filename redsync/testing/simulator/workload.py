@@ -46,11 +46,6 @@ class Workload:
         reuses: True if each worker is always the same owner.
 
     Attributes:
-        kind: As given.
-        until: As given.
-        lease: As given.
-        pace: As given.
-        reuses: As given.
         permits: The number of permits that programs believe each semaphore has.
         resizes: True if they change that number.
         rate: The successes that a rate limiter allows in each window.
