@@ -368,9 +368,9 @@ class Dispatcher:
 
     def pending(self, index: int) -> int:
         """Return how many releases and rollbacks a node has yet to get, besides those in flight."""
-        with self._mutex:
-            link = self.links[index]
-            return self._table.owed(index) + (0 if link is None else len(list(link.again)))
+        # Without the mutex: a signal handler may ask in the middle of a call that holds it.
+        link = self.links[index]
+        return self._table.owed(index) + (0 if link is None else len(list(link.again)))
 
     def reconsider(self) -> None:
         """Recompute which nodes take part, because the known state of a node's memory has changed."""
