@@ -158,7 +158,7 @@ class World(Serving):
 def test_votes_are_what_nodes_answered(number, seed, make_script):
     luck = random.Random(f"{seed} {number}")
     world = World(luck, make_script("ask", "return 1"))
-    owners = Owner("one", 1), Owner.of("two", 2)
+    owners = Owner("one", 1), Owner("two", 2)
     won = 0
     for _ in range(60):
         request, other = world.send(owners[0]), world.send(owners[1]) if luck.random() < 0.2 else None
