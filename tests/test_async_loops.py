@@ -105,6 +105,46 @@ async def test_hold_found_lost_in_another_thread_is_lost_in_the_loop(nodes, raw,
     assert "raised" not in caplog.text
 
 
+def run_inside(loop, task):
+    """Run a loop inside a task's step until another task is done, as nest_asyncio does."""
+    current, deadline = asyncio.current_task(), time.monotonic() + PATIENCE
+    asyncio.tasks._leave_task(loop, current)
+    try:
+        while not task.done():
+            assert time.monotonic() < deadline, "the inner loop is stuck"
+            loop._run_once()
+    finally:
+        asyncio.tasks._enter_task(loop, current)
+    return task.result()
+
+
+@in_loop
+async def test_loop_may_run_inside_a_task_while_others_use_the_same_client(nodes, raw):
+    loop, over = asyncio.get_running_loop(), False
+    # Only such tasks can be run inside one another.
+    loop.set_task_factory(lambda loop, coroutine, **options: asyncio.tasks._PyTask(coroutine, loop=loop, **options))
+
+    async def with_lock(client, name, work):
+        async with client.get_lock(name):
+            work()
+
+    async def keep_busy(client, name):
+        while not over:
+            await with_lock(client, name, lambda: None)
+
+    async def nest(client):
+        inner = with_lock(client, "inner", lambda: None)
+        await with_lock(client, "outer", lambda: run_inside(loop, loop.create_task(inner)))
+
+    async with client_of(nodes) as client:
+        busy = [loop.create_task(keep_busy(client, f"busy {i}")) for i in range(2)]
+        for _ in range(20):
+            await loop.create_task(nest(client))
+        over = True
+        await asyncio.gather(*busy)
+    assert claims(raw) == []
+
+
 @uvloop_in_sweeps
 def test_client_serves_one_loop_even_with_stops_and_raises_in_the_next(nodes, raw, loop):
     client = client_of(nodes)

@@ -352,7 +352,8 @@ class Tally(Votes):
         for node, vote in enumerate(self.cast):
             if vote is None and self.verdict is _PENDING:
                 self.fail(node, reason)
-        if self.verdict is _PENDING:
+        # An interruption may have struck after a driver counted the votes, but before the verdict.
+        if self.verdict is _PENDING and not self.conclude():
             # Only a custom decision can leave a full tally PENDING. No more votes will come, so the round was not won.
             self.verdict = _LOST
 

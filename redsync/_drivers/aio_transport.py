@@ -19,6 +19,7 @@ from contextlib import closing
 from contextvars import Context
 from functools import partial
 from operator import call
+from types import BuiltinFunctionType
 from typing import Final, cast
 
 from redsync._core.quorum import Tally
@@ -56,11 +57,14 @@ class _Gate:
 def _end(future: asyncio.Future[None]) -> None:
     """End a future, and run the task that waits for it, if there is just one, now instead of in the loop's next turn.
 
+    Not a task written in Python. Such a task may run its loop once more, inside its step (`nest_asyncio`), and that
+    loop could not read: it would call `_read` in a context that the outer call has not left.
+
     Python checks for signals between none of the three calls, since all are made by one: an interruption could leave
     the task asleep.
     """
     waiting: Sequence[tuple[Callable[[object], object], Context]] | None = getattr(future, "_callbacks", None)
-    if not waiting or len(waiting) != 1:
+    if not waiting or len(waiting) != 1 or waiting[0][0].__class__ is not BuiltinFunctionType:
         future.set_result(None)
         return
     ((step, context),) = waiting

@@ -380,6 +380,16 @@ def test_custom_decision_outlasts_a_quorum_of_grants():
     assert [tally.record(i, "yes") for i in range(3)] == [False, False, True]
 
 
+@pytest.mark.parametrize("n", [2, 3])
+def test_close_wins_a_round_whose_grants_a_driver_counted_before_an_interruption(n):
+    tally = new_tally(n, judge=bool)
+    tally.record(0, 1)
+    tally.cast[1] = tally.vote
+    tally.granted += 1
+    tally.close("no answer within 0.25 s")
+    assert tally.verdict is WON
+
+
 def test_close_loses_a_round_that_a_custom_decision_leaves_open():
     tally = new_tally(3, decide=lambda tally: PENDING)
     for i in range(3):
