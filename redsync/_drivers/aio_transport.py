@@ -231,9 +231,14 @@ class AioTransport(Serving):
             request = self._latest
             if self._rounds == 1 and request.__class__ is Request and not request.done:
                 request.leads = True
-                self._serve_alone(ready, now, request)
-                if request.done:
-                    request.wake()
+                try:
+                    self._serve_alone(ready, now, request)
+                finally:
+                    # Even after an interruption, before or behind the verdict: else the task would sleep until
+                    # its deadline.
+                    if request.done or (request.tally is not None and request.tally.conclude()):
+                        request.done = True
+                        request.wake()
             else:
                 self._serve(ready, now, _LOOP)
         finally:
