@@ -293,7 +293,8 @@ class WindowClaim(SlotClaim):
     def insist(self, tally: Tally) -> bool:
         """Ask for the same slots once more: the nodes have granted them, but must keep them longer."""
         self._slowest = max(self._slowest, tally.at - tally.sent_at)
-        return self._search.insist(tally)
+        # The round after the first telling that was slow may have had too little time for the next one.
+        return self._search.insist(tally, more=1 if self._slowest_telling else 0)
 
     def take_up(self, state: HoldState) -> None:
         """Do nothing: permits of a rate limiter are not held."""

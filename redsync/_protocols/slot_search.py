@@ -150,9 +150,9 @@ class SlotSearch:
         self.start %= self._limit.permits
         return newer or bool(self._exact)
 
-    def insist(self, tally: Tally) -> bool:
-        """Choose the slots that were just won; return whether the permit may ask for them once more."""
-        if self._rounds >= _ROUNDS:
+    def insist(self, tally: Tally, more: int = 0) -> bool:
+        """Choose the slots just won; return whether the permit may ask for them once more; `more`: rounds to add."""
+        if self._rounds >= _ROUNDS + more:
             return False
         self._exact = self.won(tally)
         return True

@@ -50,7 +50,7 @@ class Limiter:
 def look(*left_ms, rate=3, per_us=1_000_000, awaited=0, first=0):
     """Return the look of a node whose slots are taken from `first` on, for that long."""
     bits = sum(1 << (7 - first - i) for i in range(len(left_ms)))
-    holders = [[b"c:%d" % i, b"%d" % (first + i), left, b""] for i, left in enumerate(left_ms)]
+    holders = [[b"c:%d" % (first + i), b"%d" % (first + i), left, b""] for i, left in enumerate(left_ms)]
     return [0, rate, bytes([bits]), holders, per_us, awaited, 1_700_000_000_000]
 
 
@@ -241,6 +241,13 @@ def test_process_that_is_slow_twice_in_one_acquire_has_as_much_time_as_it_needs(
     assert limiter.window.telling() > 0.03, "and longer from now on"
 
 
+def test_process_that_is_always_slow_has_one_more_round_and_then_raises(limiter):
+    limiter.window.note(0.1)
+    slow = [late(limiter, 1.0) for _ in range(5)]
+    with pytest.raises(QuorumError, match="answered too late"):
+        limiter.play(*(step for steps in slow for step in steps))
+
+
 @pytest.mark.parametrize("per", [1.0, 30.0, 86_400.0])
 def test_success_of_a_new_limiter_keeps_no_slot_longer_than_retry_after_says(make_toy, per):
     """However little of a long window that is: a caller that waits for as long as it said would be refused."""
@@ -347,6 +354,15 @@ def test_retry_after_requires_the_same_slot_on_a_quorum(limiter):
     # Each of these nodes has a free slot, but each another one.
     left = limiter.retry_after(look(500, 600), look(400, 300, first=1), "down")
     assert left == pytest.approx(0.3 * 1.01), "slot 2"
+
+
+@pytest.mark.parametrize("present", [b"", b"1"])
+def test_retry_after_knows_that_a_slot_is_due_to_a_success_that_has_it_on_other_nodes(limiter, present):
+    """A node passes it on: it is free there when that success has run out as well."""
+    other, rest = look(80, 500, 900), look(170, 800, 900)
+    other[3][0][0], other[3][1] = b"the one before", [b"c:0", present, 190, b""]
+    assert limiter.retry_after(other, rest, "down") == pytest.approx(0.19 * 1.01)
+    assert limiter.retry_after(other, rest, rest) == pytest.approx(0.17 * 1.01)
 
 
 def test_retry_after_for_several_requires_all_of_them_on_one_quorum(limiter):
