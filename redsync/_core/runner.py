@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
 from redsync._core.crowds import Crowds
 from redsync._core.effects import Effect, Reply, Steps
 from redsync._core.holds import HoldTable
-from redsync._core.journals import Journal
+from redsync._core.journals import Journal, Journals
 from redsync._core.memory import Processes
 from redsync._core.observing import AcquireRecord
 from redsync._core.ownership import Owner
@@ -47,7 +47,7 @@ class Session:
         processes: The server processes to which this client is connected.
         crowds: This client's waiters, by lock.
         observed: True if an observer wants everything, see `observing`.
-        journals: Where acquires and releases are noted for observers that read them later; see `observing`.
+        journal: Where acquires and releases are noted for observers that read them later; see `observing`.
         waiting: The acquires that wait for others now, if they are observed.
         prepared: Terms and commands for many acquires; see `prepared`.
         quorum: The number of nodes that must grant.
@@ -63,7 +63,7 @@ class Session:
         record_key: bytes = b"",
         record: bytes = b"",
         processes: Processes | None = None,
-        journals: tuple[Journal, ...] = (),
+        journal: Journal | Journals | None = None,
         observed: bool = False,
         client: ClientRecord | None = None,
         epoch: float = 0.0,
@@ -82,7 +82,7 @@ class Session:
         self.processes: Final = Processes() if processes is None else processes
         self.crowds: Final = Crowds()
         self.observed: Final = observed
-        self.journals: Final = journals
+        self.journal: Final = journal
         self.waiting: Final[set[AcquireRecord]] = set()
         self.prepared: Final = Prepared(timing, self.processes)
         self.quorum: Final = quorum_of(nodes)

@@ -73,8 +73,9 @@ class Dispatcher:
             nodes, clock, mutex, poller, awaken, on_broken=on_broken, on_refused=on_change
         )
         self.links: Final = self._table.links
-        # Links that were read, and their replies that need no parser. Only the thread that reads uses it. Whatever was
-        # taken from this iterator is handed out, or its link is doubtful. `_torn`: some may be left.
+        # Links that were read, and their replies that need no parser. Only the thread that leads uses it: another may
+        # read a link that answers within a write. Whatever was taken from this iterator is handed out, or its link is
+        # doubtful. `_torn`: some may be left.
         self._unsettled: Iterator[tuple[Link, tuple[int, ...]]] = iter(())
         self._doubtful: Link | None = None
         self._torn = False
@@ -95,7 +96,6 @@ class Dispatcher:
         except BaseException as error:
             # As in `_receive`.
             before, link.broken = link.broken, link.broken or HALF_READ
-            self._doubtful = None
             if not self._blame(link, error, before):
                 raise
         if again:
@@ -131,7 +131,6 @@ class Dispatcher:
         except BaseException as error:
             # First, by a plain assignment: an interruption may stop the lines below too.
             before, link.broken = link.broken, link.broken or HALF_READ
-            self._doubtful = None
             if not self._blame(link, error, before):
                 raise
         return again
@@ -245,7 +244,9 @@ class Dispatcher:
                     pending.popleft()
                 link.since = now
         except BaseException:
-            self._doubtful = link
+            # Else the caller knows its only link, and may not be the leader.
+            if read is self._unsettled:
+                self._doubtful = link
             raise
 
     def _note_answer(self, link: Link, now: float) -> None:

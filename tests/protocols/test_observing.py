@@ -99,7 +99,7 @@ def test_release_of_one_of_several_holds_is_not_an_end(toy):
 def journal(toy):
     """The journal of the only observer, which counts."""
     journal = Journal()
-    toy.session.journals = (journal,)
+    toy.session.journal = journal
     return journal
 
 
