@@ -20,7 +20,7 @@ from redsync._drivers.requests import Request, Sleeper
 from redsync._drivers.wakeups import Wakeups
 from redsync.testing.simulator import Simulation, SimulationError
 from redsync.testing.simulator.checks import Leftovers
-from tests.support.hunting import hunt
+from tests.support.hunting import connect, hunt
 
 
 def do_nothing(*_args):
@@ -119,18 +119,9 @@ def sim():
 
 @pytest.fixture
 def runner(sim):
-    """The driver of a client that has acquired a lock once."""
-    client = sim.machine("a").client()
-
-    async def visit():
-        async with client.get_lock("x"):
-            pass
-
-    sim.machines[0].start(visit())
-    sim.run()
-    sim.run(until=sim.now + 0.5)
+    runner = connect(sim)
     sim.check()
-    return client.runner
+    return runner
 
 
 def finds(sim, text):
