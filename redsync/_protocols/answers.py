@@ -118,12 +118,7 @@ def read_of_slots(
 ) -> SlotGrant | SlotRefusal | Refusal:
     """Read a reply to an acquire of slots.
 
-    Args:
-        reply: The reply.
-        wanted: The number of slots that the ask wanted.
-        permits: The limit.
-        start: The slot from which the node searched; None if the ask was for exact slots.
-        tells: True if the ask wanted to know which slots are taken.
+    The node searched from `start`, None if the ask was for exact slots, and tells which slots are taken if `tells`.
 
     Raises:
         ValueError: It is not such a reply.
