@@ -115,7 +115,7 @@ def retry_delay(attempt: int, random: float, *, shortest: float = 0.001, longest
 
     Random over a span that doubles with each attempt, which spreads contenders further apart each time.
 
-    The span is `shortest` after the first failure and `longest` at last, in seconds; `random` is a number in [0, 1).
+    The span grows from `shortest`, after the first failure, to `longest`, in seconds; `random` is a number in [0, 1).
     """
     span = min(longest, shortest * 2.0 ** min(attempt - 1, 30))
     return span * (0.25 + 0.75 * random)
