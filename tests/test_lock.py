@@ -68,22 +68,6 @@ def test_name_may_be_any_1_to_512_bytes(client, other, raw, eventually):
     assert waiters.result(20) == [True] * len(NAMES)
 
 
-def test_serials_of_threads_are_never_reused(lock):
-    owners = []
-
-    def take():
-        with lock as hold:
-            owners.append(hold.owner)
-
-    for _ in range(10):
-        thread = threading.Thread(target=take)
-        thread.start()
-        thread.join()
-    serials = [int(owner.rpartition(":")[2]) for owner in owners]
-    assert len({owner.rpartition(":")[0] for owner in owners}) == 1
-    assert sorted(set(serials)) == serials
-
-
 # Compared with threading.RLock
 
 

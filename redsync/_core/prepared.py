@@ -179,12 +179,8 @@ class Prepared:
     ) -> Forms:
         """Return the forms of a lock, or of a semaphore under a limit (its version and number of permits).
 
-        Args:
-            noun: The kind of claim.
-            lock: The lock's key.
-            holds: The number of holds that an acquire asks for.
-            lease: The lease in seconds; None for the client's lease.
-            limit: The limit that asks name.
+        `noun` is the kind of claim, `lock` the lock's key, and `holds` the number of holds that an acquire asks for. A
+        lease of None is the client's lease.
         """
         known = noun, lock, holds, lease, limit
         forms = self._forms.get(known)

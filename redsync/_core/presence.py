@@ -122,9 +122,7 @@ class Claim(NamedTuple):
     def read(cls, words: Any, *, by_thread: bool) -> Claim:
         """Return a claim from a script's words: claim, hold count, mode, remaining ms (-1: without limit), record.
 
-        Args:
-            words: The script's words for one claim.
-            by_thread: True if a thread or task holds it, False if an object does.
+        A thread or task holds it if `by_thread`, else an object.
 
         Raises:
             ValueError: None of our scripts replies so.

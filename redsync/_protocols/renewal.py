@@ -28,7 +28,7 @@ from redsync._core.limits import Limit
 from redsync._core.observing import HoldsRenewed
 from redsync._core.quorum import Choice, Tally, Verdict
 from redsync._core.runner import Session
-from redsync._core.timing import Timing, milliseconds
+from redsync._core.timing import milliseconds
 from redsync._protocols.lease import lose, renew_at
 
 __all__ = ["fill_up", "is_bare", "renew"]
@@ -191,7 +191,7 @@ def renew(
             yield from _tell(renewal.holds, (), ends, tally)
         return renewal.holds, tally
     confirmed, doubtful, lost = _settle(session, renewal, tally, wanted, lengthens=True)
-    retry_at = tally.at + _retry_pause(timing, wanted)
+    retry_at = tally.at + min(max(timing.round_timeout(wanted), wanted / 30), 1.0)
     for state in doubtful:
         if state.renewed:
             state.renew_at = retry_at
@@ -318,7 +318,3 @@ def _tell(
     """Report a renewal to observers; `ends`: until when each hold could be believed before it."""
     left = tuple((ends[state] - tally.at) / state.lease for state in confirmed)
     yield from notify(HoldsRenewed(tuple(confirmed), left, tuple(doubtful)))
-
-
-def _retry_pause(timing: Timing, lease: float) -> float:
-    return min(max(timing.round_timeout(lease), lease / 30), 1.0)

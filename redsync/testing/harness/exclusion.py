@@ -102,10 +102,8 @@ def ledger_overlaps(entries: Iterable[Entry], holds: Iterable[Hold]) -> set[Pair
 
     Either one began between the other's `BEGIN` and `END`, or both have the same number, so neither saw the other.
 
-    Args:
-        entries: The ledger.
-        holds: The holds of this lock. Two kinds don't count: a hold that was not kept, which may have written too late,
-            and one whose process was killed before it could record the grant.
+    Two kinds of holds don't count: a hold that was not kept, which may have written too late, and one whose process was
+    killed before it could record the grant.
     """
     kept = {hold.key for hold in holds if hold.kept}
     pairs: set[Pair] = set()

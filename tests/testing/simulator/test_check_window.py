@@ -13,32 +13,20 @@ from redsync.testing.simulator import Simulation, SimulationError
 from redsync.testing.simulator.checks import Promised, SlidingWindow
 from redsync.testing.simulator.happenings import Did
 from redsync.testing.simulator.runner import SimulatedRunner
-from tests.support.hunting import hunt
+from tests.support.hunting import contend, hunt
 from tests.support.naive import NAIVE
 
 
-def contend(scripts):
-    """Let three want one of two successes, each cut off from another node of three; return how many succeeded."""
-    served = []
-
-    async def take(machine, client):
-        if await client.get_rate_limiter("x", 2, 5.0).acquire(False):
-            served.append(machine.name)
-            machine.tell("a program", "acquired", name="x", n=1, rate=2, per=5.0)
-
-    with Simulation(seed=1, scripts=scripts, checkers=[SlidingWindow], restart_guard=0.0) as sim:
-        for node, name in enumerate("abc"):
-            machine = sim.machine(name)
-            sim.partition(machine, node)
-            machine.start(take(machine, machine.client()))
-        sim.run()
-    return len(served)
+async def take(machine, client):
+    if succeeded := await client.get_rate_limiter("x", 2, 5.0).acquire(False):
+        machine.tell("a program", "acquired", name="x", n=1, rate=2, per=5.0)
+    return succeeded
 
 
 def test_checker_finds_counter_on_each_node_where_slots_keep_the_rate():
-    assert contend(None) <= 2
+    assert contend(SlidingWindow, None, take) <= 2
     with pytest.raises(SimulationError, match=r"sliding window: 3 successes of 'x', .* where there are 2 in any 5 s"):
-        contend(NAIVE)
+        contend(SlidingWindow, NAIVE, take)
 
 
 def test_checker_finds_slots_that_are_kept_only_for_the_window(monkeypatch):
