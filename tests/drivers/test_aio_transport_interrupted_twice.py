@@ -24,9 +24,6 @@ from tests.support.injection import Interruption, Strikes
 from tests.support.locks import PATIENCE
 from tests.support.rigs import LATER, MANY, TOO_MANY
 
-WAKING = " release"
-"""Known: an interruption while one task wakes another may leave that asleep, as one in asyncio's own code may."""
-
 ASLEEP = 5.0
 """Seconds after which a task sleeps forever; its round has a later deadline."""
 
@@ -141,13 +138,11 @@ class Trial:
         loop = self._loop
         struck = {name for name, task in tasks.items() if task.done() and isinstance(task.exception(), Interruption)}
         loop.run(loop.settle())
-        known = any(where.endswith(WAKING) for where in strikes.where)
         for name, task in tasks.items():
-            loop.run(asyncio.wait([task], timeout=TICK if known else ASLEEP))
+            loop.run(asyncio.wait([task], timeout=ASLEEP))
             if not task.done():
                 task.cancel()
-                if not known:
-                    yield f"{name} sleeps"
+                yield f"{name} sleeps"
         now = [*loop.transport.links]
         doubtful = [i for i, link in enumerate(now) if link.broken is not None]
         lost = [i for i, link in enumerate(links) if now[i] is not link or i in doubtful]
