@@ -233,7 +233,16 @@ class Dispatcher:
                         if noting and not request.done:
                             # Another thread may have sent it after `now`, while this one read other links.
                             noting[index](now - tally.sent_at if now > tally.sent_at else 0.0)
-                        if ended := tally.record(index, reply):
+                        if reply is tally.same:
+                            # One more of the same grants: as `record`, without a call.
+                            tally.cast[index] = tally.vote
+                            tally.granted = votes = tally.granted + 1
+                            ended: bool | None = votes >= tally.quorum and tally.conclude()
+                        else:
+                            ended = tally.record(index, reply)
+                            if reply is tally.same and not request.usual:
+                                request.learn(tally, b":%b\r\n" % str(reply).encode())
+                        if ended:
                             request.done = True
                             if request.gate is not None:
                                 request.wake()

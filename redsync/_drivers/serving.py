@@ -197,8 +197,5 @@ def _learn(request: Request, tally: Tally, data: bytes, replies: Sequence[object
     """Return the bytes of the usual reply, if a link has just said it, and keep it for the command's next rounds."""
     if tally.same is not replies[0] or len(replies) > 1:
         return NO_REPLY
-    assert request.command is not None, "it was sent"
-    request.usual, request.said, packing = data, tally.same, request.command.packing
-    if packing is not None:
-        packing.usual = tally.judge, data, tally.same, tally.vote
+    request.learn(tally, data)
     return data

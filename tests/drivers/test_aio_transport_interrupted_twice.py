@@ -25,9 +25,6 @@ from tests.support.injection import Interruption, Strikes
 from tests.support.locks import PATIENCE
 from tests.support.rigs import LATER, MANY, TOO_MANY
 
-WAKING = " release"
-"""Known: an interruption while one task wakes another may leave that asleep, as one in asyncio's own code may."""
-
 ASLEEP = 5.0
 """Seconds after which a task sleeps forever; its round has a later deadline."""
 
@@ -142,13 +139,11 @@ class Trial:
         loop = self._loop
         struck = {name for name, task in tasks.items() if task.done() and isinstance(task.exception(), Interruption)}
         loop.run(loop.settle())
-        known = any(where.endswith(WAKING) for where in strikes.where)
         for name, task in tasks.items():
-            loop.run(asyncio.wait([task], timeout=TICK if known else ASLEEP))
+            loop.run(asyncio.wait([task], timeout=ASLEEP))
             if not task.done():
                 task.cancel()
-                if not known:
-                    yield f"{name} sleeps"
+                yield f"{name} sleeps"
         now = [*loop.transport.links]
         doubtful = [i for i, link in enumerate(now) if link.broken is not None]
         lost = [i for i, link in enumerate(links) if now[i] is not link or i in doubtful]
@@ -244,7 +239,7 @@ def test_interruption_leaves_no_task_asleep_whose_round_is_alone(make_loop):
     asleep, points = [], 0
     with make_loop(3) as loop:
         command = Command(loop.script, (b"alone",), (b"1",), Packed())
-        effect = Broadcast(command, Owner.of("loop", 1), bool, PATIENCE)
+        effect = Broadcast(command, Owner("loop", 1), bool, PATIENCE)
 
         def drive():
             task = loop.loop.create_task(loop.carry(request))
