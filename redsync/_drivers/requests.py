@@ -74,7 +74,8 @@ class Request(Sleeper):
         data: Its bytes; empty until it is sent, if it is made then.
         number: Its position in the transport's order; 0 if it has none.
         healed: Bit set of the nodes to which it was sent again after NOSCRIPT.
-        usual: The bytes of a reply that grants it, as `tally.same`.
+        usual: The bytes of a reply that grants it; it is usual while `said` is `tally.same`.
+        said: The number in these bytes; None before there are any.
     """
 
     lasts = True
@@ -82,6 +83,7 @@ class Request(Sleeper):
     data = usual = b""
     number = 0
     command: Command | None = None
+    said: object = None
 
     def __init__(self, effect: Broadcast | Tell, tally: Tally | None) -> None:
         self.effect = effect
@@ -99,7 +101,8 @@ class Request(Sleeper):
             if packing.usual is not None and tally is not None and tally.decide is None:
                 judge, data, number, vote = packing.usual
                 if judge is tally.judge:
-                    self.usual, tally.same, tally.vote = data, number, vote
+                    self.usual, self.said = data, number
+                    tally.same, tally.vote = number, vote
 
     def make(self, number: int) -> bool:
         """Make the command and its bytes, unless they exist; return False if there is nothing to send.

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from redsync._core.interruptions import is_interruption
-from redsync._core.quorum import NO_REPLY, Tally
+from redsync._core.quorum import Tally
 from redsync._core.replies import LINES
 from redsync._drivers.dispatcher import MOST_MESSAGES, Dispatcher
 from redsync._drivers.interruptions import HALF_READ, HALF_SENT
@@ -59,7 +59,9 @@ class Serving(Dispatcher):
         left: Sequence[tuple[int, int]] = ()
         try:
             with self._mutex:
-                usual = request.usual if tally.same is not NO_REPLY else None
+                # Unless `_serve` has read another grant since, or the first one: then the empty bytes at the end of a
+                # connection must not count.
+                usual = request.usual if tally.same is request.said else None
                 try:
                     for fd, events in ready:
                         link = find(fd)
@@ -197,7 +199,7 @@ def _learn(request: Request, tally: Tally, data: bytes, replies: Sequence[object
     if tally.same is not replies[0] or len(replies) > 1:
         return None
     assert request.command is not None, "it was sent"
-    request.usual, packing = data, request.command.packing
+    request.usual, request.said, packing = data, tally.same, request.command.packing
     if packing is not None:
         packing.usual = tally.judge, data, tally.same, tally.vote
     return data

@@ -3,13 +3,15 @@
 All replies are there before the leader reads, so one call has to deal with all of them.
 """
 
+import socket
+
 import pytest
 
 from redsync._core.effects import Broadcast, Command, Packed
 from redsync._core.quorum import Verdict
 from redsync._drivers.process import clock
 from redsync._drivers.requests import Request
-from tests.support.rigs import await_answers, choices
+from tests.support.rigs import await_answers, choices, tend_until
 
 
 @pytest.fixture
@@ -31,11 +33,15 @@ class Asker:
         self.judged = []
         self.judge = lambda reply: self.judged.append(reply) or reply
 
-    def ask(self, judge=None, decide=None):
+    def send(self, judge=None, decide=None):
         effect = Broadcast(self._command, self._owner, judge or self.judge, 60.0, decide=decide)
         request = Request(effect, effect.tally([node.address for node in self._rig.nodes]))
         request.tally.sent_at = clock()
         self._rig.transport.send(request)
+        return request
+
+    def ask(self, judge=None, decide=None):
+        request = self.send(judge, decide)
         await_answers(self._rig)
         self._rig.transport.wait(request, request.tally.sent_at + 60.0)
         return request.tally
@@ -106,3 +112,30 @@ def test_connection_that_ends_among_the_usual_replies_costs_that_node_alone(rig,
     assert tally.verdict is Verdict.WON
     assert choices(tally)[node] != "granted"
     assert [index for index, _ in rig.broken] == [node]
+
+
+def test_end_of_connections_grants_nothing_where_no_usual_reply_is_known(rig, asker, nodes):
+    rig.ask(rig.number, rig.owner(), 1)
+    rig.settle()
+    nodes.pause(1)
+    nodes.pause(2)
+    request = asker.send()
+    # Read by the maintenance, which learns nothing for the request.
+    tend_until(rig, lambda: request.tally.granted == 1)
+    for node in 1, 2:
+        rig.transport.links[node]._sock.shutdown(socket.SHUT_RD)
+    assert choices(rig.finish(request)) == ["granted", "failed", "failed"]
+    assert request.tally.verdict is Verdict.LOST
+
+
+def test_reply_that_was_usual_before_the_latest_one_keeps_its_own_meaning(rig, asker, nodes, raw):
+    asker.ask()
+    asker.ask()
+    raw[0].set("say", 2)
+    nodes.pause(1)
+    nodes.pause(2)
+    request = asker.send()
+    tend_until(rig, lambda: request.tally.granted == 1)
+    nodes.resume(1)
+    rig.finish(request)
+    assert request.tally.answers[:2] == [2, 1]
