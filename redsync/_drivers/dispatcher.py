@@ -78,6 +78,8 @@ class Dispatcher:
         self._unsettled: Iterator[tuple[Link, tuple[int, ...]]] = iter(())
         self._doubtful: Link | None = None
         self._torn = False
+        # A round whose votes were counted before an error, but whose verdict may be missing.
+        self._undecided: Request | None = None
         # Wake-ups that were read and need no parser, by their bytes, each with the nodes that sent it. Only the thread
         # that reads uses it.
         self._rung: Final[dict[bytes, tuple[Sequence[Any], list[Node]]]] = {}
@@ -199,11 +201,12 @@ class Dispatcher:
         return again
 
     def _settle_read(self, now: float) -> None:
-        """Hand out what an error left in `_rung`, and `_unsettled`."""
+        """Hand out what an error left in `_rung`, and `_unsettled`; decide the round that is `_undecided`."""
         self._deliver_rung()
         while True:
             try:
                 with self._mutex:
+                    self._decide()
                     self._settle(self._unsettled, now)
                     self._torn = False
                 return
@@ -215,6 +218,16 @@ class Dispatcher:
                 before, link.broken = link.broken, link.broken or HALF_READ
                 if not self._blame(link, error, before):
                     raise
+
+    def _decide(self) -> None:
+        request = self._undecided
+        if request is not None and request.tally is not None:
+            request.tally.conclude()
+            # Even if that was called before: an error may have come right after it.
+            if not request.tally.open:
+                request.done = True
+                request.wake()
+        self._undecided = None
 
     def _settle(self, read: Iterable[tuple[Link, Sequence[Any]]], now: float) -> None:
         """Count replies as votes of their nodes in the oldest requests of their links; with the mutex held."""

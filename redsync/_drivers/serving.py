@@ -5,8 +5,8 @@ There are two ways, with the same result:
 * `_serve` reads all ready links first, and then hands out their replies under one hold of the mutex: other threads,
   which have their own rounds, must not wait for system calls.
 * `_serve_alone` takes each link in one step, with the mutex held all the time. It is for a leader without followers:
-  usually no other thread wants the mutex. A vote that says the same as one before is just counted. With asyncio, it is
-  for a round that is alone.
+  usually no other thread wants the mutex. A vote that says the same as one before is just counted, also one that comes
+  after its round. With asyncio, it is for a round that is alone.
 """
 
 from __future__ import annotations
@@ -76,8 +76,15 @@ class Serving(Dispatcher):
                             votes += 1
                             pending.popleft()
                             link.since = now
+                        elif data and (late := pending[0]).done and data == late.usual:
+                            if (former := late.tally) is not None and former.late:
+                                former.record(link.index, late.said)
+                            pending.popleft()
+                            link.since = now
                         elif data and (replies := LINES[data]) is not None:
                             tally.granted, votes = tally.granted + votes, 0
+                            if tally.granted >= tally.quorum and tally.conclude():
+                                request.done = True
                             self._settle(((link, replies),), now)
                             usual, vote = _learn(request, tally, data, replies), tally.vote
                         else:
@@ -94,9 +101,10 @@ class Serving(Dispatcher):
             if link is not None:
                 again = self._receive(link, now, data)
         except BaseException as error:
+            # First, by plain assignments, as in `_receive`. Links that were not read stay ready.
+            self._undecided, self._torn = request, True
             if link is None:
                 raise
-            # First, by a plain assignment, as in `_receive`. Links that were not read stay ready.
             before, link.broken = link.broken, link.broken or HALF_READ
             self._doubtful = None
             if not self._blame(link, error, before):
@@ -195,11 +203,10 @@ class Serving(Dispatcher):
 
 
 def _learn(request: Request, tally: Tally, data: bytes, replies: Sequence[object]) -> bytes | None:
-    """Return the bytes of the usual reply, if a link has just said it, and keep it for the command's next rounds."""
-    if tally.same is not replies[0] or len(replies) > 1:
-        return None
-    assert request.command is not None, "it was sent"
-    request.usual, request.said, packing = data, tally.same, request.command.packing
-    if packing is not None:
-        packing.usual = tally.judge, data, tally.same, tally.vote
-    return data
+    """Return the bytes of the usual reply; if a link has just said it first, keep it for the command's next rounds."""
+    if tally.same is replies[0] and tally.same is not request.said and len(replies) == 1:
+        assert request.command is not None, "it was sent"
+        request.usual, request.said, packing = data, tally.same, request.command.packing
+        if packing is not None:
+            packing.usual = tally.judge, data, tally.same, tally.vote
+    return request.usual if tally.same is request.said else None

@@ -33,8 +33,8 @@ class Asker:
         self.judged = []
         self.judge = lambda reply: self.judged.append(reply) or reply
 
-    def send(self, judge=None, decide=None):
-        effect = Broadcast(self._command, self._owner, judge or self.judge, 60.0, decide=decide)
+    def send(self, judge=None, decide=None, **options):
+        effect = Broadcast(self._command, self._owner, judge or self.judge, 60.0, decide=decide, **options)
         request = Request(effect, effect.tally([node.address for node in self._rig.nodes]))
         request.tally.sent_at = clock()
         self._rig.transport.send(request)
@@ -43,6 +43,9 @@ class Asker:
     def ask(self, judge=None, decide=None):
         request = self.send(judge, decide)
         await_answers(self._rig)
+        return self.wait(request)
+
+    def wait(self, request):
         self._rig.transport.wait(request, request.tally.sent_at + 60.0)
         return request.tally
 
@@ -139,3 +142,23 @@ def test_reply_that_was_usual_before_the_latest_one_keeps_its_own_meaning(rig, a
     nodes.resume(1)
     rig.finish(request)
     assert request.tally.answers[:2] == [2, 1]
+
+
+def test_late_reply_of_a_former_round_counts_for_that_round(rig, asker, nodes):
+    asker.ask()
+    asker.ask()
+    judged = len(asker.judged)
+    nodes.pause(2)
+    former = asker.send(late=True)
+    asker.wait(former)
+    assert (former.tally.verdict, former.tally.answers) == (Verdict.WON, [1, 1, None])
+    nodes.resume(2)
+    await_answers(rig, 2)
+    nodes.pause(2)
+    latter = asker.send()
+    await_answers(rig)
+    asker.wait(latter)
+    assert (latter.tally.verdict, latter.tally.answers) == (Verdict.WON, [1, 1, None])
+    assert (former.tally.granted, former.tally.all_votes.answers) == (2, [1, 1, 1])
+    assert [len(link.pending) for link in rig.transport.links] == [0, 0, 1]
+    assert len(asker.judged) == judged
