@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from redsync._core.interruptions import is_interruption
-from redsync._core.quorum import Tally
+from redsync._core.quorum import NO_REPLY, Tally
 from redsync._core.replies import LINES
 from redsync._drivers.dispatcher import MOST_MESSAGES, Dispatcher
 from redsync._drivers.interruptions import HALF_READ, HALF_SENT
@@ -59,16 +59,16 @@ class Serving(Dispatcher):
         left: Sequence[tuple[int, int]] = ()
         try:
             with self._mutex:
-                # Unless `_serve` has read another grant since, or the first one: then the empty bytes at the end of a
-                # connection must not count.
-                usual = request.usual if tally.same is request.said else None
+                # Unless `_serve` has read another grant since, or the first one. NO_REPLY equals nothing that a link
+                # reads: neither the empty bytes at its end, nor the None of TLS.
+                usual = request.usual if tally.same is request.said else NO_REPLY
                 try:
                     for fd, events in ready:
                         link = find(fd)
-                        if link is None or events != READ or not link.at_rest or link.broken is not None:
+                        if link is None or events != READ or link.broken is not None:
                             left, link = ready[ready.index((fd, events)) :], None
                             break
-                        data, pending = link.read(), link.pending
+                        data, pending = link.read() if link.at_rest else None, link.pending
                         if data == usual and pending[0] is request:
                             if noting:
                                 noting[link.index](now - tally.sent_at)
@@ -202,11 +202,11 @@ class Serving(Dispatcher):
                 self._table.watch(link, BOTH)
 
 
-def _learn(request: Request, tally: Tally, data: bytes, replies: Sequence[object]) -> bytes | None:
-    """Return the bytes of the usual reply; if a link has just said it first, keep it for the command's next rounds."""
+def _learn(request: Request, tally: Tally, data: bytes, replies: Sequence[object]) -> object:
+    """Return the bytes of the usual reply, NO_REPLY if there is none; keep a new one for the command's next rounds."""
     if tally.same is replies[0] and tally.same is not request.said and len(replies) == 1:
         assert request.command is not None, "it was sent"
         request.usual, request.said, packing = data, tally.same, request.command.packing
         if packing is not None:
             packing.usual = tally.judge, data, tally.same, tally.vote
-    return request.usual if tally.same is request.said else None
+    return request.usual if tally.same is request.said else NO_REPLY

@@ -9,6 +9,7 @@ import pytest
 
 from redsync._core.effects import Broadcast, Command, Packed
 from redsync._core.quorum import Verdict
+from redsync._drivers.pollers import READ
 from redsync._drivers.process import clock
 from redsync._drivers.requests import Request
 from tests.support.rigs import await_answers, choices, tend_until
@@ -162,3 +163,15 @@ def test_late_reply_of_a_former_round_counts_for_that_round(rig, asker, nodes):
     assert (former.tally.granted, former.tally.all_votes.answers) == (2, [1, 1, 1])
     assert [len(link.pending) for link in rig.transport.links] == [0, 0, 1]
     assert len(asker.judged) == judged
+
+
+def test_link_that_has_nothing_to_hand_out_does_not_vote(rig, asker):
+    """As over TLS, where a poll also tells of what is no data."""
+    asker.ask()
+    asker.ask()
+    links = rig.transport.links
+    request = asker.send(judge=lambda reply: reply)
+    await_answers(rig)
+    links[0].read = lambda: None
+    rig.transport._serve_alone([(link.fileno, READ) for link in links], clock(), request)
+    assert (request.tally.granted, request.tally.answers) == (2, [None, 1, 1])
