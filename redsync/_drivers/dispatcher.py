@@ -79,6 +79,8 @@ class Dispatcher:
         self._unsettled: Iterator[tuple[Link, tuple[int, ...]]] = iter(())
         self._doubtful: Link | None = None
         self._torn = False
+        # A round whose votes were counted before an error, but whose verdict may be missing.
+        self._undecided: Request | None = None
         # Wake-ups that were read and need no parser, by their bytes, each with the nodes that sent it. Only the thread
         # that reads uses it.
         self._rung: Final[dict[bytes, tuple[Sequence[Any], list[Node]]]] = {}
@@ -197,25 +199,9 @@ class Dispatcher:
         link.at_rest = between and not (link.suspect or link.healing or link.again.under_way)
         return again
 
-    def _settle_read(self, now: float) -> None:
-        """Hand out what an error left in `_rung`, and `_unsettled`."""
-        self._deliver_rung()
-        while True:
-            try:
-                with self._mutex:
-                    self._settle(self._unsettled, now)
-                    self._torn = False
-                return
-            except BaseException as error:
-                # As in `_receive`.
-                link, self._doubtful = self._doubtful, None
-                if link is None:
-                    raise
-                before, link.broken = link.broken, link.broken or HALF_READ
-                if not self._blame(link, error, before):
-                    raise
-
-    def _settle(self, read: Iterable[tuple[Link, Sequence[Any]]], now: float) -> None:
+    def _settle(  # noqa: PLR0912  (each is a step of the hot path)
+        self, read: Iterable[tuple[Link, Sequence[Any]]], now: float
+    ) -> None:
         """Count replies as votes of their nodes in the oldest requests of their links; with the mutex held."""
         noting, link = self.noting, None
         try:
@@ -285,14 +271,6 @@ class Dispatcher:
             if now - link.counted_at < 1.0:
                 raise hiredis.ProtocolError(f"sent more than {MOST_MESSAGES} messages in a second")
             link.messages, link.counted_at = 0, now
-
-    def _deliver_rung(self) -> None:
-        """Put known wake-ups into their mailboxes, those of one mailbox at once; after an interruption, again."""
-        with self._mutex:
-            for message, nodes in self._rung.values():
-                self.wakeups.deliver(message, nodes)
-            # Not before: a wake-up that comes twice counts once.
-            self._rung.clear()
 
     def _hand_out_error(self, link: Link, request: Request, text: str, now: float) -> bool:
         bit = link.node.bit

@@ -48,7 +48,7 @@ class Serving(Dispatcher):
     _leadership: Lead
     _waker: Waker | None
 
-    def _serve_alone(  # noqa: PLR0912  (each is a step of the hot path)
+    def _serve_alone(  # noqa: PLR0912, PLR0915  (each is a step of the hot path)
         self, ready: Sequence[tuple[int, int]], now: float, request: Request
     ) -> None:
         """Read ready links and hand out their replies, as `_serve`, for a leader without followers and its round."""
@@ -101,9 +101,10 @@ class Serving(Dispatcher):
             if link is not None:
                 again = self._receive(link, now, data)
         except BaseException as error:
+            # First, by plain assignments, as in `_receive`. Links that were not read stay ready.
+            self._undecided, self._torn = request, True
             if link is None:
                 raise
-            # First, by a plain assignment, as in `_receive`. Links that were not read stay ready.
             before, link.broken = link.broken, link.broken or HALF_READ
             if not self._blame(link, error, before):
                 self._outbox.on_left()
@@ -170,6 +171,43 @@ class Serving(Dispatcher):
         if again:
             # Not before: an error of this call concerns other links.
             self._outbox.flush()
+
+    def _settle_read(self, now: float) -> None:
+        """Hand out what an error left in `_rung`, and `_unsettled`; decide the round that is `_undecided`."""
+        self._deliver_rung()
+        while True:
+            try:
+                with self._mutex:
+                    self._decide()
+                    self._settle(self._unsettled, now)
+                    self._torn = False
+                return
+            except BaseException as error:
+                # As in `_receive`.
+                link, self._doubtful = self._doubtful, None
+                if link is None:
+                    raise
+                before, link.broken = link.broken, link.broken or HALF_READ
+                if not self._blame(link, error, before):
+                    raise
+
+    def _decide(self) -> None:
+        request = self._undecided
+        if request is not None and request.tally is not None:
+            request.tally.conclude()
+            # Even if that was called before: an error may have come right after it.
+            if not request.tally.open:
+                request.done = True
+                request.wake()
+        self._undecided = None
+
+    def _deliver_rung(self) -> None:
+        """Put known wake-ups into their mailboxes, those of one mailbox at once; after an interruption, again."""
+        with self._mutex:
+            for message, nodes in self._rung.values():
+                self.wakeups.deliver(message, nodes)
+            # Not before: a wake-up that comes twice counts once.
+            self._rung.clear()
 
     def _serve_apart(self, fd: int, link: Link | None, events: int, now: float) -> bool:
         if link is None:

@@ -219,7 +219,7 @@ def test_two_interruptions_by_seed_cost_other_tasks_nothing(make_loop, all_votes
     with make_loop(2) as loop:
         wrong, pairs = interrupt(loop, trials, all_votes, raw[:2])
     assert wrong == []
-    assert pairs > len(trials) / 2
+    assert pairs > len(trials) / 4
 
 
 @pytest.mark.sweep
@@ -266,5 +266,5 @@ def test_interruption_leaves_no_task_asleep_whose_round_is_alone(make_loop):
             if not strikes.where:
                 break
             points += 1
-    assert [where for where in asleep if not where.endswith((WAKING, " wake"))] == []
+    assert asleep == []
     assert points > MANY
