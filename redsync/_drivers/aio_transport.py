@@ -15,7 +15,7 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from contextvars import Context
 from functools import partial
 from operator import call
@@ -64,8 +64,10 @@ def _end(future: asyncio.Future[None]) -> None:
     the task asleep.
     """
     waiting: Sequence[tuple[Callable[[object], object], Context]] | None = getattr(future, "_callbacks", None)
+    # A signal's handler may cancel the task meanwhile, as that of `asyncio.run` does; then the loop runs it.
     if not waiting or len(waiting) != 1 or waiting[0][0].__class__ is not BuiltinFunctionType:
-        future.set_result(None)
+        with suppress(asyncio.InvalidStateError):
+            future.set_result(None)
         return
     ((step, context),) = waiting
     calls: tuple[Callable[[], object], ...] = (
@@ -75,6 +77,8 @@ def _end(future: asyncio.Future[None]) -> None:
     )
     try:
         deque(map(_call, calls), 0)
+    except asyncio.InvalidStateError:
+        return
     except RuntimeError:
         # The loop runs inside a step of another task, so no second one may begin.
         future.get_loop().call_soon(step, future, context=context)
