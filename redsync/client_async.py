@@ -100,12 +100,7 @@ class AsyncClient(AnyClient[AioRunner]):
 
         With `prefix=""` it and the locks of redlock-py, redlock-rb, node-redlock and go-redsync exclude each other.
 
-        Args:
-            name: 1 to 512 bytes; text is encoded as UTF-8.
-            timeout: The longest wait of `async with` in seconds; None for no limit.
-            lease: Seconds for which the nodes keep a claim, unrenewed; None: the client's lease, renewed.
-            max_hold: Seconds after which a hold ends even if renewed; None for no limit.
-            on_lost: As for `get_lock`.
+        The options are those of `get_lock`.
 
         Raises:
             ValueError: The name or a number is invalid.
@@ -123,12 +118,7 @@ class AsyncClient(AnyClient[AioRunner]):
     ) -> redsync.AsyncFairLock:
         """Return the fair lock of that name: first come, first served.
 
-        Args:
-            name: 1 to 512 bytes; text is encoded as UTF-8.
-            timeout: The longest wait of `async with` in seconds; None for no limit.
-            lease: Seconds for which the nodes keep a claim, unrenewed; None: the client's lease, renewed.
-            max_hold: Seconds after which a hold ends even if renewed; None for no limit.
-            on_lost: As for `get_lock`.
+        The options are those of `get_lock`.
 
         Raises:
             ValueError: The name or a number is invalid.
@@ -165,14 +155,8 @@ class AsyncClient(AnyClient[AioRunner]):
     ) -> redsync.AsyncSpinLock:
         """Return a lock of that name that polls instead of queueing.
 
-        Args:
-            name: 1 to 512 bytes; text is encoded as UTF-8.
-            backoff: Called with the number of tries so far; returns the seconds to sleep before the next. None: 1 ms to
-                0.1 s, doubled each time, with random jitter.
-            timeout: The longest wait of `async with` in seconds; None for no limit.
-            lease: Seconds for which the nodes keep a claim, unrenewed; None: the client's lease, renewed.
-            max_hold: Seconds after which a hold ends even if renewed; None for no limit.
-            on_lost: As for `get_lock`.
+        `backoff` is called with the number of tries so far, and returns the seconds to sleep before the next. By
+        default 1 ms to 0.1 s, doubled each time, with random jitter. The other options are those of `get_lock`.
 
         Raises:
             ValueError: The name or a number is invalid.
@@ -193,12 +177,7 @@ class AsyncClient(AnyClient[AioRunner]):
     ) -> redsync.AsyncReadWriteLock:
         """Return the read-write lock of that name: many owners hold its `read_lock`, or one its `write_lock`.
 
-        Args:
-            name: 1 to 512 bytes; text is encoded as UTF-8.
-            timeout: As for `get_lock`; all options apply to both locks.
-            lease: Seconds for which the nodes keep a claim, unrenewed; None: the client's lease, renewed.
-            max_hold: Seconds after which a hold ends even if renewed; None for no limit.
-            on_lost: Called once with the hold when it is lost.
+        The options are those of `get_lock`, and apply to both locks.
 
         Raises:
             ValueError: The name or a number is invalid.
@@ -217,13 +196,8 @@ class AsyncClient(AnyClient[AioRunner]):
     ) -> redsync.AsyncSemaphore:
         """Return the semaphore of that name: at most `permits` at a time; all objects of one name are the same.
 
-        Args:
-            name: 1 to 512 bytes; text is encoded as UTF-8.
-            permits: 1 to 10,000; the same number in all programs, until a resize.
-            timeout: The longest wait of `async with` in seconds; None for no limit.
-            lease: Seconds for which the nodes keep a permit, unrenewed; None: the client's lease, renewed.
-            max_hold: Seconds after which a permit ends even if renewed; None for no limit.
-            on_lost: As for `get_lock`, with the permit.
+        `permits` is a number from 1 to 10,000, the same in all programs, until a resize. The options are those of
+        `get_lock`, for a permit instead of a hold.
 
         Raises:
             ValueError: The name or a number is invalid.

@@ -193,18 +193,6 @@ async def test_body_that_released_a_lost_hold_still_gets_the_error(nodes):
 
 
 @in_loop
-async def test_loss_is_a_note_on_the_error_of_the_body(nodes):
-    async with client_of(nodes) as client:
-        with comes_out(KeyError) as info:
-            async with multi_of(client):
-                for name in "xz":
-                    lose(client, name)
-                raise KeyError
-        assert ["'z' was lost" in note or "'x' was lost" in note for note in info.value.__notes__] == [True] * 2
-        await goes_on()
-
-
-@in_loop
 async def test_body_is_not_cancelled_for_a_lock_with_on_lost(nodes):
     lost = []
     async with client_of(nodes) as client:
@@ -221,39 +209,3 @@ async def test_body_is_not_cancelled_for_a_lock_with_on_lost(nodes):
                 lose(client, "y")
                 await asyncio.sleep(ENDLESS)
         await goes_on()
-
-
-@pytest.mark.parametrize("names", ["y", "xz"])
-@in_loop
-async def test_loss_together_with_a_cancelled_task_does_not_swallow_it(nodes, raw, names):
-    """In either order, even in one turn of the loop, and even when several are lost."""
-
-    async def hold(client, begun):
-        async with multi_of(client):
-            begun.set()
-            await asyncio.sleep(ENDLESS)
-
-    def lose_all(client):
-        for state in list(client.runner.session.holds):
-            if state.name in names:
-                lose(client, state.name)
-
-    async with client_of(nodes) as client:
-        for turns_between in (-3, -2, -1, 0, 1, 2, 3, 5):
-            begun = asyncio.Event()
-            task = asyncio.create_task(hold(client, begun))
-            await begun.wait()
-            if turns_between < 0:
-                lose_all(client)
-            await turns(abs(turns_between))
-            task.cancel()
-            if turns_between >= 0:
-                await turns(turns_between)
-                lose_all(client)
-            with comes_out((asyncio.CancelledError, LeaseLostError)) as info:
-                await task
-            # The loss propagates only if it came before the cancellation, or that came at the end of the with.
-            assert task.cancelled() or turns_between < 0
-            assert all("was lost" in note for note in getattr(info.value, "__notes__", []))
-            await until(lambda: not claims(raw))
-            assert len(client.runner.session.holds) == 0

@@ -329,15 +329,22 @@ async def test_children_of_a_task_group_are_cancelled_with_the_body(make_client)
 # Together with a cancellation from outside.
 
 
+@pytest.mark.parametrize(("held", "lost"), [("x", "x"), ("xyz", "y"), ("xyz", "xz")])
 @uvloop_in_sweeps
 @in_loop
-async def test_loss_together_with_a_cancelled_task_does_not_swallow_it(make_client, raw, loop):
-    """In either order, even in one turn of the loop."""
+async def test_loss_together_with_a_cancelled_task_does_not_swallow_it(make_client, raw, loop, held, lost):
+    """In either order, even in one turn of the loop, and even when several locks of a multi-lock are lost."""
 
     async def hold(client, begun):
-        async with client.get_lock("x"):
+        locks = [client.get_mutex(name) if name == "y" else client.get_lock(name) for name in held]
+        async with locks[0] if held == "x" else client.get_multi_lock(*locks):
             begun.set()
             await asyncio.sleep(ENDLESS)
+
+    def lose_all(client):
+        for state in list(client.runner.session.holds):
+            if state.name in lost:
+                lose(client, state.name)
 
     async with make_client() as client:
         for turns_between in (-3, -2, -1, 0, 1, 2, 3, 5):
@@ -345,13 +352,12 @@ async def test_loss_together_with_a_cancelled_task_does_not_swallow_it(make_clie
             task = asyncio.create_task(hold(client, begun))
             await begun.wait()
             if turns_between < 0:
-                lose(client)
+                lose_all(client)
             await turns(abs(turns_between))
             task.cancel()
             if turns_between >= 0:
                 await turns(turns_between)
-                if len(client.runner.session.holds):
-                    lose(client)
+                lose_all(client)
             with comes_out((asyncio.CancelledError, LeaseLostError)) as info:
                 await task
             # The loss propagates only if it came before the cancellation, or that came at the end of the with.

@@ -3,9 +3,6 @@
 import gc
 import pickle
 import re
-import subprocess
-import sys
-import textwrap
 import threading
 import time
 import traceback
@@ -420,73 +417,6 @@ def test_lock_keeps_its_client_alive(nodes):
     gc.collect()
     assert lock.acquire(False)
     lock.release()
-
-
-# fork
-
-
-FORKS = """
-    import os, sys
-    from redsync import Client, NotOwnedError
-
-    client = Client(sys.argv[1:], restart_guard=0, lease=2.0, node_timeout=20.0)
-    lock, mutex = client.get_lock("x"), client.get_mutex("y")
-
-    def in_child(function):
-        sys.stdout.flush()
-        pid = os.fork()
-        if not pid:
-            try:
-                print("child:", *function(), flush=True)
-            except BaseException as error:
-                print("child:", repr(error), flush=True)
-            os._exit(0)
-        os.waitpid(pid, 0)
-
-    def refused(call):
-        try:
-            call()
-        except NotOwnedError as error:
-            return type(error) is NotOwnedError
-
-    def hold_of_its_own():
-        with client.get_lock("z") as own:
-            return own.owner.startswith(client.id), client.id != parent
-
-    parent = client.id
-    with lock as hold, mutex as held:
-        for each, of in ((lock, hold), (mutex, held)):
-            in_child(lambda: [each.owned(), each.hold_count(), each.remaining(), of.remaining()])
-            in_child(lambda: [each.acquire(False), refused(each.release)])
-        in_child(hold_of_its_own)
-        in_child(lambda: [client.close()])
-        hold.wait_lost(2.2)  # for longer than the lease
-        hold.extend()
-        held.extend()
-        print("still held:", hold.owner.startswith(parent), lock.owned(), mutex.owned())
-        pid = os.fork()
-        if pid:
-            os.waitpid(pid, 0)
-            hold.extend()
-        else:
-            sys.stderr = open(os.devnull, "w")  # it leaves this body by an error, and ends with all finalizers
-    if pid:
-        print("free again:", not lock.locked(), not mutex.locked())
-"""
-
-
-def test_forked_child_holds_nothing_and_releases_nothing(nodes):
-    # Python 3.12 and later warn of every fork while there are threads; this test is about such a fork.
-    command = [sys.executable, "-W", "ignore:This process:DeprecationWarning", "-c", textwrap.dedent(FORKS)]
-    done = subprocess.run([*command, *nodes.urls], capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.splitlines() == [
-        *["child: False 0 0.0 0.0", "child: False True"] * 2,
-        "child: True True",
-        "child: None",
-        "still held: True True True",
-        "free again: True True",
-    ]
 
 
 @pytest.mark.parametrize("url", ["http://:secret@host", "redis://:secret@host:port", "redis://:secret/@host:1"])

@@ -7,8 +7,6 @@ from redsync import NotOwnedError
 pytestmark = pytest.mark.usefixtures("both_flavours", "all_nodes_met")
 
 LOCK, PLACES = "redsync:x", "redsync_places:{redsync:x}"
-PLACE = 3.0
-"""Seconds for which a place is kept, and so a handed-over claim until its renewal."""
 
 
 @pytest.fixture(params=["get_lock", "get_mutex", "get_fair_lock"])
@@ -49,39 +47,6 @@ def test_lock_is_never_free_between_its_release_and_a_waiter(get, wait_for, make
         with pytest.raises(NotOwnedError):
             worker.do(heirs.release)
         eventually(lambda: raw.keys() == [set()] * 5)
-
-
-def test_heir_is_renewed_long_before_its_place_would_end(get, wait_for, raw, eventually):
-    lock, heirs = get(), get()
-    lock.acquire()
-    worker, waiter = wait_for(heirs)
-    lock.release()
-    assert waiter.result(20)
-    assert worker.do(heirs.remaining) > 0
-    # A node that gets the release after the renewal is renewed with the next one: four of five exceed a bare majority.
-    eventually(lambda: sum(node.pttl(LOCK) > 2_000 * PLACE for node in raw) >= 3, within=PLACE)
-    eventually(lambda: worker.do(heirs.remaining) > 2 * PLACE, within=PLACE)
-    worker.do(heirs.release)
-
-
-@pytest.mark.asyncio_too
-@pytest.mark.parametrize("kind", ["get_lock", "get_mutex", "get_fair_lock", "get_fenced_lock", "write_lock"])
-def test_heir_with_its_own_lease_has_the_lock_for_that_long(kind, make_client, wait_for, raw):
-    def make(lease=None):
-        client = make_client()
-        if kind == "write_lock":
-            return client.get_read_write_lock("x", lease=lease).write_lock
-        return getattr(client, kind)("x", lease=lease)
-
-    lock, heirs, newcomer = make(), make(20.0), make()
-    lock.acquire()
-    worker, waiter = wait_for(heirs)
-    lock.release()
-    assert not newcomer.acquire(False), "it came later"
-    assert waiter.result(20)
-    assert 2 * PLACE < worker.do(heirs.remaining) <= 20.0
-    assert sum(2_000 * PLACE < node.pttl(LOCK) <= 20_000 for node in raw) >= 3
-    worker.do(heirs.release)
 
 
 def test_majority_of_nodes_hands_the_lock_over(get, wait_for, nodes):

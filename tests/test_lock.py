@@ -2,7 +2,6 @@
 
 import contextlib
 import gc
-import signal
 import threading
 import time
 
@@ -69,22 +68,6 @@ def test_name_may_be_any_1_to_512_bytes(client, other, raw, eventually):
     assert waiters.result(20) == [True] * len(NAMES)
 
 
-def test_serials_of_threads_are_never_reused(lock):
-    owners = []
-
-    def take():
-        with lock as hold:
-            owners.append(hold.owner)
-
-    for _ in range(10):
-        thread = threading.Thread(target=take)
-        thread.start()
-        thread.join()
-    serials = [int(owner.rpartition(":")[2]) for owner in owners]
-    assert len({owner.rpartition(":")[0] for owner in owners}) == 1
-    assert sorted(set(serials)) == serials
-
-
 # Compared with threading.RLock
 
 
@@ -110,14 +93,6 @@ def test_acquire_is_true_when_free_or_owned_and_false_when_another_thread_holds_
         rlock.release()
 
 
-def test_acquire_raises_value_error_when_arguments_contradict(rlock):
-    for args in ((False, 0), (False, 1), (False, -2), (True, -2), (True, -0.5), (True, float("nan"))):
-        with pytest.raises(ValueError):  # noqa: PT011  # the words of RLock differ between versions
-            rlock.acquire(*args)
-    assert rlock.acquire(False)
-    rlock.release()
-
-
 # Waiting
 
 
@@ -137,33 +112,6 @@ def test_release_wakes_waiter_of_another_client_quickly(client, make_client, oth
 
     # Without a wake-up the waiter would look again after 0.5 s at the earliest.
     promptly(hand_over, 0.25)
-
-
-@pytest.mark.threads_only
-def test_interrupted_waiter_leaves_nothing_behind(client, lock, other, raw, eventually):
-    class Interrupted(BaseException):
-        pass
-
-    def interrupt(number, frame):
-        raise Interrupted
-
-    def send():
-        eventually(lambda: client.inspect("x").waiters)
-        signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
-
-    other.do(lock.acquire)
-    before = signal.signal(signal.SIGUSR1, interrupt)
-    try:
-        sender = other.start(send)
-        with pytest.raises(Interrupted):
-            lock.acquire()
-        sender.result(20)
-    finally:
-        signal.signal(signal.SIGUSR1, before)
-    assert not lock.owned()
-    eventually(lambda: raw.keys() == [{b"redsync:x"}] * 5)
-    other.do(lock.release)
-    assert lock.acquire(False)
 
 
 # Without a quorum
@@ -187,15 +135,6 @@ def test_acquire_reports_each_vote_and_waits_until_nodes_are_back(lock, nodes, o
     assert waiter.result(20) is True
     other.do(lock.release)
     eventually(lambda: raw.keys() == [set()] * 5)
-
-
-# Leases
-
-
-def test_lease_is_refused_when_used_up_by_the_drift_of_the_client(make_client):
-    lock = make_client(drift_factor=0.5).get_lock("x")
-    with pytest.raises(ValueError, match="drift"):
-        lock.acquire(lease=0.004)
 
 
 # Queries

@@ -58,17 +58,6 @@ def test_inspect_shows_a_foreign_value(client, raw):
     assert (info.kind, info.holders) == ("list", ())
 
 
-def test_inspect_shows_any_string_as_a_mutex(client, raw):
-    """redlock-py and other canonical Redlocks store only a value, without a known process."""
-    for node in raw:
-        node.set("redsync:x", "any value", nx=True, px=20_000)
-    info = client.inspect("x")
-    (holder,) = info.holders
-    assert (info.kind, holder.owner, holder.hold_count) == ("mutex", "any value", 1)
-    assert 15 < holder.remaining <= 20
-    assert (holder.host, holder.pid, holder.program, holder.since) == (None, None, None, None)
-
-
 def test_inspect_shows_what_most_nodes_keep(client, raw):
     for node in raw[:2]:
         node.rpush("redsync:x", 1)

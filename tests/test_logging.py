@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from redsync import LeaseLostError, QuorumError
+from redsync import QuorumError
 
 NAMES = ["redsync", "redsync.watchdog", "redsync.node"]
 
@@ -82,20 +82,6 @@ def test_nodes_down_from_the_start_are_one_line_each_and_a_missing_quorum_logs_n
     eventually(lambda: len(lines(logging.WARNING)) == 3)
     assert {(name, level) for name, level, _ in lines(logging.WARNING)} == {("redsync.node", "WARNING")}
     assert lines(logging.ERROR) == []
-
-
-def test_lost_hold_is_one_error(client, raw, lines):
-    lock = client.get_lock("lost one")
-    with pytest.raises(LeaseLostError), lock, lock as hold:  # noqa: PT012  # the body of the lock
-        for node in raw:
-            node.flushall()
-        owner = hold.owner
-        with pytest.raises(LeaseLostError):
-            hold.extend()
-    ((name, level, message),) = lines(logging.WARNING)
-    assert (name, level) == ("redsync.watchdog", "ERROR")
-    assert "'lost one'" in message
-    assert owner in message
 
 
 def test_only_warnings_and_losses_reach_stderr_without_logging_configuration(nodes):

@@ -467,19 +467,6 @@ def test_with_raises_and_names_the_one_that_was_busy(client, locks, other, raw, 
     other.do(locks[3].release)
 
 
-def test_with_raises_at_its_end_when_some_were_lost(client, multi, raw, eventually):
-    with comes_out(LeaseLostError, match="'c' was lost") as info, multi as hold:
-        for name in "ac":
-            lose(client, name)
-        hold.wait_lost(5)
-    assert ["'a' was lost" in note for note in info.value.__notes__] == [True]
-    assert hold.lost is True
-    assert "lost" in repr(hold) or "released" in repr(hold)
-    assert not multi.locked()
-    assert len(client.runner.session.holds) == 0
-    eventually(lambda: raw.keys() == [set()] * 5)
-
-
 @pytest.mark.threads_only
 def test_with_adds_every_loss_as_a_note_to_the_error_of_its_body(client, multi):
     """With asyncio the body would be cancelled before."""
@@ -537,15 +524,6 @@ def test_wait_lost_ends_when_one_of_another_client_is_lost(client, far, make_wor
     assert first.watchers == 0
     with pytest.raises(LeaseLostError):
         hold.release()
-
-
-def test_wait_lost_leaves_no_callback_behind(multi, client):
-    with multi as hold:
-        states = list(client.runner.session.holds)
-        before = [list(state.watching) for state in states]
-        hold.wait_lost(0.01)
-        assert [list(state.watching) for state in states] == before
-        assert not any(state.watchers for state in states)
 
 
 @pytest.mark.asyncio_too

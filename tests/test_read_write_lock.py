@@ -1,15 +1,11 @@
 """The public contract of the read-write lock, on real nodes, for threads and for asyncio."""
 
-import contextlib
 import pickle
-import threading
-import time
 
 import pytest
 
-from redsync import LeaseLostError, QuorumError, UpgradeError
-from tests.support.locks import PATIENCE, SHORT, flush, timed
-from tests.support.sweeps import swept
+from redsync import LeaseLostError, UpgradeError
+from tests.support.locks import PATIENCE, timed
 
 pytestmark = pytest.mark.usefixtures("both_flavours")
 
@@ -98,80 +94,7 @@ def test_reader_that_asks_to_write_gets_an_error_at_once(read, write):
     write.release()
 
 
-def test_writer_that_reads_may_write_again_until_its_release(read, write):
-    with write, read:
-        assert write.acquire(False)
-        write.release()
-    with write:
-        read.acquire()
-    with pytest.raises(UpgradeError):
-        write.acquire()
-    read.release()
-
-
-def test_reader_that_lost_its_lock_gets_that_error_when_it_asks_to_write(read, write, raw):
-    read.acquire()
-    flush(raw)
-    with pytest.raises(LeaseLostError):
-        read.extend()
-    with pytest.raises(LeaseLostError):
-        write.acquire(False)
-    with pytest.raises(LeaseLostError):
-        read.release()
-    assert write.acquire(False)
-    write.release()
-
-
-# Waiting.
-
-
-def test_waiting_readers_are_served_at_once_and_together(read, write, make_worker, waiters, is_free):
-    held = threading.Barrier(6)
-
-    def take():
-        with read:
-            held.wait(10)
-
-    with write:
-        readers = [make_worker().start(take) for _ in range(6)]
-        waiters(6)
-    for reader in readers:
-        reader.result(20)
-    is_free()
-
-
-def test_readers_advance_when_the_writer_before_them_gives_up(read, write, other, make_worker, waiters, *, promptly):
-    def give_up():
-        with read:
-            impatient = other.start(write.acquire, timeout=1.5)
-            waiters(1)
-            reader = make_worker()
-            waiting = reader.start(lambda: read.acquire() and time.monotonic())
-            waiters(2)
-            assert impatient.result(20) is False
-            took = waiting.result(20) - time.monotonic()
-            reader.do(read.release)
-        return took
-
-    promptly(give_up, 0.4)
-
-
 # Leases and losses.
-
-
-def test_each_claim_is_renewed_by_itself(make_client, other, raw):
-    client = make_client(lease=SHORT)
-    lock = client.get_read_write_lock("x")
-    other.do(lock.read_lock.acquire, lease=1.5)
-    with lock.read_lock as hold:
-        time.sleep(1.2)
-        hold.check()
-        time.sleep(0.6)
-        hold.check()
-        assert other.do(lock.read_lock.owned) is False
-        assert all(len(node.zrangebyscore("redsync:x", time.time() * 1000, "+inf")) == 1 for node in raw)
-    with pytest.raises(LeaseLostError):
-        other.do(lock.read_lock.release)
 
 
 def test_force_release_takes_it_from_all_readers(client, lock, make_worker):
@@ -209,34 +132,6 @@ def test_multi_lock_takes_one_of_the_two_with_others(client, lock, other):
         other.do(lock.read_lock.release)
     with pytest.raises(ValueError, match="twice"):
         client.get_multi_lock(lock.read_lock, lock.write_lock)
-
-
-# Failing nodes.
-
-
-@pytest.mark.parametrize(("mode", "wanted"), [("read_lock", "write_lock"), *swept(("write_lock", "read_lock"))])
-def test_node_that_restarts_empty_admits_no_second_owner(make_client, nodes, other, mode, wanted):
-    """Three of five keep the claim; with a guard the two forgetful ones do not vote, and renewals heal them."""
-    client = make_client(lease=SHORT, restart_guard=1.0)
-    lock = client.get_read_write_lock("x")
-    assert getattr(lock, mode).acquire(timeout=10), "once the nodes have run for as long as the guard"
-    for i in (0, 1):
-        nodes.kill(i)
-        nodes.restart(i)
-    end = time.monotonic() + 1.5
-    while time.monotonic() < end:
-        assert getattr(lock, mode).owned()
-        with contextlib.suppress(QuorumError):
-            assert not other.do(getattr(lock, wanted).acquire, False)
-        time.sleep(0.05)
-    getattr(lock, mode).release()
-
-
-def test_no_quorum_is_an_error(make_client):
-    lock = make_client([f"redis://127.0.0.1:{port}" for port in (1, 2, 3)]).get_read_write_lock("x")
-    for look in (lock.write_lock.locked, lock.read_lock.force_release):
-        with pytest.raises(QuorumError, match="'x'"):
-            look()
 
 
 # The objects.

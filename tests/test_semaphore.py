@@ -206,17 +206,6 @@ def test_release_wakes_a_waiter(semaphore, elsewhere, other, eventually, raw, *,
     eventually(lambda: raw.count("redsync_queue:{redsync:x}") == 0)
 
 
-def test_waiter_for_many_is_not_overtaken(semaphore, elsewhere, make_worker, client, eventually):
-    singles = [semaphore.acquire() for _ in range(3)]
-    many = make_worker().start(elsewhere.acquire, n=3)
-    eventually(lambda: len(client.inspect("x").waiters) == 1)
-    for permit in singles[:2]:
-        permit.release()
-        assert semaphore.acquire(False) is None, "it would wait forever"
-    singles[2].release()
-    assert many.result(20)
-
-
 # The limit.
 
 
@@ -238,14 +227,6 @@ def test_all_clients_learn_of_a_resize(client, semaphore, elsewhere):
     assert client.get_semaphore("x", 3).acquire(False) is None
     held.release()
     assert client.get_semaphore("x", 7).acquire(False), "even if made with another number"
-
-
-def test_growth_wakes_waiters(semaphore, elsewhere, other, eventually, raw):
-    semaphore.acquire(n=3)
-    waiting = other.start(elsewhere.acquire, timeout=20)
-    eventually(lambda: raw.count("redsync_queue:{redsync:x}") == 5)
-    semaphore.resize(4)
-    assert waiting.result(20)
 
 
 # Queries.

@@ -91,16 +91,6 @@ def test_backoff_with_an_invalid_pause_is_a_value_error_and_leaves_nothing(clien
     eventually(lambda: raw.keys() == [set()] * 5)
 
 
-def test_backoff_that_raises_propagates_and_leaves_nothing(client, lock, other, raw, eventually):
-    other.do(lock.acquire)
-    for backoff, error in ((lambda _: "soon", TypeError), ({}.__getitem__, KeyError)):
-        with pytest.raises(error):
-            client.get_spin_lock("x", backoff=backoff).acquire()
-    other.do(lock.release)
-    eventually(lambda: raw.keys() == [set()] * 5)
-    assert lock.acquire(False)
-
-
 def test_backoff_that_is_not_a_function_is_refused(client):
     for backoff in (0.1, "soon", (1, 2)):
         with pytest.raises(TypeError, match="backoff must be a function from the number of tries to seconds, not"):

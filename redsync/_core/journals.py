@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from redsync._core.holds import HoldState
     from redsync._core.observing import AcquireRecord
 
-__all__ = ["LONG", "End", "Journal", "Win"]
+__all__ = ["LONG", "End", "Journal", "Journals", "Win"]
 
 LONG: Final = 256
 """The number of acquires in a journal at which its observer is asked to empty it."""
@@ -130,6 +130,27 @@ class Journal:
         for each in (self.wins, self.ends, self.holds, self._early):
             each.clear()
         self._unread_wins = self._unread_ends = iter(())
+
+
+class Journals:
+    """The journals of several observers, for a client that writes the same into all of them."""
+
+    __slots__ = ("_all",)
+
+    def __init__(self, journals: Sequence[Journal]) -> None:
+        self._all: Final = journals
+
+    def note_win(self, record: AcquireRecord, at: float, result: HoldState | bool) -> bool:
+        """Record a success; return whether a journal is long."""
+        filled = False
+        for each in self._all:
+            filled |= each.note_win(record, at, result)
+        return filled
+
+    def note_end(self, hold: HoldState, at: float, lost: str | None) -> None:
+        """Record the end of a hold."""
+        for each in self._all:
+            each.note_end(hold, at, lost)
 
 
 _WIN, _END = len(Win._fields), len(End._fields)

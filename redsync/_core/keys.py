@@ -7,9 +7,8 @@ queue of `{x}` is spelled differently from that of `x`: two names never share a 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, Self, TypeAlias
 
 from redsync.exceptions import ConfigurationError
 
@@ -68,7 +67,6 @@ def client_key(client_id: str) -> bytes:
     return f"redsync:client:{client_id}".encode()
 
 
-@dataclass(frozen=True, slots=True)
 class LockKeys:
     """The keys of one lock.
 
@@ -85,32 +83,26 @@ class LockKeys:
         hold: Distinguishes an owner's holds: the lock, with the mode if the lock has several.
     """
 
-    lock: bytes
-    queue: bytes
-    places: bytes
-    channel: bytes
-    token: bytes
-    all: tuple[bytes, ...]
-    held: tuple[bytes, ...]
-    hold: HoldKey
+    __slots__ = ("all", "channel", "held", "hold", "lock", "places", "queue", "token")
+
+    def __init__(self, prefix: bytes, name: bytes, mode: bytes = b"") -> None:
+        lock = prefix + name
+        tagged = b"{" in lock
+        ours = b":" + lock if tagged else b"{" + lock + b"}"
+        self.lock: Final = lock
+        self.queue: Final = b"redsync_queue:" + ours
+        self.places: Final = b"redsync_places:" + ours
+        self.channel: Final = b"redisson_lock__channel:" + (lock if tagged else ours)
+        self.token: Final = b"redsync_token:" + ours
+        self.all: tuple[bytes, ...] = lock, self.queue, self.places
+        self.held: tuple[bytes, ...] = (lock,)
+        self.hold: Final[HoldKey] = (lock, mode) if mode else lock
 
     @classmethod
-    def of(cls, prefix: bytes, name: bytes, mode: bytes = b"") -> LockKeys:
+    @lru_cache(maxsize=1024)  # many programs make a new lock object for each acquire
+    def of(cls, prefix: bytes, name: bytes, mode: bytes = b"") -> Self:
         """Return the keys of the lock with that name; `mode` distinguishes holds that one owner may have at once."""
-        return _lock_keys(prefix, name, mode)
-
-
-@lru_cache(maxsize=1024)
-def _lock_keys(prefix: bytes, name: bytes, mode: bytes) -> LockKeys:
-    # Cached, because many programs make a new lock object for each acquire.
-    lock = prefix + name
-    tagged = b"{" in lock
-    ours = b":" + lock if tagged else b"{" + lock + b"}"
-    redissons = lock if tagged else b"{" + lock + b"}"
-    queue, places = b"redsync_queue:" + ours, b"redsync_places:" + ours
-    channel, token = b"redisson_lock__channel:" + redissons, b"redsync_token:" + ours
-    hold = (lock, mode) if mode else lock
-    return LockKeys(lock, queue, places, channel, token, (lock, queue, places), (lock,), hold)
+        return cls(prefix, name, mode)
 
 
 class LatchKeys(NamedTuple):

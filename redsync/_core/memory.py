@@ -135,10 +135,7 @@ class Birth(NamedTuple):
 def elected(run_id: str, epoch: int, history: str) -> bytes:
     """Return the process of a node that a decision made the master, as an argument of scripts.
 
-    Args:
-        run_id: The server's own name.
-        epoch: The number of the decision.
-        history: Its `master_replid`, which changes with each promotion.
+    `epoch` is the number of the decision, and `history` its `master_replid`, which changes with each promotion.
     """
     return b",%b@%d.%b," % (run_id[:_PROCESS].encode(), epoch, history[:_HISTORY].encode())
 

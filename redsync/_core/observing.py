@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
 from redsync._core.events import Event
-from redsync._core.journals import Journal
+from redsync._core.journals import Journal, Journals
 
 if TYPE_CHECKING:
     from redsync._core.holds import HoldState
@@ -40,7 +40,7 @@ __all__ = [
     "RetryAfterTold",
     "Step",
     "WatchdogWoke",
-    "journals_of",
+    "journal_of",
     "noting_of",
 ]
 
@@ -274,10 +274,13 @@ class Ear:
                 self.failed.append((self.nodes[node], str(tally.replies[node])))
 
 
-def journals_of(ears: Sequence[Ear]) -> tuple[Journal, ...]:
-    """Return the journals of these ears; empty if an ear has none, as it must hear each event at once."""
-    journals = tuple(ear.journal for ear in ears if ear.journal is not None)
-    return journals if len(journals) == len(ears) else ()
+def journal_of(ears: Sequence[Ear]) -> Journal | Journals | None:
+    """Return the journal of these ears; None without ears, or if one has none, as it must hear each event at once."""
+    journals = [ear.journal for ear in ears if ear.journal is not None]
+    if not journals or len(journals) < len(ears):
+        return None
+    # The usual one observer needs no loop of ours.
+    return journals[0] if len(journals) == 1 else Journals(journals)
 
 
 def noting_of(ears: Sequence[Ear]) -> tuple[Callable[[float], None], ...]:

@@ -12,14 +12,13 @@ owner's place in a queue; places are kept under the owner alone.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import Final
 
 from redsync._core.keys import wake_channel
 
 __all__ = ["Owner"]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Owner:
     """One thread or task of one client. Compared by identity: the driver keeps exactly one object for each.
 
@@ -30,15 +29,13 @@ class Owner:
         channel: The channel over which nodes wake this owner.
     """
 
-    client_id: str
-    serial: int
-    wire: bytes
-    channel: bytes
+    __slots__ = ("channel", "client_id", "serial", "wire")
 
-    @classmethod
-    def of(cls, client_id: str, serial: int) -> Owner:
-        """Return a new owner with that identity."""
-        return cls(client_id, serial, f"{client_id}:{serial}".encode(), wake_channel(client_id))
+    def __init__(self, client_id: str, serial: int) -> None:
+        self.client_id: Final = client_id
+        self.serial: Final = serial
+        self.wire: Final = f"{client_id}:{serial}".encode()
+        self.channel: Final = wake_channel(client_id)
 
     def claim(self, number: int) -> bytes:
         """Return the owner's claim of that number, as nodes store it."""

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from redsync._core.effects import Arg, Command, Usual
 from redsync._core.memory import Processes
@@ -27,8 +26,7 @@ _MOST_TERMS, _MOST_FORMS = 64, 1024
 """The number of entries kept; the oldest is dropped first."""
 
 
-@dataclass(frozen=True, slots=True)
-class Terms:
+class Terms(NamedTuple):
     """Values derived from a lease.
 
     Attributes:
@@ -181,12 +179,8 @@ class Prepared:
     ) -> Forms:
         """Return the forms of a lock, or of a semaphore under a limit (its version and number of permits).
 
-        Args:
-            noun: The kind of claim.
-            lock: The lock's key.
-            holds: The number of holds that an acquire asks for.
-            lease: The lease in seconds; None for the client's lease.
-            limit: The limit that asks name.
+        `noun` is the kind of claim, `lock` the lock's key, and `holds` the number of holds that an acquire asks for. A
+        lease of None is the client's lease.
         """
         known = noun, lock, holds, lease, limit
         forms = self._forms.get(known)

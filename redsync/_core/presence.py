@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 __all__ = ["Claim", "ClientRecord", "digests_of", "owner_of", "told_claim"]
 
-_CLAIM: Final = re.compile(rb"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}:[0-9]+):[0-9]+")
+_CLAIM: Final = rb"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}:[0-9]+):[0-9]+"
 
 LONGEST: Final = 500
 """The most characters kept of a host's or program's name."""
@@ -84,7 +84,7 @@ def digests_of(homes: Sequence[str]) -> tuple[str, ...]:
 
 def owner_of(claim: bytes) -> str:
     """Return the owner of a claim on a lock: our claims without their number, other libraries' claims unchanged."""
-    ours = _CLAIM.fullmatch(claim)
+    ours = re.fullmatch(_CLAIM, claim)
     return (claim if ours is None else ours[1]).decode("utf-8", "backslashreplace")
 
 
@@ -122,9 +122,7 @@ class Claim(NamedTuple):
     def read(cls, words: Any, *, by_thread: bool) -> Claim:
         """Return a claim from a script's words: claim, hold count, mode, remaining ms (-1: without limit), record.
 
-        Args:
-            words: The script's words for one claim.
-            by_thread: True if a thread or task holds it, False if an object does.
+        A thread or task holds it if `by_thread`, else an object.
 
         Raises:
             ValueError: None of our scripts replies so.

@@ -341,7 +341,7 @@ class Tally(Votes):
             return not self.open
         if self.cast[node] is not None:
             # An interruption may have struck after that vote was counted, but before the verdict.
-            return self._decided()
+            return self.conclude() or self._decided()
         self.same = NO_REPLY
         self.cast[node] = _FAILED, None, reason
         self.failed += 1

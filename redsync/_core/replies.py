@@ -37,23 +37,28 @@ NOTHING: Final = object()
 """Our readers return it when no reply is complete."""
 
 _MOST_PIECES: Final = 256
-_one_or_two: Final = re.compile(rb"(:(?:0|[1-9]\d{0,17})\r\n)(:(?:0|[1-9]\d{0,17})\r\n)?").fullmatch
+_are_numbers: Final = re.compile(rb"(?::(?:0|[1-9]\d{0,17})\r\n)+").fullmatch
 
 
 class _Lines(dict[bytes, "tuple[int, ...] | None"]):
-    """The latest pieces that need no parser, each with its replies; a look-up adds the piece.
+    """The latest short pieces that need no parser, each with its replies; a look-up adds the piece.
 
-    Nodes mostly say the same, and then these replies are the same objects, so a tally judges only the first.
+    Nodes mostly say the same, and then these replies are the same objects, so a tally judges only the first. A piece of
+    more than two numbers answers many rounds and seldom comes again.
     """
 
     __slots__ = ()
 
     def __missing__(self, piece: bytes) -> tuple[int, ...] | None:
-        lines = _one_or_two(piece)
-        if lines is None:
+        if _are_numbers(piece) is None:
             return None
-        one, two = lines.groups()
-        numbers = (int(one[1:]),) if two is None else (*(self[one] or ()), *(self[two] or ()))
+        digits = piece[1:-2].split(b"\r\n:")
+        if len(digits) > 2:
+            return tuple(map(int, digits))
+        numbers: tuple[int, ...] = (int(digits[0]),)
+        if len(digits) == 2:
+            end = len(digits[0]) + 3
+            numbers = (*(self[piece[:end]] or ()), *(self[piece[end:]] or ()))
         if len(self) >= _MOST_PIECES:
             self.clear()
         self[piece] = numbers
@@ -61,7 +66,7 @@ class _Lines(dict[bytes, "tuple[int, ...] | None"]):
 
 
 LINES: Final = _Lines()
-"""The replies in most pieces, where no reply is under way: one or two numbers; None for all other pieces.
+"""The replies in most pieces, where no reply is under way: numbers only; None for all other pieces.
 
 A release and a grant of a lock are answered by a digit, a permit by a small number, and a fenced lock by its token.
 """

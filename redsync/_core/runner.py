@@ -5,15 +5,14 @@ A facade has a `Runner` and a `Session`, never a driver. Only `client.py` and `c
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Coroutine
 from itertools import count
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
 
 from redsync._core.crowds import Crowds
 from redsync._core.effects import Effect, Reply, Steps
 from redsync._core.holds import HoldTable
-from redsync._core.journals import Journal
+from redsync._core.journals import Journal, Journals
 from redsync._core.memory import Processes
 from redsync._core.observing import AcquireRecord
 from redsync._core.ownership import Owner
@@ -30,7 +29,6 @@ __all__ = ["AnyHost", "AnyRunner", "AsyncHost", "AsyncRunner", "Host", "Runner",
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, eq=False)
 class Session:
     """The state that one client's synchronizers share.
 
@@ -49,35 +47,45 @@ class Session:
         processes: The server processes to which this client is connected.
         crowds: This client's waiters, by lock.
         observed: True if an observer wants everything, see `observing`.
-        journals: Where acquires and releases are noted for observers that read them later; see `observing`.
+        journal: Where acquires and releases are noted for observers that read them later; see `observing`.
         waiting: The acquires that wait for others now, if they are observed.
         prepared: Terms and commands for many acquires; see `prepared`.
         quorum: The number of nodes that must grant.
     """
 
-    nodes: int
-    timing: Timing
-    holds: HoldTable
-    random: Callable[[], float]
-    record_key: bytes = b""
-    record: bytes = b""
-    marks: Iterator[int] = field(default_factory=lambda: count(1))
-    claims: Iterator[int] = field(default_factory=lambda: count(1))
-    arrivals: dict[bytes, Arrivals] = field(default_factory=dict)
-    processes: Processes = field(default_factory=Processes)
-    crowds: Crowds = field(default_factory=Crowds)
-    observed: bool = False
-    journals: tuple[Journal, ...] = ()
-    waiting: set[AcquireRecord] = field(default_factory=set)
-    client: ClientRecord | None = None
-    epoch: float = 0.0
-    prepared: Prepared = field(init=False)
-    quorum: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        """Prepare for these time settings."""
-        object.__setattr__(self, "prepared", Prepared(self.timing, self.processes))
-        object.__setattr__(self, "quorum", quorum_of(self.nodes))
+    def __init__(
+        self,
+        nodes: int,
+        timing: Timing,
+        holds: HoldTable,
+        random: Callable[[], float],
+        *,
+        record_key: bytes = b"",
+        record: bytes = b"",
+        processes: Processes | None = None,
+        journal: Journal | Journals | None = None,
+        observed: bool = False,
+        client: ClientRecord | None = None,
+        epoch: float = 0.0,
+    ) -> None:
+        self.nodes: Final = nodes
+        self.timing: Final = timing
+        self.holds: Final = holds
+        self.random: Final = random
+        self.record_key: Final = record_key
+        self.record: Final = record
+        self.client: Final = client
+        self.epoch: Final = epoch
+        self.marks: Final = count(1)
+        self.claims: Final = count(1)
+        self.arrivals: Final[dict[bytes, Arrivals]] = {}
+        self.processes: Final = Processes() if processes is None else processes
+        self.crowds: Final = Crowds()
+        self.observed: Final = observed
+        self.journal: Final = journal
+        self.waiting: Final[set[AcquireRecord]] = set()
+        self.prepared: Final = Prepared(timing, self.processes)
+        self.quorum: Final = quorum_of(nodes)
 
     @property
     def all_nodes(self) -> int:

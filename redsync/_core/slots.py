@@ -5,14 +5,13 @@ A separate module, so that programs without semaphores and rate limiters do not 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import Final
 
 from redsync._core.keys import LockKeys
 
 __all__ = ["SlotKeys"]
 
 
-@dataclass(frozen=True, slots=True)
 class SlotKeys(LockKeys):
     """The keys of one semaphore: `lock` is a sorted set there, permit -> expiry, node time in ms.
 
@@ -22,17 +21,13 @@ class SlotKeys(LockKeys):
         limit: "version permits": the number of slots, and the version that orders the changes.
     """
 
-    slots: bytes
-    taken: bytes
-    limit: bytes
+    __slots__ = ("limit", "slots", "taken")
 
-    @classmethod
-    def of(cls, prefix: bytes, name: bytes, mode: bytes = b"") -> SlotKeys:
-        """Return the keys of the semaphore with that name."""
-        base = LockKeys.of(prefix, name, mode)
-        ours = base.queue.removeprefix(b"redsync_queue:")
-        slots, taken, limit = (b"redsync_%s:%s" % (part, ours) for part in (b"slots", b"taken", b"limit"))
-        everything = (*base.all, slots, taken, limit)
-        held = (base.lock, slots, taken, base.queue, base.places, limit)
-        common = base.lock, base.queue, base.places, base.channel, base.token
-        return cls(*common, everything, held, base.hold, slots, taken, limit)
+    def __init__(self, prefix: bytes, name: bytes, mode: bytes = b"") -> None:
+        super().__init__(prefix, name, mode)
+        ours = self.queue.removeprefix(b"redsync_queue:")
+        self.slots: Final = b"redsync_slots:" + ours
+        self.taken: Final = b"redsync_taken:" + ours
+        self.limit: Final = b"redsync_limit:" + ours
+        self.all = (*self.all, self.slots, self.taken, self.limit)
+        self.held = self.lock, self.slots, self.taken, self.queue, self.places, self.limit

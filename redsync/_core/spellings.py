@@ -21,8 +21,8 @@ __all__ = ["SLOTS", "Spelling", "Tagged", "slots_of", "tag_of"]
 
 SLOTS: Final = 16384
 
-_OWN_KEY: Final = re.compile(rb"'(redsync_birth|redsync:client:)'")
-_PUBLISH: Final = re.compile(rb"redis\.call\('publish', ([^,]+), ([^\n]*)")
+_OWN_KEY: Final = rb"'(redsync_birth|redsync:client:)'"
+_PUBLISH: Final = rb"redis\.call\('publish', ([^,]+), ([^\n]*)"
 
 
 class Spelling:
@@ -46,11 +46,7 @@ class Spelling:
 
 
 class Tagged(Spelling):
-    """The spelling of a voter whose keys are all in one slot.
-
-    Args:
-        slot: The slot.
-    """
+    """The spelling of a voter whose keys are all in one slot."""
 
     def __init__(self, slot: int) -> None:
         self._tag: Final = b"{%b}" % tag_of(slot)
@@ -75,9 +71,10 @@ class Tagged(Spelling):
 
     def _tagged(self, source: bytes) -> bytes:
         """Return a script whose own keys have the tag, and whose messages name keys without the tag."""
-        source = _OWN_KEY.sub(rb"'%b\1'" % self._tag, source)
+        source = re.sub(_OWN_KEY, rb"'%b\1'" % self._tag, source)
         untagged = b"string.sub(KEYS[1], %d)" % (len(self._tag) + 1)
-        return _PUBLISH.sub(
+        return re.sub(
+            _PUBLISH,
             lambda found: (
                 b"redis.call('spublish', '%b' .. %b, %b" % (self._tag, found[1], found[2].replace(b"KEYS[1]", untagged))
             ),

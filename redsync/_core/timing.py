@@ -71,11 +71,7 @@ class Timing(NamedTuple):
         return min(self.node_timeout, max(lease * _NODE_TIMEOUT_SHARE, _SHORTEST_NODE_TIMEOUT))
 
     def check_lease(self, lease: float, called: str = "a lease") -> float:
-        """Return `lease` if a claim can use it.
-
-        Args:
-            lease: In seconds.
-            called: The name of the argument, for messages.
+        """Return `lease`, in seconds, if a claim can use it; messages call it by its argument's name, `called`.
 
         Raises:
             ValueError: It is not a positive, finite number; or it is no longer than its own drift allowance, or longer
@@ -119,11 +115,7 @@ def retry_delay(attempt: int, random: float, *, shortest: float = 0.001, longest
 
     Random over a span that doubles with each attempt, which spreads contenders further apart each time.
 
-    Args:
-        attempt: The number of failed tries, from 1.
-        random: A random number in [0, 1).
-        shortest: The span after the first failure, in seconds.
-        longest: The longest span, in seconds.
+    The span grows from `shortest`, after the first failure, to `longest`, in seconds; `random` is a number in [0, 1).
     """
     span = min(longest, shortest * 2.0 ** min(attempt - 1, 30))
     return span * (0.25 + 0.75 * random)

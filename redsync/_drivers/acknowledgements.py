@@ -40,10 +40,7 @@ UNACKNOWLEDGED: Final = "UNACKNOWLEDGED"
 def wait_commands(dialect: Dialect, needed: int, timeout: float) -> list[bytes]:
     """Return the commands after which `needed` replicas have everything that the connection wrote or saw before.
 
-    Args:
-        dialect: The node's dialect.
-        needed: The number of replicas.
-        timeout: Seconds after which the node stops waiting for them.
+    After `timeout` seconds the node stops waiting for them.
     """
     return [*dialect.touch, pack("WAIT", str(needed), str(max(math.ceil(timeout * 1000), 1)))]
 
@@ -66,11 +63,8 @@ def reason_against(dialect: Dialect, replies: Sequence[Any], needed: int) -> str
 def hold_back(link: Link, needed: int, timeout: float) -> None:
     """Make a link hand out votes only once `needed` replicas have acknowledged them.
 
-    Args:
-        link: The link, before its first use.
-        needed: The number of replicas.
-        timeout: Seconds for which a round waits for the node. The node waits half of that for its replicas, and the
-            connection stalls meanwhile; so the round learns that there were too few.
+    The link is not in use yet. A round waits `timeout` seconds for the node. The node waits half of that for its
+    replicas, and the connection stalls meanwhile; so the round learns that there were too few.
     """
     acknowledged = _Acknowledged(link.node.dialect, link.gets, needed, timeout / 2)
     link.swift = False

@@ -24,7 +24,7 @@ from redsync._core.effects import Effect, Reply, Steps
 from redsync._core.events import Event
 from redsync._core.holds import HoldTable
 from redsync._core.keys import client_key
-from redsync._core.observing import journals_of, noting_of
+from redsync._core.observing import journal_of, noting_of
 from redsync._core.ownership import Owner
 from redsync._core.presence import digests_of
 from redsync._core.runner import Session, drive
@@ -96,10 +96,10 @@ class AioRunner(AioDriver):
             self._timing,
             holds,
             self._surroundings.random,
-            client_key(self.client_id),
-            client.pack(),
+            record_key=client_key(self.client_id),
+            record=client.pack(),
             observed=bool(self._notifier.ears),
-            journals=journals_of(self._notifier.ears),
+            journal=journal_of(self._notifier.ears),
             client=client,
             epoch=client.since - self.now(),
         )
@@ -207,7 +207,7 @@ class AioRunner(AioDriver):
 
     def new_owner(self) -> Owner:
         """Return a new, unique owner."""
-        return Owner.of(self.client_id, next(_serials))
+        return Owner(self.client_id, next(_serials))
 
     def scope(self) -> TaskScope:
         """Open a scope around everything that the running task does from now on."""

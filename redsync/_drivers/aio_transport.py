@@ -15,16 +15,17 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from contextvars import Context
 from functools import partial
 from operator import call
 from types import BuiltinFunctionType
-from typing import Final, cast
+from typing import Any, Final, TypeAlias, cast
 
 from redsync._core.quorum import Tally
 from redsync._drivers.aio_links import AioLink, Receiver
 from redsync._drivers.alarms import Alarms
+from redsync._drivers.links import Link
 from redsync._drivers.nodes import Node
 from redsync._drivers.pollers import make_poller
 from redsync._drivers.requests import Request, Sleeper
@@ -34,54 +35,21 @@ from redsync._drivers.wakeups import Waits
 __all__ = ["AioTransport"]
 
 
-_call: Callable[[Callable[[], object]], object] = call
+_call: Callable[..., object] = call
+
+_Callback: TypeAlias = Callable[[object], object]
+_Step: TypeAlias = "tuple[asyncio.Future[None], _Callback, Context]"
+"""A future, and the step of the task that waits for it, with its context."""
 
 
-class _Gate:
-    """A future that a task sleeps on; `release` lets the task run on, at the end of the callback that reads."""
+class _Gate(partial[None]):
+    """Puts the future that a task sleeps on among the `released`.
 
-    __slots__ = ("_transport", "future")
-
-    def __init__(self, future: asyncio.Future[None], transport: AioTransport) -> None:
-        self.future = future
-        self._transport = transport
-
-    def release(self) -> None:
-        # Not yet while the transport reads: the task may need any part of it.
-        if self._transport.reading:
-            self._transport.released.append(self.future)
-        elif not self.future.done():
-            self.future.set_result(None)
-
-
-def _end(future: asyncio.Future[None]) -> None:
-    """End a future, and run the task that waits for it, if there is just one, now instead of in the loop's next turn.
-
-    Not a task written in Python. Such a task may run its loop once more, inside its step (`nest_asyncio`), and that
-    loop could not read: it would call `_read` in a context that the outer call has not left.
-
-    Python checks for signals between none of the three calls, since all are made by one: an interruption could leave
-    the task asleep.
+    All in C: no interruption can come between this and the line before, see `Sleeper.wake`.
     """
-    waiting: Sequence[tuple[Callable[[object], object], Context]] | None = getattr(future, "_callbacks", None)
-    # A signal's handler may cancel the task meanwhile, as that of `asyncio.run` does; then the loop runs it.
-    if not waiting or len(waiting) != 1 or waiting[0][0].__class__ is not BuiltinFunctionType:
-        with suppress(asyncio.InvalidStateError):
-            future.set_result(None)
-        return
-    ((step, context),) = waiting
-    calls: tuple[Callable[[], object], ...] = (
-        partial(future.remove_done_callback, step),
-        partial(future.set_result, None),
-        partial(context.run, step, future),
-    )
-    try:
-        deque(map(_call, calls), 0)
-    except asyncio.InvalidStateError:
-        return
-    except RuntimeError:
-        # The loop runs inside a step of another task, so no second one may begin.
-        future.get_loop().call_soon(step, future, context=context)
+
+    __slots__ = ()
+    release = partial.__call__
 
 
 class _Lead:
@@ -100,8 +68,7 @@ class AioTransport(Serving):
 
     Attributes:
         closed: True once sleeps must end; only a sleeper that `lasts`, as each round does, sleeps on.
-        reading: True while it reads and hands out replies.
-        released: The futures of the tasks that may run on as soon as that is over.
+        released: The futures of the tasks that may run on, once no code of the transport is under way.
     """
 
     def __init__(
@@ -123,31 +90,33 @@ class AioTransport(Serving):
             node_timeout,
             mutex=cast("threading.Lock", threading.RLock()),  # a finalizer may come in between
             poller=self._poller,
-            awaken=Sleeper.wake,
+            awaken=self._awaken,
             receive_at_once=self._receive,
             on_broken=on_broken,
             on_change=on_change,
         )
         self._loop: Final = loop
-        self._alarms: Final = Alarms(loop, clock)
+        self._alarms: Final = Alarms(loop, clock, self._awaken)
         self._asleep: Final = self._alarms.asleep
-        self._receiver: Final = Receiver(self._take_in, self._table.discard, clock)
+        self._receiver: Final = Receiver(self._hear, self._table.discard, clock)
         self.closed = False
         self._polls = False
         self._rounds = 0
         self._latest: Sleeper | None = None
-        self.reading = False
         self.released: Final[deque[asyncio.Future[None]]] = deque()
-        self._flushing_soon = False
+        self._release: Final = self.released.append
+        self._step: _Step | None = None
+        self._flushing_soon = self._resuming_soon = False
 
     # Sending.
 
     def send(self, request: Request) -> None:
         """Send a request to all nodes, in the order of the calls; never blocks."""
-        self._outbox.items.append(request)
         if not self._rounds:
-            self._outbox.flush()
-        elif not self._flushing_soon:
+            self._outbox.send_alone(request)
+            return
+        self._outbox.items.append(request)
+        if not self._flushing_soon:
             # Other rounds are in flight, and their tasks are likely to resume in this turn of the loop too.
             self._flushing_soon = True
             self._loop.call_soon(self._flush)
@@ -162,22 +131,31 @@ class AioTransport(Serving):
     async def wait(self, sleeper: Sleeper, deadline: float) -> None:
         """Return when the sleeper is done, at the deadline, or when the transport closes."""
         while not sleeper.done and (sleeper.lasts or not self.closed) and self._clock() < deadline:
-            future = self._loop.create_future()
-            sleeper.gate = _Gate(future, self)
-            if deadline < self._alarms.next:
-                self._alarms.arm(deadline)
-            self._asleep[sleeper] = deadline
-            if sleeper.lasts:
-                self._rounds += 1
-                self._latest = sleeper
+            future = self.lie_down(sleeper, deadline)
             try:
                 await future
             finally:
-                self._rounds -= sleeper.lasts
-                sleeper.gate = None
-                alarm = self._asleep.pop(sleeper)
-                if isinstance(alarm, list):
-                    alarm[2] = None
+                self.get_up(sleeper)
+
+    def lie_down(self, sleeper: Sleeper, deadline: float) -> asyncio.Future[None]:
+        """Return a future that ends when the sleeper is done, at the deadline, or before that; then call `get_up`."""
+        future = self._loop.create_future()
+        sleeper.gate = _Gate(self._release, future)
+        if deadline < self._alarms.next:
+            self._alarms.arm(deadline)
+        self._asleep[sleeper] = deadline
+        if sleeper.lasts:
+            self._rounds += 1
+            self._latest = sleeper
+        return future
+
+    def get_up(self, sleeper: Sleeper) -> None:
+        """Forget a sleep."""
+        self._rounds -= sleeper.lasts
+        sleeper.gate = None
+        alarm = self._asleep.pop(sleeper)
+        if alarm.__class__ is list:
+            alarm[2] = None
 
     async def end_round(self, request: Request, timeout: float) -> None:
         """Decide a tally that has waited to its deadline."""
@@ -216,9 +194,12 @@ class AioTransport(Serving):
         if self._torn:
             self._settle_read(self._clock())
         # An interruption may have come before the loop's callbacks could do that.
-        self.reading = self._flushing_soon = False
+        self._flushing_soon = self._resuming_soon = False
+        self._alarms.catch_up()
+        for sleeper in [each for each in self._asleep if each.done]:
+            self._awaken(sleeper)
         if self.released:
-            self._loop.call_soon(self._resume)
+            self._resume_soon()
         self._send_due()
         if not self._is_owed_replies():
             return False
@@ -227,7 +208,6 @@ class AioTransport(Serving):
 
     def _read(self) -> None:
         """Read ready links, write their backlog, hand out all replies, and let tasks run on; called by the loop."""
-        self.reading = True
         try:
             ready, now = self._poller.poll(0), self._clock()
             if self._torn:
@@ -235,28 +215,84 @@ class AioTransport(Serving):
             request = self._latest
             if self._rounds == 1 and request.__class__ is Request and not request.done:
                 request.leads = True
-                self._serve_alone(ready, now, request)
-                if request.done:
-                    request.wake()
+                try:
+                    self._serve_alone(ready, now, request)
+                finally:
+                    # Even after an interruption, before or behind the verdict: else the task would sleep until
+                    # its deadline.
+                    if request.done or (request.tally is not None and request.tally.conclude()):
+                        request.done = True
+                        request.wake()
             else:
                 self._serve(ready, now, _LOOP)
         finally:
-            self.reading = False
             if self.released:
                 self._resume()
 
+    def _hear(self, link: Link, now: float, data: Any) -> None:
+        """Hand out what the loop has read from a link."""
+        try:
+            self._take_in(link, now, data)
+        finally:
+            if self.released:
+                self._resume_soon()
+
+    # Waking.
+
+    def _awaken(self, sleeper: Sleeper) -> None:
+        sleeper.wake()
+        if self.released:
+            self._resume_soon()
+
+    def _resume_soon(self) -> None:
+        if not (self._resuming_soon or self._loop.is_closed()):
+            self._resuming_soon = True
+            self._loop.call_soon(self._resume)
+
     def _resume(self) -> None:
-        """Let the tasks run on that were woken while the transport read; what they send goes out together."""
+        """Let the tasks run on that were woken, now instead of in the next turn; what they send goes out together.
+
+        An interruption must not leave a task asleep. So `_step` records the task whose future is about to end, until
+        its step begins: Python checks for signals after each call, but not between the lines that remove the record.
+        """
         released, self._flushing_soon = self.released, True
+        self._resuming_soon = False
         try:
             while released:
-                if not released[0].done():
-                    _end(released[0])
+                if self._step is None:
+                    future = released[0]
+                    waiting: Sequence[tuple[_Callback, Context]] = getattr(future, "_callbacks", None) or ()
+                    if len(waiting) != 1 or waiting[0][0].__class__ is not BuiltinFunctionType:
+                        # It ended meanwhile, or not just one task waits for it. Or that task is written in Python and
+                        # may run its loop once more inside its step (`nest_asyncio`): that loop could not read, in a
+                        # context that the outer call has not left.
+                        if not future.done():
+                            future.set_result(None)
+                        del released[0]
+                        continue
+                    ((step, context),) = waiting
+                    self._step = future, step, context
+                else:
+                    future, step, context = self._step
+                if not future.done():
+                    # One call in C: else a cancellation after an interruption could find a future without its task.
+                    deque(map(_call, (future.remove_done_callback, future.set_result), (step, None)), 0)
+                elif future.cancelled():
+                    # After an interruption; so the loop runs the task.
+                    self._step = None
+                    del released[0]
+                    continue
+                self._step = None
                 del released[0]
+                try:
+                    context.run(step, future)
+                except RuntimeError:
+                    # The loop runs inside a step of another task, so no second one may begin.
+                    self._loop.call_soon(step, future, context=context)
         finally:
             self._flush()
             if released:
-                self._loop.call_soon(self._resume)
+                self._resume_soon()
 
     # Links.
 
@@ -274,7 +310,7 @@ class AioTransport(Serving):
         """End all sleeps, except those of sleepers that `lasts`."""
         self.closed = True
         for sleeper in list(self._asleep):
-            sleeper.wake()
+            self._awaken(sleeper)
 
     def forget(self) -> None:
         """Close a forked child's copies of the parent's sockets."""

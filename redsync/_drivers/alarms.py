@@ -37,9 +37,12 @@ class Alarms:
         next: The instant of the timer; infinity without one.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, clock: Callable[[], float], awaken: Callable[[Sleeper], None]
+    ) -> None:
         self._loop: Final = loop
         self._clock: Final = clock
+        self._awaken: Final = awaken
         self.asleep: Final[dict[Sleeper, float | Alarm]] = {}
         self.next = math.inf
         self._heap: Final[list[Alarm]] = []
@@ -60,13 +63,19 @@ class Alarms:
         if self._timer is not None:
             self._timer.cancel()
 
+    def catch_up(self) -> None:
+        """Ring if an alarm is late: an interruption may have come before it rang, or before the timer was set again."""
+        if self.next <= self._clock():
+            self._ring()
+
     def _ring(self) -> None:
         self._enter_new()
         heap, now = self._heap, self._clock()
         while heap and (heap[0][0] <= now or heap[0][2] is None):
-            alarm = heappop(heap)
-            if alarm[2] is not None:
-                alarm[2].wake()
+            # Removed only then, for `catch_up`.
+            if heap[0][2] is not None:
+                self._awaken(heap[0][2])
+            heappop(heap)
         self.next = math.inf
         if heap:
             self.arm(heap[0][0])

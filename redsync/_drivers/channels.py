@@ -37,13 +37,7 @@ class Channel:
     """A new connection to a node, still blocking: for the handshake, before a link takes its socket."""
 
     def __init__(self, connection: Any, timeout: float, until: float) -> None:
-        """Make a channel.
-
-        Args:
-            connection: The redis-py connection.
-            timeout: The most seconds of silence.
-            until: The instant at which the conversation must be over, on the monotonic clock.
-        """
+        """Make a channel; `timeout` is the most seconds of silence, `until` the monotonic instant of its end."""
         self.connection: Final = connection
         self._timeout: Final = timeout
         self._until: Final = until

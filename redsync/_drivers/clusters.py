@@ -74,10 +74,6 @@ class ClusterLocator(Locator):
 def lent(url: str, client_class: type[Any]) -> list[tuple[str, Any, ClusterLocator]]:
     """Return the name of each voter of a cluster, a pool for its server, and its locator.
 
-    Args:
-        url: The URL.
-        client_class: `redis.Redis` or `redis.asyncio.Redis`.
-
     Raises:
         GroupUrlError: The URL does not name a cluster.
         ValueError: redis-py does not know an option; the message may show it.

@@ -45,11 +45,7 @@ PLAIN: Final = Dialect()
 
 
 class ClusterDialect(Tagged, Dialect):
-    """Commands for keys of one slot.
-
-    Args:
-        slot: The slot.
-    """
+    """Commands for keys of one slot."""
 
     def __init__(self, slot: int) -> None:
         super().__init__(slot)

@@ -73,8 +73,9 @@ class Dispatcher:
             nodes, clock, mutex, poller, awaken, on_broken=on_broken, on_refused=on_change
         )
         self.links: Final = self._table.links
-        # Links that were read, and their replies that need no parser. Only the thread that reads uses it. Whatever was
-        # taken from this iterator is handed out, or its link is doubtful. `_torn`: some may be left.
+        # Links that were read, and their replies that need no parser. Only the thread that leads uses it: another may
+        # read a link that answers within a write. Whatever was taken from this iterator is handed out, or its link is
+        # doubtful. `_torn`: some may be left.
         self._unsettled: Iterator[tuple[Link, tuple[int, ...]]] = iter(())
         self._doubtful: Link | None = None
         self._torn = False
@@ -95,7 +96,6 @@ class Dispatcher:
         except BaseException as error:
             # As in `_receive`.
             before, link.broken = link.broken, link.broken or HALF_READ
-            self._doubtful = None
             if not self._blame(link, error, before):
                 raise
         if again:
@@ -131,7 +131,6 @@ class Dispatcher:
         except BaseException as error:
             # First, by a plain assignment: an interruption may stop the lines below too.
             before, link.broken = link.broken, link.broken or HALF_READ
-            self._doubtful = None
             if not self._blame(link, error, before):
                 raise
         return again
@@ -234,7 +233,16 @@ class Dispatcher:
                         if noting and not request.done:
                             # Another thread may have sent it after `now`, while this one read other links.
                             noting[index](now - tally.sent_at if now > tally.sent_at else 0.0)
-                        if ended := tally.record(index, reply):
+                        if reply is tally.same:
+                            # One more of the same grants: as `record`, without a call.
+                            tally.cast[index] = tally.vote
+                            tally.granted = votes = tally.granted + 1
+                            ended: bool | None = votes >= tally.quorum and tally.conclude()
+                        else:
+                            ended = tally.record(index, reply)
+                            if reply is tally.same and not request.usual:
+                                request.learn(tally, b":%b\r\n" % str(reply).encode())
+                        if ended:
                             request.done = True
                             if request.gate is not None:
                                 request.wake()
@@ -245,7 +253,9 @@ class Dispatcher:
                     pending.popleft()
                 link.since = now
         except BaseException:
-            self._doubtful = link
+            # Else the caller knows its only link, and may not be the leader.
+            if read is self._unsettled:
+                self._doubtful = link
             raise
 
     def _note_answer(self, link: Link, now: float) -> None:
@@ -368,9 +378,9 @@ class Dispatcher:
 
     def pending(self, index: int) -> int:
         """Return how many releases and rollbacks a node has yet to get, besides those in flight."""
-        with self._mutex:
-            link = self.links[index]
-            return self._table.owed(index) + (0 if link is None else len(list(link.again)))
+        # Without the mutex: a signal handler may ask in the middle of a call that holds it.
+        link = self.links[index]
+        return self._table.owed(index) + (0 if link is None else len(list(link.again)))
 
     def reconsider(self) -> None:
         """Recompute which nodes take part, because the known state of a node's memory has changed."""

@@ -29,10 +29,8 @@ def greet(node: Node, timeout: float, *, raw: bool) -> Talk[NodeInfo]:
 
     Every connection must begin with this: the server may be another process than the last one.
 
-    Args:
-        node: The node.
-        timeout: Seconds for which it may wait for its replicas, if any must acknowledge votes.
-        raw: True if there is a real connection; fakeredis does not describe itself.
+    If replicas must acknowledge votes, the node may wait `timeout` seconds for them. `raw` means a real connection;
+    fakeredis does not describe itself.
 
     Raises:
         ConnectionError: The node is unusable in its current state.

@@ -40,7 +40,7 @@ __all__ = [
 
 log = logging.getLogger("redsync.node")
 
-_FORGETFUL = re.compile(r"FORGETFUL (-1|[0-9]{1,15})")
+_FORGETFUL = r"FORGETFUL (-1|[0-9]{1,15})"
 """A node's answer if it has remembered for less time than a claim needs: the time in ms, or -1 if it can't tell."""
 
 _CONFIRMED: Final = 2 / 3
@@ -195,8 +195,7 @@ class Node:
     def make_connection(self, timeout: float) -> Any:
         """Return a new, unconnected redis-py connection with all its options.
 
-        Args:
-            timeout: Seconds for connecting, and for each answer until then.
+        `timeout` is the time in seconds for connecting, and for each answer until then.
         """
         place = {} if self.location is None else {"host": self.location.host, "port": self.location.port}
         return new_connection(self._pool, timeout, **place)
@@ -262,7 +261,7 @@ class Node:
 
     def note_forgetful(self, text: str, guard: float, now: float) -> str | None:
         """Record an error reply; return its meaning if the node remembers too little, None for all other errors."""
-        forgetful = _FORGETFUL.fullmatch(text)
+        forgetful = re.fullmatch(_FORGETFUL, text)
         if forgetful is None:
             return None
         age = int(forgetful[1]) / 1000
@@ -352,10 +351,7 @@ _NO_MAINTENANCE = _no_maintenance()
 def new_connection(pool: Any, timeout: float, **settings: Any) -> Any:
     """Return a new, unconnected redis-py connection with a pool's options.
 
-    Args:
-        pool: The pool, for its connection class and settings.
-        timeout: Seconds for connecting, and for each answer until then.
-        **settings: Settings that override the pool's.
+    `timeout` is the time in seconds for connecting, and for each answer until then. The settings override the pool's.
     """
     kwargs = {key: value for key, value in pool.connection_kwargs.items() if key not in _DROPPED}
     kwargs.update(

@@ -30,14 +30,10 @@ class Notifier:
         nodes: Sequence[str] = (),
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Make a notifier.
+        """Make a notifier, which calls the listeners with each event.
 
-        Args:
-            listeners: Called with each event.
-            contain: Called with a callback's error that is not an `Exception`; returns True if the error was handled
-                and must not propagate. So a callback that calls `sys.exit()` does not end a client's maintenance.
-            nodes: The addresses of the client's nodes.
-            now: The client's clock.
+        `contain` is called with a callback's error that is not an `Exception`, and returns True if it handled the
+        error: so a callback that calls `sys.exit()` does not end a client's maintenance.
         """
         self.ears: Final[tuple[Ear, ...]] = tuple(
             listener.listen(nodes, now) for listener in listeners if isinstance(listener, Observer)

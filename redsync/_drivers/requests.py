@@ -119,6 +119,13 @@ class Request(Sleeper):
             self.data = pack_command(self.command) if packing is None else packing.data(self.command, pack_command)
         return True
 
+    def learn(self, tally: Tally, data: bytes) -> None:
+        """Keep the reply that its tally takes for the same grant, for this and the command's next rounds."""
+        assert self.command is not None, "it was sent"
+        self.usual, self.said, packing = data, tally.same, self.command.packing
+        if packing is not None:
+            packing.usual = tally.judge, data, tally.same, tally.vote
+
     def owed(self, bit: int) -> bool:
         """Return True if the node with that bit must get it, now or later."""
         return bool(self.effect.owed_to & bit)

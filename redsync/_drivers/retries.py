@@ -32,13 +32,13 @@ _FASTER, _MOST = 8, 512
 
 _number = attrgetter("number")
 
-_WRONG = re.compile(r"\bWRONGTYPE\b|^ERR unknown command|^ERR wrong number of arguments|^UNACKNOWLEDGED ")
+_WRONG = r"\bWRONGTYPE\b|^ERR unknown command|^ERR wrong number of arguments|^UNACKNOWLEDGED "
 """Redis 6 puts the place in the script before WRONGTYPE. An UNACKNOWLEDGED command was executed."""
 
 
 def is_refused(text: str) -> bool:
     """Return True if an error means that the node may execute the command later, False if the command is wrong."""
-    return _WRONG.search(text) is None
+    return re.search(_WRONG, text) is None
 
 
 class Retries:

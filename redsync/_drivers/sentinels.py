@@ -71,10 +71,6 @@ class Settings(NamedTuple):
 def named(url: str, client_class: type[Any]) -> tuple[Any, SentinelLocator]:
     """Return a pool for the master that a URL names, and its locator.
 
-    Args:
-        url: The URL.
-        client_class: `redis.Redis` or `redis.asyncio.Redis`.
-
     Raises:
         GroupUrlError: The URL does not name a Sentinel group.
         ValueError: redis-py does not know an option; the message may show it.

@@ -48,7 +48,7 @@ class Serving(Dispatcher):
     _leadership: Lead
     _waker: Waker | None
 
-    def _serve_alone(  # noqa: PLR0912, PLR0915  (each is a step of the hot path)
+    def _serve_alone(  # noqa: PLR0912  (each is a step of the hot path)
         self, ready: Sequence[tuple[int, int]], now: float, request: Request
     ) -> None:
         """Read ready links and hand out their replies, as `_serve`, for a leader without followers and its round."""
@@ -98,7 +98,6 @@ class Serving(Dispatcher):
                 raise
             # First, by a plain assignment, as in `_receive`. Links that were not read stay ready.
             before, link.broken = link.broken, link.broken or HALF_READ
-            self._doubtful = None
             if not self._blame(link, error, before):
                 self._outbox.on_left()
                 raise
@@ -116,7 +115,7 @@ class Serving(Dispatcher):
         """
         find, link = self._table.by_fd.get, None
         read: list[tuple[Link, tuple[int, ...]]] = []
-        unsettled = iter(read)
+        self._unsettled = iter(read)
         again = False
         try:
             for fd, events in ready:
@@ -144,14 +143,14 @@ class Serving(Dispatcher):
                 self._deliver_rung()
             if read:
                 with self._mutex:
-                    self._settle(unsettled, now)
+                    self._settle(self._unsettled, now)
                     if leader.done and not self._leadership.followers:
                         leader.leads = self._leadership.leading = False
         except BaseException as error:
             # As in `_receive`. Replies that were read before are in no socket any more: the next leader hands them out
             # before it polls. Links that were not read stay ready.
             if leader.leads:
-                self._unsettled, self._torn = unsettled, True
+                self._torn = True
             link, self._doubtful = link or self._doubtful, None
             if link is None:
                 self._outbox.on_left()
@@ -198,8 +197,5 @@ def _learn(request: Request, tally: Tally, data: bytes, replies: Sequence[object
     """Return the bytes of the usual reply, if a link has just said it, and keep it for the command's next rounds."""
     if tally.same is not replies[0] or len(replies) > 1:
         return NO_REPLY
-    assert request.command is not None, "it was sent"
-    request.usual, request.said, packing = data, tally.same, request.command.packing
-    if packing is not None:
-        packing.usual = tally.judge, data, tally.same, tally.vote
+    request.learn(tally, data)
     return data

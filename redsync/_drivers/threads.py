@@ -26,7 +26,7 @@ from redsync._core.events import Event
 from redsync._core.holds import HoldTable
 from redsync._core.keys import client_key
 from redsync._core.memory import Processes
-from redsync._core.observing import journals_of, noting_of
+from redsync._core.observing import journal_of, noting_of
 from redsync._core.ownership import Owner
 from redsync._core.presence import digests_of
 from redsync._core.runner import Session
@@ -145,11 +145,11 @@ class ThreadRunner(ThreadDriver):
             self._timing,
             HoldTable(self._maintenance.alarm),
             self._surroundings.random,
-            client_key(self.client_id),
-            client.pack(),
+            record_key=client_key(self.client_id),
+            record=client.pack(),
             processes=processes,
             observed=bool(self._notifier.ears),
-            journals=journals_of(self._notifier.ears),
+            journal=journal_of(self._notifier.ears),
             client=client,
             epoch=client.since - self.now(),
         )
@@ -203,7 +203,7 @@ class ThreadRunner(ThreadDriver):
 
     def new_owner(self) -> Owner:
         """Return a new, unique owner."""
-        return Owner.of(self.client_id, next(_serials))
+        return Owner(self.client_id, next(_serials))
 
     def require_open(self) -> None:
         """Raise `ClientClosedError` if the client was closed."""

@@ -31,12 +31,7 @@ _PLAIN: Final = frozenset("abcdefghijklmnopqrstuvwxyz0123456789.-_")
 
 
 def url_of(pool: Any, client_class: type[Any]) -> tuple[str | None, str]:
-    """Return a URL that connects like a redis-py pool, and ""; without such a URL, None and what it can't express.
-
-    Args:
-        pool: The pool.
-        client_class: `redis.Redis` or `redis.asyncio.Redis`.
-    """
+    """Return a URL that connects like a redis-py pool, and ""; without such a URL, None and what it can't express."""
     kind = pool.connection_class.__name__
     usual = _usual(kind, client_class)
     if usual is None:

@@ -50,9 +50,7 @@ class Wakeups:
     def subscribe(self, key: bytes, guard: float = 0.0) -> None:
         """Collect nodes' wake-ups for that key from now on; forget earlier ones.
 
-        Args:
-            key: The key that the wake-ups name.
-            guard: The seconds for which a node must have remembered everything to hand the claim over.
+        A node hands the claim over only if it has remembered everything for `guard` seconds.
         """
         mailbox = Mailbox()
         mailbox.guard = guard

@@ -163,8 +163,9 @@ class RateLimiter(_Limiter[Runner], AbstractContextManager["RateLimiter"]):
         """Return in how many seconds the rate allows `n` more; 0.0 if it does now. Acquires nothing.
 
         After that wait a caller is refused only if others came meanwhile; current waiters are counted in. The result is
-        at most `per`, plus 1 % for clock drift, plus 5 ms. If more callers wait than one window serves, if rounds are
-        slow, or if a node's clock is slow, ask again then.
+        at most `per`, plus 1 % for clock drift, plus 5 ms. A success may count for longer: if rounds are slow, if its
+        process was slow or paused during its acquire, or if a node's clock is slow. Then, and if more callers wait than
+        one window serves, a caller that waited for that long may be refused: ask again.
 
         Raises:
             QuorumError: Too few nodes answered, or too few may grant anything yet, after a restart.
@@ -276,8 +277,9 @@ class AsyncRateLimiter(_Limiter[AsyncRunner], AbstractAsyncContextManager["Async
         """Return in how many seconds the rate allows `n` more; 0.0 if it does now. Acquires nothing.
 
         After that wait a caller is refused only if others came meanwhile; current waiters are counted in. The result is
-        at most `per`, plus 1 % for clock drift, plus 5 ms. If more callers wait than one window serves, if rounds are
-        slow, or if a node's clock is slow, ask again then.
+        at most `per`, plus 1 % for clock drift, plus 5 ms. A success may count for longer: if rounds are slow, if its
+        process was slow or paused during its acquire, or if a node's clock is slow. Then, and if more callers wait than
+        one window serves, a caller that waited for that long may be refused: ask again.
 
         Raises:
             QuorumError: Too few nodes answered, or too few may grant anything yet, after a restart.

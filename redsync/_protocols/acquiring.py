@@ -47,13 +47,8 @@ def acquire_new(  # noqa: PLR0912  (each is one of the decisions above)
 ) -> Steps[HoldState | None]:
     """Return the hold of a new claim; None if others held it until the request's deadline.
 
-    Args:
-        session: The client's session.
-        request: The acquire request.
-        claim: The claim to make.
-        now: The instant at which the acquire begins.
-        reenter: Acquires again what the owner holds already, and returns the instant; its hold is the result, unless it
-            has ended meanwhile. None for kinds without re-entry.
+    `reenter` acquires again what the owner holds already, and returns the instant; its hold is the result, unless it
+    has ended meanwhile. It is None for kinds without re-entry.
 
     Raises:
         QuorumError: Too few nodes answered: at once for one try, else at the deadline.

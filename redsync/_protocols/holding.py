@@ -11,7 +11,6 @@ from redsync._core.interruptions import is_interruption
 from redsync._core.quorum import Tally
 from redsync._core.runner import Session
 from redsync._protocols.lease import expire, lose, rollback_of, tell_end
-from redsync._protocols.observing import note_end
 from redsync._protocols.observing import tell_end as tell_observers
 from redsync._protocols.renewal import renew
 from redsync._protocols.rounds import no_quorum
@@ -54,7 +53,7 @@ def release(
         LeaseLostError: The hold had been lost; its acquisitions are released anyway.
         NotOwnedError: Another thread released them first.
     """
-    if session.observed and not session.journals:
+    if session.observed and session.journal is None:
         return tell_observers(state, "released", _release(session, state, now, holds, on_lost))
     return _release(session, state, now, holds, on_lost)
 
@@ -95,14 +94,15 @@ def _release(
         if not tally.won:
             yield from _settle_for_less(state, tally)
     finally:
-        if session.journals:
-            note_end(session, state, now)
+        journal = session.journal
+        if journal is not None and not (state.count and state.live):
+            journal.note_end(state, now, state.lost)
 
 
 def _break_off(session: Session, state: HoldState, now: float, error: BaseException) -> Steps[None]:
     """End a release that raised an error."""
-    if session.journals:
-        note_end(session, state, now)
+    if session.journal is not None and not (state.count and state.live):
+        session.journal.note_end(state, now, state.lost)
     if isinstance(error, LeaseLostError) and not is_interruption(error):
         return
     # Interrupted, perhaps before a byte was sent: renewals end, so the nodes must not keep anything.

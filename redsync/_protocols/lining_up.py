@@ -7,7 +7,6 @@ front that others hold the lock. If the front found no quorum, the acquire asks 
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import Protocol
 
 from redsync._core.crowds import FRONT, Crowds
 from redsync._core.effects import Steps, Wait, signal, wait
@@ -16,29 +15,13 @@ from redsync._protocols.acquire_requests import AcquireRequest
 from redsync._protocols.attempts import Attempt
 from redsync._protocols.places import Place
 
-__all__ = ["Turn", "line_up"]
+__all__ = ["line_up"]
 
 _LONGEST_SLEEP = 30.0
 """Seconds after which an acquire behind the front looks by itself: an interruption may have lost its wake-up."""
 
 
-class Turn(Protocol):
-    """One acquire's turn to ask, among the acquires of its client that wait for the same lock."""
-
-    def come(self, now: float, deadline: float) -> Steps[tuple[float, bool]]:
-        """Sleep until the turn comes or the deadline; return the instant, and whether the acquire may ask."""
-        ...
-
-    def note(self, *, mute: bool) -> None:
-        """Record a round; `mute`: it found no quorum."""
-        ...
-
-    def end(self) -> Steps[None]:
-        """Make room for the next acquire."""
-        ...
-
-
-def line_up(session: Session, request: AcquireRequest, attempt: Attempt) -> Turn | None:
+def line_up(session: Session, request: AcquireRequest, attempt: Attempt) -> _Unhurried | _InCrowd | None:
     """Return the turn of an acquire that is about to begin, and that `under_way` does not count yet.
 
     None means that it may ask at once, and that no other acquire depends on it.
@@ -53,7 +36,7 @@ def line_up(session: Session, request: AcquireRequest, attempt: Attempt) -> Turn
 
 
 class _Unhurried:
-    """The turn of an acquire that waits alone, and pauses before it asks; see `Turn`."""
+    """The turn of an acquire that waits alone, and pauses before it asks; the methods are those of `_InCrowd`."""
 
     def __init__(self, attempt: Attempt) -> None:
         self._attempt = attempt
@@ -69,7 +52,7 @@ class _Unhurried:
 
 
 class _InCrowd:
-    """The turn of an acquire in a crowd; see `Turn`."""
+    """The turn of an acquire in a crowd."""
 
     def __init__(self, crowds: Crowds, request: AcquireRequest, place: Place) -> None:
         self._crowds = crowds
@@ -81,6 +64,7 @@ class _InCrowd:
         self._crowd: Hashable = request.keys.lock if request.lease is None else (request.keys.lock, request.lease)
 
     def come(self, now: float, deadline: float) -> Steps[tuple[float, bool]]:
+        """Sleep until the turn comes or the deadline; return the instant, and whether the acquire may ask."""
         crowds, crowd, waiter = self._crowds, self._crowd, self._waiter
         if crowds.enter(crowd, waiter):
             return now, True
@@ -99,9 +83,11 @@ class _InCrowd:
         return self._crowds.is_in_front(self._crowd, self._waiter)
 
     def note(self, *, mute: bool) -> None:
+        """Record a round; `mute`: it found no quorum."""
         self._crowds.note(self._crowd, mute=mute)
 
     def end(self) -> Steps[None]:
+        """Make room for the next acquire."""
         follower = self._crowds.leave(self._crowd, self._waiter)
         if follower is None:
             return

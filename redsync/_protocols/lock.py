@@ -39,11 +39,7 @@ def acquire(
 ) -> Steps[HoldState | None]:
     """Acquire the lock; return the hold, or None if others held it all the time.
 
-    Args:
-        session: The client's session.
-        request: The acquire request.
-        now: The instant at which the acquire begins.
-        claims: Makes the claim of a new acquire.
+    `claims` makes the claim of a new acquire.
 
     Raises:
         LeaseLostError: The owner held the lock, and that hold is lost.

@@ -148,10 +148,7 @@ class NameLook:
 def look_command(prefix: bytes, name: bytes, most: int = 100) -> Command:
     """Return the command that asks what a node keeps under a name; `NameLook.read` reads the reply.
 
-    Args:
-        prefix: The prefix of all keys.
-        name: The name.
-        most: The most holders, and the most waiters, to list.
+    The node lists at most `most` holders, and as many waiters.
     """
     keys, latch = SlotKeys.of(prefix, name), LatchKeys.of(prefix, name)
     everything = (keys.lock, keys.queue, keys.places, keys.slots, keys.limit, keys.token, latch.latch, latch.waiters)

@@ -15,12 +15,12 @@ from typing import Any, Literal, TypeVar
 
 from redsync._core.effects import Steps, notify
 from redsync._core.holds import HoldState
-from redsync._core.observing import AcquireEnded, AcquireRecord, HoldEnded, JournalFilled, Step
+from redsync._core.observing import AcquireEnded, AcquireRecord, HoldEnded, JournalFilled
 from redsync._core.runner import Session
 from redsync._protocols.acquire_requests import AcquireRequest
 from redsync.exceptions import QuorumError
 
-__all__ = ["note_end", "observed", "tell_end"]
+__all__ = ["observed", "tell_end"]
 
 ResultT = TypeVar("ResultT")
 
@@ -34,53 +34,30 @@ def observed(
     kind: str,
     limit: int | None = None,
 ) -> Steps[ResultT]:
-    """Acquire, and report to observers; result and errors are those of `acquire`.
-
-    Args:
-        session: The client's session.
-        request: The acquire request.
-        now: The instant at which the acquire begins.
-        acquire: The function that makes the acquiring protocol.
-        kind: The kind of synchronizer.
-        limit: The semaphore's number of permits.
-    """
-    journals = session.journals
-    steps: list[Step] | None = None if journals else []
+    """Acquire, and report to observers; result and errors are those of `acquire`."""
+    journal = session.journal
     request.outcome.record = record = AcquireRecord(
-        request.name, kind, request.holds, limit, now, session.waiting, steps
+        request.name, kind, request.holds, limit, now, session.waiting, [] if journal is None else None
     )
-    ended: AcquireEnded | None = None
     try:
         result: Any = yield from acquire(session, request, now)
-        at = record.at
-        # A re-entry has no round, so its record has no instant.
-        if not (result and journals) or at is None:
-            hold = result if isinstance(result, HoldState) else None
-            ended = AcquireEnded(record, "won" if result else "busy", hold)
     except BaseException as error:
-        outcome: Literal["no_quorum", "error"] = "no_quorum" if isinstance(error, QuorumError) else "error"
-        ended = AcquireEnded(record, outcome, None, type(error).__name__)
-        raise
-    finally:
         if record.waiting:
             record.end_waiting()
-        if ended is not None:
-            yield from notify(ended)
-    if ended is None:
-        assert at is not None, "a round was won"
-        filled = False
-        for journal in journals:
-            filled |= journal.note_win(record, at, result)
-        if filled:
+        outcome: Literal["no_quorum", "error"] = "no_quorum" if isinstance(error, QuorumError) else "error"
+        yield from notify(AcquireEnded(record, outcome, None, type(error).__name__))
+        raise
+    if record.waiting:
+        record.end_waiting()
+    at = record.at
+    # A re-entry has no round, so its record has no instant.
+    if result and journal is not None and at is not None:
+        if journal.note_win(record, at, result):
             yield from notify(JournalFilled())
+    else:
+        hold = result if isinstance(result, HoldState) else None
+        yield from notify(AcquireEnded(record, "won" if result else "busy", hold))
     return result  # type: ignore[no-any-return]
-
-
-def note_end(session: Session, state: HoldState, now: float) -> None:
-    """Record the end of a hold in the observers' journals, if its release ended it; `now`: when that release began."""
-    if not state.count or not state.live:
-        for journal in session.journals:
-            journal.note_end(state, now, state.lost)
 
 
 def tell_end(state: HoldState, how: Literal["released", "given back"], steps: Steps[None]) -> Steps[None]:

@@ -77,11 +77,6 @@ def is_held(tally: Tally) -> bool:
     return most_refusals(tally) >= tally.quorum
 
 
-def _is_drawn(tally: Tally) -> bool:
-    """Return whether to draw a ticket: a quorum of nodes told their highest. Nodes with a foreign value tell none."""
-    return len(told(tally)) >= tally.quorum
-
-
 def _is_heard(tally: Tally) -> bool:
     """Return whether each node has refused."""
     return tally.refused == len(tally.nodes)
@@ -282,7 +277,8 @@ class Ticket(Ticketed):
         if not self._waits:
             return is_held(tally)
         # An unheard node may have granted, and then needs a rollback. A queued waiter can afford to hear all nodes.
-        return _is_heard(tally) if self._ticket else _is_drawn(tally)
+        # To draw a ticket, a quorum must have told its highest one; nodes with a foreign value tell none.
+        return _is_heard(tally) if self._ticket else len(told(tally)) >= tally.quorum
 
     def ask(self, now: float) -> tuple[Arg, ...]:  # noqa: ARG002
         ticket = 0 if self._suspended else self._ticket

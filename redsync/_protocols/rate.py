@@ -7,7 +7,7 @@ It is a semaphore whose permits are never released: it asks for slots, rolls bac
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection
 
 from redsync._core.claims import ClaimKind
 from redsync._core.effects import Steps, notify
@@ -72,16 +72,23 @@ def retry_after(session: Session, pool: Pool, owner: Owner, window: Window, want
     return seconds
 
 
-def _free_in(looks: Iterable[Look], permits: int, quorum: int, wanted: int) -> float:
+def _free_in(looks: Collection[Look], permits: int, quorum: int, wanted: int) -> float:
     """Return in how many seconds `wanted` slots are free, the same ones on each node of a quorum.
 
     A node grants all slots that an ask wants, or none. So all of them must be free on one quorum, here the nodes that
     have room first. It is not enough that each slot is free on some quorum.
     """
+    # Where others have the slots of a success, a node gives them to it once they are free, see `semaphore_settle`.
+    due: dict[str, set[int]] = {}
+    for look in looks:
+        for permit, slots, _, _ in look.holders:
+            due.setdefault(permit, set()).update(slots)
     nodes = []
     for look in looks:
         left = dict.fromkeys(look.taken, math.inf)
         left.update((slot, remaining) for _, slots, remaining, _ in look.holders for slot in slots)
+        for permit, _, remaining, _ in look.holders:
+            left.update((slot, max(left.get(slot, 0.0), remaining)) for slot in due[permit])
         nodes.append([left.get(slot, 0.0) for slot in range(permits)])
     nodes.sort(key=lambda left: sorted(left)[wanted - 1])
     common: list[float] = [max(times) for times in zip(*nodes[:quorum], strict=True)]

@@ -28,7 +28,7 @@ from redsync._core.limits import Limit
 from redsync._core.observing import HoldsRenewed
 from redsync._core.quorum import Choice, Tally, Verdict
 from redsync._core.runner import Session
-from redsync._core.timing import Timing, milliseconds
+from redsync._core.timing import milliseconds
 from redsync._protocols.lease import lose, renew_at
 
 __all__ = ["fill_up", "is_bare", "renew"]
@@ -175,11 +175,7 @@ def renew(
 
     Each of the others is now either lost, or due for a retry.
 
-    Args:
-        session: The client's session.
-        holds: The holds.
-        lease: The new lease in seconds; None for the holds' own lease.
-        cohort: Keeps the command for the next renewal.
+    Without a `lease`, each gets its own lease again. The cohort keeps the command for the next renewal.
     """
     timing = session.timing
     wanted = holds[0].lease if lease is None else lease
@@ -195,7 +191,7 @@ def renew(
             yield from _tell(renewal.holds, (), ends, tally)
         return renewal.holds, tally
     confirmed, doubtful, lost = _settle(session, renewal, tally, wanted, lengthens=True)
-    retry_at = tally.at + _retry_pause(timing, wanted)
+    retry_at = tally.at + min(max(timing.round_timeout(wanted), wanted / 30), 1.0)
     for state in doubtful:
         if state.renewed:
             state.renew_at = retry_at
@@ -211,11 +207,7 @@ def fill_up(session: Session, holds: Sequence[HoldState], now: float, cohort: Co
 
     No caller waits for the result, so the round can wait for all nodes.
 
-    Args:
-        session: The client's session.
-        holds: The holds.
-        now: The instant at which this begins.
-        cohort: Keeps the command for the next time, if the watchdog renews all its holds.
+    The cohort keeps the command for the next time, if the watchdog renews all its holds.
     """
     timing, lease = session.timing, holds[0].lease
 
@@ -326,7 +318,3 @@ def _tell(
     """Report a renewal to observers; `ends`: until when each hold could be believed before it."""
     left = tuple((ends[state] - tally.at) / state.lease for state in confirmed)
     yield from notify(HoldsRenewed(tuple(confirmed), left, tuple(doubtful)))
-
-
-def _retry_pause(timing: Timing, lease: float) -> float:
-    return min(max(timing.round_timeout(lease), lease / 30), 1.0)

@@ -49,11 +49,7 @@ def type_error(name: str | bytes, tally: Tally, label: str = "lock") -> KeyTypeE
 def no_quorum(name: str | bytes, tally: Tally, label: str = "lock", *, at: float | None = None) -> QuorumError:
     """Return the error for a round that decided nothing: nodes failed, were too slow, or disagree.
 
-    Args:
-        name: The name of the lock or other synchronizer.
-        tally: The round.
-        label: The noun for its kind.
-        at: The instant at which the attempt ended, if that took another round.
+    `at` is the instant at which the attempt ended, if that took another round.
     """
     if tally.won:
         took = (tally.at if at is None else at) - tally.sent_at

@@ -233,12 +233,8 @@ def survey(
 
     If there may be many holders, the client asks page by page, so each page is of another instant.
 
-    Args:
-        session: The client's session.
-        pool: The semaphore.
-        owner: The asking owner.
-        holders: The number of permits to list with their holders; -1 for all.
-        guard: Seconds for which a node must have remembered everything to be heard.
+    Nodes list at most `holders` permits with their holders, all if it is -1. Only nodes that have remembered everything
+    for `guard` seconds are heard.
 
     Raises:
         QuorumError: Too few nodes answered.

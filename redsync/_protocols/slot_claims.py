@@ -30,10 +30,10 @@ from redsync._core.quorum import Judge, Tally, Verdict
 from redsync._core.runner import Session
 from redsync._core.timing import milliseconds
 from redsync._protocols.acquire_requests import AcquireRequest
-from redsync._protocols.answers import FULL, OTHER_LIMIT, read_of_slots
 from redsync._protocols.claims import Claim, Settlement
 from redsync._protocols.places import Place, Waiting
 from redsync._protocols.rounds import time_left, told, type_error
+from redsync._protocols.slot_answers import FULL, OTHER_LIMIT, read_of_slots
 from redsync._protocols.slot_lines import NO_PLACE, SlotLine, WindowLine
 from redsync._protocols.slot_search import SlotSearch
 from redsync._protocols.windows import Window, settlement
@@ -262,7 +262,7 @@ class WindowClaim(SlotClaim):
         queued = self._line is not None and self._line.taken
         if late:
             return True
-        self.must_renumber = bool(queued or self.settled) or self._useful - took > window.worth
+        self.must_renumber = bool(queued or self.settled) or window.is_long(self._useful, took, self._telling)
         return not (self.must_renumber or (window.latest is not None and window.latest.is_mistaken(tally.at)))
 
     def settle(self, tally: Tally, claim: bytes, timeout_at: Callable[[float], float]) -> Steps[Settlement]:  # noqa: ARG002
@@ -282,14 +282,19 @@ class WindowClaim(SlotClaim):
             message = settlement(state.keys, state.claim, state.slots, before.until - tally.at)
             yield from tell(Tell(message, state.owner))
         at = (yield from wait(Wait(tally.at))).at
-        self._slowest_telling = at - tally.at
-        window.note_telling(self._slowest_telling)
+        took = at - tally.at
+        if not self._slowest_telling:
+            # A process that was paused once is most likely quick the next time. If it is not, that is how slow it is.
+            took = min(took, max(self._telling, window.spare / 2))
+        self._slowest_telling = took
+        window.note_telling(took)
         return Settlement(tally, at)
 
     def insist(self, tally: Tally) -> bool:
         """Ask for the same slots once more: the nodes have granted them, but must keep them longer."""
         self._slowest = max(self._slowest, tally.at - tally.sent_at)
-        return self._search.insist(tally)
+        # The round after the first telling that was slow may have had too little time for the next one.
+        return self._search.insist(tally, more=1 if self._slowest_telling else 0)
 
     def take_up(self, state: HoldState) -> None:
         """Do nothing: permits of a rate limiter are not held."""

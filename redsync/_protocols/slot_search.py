@@ -22,9 +22,9 @@ from redsync._core.effects import Arg
 from redsync._core.limits import Limit
 from redsync._core.permits import write_slots
 from redsync._core.quorum import Tally, Votes
-from redsync._protocols.answers import TAKEN
 from redsync._protocols.rounds import told
 from redsync._protocols.shrinking import Taken
+from redsync._protocols.slot_answers import TAKEN
 
 __all__ = ["SlotSearch"]
 
@@ -140,9 +140,7 @@ class SlotSearch:
     def exchange(self, tally: Tally, *, newer: bool) -> bool:
         """Choose other slots after a round that was not won; return whether there are any to ask for at once.
 
-        Args:
-            tally: The round.
-            newer: True if the limit has changed since: slots chosen under the older limit may be beyond the new one.
+        If the limit has changed since (`newer`), slots chosen under the older limit may be beyond the new one.
         """
         if self._limit.per_us and tally.granted:
             self._limit.scarce = True
@@ -152,9 +150,9 @@ class SlotSearch:
         self.start %= self._limit.permits
         return newer or bool(self._exact)
 
-    def insist(self, tally: Tally) -> bool:
-        """Choose the slots that were just won; return whether the permit may ask for them once more."""
-        if self._rounds >= _ROUNDS:
+    def insist(self, tally: Tally, more: int = 0) -> bool:
+        """Choose the slots just won; return whether the permit may ask for them once more; `more`: rounds to add."""
+        if self._rounds >= _ROUNDS + more:
             return False
         self._exact = self.won(tally)
         return True

@@ -27,13 +27,17 @@ telling took longer, the claim is rolled back, and the client asks for the same 
 claim: the message could shorten the old one once more, if it came late.
 
 To tell nodes is most of the way to the caller: it sends, and where rounds are slow, threads of a busy interpreter wait
-for each other then. The client sees how long that takes, so the time allowed for it follows the mean. Then only the
-return of a few calls is left. The third part allows 2.4 ms for these, because the system may run others just then;
-that delay cannot be observed. If the clocks agree, the drift allowance covers it as well. Each ask carries its own
-allowance, so clients do not have to agree on it.
+for each other then. The client sees how long that takes, so the time allowed for it follows the mean. A pause of the
+process is not that: the first telling of an acquire counts as no more than the time allowed for it, or a millisecond.
+Then only the return of a few calls is left. The third part allows 2.4 ms for these, because the system may run others
+just then; that delay cannot be observed. If the clocks agree, the drift allowance covers it as well. Each ask carries
+its own allowance, so clients do not have to agree on it.
 
-*When there is room again* is at most `per`, the drift allowance and 5 ms from now: where rounds are quick, nodes that
-got the message keep no slot for longer. Where rounds are slow, or a node's clock is, it may take a little longer.
+*When there is room again* is at most `per`, the drift allowance and 5 ms from now. That is promised. So the client
+tells nodes that keep a slot for longer, even if it is a small part of a long window. What they need to keep comes
+first, though, and may be longer: if telling took too long twice in one acquire, or usually does; if rounds are slow, so
+that the message is still on its way; if the client was paused or killed before it; or if a node's clock is slow. Then a
+caller may be refused after that time, and asks again.
 """
 
 from __future__ import annotations
@@ -151,7 +155,7 @@ class Window:
         guard: Seconds for which a node must have remembered everything to grant.
         round_timeout: The longest time that a round waits for a node, in seconds.
         place_kept: Seconds for which nodes keep a place in line.
-        worth: Seconds by which nodes must keep a slot too long to make it worth telling them.
+        spare: Seconds for a round and for telling nodes that `room_after` has room for: nodes may keep slots that long.
         latest: The latest success, whose late votes have not been read yet.
     """
 
@@ -163,7 +167,8 @@ class Window:
         self._longest = 2 * timing.node_timeout
         self._least = min(_LEAST_USEFUL, self._longest)
         self._mean = self._mean_telling = 0.0
-        self.worth = max(per * _WORTH_SHARE, _WORTH)
+        self._worth = max(per * _WORTH_SHARE, _WORTH)
+        self.spare = (_ROOM_AGAIN - 2 * _RESOLUTION) / (1 + timing.drift_factor) - _WAY
         self.latest: Success | None = None
         # Windows may be longer than the lease for which the client's guard was made. A guard of 0 stays 0, as the user
         # chose it.
@@ -201,6 +206,13 @@ class Window:
     def note_telling(self, took: float) -> None:
         """Record how many seconds it took to tell nodes."""
         self._mean_telling += (took - self._mean_telling) * _RECENT
+
+    def is_long(self, useful: float, took: float, telling: float) -> bool:
+        """Return whether nodes must be told to keep a slot for less time after a round that took that long.
+
+        They need not if that saves little, and they keep the slot no longer than `room_after` promises.
+        """
+        return useful - took > self._worth or useful + telling > self.spare
 
     def room_after(self, left: float, pause: float = 0.0) -> float:
         """Return in how many seconds on this clock there is room, at most; never more than a window and its allowances.

@@ -60,10 +60,7 @@ class _Version(argparse.Action):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit status.
-
-    Args:
-        argv: The arguments, without the program's name; None for those of this process.
+    """Run the command, by default with the arguments of this process, and return its exit status.
 
     Raises:
         SystemExit: The arguments were wrong (status 64), or asked for help or the version (status 0).

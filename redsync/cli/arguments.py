@@ -54,12 +54,7 @@ def whole(least: int, most: int | None = None) -> Callable[[str], int]:
 
 
 def seconds(least: float | None = None, most: float = math.inf) -> Callable[[str], float]:
-    """Return a function that parses a time in seconds.
-
-    Args:
-        least: The shortest time allowed; None for any above 0.
-        most: The longest time allowed.
-    """
+    """Return a function that parses a time in seconds, at least `least` (None: any above 0) and at most `most`."""
     if least is None:
         allowed = "a positive number of seconds"
     elif most < math.inf:

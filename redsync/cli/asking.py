@@ -89,11 +89,6 @@ class Answer(Generic[T]):
 class Nodes:
     """The nodes that a command queries.
 
-    Args:
-        urls: Their URLs.
-        prefix: The prefix of all keys.
-        timeout: Seconds to wait for a silent node.
-
     Raises:
         SetupError: A URL is not valid.
     """
@@ -286,13 +281,7 @@ def count_existing(client: redis.Redis, groups: Sequence[Sequence[bytes]]) -> li
 
 
 def questions(prefix: bytes, names: Iterable[bytes], most: int = 100) -> dict[bytes, Command]:
-    """Return the commands that ask a node about each name.
-
-    Args:
-        prefix: The prefix of all keys.
-        names: The names.
-        most: The most holders and waiters to identify for each name.
-    """
+    """Return the commands that ask a node about each name, and to identify `most` holders and waiters at most."""
     from redsync._protocols.name_survey import look_command
 
     return {name: look_command(prefix, name, most) for name in names}

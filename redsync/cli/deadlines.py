@@ -11,9 +11,8 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 __all__ = ["BEHIND", "DESERTED", "LATE", "LONG", "LOST", "Policy", "Schedule", "margin_of", "now"]
 
@@ -39,8 +38,7 @@ def margin_of(lease: float) -> float:
     return min(0.5, lease / 10)
 
 
-@dataclass(frozen=True)
-class Policy:
+class Policy(NamedTuple):
     """When to end a command, and how.
 
     Attributes:

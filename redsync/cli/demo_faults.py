@@ -86,13 +86,7 @@ class Outage(NamedTuple):
 
 
 def plan(seconds: float, nodes: int, rng: random.Random) -> list[Fault]:
-    """Return the faults of a run, in order of time.
-
-    Args:
-        seconds: The duration of the run.
-        nodes: The number of nodes.
-        rng: Chooses the nodes.
-    """
+    """Return the faults of a run, in order of time, on nodes that `rng` chooses."""
     bearable = (nodes - 1) // 2
     killed, paused = rng.sample(range(nodes), 2) if nodes > 1 else (0, 0)
     victims = {_KILL: killed, _RESTART: killed} if bearable else {}
@@ -121,10 +115,7 @@ class FaultPlan:
         return self._left[0].at if self._left else float("inf")
 
     def inject(self, elapsed: float) -> list[Fault]:
-        """Carry out the faults that are due by now; return them.
-
-        Args:
-            elapsed: Seconds from the start of the run.
+        """Carry out the faults that are due `elapsed` seconds after the start of the run; return them.
 
         Raises:
             ServerStartError: A killed node did not start again.

@@ -186,11 +186,12 @@ def _draw_beam(figure: Figure, run: Run, top: int, bottom: int) -> None:
 
 def _draw_moment(figure: Figure, run: Run, top: int, height: int) -> None:
     span, workers = run.moment, run.workers
+    begin, end = span
     for number, (name, holds) in enumerate(zip(run.names, run.holds, strict=True)):
         y = top + number * (height + 8)
         figure.words(24, y + height / 2 + 4, name, size=12)
         figure.box(_LEFT, y, _SPAN, height, radius=0)
-        shown = [hold for hold in holds if _is_within(run, hold)]
+        shown = [hold for hold in holds if run.ms(hold.granted) < end and run.ms(hold.believed_until) > begin]
         for process in range(run.processes):
             mine = [hold for hold in shown if hold.worker // run.threads == process]
             bars, colour = run.bars(mine, by_worker=True), _COLOURS[process % len(_COLOURS)]
@@ -204,11 +205,6 @@ def _draw_moment(figure: Figure, run: Run, top: int, height: int) -> None:
                 figure.line((x, top - 4), (x, top + len(run.names) * (height + 8)), width=1, colour="bad", dashed=True)
                 what = f"node {outage.node + 1} {outage.what if instant == outage.begin else 'is back'}"
                 figure.words(x + 4, top - 6, what, colour="bad", size=11)
-
-
-def _is_within(run: Run, hold: Hold) -> bool:
-    begin, end = run.moment
-    return run.ms(hold.granted) < end and run.ms(hold.believed_until) > begin
 
 
 def _draw_axis(figure: Figure, span: tuple[float, float], y: int, unit: float, name: str) -> None:
@@ -246,11 +242,7 @@ def _draw_legend(figure: Figure, run: Run, y: int) -> None:
 
 
 class PictureFile:
-    """The file for the picture; opened before the run, so that a wrong path fails at once.
-
-    Args:
-        path: The path of the file; None for no picture.
-    """
+    """The file for the picture, if there is a path; opened before the run, so that a wrong path fails at once."""
 
     def __init__(self, path: str | None) -> None:
         self._path = path

@@ -184,20 +184,12 @@ class Report:
 
 
 def handovers(holds: Sequence[Hold]) -> int:
-    """Return how often a lock went to a worker other than the previous one.
-
-    Args:
-        holds: The holds of this lock, in the order of their grants.
-    """
+    """Return how often a lock went to another worker, by its holds in the order of their grants."""
     return sum(one.worker != other.worker for one, other in pairwise(holds))
 
 
 def longest_pause(holds: Sequence[Hold]) -> int:
-    """Return the longest time in ns from the end of an acquisition of a lock to the next grant.
-
-    Args:
-        holds: The holds of this lock, in the order of their grants.
-    """
+    """Return the longest time in ns from the end of a hold to the next grant; the holds are in the order of grants."""
     return max((other.granted - one.believed_until for one, other in pairwise(holds)), default=0)
 
 

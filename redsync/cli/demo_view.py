@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from redsync.cli.output import put, shown
 from redsync.cli.writing import wrapped
@@ -61,26 +61,6 @@ class Snapshot:
     nodes: Sequence[NodeLine]
 
 
-class View(Protocol):
-    """A display of the demo."""
-
-    def say(self, text: str) -> None:
-        """Show a permanent line."""
-        ...
-
-    def update(self, snapshot: Snapshot) -> None:
-        """Show the current state of the run; called often."""
-        ...
-
-    def table(self, rows: Sequence[tuple[str, str]], failures: Sequence[bool]) -> None:
-        """Show the report; `failures` is True for each row that shows a broken promise."""
-        ...
-
-    def close(self) -> None:
-        """Remove everything but the permanent lines."""
-        ...
-
-
 def choose_view() -> View:
     """Return the view for standard output."""
     if sys.stdout.isatty():
@@ -121,7 +101,7 @@ class PlainView:
         )
 
     def table(self, rows: Sequence[tuple[str, str]], failures: Sequence[bool]) -> None:
-        """Print the report in two columns."""
+        """Print the report in two columns; `failures` is True for each row that shows a broken promise."""
         captions = max(len(caption) for caption, _ in rows)
         figures = max(len(figure) for _, figure in rows)
         self.say("")
@@ -168,6 +148,9 @@ class LiveView:
     def close(self) -> None:
         """Remove the table; the lines stay."""
         self._live.stop()
+
+
+View: TypeAlias = PlainView | LiveView
 
 
 def _render(snapshot: Snapshot) -> RenderableType:

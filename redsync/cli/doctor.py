@@ -111,7 +111,8 @@ def _examine(client: redis.Redis, prefix: bytes) -> Report:
     report.snapshots = _setting(client, "save")
     report.scripts = _why_no_scripts(lambda: execute(client, [look_command(prefix, b"redsync doctor")]))
     report.birth, report.is_birth_known = _birth(client)
-    if report.birth is not None and report.birth.kind == NEWBORN and _run_id(report).startswith(report.birth.run_id):
+    run_id = str(report.info.get("run_id", ""))
+    if report.birth is not None and report.birth.kind == NEWBORN and run_id.startswith(report.birth.run_id):
         # A record of an earlier process does not count: the next client replaces it, and the uptime shows the age.
         report.newborn_age = report.birth.age
     report.clients = _allowed(lambda: _clients(client))
@@ -149,10 +150,6 @@ def _why_no_scripts(attempt: Callable[[], object]) -> str | None:
     except ResponseError as error:
         return " ".join(str(error).split())[:200]
     return None
-
-
-def _run_id(report: Report) -> str:
-    return str(report.info.get("run_id", ""))
 
 
 def _birth(client: redis.Redis) -> tuple[Birth | None, bool]:

@@ -169,14 +169,7 @@ def checked(info: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def check_node(report: Report, *, guard: float, node_timeout: float, is_serious: bool) -> list[Finding]:
-    """Return the findings about one node.
-
-    Args:
-        report: Its report.
-        guard: The clients' restart guard, in seconds.
-        node_timeout: Seconds that clients wait for a node.
-        is_serious: True if there are several nodes, not all on this machine.
-    """
+    """Return the findings about one node; `is_serious`: there are several nodes, not all on this machine."""
     if report.error is not None:
         return [Finding(f"does not answer: {report.error}", "start it, or correct its URL, password or firewall")]
     found: list[Finding] = []

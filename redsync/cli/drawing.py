@@ -160,17 +160,9 @@ class Figure:
         rows: int = 1,
         colour: Colour = "accent",
     ) -> None:
-        """Draw bars in rows, in their own unit, clipped at the edges.
+        """Draw bars in rows, clipped at the edges.
 
-        Args:
-            x: The left edge.
-            y: The upper edge.
-            width: Of the whole strip.
-            height: Of all its rows.
-            bars: Written into the file in their own unit, to three decimals.
-            span: The values at the left and the right edge.
-            rows: The number of rows.
-            colour: That of all these bars.
+        The file has them in their own unit, to three decimals; `span` has the values at the left and the right edge.
         """
         path = "".join(f"M{round(bar.begin, 3)} {bar.row + 0.5:g}h{round(bar.length, 3)}" for bar in bars)
         if path:

@@ -81,13 +81,9 @@ class Kept:
         self._whose: dict[tuple[str, str, str], Whose] = {}
 
     def note(self, view: View, quorum: int, now: float, clock: float) -> None:
-        """Record a look.
+        """Record a look at an instant by the monotonic `now` and by `clock`, in seconds since 1970.
 
-        Args:
-            view: The data of the nodes.
-            quorum: The number of nodes that must have answered for the data to count.
-            now: The instant of the look on the monotonic clock.
-            clock: The same instant in seconds since 1970.
+        Its data counts only if `quorum` nodes answered.
         """
         up: dict[Whose, float] = {(node["node"],): float(node["error"] is None) for node in view["nodes"]}
         is_known = sum(up.values()) >= quorum

@@ -37,12 +37,7 @@ class Keeper:
     """
 
     def __init__(self, command: list[str], environment: Mapping[str, str], spurned: Collection[int]) -> None:
-        """Start it.
-
-        Args:
-            command: The command and its arguments.
-            environment: The command's environment, without the owner and the fencing token.
-            spurned: The signals that the command must ignore.
+        """Start it; the environment still lacks the owner and the token, and the command ignores the spurned signals.
 
         Raises:
             OSError: No process can be started.

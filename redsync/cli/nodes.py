@@ -75,11 +75,7 @@ def prefix_of(options: argparse.Namespace) -> str:
 
 
 def connect(options: argparse.Namespace, **settings: Any) -> Client:
-    """Return a client of the nodes from the options, or else from the environment.
-
-    Args:
-        options: The options that `add_arguments` adds.
-        **settings: As for `Client`; None means the environment's value.
+    """Return a client of the nodes from the options, or else from the environment, with settings that are not None.
 
     Raises:
         SetupError: There are no URLs, or one is not valid.

@@ -171,10 +171,6 @@ class VoterClient(redis.Redis):
 def named(url: str, settings: Mapping[str, Any]) -> list[tuple[str, redis.Redis, Place]]:
     """Return the label of each node of a group or cluster, the client that queries it, and its place.
 
-    Args:
-        url: The URL.
-        settings: Options of all clients.
-
     Raises:
         GroupUrlError: The URL does not describe a group or cluster.
         ValueError: redis-py does not know an option; the message may contain its value.

@@ -6,16 +6,20 @@ import math
 import os
 import signal
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from redsync.cli.child import FRONT, OWN, SHARED
 from redsync.cli.deadlines import DESERTED, Policy, now
 from redsync.cli.family import is_alone
 from redsync.cli.signals import FORWARDED, KEYS, Signals
 from redsync.cli.terminal import foreground, give
-from redsync.cli.wire import NOTHING, Wire
+from redsync.cli.wire import NOTHING
 
-__all__ = ["Supervisor", "TheHold", "TheKeeper"]
+if TYPE_CHECKING:
+    from redsync import Hold
+    from redsync.cli.keeper import Keeper
+
+__all__ = ["Supervisor"]
 
 _SHARE: Final = 0.2
 _SHORTEST_SLEEP: Final = 0.02
@@ -28,48 +32,6 @@ _BY_TERMINAL: Final = (signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
 """Signals with which the terminal stops a program."""
 
 
-class TheHold(Protocol):
-    """The part of a hold that the supervisor uses."""
-
-    @property
-    def lost(self) -> bool:
-        """True if it was lost."""
-        ...
-
-    def remaining(self) -> float:
-        """Return how many seconds of validity are left."""
-        ...
-
-
-class TheKeeper(Protocol):
-    """The part of the keeper that the supervisor uses."""
-
-    @property
-    def wire(self) -> Wire:
-        """The wire to it."""
-        ...
-
-    def begin(self, hold: Any, until: float, place: str, policy: Policy) -> None:
-        """Tell it to start the command."""
-        ...
-
-    def lead(self, group: int) -> None:
-        """Set the process group that the command leads."""
-        ...
-
-    def enforce(self) -> None:
-        """Kill the command and its descendants."""
-        ...
-
-    def strike(self) -> set[int]:
-        """Kill the command, its descendants and the keeper; return the processes that were there."""
-        ...
-
-    def look_after(self) -> None:
-        """React to a child's change of state."""
-        ...
-
-
 def _place() -> str:
     """Return the command's process group, as a constant of `child`."""
     if foreground() != os.getpgrp():
@@ -77,7 +39,7 @@ def _place() -> str:
     return FRONT if is_alone() else SHARED
 
 
-def _end_of(hold: TheHold) -> float:
+def _end_of(hold: Hold) -> float:
     """Return the instant at which a hold ends, or slightly before that."""
     before = now()
     return before + hold.remaining()
@@ -93,7 +55,7 @@ class Supervisor:
     """
 
     def __init__(
-        self, keeper: TheKeeper, hold: TheHold, signals: Signals, policy: Policy, say: Callable[[str], object]
+        self, keeper: Keeper, hold: Hold, signals: Signals, policy: Policy, say: Callable[[str], object]
     ) -> None:
         self.status = 0
         self.errno = 0

@@ -95,12 +95,7 @@ class PagedTable:
     """A table that is written some rows at a time; its columns widen as needed, and never narrow."""
 
     def __init__(self, headings: Sequence[str], cut: Sequence[int]) -> None:
-        """Prepare a table.
-
-        Args:
-            headings: The headings, written with the first rows.
-            cut: The columns to cut if the terminal is too narrow.
-        """
+        """Prepare a table; the columns `cut` are cut if the terminal is too narrow."""
         self._headings = headings
         self._cut = cut
         self._is_begun = False
@@ -126,10 +121,8 @@ def _terminal_width() -> int:
 def wrapped(text: str, indent: str, bullet: str = "") -> list[str]:
     """Return a text as indented lines that fit the terminal, or as one line if there is no terminal.
 
-    Args:
-        text: The text.
-        indent: The indent of all lines.
-        bullet: A mark before the text; the text's lines align behind it. Without one, later lines are indented more.
+    All lines begin with `indent`. A bullet stands before the text, which aligns behind it; without one, later lines are
+    indented more.
     """
     if not sys.stdout.isatty():
         return [indent + bullet + text]

@@ -35,11 +35,7 @@ def command(address: Address, *words: str | int) -> Any:
 
 
 def until(condition: Callable[[], bool], what: str) -> None:
-    """Return when the condition holds.
-
-    Args:
-        condition: Checks the condition.
-        what: The condition in words.
+    """Return when the condition holds; `what` says it in words.
 
     Raises:
         RuntimeError: It did not hold within 40 seconds.

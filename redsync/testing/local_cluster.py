@@ -8,13 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
 
 import redis
 
+from redsync._core.cluster_nodes import ClusterServer, owner_in, read_cluster
 from redsync.testing.asking import UNANSWERED, Address, command, until
 from redsync.testing.server_group import ServerGroup
-from redsync.testing.servers import ServerStartError, free_ports
+from redsync.testing.servers import free_ports
 
 __all__ = ["LocalCluster"]
 
@@ -24,19 +24,6 @@ _KEYS_AT_A_TIME = 100
 _MIGRATE_TIMEOUT_MS = 2000
 
 _log = logging.getLogger("redsync")
-
-
-class _Member(NamedTuple):
-    """A server's view of another server, or of itself."""
-
-    id: str
-    address: Address
-    is_master: bool
-    master: str
-    slots: tuple[range, ...]
-
-    def owns(self, slot: int) -> bool:
-        return any(slot in slots for slots in self.slots)
 
 
 class LocalCluster(ServerGroup):
@@ -109,7 +96,7 @@ class LocalCluster(ServerGroup):
         Raises:
             RuntimeError: No server knows an owner.
         """
-        owners = [owner for view in self._views() if (owner := _owner(view, slot)) is not None]
+        owners = [_address(owner) for view in self._views() if (owner := owner_in(view, slot)) is not None]
         if not owners:
             raise RuntimeError(f"no server of this cluster knows an owner of slot {slot}")
         return max(set(owners), key=owners.count)
@@ -127,7 +114,7 @@ class LocalCluster(ServerGroup):
         with self._control():
             old, slot = self.masters[i], self._parts()[i][0]
             view = self._views()[0]
-            replicas = [each.address for each in view if each.master == _of(view, old).id]
+            replicas = [_address(each) for each in view if each.master == _of(view, old).name]
             running = [address for address in replicas if self._runs(address)]
             if not running:
                 raise RuntimeError(f"master {i} has no running replica")
@@ -158,7 +145,7 @@ class LocalCluster(ServerGroup):
         """
         with self._control():
             address = self.servers[i]
-            gone = _of(self._views()[0], address).id
+            gone = _of(self._views()[0], address).name
             self._relaunch(i)
             for server in self._running_servers():
                 if server != address:
@@ -166,9 +153,9 @@ class LocalCluster(ServerGroup):
             other = next(server for server in self._running_servers() if server != address)
             self._meet(other, address)
             view = self._views()[self._running_servers().index(other)]
-            masters = [each for each in view if each.slots]
-            short = min(masters, key=lambda master: sum(each.master == master.id for each in view))
-            until(partial(_try, address, "CLUSTER", "REPLICATE", short.id), "it becomes a replica")
+            masters = [each for each in view if _slots(each)]
+            short = min(masters, key=lambda master: sum(each.master == master.name for each in view))
+            until(partial(_try, address, "CLUSTER", "REPLICATE", short.name), "it becomes a replica")
             until(self._is_settled, "the cluster is complete again")
 
     def move_slot(self, slot: int, to: int) -> None:
@@ -184,8 +171,8 @@ class LocalCluster(ServerGroup):
         """Begin to move a slot: until `end_move_slot`, its owner replies ASK for keys that it does not have."""
         with self._control():
             source, target, view = self.slot_owner(slot), self.servers[to], self._views()[0]
-            command(target, "CLUSTER", "SETSLOT", slot, "IMPORTING", _of(view, source).id)
-            command(source, "CLUSTER", "SETSLOT", slot, "MIGRATING", _of(view, target).id)
+            command(target, "CLUSTER", "SETSLOT", slot, "IMPORTING", _of(view, source).name)
+            command(source, "CLUSTER", "SETSLOT", slot, "MIGRATING", _of(view, target).name)
 
     def end_move_slot(self, slot: int, to: int) -> None:
         """Move the keys of a slot, and then the slot itself, after `begin_move_slot`.
@@ -197,7 +184,7 @@ class LocalCluster(ServerGroup):
             source, target = self.slot_owner(slot), self.servers[to]
             while keys := command(source, "CLUSTER", "GETKEYSINSLOT", slot, _KEYS_AT_A_TIME):
                 command(source, "MIGRATE", *target, "", 0, _MIGRATE_TIMEOUT_MS, "KEYS", *keys)
-            name = _of(self._views()[0], target).id
+            name = _of(self._views()[0], target).name
             for server in (target, source):
                 command(server, "CLUSTER", "SETSLOT", slot, "NODE", name)
             until(lambda: self._all_name(slot, target), "all servers know the slot's new owner")
@@ -207,23 +194,18 @@ class LocalCluster(ServerGroup):
 
     def _settle(self) -> None:
         first, *others = self.servers
-        try:
-            for number, (begin, end) in enumerate(self._parts()):
-                # Without this all masters begin with epoch 0, and the order of their ids decides which of them raise
-                # theirs.
-                command(self.servers[number], "CLUSTER", "SET-CONFIG-EPOCH", number + 1)
-                command(self.servers[number], "CLUSTER", "ADDSLOTSRANGE", begin, end)
-            for other in others:
-                self._meet(first, other)
-            until(lambda: all(len(view) == len(self.servers) for view in self._views()), "all servers know each other")
-            view = self._views()[0]
-            for number, replica in enumerate(self.servers[self._masters :]):
-                name = _of(view, self.servers[number % self._masters]).id
-                until(partial(_try, replica, "CLUSTER", "REPLICATE", name), "it becomes a replica")
-            until(self._is_settled, "all slots are served and all replicas follow")
-        except RuntimeError as error:
-            logs = "\n".join(server.log_tail() for server in self._servers)
-            raise ServerStartError(f"{error}; the logs end with\n{logs}") from None
+        for number, (begin, end) in enumerate(self._parts()):
+            # Otherwise all masters begin with epoch 0, and the order of their ids decides which of them raise theirs.
+            command(self.servers[number], "CLUSTER", "SET-CONFIG-EPOCH", number + 1)
+            command(self.servers[number], "CLUSTER", "ADDSLOTSRANGE", begin, end)
+        for other in others:
+            self._meet(first, other)
+        until(lambda: all(len(view) == len(self.servers) for view in self._views()), "all servers know each other")
+        view = self._views()[0]
+        for number, replica in enumerate(self.servers[self._masters :]):
+            name = _of(view, self.servers[number % self._masters]).name
+            until(partial(_try, replica, "CLUSTER", "REPLICATE", name), "it becomes a replica")
+        until(self._is_settled, "all slots are served and all replicas follow")
 
     def _meet(self, one: Address, other: Address) -> None:
         bus = command(other, "CONFIG", "GET", "cluster-port")[1]
@@ -240,45 +222,40 @@ class LocalCluster(ServerGroup):
     def _running_servers(self) -> list[Address]:
         return [address for address in self.servers if self._runs(address)]
 
-    def _views(self) -> list[list[_Member]]:
+    def _views(self) -> list[list[ClusterServer]]:
         """Return the view of each server that answers."""
         views = []
         for server in self._running_servers():
             try:
-                views.append([_read(line) for line in str(command(server, "CLUSTER", "NODES")).splitlines() if line])
+                views.append(read_cluster(str(command(server, "CLUSTER", "NODES")).encode()))
             except UNANSWERED:
                 continue
         return views
 
     def _all_name(self, slot: int, owner: Address) -> bool:
-        return all(_owner(view, slot) == owner for view in self._views())
+        owners = [owner_in(view, slot) for view in self._views()]
+        return all(each is not None and _address(each) == owner for each in owners)
 
     def _is_settled(self) -> bool:
         """Return whether all running servers agree on the owners, serve all slots, and follow the right master."""
         views = self._views()
-        owners = [{(each.address, each.slots) for each in view if each.slots} for view in views]
+        owners = [{(_address(each), slots) for each in view if (slots := _slots(each))} for view in views]
         if any(each != owners[0] for each in owners):
             return False
         return all(_is_well(server) for server in self._running_servers())
 
 
-def _read(line: str) -> _Member:
-    name, address, flags, master, *_rest = line.split()
-    host, _, port = address.partition("@")[0].rpartition(":")
-    slots = []
-    for each in line.split()[8:]:
-        if not each.startswith("["):
-            begin, _, end = each.partition("-")
-            slots.append(range(int(begin), int(end or begin) + 1))
-    return _Member(name, (host or _HOST, int(port)), "master" in flags.split(","), master, tuple(slots))
+def _address(server: ClusterServer) -> Address:
+    return server.host or _HOST, server.port  # a server may not know its own host
 
 
-def _owner(view: Sequence[_Member], slot: int) -> Address | None:
-    return next((each.address for each in view if each.owns(slot)), None)
+def _slots(server: ClusterServer) -> tuple[str, ...]:
+    """Return the slots that a server owns, without marks of slots that move."""
+    return tuple(each for each in server.ranges if not each.startswith("["))
 
 
-def _of(view: Sequence[_Member], address: Address) -> _Member:
-    return next(each for each in view if each.address == address)
+def _of(view: Sequence[ClusterServer], address: Address) -> ClusterServer:
+    return next(each for each in view if _address(each) == address)
 
 
 def _is_well(server: Address) -> bool:

@@ -24,7 +24,6 @@ import redis
 
 from redsync.testing.asking import UNANSWERED, Address, command, until
 from redsync.testing.server_group import ServerGroup
-from redsync.testing.servers import ServerProcess, ServerStartError
 
 __all__ = ["LocalSentinel"]
 
@@ -264,11 +263,7 @@ class LocalSentinel(ServerGroup):
 
     def _settle(self) -> None:
         self._tune(_PERIODS_MS | {"publish-period": _ACQUAINTING_MS})
-        try:
-            until(self._is_settled, "the replicas follow the master and the Sentinels know them all")
-        except RuntimeError as error:
-            logs = "\n".join(server.log_tail() for server in self._servers)
-            raise ServerStartError(f"{error}; the logs end with\n{logs}") from None
+        until(self._is_settled, "the replicas follow the master and the Sentinels know them all")
         self._tune({"publish-period": _PUBLISH_PERIOD_MS})
 
     def _tune(self, periods_ms: Mapping[str, int]) -> None:
@@ -308,16 +303,12 @@ class LocalSentinel(ServerGroup):
         members = [
             address
             for i, (address, server) in enumerate(zip(self.servers, self._servers, strict=False))
-            if i not in self._isolated and _is_running(server)
+            if i not in self._isolated and server.is_alive() and not server.is_paused
         ]
-        return master in members and all(_follows(address, master) for address in members) and self._are_all_known()
-
-    def _are_all_known(self) -> bool:
-        running = [s for s in self.sentinels if self._servers[self._index(s)].is_alive()]
-        return all(self._knows_all(sentinel) for sentinel in running)
-
-    def _index(self, address: Address) -> int:
-        return self._ports.index(address[1])
+        if master not in members or not all(_follows(address, master) for address in members):
+            return False
+        sentinels = zip(self.sentinels, self._servers[self._size :], strict=True)
+        return all(self._knows_all(sentinel) for sentinel, server in sentinels if server.is_alive())
 
     def _knows_all(self, sentinel: Address) -> bool:
         state = _state(sentinel, self.name)
@@ -345,10 +336,6 @@ _MEMBER = {
     "repl-diskless-sync-delay": "0",
     "repl-ping-replica-period": "1",
 }
-
-
-def _is_running(server: ServerProcess) -> bool:
-    return server.is_alive() and not server.is_paused
 
 
 def _follows(address: Address, master: Address) -> bool:

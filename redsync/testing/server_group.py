@@ -32,7 +32,15 @@ from itertools import repeat
 from pathlib import Path
 from typing import Self
 
-from redsync.testing.servers import SHELL, PortTakenError, ServerProcess, find_server, free_ports, runnable
+from redsync.testing.servers import (
+    SHELL,
+    PortTakenError,
+    ServerProcess,
+    ServerStartError,
+    find_server,
+    free_ports,
+    runnable,
+)
 
 __all__ = ["ServerGroup"]
 
@@ -81,7 +89,11 @@ class ServerGroup(ABC):
             # Copies, as ports never change from here on, and connecting must not wait for a restart.
             self._ports = tuple(server.port for server in self._servers)
             self.version = self._servers[0].version
-            self._settle()
+            try:
+                self._settle()
+            except RuntimeError as error:
+                logs = "\n".join(server.log_tail() for server in self._servers)
+                raise ServerStartError(f"{error}; the logs end with\n{logs}") from None
             self._finalizer = weakref.finalize(self, _close_in_owner, self._owner, stack.pop_all())
         _instances.add(self)
 

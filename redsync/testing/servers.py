@@ -226,10 +226,7 @@ class ServerProcess:
         return self._process.poll() is None
 
     def await_ready(self, deadline: float) -> None:
-        """Return as soon as the server answers.
-
-        Args:
-            deadline: The last instant to wait for, on the monotonic clock.
+        """Return as soon as the server answers, at the latest at the deadline on the monotonic clock.
 
         Raises:
             PortTakenError: Another process listens on the port.

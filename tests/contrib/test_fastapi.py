@@ -47,10 +47,6 @@ class Site:
         async def limited(user: str):
             return {"hello": user}
 
-        @app.get("/wrong", dependencies=[redsync.lock("order:{number}")])
-        async def wrong():
-            raise AssertionError("never reached")
-
     def __enter__(self):
         self._thread.start()
         return self
@@ -136,17 +132,6 @@ def test_one_dead_node_of_three_changes_nothing_and_two_are_a_503(nodes, site, w
     nodes.kill(1)
     for reply in (web.post("/orders/1"), web.get("/limited/eve")):
         assert (reply.status_code, reply.json()) == (503, {"detail": "the lock service is unavailable"})
-
-
-def test_error_of_a_missing_path_parameter_names_it(site):
-    app = httpx.ASGITransport(site.app)
-
-    async def ask():
-        async with httpx.AsyncClient(transport=app, base_url="http://shop") as web:
-            await web.get("/wrong")
-
-    with pytest.raises(LookupError, match="needs number, but there is only client"):
-        asyncio.run(ask())
 
 
 def test_bad_configuration_stops_the_application_at_its_start(monkeypatch):

@@ -67,11 +67,6 @@ def app(nodes):
     def limited(user):
         return user, 201
 
-    @app.get("/wrong")
-    @redsync.lock("order:{number}")
-    def wrong():
-        raise AssertionError("never reached")
-
     yield app
     app.extensions["redsync"].close()
 
@@ -135,12 +130,6 @@ def test_one_dead_node_of_three_changes_nothing_and_two_are_a_503(nodes, web):
     nodes.kill(1)
     for reply in (web.post("/orders/1"), web.get("/limited/eve")):
         assert reply.status_code == 503
-
-
-def test_error_of_a_missing_argument_names_it(app, web):
-    app.testing = True
-    with pytest.raises(LookupError, match="needs number, but there is only client"):
-        web.get("/wrong")
 
 
 def test_bad_setting_stops_the_application_at_its_start(monkeypatch):

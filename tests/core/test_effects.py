@@ -23,7 +23,7 @@ from redsync._core.ownership import Owner
 from redsync._core.quorum import Tally
 from redsync._core.scripts import Script
 
-OWNER = Owner.of("c", 1)
+OWNER = Owner("c", 1)
 COMMAND = Command(Script.load("lock_release"), (b"k", b"q", b"p"), (OWNER.wire, 0, b"channel"))
 BROADCAST = Broadcast(COMMAND, OWNER, bool, 0.25)
 TELL = Tell(COMMAND, OWNER, 0b11, 7.0)

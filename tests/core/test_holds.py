@@ -100,7 +100,7 @@ def test_note_sent_adds_nodes_and_never_shortens():
 
 
 def test_end_keys_of_different_holds_differ():
-    states = [new_state(name, owner) for name in (b"x", b"y") for owner in (OWNER, Owner.of("c", 2))]
+    states = [new_state(name, owner) for name in (b"x", b"y") for owner in (OWNER, Owner("c", 2))]
     assert len({state.end_key for state in states}) == 4
 
 
@@ -111,14 +111,14 @@ def test_table_finds_a_hold_by_key_and_owner(table):
     state = new_state()
     table.add(state)
     assert table.get(state.keys.lock, OWNER) is state
-    assert table.get(state.keys.lock, Owner.of("c", 1)) is None
+    assert table.get(state.keys.lock, Owner("c", 1)) is None
     assert table.get(b"other", OWNER) is None
     assert len(table) == 1
     assert list(table) == [state]
 
 
 def test_table_separates_holds_of_several_owners(table):
-    ours, theirs = new_state(), new_state(owner=Owner.of("c", 2))
+    ours, theirs = new_state(), new_state(owner=Owner("c", 2))
     table.add(ours)
     table.add(theirs)
     assert (table.owned_by(ours.owner), table.owned_by(theirs.owner)) == ([ours], [theirs])
@@ -186,7 +186,7 @@ def test_orphan_with_a_lost_hold_is_recorded_too(table):
 
 def test_orphan_without_holds_sets_off_no_alarm(table, alarm):
     """Most threads end so, and the client may be long gone."""
-    table.add(new_state(owner=Owner.of("c", 1)))
+    table.add(new_state(owner=Owner("c", 1)))
     released = new_state(b"y")
     table.add(released)
     table.remove(released)
@@ -203,7 +203,7 @@ def test_orphan_is_recorded_while_other_threads_change_the_table(table):
 
     def change():
         for i in itertools.count():
-            state = new_state(b"%d" % i, Owner.of("c", 2))
+            state = new_state(b"%d" % i, Owner("c", 2))
             table.add(state)
             table.remove(state)
             if done.is_set():

@@ -2,7 +2,9 @@
 
 import threading
 
-from redsync._core.journals import _MOST_EARLY, LONG, Journal
+import pytest
+
+from redsync._core.journals import _MOST_EARLY, LONG, Journal, Journals
 from redsync._core.observing import AcquireRecord
 from tests.support.injection import inject
 
@@ -134,3 +136,20 @@ def test_journal_keeps_its_entries_if_its_reader_is_interrupted_before_it_has_th
         where = inject(point, journal.take)
         assert tuple(map(len, take(journal))) == (1, 1), where
     assert point > 5
+
+
+def test_several_journals_are_written_alike():
+    one, other, hold = Journal(), Journal(), Hold()
+    both = Journals([one, other])
+    assert not both.note_win(make_record(), 9.5, hold)
+    assert one.holds == other.holds == {hold: ("lock", 9.5)}
+    both.note_end(hold, 12.0, None)
+    assert take(one) == take(other) == ([("lock", "x", 0.5, 1, 0, 0, 1, None)], [("lock", "x", 2.5, None)])
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_one_long_journal_of_several_is_reported(order):
+    long = Journal()
+    for _ in range(LONG):
+        long.note_win(make_record(), 9.5, True)
+    assert Journals([long, Journal()][::order]).note_win(make_record(), 9.5, True)

@@ -76,16 +76,17 @@ def test_name_that_is_neither_str_nor_bytes_is_refused(name):
 
 
 def test_keys_are_spelled_as_documented():
-    assert LockKeys.of(b"redsync:", b"x") == LockKeys(
-        lock=b"redsync:x",
-        queue=b"redsync_queue:{redsync:x}",
-        places=b"redsync_places:{redsync:x}",
-        channel=b"redisson_lock__channel:{redsync:x}",
-        token=b"redsync_token:{redsync:x}",
-        all=(b"redsync:x", b"redsync_queue:{redsync:x}", b"redsync_places:{redsync:x}"),
-        held=(b"redsync:x",),
-        hold=b"redsync:x",
-    )
+    keys = LockKeys.of(b"redsync:", b"x")
+    assert {name: getattr(keys, name) for name in LockKeys.__slots__} == {
+        "lock": b"redsync:x",
+        "queue": b"redsync_queue:{redsync:x}",
+        "places": b"redsync_places:{redsync:x}",
+        "channel": b"redisson_lock__channel:{redsync:x}",
+        "token": b"redsync_token:{redsync:x}",
+        "all": (b"redsync:x", b"redsync_queue:{redsync:x}", b"redsync_places:{redsync:x}"),
+        "held": (b"redsync:x",),
+        "hold": b"redsync:x",
+    }
 
 
 def test_channel_of_a_tagged_key_is_redissons():

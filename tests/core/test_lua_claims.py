@@ -269,7 +269,7 @@ def test_release_that_a_node_may_not_execute_is_an_error_and_no_refusal(node):
     node.redis.hset(KEYS.all[2], ME.rpartition(b":")[0], b"99999999999999 999 0 0 channel")
     node.redis.acl_setuser("default", enabled=True, commands=["-hdel"])
     try:
-        with pytest.raises(redis.exceptions.ResponseError, match="permission|can.t run"):
+        with pytest.raises(redis.exceptions.ResponseError, match=r"permission|can.t run"):
             node.run("lock_release", KEYS.all, ME, 0, KEYS.channel)
         assert node.redis.hgetall(KEYS.lock) == {ME: b"1"}
     finally:

@@ -10,7 +10,7 @@ from redsync._core.observing import (
     Ear,
     Observer,
     Step,
-    journals_of,
+    journal_of,
     noting_of,
 )
 from redsync._core.quorum import Tally
@@ -88,8 +88,9 @@ def test_record_without_readers_counts_and_lists_nothing():
 
 def test_all_is_told_at_once_if_one_ear_has_no_journal():
     counting, hearing = Ear([], print, journal=Journal()), Ear([], print)
-    assert journals_of([counting, counting]) == (counting.journal,) * 2
-    assert journals_of([counting, hearing]) == journals_of([hearing]) == journals_of([]) == ()
+    assert journal_of([counting]) is counting.journal
+    assert journal_of([counting, counting]) is not None
+    assert journal_of([counting, hearing]) is journal_of([hearing]) is journal_of([]) is None
 
 
 def test_ear_keeps_failed_votes_with_their_reason():

@@ -15,7 +15,7 @@ from tests.support.hold_states import new_state
 
 
 def new_permit(serial, *slots):
-    state = new_state(owner=Owner.of("c", serial), kind=PermitState)
+    state = new_state(owner=Owner("c", serial), kind=PermitState)
     state.grant(slots, Limit(9))
     state.count = len(slots)
     return state
@@ -83,7 +83,7 @@ def test_release_of_a_whole_permit_records_its_first_slot_for_the_next_acquire()
 
 def test_permits_of_a_key_come_latest_first():
     table = HoldTable(lambda: None)
-    first, second, other = new_permit(1, 0), new_permit(2, 1), new_state(owner=Owner.of("c", 3))
+    first, second, other = new_permit(1, 0), new_permit(2, 1), new_state(owner=Owner("c", 3))
     for state in (first, second, other):
         table.add(state)
     assert list(table.permits(b"redsync:x")) == [second, first], "a lock has none"

@@ -15,7 +15,7 @@ from redsync._protocols.lock import LOCK
 
 TIMING = Timing(30.0, restart_guard=30.0)
 KEYS = LockKeys.of(b"redsync:", b"x")
-OWNER = Owner.of("client", 7)
+OWNER = Owner("client", 7)
 
 
 @pytest.fixture

@@ -274,6 +274,17 @@ def test_nodes_that_say_the_same_number_mean_the_same_and_are_judged_once():
     assert list(map(type, judged)) == [int, list, int, type(None), int, bool, int, float]
 
 
+def test_grants_counted_by_a_driver_win_even_if_an_interruption_came_before_the_verdict():
+    tally = new_tally(3, judge=bool)
+    tally.record(0, 1)
+    assert tally.same == 1
+    tally.cast[1] = tally.vote
+    tally.granted += 1
+    # The driver was interrupted, so it breaks that node's connection.
+    assert tally.fail(1, "interrupted") is True
+    assert (tally.verdict, tally.answers) == (WON, [True, True, None])
+
+
 def test_reason_for_an_endless_garbage_reply_is_short():
     tally = new_tally(1, judge=of_ours(lambda reply: reply["absent"]))
     tally.record(0, b"x" * 100_000)

@@ -204,8 +204,11 @@ def test_bounded_reader_counts_the_bytes_of_each_reply():
 TOKEN = 1764093600000001
 
 
-@pytest.mark.parametrize("numbers", [(0,), (1,), (63,), (TOKEN,), (1, TOKEN), (TOKEN, 0), (10**18 - 1,)])
-def test_one_or_two_numbers_need_no_parser(numbers):
+@pytest.mark.parametrize(
+    "numbers",
+    [(0,), (1,), (63,), (TOKEN,), (1, TOKEN), (TOKEN, 0), (10**18 - 1,), (1, TOKEN, 0), (*range(1000), TOKEN)],
+)
+def test_numbers_need_no_parser(numbers):
     piece = b"".join(b":%d\r\n" % number for number in numbers)
     assert LINES[piece] == numbers == tuple(read(piece))
 
@@ -222,7 +225,8 @@ def test_one_or_two_numbers_need_no_parser(numbers):
             b"1\r\n",
             b"+1\r\n",
             b"$1\r\n1\r\n",
-            b":1\r\n:2\r\n:3\r\n",
+            b":1\r\n:2\r\n:3\r\n$1\r\n1\r\n",
+            b":1\r\n:2\r\n:3\r\n:",
             b":1\r\n:",
         ),
         *(b":01\r\n", b":00\r\n", b":1\r\n:01\r\n", b":-0\r\n", b":%d\r\n" % 10**30),
@@ -245,4 +249,5 @@ def test_same_line_gives_the_same_number_again_alone_or_with_another():
 def test_number_of_lines_kept_is_bounded():
     for number in range(10_000):
         assert LINES[b":%d\r\n:%d\r\n" % (number, TOKEN)] == (number, TOKEN)
+        assert LINES[b":%d\r\n" % number * 3] == (number,) * 3
         assert len(LINES) <= 256

@@ -117,7 +117,7 @@ class Rig:
 
     def owner(self):
         self._serials += 1
-        return Owner.of("rig", self._serials)
+        return Owner("rig", self._serials)
 
     def send(self, script, owner, *args, key=b"list", judge=lambda reply: True, decide=None, timeout=60.0, **options):
         """Send a command without waiting for it; return its request."""

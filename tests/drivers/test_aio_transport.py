@@ -1,6 +1,7 @@
 """The transport for asyncio, on real nodes, without the layers above it."""
 
 import asyncio
+import itertools
 import math
 import select
 from collections import Counter
@@ -37,7 +38,7 @@ class AioRig:
             on_broken=lambda node, reason: self.broken.append((node.index, reason)),
             on_change=lambda: None,
         )
-        self.owner = Owner.of("rig", 1)
+        self.owner = Owner("rig", 1)
 
     async def connect(self, *indices):
         for i in indices or range(len(self.nodes)):
@@ -219,6 +220,40 @@ def test_task_that_exits_leaves_the_other_woken_tasks_to_the_loop(nodes):
 
 
 @in_loop
+async def test_task_of_which_the_wakeup_was_interrupted_runs_on_and_a_cancelled_one_only_once(nodes):
+    """Even if it is cancelled in between."""
+    loop, ended = asyncio.get_running_loop(), []
+
+    async def sleep(future):
+        try:
+            await future
+        finally:
+            ended.append(future)
+        await asyncio.sleep(0)
+
+    async with AioRig(nodes.urls) as rig:
+        for is_removed, is_cancelled in itertools.product((False, True), repeat=2):
+            future = loop.create_future()
+            task = asyncio.create_task(sleep(future))
+            await turns(1)
+            ((step, context),) = future._callbacks
+            rig.transport.released.append(future)
+            rig.transport._step = future, step, context
+            if is_removed:
+                # As far as an interrupted `_resume` may have come.
+                future.remove_done_callback(step)
+                future.set_result(None)
+            if is_cancelled:
+                task.cancel()
+            await rig.transport.tend()
+            await asyncio.wait([task], timeout=PATIENCE)
+            assert task.done()
+            assert task.cancelled() == is_cancelled
+            assert ended.pop() is future
+            assert not ended
+
+
+@in_loop
 async def test_rounds_are_sent_at_once_after_one_whose_write_was_interrupted(nodes, append, all_votes, monkeypatch):
     """A signal's handler may raise as soon as the loop calls for that write."""
     async with AioRig(nodes.urls) as rig:
@@ -247,10 +282,11 @@ async def test_sleeper_sleeps_until_it_is_done_or_its_deadline(nodes, loop):
         bell = Mailbox()
         sleeping = asyncio.create_task(rig.transport.wait(bell, math.inf))
         await turns(3)
-        bell.wake()
+        rig.transport._awaken(bell)
         await turns(3)
         assert not sleeping.done(), "a look is not enough"
         bell.signal(1)
+        rig.transport._awaken(bell)
         await sleeping
         assert not rig.transport._asleep
 

@@ -8,11 +8,12 @@ each request of the others is sent once and gets its own replies, no task sleeps
 import asyncio
 import itertools
 import random
+from contextlib import suppress
 
 import pytest
 import redis.asyncio
 
-from redsync._core.effects import Broadcast, Command, Tell
+from redsync._core.effects import Broadcast, Command, Packed, Tell
 from redsync._core.ownership import Owner
 from redsync._drivers.aio_links import open_link
 from redsync._drivers.aio_transport import AioTransport
@@ -23,9 +24,6 @@ from redsync._drivers.requests import Request
 from tests.support.injection import Interruption, Strikes
 from tests.support.locks import PATIENCE
 from tests.support.rigs import LATER, MANY, TOO_MANY
-
-WAKING = " release"
-"""Known: an interruption while one task wakes another may leave that asleep, as one in asyncio's own code may."""
 
 ASLEEP = 5.0
 """Seconds after which a task sleeps forever; its round has a later deadline."""
@@ -84,7 +82,7 @@ class Loop:
 
     def make(self, trial, name, decide=None):
         """Make an owner's next command: a round with `decide`, else one that the nodes must get."""
-        owner = self._owners.setdefault(name, Owner.of("loop", len(self._owners)))
+        owner = self._owners.setdefault(name, Owner("loop", len(self._owners)))
         number = self._count = self._count % 50 + 1
         command = Command(self.script, (b"%d" % trial,), (b"%d" % number if self.numbers else b"%d:" % number,))
         if decide is None:
@@ -141,13 +139,11 @@ class Trial:
         loop = self._loop
         struck = {name for name, task in tasks.items() if task.done() and isinstance(task.exception(), Interruption)}
         loop.run(loop.settle())
-        known = any(where.endswith(WAKING) for where in strikes.where)
         for name, task in tasks.items():
-            loop.run(asyncio.wait([task], timeout=TICK if known else ASLEEP))
+            loop.run(asyncio.wait([task], timeout=ASLEEP))
             if not task.done():
                 task.cancel()
-                if not known:
-                    yield f"{name} sleeps"
+                yield f"{name} sleeps"
         now = [*loop.transport.links]
         doubtful = [i for i, link in enumerate(now) if link.broken is not None]
         lost = [i for i, link in enumerate(links) if now[i] is not link or i in doubtful]
@@ -236,3 +232,39 @@ def test_two_interruptions_at_any_point_cost_other_tasks_nothing(count, make_loo
         wrong, pairs = interrupt(loop, trials, all_votes, raw[:count])
     assert wrong == []
     assert pairs > MANY
+
+
+def test_interruption_leaves_no_task_asleep_whose_round_is_alone(make_loop):
+    """Its votes are only counted, see `serving`."""
+    asleep, points = [], 0
+    with make_loop(3) as loop:
+        command = Command(loop.script, (b"alone",), (b"1",), Packed())
+        effect = Broadcast(command, Owner("loop", 1), bool, PATIENCE)
+
+        def drive():
+            task = loop.loop.create_task(loop.carry(request))
+            waiting = loop.loop.create_task(asyncio.wait([task], timeout=TICK))
+            while not waiting.done():
+                with suppress(LoopInterruption):
+                    loop.run(asyncio.wait([waiting]))
+            tasks.append(task)
+
+        for point in itertools.count(1):
+            # The first rounds of a connection go through the parser, the next ones learn the reply.
+            for strikes in None, None, None, Strikes(point, error=LoopInterruption):
+                request = Request(effect, effect.tally([node.address for node in loop.nodes]))
+                tasks = []
+                drive() if strikes is None else strikes.run(drive)
+            loop.run(loop.settle())
+            loop.run(asyncio.wait(tasks, timeout=ASLEEP / 5))
+            if tasks[0].done():
+                tasks[0].exception()
+            else:
+                tasks[0].cancel()
+                loop.run(asyncio.wait(tasks))
+                asleep += strikes.where
+            if not strikes.where:
+                break
+            points += 1
+    assert [where for where in asleep if not where.endswith((WAKING, " wake"))] == []
+    assert points > MANY

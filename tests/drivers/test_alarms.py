@@ -27,7 +27,7 @@ class Rig(Alarms):
     """Alarms, and the lines that the transport inlines."""
 
     def __init__(self):
-        super().__init__(asyncio.get_running_loop(), clock)
+        super().__init__(asyncio.get_running_loop(), clock, lambda sleeper: sleeper.wake())
 
     def set(self, at, bell):
         if at < self.next:
@@ -115,6 +115,22 @@ async def test_sleeper_that_sleeps_again_is_woken_at_its_new_deadline_only():
     await rung([again])
     assert again.rang_at >= at
     assert alarms._heap == []
+
+
+@in_loop
+async def test_alarms_that_an_interruption_prevented_are_caught_up():
+    class Interrupting(Bell):
+        def wake(self):
+            self.wake = super().wake
+            raise KeyboardInterrupt
+
+    alarms, at = Rig(), clock()
+    bells = [alarms.set(at, bell) for bell in (Bell(), Interrupting(), Bell())]
+    with pytest.raises(KeyboardInterrupt):
+        alarms._ring()
+    alarms.catch_up()
+    assert None not in [bell.rang_at for bell in bells]
+    assert (alarms._heap, alarms.next) == ([], math.inf)
 
 
 @in_loop

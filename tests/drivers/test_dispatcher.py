@@ -27,13 +27,13 @@ GIVEN_UP = 10.5
 
 
 class Rig:
-    """One node, its link, and a dispatcher."""
+    """Nodes, usually one, their links, and a dispatcher."""
 
-    def __init__(self, script):
+    def __init__(self, script, nodes=1):
         self.now = 100.0
         self.script = script
         self.broken = []
-        self.nodes = make_nodes(["redis://a"], redis.Redis)
+        self.nodes = make_nodes([f"redis://{'abcde'[i]}" for i in range(nodes)], redis.Redis)
         self.dispatcher = Dispatcher(
             self.nodes,
             lambda: self.now,
@@ -45,18 +45,20 @@ class Rig:
             on_broken=lambda _, reason: self.broken.append(reason),
             on_change=lambda: None,
         )
-        self.link = Wire(self.nodes[0])
-        self.dispatcher._table.install(self.link)
+        self.links = [Wire(node) for node in self.nodes]
+        self.link = self.links[0]
+        for link in self.links:
+            self.dispatcher._table.install(link)
 
-    def ask(self):
+    def ask(self, judge=lambda reply: reply == 1):
         """Send a command that the answer 1 grants."""
-        effect = Broadcast(Command(self.script, (b"k",), ()), Owner.of("rig", 1), lambda reply: reply == 1, 1.0)
-        request = Request(effect, Tally(["a"], effect.judge))
+        effect = Broadcast(Command(self.script, (b"k",), ()), Owner("rig", 1), judge, 1.0)
+        request = Request(effect, Tally([node.address for node in self.nodes], effect.judge))
         self.dispatcher._outbox.send(request)
         return request
 
-    def hear(self, data):
-        self.dispatcher._take_in(self.link, self.now, data)
+    def hear(self, data, link=None):
+        self.dispatcher._take_in(link or self.link, self.now, data)
 
     def pass_time(self, seconds, step=0.05, hear=b""):
         """Let time pass, and deliver this data at each step."""
@@ -204,6 +206,27 @@ def test_interrupted_callback_of_an_event_loop_hands_the_reply_out_or_breaks_the
 
 def message(text):
     return b">3\r\n+message\r\n+c\r\n$%d\r\n%b\r\n" % (len(text), text)
+
+
+def test_many_lines_of_one_piece_need_no_parser_and_each_is_judged_once_for_all_nodes(make_script):
+    rig = Rig(make_script("ask", "return 1"), nodes=5)
+    judged = []
+
+    def judge(reply):
+        judged.append(reply)
+        return reply == 1
+
+    requests = [rig.ask(judge) for _ in range(100)]
+    piece = b"".join(b":%d\r\n" % (i % 10 != 9) for i in range(100))
+    for link in rig.links:
+        rig.hear(b":1\r\n", link)  # The parser begins at rest only after its first answer.
+        link.feed = None
+        rig.hear(piece[4:], link)
+    votes = [(request.tally.granted, request.tally.refused) for request in requests]
+    assert votes == [(3, 0) if i % 10 != 9 else (0, 3) for i in range(100)]
+    assert (judged.count(1), judged.count(0)) == (90, 30)
+    assert not any(link.pending for link in rig.links)
+    assert rig.broken == []
 
 
 def test_message_that_another_node_has_sent_needs_no_parser(rig):
@@ -389,7 +412,7 @@ def test_forgotten_script_is_loaded_as_the_node_has_it(rig):
 
 def test_refused_rollback_is_sent_again_even_behind_the_resent_earlier_command(rig):
     """The node had forgotten the claim's script, and was busy when the rollback came."""
-    owner = Owner.of("rig", 1)
+    owner = Owner("rig", 1)
     args = (b"claim",)
     ask = Broadcast(Command(rig.script, (b"k",), args), owner, of_ours(lambda reply: reply == 1), 1.0)
     undo = Tell(Command(rig.script, (b"k",), (*args, 0)), owner, owed_to=1, owed_until=1000.0)

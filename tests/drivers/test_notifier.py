@@ -20,7 +20,7 @@ def state():
     keys = LockKeys.of(b"redsync:", b"x")
     kind = ClaimKind.of("lock", b"hash")
     return HoldState(
-        "x", kind, keys, Owner.of("client", 1), b"client:1:1", 1, new_forms(30.0), 100.0, 10.0, 1e9, 0b111, 130.0
+        "x", kind, keys, Owner("client", 1), b"client:1:1", 1, new_forms(30.0), 100.0, 10.0, 1e9, 0b111, 130.0
     )
 
 

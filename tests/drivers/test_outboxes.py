@@ -46,6 +46,42 @@ def test_command_whose_making_fails_delays_no_other(rig, all_votes):
     assert rig.finish(before).won
 
 
+def test_lone_request_is_written_at_once_unless_a_flush_is_under_way(rig, raw):
+    outbox = rig.transport._outbox
+
+    def ask(number):
+        effect = rig.send(rig.append, rig.owner(), number).effect
+        rig.settle()
+        return Request(effect, effect.tally([node.address for node in rig.nodes]))
+
+    alone, later = ask(1), ask(2)
+    dispatch, outbox.dispatch = outbox.dispatch, None
+    outbox.send_alone(alone)
+    outbox.dispatch = dispatch
+    rig.settle()
+    assert alone.tally.won
+    outbox.flushing = True
+    outbox.send_alone(later)
+    assert list(outbox.items) == [later]
+    assert outbox.flushing
+    outbox.flushing = False
+    outbox.flush()
+    rig.settle()
+    assert later.tally.won
+    assert raw[0].lrange("list", 0, -1) == ["1", "2", "1", "2"]
+
+
+def test_lone_request_comes_behind_those_that_an_interruption_left(rig, raw):
+    outbox = rig.transport._outbox
+    outbox.flushing = True
+    left = rig.send(rig.append, rig.owner(), 1)
+    outbox.flushing = False
+    effect = left.effect._replace(command=left.effect.command._replace(args=(2,)))
+    outbox.send_alone(Request(effect, effect.tally([node.address for node in rig.nodes])))
+    rig.settle()
+    assert raw[0].lrange("list", 0, -1) == ["1", "2"]
+
+
 # Unknown scripts.
 
 

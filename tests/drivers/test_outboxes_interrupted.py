@@ -56,6 +56,9 @@ class Crowd:
     def flush(self):
         self.rig.transport.send(self.mine)
 
+    def flush_alone(self):
+        self.rig.transport._outbox.send_alone(self.mine)
+
     def await_votes(self, within=PATIENCE):
         """Wait until others' rounds are decided, long before their timeouts."""
         deadline = time.monotonic() + within
@@ -152,6 +155,20 @@ def test_interrupted_flush_leaves_no_request_of_others_behind(absent, inject, in
     wrong = []
     for point in points():
         where, trouble = interrupt_flush(lambda crowd, point=point: inject(point, crowd.flush), absent)
+        wrong += trouble
+        if where is None or len(wrong) > TOO_MANY:
+            break
+    print(f"{point - 1} points")
+    assert wrong == []
+    assert point > MANY
+
+
+@pytest.mark.sweep
+def test_interrupted_lone_send_leaves_no_request_of_others_behind(inject, interrupt_flush, points):
+    """As with asyncio, if a finalizer or a signal handler has sent something meanwhile."""
+    wrong = []
+    for point in points():
+        where, trouble = interrupt_flush(lambda crowd, point=point: inject(point, crowd.flush_alone))
         wrong += trouble
         if where is None or len(wrong) > TOO_MANY:
             break

@@ -119,6 +119,23 @@ def test_acquire_in_a_handler_at_any_point_is_performed_or_refused(at_any_point,
     assert 0 < refused < points
 
 
+def test_query_in_a_handler_at_any_point_is_answered(at_any_point, client):
+    def prepare(point):
+        lock = client.get_lock(f"x {point}")
+
+        def use():
+            assert lock.acquire(timeout=20)
+            lock.release()
+
+        def handler():
+            assert len(client.nodes()) == 3
+            assert lock.hold_count() <= 1
+
+        return use, handler, lambda: None
+
+    at_any_point(prepare)
+
+
 @pytest.mark.sweep
 def test_client_closed_by_a_handler_at_any_point_releases_everything(at_any_point, make_lasting, raw, eventually):
     def prepare(point):

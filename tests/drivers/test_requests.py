@@ -10,7 +10,7 @@ from redsync._drivers import requests
 from redsync._drivers.requests import Mailbox, Owed, Request, Sleeper
 
 SCRIPT = Script("echo", b"return 1", b"0" * 40)
-ANNA, BERT = Owner.of("client", 1), Owner.of("client", 2)
+ANNA, BERT = Owner("client", 1), Owner("client", 2)
 
 
 def request(number=1, owner=ANNA, key=b"key", **options):

@@ -9,7 +9,7 @@ from redsync._drivers.requests import Request
 from redsync._drivers.retries import Retries, is_refused
 
 UNDO = Script("undo", b"return 1", b"0" * 40)
-ANNA = Owner.of("client", 1)
+ANNA = Owner("client", 1)
 
 
 def request(number, claim=b"anna", *, until=1000.0):

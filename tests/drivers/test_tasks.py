@@ -20,7 +20,7 @@ class Book:
     def __init__(self):
         serials = itertools.count(1)
         self.ended = []
-        self.owners = TaskOwners(lambda: Owner.of("client", next(serials)), self.ended.append)
+        self.owners = TaskOwners(lambda: Owner("client", next(serials)), self.ended.append)
 
 
 @in_loop

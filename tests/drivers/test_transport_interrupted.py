@@ -1,7 +1,12 @@
 """Interruptions of the threads that read: the pairing of replies, their cost, and the lead."""
 
 import select
+import threading
+from contextlib import suppress
+from functools import partial
+from unittest.mock import ANY
 
+import fakeredis
 import pytest
 
 from redsync._core.effects import Broadcast, Command
@@ -10,6 +15,7 @@ from redsync._drivers.interruptions import HALF_READ
 from redsync._drivers.links import GIVE_UP
 from redsync._drivers.process import clock
 from redsync._drivers.requests import Request
+from redsync._drivers.transport import Transport
 from tests.support.locks import PATIENCE
 from tests.support.rigs import MANY, TOO_MANY, await_answers, await_instant, choices
 
@@ -153,6 +159,65 @@ def test_timeout_error_of_a_signal_handler_during_a_read_is_not_the_nodes(rig, a
         rig.transport.tend()
     assert rig.broken == [(1, HALF_READ)]
     assert rig.finish(request).won
+
+
+class OvertakenMutex:
+    """A lock that calls `on_error`, once, when an error has released it: another thread may take it just then."""
+
+    on_error = None
+
+    def __init__(self):
+        self._lock = threading.Lock()
+
+    def __enter__(self):
+        return self._lock.__enter__()
+
+    def __exit__(self, kind, error, traceback):
+        self._lock.__exit__(kind, error, traceback)
+        action = OvertakenMutex.on_error
+        if kind is KeyboardInterrupt and action is not None:
+            OvertakenMutex.on_error = None
+            action()
+
+
+@pytest.mark.parametrize("fault", [SystemExit, None], ids=["interrupted too", "answers nonsense"])
+def test_interrupted_read_costs_its_connection_whatever_happens_to_a_node_that_answers_at_once(
+    make_rig, nodes, all_votes, monkeypatch, fault
+):
+    """A fakeredis instance answers within the write. So the thread that writes reads it, while another one leads."""
+    monkeypatch.setattr(Transport, "make_lock", OvertakenMutex)
+    fake = fakeredis.FakeRedis(server=fakeredis.FakeServer())
+    rig = make_rig([*nodes.urls[:2], fake]).connect()
+    rig.ask(rig.number, rig.owner(), 1, decide=all_votes)
+
+    def judge(reply, outcomes):
+        """Judge by these outcomes, one after the other: an error, or None for a refusal; refuse all others."""
+        if (error := next(outcomes, None)) is not None:
+            raise error
+        return False
+
+    def write():
+        # A number is nonsense to `fromhex`.
+        wrong = bytes.fromhex if fault is None else partial(judge, outcomes=iter([fault]))
+        with suppress(SystemExit):
+            rig.send(rig.number, rig.owner(), 3, judge=wrong, decide=all_votes)
+
+    interrupted = partial(judge, outcomes=iter([None, KeyboardInterrupt]))
+    rig.send(rig.number, rig.owner(), 2, judge=interrupted, decide=all_votes)
+    for link in rig.transport.links[:2]:
+        assert select.select([link.fileno], [], [], PATIENCE)[0]
+    other = threading.Thread(target=write)
+    monkeypatch.setattr(OvertakenMutex, "on_error", lambda: (other.start(), other.join(PATIENCE)))
+    with pytest.raises(KeyboardInterrupt):
+        rig.transport.tend()
+    assert not other.is_alive()
+    # One of the real nodes, whose reply was about to be counted, and the fake one.
+    assert sorted(rig.broken) in ([(i, HALF_READ), (2, ANY)] for i in (0, 1))
+    rig.settle()
+    for i in range(3):
+        if rig.transport.links[i] is None:
+            rig.connect(i)
+    assert rig.ask(rig.number, rig.owner(), 4, decide=all_votes).replies == [4] * 3
 
 
 @pytest.mark.usefixtures("boom")

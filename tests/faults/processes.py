@@ -17,7 +17,7 @@ import traceback
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 
-from redsync import Client
+from redsync import Client, NotOwnedError
 from redsync._drivers.process import clock
 
 
@@ -55,19 +55,27 @@ def status_of(pid):
 def family(settings):
     """A parent that always holds a lock has children, which use the client and end in many ways."""
     client = make_client(settings, lease=1.2)
-    lock = client.get_lock("parent's")
+    lock, mutex = client.get_lock("parent's"), client.get_mutex("parent's too")
 
     def introduce(who):
         tell(who=who, pid=os.getpid(), id=client.id)
 
+    def is_refused(call):
+        try:
+            call()
+        except NotOwnedError as error:
+            return type(error) is NotOwnedError
+
     def child():
         introduce("child")
-        assert not lock.owned()
-        assert not client.get_lock("parent's").acquire(timeout=0.05)
-        with client.get_lock("child's") as hold:
-            assert hold.owner.startswith(client.id)
+        for each, of in ((lock, hold), (mutex, held)):
+            assert (each.owned(), each.hold_count(), each.remaining(), of.remaining()) == (False, 0, 0.0, 0.0)
+            assert not each.acquire(timeout=0.05)
+            assert is_refused(each.release)
+        with client.get_lock("child's") as own:
+            assert own.owner.startswith(client.id)
             assert status_of(fork(grandchild)) == 0
-            hold.check()
+            own.check()
 
     def grandchild():
         introduce("grandchild")
@@ -79,7 +87,7 @@ def family(settings):
         child()
         sys.exit(7)
 
-    with lock as hold:
+    with lock as hold, mutex as held:
         introduce("parent")
         sys.stdin.readline()
         statuses = [status_of(fork(child))]
@@ -90,6 +98,7 @@ def family(settings):
         until = hold.remaining() + clock()
         while hold.remaining() + clock() < until + 0.05:
             hold.check()
+            held.check()
             time.sleep(0.01)
         tell(who="parent", statuses=statuses)
         sys.stdin.readline()
@@ -241,24 +250,7 @@ def serve(settings):
         client.close()
 
 
-# Processes that die, and processes that leave.
-
-
-def hold(settings):
-    """Hold a lock until killed, with a child that outlives that."""
-    lease = settings["lease"]
-    client = make_client(settings, lease=lease)
-    lock = client.get_lock(settings["lock"], lease=lease if settings["explicit"] else None)
-    with client.get_lock("warm"):
-        pass
-    tell(child=fork(time.sleep, 20))
-    sys.stdin.readline()
-    assert lock.acquire(timeout=20)
-    first = clock() + lock.remaining()
-    while not settings["explicit"] and clock() + lock.remaining() < first + 0.1:
-        time.sleep(0.01)  # until it has been renewed
-    tell(until=clock() + lock.remaining())
-    time.sleep(60)
+# Processes that leave.
 
 
 def take(lock):
@@ -308,7 +300,7 @@ def leave(settings):
 
 
 def main():
-    programs = {"family": family, "storm": storm, "counting": counting, "serve": serve, "hold": hold, "leave": leave}
+    programs = {"family": family, "storm": storm, "counting": counting, "serve": serve, "leave": leave}
     signal.alarm(115)  # if the tests are killed, no process stays forever
     programs[sys.argv[1]](json.loads(sys.argv[2]))
 

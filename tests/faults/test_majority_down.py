@@ -112,54 +112,6 @@ def test_client_recovers_by_itself_when_nodes_are_back(client, nodes, take_away,
     eventually(lambda: {node.state for node in client.nodes()} == {"up"})
 
 
-def test_client_starts_without_any_node_and_recovers(nodes, make_client, promptly):
-    for i in range(5):
-        nodes.kill(i)
-    clients = []
-
-    def start():
-        clients.append(make_client())
-        with pytest.raises(QuorumError):
-            clients[-1].get_lock("x").acquire(blocking=False)
-
-    promptly(start, 2.0)
-    for i in range(3):
-        nodes.restart(i)
-    lock = clients[-1].get_lock("x")
-    assert lock.acquire(timeout=60.0)
-    lock.release()
-
-
-@pytest.mark.sweep
-def test_restarted_majority_is_kept_out_for_restart_guard(nodes, make_client, eventually):
-    guard = 3.0  # so that all three are noticed before the first one's is over
-    client = make_client(lease=LEASE, restart_guard=guard)
-    lock = client.get_lock("x")
-    eventually(lambda: {node.state for node in client.nodes()} == {"up"})
-    assert lock.acquire(blocking=False)
-    lock.release()
-    restarted_at = clock()
-    for i in range(3):
-        nodes.kill(i)
-        nodes.restart(i)
-    eventually(lambda: [node.state for node in client.nodes()] == ["quarantined"] * 3 + ["up"] * 2)
-
-    def refused():
-        """Return the votes, once the client knows for how long: it hears all nodes before that."""
-        with pytest.raises(QuorumError) as caught:
-            lock.acquire(blocking=False)
-        check_votes(caught.value, nodes, range(3))
-        return all(" again in " in vote.detail for vote in caught.value.votes[:3]) and caught.value.votes[:3]
-
-    for vote in eventually(refused):
-        assert "restart_guard" in vote.detail
-        seconds = float(vote.detail.split(" again in ")[1].split(" s")[0])
-        assert 0.0 < seconds <= guard
-    assert lock.acquire(timeout=60.0)
-    assert clock() - restarted_at >= guard
-    lock.release()
-
-
 def test_restarted_majority_grants_nothing_that_is_still_believed(nodes, make_client, eventually):
     """An uptime in whole seconds is the difference of two truncated clocks: it may be 1 a moment after the start."""
     make_client(lease=LEASE)  # only to see that the nodes are up
@@ -196,21 +148,6 @@ def test_quarantined_majority_continues_to_renew(nodes, make_client, eventually,
             client.get_lock("y").acquire(blocking=False)
 
 
-def test_hold_is_kept_when_minority_dies(client, nodes, take_away, *, admin, watch, eventually):
-    told = []
-    with client.get_lock("x", on_lost=told.append) as hold:
-        take_away(0, 4)
-        elapsed = watch()
-        while elapsed() < 1.2 * LEASE:
-            assert not hold.wait_lost(0.05)
-        bring_back(nodes, 0, 4)
-        # The next renewals write again what they forgot meanwhile.
-        eventually(lambda: all(admin.time_left(i, "x") > 0 for i in (0, 4)))
-        hold.check()
-    assert told == []
-    eventually(lambda: admin.keys() == [])
-
-
 def test_hold_is_lost_loudly_when_majority_is_away(client, nodes, take_away, eventually):
     told = []
     lock = client.get_lock("x", on_lost=lambda hold: told.append(hold.lost))
@@ -240,15 +177,3 @@ def test_hold_is_lost_loudly_when_majority_is_away(client, nodes, take_away, eve
     bring_back(nodes, 0, 1, 2)
     assert lock.acquire(timeout=60.0)
     lock.release()
-
-
-def test_release_is_silent_when_majority_hangs_and_hold_is_valid(client, nodes, take_away, *, admin, eventually, watch):
-    lock = client.get_lock("x", lease=LONG)
-    assert lock.acquire(blocking=False)
-    eventually(lambda: len(admin.keys()) == 5)
-    take_away(0, 1, 2)
-    elapsed = watch()
-    lock.release()
-    assert elapsed() < LONG / 4, "it is valid, so it waits for no node"
-    bring_back(nodes, 0, 1, 2)
-    eventually(lambda: admin.keys() == [])

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from redsync import HoldLost, HoldOrphaned, NodeChanged
-from redsync._core.journals import _MOST_EARLY, LONG
+from redsync._core.journals import LONG
 from redsync._core.observing import (
     AcquireEnded,
     AcquireRecord,
@@ -160,30 +160,14 @@ def test_loss_that_a_release_finds_counts(ledger, tell):
     assert ledger.take()[0]["redsync.hold.losses", (*LOCK, "taken")] == 1
 
 
-def test_ends_of_unknown_holds_are_eventually_forgotten(ledger, tell):
-    for _ in range(2 * _MOST_EARLY):
-        tell(HoldEnded(Hold(), "released"))
-    assert ledger.take() == ({}, {})
-    assert len(ledger._journal._early) == _MOST_EARLY
-
-
-def test_renewals_count_for_the_holds_that_are_known(ledger, tell):
+@pytest.mark.parametrize("ends", [False, True], ids=["live", "ended before they are processed"])
+def test_renewals_count_for_the_holds_that_are_known(ledger, tell, ends):
     hold, other = Hold(), Hold()
     tell(AcquireEnded(make_record(), "won", hold))
     tell(HoldsRenewed((hold, other), (0.625, 0.5), ()))
     tell(HoldsRenewed((), (), (hold, other)))
-    counts, values = ledger.take()
-    assert counts["redsync.hold.renewals", (*LOCK, "confirmed")] == 1
-    assert counts["redsync.hold.renewals", (*LOCK, "unconfirmed")] == 1
-    assert values["redsync.hold.renewal.margin", LOCK] == [0.625]
-
-
-def test_renewals_count_even_if_the_hold_ends_before_they_are_processed(ledger, tell):
-    hold = Hold()
-    tell(AcquireEnded(make_record(), "won", hold))
-    tell(HoldsRenewed((hold,), (0.625,), ()))
-    tell(HoldsRenewed((), (), (hold,)))
-    tell(HoldEnded(hold, "released"))
+    if ends:
+        tell(HoldEnded(hold, "released"))
     counts, values = ledger.take()
     assert counts["redsync.hold.renewals", (*LOCK, "confirmed")] == 1
     assert counts["redsync.hold.renewals", (*LOCK, "unconfirmed")] == 1
@@ -320,23 +304,8 @@ def test_child_of_a_fork_holds_nothing(ledger, tell):
     assert ("redsync.node.round_trip.duration", ("a:1",)) not in ledger.values
 
 
-def test_ten_thousand_names_make_a_handful_of_series(ledger, tell):
-    for n in range(10_000):
-        tell(AcquireEnded(make_record(f"order:{n}"), "won", Hold()))
-    assert ledger.gauges()["redsync.hold.active"] == {LOCK: 10_000}
-    # Two counters and the histogram of waits.
-    assert len(ledger.counts) + len(ledger.values) == 3
-
-
 def test_custom_groups_replace_the_default():
     ledger = Ledger(group_of=lambda name: "mine", max_groups=1)
     ledger.listen([], lambda: 1.0).hear(HoldOrphaned("order:8", "c:2"))
     # The ear is dropped, what it heard is not.
     assert ledger.take()[0] == {("redsync.hold.orphans", ("mine",)): 1}
-
-
-def test_bad_options_are_refused_at_once():
-    with pytest.raises(ValueError, match="max_groups"):
-        Ledger(max_groups=0)
-    with pytest.raises(TypeError, match="group_of"):
-        Ledger(group_of="order")

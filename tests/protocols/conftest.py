@@ -82,7 +82,9 @@ class Toy:
         self.alarms = 0
         timing = Timing(**{"lease": 30.0, **timing})
         holds = HoldTable(self._ring)
-        self.session = Session(nodes, timing, holds, lambda: self.random, b"redsync:client:toy", record)
+        self.session = Session(
+            nodes, timing, holds, lambda: self.random, record_key=b"redsync:client:toy", record=record
+        )
         self.now = 1000.0
         self.serial = 0
         self.owner = self.new_owner()
@@ -99,7 +101,7 @@ class Toy:
 
     def new_owner(self):
         self.serial += 1
-        return Owner.of(CLIENT, self.serial)
+        return Owner(CLIENT, self.serial)
 
     def request(self, name="x", **fields):
         keys = LockKeys.of(b"redsync:", encode_name(name))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from redsync._core.effects import Broadcast, Wait
+from redsync._core.effects import Broadcast
 from redsync._protocols.acquire_requests import Outcome
 from redsync._protocols.acquiring import acquire_new
 from redsync._protocols.claims import Claim
@@ -109,17 +109,6 @@ def test_pause_is_no_reason_to_expect_others_again(toy):
     queue_behind(toy, 9, 9, 9, 9, 9)
     toy.give_back(retry(toy, overslept(toy), (PLACE, won(toy))))
     toy.give_back(retry(toy, ("ask lock_acquire", won(toy))))
-
-
-def test_acquire_interrupted_in_its_pause_leaves_nothing_to_roll_back(toy):
-    queue_behind(toy, 9, 9, 9, 9, 9)
-    told = len(toy.told)
-    steps = retried(toy)
-    assert isinstance(next(steps), Wait)
-    with pytest.raises(KeyboardInterrupt):
-        steps.throw(KeyboardInterrupt())
-    assert len(toy.told) == told
-    assert toy.session.crowds.under_way == 0
 
 
 class _Overtaken(Claim):

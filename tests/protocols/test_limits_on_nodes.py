@@ -1,10 +1,9 @@
 """Limits of semaphores on virtual nodes: the promise of a shrink, nodes that forget, and one that sends nonsense."""
 
-from dataclasses import replace
-
 import pytest
 
 from redsync._core.limits import Limit
+from redsync._core.ownership import Owner
 from redsync._core.slots import SlotKeys
 from redsync._protocols.acquire_requests import AcquireRequest, Outcome
 from redsync._protocols.holding import release
@@ -28,11 +27,11 @@ class Program:
 
     def take(self, *reach, start=0.0, timeout=0.0):
         """Take a permit whose rounds reach these nodes; it prefers the slots from a share `start` of the limit on."""
-        owner = self.owner.of(self.owner.client_id, len(self.had) + 100)
+        owner = Owner(self.owner.client_id, len(self.had) + 100)
         limit = self.pool.limit
         request = AcquireRequest("x", SEMAPHORE, KEYS, owner, Outcome(), timeout=timeout)
-        session = replace(self.session, random=lambda: start)
-        state = self.world.run(acquire(session, request, limit, self.world.now), *reach)
+        self.session.random = lambda: start
+        state = self.world.run(acquire(self.session, request, limit, self.world.now), *reach)
         self.had += [state] if state else []
         return state
 

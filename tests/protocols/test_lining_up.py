@@ -3,11 +3,11 @@
 import pytest
 
 from redsync._core.crowds import FRONT
-from redsync._core.effects import Broadcast, Wait
+from redsync._core.effects import Broadcast
 from redsync._core.keys import LockKeys
-from redsync._protocols.acquire_requests import AcquireRequest, Outcome
+from redsync._protocols.acquire_requests import Outcome
 from redsync._protocols.fair_lock import FAIR_LOCK
-from redsync._protocols.lock import LOCK, acquire
+from redsync._protocols.lock import LOCK
 from redsync._protocols.places import Arrival
 from redsync._protocols.read_write_lock import READ
 from redsync.exceptions import QuorumError
@@ -38,12 +38,6 @@ def test_acquire_asks_at_once_while_few_are_under_way(toy, crowds):
     assert isinstance(toy.start(toy.acquiring()), Broadcast)
 
 
-def test_acquire_that_expects_many_before_it_pauses_before_it_asks(toy):
-    asks = ("ask lock_acquire for a place", won(toy))
-    toy.give_back(toy.acquire(("wait", toy.slept()), asks, crowded=True, ahead=4))
-    toy.acquire(asks, crowded=True, ahead=3)
-
-
 @pytest.mark.parametrize(("kind", "under_way"), [(LOCK, 0), (FAIR_LOCK, 0), (READ, FRONT)])
 def test_acquire_interrupted_in_its_pause_has_asked_nothing_and_rolls_nothing_back(toy, kind, under_way):
     toy.session.crowds.under_way = under_way
@@ -52,39 +46,6 @@ def test_acquire_interrupted_in_its_pause_has_asked_nothing_and_rolls_nothing_ba
     assert toy.interrupt(steps, ["wait"], 0) == []
     assert (toy.commands, list(toy.session.holds), outcome.state) == ([], [], None)
     assert toy.session.crowds.under_way == under_way
-
-
-@pytest.fixture
-def nodes(world):
-    """Return a function that returns all values on the nodes; there others hold the lock."""
-    pytest.importorskip("lupa")
-    world.initialize()
-    assert world.run(pausing(world, ahead=0))
-    return lambda: [{key: value for key, (value, _) in store.snapshot().items()} for store in world.stores]
-
-
-def pausing(world, *, ahead=4, **fields):
-    """Return the steps of a new client's acquire, which pauses if it expects that many before it."""
-    session, owner = world.session()
-    request = AcquireRequest("x", LOCK, KEYS[LOCK], owner, Outcome(), queue=Arrival, **fields)
-    session.crowds.expect(request.keys.hold, others=True, ahead=ahead)
-    return acquire(session, request, world.now)
-
-
-def test_acquire_cancelled_in_its_pause_leaves_no_claim_and_no_waiter(world, nodes):
-    before = nodes()
-    steps = pausing(world)
-    assert isinstance(next(steps), Wait)
-    with pytest.raises(Interruption):
-        steps.throw(Interruption())
-    assert nodes() == before
-
-
-def test_acquire_whose_timeout_ends_in_its_pause_leaves_no_claim_and_no_waiter(world, nodes):
-    before, rounds = nodes(), world.rounds
-    assert world.run(pausing(world, timeout=0.0005)) is None
-    assert world.rounds == rounds + 1, "as without a pause, it has asked once"
-    assert nodes() == before
 
 
 @pytest.mark.usefixtures("crowds")

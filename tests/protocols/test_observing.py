@@ -1,7 +1,5 @@
 """Reports to observers about acquires, holds, renewals and rate limiters, made around protocols and nowhere else."""
 
-import dataclasses
-
 import pytest
 
 from redsync import HoldLost, HoldOrphaned, NodeChanged, QuorumError
@@ -55,7 +53,7 @@ def recorder():
 @pytest.fixture
 def toy(toy):
     """A client that is observed."""
-    toy.session = dataclasses.replace(toy.session, observed=True)
+    toy.session.observed = True
     return toy
 
 
@@ -101,7 +99,7 @@ def test_release_of_one_of_several_holds_is_not_an_end(toy):
 def journal(toy):
     """The journal of the only observer, which counts."""
     journal = Journal()
-    toy.session = dataclasses.replace(toy.session, journals=(journal,))
+    toy.session.journal = journal
     return journal
 
 

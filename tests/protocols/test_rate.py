@@ -1,5 +1,7 @@
 """The rate limiter: its asks, its leftovers, and when the next success is possible."""
 
+import math
+
 import pytest
 
 from redsync._core.limits import Limit
@@ -48,7 +50,7 @@ class Limiter:
 def look(*left_ms, rate=3, per_us=1_000_000, awaited=0, first=0):
     """Return the look of a node whose slots are taken from `first` on, for that long."""
     bits = sum(1 << (7 - first - i) for i in range(len(left_ms)))
-    holders = [[b"c:%d" % i, b"%d" % (first + i), left, b""] for i, left in enumerate(left_ms)]
+    holders = [[b"c:%d" % (first + i), b"%d" % (first + i), left, b""] for i, left in enumerate(left_ms)]
     return [0, rate, bytes([bits]), holders, per_us, awaited, 1_700_000_000_000]
 
 
@@ -197,13 +199,62 @@ def test_round_after_which_nodes_were_told_too_slowly_is_repeated_with_another_c
         (CLOCK, toy.slept(meanwhile=lambda: toy.pass_time(0.003))),
         UNDO,
         (ASK, toy.all_say(b"0")),
+        SETTLE,
+        (CLOCK, toy.slept()),
     )
     assert limiter.play(*script, timeout=timeout) is True
-    first, settle, undo, second = toy.commands
+    first, settle, undo, second, _ = toy.commands
     assert first.args[0] == settle.args[0] == undo.args[0] != second.args[0]
     assert second.args[10] == b"0", "the same slots"
-    assert second.args[2] == first.args[2] + 6, "twice as long for telling them"
-    assert limiter.window.telling() == pytest.approx(0.00075), "and longer from now on"
+    assert second.args[2] > first.args[2]
+
+
+def late(limiter, seconds):
+    """Return the end of a round after which telling nodes took that long."""
+    toy = limiter.toy
+    return (ASK, toy.all_say(b"0")), SETTLE, (CLOCK, toy.slept(meanwhile=lambda: toy.pass_time(seconds))), UNDO
+
+
+def told_to_keep(limiter):
+    """Return for how many seconds each message of a success lets nodes keep its slots."""
+    return [float(command.args[2]) / 1000 for command in limiter.toy.commands if command.script.name.endswith("settle")]
+
+
+def test_one_pause_of_the_process_keeps_no_slot_longer_than_retry_after_says(limiter):
+    toy = limiter.toy
+    limiter.window.note(0.1)
+    told = SETTLE, (CLOCK, toy.slept())
+    assert limiter.play(*late(limiter, 0.2), (ASK, toy.all_say(b"0")), *told) is True
+    before, after = told_to_keep(limiter)
+    assert before < after < limiter.window.room_after(math.inf) < after + 0.000_02
+    assert limiter.window.telling() == 0.0005
+    assert limiter.play((ASK, toy.all_say(b"1")), *told) is True
+    assert told_to_keep(limiter)[2] == before, "the next success does not pay for it"
+
+
+def test_process_that_is_slow_twice_in_one_acquire_has_as_much_time_as_it_needs(limiter):
+    toy = limiter.toy
+    limiter.window.note(0.1)
+    last = (ASK, toy.all_say(b"0")), SETTLE, (CLOCK, toy.slept(meanwhile=lambda: toy.pass_time(0.19)))
+    assert limiter.play(*late(limiter, 0.2), *late(limiter, 0.1), *last) is True
+    assert told_to_keep(limiter)[2] == pytest.approx(1.01 * (1.0 + 0.2 + 0.0024), abs=1e-4)
+    assert limiter.window.telling() > 0.03, "and longer from now on"
+
+
+def test_process_that_is_always_slow_has_one_more_round_and_then_raises(limiter):
+    limiter.window.note(0.1)
+    slow = [late(limiter, 1.0) for _ in range(5)]
+    with pytest.raises(QuorumError, match="answered too late"):
+        limiter.play(*(step for steps in slow for step in steps))
+
+
+@pytest.mark.parametrize("per", [1.0, 30.0, 86_400.0])
+def test_success_of_a_new_limiter_keeps_no_slot_longer_than_retry_after_says(make_toy, per):
+    """However little of a long window that is: a caller that waits for as long as it said would be refused."""
+    limiter = Limiter(make_toy(3, random=0.0))
+    toy, limiter.window = limiter.toy, Window(per, limiter.toy.session.timing)
+    assert limiter.play((ASK, toy.all_say(b"0")), SETTLE, (CLOCK, toy.slept())) is True
+    assert told_to_keep(limiter)[0] < limiter.window.room_after(math.inf) < toy.commands[0].args[2] / 1000
 
 
 def test_time_to_tell_nodes_is_not_extended_by_what_a_quick_round_left_unused(limiter):
@@ -303,6 +354,15 @@ def test_retry_after_requires_the_same_slot_on_a_quorum(limiter):
     # Each of these nodes has a free slot, but each another one.
     left = limiter.retry_after(look(500, 600), look(400, 300, first=1), "down")
     assert left == pytest.approx(0.3 * 1.01), "slot 2"
+
+
+@pytest.mark.parametrize("present", [b"", b"1"])
+def test_retry_after_knows_that_a_slot_is_due_to_a_success_that_has_it_on_other_nodes(limiter, present):
+    """A node passes it on: it is free there when that success has run out as well."""
+    other, rest = look(80, 500, 900), look(170, 800, 900)
+    other[3][0][0], other[3][1] = b"the one before", [b"c:0", present, 190, b""]
+    assert limiter.retry_after(other, rest, "down") == pytest.approx(0.19 * 1.01)
+    assert limiter.retry_after(other, rest, rest) == pytest.approx(0.17 * 1.01)
 
 
 def test_retry_after_for_several_requires_all_of_them_on_one_quorum(limiter):

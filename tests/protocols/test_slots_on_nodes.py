@@ -1,7 +1,5 @@
 """Slots that nodes chose differently, on virtual nodes: a renewal makes them equal, so that each can be acquired."""
 
-from dataclasses import replace
-
 import pytest
 
 from redsync._core.limits import Limit
@@ -32,8 +30,8 @@ class Program:
         """Return the steps of an ask for that many permits; it prefers these slots."""
         limit = Limit(PERMITS)
         request = AcquireRequest("x", SEMAPHORE, KEYS, self.owner, Outcome(), timeout=0.0, holds=len(slots))
-        session = replace(self.session, random=lambda: slots[0] / PERMITS)
-        return acquire(session, request, limit, self.world.now)
+        self.session.random = lambda: slots[0] / PERMITS
+        return acquire(self.session, request, limit, self.world.now)
 
     def take(self, slot):
         return self.world.run(self.asking(slot))

@@ -1,6 +1,5 @@
 """The watchdog's other work: filling up, releasing for ended owners, announcing; and the farewell."""
 
-import dataclasses
 import math
 
 import pytest
@@ -226,7 +225,7 @@ def test_client_is_announced_at_once_and_every_20_seconds(make_toy):
 def test_observed_client_reads_the_clocks_of_its_nodes_with_all_announcements_but_the_first(make_toy):
     """That comes before the connections, so all votes would fail."""
     toy = make_toy(record=RECORD)
-    toy.session = dataclasses.replace(toy.session, observed=True)
+    toy.session.observed = True
     began = toy.now + 20.0
     slept = []
 
@@ -256,7 +255,7 @@ def test_announcement_outlasts_two_lost_ones_and_is_owed_to_absent_nodes_until_t
 def test_announcement_tells_since_when_the_oldest_holds_last(make_toy):
     client = ClientRecord("h", 1, "p", 5000.0)
     toy = make_toy(record=client.pack())
-    toy.session = dataclasses.replace(toy.session, client=client, epoch=4000.0)
+    toy.session.client, toy.session.epoch = client, 4000.0
     first, second = toy.take("a"), toy.take("b")
     toy.now += 1.5
     toy.take("young")

@@ -67,6 +67,18 @@ def test_time_to_tell_nodes_follows_how_long_that_takes():
     assert window.needed(0.006) == pytest.approx(1.01 * 1.0084 + 0.000_01)
 
 
+def test_nodes_are_told_if_they_keep_a_slot_longer_than_retry_after_says_or_than_is_worth_it():
+    for per in (0.1, 1.0, 86_400.0):
+        window = Window(per, TIMING)
+        longest = window.room_after(math.inf)
+        assert not window.is_long(0.001, 0.0005, 0.0005)
+        for useful, telling in ((0.002, 0.0005), (0.0021, 0.0005), (0.001, 0.0015), (0.001, 0.0016), (0.025, 0.0005)):
+            kept_too_long = window._lease(useful + telling) > longest
+            assert window.is_long(useful, useful, telling) == kept_too_long, "however long the round took"
+    assert Window(1.0, TIMING).is_long(0.0018, 0.0005, 0.0005), "a thousandth of the window"
+    assert not Window(60.0, TIMING).is_long(0.0018, 0.0005, 0.0005)
+
+
 def test_acquire_whose_round_was_too_slow_has_more_time_than_others():
     window = Window(1.0, TIMING)
     window.note(0.001)

@@ -11,7 +11,7 @@ from redsync._core.prepared import Forms, Prepared
 from redsync._core.timing import Timing
 
 KIND = ClaimKind.of("lock", b"hash")
-OWNER = Owner.of("c", 1)
+OWNER = Owner("c", 1)
 LEASE = 30.0
 
 

@@ -10,12 +10,12 @@ from redsync._core.memory import Birth
 from redsync._core.scripts import Script
 from redsync._drivers.nodes import Node
 from redsync._protocols.lock import LOCK
-from redsync.testing.simulator import SimulationError
+from redsync.testing.simulator import Simulation, SimulationError
 from redsync.testing.simulator.checks import Checker
 from redsync.testing.simulator.runs import simulate
 from tests.support.hold_states import new_forms
 
-__all__ = ["KEYS", "add_hold", "break_script", "hunt", "trust_records"]
+__all__ = ["KEYS", "add_hold", "break_script", "connect", "contend", "hunt", "trust_records"]
 
 KEYS = LockKeys.of(b"redsync:", b"x")
 
@@ -79,3 +79,28 @@ def add_hold(runner, *, until: float = 5.0, count: int = 1) -> HoldState:
     )
     runner.session.holds.add(state)
     return state
+
+
+def connect(sim):
+    """Return the driver of a client that has connected and acquired a lock once."""
+    client = sim.machine("a").client()
+
+    async def visit():
+        async with client.get_lock("x"):
+            pass
+
+    sim.machines[0].start(visit())
+    sim.run()
+    sim.run(until=sim.now + 0.5)
+    return client.runner
+
+
+def contend(checker: type[Checker], scripts, take) -> int:
+    """Let three clients take one of two, each cut off from another node of three; return how many got it."""
+    with Simulation(seed=1, scripts=scripts, checkers=[checker], lease=2.0, restart_guard=0.0) as sim:
+        for node, name in enumerate("abc"):
+            machine = sim.machine(name)
+            sim.partition(machine, node)
+            machine.start(take(machine, machine.client()))
+        sim.run()
+        return sum(task.result() for machine in sim.machines for task in machine.tasks)

@@ -2,11 +2,9 @@
 
 import time
 
-import pytest
+from redsync import RedsyncError
 
-from redsync import LeaseLostError, RedsyncError
-
-__all__ = ["PATIENCE", "SHORT", "claims", "flush", "lose", "timed", "values"]
+__all__ = ["PATIENCE", "SHORT", "claims", "flush", "timed", "values"]
 
 PATIENCE = 20.0
 """Seconds until a test gives up waiting for something that happens at once on an idle machine.
@@ -41,10 +39,3 @@ def values(raw, key="redsync:x"):
 def flush(raw, nodes=5):
     for node in raw[:nodes]:
         node.flushall()
-
-
-def lose(raw, lock):
-    """Let this thread's hold be lost, and let it notice."""
-    flush(raw)
-    with pytest.raises(LeaseLostError):
-        lock.extend()

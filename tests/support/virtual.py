@@ -62,7 +62,7 @@ class World:
         self._clients += 1
         holds = HoldTable(lambda: None)
         session = Session(self.n, Timing(**{"lease": 30.0, **timing}), holds, self.random)
-        return session, Owner.of(f"client-{self._clients}", 1)
+        return session, Owner(f"client-{self._clients}", 1)
 
     def initialize(self):
         """Give all nodes an original birth record: they never forgot anything."""

@@ -49,7 +49,9 @@ class Blocking:
         wrapped = _wrap(found)
         if wrapped is not found or not callable(found):
             return wrapped
-        return _awaited(found) if name in _AWAITED else _called(found)
+        if name in _AWAITED:
+            return _awaited(found)
+        return lambda *args, **options: _wrap(found(*args, **options))
 
 
 def _awaited(method: Callable[..., Any]) -> Callable[..., Coroutine[Any, Any, Any]]:
@@ -57,10 +59,6 @@ def _awaited(method: Callable[..., Any]) -> Callable[..., Coroutine[Any, Any, An
         return _wrap(method(*args, **options))
 
     return call
-
-
-def _called(method: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda *args, **options: _wrap(method(*args, **options))
 
 
 def _wrap(value: Any) -> Any:

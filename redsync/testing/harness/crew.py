@@ -99,13 +99,10 @@ class Crew:
         make_order: Callable[[int, int, Path], Order],
         command: Callable[[int], Sequence[str]] = lambda _: COMMAND,
     ) -> None:
-        """Make a crew.
+        """Make a crew that keeps its journals in a directory.
 
-        Args:
-            directory: The directory for journals.
-            make_order: Returns a client's order; takes its number, the number of owners before its own, and its
-                journal.
-            command: Returns the command of a client; takes its number.
+        `make_order` returns the order of a client by its number, the number of owners before its own, and its journal;
+        `command` returns its command by its number.
         """
         self._directory = directory
         self._make_order = make_order
@@ -158,10 +155,6 @@ class Crew:
 
     def await_all(self, event: str, timeout: float = _START_TIMEOUT) -> None:
         """Return when every client has written such an event.
-
-        Args:
-            event: The event to wait for.
-            timeout: The longest wait in seconds.
 
         Raises:
             RunFailedError: A client did not write it in time, or has ended by itself.

@@ -23,14 +23,7 @@ of a killed client, and some turns of the others, on a busy machine."""
 def judge_liveness(
     lines: Sequence[Line], names: Collection[str], workers: Collection[int], stalls: Sequence[Stall]
 ) -> list[Violation]:
-    """Return the locks that a thread of a process could not acquire, or not in time, after the faults.
-
-    Args:
-        lines: The journal of a process that finished on request.
-        names: All locks.
-        workers: The threads of the process.
-        stalls: Its stalls.
-    """
+    """Return the locks that workers of a process that finished on request did not get in time after the faults."""
     violations = []
     last = {(line["worker"], line["name"]): line for line in lines if line["event"] == "last"}
     for worker in workers:
@@ -73,14 +66,8 @@ def zombies(
 ) -> dict[T, list[bytes]]:
     """Return the claims and places still on the nodes although no client holds or waits, by node.
 
-    A command under way may need a moment, so a key counts only if it outlasts `timeout`. The record in which a client
-    identifies itself is not a claim.
-
-    Args:
-        scan: Returns the keys of every node.
-        timeout: The seconds for which to keep looking while there are any.
-        clock: Returns the seconds on any clock.
-        rest: Sleeps a little between two looks.
+    A command under way may need a moment, so a key counts only if it outlasts `timeout` seconds, in which scans and
+    rests take turns. The record in which a client identifies itself is not a claim.
     """
     deadline = clock() + timeout
     while True:

@@ -34,14 +34,7 @@ def judge_exclusion(
     counters: Mapping[str, int],
     limit: int = 1,
 ) -> list[Violation]:
-    """Return where exclusion was broken.
-
-    Args:
-        holds: The holds of all processes.
-        ledgers: The entries appended, by name.
-        counters: The final values of the counters, by name.
-        limit: The number of permits of each semaphore.
-    """
+    """Return where exclusion was broken; `limit`: the number of permits of each semaphore."""
     violations = []
     for name, entries in ledgers.items():
         mine = [hold for hold in holds if hold.name == name]
@@ -109,10 +102,8 @@ def ledger_overlaps(entries: Iterable[Entry], holds: Iterable[Hold]) -> set[Pair
 
     Either one began between the other's `BEGIN` and `END`, or both have the same number, so neither saw the other.
 
-    Args:
-        entries: The ledger.
-        holds: The holds of this lock. Two kinds don't count: a hold that was not kept, which may have written too late,
-            and one whose process was killed before it could record the grant.
+    Two kinds of holds don't count: a hold that was not kept, which may have written too late, and one whose process was
+    killed before it could record the grant.
     """
     kept = {hold.key for hold in holds if hold.kept}
     pairs: set[Pair] = set()
@@ -142,10 +133,6 @@ def lost_updates(holds: Iterable[Hold], counter: int) -> int:
     Each owner must have read what the one before it wrote, and the counter must show what the last one wrote; then the
     counter is the number of increments. A difference counts unless a *late* write explains it, that is a write under a
     hold that was not kept: the value read must be exactly the value of the late write.
-
-    Args:
-        holds: The holds of this lock.
-        counter: The counter at the end.
     """
     ordered = sorted((hold for hold in holds if hold.written), key=lambda hold: hold.granted)
     late = {hold.written for hold in ordered if not hold.kept}

@@ -120,13 +120,7 @@ class Hold:
 
 
 def holds_of(lines: Iterable[Line], killed_at: int | None = None, journal: str = "") -> list[Hold]:
-    """Return the holds in one process's journal, in the order of their grants.
-
-    Args:
-        lines: The journal.
-        killed_at: An instant just before its process was killed; None if it was not killed.
-        journal: The name of its file.
-    """
+    """Return the holds in one process's journal, in the order of their grants."""
     # `on_lost` may be called before the owner writes that the hold was granted, so collect the lines first.
     attempts: dict[tuple[int, int], list[Line]] = {}
     for line in lines:

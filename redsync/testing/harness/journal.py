@@ -91,12 +91,7 @@ class Follower:
     """
 
     def __init__(self, directory: Path, pattern: str = "process-*.journal") -> None:
-        """Make one that has read nothing yet.
-
-        Args:
-            directory: The directory of the journals.
-            pattern: A glob for the journals.
-        """
+        """Make one that has read nothing yet."""
         self._directory = directory
         self._pattern = pattern
         self._offsets: dict[Path, int] = {}

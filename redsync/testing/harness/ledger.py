@@ -59,13 +59,7 @@ class Ledger:
     """
 
     def __init__(self, directory: Path, index: int, name: str) -> None:
-        """Open both files; the first process creates them.
-
-        Args:
-            directory: The directory of the files.
-            index: The lock's index among those of the run.
-            name: The lock's name.
-        """
+        """Open both files of the lock with that index in the run; the first process creates them."""
         self.name = name
         self._entries = os.open(directory / f"lock-{index}.ledger", os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
         self._counter = os.open(directory / f"lock-{index}.counter", os.O_RDWR | os.O_CREAT, 0o600)

@@ -23,12 +23,7 @@ _GRAIN: Final = 2_000
 
 
 def judge_losses(holds: Sequence[Hold], stalls: Sequence[Stall]) -> list[Violation]:
-    """Return the losses that one process did not report, or reported wrongly.
-
-    Args:
-        holds: The holds of the process.
-        stalls: Its stalls.
-    """
+    """Return the losses that one process did not report, or reported wrongly."""
     return [
         Violation(promise, f"{hold}: {story}")
         for hold in holds

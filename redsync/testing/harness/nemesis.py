@@ -69,14 +69,7 @@ class Nemesis:
         proxies: Mapping[tuple[int, int], FaultProxy] | None = None,
         journal: Journal | None = None,
     ) -> None:
-        """Make a nemesis.
-
-        Args:
-            nodes: The nodes.
-            crew: The clients.
-            proxies: The proxies, by client and node.
-            journal: The journal that records what it does, if any.
-        """
+        """Make a nemesis, with the proxies by client and node, and the journal that records what it does, if any."""
         self._nodes, self._proxies, self._crew = nodes, proxies or {}, crew
         self._journal = journal
         self.done: list[Done] = []

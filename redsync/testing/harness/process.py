@@ -24,7 +24,6 @@ import sys
 import threading
 import time
 import traceback
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -39,27 +38,9 @@ from redsync.testing.harness.vitals import Complaints, Pulse, leftovers, open_so
 __all__ = ["main"]
 
 
-class _Flavour(ABC):
-    """Runs owners in one flavour."""
+class _Threads:
+    """Runs owners as threads."""
 
-    @abstractmethod
-    def run(self, steps: Coroutine[Any, Any, None]) -> None:
-        """Run a coroutine to its end."""
-
-    @abstractmethod
-    async def together(self, each: Sequence[Coroutine[Any, Any, None]]) -> None:
-        """Run coroutines at the same time, each as an owner."""
-
-    @abstractmethod
-    async def sleep(self, seconds: float) -> None:
-        """Wait."""
-
-    @abstractmethod
-    def client(self, urls: Sequence[str], **options: Any) -> AbstractAsyncContextManager[Any]:
-        """Make a client."""
-
-
-class _Threads(_Flavour):
     def run(self, steps: Coroutine[Any, Any, None]) -> None:
         run(steps)
 
@@ -79,7 +60,9 @@ class _Threads(_Flavour):
         return Blocking(Client(urls, **options))
 
 
-class _Tasks(_Flavour):
+class _Tasks:
+    """Runs owners as tasks of asyncio."""
+
     def run(self, steps: Coroutine[Any, Any, None]) -> None:
         asyncio.run(steps)
 
@@ -124,7 +107,7 @@ class _Control:
         return max(self._end - now_ns(), 0) / 1e9
 
 
-async def _play(order: Order, journal: Journal, flavour: _Flavour, control: _Control) -> None:
+async def _play(order: Order, journal: Journal, flavour: _Threads | _Tasks, control: _Control) -> None:
     from redsync import HoldLost
 
     def hear(event: object) -> None:
@@ -184,7 +167,7 @@ def main() -> int:
     order = Order.of(line)
     journal = Journal(Path(order.journal))
     logging.getLogger("redsync").addHandler(Complaints(journal))
-    flavour: _Flavour = _Tasks() if order.flavour == "asyncio" else _Threads()
+    flavour = _Tasks() if order.flavour == "asyncio" else _Threads()
     with Pulse(journal):
         flavour.run(_play(order, journal, flavour, _Control(lines)))
     return 0

@@ -27,11 +27,7 @@ class Span(NamedTuple):
 def shortages(beliefs: Iterable[Span], out: Sequence[Sequence[Span]], judged: Span, *, least: int = 1) -> list[Span]:
     """Return when fewer than `least` holds were believed although a quorum of nodes was healthy.
 
-    Args:
-        beliefs: The span in which each hold was believed.
-        out: For each node, when it could not be counted on.
-        judged: The span that is judged.
-        least: The least number of holds that should be believed.
+    `beliefs` has the span in which each hold was believed, and `out`, for each node, when it could not be counted on.
     """
     bearable = (len(out) - 1) // 2
     count, missing = 0, 0

@@ -27,12 +27,7 @@ class Pulse:
     """
 
     def __init__(self, journal: Journal | None = None, least: float = 0.25) -> None:
-        """Make one that beats within the `with` block.
-
-        Args:
-            journal: The journal that records each stall, if any.
-            least: By how many seconds a beat must be late to count.
-        """
+        """Make one that beats in the `with` block, and notes each beat that is late by more than `least` seconds."""
         self._journal = journal
         self._least = least
         self._over = threading.Event()
@@ -75,13 +70,7 @@ class Complaints(logging.Handler):
 async def leftovers(
     before: set[tuple[int, int]], sleep: Callable[[float], Awaitable[None]], timeout: float = 3.0
 ) -> tuple[Sequence[str], int]:
-    """Return the threads and the number of sockets that a closed client left, after time to end them.
-
-    Args:
-        before: The sockets that were open before the client was made.
-        sleep: Waits for the given number of seconds.
-        timeout: The longest wait, in seconds.
-    """
+    """Return the threads and the sockets that a closed client left, after `timeout` seconds at most to end them."""
     deadline = time.monotonic() + timeout
     while True:
         gc.collect()

@@ -199,13 +199,7 @@ class Cluster(World):
         self.give(place, shard, source)
 
     def move(self, place: int, shard: Shard, *, pause: float) -> Migration | None:
-        """Begin to move the slot of a node to another shard; None if it is moving, or there already.
-
-        Args:
-            place: The node.
-            shard: The target.
-            pause: The longest pause between two keys, in seconds.
-        """
+        """Begin to move the slot of a node to another shard; None if it is moving, or there already."""
         if place in self.moves or self.shard_of(place) is shard:
             return None
         self.moves[place] = migration = Migration(self, place, shard, pause)

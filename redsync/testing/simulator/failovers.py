@@ -28,14 +28,7 @@ _NOTICED: Final = 0.5
 
 
 class Failovers:
-    """Causes faults of groups until an instant.
-
-    Args:
-        sim: The simulation.
-        until: The instant of true time at which all of these faults end.
-        every: The mean pause in seconds between two faults.
-        lasting: The longest duration of a fault, in seconds.
-    """
+    """Causes faults of groups until an instant, and ends them then. Arguments as for `Nemesis`."""
 
     def __init__(self, sim: Simulation, *, until: float, every: float, lasting: float) -> None:
         self._sim: Final = sim

@@ -125,16 +125,29 @@ class _WatchedOutbox(Outbox):
 
     def dispatch(self) -> None:
         fresh = [item for item in (*self.batch, *self.items) if isinstance(item, Request) and not item.number]
-        noted = [(link.node.bit, _noted(link).fresh) for link in self._table.links if link is not None]
-        for _, sent in noted:
-            sent.clear()
+        noted = self._note_anew()
         super().dispatch()
         for request in fresh:
             if request.command is not None and request.number:
-                self._tell(request, sum([bit for bit, sent in noted if request in sent]))
+                self._tell(request, noted)
 
-    def _tell(self, request: Request, nodes: int) -> None:
+    def post(self, request: Request) -> bool:
+        noted = self._note_anew()
+        posted = super().post(request)
+        if posted:
+            self._tell(request, noted)
+        return posted
+
+    def _note_anew(self) -> list[tuple[int, set[Request]]]:
+        """Return each node's bit, with the set of the requests that it is sent from now on."""
+        noted = [(link.node.bit, _noted(link).fresh) for link in self._table.links if link is not None]
+        for _, sent in noted:
+            sent.clear()
+        return noted
+
+    def _tell(self, request: Request, noted: Iterable[tuple[int, set[Request]]]) -> None:
         runner = self.runner
+        nodes = sum([bit for bit, sent in noted if request in sent])
         letter = runner.letters.get(request) or Letter.of(request)
         votes = request.tally is not None
         if request.tally is not None:

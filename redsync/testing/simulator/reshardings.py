@@ -27,7 +27,7 @@ _AGAIN: Final = 0.1
 
 
 class Reshardings(Failovers):
-    """Causes faults of a cluster until an instant; arguments as for `Failovers`."""
+    """Causes faults of a cluster until an instant; arguments as for `Nemesis`."""
 
     def __init__(self, cluster: Cluster, *, until: float, every: float, lasting: float) -> None:
         self._cluster: Final = cluster

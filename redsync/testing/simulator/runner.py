@@ -50,6 +50,7 @@ class SimulatedRunner(AioRunner):
         name: The client's name in the trace: its machine's name, numbered from the second client on.
         letters: The commands that the client has sent.
         numbers: The numbers of the rounds under way, by their tallies.
+        delays: The seconds, by its clock, that passed before each further look at the clock.
     """
 
     _MAINTENANCE = WatchedMaintenance
@@ -70,6 +71,7 @@ class SimulatedRunner(AioRunner):
         self.name: Final = machine.name if number == 1 else f"{machine.name}.{number}"
         self.letters: Final[dict[Request, Letter]] = {}
         self.numbers: Final[dict[Tally, int]] = {}
+        self.delays: Final[list[float]] = []
         self._serials: Final = itertools.count(1)
         self._delays: Final = self.sim.random_for(f"delays of {self.name}")
         rng = machine.random
@@ -103,7 +105,7 @@ class SimulatedRunner(AioRunner):
 
     def new_owner(self) -> Owner:
         """Return a new owner, with a number that does not depend on earlier simulations."""
-        return Owner.of(self.client_id, next(self._serials))
+        return Owner(self.client_id, next(self._serials))
 
     def _hear(self, event: Event) -> None:
         self.sim.saw(Told(self.sim.now, self, event))
@@ -134,6 +136,7 @@ class SimulatedRunner(AioRunner):
         self.machine.stepped = True
         if self.sim.slowness and isinstance(effect, Wait) and effect.until <= self.now():
             await self._take_time()
+            self.delays.append(self.now() - effect.until)
         return await super()._perform(subscribed, effect)
 
     async def _take_time(self) -> None:

@@ -221,10 +221,7 @@ class Scenario:
         return ScenarioError(f"{self.name}:{number}: {problem}")
 
     def run(self, scripts: Mapping[str, str] | None = None) -> Simulation:
-        """Run the story; return the finished simulation, with its trace.
-
-        Args:
-            scripts: As for `Simulation`.
+        """Run the story; return the finished simulation, with its trace. Scripts as for `Simulation`.
 
         Raises:
             ScenarioError: An expectation was not met.

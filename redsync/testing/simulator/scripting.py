@@ -55,7 +55,7 @@ class _Interpreter:
             ) from None
         lua = LuaRuntime(encoding=None, unpack_returned_tuples=True, register_eval=False, register_builtins=False)
         sandbox = files("redsync.testing.simulator").joinpath("sandbox.lua").read_bytes()
-        self._compile, self._execute = lua.execute(sandbox, self._invoke, _as_list, _as_error)
+        self._compile, self._execute = lua.execute(sandbox, self._invoke, lambda *items: list(items), _as_error)
         self._chunks: dict[bytes, Any] = {}
         self._store: Store | None = None
 
@@ -105,10 +105,6 @@ def _as_bytes(word: Any) -> bytes:
     if type(word) is int or type(word) is float:
         return format_score(word)  # Lua has only one kind of number, and the node writes it like a score
     raise CommandError("ERR Command arguments must be strings or integers")
-
-
-def _as_list(*items: Any) -> list[Any]:
-    return list(items)
 
 
 def _as_error(text: bytes) -> hiredis.ReplyError:

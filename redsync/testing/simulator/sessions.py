@@ -6,7 +6,7 @@ replies.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 import hiredis
@@ -237,10 +237,6 @@ def encode(reply: Any, resp: int) -> bytes:
     if kind is Status:
         return b"+%b\r\n" % reply
     if kind is dict:
-        return b"%%%d\r\n" % len(reply) + b"".join(_encode_all((word for pair in reply.items() for word in pair), resp))
+        return b"%%%d\r\n" % len(reply) + b"".join([encode(word, resp) for pair in reply.items() for word in pair])
     assert isinstance(reply, hiredis.ReplyError), "no other type of reply exists"
     return b"-%b\r\n" % str(reply).replace("\n", " ").encode()
-
-
-def _encode_all(items: Iterable[Any], resp: int) -> list[bytes]:
-    return [encode(item, resp) for item in items]

@@ -90,13 +90,13 @@ class Simulation(Troubles):
         **client_options: Default options of all clients.
 
     Attributes:
-        seed: As given.
         machines: The machines, in the order they were made.
         runners: The drivers of all clients, by the clients' names.
         world: The kind of nodes.
         nodes: The nodes; for a group, its present master.
         groups: The groups of servers with replicas, if any.
         servers: All servers: the nodes, or all members of groups.
+        sentinels: All Sentinels.
         addresses: The server at each address.
         network: The network between machines and nodes.
         trace: All that happened so far.

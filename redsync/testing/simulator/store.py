@@ -66,9 +66,6 @@ class Refusal:
     """The reason why a node lets no script write: it can't save its data, it is a replica, or it is out of memory.
 
     A node out of memory still executes commands that need no memory, and all that a script does after its first write.
-
-    Args:
-        text: The error.
     """
 
     __slots__ = ("_oom", "_text", "_written")
@@ -109,7 +106,6 @@ class Store:
         publish: Called with channel and message of each PUBLISH; returns the number of subscribers that got it.
 
     Attributes:
-        publish: As given.
         run_id: The identity of the process.
         now_us: The instant that commands see, in microseconds.
         now_ms: The same in whole milliseconds.

@@ -20,18 +20,7 @@ __all__ = ["Troubles"]
 
 
 class Troubles:
-    """The part of a simulation that causes faults of the network.
-
-    Attributes:
-        machines: The machines.
-        nodes: The nodes; for a group, its present master.
-        world: The kind of nodes.
-        groups: The groups of servers with replicas, if any.
-        servers: All servers.
-        sentinels: All Sentinels.
-        addresses: The server at each address.
-        network: The network between machines and nodes.
-    """
+    """The part of a simulation that causes faults of the network; `Simulation` describes its attributes."""
 
     machines: list[Machine]
     world: World

@@ -30,14 +30,7 @@ def shape_wire(sim: Simulation) -> None:
 
 
 class WireFaults:
-    """Causes faults of the wire until an instant.
-
-    Args:
-        sim: The simulation.
-        until: The instant of true time after which no fault begins; the caller then ends all faults.
-        every: The mean pause in seconds between two faults.
-        lasting: The longest duration of a fault, in seconds.
-    """
+    """Causes faults of the wire until an instant; the caller then ends all faults. Arguments as for `Nemesis`."""
 
     def __init__(self, sim: Simulation, *, until: float, every: float, lasting: float) -> None:
         self._sim: Final = sim

@@ -46,11 +46,6 @@ class Workload:
         reuses: True if each worker is always the same owner.
 
     Attributes:
-        kind: As given.
-        until: As given.
-        lease: As given.
-        pace: As given.
-        reuses: As given.
         permits: The number of permits that programs believe each semaphore has.
         resizes: True if they change that number.
         rate: The successes that a rate limiter allows in each window.
@@ -94,22 +89,19 @@ class Workload:
 
     def start(self) -> None:
         """Start machines and workers."""
-        rng = self._rng
+        rng, kind = self._rng, KINDS[self.kind]
+        make = _WORKERS[kind.like]
         for number in range(rng.choice([2, 2, 2, 3, 4])):
             machine = self._sim.machine("abcd"[number])
             client = self.client(machine, self.lease * rng.choice([1.0, 1.0, 0.7]))
             # Several readers may hold at a time.
             count = rng.choice([1, 1, 1, 2, 3]) + (self.kind == "read-write")
-            workers = [self._worker(machine, client, f"worker-{serial + 1}") for serial in range(count)]
-            if KINDS[self.kind].like != "lock":
+            workers = [make(self, machine, client, f"worker-{n + 1}", kind.noun) for n in range(count)]
+            if kind.like != "lock":
                 machine.start(self._serve(machine, client, workers), name="workers")
             else:
                 for serial, worker in enumerate(workers):
                     machine.start(worker.work(), name=f"worker-{serial + 1}")
-
-    def _worker(self, machine: Machine, client: SimulatedClient, who: str) -> Worker:
-        kind = KINDS[self.kind]
-        return _WORKERS[kind.like](self, machine, client, who, kind.noun)
 
     async def _serve(self, machine: Machine, client: SimulatedClient, workers: list[Worker]) -> None:
         """Let workers work, on some machines later than on others; then perhaps close their client."""

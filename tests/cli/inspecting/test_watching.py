@@ -94,20 +94,13 @@ def test_top_shows_who_holds_what_until_q(three, start):
     assert command.end() == 0
 
 
-def test_top_restores_the_terminal_at_ctrl_c(nodes, start):
+@pytest.mark.parametrize(("end", "status"), [("interrupt", 0), ("terminate", 143)])
+def test_top_restores_the_terminal_at_ctrl_c_and_when_it_is_terminated(nodes, start, end, status):
     command = start("top", "--interval", "30", terminal=True)
     command.read_until("(q: quit)")
-    command.interrupt()
+    getattr(command, end)()
     command.read_until("\x1b[?25h\x1b[?1049l")
-    assert command.end() == 0
-
-
-def test_top_restores_the_terminal_when_it_is_terminated(nodes, start):
-    command = start("top", "--interval", "30", terminal=True)
-    command.read_until("(q: quit)")
-    command.terminate()
-    command.read_until("\x1b[?25h\x1b[?1049l")
-    assert command.end() == 143
+    assert command.end() == status
 
 
 def test_top_shows_nodes_that_are_down(nodes, start):

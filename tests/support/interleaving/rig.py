@@ -83,7 +83,7 @@ class Rig:
 
     def owner(self):
         self._serials += 1
-        return Owner.of("rig", self._serials)
+        return Owner("rig", self._serials)
 
     # Actions of threads.
 

@@ -16,11 +16,11 @@ from redsync._drivers.dialects import PLAIN
 from redsync._drivers.greetings import end_former, greet, load_scripts, subscribe
 from redsync._drivers.links import Link
 from redsync._drivers.outboxes import Outbox
-from redsync._drivers.requests import Request, Sleeper
+from redsync._drivers.requests import Request, Retry, Sleeper
 from redsync._drivers.wakeups import Wakeups
 from redsync.testing.simulator import Simulation, SimulationError
 from redsync.testing.simulator.checks import Leftovers
-from tests.support.hunting import hunt
+from tests.support.hunting import connect, hunt
 
 
 def do_nothing(*_args):
@@ -30,24 +30,15 @@ def do_nothing(*_args):
 # Entries.
 
 
-def test_checker_finds_mailbox_that_is_never_forgotten(monkeypatch):
+@pytest.mark.parametrize(("kind", "complaint"), [(bytes, "mailboxes"), (Retry, "retries")])
+def test_checker_finds_mailbox_or_turn_to_ask_again_that_is_never_forgotten(monkeypatch, kind, complaint):
     unsubscribe = Wakeups.unsubscribe
     monkeypatch.setattr(
         Wakeups,
         "unsubscribe",
-        lambda wakeups, kept: None if isinstance(kept, bytes) else unsubscribe(wakeups, kept),
+        lambda wakeups, kept: None if isinstance(kept, kind) else unsubscribe(wakeups, kept),
     )
-    assert "mailboxes, and no protocol runs" in hunt(Leftovers, range(10))
-
-
-def test_checker_finds_turn_to_ask_again_that_never_ends(monkeypatch):
-    unsubscribe = Wakeups.unsubscribe
-    monkeypatch.setattr(
-        Wakeups,
-        "unsubscribe",
-        lambda wakeups, kept: unsubscribe(wakeups, kept) if isinstance(kept, bytes) else None,
-    )
-    assert "retries, and no protocol runs" in hunt(Leftovers, range(10))
+    assert f"{complaint}, and no protocol runs" in hunt(Leftovers, range(10))
 
 
 def test_checker_finds_commands_that_stay_in_the_outbox(monkeypatch):
@@ -119,18 +110,9 @@ def sim():
 
 @pytest.fixture
 def runner(sim):
-    """The driver of a client that has acquired a lock once."""
-    client = sim.machine("a").client()
-
-    async def visit():
-        async with client.get_lock("x"):
-            pass
-
-    sim.machines[0].start(visit())
-    sim.run()
-    sim.run(until=sim.now + 0.5)
+    runner = connect(sim)
     sim.check()
-    return client.runner
+    return runner
 
 
 def finds(sim, text):

@@ -70,7 +70,7 @@ def checker():
         yield Order(sim)
 
 
-OWNER, OTHER = Owner.of("a", 1), Owner.of("a", 2)
+OWNER, OTHER = Owner("a", 1), Owner("a", 2)
 RELEASE = Script.load("lock_release")
 
 

@@ -12,32 +12,21 @@ from redsync._protocols.windows import Window
 from redsync.testing.simulator import Simulation, SimulationError
 from redsync.testing.simulator.checks import Promised, SlidingWindow
 from redsync.testing.simulator.happenings import Did
-from tests.support.hunting import hunt
+from redsync.testing.simulator.runner import SimulatedRunner
+from tests.support.hunting import contend, hunt
 from tests.support.naive import NAIVE
 
 
-def contend(scripts):
-    """Let three want one of two successes, each cut off from another node of three; return how many succeeded."""
-    served = []
-
-    async def take(machine, client):
-        if await client.get_rate_limiter("x", 2, 5.0).acquire(False):
-            served.append(machine.name)
-            machine.tell("a program", "acquired", name="x", n=1, rate=2, per=5.0)
-
-    with Simulation(seed=1, scripts=scripts, checkers=[SlidingWindow], restart_guard=0.0) as sim:
-        for node, name in enumerate("abc"):
-            machine = sim.machine(name)
-            sim.partition(machine, node)
-            machine.start(take(machine, machine.client()))
-        sim.run()
-    return len(served)
+async def take(machine, client):
+    if succeeded := await client.get_rate_limiter("x", 2, 5.0).acquire(False):
+        machine.tell("a program", "acquired", name="x", n=1, rate=2, per=5.0)
+    return succeeded
 
 
 def test_checker_finds_counter_on_each_node_where_slots_keep_the_rate():
-    assert contend(None) <= 2
+    assert contend(SlidingWindow, None, take) <= 2
     with pytest.raises(SimulationError, match=r"sliding window: 3 successes of 'x', .* where there are 2 in any 5 s"):
-        contend(NAIVE)
+        contend(SlidingWindow, NAIVE, take)
 
 
 def test_checker_finds_slots_that_are_kept_only_for_the_window(monkeypatch):
@@ -104,9 +93,16 @@ def test_checker_finds_limiter_that_returns_reported_successes(monkeypatch):
     assert "where there are" in hunt(SlidingWindow, range(20), kind="limiter")
 
 
-def ask_when_told(part, *, after=0.1, per=1.0, node=1.0, machine=1.0):
-    """Let a program ask after that part of the promised time, by clocks of these rates; return the outcome."""
-    outcomes = []
+def ask_when_told(part, *, after=0.1, per=1.0, node=1.0, machine=1.0, slow=()):
+    """Let a program ask after that part of the promised time, by clocks of these rates; return the outcomes.
+
+    Its process takes the times in `slow` before it looks at the clock again.
+    """
+    outcomes, delays = [], list(slow)
+
+    async def take_time(_runner):
+        if delays:
+            await asyncio.sleep(delays.pop(0))
 
     async def ask_when(machine, client):
         limiter = client.get_rate_limiter("x", 1, per)
@@ -120,7 +116,9 @@ def ask_when_told(part, *, after=0.1, per=1.0, node=1.0, machine=1.0):
             outcomes.append("acquired" if await limiter.acquire(False) else "busy")
             machine.tell("a program", outcomes[-1], name="x")
 
-    with Simulation(seed=1, checkers=[Promised]) as sim:
+    with pytest.MonkeyPatch.context() as patch, Simulation(seed=1, checkers=[Promised]) as sim:
+        patch.setattr(SimulatedRunner, "_take_time", take_time)
+        sim.slowness = 1.0
         a = sim.machine("a")
         a.drift(machine)
         for server in sim.servers:
@@ -144,6 +142,24 @@ def test_checker_finds_promise_of_room_that_comes_too_early():
 def test_program_with_the_longest_promised_time_may_be_refused_by_slow_clocks():
     assert ask_when_told(1.0, after=0.005) == ["acquired"] * 2
     assert ask_when_told(1.0, after=0.005, per=10.0, node=0.9951, machine=1.0049) == ["acquired", "busy"]
+
+
+@pytest.mark.parametrize("per", [0.2, 1.0, 60.0, 600.0])
+def test_program_may_take_the_longest_promised_time_literally_after_one_pause(per):
+    for slow in ([], [0.1], [4.0]):
+        assert ask_when_told(1.0, after=0.005, per=per, slow=slow) == ["acquired"] * 2
+
+
+def test_program_with_the_longest_promised_time_may_be_refused_after_a_process_was_slow_twice():
+    assert ask_when_told(1.0, after=0.005, slow=[0.1, 0.1]) == ["acquired", "busy"]
+
+
+@pytest.mark.parametrize(("times", "shortest"), [(0, 0.0), (1, 0.001), (2, 0.1)])
+def test_checker_finds_nodes_that_keep_a_success_longer_than_its_process_was_slow(times, shortest, monkeypatch):
+    needed = Window.needed
+    monkeypatch.setattr(Window, "needed", lambda *args: needed(*args) + (0.3 if args[1] > shortest else 0.0))
+    with pytest.raises(SimulationError, match=rf"a lets nodes keep a success of 'x' .* slow {times} times before"):
+        ask_when_told(1.0, after=0.005, slow=[0.1] * times)
 
 
 # By hand.

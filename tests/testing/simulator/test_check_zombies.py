@@ -11,7 +11,7 @@ from redsync._protocols.attempts import Attempt
 from redsync.testing.simulator import Simulation, SimulationError
 from redsync.testing.simulator.checks import Zombies
 from redsync.testing.simulator.happenings import Executed
-from tests.support.hunting import KEYS, break_script, hunt
+from tests.support.hunting import KEYS, break_script, connect, hunt
 from tests.support.sweeps import swept
 
 LEAVE = "    redis.call('zrem', KEYS[2], waiter)\n    redis.call('hdel', KEYS[3], waiter)\n"
@@ -53,20 +53,6 @@ def test_checker_finds_claims_without_an_end():
 def sim():
     with Simulation(seed=1, checkers=[Zombies], lease=2.0, restart_guard=0.0) as sim:
         yield sim
-
-
-def connect(sim):
-    """Return the driver of a client that has connected and asked for a lock once."""
-    client = sim.machine("a").client()
-
-    async def visit():
-        async with client.get_lock("x"):
-            pass
-
-    sim.machines[0].start(visit())
-    sim.run()
-    sim.run(until=sim.now + 0.5)
-    return client.runner
 
 
 def test_claim_of_an_owner_that_holds_nothing_is_found(sim):

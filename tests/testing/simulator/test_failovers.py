@@ -44,7 +44,3 @@ def test_old_masters_are_promoted_again_as_the_same_processes():
                 ]
                 named += earlier[-1:]
     assert any("becomes the master" in line for line in named)
-
-
-def test_same_seed_gives_same_faults():
-    assert strike(7).trace.text() == strike(7).trace.text()

@@ -257,7 +257,8 @@ class Zombies(Checker):
                     continue
                 name = key.decode(errors="replace")
                 if found[1] is None or found[1] > (2 * allowed if key in self._slots else allowed):
-                    yield f"{node.name} keeps {name!r} {_for_how_long(found[1])}"
+                    lasting = "forever" if found[1] is None else f"for another {found[1]} ms"
+                    yield f"{node.name} keeps {name!r} {lasting}"
                 elif any(claim.until_ms > now_ms(node) + allowed + 1 for claim in self._claims(node, key)):
                     yield f"{node.name} keeps a claim on {name!r} for too long"
 
@@ -270,7 +271,3 @@ def _concerned(executed: Executed) -> Iterator[tuple[bytes, bytes, bytes]]:
     if executed.script in _PLACE_OF_LATCH and (place := executed.args[_PLACE_OF_LATCH[executed.script]]):
         assert isinstance(place, bytes), "it names a channel and an owner"
         yield executed.keys[0], place.rpartition(b" ")[2], b""
-
-
-def _for_how_long(left: int | None) -> str:
-    return "forever" if left is None else f"for another {left} ms"
