@@ -18,7 +18,7 @@ def test_cancelled_task_ends_and_the_loop_has_no_error(nodes, make_script, raw):
         node.script_load(script.source)
     wrong, points = [], 0
     with Loop(nodes.urls[:2], script, numbers=True) as loop:
-        command, owner = Command(script, (b"list",), (b"a",), Packed()), Owner.of("loop", 1)
+        command, owner = Command(script, (b"list",), (b"a",), Packed()), Owner("loop", 1)
         loop.loop.set_exception_handler(lambda _, context: wrong.append(repr(context.get("exception"))))
         while True:
             effect = Broadcast(command, owner, bool, PATIENCE)
