@@ -174,11 +174,11 @@ class Tally(Votes):
         at: The instant at which the protocol was resumed, seconds on the driver's clock.
         judge: Reads a reply.
         decide: Replaces the plain count of votes; None if they are simply counted, or once it has decided.
-        same: The number by which the latest grant was given, while only grants were cast and they are simply counted;
-            else NO_REPLY. Most nodes reply with the same number, and it means the same. So a driver may cast `vote` for
-            them and add to `granted` by itself, and then call `conclude`. It may set both from a former round of the
-            same command with the same judge.
-        vote: The vote of that grant.
+        same: The number by which all votes so far were given, if they are grants and the round is open; else NO_REPLY.
+            Most nodes reply with the same number, and it means the same. So a driver may cast `vote` for them and add
+            to `granted` by itself, and then call `conclude`. It may set both from a former round of the same command
+            with the same judge.
+        vote: The vote of the latest grant.
     """
 
     __slots__ = (
@@ -216,7 +216,8 @@ class Tally(Votes):
             nodes: The addresses of the configured nodes.
             judge: Reads a reply.
             decide: Replaces the plain count of votes, from the vote on by which a quorum has granted, or a node has
-                refused or failed.
+                refused or failed. May be called once for several equal grants, so more of them must not change what it
+                has decided.
             thorough: The round is LOST only by refusals that rule a quorum out, or when every node has voted: silence
                 must not count as a refusal. A function returns whether these refusals also say enough about the holder.
             late: Record votes that come after the round was won.
@@ -266,8 +267,7 @@ class Tally(Votes):
                 self.refused += 1
                 return self._decided()
             self.vote, self._grant = (_GRANTED, answer, reply), reply if reply.__class__ is int else NO_REPLY
-            if self.decide is None and not (self.refused or self.failed):
-                self.same = self._grant
+            self.same = NO_REPLY if self.granted or self.refused or self.failed else self._grant
         cast[node] = self.vote
         self.granted = votes = self.granted + 1
         if votes < self.quorum:
@@ -281,8 +281,10 @@ class Tally(Votes):
 
     def conclude(self) -> bool:
         """Decide after grants that a driver has counted; return True if that ended the wait."""
-        if self.granted < self.quorum or self.verdict is not _PENDING or self.decide is not None:
+        if self.granted < self.quorum or self.verdict is not _PENDING:
             return False
+        if self.decide is not None:
+            return self._decided()
         self.verdict, self.same, self._grant = _WON, NO_REPLY, self.same
         return True
 

@@ -135,21 +135,23 @@ class Outbox:
                 self.flushing = False
 
     def post(self, request: Request) -> bool:
-        """Write a request to every link, if it is the only one and every node gets everything; else return False.
+        """Write a request to every link, if it is the only one and made already; else return False.
 
         Only the thread that has set `flushing` may call it. This is `dispatch` for a lone thread.
         """
         table, now = self._table, self._clock()
         ready, bits, apart = table.plan
-        if self.items or self.batch or apart or now >= table.recount_at or request.guard > table.guard:
+        if self.items or self.batch or now >= table.recount_at or request.guard > table.guard:
             return False
         if not request.data or request.tally is None:
             return False
         request.number = self._number = self._number + 1
         request.tally.sent = bits
-        left = iter(ready)
+        left, self._apart = iter(ready), iter(apart) if apart else ()
         self.batch, self._left = [request], left
         self._post_all(now)
+        if apart:
+            self._offer_apart(now)
         self.batch, self._left = [], None
         return True
 
@@ -184,11 +186,14 @@ class Outbox:
         if self._left is None and not self._take(now):
             return
         self._post_all(now)
+        self._offer_apart(now)
+        self.batch, self._left = [], None
+
+    def _offer_apart(self, now: float) -> None:
         for case in self._apart:
             self._case = case
             self._offer(case, now)
             self._case = self._doubtful = None
-        self.batch, self._left = [], None
 
     def _recover(self) -> None:
         """Settle the interrupted step; after another interruption it is called again."""

@@ -5,8 +5,8 @@ There are two ways, with the same result:
 * `_serve` reads all ready links first, and then hands out their replies under one hold of the mutex: other threads,
   which have their own rounds, must not wait for system calls.
 * `_serve_alone` takes each link in one step, with the mutex held all the time. It is for a leader without followers:
-  usually no other thread wants the mutex. A vote that says the same as one before is just counted. With asyncio, it is
-  for a round that is alone.
+  usually no other thread wants the mutex. A vote that says the same as one before is just counted, also one that comes
+  after its round. With asyncio, it is for a round that is alone.
 """
 
 from __future__ import annotations
@@ -59,16 +59,16 @@ class Serving(Dispatcher):
         left: Sequence[tuple[int, int]] = ()
         try:
             with self._mutex:
-                # Unless `_serve` has read another grant since. NO_REPLY equals nothing that a link reads, neither the
-                # empty bytes at its end, nor the None of TLS.
+                # Unless `_serve` has read another grant since, or the first one. NO_REPLY equals nothing that a link
+                # reads: neither the empty bytes at its end, nor the None of TLS.
                 usual = request.usual if tally.same is request.said else NO_REPLY
                 try:
                     for fd, events in ready:
                         link = find(fd)
-                        if link is None or events != READ or not link.at_rest or link.broken is not None:
+                        if link is None or events != READ or link.broken is not None:
                             left, link = ready[ready.index((fd, events)) :], None
                             break
-                        data, pending = link.read(), link.pending
+                        data, pending = link.read() if link.at_rest else None, link.pending
                         if data == usual and pending[0] is request:
                             if noting:
                                 noting[link.index](now - tally.sent_at)
@@ -76,8 +76,15 @@ class Serving(Dispatcher):
                             votes += 1
                             pending.popleft()
                             link.since = now
+                        elif data and (late := pending[0]).done and data == late.usual:
+                            if (former := late.tally) is not None and former.late:
+                                former.record(link.index, late.said)
+                            pending.popleft()
+                            link.since = now
                         elif data and (replies := LINES[data]) is not None:
                             tally.granted, votes = tally.granted + votes, 0
+                            if tally.granted >= tally.quorum and tally.conclude():
+                                request.done = True
                             self._settle(((link, replies),), now)
                             usual, vote = _learn(request, tally, data, replies), tally.vote
                         else:
@@ -194,8 +201,7 @@ class Serving(Dispatcher):
 
 
 def _learn(request: Request, tally: Tally, data: bytes, replies: Sequence[object]) -> object:
-    """Return the bytes of the usual reply, if a link has just said it, and keep it for the command's next rounds."""
-    if tally.same is not replies[0] or len(replies) > 1:
-        return NO_REPLY
-    request.learn(tally, data)
-    return data
+    """Return the bytes of the usual reply, NO_REPLY if there is none; keep a new one for the command's next rounds."""
+    if tally.same is replies[0] and tally.same is not request.said and len(replies) == 1:
+        request.learn(tally, data)
+    return request.usual if tally.same is request.said else NO_REPLY

@@ -101,16 +101,14 @@ class SlotSearch:
                 votes.pop(slot, None)
         return votes
 
-    def agreed(self, tally: Votes) -> tuple[int, ...]:
+    def agreed(self, tally: Tally) -> tuple[int, ...]:
         """Return the slots that a quorum granted, all of these nodes the same ones, as usual; else empty."""
+        vote = tally.vote
         # Of a quorum that agrees, only the nodes that also tell what is taken must be looked at one by one.
-        if not self.tells:
-            cast = tally.cast
-            for vote in cast:
-                if vote is not None and vote[1]:
-                    slots: tuple[int, ...] = vote[1].slots if cast.count(vote) >= tally.quorum else ()
-                    return slots
-        return ()
+        if self.tells or vote is None or tally.cast.count(vote) < tally.quorum:
+            return ()
+        slots: tuple[int, ...] = vote[1].slots
+        return slots
 
     def won(self, tally: Tally) -> tuple[int, ...]:
         """Return the wanted number of slots: those that most nodes have granted."""

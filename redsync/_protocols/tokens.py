@@ -28,13 +28,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from redsync._core.effects import Arg, Broadcast, Command, Steps, broadcast
+from redsync._core.effects import Arg, Broadcast, Command, Steps, Usual, broadcast
 from redsync._core.holds import HoldState
 from redsync._core.keys import LockKeys
 from redsync._core.ownership import Owner
-from redsync._core.quorum import Judge, Tally
+from redsync._core.quorum import Choice, Judge, Tally
 from redsync._core.runner import Session
 from redsync._core.scripts import Script
 from redsync._protocols.acquire_requests import AcquireRequest
@@ -49,6 +50,23 @@ _HIGHEST = 1 << 52
 """Microseconds since 1970: the year 2112. Nodes count exactly up to twice as much."""
 
 
+def _read_token(reply: Any, highest: int = _HIGHEST) -> int | Refusal:
+    """Return the token of a grant, or the refusal.
+
+    Raises:
+        ValueError: The reply is neither, or the token is above the highest that is believed.
+    """
+    if reply.__class__ is int and not -EXISTING <= reply <= EXISTING:
+        token: int = abs(reply)
+        if token > highest:
+            raise ValueError("the token is beyond all clocks")
+        return token
+    answer = read_by_arrival(reply)
+    if answer:
+        raise ValueError("the grant lacks its fencing token")
+    return answer
+
+
 def _stands(reply: Any) -> bool:
     if reply.__class__ is not int or not 0 < reply <= _HIGHEST:
         raise ValueError("the reply to a write-back is the token at which the node stands")
@@ -60,34 +78,21 @@ class Fence:
 
     Attributes:
         latest: The highest token that it has handed out; it asks for a higher one, even if all nodes forgot theirs.
+        judge: Returns the token of a grant, or the refusal. Most objects have the same function, so each knows the
+            grant that another one expects.
     """
 
-    __slots__ = ("_highest", "_keys", "latest")
+    __slots__ = ("_highest", "_keys", "judge", "latest")
 
     def __init__(self, keys: LockKeys, latest: int = 0) -> None:
         self._keys = keys
         self._highest = _HIGHEST
+        self.judge: Judge = _read_token
         self.latest = latest
 
     def ask(self, command: Command) -> Command:
         """Return the command, extended by the ask for a token."""
         return Command(command.script, (*command.keys, self._keys.token), (*command.args, self.latest))
-
-    def judge(self, reply: Any) -> int | Refusal:
-        """Return the token of a grant, or the refusal.
-
-        Raises:
-            ValueError: The reply is neither.
-        """
-        if reply.__class__ is int and not -EXISTING <= reply <= EXISTING:
-            token: int = abs(reply)
-            if token > self._highest:
-                raise ValueError("the token is beyond all clocks")
-            return token
-        answer = read_by_arrival(reply)
-        if answer:
-            raise ValueError("the grant lacks its fencing token")
-        return answer
 
     def is_absurd(self, token: int) -> bool:
         """Return whether only a broken node can have that token."""
@@ -95,9 +100,11 @@ class Fence:
 
     def read(self, tally: Tally) -> tuple[int, bool]:
         """Return the token of a won round, and whether a quorum is known to stand at it."""
-        # The usual case, without counting: a quorum stands at the first token. Refusals are false.
-        token: int = next(filter(None, tally.answers))
-        if tally.answers.count(token) >= tally.quorum:
+        vote = tally.vote
+        assert vote is not None, "the round was won"
+        token: int = vote[1]
+        # The usual case, without a look at each vote: a quorum stands at the token that was read last.
+        if tally.cast.count(vote) >= tally.quorum:
             self.latest = max(token, self.latest)
             return token, True
         tokens = tally.all_votes.grants
@@ -116,7 +123,15 @@ class Fence:
             self.latest = max(token, self.latest)
         elif sum(str(reply).startswith("ABSURD") for reply in written.replies) >= written.quorum:
             self._highest = token - 1
+            self.judge = partial(_read_token, highest=self._highest)
         return written
+
+    def expected_after(self, token: int) -> Usual | None:
+        """Return the grant to expect after a token, unless a node lags or others acquire the lock in between."""
+        expected = token + 1
+        if expected > self._highest:
+            return None
+        return self.judge, b":%d\r\n" % expected, expected, (Choice.GRANTED, expected, expected)
 
 
 class FencedClaim(Claim):
@@ -173,6 +188,8 @@ class FencedClaim(Claim):
                 return Settlement(written, at)
 
     def hold(self, *terms: Any) -> HoldState:
-        state = super().hold(*terms)
+        state, ask = super().hold(*terms), self._forms.ask
         state.fencing_token = self._token
+        if ask is not None:
+            ask.usual = self._fence.expected_after(self._token)
         return state

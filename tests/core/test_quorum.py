@@ -6,7 +6,7 @@ from itertools import combinations, permutations, product
 
 import pytest
 
-from redsync._core.quorum import Choice, Tally, Verdict, Vote, quorum_of
+from redsync._core.quorum import NO_REPLY, Choice, Tally, Verdict, Vote, quorum_of
 from redsync._core.runner import Session
 from tests.support.ours import of_ours
 
@@ -357,6 +357,62 @@ def test_votes_shorten_long_replies_but_no_reasons():
 
 def test_vote_without_detail_reads_without_colon():
     assert str(Vote("10.0.0.1:6379", GRANTED)) == "10.0.0.1:6379 granted"
+
+
+# Grants that a driver counts by itself.
+
+
+def count_in_batches(tally, replies, rng):
+    """Record the replies, (node, number) in order of arrival, as a driver does that reads several at once."""
+    known, counted = NO_REPLY, 0
+    for node, reply in replies:
+        if tally.same is not NO_REPLY and reply == known:
+            tally.cast[node] = tally.vote
+            counted += 1
+        else:
+            tally.granted, counted = tally.granted + counted, 0
+            tally.conclude()
+            if reply is None:
+                tally.fail(node, "down")
+            else:
+                tally.record(node, reply)
+                known = tally.same
+        if rng.random() < 0.4:
+            tally.granted, counted = tally.granted + counted, 0
+            tally.conclude()
+    tally.granted += counted
+    tally.conclude()
+
+
+def most_alike(tally):
+    """Decide as a semaphore does, where nodes may grant different slots."""
+    most = max(map(tally.cast.count, [vote for vote in tally.cast if vote is not None and vote[1]]), default=0)
+    if most >= tally.quorum:
+        return WON
+    return PENDING if most + tally.unheard >= tally.quorum else LOST
+
+
+@pytest.mark.parametrize("decide", [None, most_alike])
+def test_grants_counted_by_a_driver_give_the_verdict_and_the_votes_of_recorded_ones(decide):
+    seed = random.randrange(1 << 32)
+    rng = random.Random(seed)
+    for n in (1, 2, 3, 5, 8):
+        for _ in range(1000):
+            likely = rng.choice([[1], [1, 1, 1, 2], [1, 1, 1, 0], [1, 1, 1, None], [1, 2, 0, None]])
+            replies = [(node, rng.choice(likely)) for node in rng.sample(range(n), rng.randint(1, n))]
+            plain, quick = (new_tally(n, decide, judge=lambda reply: reply, late=True) for _ in range(2))
+            if rng.random() < 0.5:
+                quick.same, quick.vote = 1, (GRANTED, 1, 1)
+            for node, reply in replies:
+                if reply is None:
+                    plain.fail(node, "down")
+                else:
+                    plain.record(node, reply)
+            count_in_batches(quick, replies, rng)
+            assert quick.verdict is plain.verdict, (seed, n, replies)
+            assert quick.all_votes.cast == plain.all_votes.cast, (seed, n, replies)
+            assert (quick.refused, quick.failed) == (plain.refused, plain.failed), (seed, n, replies)
+            assert quick.granted == quick.choices.count(GRANTED) >= plain.granted, (seed, n, replies)
 
 
 # Custom decisions.

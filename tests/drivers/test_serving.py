@@ -10,6 +10,7 @@ import pytest
 
 from redsync._core.effects import Broadcast, Command, Packed
 from redsync._core.quorum import Verdict
+from redsync._drivers.pollers import READ
 from redsync._drivers.process import clock
 from redsync._drivers.requests import Request
 from tests.support.rigs import await_answers, choices, tend_until
@@ -34,8 +35,8 @@ class Asker:
         self.judged = []
         self.judge = lambda reply: self.judged.append(reply) or reply
 
-    def send(self, judge=None, decide=None):
-        effect = Broadcast(self._command, self._owner, judge or self.judge, 60.0, decide=decide)
+    def send(self, judge=None, decide=None, **options):
+        effect = Broadcast(self._command, self._owner, judge or self.judge, 60.0, decide=decide, **options)
         request = Request(effect, effect.tally([node.address for node in self._rig.nodes]))
         request.tally.sent_at = clock()
         self._rig.transport.send(request)
@@ -44,6 +45,9 @@ class Asker:
     def ask(self, judge=None, decide=None):
         request = self.send(judge, decide)
         await_answers(self._rig)
+        return self.wait(request)
+
+    def wait(self, request):
         self._rig.transport.wait(request, request.tally.sent_at + 60.0)
         return request.tally
 
@@ -151,3 +155,35 @@ def test_reply_that_was_usual_before_the_latest_one_keeps_its_own_meaning(rig, a
     nodes.resume(1)
     rig.finish(request)
     assert request.tally.answers[:2] == [2, 1]
+
+
+def test_late_reply_of_a_former_round_counts_for_that_round(rig, asker, nodes):
+    asker.ask()
+    asker.ask()
+    judged = len(asker.judged)
+    nodes.pause(2)
+    former = asker.send(late=True)
+    asker.wait(former)
+    assert (former.tally.verdict, former.tally.answers) == (Verdict.WON, [1, 1, None])
+    nodes.resume(2)
+    await_answers(rig, 2)
+    nodes.pause(2)
+    latter = asker.send()
+    await_answers(rig)
+    asker.wait(latter)
+    assert (latter.tally.verdict, latter.tally.answers) == (Verdict.WON, [1, 1, None])
+    assert (former.tally.granted, former.tally.all_votes.answers) == (2, [1, 1, 1])
+    assert [len(link.pending) for link in rig.transport.links] == [0, 0, 1]
+    assert len(asker.judged) == judged
+
+
+def test_link_that_has_nothing_to_hand_out_does_not_vote(rig, asker):
+    """As over TLS, where a poll also tells of what is no data."""
+    asker.ask()
+    asker.ask()
+    links = rig.transport.links
+    request = asker.send(judge=lambda reply: reply)
+    await_answers(rig)
+    links[0].read = lambda: None
+    rig.transport._serve_alone([(link.fileno, READ) for link in links], clock(), request)
+    assert (request.tally.granted, request.tally.answers) == (2, [None, 1, 1])

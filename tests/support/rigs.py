@@ -35,9 +35,9 @@ def lose(rig, nodes, i):
     tend_until(rig, lambda: rig.transport.links[i] is None)
 
 
-def await_answers(rig):
-    """Return when all nodes have answered, so that the next one to tend the transport reads all of it."""
-    for link in rig.transport.links:
+def await_answers(rig, *nodes):
+    """Return when all nodes, or those, have answered, so that the next one to tend the transport reads all of it."""
+    for link in [rig.transport.links[i] for i in nodes] or rig.transport.links:
         assert select.select([link.fileno], [], [], PATIENCE)[0]
 
 
