@@ -35,4 +35,4 @@ def test_cancelled_task_ends_and_the_loop_has_no_error(nodes, make_script, raw):
                 asking.cancel()
             loop.run(loop.settle())
     assert wrong == []
-    assert points > MANY
+    assert points > MANY / 2
