@@ -15,7 +15,7 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from contextvars import Context
 from functools import partial
 from operator import call
@@ -267,7 +267,8 @@ class AioTransport(Serving):
                         # may run its loop once more inside its step (`nest_asyncio`): that loop could not read, in a
                         # context that the outer call has not left.
                         if not future.done():
-                            future.set_result(None)
+                            with suppress(asyncio.InvalidStateError):  # see below
+                                future.set_result(None)
                         del released[0]
                         continue
                     ((step, context),) = waiting
@@ -276,7 +277,11 @@ class AioTransport(Serving):
                     future, step, context = self._step
                 if not future.done():
                     # One call in C: else a cancellation after an interruption could find a future without its task.
-                    deque(map(_call, (future.remove_done_callback, future.set_result), (step, None)), 0)
+                    try:
+                        deque(map(_call, (future.remove_done_callback, future.set_result), (step, None)), 0)
+                    except asyncio.InvalidStateError:
+                        # A signal's handler has just cancelled the task, as that of `asyncio.run` does.
+                        continue
                 elif future.cancelled():
                     # After an interruption; so the loop runs the task.
                     self._step = None

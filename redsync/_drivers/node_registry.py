@@ -256,7 +256,9 @@ class NodeRegistry:
         command = Command(INITIALIZE, (BIRTH_KEY,), (step, *args))
         # The caller that waits for it sets the timeout.
         effect = Broadcast(command, None, self._is_answer, timeout=0.0, decide=_when_all_have_voted)
-        request = Request(effect, Tally([node.address for node in self._nodes], effect.judge, effect.decide))
+        tally = effect.tally([node.address for node in self._nodes])
+        tally.sent_at = now
+        request = Request(effect, tally)
         self._asking, self._taken_for = (step, request), [node.birth for node in self._nodes]
         self._answered = set()
         self.initialize_at = self._not_before = now + _ASK_AGAIN

@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from redsync import QuorumError
 from redsync.metrics.otel import OpenTelemetryMetrics
 from redsync.metrics.prometheus import _UNITS, PrometheusMetrics
-from tests.support.locks import SHORT, flush
+from tests.support.locks import PATIENCE, SHORT, flush
 
 
 @contextmanager
@@ -152,6 +152,8 @@ def test_nodes_are_scraped(make_client, nodes, metrics, scrape, eventually):
         make_client(listeners=[metrics], n=3, restart_guard=300.0).get_lock("y").acquire(False)
     eventually(lambda: 0 < scrape()["redsync_node_quarantine_remaining_seconds", first] <= 300)
     eventually(lambda: scrape()["redsync_node_state", *sorted([first, "quarantined"])] == 1)
+    # Not even the first question to a new node took longer than this test.
+    assert scrape()["redsync_node_round_trip_duration_seconds_sum", first] < PATIENCE
 
 
 @pytest.mark.usefixtures("both_flavours")
