@@ -21,6 +21,7 @@ from functools import partial
 from operator import call
 from typing import Final, cast
 
+from redsync._core.interruptions import is_interruption
 from redsync._core.quorum import Tally
 from redsync._drivers.aio_links import AioLink, Receiver
 from redsync._drivers.alarms import Alarms
@@ -71,7 +72,10 @@ def _end(future: asyncio.Future[None]) -> None:
     )
     try:
         deque(map(_call, calls), 0)
-    except RuntimeError:
+    except RuntimeError as error:
+        if is_interruption(error):
+            # The step has begun, and must not run twice.
+            raise
         # The loop runs inside a step of another task, so no second one may begin.
         future.get_loop().call_soon(step, future, context=context)
 
