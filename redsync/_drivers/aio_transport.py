@@ -22,6 +22,7 @@ from operator import call
 from types import BuiltinFunctionType
 from typing import Any, Final, TypeAlias, cast
 
+from redsync._core.interruptions import is_interruption
 from redsync._core.quorum import Tally
 from redsync._drivers.aio_links import AioLink, Receiver
 from redsync._drivers.alarms import Alarms
@@ -291,7 +292,10 @@ class AioTransport(Serving):
                 del released[0]
                 try:
                     context.run(step, future)
-                except RuntimeError:
+                except RuntimeError as error:
+                    if is_interruption(error):
+                        # The step has begun, and must not run twice.
+                        raise
                     # The loop runs inside a step of another task, so no second one may begin.
                     self._loop.call_soon(step, future, context=context)
         finally:

@@ -188,6 +188,25 @@ async def test_tasks_woken_inside_the_step_of_another_run_on_in_the_next_turn(no
         await asyncio.wait_for(asyncio.gather(*tasks), PATIENCE)
 
 
+@in_loop
+async def test_step_that_a_signal_handler_ends_with_an_error_of_the_same_type_runs_once(nodes):
+    steps = []
+
+    class Struck:
+        def run(self, step, future):
+            step(future)
+            raise RuntimeError("a handler's")
+
+    async with AioRig(nodes.urls) as rig:
+        future = asyncio.get_running_loop().create_future()
+        rig.transport.released.append(future)
+        rig.transport._step = future, steps.append, Struck()
+        with pytest.raises(RuntimeError, match="handler"):
+            rig.transport._resume()
+        await turns(2)
+    assert steps == [future]
+
+
 def test_task_that_exits_leaves_the_other_woken_tasks_to_the_loop(nodes):
     resumed = []
 
