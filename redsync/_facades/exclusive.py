@@ -40,6 +40,7 @@ class Exclusive(Claimable[RunnerT_co, HoldT]):
     _KIND: ClassVar[ClaimKind]
     _OWNER: ClassVar[str]
     _QUEUE: ClassVar[type[Place]] = Arrival
+    _limit = None
 
     def __init__(
         self,
