@@ -36,8 +36,7 @@ __all__ = ["AioTransport"]
 
 _call: Callable[..., object] = call
 
-_Callback: TypeAlias = Callable[[object], object]
-_Step: TypeAlias = "tuple[asyncio.Future[None], _Callback, Context]"
+_Step: TypeAlias = "tuple[asyncio.Future[None], Callable[[asyncio.Future[None]], object], Context]"
 """A future, and the step of the task that waits for it, with its context."""
 
 
@@ -252,28 +251,21 @@ class AioTransport(Serving):
         released, self._flushing_soon = self.released, True
         self._resuming_soon = False
         try:
+            if self._step is not None:
+                self._recover()
             while released:
-                if self._step is None:
-                    future = released[0]
-                    waiting: Sequence[tuple[_Callback, Context]] = getattr(future, "_callbacks", None) or ()
-                    if len(waiting) != 1:
-                        # It ended meanwhile, or not just one task waits for it.
-                        if not future.done():
-                            future.set_result(None)
-                        del released[0]
-                        continue
-                    ((step, context),) = waiting
-                    self._step = future, step, context
-                else:
-                    future, step, context = self._step
-                if not future.done():
-                    # One call in C: else a cancellation after an interruption could find a future without its task.
-                    deque(map(_call, (future.remove_done_callback, future.set_result), (step, None)), 0)
-                elif future.cancelled():
-                    # After an interruption; so the loop runs the task.
-                    self._step = None
+                future = released[0]
+                try:
+                    ((step, context),) = future._callbacks
+                except (TypeError, ValueError):
+                    # It ended meanwhile, or not just one task waits for it.
+                    if not future.done():
+                        future.set_result(None)
                     del released[0]
                     continue
+                self._step = future, step, context
+                # One call in C: else a cancellation after an interruption could find a future without its task.
+                deque(map(_call, (future.remove_done_callback, future.set_result), (step, None)), 0)
                 self._step = None
                 del released[0]
                 try:
@@ -285,6 +277,20 @@ class AioTransport(Serving):
             self._flush()
             if released:
                 self._resume_soon()
+
+    def _recover(self) -> None:
+        """Take the recorded step if its future has ended by our call; else `_resume` begins again with that future."""
+        assert self._step is not None, "it was recorded"
+        future, step, context = self._step
+        ended = future.done() and not future.cancelled()
+        self._step = None
+        if ended:
+            del self.released[0]
+            try:
+                context.run(step, future)
+            except RuntimeError:
+                # As in `_resume`.
+                self._loop.call_soon(step, future, context=context)
 
     # Links.
 
