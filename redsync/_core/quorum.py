@@ -366,7 +366,7 @@ class Tally(Votes):
             if self.verdict is not _PENDING:
                 # Not needed again. It may refer to a hold that refers to this tally: only the cycle collector would
                 # free both.
-                self.decide = None
+                self.decide, self.same = None, NO_REPLY
         elif len(self.nodes) - self.refused - self.failed < self.quorum and self._is_definite():
             self.verdict = _LOST
         return self.verdict is not _PENDING

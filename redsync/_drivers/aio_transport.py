@@ -38,8 +38,7 @@ __all__ = ["AioTransport"]
 
 _call: Callable[..., object] = call
 
-_Callback: TypeAlias = Callable[[object], object]
-_Step: TypeAlias = "tuple[asyncio.Future[None], _Callback, Context]"
+_Step: TypeAlias = "tuple[asyncio.Future[None], Callable[[asyncio.Future[None]], object], Context]"
 """A future, and the step of the task that waits for it, with its context."""
 
 
@@ -258,33 +257,32 @@ class AioTransport(Serving):
         """
         released, self._flushing_soon = self.released, True
         self._resuming_soon = False
+        step: Any
+        context: Any
         try:
+            if self._step is not None:
+                self._recover()
             while released:
-                if self._step is None:
-                    future = released[0]
-                    waiting: Sequence[tuple[_Callback, Context]] = getattr(future, "_callbacks", None) or ()
-                    if len(waiting) != 1 or waiting[0][0].__class__ is not BuiltinFunctionType:
-                        # It ended meanwhile, or not just one task waits for it. Or that task is written in Python and
-                        # may run its loop once more inside its step (`nest_asyncio`): that loop could not read, in a
-                        # context that the outer call has not left.
-                        if not future.done():
-                            with suppress(asyncio.InvalidStateError):  # see below
-                                future.set_result(None)
-                        del released[0]
-                        continue
-                    ((step, context),) = waiting
-                    self._step = future, step, context
-                else:
-                    future, step, context = self._step
-                if not future.done():
+                future = released[0]
+                try:
+                    ((step, context),) = future._callbacks
+                except (AttributeError, TypeError, ValueError):
+                    step = context = None
+                if step.__class__ is not BuiltinFunctionType:
+                    # It ended meanwhile, or not just one task waits for it. Or that task is written in Python and may
+                    # run its loop once more inside its step (`nest_asyncio`): that loop could not read, in a context
+                    # that the outer call has not left.
+                    if not future.done():
+                        with suppress(asyncio.InvalidStateError):  # see below
+                            future.set_result(None)
+                    del released[0]
+                    continue
+                self._step = future, step, context
+                try:
                     # One call in C: else a cancellation after an interruption could find a future without its task.
-                    try:
-                        deque(map(_call, (future.remove_done_callback, future.set_result), (step, None)), 0)
-                    except asyncio.InvalidStateError:
-                        # A signal's handler has just cancelled the task, as that of `asyncio.run` does.
-                        continue
-                elif future.cancelled():
-                    # After an interruption; so the loop runs the task.
+                    deque(map(_call, (future.remove_done_callback, future.set_result), (step, None)), 0)
+                except asyncio.InvalidStateError:
+                    # A signal's handler has just cancelled the task, as that of `asyncio.run` does.
                     self._step = None
                     del released[0]
                     continue
@@ -302,6 +300,22 @@ class AioTransport(Serving):
             self._flush()
             if released:
                 self._resume_soon()
+
+    def _recover(self) -> None:
+        """Take the recorded step if its future has ended by our call; else `_resume` begins again with that future."""
+        assert self._step is not None, "it was recorded"
+        future, step, context = self._step
+        ended = future.done() and not future.cancelled()
+        self._step = None
+        if ended:
+            del self.released[0]
+            try:
+                context.run(step, future)
+            except RuntimeError as error:
+                # As in `_resume`.
+                if is_interruption(error):
+                    raise
+                self._loop.call_soon(step, future, context=context)
 
     # Links.
 

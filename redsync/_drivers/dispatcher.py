@@ -215,20 +215,21 @@ class Dispatcher:
                     # Removed only once settled, so that after an interruption it is still there and counts as missed.
                     request = pending[0]
                     tally = request.tally
-                    if tally is not None and (tally.late or not request.done):
+                    if tally is not None and reply is tally.same:
+                        # One more of the same grants: as `record`, without a call. So the round is not done.
+                        if noting:
+                            noting[index](now - tally.sent_at if now > tally.sent_at else 0.0)
+                        tally.cast[index] = tally.vote
+                        tally.granted = votes = tally.granted + 1
+                        if votes >= tally.quorum and tally.conclude():
+                            request.done = True
+                            if request.gate is not None:
+                                request.wake()
+                    elif tally is not None and (tally.late or not request.done):
                         if noting and not request.done:
                             # Another thread may have sent it after `now`, while this one read other links.
                             noting[index](now - tally.sent_at if now > tally.sent_at else 0.0)
-                        if reply is tally.same:
-                            # One more of the same grants: as `record`, without a call.
-                            tally.cast[index] = tally.vote
-                            tally.granted = votes = tally.granted + 1
-                            ended: bool | None = votes >= tally.quorum and tally.conclude()
-                        else:
-                            ended = tally.record(index, reply)
-                            if reply is tally.same and not request.usual:
-                                request.learn(tally, b":%b\r\n" % str(reply).encode())
-                        if ended:
+                        if ended := tally.record(index, reply):
                             request.done = True
                             if request.gate is not None:
                                 request.wake()
@@ -236,6 +237,8 @@ class Dispatcher:
                             # A proxy may have lost or repeated an answer, which would shift all later replies to other
                             # requests.
                             raise hiredis.ProtocolError(f"sent an unexpected reply {outline(reply)}")
+                        elif reply is tally.same and not request.usual:
+                            request.learn(tally, b":%b\r\n" % str(reply).encode())
                     pending.popleft()
                 link.since = now
         except BaseException:

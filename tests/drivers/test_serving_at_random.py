@@ -62,6 +62,13 @@ def unanimous(tally):
     return Verdict.PENDING if None in tally.cast else Verdict.LOST
 
 
+def majority(tally):
+    """Decide as without a rule."""
+    if tally.granted >= tally.quorum:
+        return Verdict.WON
+    return Verdict.PENDING if tally.refused + tally.failed <= NODES - tally.quorum else Verdict.LOST
+
+
 class World(Serving):
     """Nodes without a network, and the thread that reads them all."""
 
@@ -87,6 +94,7 @@ class World(Serving):
         self._blocked = QuietSocket(type=socket.SOCK_DGRAM)
         self._blocked.setblocking(False)
         self.blocked = partial(self._blocked.recv, 1)
+        self.decided = {}
         self.said = {}
         """The answer of each node to each request."""
         judges = bool, lambda reply: int(reply) == 1
@@ -101,7 +109,7 @@ class World(Serving):
 
     def send(self, owner):
         command, judge = self.luck.choice(self.forms)
-        decide = unanimous if self.luck.random() < 0.1 else None
+        decide = self.luck.choice((None, None, None, unanimous, majority))
         effect = Broadcast(command, owner, judge, 60.0, decide=decide, late=self.luck.random() < 0.2)
         request = Request(effect, effect.tally([node.address for node in self.nodes]))
         request.tally.sent_at = clock()
@@ -152,6 +160,10 @@ class World(Serving):
         if tally.verdict is Verdict.WON:
             assert tally.granted >= tally.quorum
         assert request.done == (tally.verdict is not Verdict.PENDING)
+        if request.done:
+            # A protocol may be reading it.
+            kept = self.decided.setdefault(request, (tally.cast[:], tally.granted))
+            assert (tally.cast, tally.granted) == kept
 
 
 @pytest.mark.parametrize("number", range(20))
@@ -172,6 +184,8 @@ def test_votes_are_what_nodes_answered(number, seed, make_script):
                 world.check(other)
             if request.done:
                 break
+            for former in list(world.decided):
+                world.check(former)
             for node in world.nodes:
                 if world.links[node.index] is None and luck.random() < 0.1:
                     world.connect(node)
