@@ -63,15 +63,7 @@ class Outbox:
         receive: Callable[[Link, float], object],
         on_left: Callable[[], None],
     ) -> None:
-        """Make an empty outbox.
-
-        Args:
-            table: Has the links.
-            clock: Returns the current instant in seconds.
-            mutex: Guards `flushing`.
-            receive: Reads a link that answers at once, right after a write to it.
-            on_left: Called when an interruption may have left requests behind; another thread must then call `flush`.
-        """
+        """Make an empty outbox; it calls `receive` right after each write to a link that answers at once."""
         self._table: Final = table
         self._clock: Final = clock
         self._mutex: Final = mutex

@@ -76,7 +76,7 @@ class Serving(Dispatcher):
                             votes += 1
                             pending.popleft()
                             link.since = now
-                        elif data and (late := pending[0]).done and data == late.usual:
+                        elif data and pending and (late := pending[0]).done and data == late.usual:
                             if (former := late.tally) is not None and former.late:
                                 former.record(link.index, late.said)
                             pending.popleft()

@@ -199,6 +199,7 @@ async def test_step_that_a_signal_handler_ends_with_an_error_of_the_same_type_ru
 
     async with AioRig(nodes.urls) as rig:
         future = asyncio.get_running_loop().create_future()
+        future.set_result(None)
         rig.transport.released.append(future)
         rig.transport._step = future, steps.append, Struck()
         with pytest.raises(RuntimeError, match="handler"):

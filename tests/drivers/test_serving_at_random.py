@@ -117,7 +117,9 @@ class World(Serving):
         return request
 
     def answer(self, link):
-        """Let a node answer some of what it was sent, in order."""
+        """Let a node answer some of what it was sent, in order, and send a wake-up now and then."""
+        if self.luck.random() < 0.1:
+            link.come += MESSAGE
         for request in list(link.pending)[link.answered :][: self.luck.choice((1, 1, 1, 2, 3))]:
             if self.luck.random() < 0.1:
                 link.come += MESSAGE
@@ -189,6 +191,7 @@ def test_votes_are_what_nodes_answered(number, seed, make_script):
             for node in world.nodes:
                 if world.links[node.index] is None and luck.random() < 0.1:
                     world.connect(node)
+        assert {reason for _, reason in world.broken} <= {"closed the connection"}
         assert request.done, [(link and (link.answered, len(link.pending), link.come)) for link in world.links]
         won += request.tally.verdict is Verdict.WON
     assert 0 < won < 60
