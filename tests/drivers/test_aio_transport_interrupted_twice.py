@@ -267,4 +267,4 @@ def test_interruption_leaves_no_task_asleep_whose_round_is_alone(make_loop):
                 break
             points += 1
     assert asleep == []
-    assert points > MANY
+    assert points > MANY / 2
