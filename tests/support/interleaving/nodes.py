@@ -45,6 +45,7 @@ class FakeNode:
 
     Attributes:
         numbers: True if it answers only with the number that follows the argument's first letter.
+        usual: True if it answers only with 1.
         executed: The last argument of each executed command, in order.
         scripts: Digests of the scripts that it knows.
         silent: True if it executes nothing.
@@ -54,7 +55,7 @@ class FakeNode:
     def __init__(self):
         self.executed = []
         self.scripts = set()
-        self.numbers = self.silent = False
+        self.numbers = self.usual = self.silent = False
         self.signals = {}
         self.connections = []
 
@@ -66,6 +67,8 @@ class FakeNode:
         if sha not in self.scripts:
             return b"-NOSCRIPT No matching script.\r\n"
         self.executed.append(what)
+        if self.usual:
+            return b":1\r\n"
         if self.numbers:
             return b":%d\r\n" % int(what[1:])
         return self._signal(what) + b"$%d\r\n%b\r\n" % (len(what), what)
