@@ -38,7 +38,8 @@ __all__ = ["AioTransport"]
 
 _call: Callable[..., object] = call
 
-_Step: TypeAlias = "tuple[asyncio.Future[None], Callable[[asyncio.Future[None]], object], Context]"
+_Callback: TypeAlias = "Callable[[asyncio.Future[None]], object]"
+_Step: TypeAlias = "tuple[asyncio.Future[None], _Callback, Context]"
 """A future, and the step of the task that waits for it, with its context."""
 
 
@@ -291,11 +292,7 @@ class AioTransport(Serving):
                 try:
                     context.run(step, future)
                 except RuntimeError as error:
-                    if is_interruption(error):
-                        # The step has begun, and must not run twice.
-                        raise
-                    # The loop runs inside a step of another task, so no second one may begin.
-                    self._loop.call_soon(step, future, context=context)
+                    self._postpone(error, future, step, context)
         finally:
             self._flush()
             if released:
@@ -312,10 +309,14 @@ class AioTransport(Serving):
             try:
                 context.run(step, future)
             except RuntimeError as error:
-                # As in `_resume`.
-                if is_interruption(error):
-                    raise
-                self._loop.call_soon(step, future, context=context)
+                self._postpone(error, future, step, context)
+
+    def _postpone(self, error: RuntimeError, future: asyncio.Future[None], step: _Callback, context: Context) -> None:
+        """Let the loop run a step that could not begin, because the loop runs inside the step of another task."""
+        if is_interruption(error):
+            # The step has begun, and must not run twice.
+            raise error
+        self._loop.call_soon(step, future, context=context)
 
     # Links.
 

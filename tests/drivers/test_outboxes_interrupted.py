@@ -149,45 +149,34 @@ def interrupt_calls(make_rig, all_votes):
     trials.links.clear()
 
 
-@pytest.mark.parametrize("absent", [(), (1,), (0, 2)])
-def test_interrupted_flush_leaves_no_request_of_others_behind(absent, inject, interrupt_flush, points):
-    """The flushing thread has the requests of all: others' rounds and owed releases must survive its end."""
+def interrupt_at(points, trial):
+    """Try each point, until no call gets there; no trial may find anything wrong."""
     wrong = []
-    for point in points():
-        where, trouble = interrupt_flush(lambda crowd, point=point: inject(point, crowd.flush), absent)
+    for point in points:
+        where, trouble = trial(point)
         wrong += trouble
         if where is None or len(wrong) > TOO_MANY:
             break
     print(f"{point - 1} points")
     assert wrong == []
     assert point > MANY
+
+
+@pytest.mark.parametrize("absent", [(), (1,), (0, 2)])
+def test_interrupted_flush_leaves_no_request_of_others_behind(absent, inject, interrupt_flush, points):
+    """The flushing thread has the requests of all: others' rounds and owed releases must survive its end."""
+    interrupt_at(points(), lambda point: interrupt_flush(lambda crowd: inject(point, crowd.flush), absent))
 
 
 @pytest.mark.sweep
 def test_interrupted_lone_send_leaves_no_request_of_others_behind(inject, interrupt_flush, points):
     """As with asyncio, if a finalizer or a signal handler has sent something meanwhile."""
-    wrong = []
-    for point in points():
-        where, trouble = interrupt_flush(lambda crowd, point=point: inject(point, crowd.flush_alone))
-        wrong += trouble
-        if where is None or len(wrong) > TOO_MANY:
-            break
-    print(f"{point - 1} points")
-    assert wrong == []
-    assert point > MANY
+    interrupt_at(points(), lambda point: interrupt_flush(lambda crowd: inject(point, crowd.flush_alone)))
 
 
 def test_interrupted_flush_leaves_no_request_behind_on_nodes_without_sockets(inject, interrupt_calls, points):
     """There each command is a call, and the flushing thread hands out its answer."""
-    wrong = []
-    for point in points():
-        where, trouble = interrupt_calls(lambda crowd, point=point: inject(point, crowd.flush))
-        wrong += trouble
-        if where is None or len(wrong) > TOO_MANY:
-            break
-    print(f"{point - 1} points")
-    assert wrong == []
-    assert point > MANY
+    interrupt_at(points(), lambda point: interrupt_calls(lambda crowd: inject(point, crowd.flush)))
 
 
 @pytest.mark.sweep
