@@ -174,20 +174,21 @@ class Tally(Votes):
         at: The instant at which the protocol was resumed, seconds on the driver's clock.
         judge: Reads a reply.
         decide: Replaces the plain count of votes; None if they are simply counted, or once it has decided.
-        same: The number by which all votes so far were given, if they are grants and the round is open; else NO_REPLY.
-            Most nodes reply with the same number, and it means the same. So a driver may cast `vote` for them and add
-            to `granted` by itself, and then call `conclude`. It may set both from a former round of the same command
-            with the same judge.
+        same: The number that each reply so far was, if all are grants and more of them decide nothing before they are a
+            quorum; else NO_REPLY. Most nodes reply with the same number, and it means the same. So a driver may cast
+            `vote` for them and add to `granted` by itself, and then call `conclude`. It may set both from a former
+            round of the same command with the same judge.
         vote: The vote of the latest grant.
+        grant: The number that was that node's reply; NO_REPLY if it was none. It outlives the verdict.
     """
 
     __slots__ = (
-        "_grant",
         "_late_votes",
         "_thorough",
         "at",
         "decide",
         "failed",
+        "grant",
         "granted",
         "judge",
         "late",
@@ -234,8 +235,7 @@ class Tally(Votes):
         self.lingers = lingers
         self.sent_at = self.at = 0.0
         self.judge = judge
-        # `_grant` outlives the verdict: `vote` is its vote.
-        self.same = self._grant = NO_REPLY
+        self.same = self.grant = NO_REPLY
         self.vote: Cast | None = None
         # Nodes and their votes; replaced as a whole.
         self._late_votes: tuple[tuple[int, Cast], ...] = ()
@@ -252,7 +252,7 @@ class Tally(Votes):
         cast = self.cast
         if cast[node] is not None:
             return False
-        if reply is not self._grant:
+        if reply is not self.grant:
             try:
                 answer = self.judge(reply)
                 grants = True if answer else False  # noqa: SIM210  (`bool` would be a call)
@@ -266,8 +266,8 @@ class Tally(Votes):
                 cast[node] = _REFUSED, answer, reply
                 self.refused += 1
                 return self._decided()
-            self.vote, self._grant = (_GRANTED, answer, reply), reply if reply.__class__ is int else NO_REPLY
-            self.same = NO_REPLY if self.granted or self.refused or self.failed else self._grant
+            self.vote, self.grant = (_GRANTED, answer, reply), reply if reply.__class__ is int else NO_REPLY
+            self.same = NO_REPLY if self.granted or self.refused or self._may_be_lost() else self.grant
         cast[node] = self.vote
         self.granted = votes = self.granted + 1
         if votes < self.quorum:
@@ -285,7 +285,7 @@ class Tally(Votes):
             return False
         if self.decide is not None:
             return self._decided()
-        self.verdict, self.same, self._grant = _WON, NO_REPLY, self.same
+        self.verdict, self.same, self.grant = _WON, NO_REPLY, self.same
         return True
 
     def _note_late(self, node: int, reply: object) -> bool | None:
@@ -294,7 +294,7 @@ class Tally(Votes):
         The vote no longer counts, but shows which nodes keep the claim.
         """
         vote = self.vote
-        if reply is not self._grant or vote is None:
+        if reply is not self.grant or vote is None:
             vote = self._judge_late(reply)
         if not self.lingers:
             # Kept apart, because the protocol may be reading the tally.
@@ -344,10 +344,15 @@ class Tally(Votes):
         if self.cast[node] is not None:
             # An interruption may have struck after that vote was counted, but before the verdict.
             return self.conclude() or self._decided()
-        self.same = NO_REPLY
         self.cast[node] = _FAILED, None, reason
         self.failed += 1
+        if self._may_be_lost():
+            self.same = NO_REPLY
         return self._decided()
+
+    def _may_be_lost(self) -> bool:
+        """Return True if failures may decide the round although all replies are grants."""
+        return self.failed > 0 and (self.decide is not None or self.without_quorum)
 
     def close(self, reason: str) -> None:
         """End the round: nodes that have not voted become FAILED for that reason, and the verdict is WON or LOST."""

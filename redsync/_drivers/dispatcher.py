@@ -215,7 +215,7 @@ class Dispatcher:
                     # Removed only once settled, so that after an interruption it is still there and counts as missed.
                     request = pending[0]
                     tally = request.tally
-                    if tally is not None and reply is tally.same:
+                    if tally is not None and reply is tally.same and tally.cast[index] is None:
                         # One more of the same grants: as `record`, without a call. So the round is not done.
                         if noting:
                             noting[index](now - tally.sent_at if now > tally.sent_at else 0.0)

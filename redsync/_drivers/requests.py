@@ -122,9 +122,9 @@ class Request(Sleeper):
     def learn(self, tally: Tally, data: bytes) -> None:
         """Keep the reply that its tally takes for the same grant, for this and the command's next rounds."""
         assert self.command is not None, "it was sent"
-        self.usual, self.said, packing = data, tally.same, self.command.packing
+        self.usual, self.said, packing = data, tally.grant, self.command.packing
         if packing is not None:
-            packing.usual = tally.judge, data, tally.same, tally.vote
+            packing.usual = tally.judge, data, tally.grant, tally.vote
 
     def owed(self, bit: int) -> bool:
         """Return True if the node with that bit must get it, now or later."""

@@ -69,7 +69,7 @@ class Serving(Dispatcher):
                             left, link = ready[ready.index((fd, events)) :], None
                             break
                         data, pending = link.read() if link.at_rest else None, link.pending
-                        if data == usual and pending[0] is request:
+                        if data == usual and pending[0] is request and cast[link.index] is None:
                             if noting:
                                 noting[link.index](now - tally.sent_at)
                             cast[link.index] = vote
@@ -240,6 +240,8 @@ class Serving(Dispatcher):
 
 def _learn(request: Request, tally: Tally, data: bytes, replies: Sequence[object]) -> object:
     """Return the bytes of the usual reply, NO_REPLY if there is none; keep a new one for the command's next rounds."""
-    if tally.same is replies[0] and tally.same is not request.said and len(replies) == 1:
+    # A single node's vote decides the round, so it is never `same`.
+    said = tally.grant if tally.quorum == 1 else tally.same
+    if said is replies[0] and said is not request.said and len(replies) == 1:
         request.learn(tally, data)
     return request.usual if tally.same is request.said else NO_REPLY

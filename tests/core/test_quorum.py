@@ -400,7 +400,10 @@ def test_grants_counted_by_a_driver_give_the_verdict_and_the_votes_of_recorded_o
         for _ in range(1000):
             likely = rng.choice([[1], [1, 1, 1, 2], [1, 1, 1, 0], [1, 1, 1, None], [1, 2, 0, None]])
             replies = [(node, rng.choice(likely)) for node in rng.sample(range(n), rng.randint(1, n))]
-            plain, quick = (new_tally(n, decide, judge=lambda reply: reply, late=True) for _ in range(2))
+            thorough = rng.random() < 0.5
+            plain, quick = (
+                new_tally(n, decide, judge=lambda reply: reply, late=True, thorough=thorough) for _ in range(2)
+            )
             if rng.random() < 0.5:
                 quick.same, quick.vote = 1, (GRANTED, 1, 1)
             for node, reply in replies:
