@@ -229,16 +229,17 @@ class Dispatcher:
                         if noting and not request.done:
                             # Another thread may have sent it after `now`, while this one read other links.
                             noting[index](now - tally.sent_at if now > tally.sent_at else 0.0)
-                        if ended := tally.record(index, reply):
-                            request.done = True
-                            if request.gate is not None:
-                                request.wake()
-                        elif ended is None:
+                        ended = tally.record(index, reply)
+                        if ended is None:
                             # A proxy may have lost or repeated an answer, which would shift all later replies to other
                             # requests.
                             raise hiredis.ProtocolError(f"sent an unexpected reply {outline(reply)}")
-                        elif reply is tally.same and not request.usual:
-                            request.learn(tally, b":%b\r\n" % str(reply).encode())
+                        if ended:
+                            request.done = True
+                            if request.gate is not None:
+                                request.wake()
+                        if reply is tally.grant and reply is not request.said:
+                            request.learn(reply)
                     pending.popleft()
                 link.since = now
         except BaseException:

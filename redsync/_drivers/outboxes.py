@@ -141,7 +141,8 @@ class Outbox:
         request.tally.sent = bits
         left, self._apart = iter(ready), iter(apart) if apart else ()
         self.batch, self._left = [request], left
-        self._post_all(now)
+        if ready:
+            self._post_all(now)
         if apart:
             self._offer_apart(now)
         self.batch, self._left = [], None

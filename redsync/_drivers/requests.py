@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from operator import attrgetter
-from typing import Protocol
+from typing import Any, Protocol
 
 from redsync._core.effects import Arg, Broadcast, Command, Tell
 from redsync._core.quorum import Tally
@@ -119,12 +119,16 @@ class Request(Sleeper):
             self.data = pack_command(self.command) if packing is None else packing.data(self.command, pack_command)
         return True
 
-    def learn(self, tally: Tally, data: bytes) -> None:
-        """Keep the reply that its tally takes for the same grant, for this and the command's next rounds."""
-        assert self.command is not None, "it was sent"
-        self.usual, self.said, packing = data, tally.grant, self.command.packing
-        if packing is not None:
-            packing.usual = tally.judge, data, tally.grant, tally.vote
+    def learn(self, grant: Any) -> None:
+        """Keep the number of the latest grant for this and the command's next rounds, if its tally expects it again."""
+        tally, command = self.tally, self.command
+        assert tally is not None, "its replies are counted"
+        assert command is not None, "it was sent"
+        # The vote of a single node decides the round, so it is never `same`.
+        if grant is tally.same or tally.quorum == 1:
+            self.usual, self.said = b":%d\r\n" % grant, grant
+            if command.packing is not None:
+                command.packing.usual = tally.judge, self.usual, grant, tally.vote
 
     def owed(self, bit: int) -> bool:
         """Return True if the node with that bit must get it, now or later."""

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from redsync._core.interruptions import is_interruption
-from redsync._core.quorum import NO_REPLY, Tally
+from redsync._core.quorum import NO_REPLY
 from redsync._core.replies import LINES
 from redsync._drivers.dispatcher import MOST_MESSAGES, Dispatcher
 from redsync._drivers.interruptions import HALF_READ, HALF_SENT
@@ -86,7 +86,8 @@ class Serving(Dispatcher):
                             if tally.granted >= tally.quorum and tally.conclude():
                                 request.done = True
                             self._settle(((link, replies),), now)
-                            usual, vote = _learn(request, tally, data, replies), tally.vote
+                            usual = request.usual if tally.same is request.said else NO_REPLY
+                            vote = tally.vote
                         else:
                             left = ready[ready.index((fd, events)) + 1 :]
                             break
@@ -236,12 +237,3 @@ class Serving(Dispatcher):
             if link.backlog:
                 # Another thread kept bytes after the flush, and its call of `watch` may have come before ours.
                 self._table.watch(link, BOTH)
-
-
-def _learn(request: Request, tally: Tally, data: bytes, replies: Sequence[object]) -> object:
-    """Return the bytes of the usual reply, NO_REPLY if there is none; keep a new one for the command's next rounds."""
-    # A single node's vote decides the round, so it is never `same`.
-    said = tally.grant if tally.quorum == 1 else tally.same
-    if said is replies[0] and said is not request.said and len(replies) == 1:
-        request.learn(tally, data)
-    return request.usual if tally.same is request.said else NO_REPLY

@@ -13,7 +13,7 @@ from redsync._core.quorum import Verdict
 from redsync._drivers.pollers import READ
 from redsync._drivers.process import clock
 from redsync._drivers.requests import Request
-from tests.support.rigs import await_answers, choices, tend_until
+from tests.support.rigs import await_answers, choices, lose, tend_until
 
 
 @pytest.fixture
@@ -65,6 +65,28 @@ def test_rounds_after_the_first_one_know_the_reply_that_grants(asker):
     tally = asker.ask()
     assert (choices(tally), tally.answers, tally.replies) == (["granted"] * 3, [1] * 3, [1] * 3)
     assert (tally.verdict, tally.granted) == (Verdict.WON, 3), "what came with the deciding vote counts as well"
+    assert len(asker.judged) == judged
+
+
+def test_known_reply_counts_as_well_while_a_node_is_down(rig, asker, nodes):
+    asker.ask()
+    asker.ask()
+    lose(rig, nodes, 0)
+    judged = len(asker.judged)
+    request = asker.send()
+    await_answers(rig, 1, 2)
+    tally = asker.wait(request)
+    assert (choices(tally), tally.verdict) == (["failed", "granted", "granted"], Verdict.WON)
+    assert len(asker.judged) == judged
+
+
+def test_single_node_is_judged_once(make_rig, nodes, say):
+    rig = make_rig(nodes.urls[:1])
+    asker = Asker(rig.connect(), say)
+    asker.ask()
+    asker.ask()
+    judged = len(asker.judged)
+    assert asker.ask().verdict is Verdict.WON
     assert len(asker.judged) == judged
 
 
