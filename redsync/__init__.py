@@ -16,6 +16,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from redsync._importing import importing
+
 if TYPE_CHECKING:
     from redsync._core.events import HoldLost, HoldOrphaned, NodeChanged
     from redsync._core.quorum import Choice, Vote
@@ -175,7 +177,8 @@ _KINDS = (
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(_HOMES.get(name, "redsync.exceptions")), name)
+    with importing:
+        value = getattr(import_module(_HOMES.get(name, "redsync.exceptions")), name)
     globals()[name] = value
     return value
 

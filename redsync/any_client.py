@@ -19,6 +19,7 @@ from redsync._core.timing import Timing
 from redsync._drivers.given_nodes import make_nodes
 from redsync._drivers.nodes import Node, NodeStatus
 from redsync._drivers.process import REAL, Surroundings
+from redsync._importing import importing
 from redsync._protocols.watchdog import farewell, watchdog
 from redsync.exceptions import ConfigurationError
 
@@ -150,7 +151,8 @@ class AnyClient(ABC, Generic[DriverT]):
         return self._runner.statuses()
 
     def _survey(self, name: str | bytes) -> Steps[Tally]:
-        from redsync._protocols import lock_survey
+        with importing:
+            from redsync._protocols import lock_survey
 
         keys = LockKeys.of(self._prefix, encode_name(name))
         # A new owner, see `Exclusive._holder_steps`.

@@ -17,6 +17,7 @@ from redsync._core.events import Event
 from redsync._core.timing import Timing
 from redsync._drivers.nodes import Node
 from redsync._drivers.threads import ThreadRunner
+from redsync._importing import importing
 from redsync.any_client import AnyClient
 
 if TYPE_CHECKING:
@@ -312,7 +313,8 @@ class Client(AnyClient[ThreadRunner]):
                 client is for threads; or a generator function or `@contextmanager`, because its body would run without
                 the lock.
         """
-        from redsync._facades.decorator import locked_decorator
+        with importing:
+            from redsync._facades.decorator import locked_decorator
 
         return locked_decorator(self.get_lock, name, timeout, on_busy, options)
 

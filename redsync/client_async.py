@@ -15,6 +15,7 @@ from redsync._core.frames import may_await
 from redsync._core.timing import Timing
 from redsync._drivers.aio import AioRunner
 from redsync._drivers.nodes import Node
+from redsync._importing import importing
 from redsync.any_client import AnyClient
 
 if TYPE_CHECKING:
@@ -305,7 +306,8 @@ class AsyncClient(AnyClient[AioRunner]):
             TypeError: The decorated object is not a coroutine function or method, because this client is for asyncio;
                 or it was made of a generator function, because its body could run without the lock.
         """
-        from redsync._facades.decorator import async_locked_decorator
+        with importing:
+            from redsync._facades.decorator import async_locked_decorator
 
         return async_locked_decorator(self.get_lock, name, timeout, on_busy, options)
 

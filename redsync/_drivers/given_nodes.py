@@ -9,6 +9,7 @@ from typing import Any, Final
 from redsync._drivers.dialects import dialect_of
 from redsync._drivers.nodes import Node
 from redsync._drivers.urls import url_of
+from redsync._importing import importing
 from redsync.exceptions import ConfigurationError
 
 __all__ = ["make_nodes"]
@@ -33,9 +34,13 @@ def make_nodes(nodes: Any, client_class: type[Any]) -> list[Node]:
         raise ConfigurationError(f"nodes must be {_one(client_class)}, or a list of these, not {_type_of(given)}")
     made: list[Node] = []
     for number, node in enumerate(given, 1):
-        made += _make(len(made), f"node {number}", node, client_class)
+        with importing:  # for the late imports below, and those of redis-py
+            made += _make(len(made), f"node {number}", node, client_class)
     if not made:
         raise ConfigurationError(f"a client needs at least one node: {_one(client_class)}, or a list of these")
+    with importing:
+        # The first look-up of a host's name imports it, else in a connecting thread.
+        import encodings.idna  # noqa: F401
     addresses = [node.address for node in made]
     twice = {address for address in addresses if addresses.count(address) > 1}
     if twice:

@@ -336,7 +336,9 @@ class ThreadRunner(ThreadDriver):
         maintenance.forget()
         for node in self.nodes:
             node.forget()
-        if not self.closed:
+        if self.closed:
+            self._opening = threading.RLock()  # the parent's may be held by a thread that this process does not have
+        else:
             self._start()
 
 

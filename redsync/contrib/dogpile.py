@@ -13,7 +13,7 @@ costs time, no more than without redsync.
 
 from __future__ import annotations
 
-import threading
+import os
 from contextlib import suppress
 from typing import Final
 
@@ -65,15 +65,15 @@ class RedsyncProxy(ProxyBackend):
 class _CreationMutex(CacheMutex):
     """Lets one process at a time compute an entry, as long as enough nodes answer.
 
-    dogpile.cache ignores the result of a waiting `acquire`: it computes the entry and calls `release`. So we count the
-    callers that continue without the mutex, and that many calls of `release` do nothing.
+    dogpile.cache ignores the result of a waiting `acquire`: it computes the entry and calls `release`. So we record the
+    callers that continue without the mutex, and that many calls of `release` do nothing. By process, because the child
+    of a fork has none of them; and without a lock, which another thread might hold during a fork.
     """
 
     def __init__(self, mutex: Mutex, patience: float) -> None:
         self._mutex: Final = mutex
         self._patience: Final = patience
-        self._guard: Final = threading.Lock()
-        self._without = 0
+        self._without: Final[list[int]] = []
 
     def acquire(self, wait: bool = True) -> bool:
         try:
@@ -85,15 +85,13 @@ class _CreationMutex(CacheMutex):
                 return True
         except QuorumError:
             pass
-        with self._guard:
-            self._without += 1
+        self._without.append(os.getpid())
         return True
 
     def release(self) -> None:
-        with self._guard:
-            if self._without:
-                self._without -= 1
-                return
+        with suppress(ValueError):
+            self._without.remove(os.getpid())
+            return
         with suppress(NotOwnedError):  # The hold was lost: the entry may have been computed twice.
             self._mutex.release()
 

@@ -1,5 +1,7 @@
 """dogpile.cache with mutexes across processes: one reader computes, the others wait, and all continue without nodes."""
 
+import os
+import signal
 import threading
 
 import pytest
@@ -65,7 +67,7 @@ def test_dead_nodes_cost_no_entry(nodes, make_cache):
     mutex = cache.backend.get_mutex("report")
     assert mutex.acquire()
     mutex.release()
-    assert mutex._without == 0
+    assert mutex._without == []
 
 
 def test_reader_out_of_patience_computes_and_does_not_release_the_mutex(make_cache, make_client):
@@ -74,6 +76,32 @@ def test_reader_out_of_patience_computes_and_does_not_release_the_mutex(make_cac
     assert creator.acquire(False)
     assert cache.get_or_create("report", lambda: "mine") == "mine"
     creator.release()  # raises if the reader had released it
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_child_releases_its_mutex_although_its_parent_continued_without_one(make_cache, make_client):
+    creator = make_client(n=3).get_mutex("dogpile:report")
+    mutex = make_cache(patience=0.0).backend.get_mutex("report")
+    assert creator.acquire(False)
+    assert mutex.acquire()
+    creator.release()
+    child = os.fork()
+    if not child:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(20)
+        status = 1
+        try:
+            assert mutex.acquire(wait=False)
+            assert mutex.locked()
+            mutex.release()
+            status = mutex.locked()
+        finally:
+            os._exit(status)
+    assert os.waitpid(child, 0)[1] == 0
+    mutex.release()
+    assert mutex.acquire(wait=False)
+    mutex.release()
+    assert not mutex.locked()
 
 
 def test_lost_mutex_costs_no_entry(make_cache, make_client):

@@ -1,5 +1,7 @@
 """The driver for threads: atomic steps, owners, and interrupted protocols."""
 
+import os
+import signal as signals
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -383,3 +385,29 @@ def test_node_is_tried_again_even_if_the_application_exits_when_asked_for_a_pass
     with client.get_lock("x"):
         pass
     eventually(lambda: password.asked > 2)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_child_closes_client_although_another_thread_was_closing_it_during_the_fork(nodes):
+    """It ends there, at the latest when the child ends."""
+    closing, go_on = threading.Event(), threading.Event()
+    client = Client(nodes.urls, restart_guard=0.0)
+    client.close()
+
+    def close():
+        with client.runner._opening:  # held for an instant, or until the threads of a new client that failed have ended
+            closing.set()
+            assert go_on.wait(PATIENCE)
+
+    thread = threading.Thread(target=close)
+    thread.start()
+    assert closing.wait(PATIENCE)
+    child = os.fork()
+    if not child:
+        signals.signal(signals.SIGALRM, signals.SIG_DFL)
+        signals.alarm(10)
+        client.close()
+        os._exit(0)
+    go_on.set()
+    thread.join()
+    assert os.waitpid(child, 0)[1] == 0
