@@ -15,7 +15,7 @@ from redsync._core.keys import LockKeys, encode_name, encode_prefix
 from redsync._core.observing import Observer
 from redsync._core.quorum import Tally
 from redsync._core.text import split_urls
-from redsync._core.timing import Timing
+from redsync._core.timing import MAX_LEASE, Timing
 from redsync._drivers.given_nodes import make_nodes
 from redsync._drivers.nodes import Node, NodeStatus
 from redsync._drivers.process import REAL, Surroundings
@@ -187,10 +187,12 @@ def _client_of(kind: type[AnyClient[Any]], urls: tuple[str, ...], options: dict[
 def _timing(lease: float, node_timeout: float, drift_factor: float, restart_guard: float) -> Timing:
     if not 0 <= drift_factor < 1:
         raise ConfigurationError(f"drift_factor must be at least 0 and less than 1, not {drift_factor!r}")
-    if not 0 < node_timeout < float("inf"):
-        raise ConfigurationError(f"node_timeout must be a positive number of seconds, not {node_timeout!r}")
-    if not 0 <= restart_guard < float("inf"):
-        raise ConfigurationError(f"restart_guard must be a number of seconds, at least 0, not {restart_guard!r}")
+    if not 0 < node_timeout <= MAX_LEASE:
+        raise ConfigurationError(
+            f"node_timeout must be a positive number of seconds, at most a year, not {node_timeout!r}"
+        )
+    if not 0 <= restart_guard <= MAX_LEASE:
+        raise ConfigurationError(f"restart_guard must be a number of seconds, from 0 to a year, not {restart_guard!r}")
     timing = Timing(lease, node_timeout, drift_factor, restart_guard)
     try:
         timing.check_lease(lease)

@@ -140,6 +140,15 @@ def test_client_is_refused_when_a_node_is_not_one_url(text, said):
                 flavour(given)
 
 
+@pytest.mark.parametrize("flavour", [Client, AsyncClient])
+@pytest.mark.parametrize("option", ["unheard=of", "single_connection_client=true", "ssl_cert_reqs=none"])
+def test_client_is_refused_when_redis_py_does_not_know_an_option_of_a_url(option, flavour):
+    """Otherwise each connect would fail, and the node would look like one that is down."""
+    with pytest.raises(ConfigurationError, match="node 2 has an option or a value that redis-py does not") as caught:
+        flavour(["redis://127.0.0.1:1", f"redis://127.0.0.1:2?{option}"])
+    assert caught.value.__suppress_context__, "redis-py's error may quote the URL"
+
+
 SECRETIVE = [
     b"redis://:hunter2@127.0.0.1:1/0",
     {"host": "h", "password": "hunter2"},
@@ -193,10 +202,10 @@ def test_client_is_refused_when_one_server_has_two_addresses(nodes, raw, mainten
     "options",
     [
         *({"lease": lease} for lease in (0, -1, float("inf"), float("nan"), 0.002)),
-        *({"node_timeout": timeout} for timeout in (0, -1, float("inf"), float("nan"))),
+        *({"node_timeout": timeout} for timeout in (0, -1, 1e10, float("inf"), float("nan"))),
         *({"drift_factor": drift} for drift in (-0.1, 1, float("nan"))),
         {"lease": 0.01, "drift_factor": 0.9},
-        *({"restart_guard": guard} for guard in (-1, float("nan"), float("inf"))),
+        *({"restart_guard": guard} for guard in (-1, 1e10, float("nan"), float("inf"))),
         *({"prefix": prefix} for prefix in (b"bytes", None, "x" * 513)),
     ],
     ids=str,

@@ -25,6 +25,7 @@ from redsync._core.replies import MOST_BYTES, NOTHING, ReplyReader
 from redsync._drivers.channels import Channel, Talk, reply_error
 from redsync._drivers.interruptions import HALF_READ
 from redsync._drivers.links import BACKLOG_LIMIT, Link, QuietSocket, SocketLink, bound_silence, let_reset, one_by_one
+from redsync._drivers.lookups import Lookups
 from redsync._drivers.nodes import Node, describe_error
 
 __all__ = ["AioLink", "CallingLink", "Receiver", "StreamLink", "TakenLink", "open_link"]
@@ -289,19 +290,20 @@ class CallingLink(LoopLink):
         self._connection._reader = self._connection._writer = None
 
 
-async def open_link(node: Node, timeout: float) -> AioLink:
+async def open_link(node: Node, timeout: float, lookups: Lookups | None = None) -> AioLink:
     """Connect and authenticate.
 
     Args:
         node: The node.
         timeout: Seconds for connecting, and for each answer.
+        lookups: The lookups of the client's earlier connects.
 
     Raises:
         OSError, RedisError: The node was unreachable or refused the client.
     """
     connection = node.make_connection(timeout)
     try:
-        await connection.connect()
+        await (lookups or Lookups()).connect(connection, timeout)
     except BaseException:
         await connection.disconnect(nowait=True)
         raise

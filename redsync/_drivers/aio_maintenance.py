@@ -13,7 +13,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Awaitable, Callable, Sequence
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 from redsync._core.events import Event
 from redsync._core.keys import wake_channel
@@ -25,6 +25,7 @@ from redsync._drivers.aio_watches import AioWatches
 from redsync._drivers.greetings import end_former, greet, load_scripts, subscribe
 from redsync._drivers.handshakes import TIMEOUTS
 from redsync._drivers.links import speak
+from redsync._drivers.lookups import Lookups
 from redsync._drivers.maintenance import PAUSE_AFTER_FAILURE, STRAGGLERS, TICK, Stopped
 from redsync._drivers.node_registry import NodeRegistry
 from redsync._drivers.nodes import Node, NodeStatus, describe_error
@@ -65,7 +66,8 @@ class AioMaintenance:
         self.transport: Final[AioTransport] = self._TRANSPORT(
             nodes, clock, node_timeout, loop, on_broken=self._on_broken, on_change=self._wake
         )
-        self._watches: Final = AioWatches(nodes, self._connect_timeout, clock, self._on_moved)
+        self._lookups: Final = Lookups()
+        self._watches: Final = AioWatches(nodes, self._connect_timeout, clock, self._on_moved, self._lookups)
         self._registry: Final = NodeRegistry(
             nodes,
             self.transport,
@@ -151,7 +153,7 @@ class AioMaintenance:
         """End the task and all connections; a cancellation meanwhile propagates when that is done."""
         self._stopping = True
         self._wake()
-        ending = [*self._connecting.values(), *self._watches.tasks]
+        ending = [*self._connecting.values(), *self._watches.tasks, *self._lookups.under_way]
         for task in ending:
             task.cancel()
         if self._task is not None and self._task is not asyncio.current_task():
@@ -169,7 +171,7 @@ class AioMaintenance:
         if cancelled is not None:
             raise cancelled
 
-    async def _wait_for_end(self, ending: Sequence[asyncio.Task[None]]) -> bool:
+    async def _wait_for_end(self, ending: Sequence[asyncio.Future[Any]]) -> bool:
         """Wait for tasks, and for replies that nodes still owe; return True when that is done."""
         if pending := [task for task in ending if not task.done()]:
             await asyncio.wait(pending)
@@ -272,7 +274,7 @@ class AioMaintenance:
 
     async def _connect_link(self, node: Node) -> None:
         await self._watches.locate(node)
-        link = await open_link(node, self._connect_timeout)
+        link = await open_link(node, self._connect_timeout, self._lookups)
         try:
             self._registry.meet(node, await link.talk(greet(node, self._node_timeout, raw=link.raw)))
             link.tag = await link.talk(end_former(node))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from redis.exceptions import ResponseError
 
 from redsync._drivers.channels import reply_error
+from redsync._drivers.lookups import Lookups
 from redsync._drivers.nodes import Node, describe_error, new_connection
 from redsync._drivers.watches import ASK_EVERY, Follower
 
@@ -23,11 +24,16 @@ class AioWatches:
     """Follows the servers of a client's nodes."""
 
     def __init__(
-        self, nodes: Sequence[Node], timeout: float, clock: Callable[[], float], on_moved: Callable[[Node], None]
+        self,
+        nodes: Sequence[Node],
+        timeout: float,
+        clock: Callable[[], float],
+        on_moved: Callable[[Node], None],
+        lookups: Lookups,
     ) -> None:
-        """Make the watches; arguments as for `Watches`."""
+        """Make the watches; arguments as for `Watches`, and the client's lookups."""
         self._of_node: Final = {
-            node.index: _Watch(node, node.locator, timeout, clock, on_moved)
+            node.index: _Watch(lookups, node, node.locator, timeout, clock, on_moved)
             for node in nodes
             if node.locator is not None
         }
@@ -56,8 +62,9 @@ class AioWatches:
 class _Watch(Follower):
     """A task for each witness."""
 
-    def __init__(self, node: Node, locator: Locator, *settings: Any) -> None:
+    def __init__(self, lookups: Lookups, node: Node, locator: Locator, *settings: Any) -> None:
         super().__init__(node, locator, *settings)
+        self._lookups: Final = lookups
         self._news = asyncio.Event()
         self.tasks: list[asyncio.Task[None]] = []
 
@@ -93,7 +100,7 @@ class _Watch(Follower):
         connection = new_connection(witness.pool, self._timeout, protocol=2)
         try:
             async with asyncio.timeout(self._timeout):
-                await connection.connect()
+                await self._lookups.connect(connection, self._timeout)
             while True:
                 async with asyncio.timeout(self._timeout):
                     replies = await self._question(index, connection)

@@ -71,7 +71,12 @@ def _make(index: int, which: str, node: Any, client_class: type[Any]) -> list[No
     kwargs = pool.connection_kwargs
     address = kwargs.get("path") or f"{kwargs.get('host', 'localhost')}:{kwargs.get('port', 6379)}"
     url, unsaid = (node, "") if isinstance(node, str) else url_of(pool, client_class)
-    return [Node(index, pool, address, url, unsaid=unsaid)]
+    made = Node(index, pool, address, url, unsaid=unsaid)
+    try:
+        made.try_options()
+    except (ValueError, TypeError):
+        raise _unknown_option(which) from None
+    return [made]
 
 
 def _located(index: int, which: str, given: Any, client_class: type[Any]) -> list[Node]:
@@ -89,9 +94,13 @@ def _located(index: int, which: str, given: Any, client_class: type[Any]) -> lis
     except GroupUrlError as error:
         raise ConfigurationError(f"{which} {error}") from None
     except (ValueError, TypeError):
-        # redis-py's message may show a part of the URL.
-        raise ConfigurationError(f"{which} has an option or a value that redis-py does not know") from None
+        raise _unknown_option(which) from None
     return nodes
+
+
+def _unknown_option(which: str) -> ConfigurationError:
+    # redis-py's message may show a part of the URL.
+    return ConfigurationError(f"{which} has an option or a value that redis-py does not know")
 
 
 def _group(index: int, given: Any, client_class: type[Any]) -> Node:

@@ -44,7 +44,7 @@ class ThreadDriver(ABC):
     closed: bool
     _deferred: deque[Steps[None]]
     _doing: Doing
-    _maintenance: Maintenance
+    _maintenance: Maintenance | None
     _monitor: threading.Lock
     _transport: Transport
 
@@ -143,6 +143,7 @@ class ThreadDriver(ABC):
         """Perform the watchdog's effects; the maintenance works while the watchdog sleeps."""
         if not isinstance(effect, Wait):
             return self._perform(effect, subscribed)
+        assert self._maintenance is not None, "it runs this"
         while self._deferred:
             self._perform_deferred(self._deferred.popleft())
         self._maintenance.sleep(effect.until)
@@ -156,7 +157,7 @@ class ThreadDriver(ABC):
 
     def _contain(self, error: BaseException) -> bool:
         """Keep a callback's error from ending the client's own thread; in a caller's thread the error propagates."""
-        if not self._maintenance.is_current():
+        if self._maintenance is None or not self._maintenance.is_current():
             return False
         log.error("a callback raised %r in the client's own thread, which continues", error)
         return True

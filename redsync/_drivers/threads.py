@@ -36,7 +36,6 @@ from redsync._drivers.nodes import Node, NodeStatus
 from redsync._drivers.process import Surroundings, at_exit
 from redsync._drivers.reentry import BUSY, Doing
 from redsync._drivers.thread_driver import Subscribed, ThreadDriver
-from redsync._drivers.transport import Transport
 from redsync.exceptions import ClientClosedError, ReentrantCallError
 
 __all__ = ["ThreadRunner"]
@@ -114,7 +113,7 @@ class ThreadRunner(ThreadDriver):
         _runners.add(self)
 
     def _start(self) -> None:
-        """Begin with a new identity, locks and connections: at creation, and in the child of a fork."""
+        """Begin with a new identity, and locks, without connections: at creation, and in the child of a fork."""
         self.client_id = self._surroundings.new_id()
         self._identity = _Identity()
         self._doing = Doing()
@@ -124,30 +123,17 @@ class ThreadRunner(ThreadDriver):
         self._deferred: deque[Steps[None]] = deque()
         # One entry per thread that is inside `run`; a deque's append and pop are atomic.
         self._active: deque[None] = deque()
-        processes = Processes()
-        self._maintenance = Maintenance(
-            nodes=self.nodes,
-            client_id=self.client_id,
-            clock=self.now,
-            random=self._surroundings.random,
-            node_timeout=self._timing.node_timeout,
-            restart_guard=self._timing.restart_guard,
-            processes=processes,
-            tell=self._notifier.tell,
-            doing=self._doing,
-        )
-        self._maintenance.on_abandoned = self._close
-        self._transport: Transport = self._maintenance.transport
-        self._transport.noting = noting_of(self._notifier.ears)
+        # Made at the first use: a daemon closes all descriptors that it finds after its fork.
+        self._maintenance: Maintenance | None = None
         client = self._surroundings.describe()._replace(nodes=digests_of(self.homes))
         self.session = Session(
             len(self.nodes),
             self._timing,
-            HoldTable(self._maintenance.alarm),
+            HoldTable(self._alarm),
             self._surroundings.random,
             record_key=client_key(self.client_id),
             record=client.pack(),
-            processes=processes,
+            processes=Processes(),
             observed=bool(self._notifier.ears),
             journal=journal_of(self._notifier.ears),
             client=client,
@@ -177,15 +163,42 @@ class ThreadRunner(ThreadDriver):
     def _begin(self) -> None:
         try:
             self._starting = True
-            self._maintenance.start(self._watch)
+            maintenance = self._make_maintenance()
+            # A handler may have closed the client before there was a maintenance to do the rest.
+            self.require_open()
+            maintenance.start(self._watch)
         except BaseException:
-            self.closed = True
-            self._maintenance.stop()
+            if self._maintenance is not None:  # Otherwise there were no descriptors left; there may be later.
+                self.closed = True
+                self._maintenance.stop()
             raise
         finally:
             self._starting = False
         at_exit(_close_all)
         self._ready = True
+
+    def _make_maintenance(self) -> Maintenance:
+        maintenance = Maintenance(
+            nodes=self.nodes,
+            client_id=self.client_id,
+            clock=self.now,
+            random=self._surroundings.random,
+            node_timeout=self._timing.node_timeout,
+            restart_guard=self._timing.restart_guard,
+            processes=self.session.processes,
+            tell=self._notifier.tell,
+            doing=self._doing,
+        )
+        maintenance.on_abandoned = self._close
+        maintenance.transport.noting = noting_of(self._notifier.ears)
+        self._transport = maintenance.transport
+        self._maintenance = maintenance
+        return maintenance
+
+    def _alarm(self) -> None:
+        """Make the watchdog look; callable in any thread, never blocks."""
+        if self._maintenance is not None:
+            self._maintenance.alarm()
 
     def _watch(self) -> None:
         self._drive(self._watchdog(self.session, self.now()), set(), self._perform_watchdog)
@@ -241,7 +254,7 @@ class ThreadRunner(ThreadDriver):
             return
         self.require_open()
         self._deferred.append(steps)
-        self._maintenance.alarm()
+        self._alarm()
 
     def _run_in_between(self, steps: Steps[T]) -> T:
         """Run a protocol inside another call of this thread: in a callback, a finalizer, a signal handler."""
@@ -257,7 +270,9 @@ class ThreadRunner(ThreadDriver):
 
     def statuses(self) -> list[NodeStatus]:
         """Return each node's state."""
-        return self._maintenance.statuses()
+        if self._maintenance is not None:
+            return self._maintenance.statuses()
+        return [node.status(self.now(), suspect=False, guard=self._timing.restart_guard) for node in self.nodes]
 
     def close(self) -> None:
         """Wake waiters, run the farewell protocol, stop the maintenance, end the connections; idempotent.
@@ -265,8 +280,8 @@ class ThreadRunner(ThreadDriver):
         Never waits for a call that the calling thread itself has begun: inside one, a handler or a finalizer leaves the
         whole close to the maintenance. So does a callback of the maintenance.
         """
-        what = self._doing.what
-        if what is BUSY or self._maintenance.is_current():
+        what, maintenance = self._doing.what, self._maintenance
+        if what is BUSY or (maintenance is not None and maintenance.is_current()):
             self.closed = True
             self.abandon()
         elif what is None:
@@ -279,7 +294,7 @@ class ThreadRunner(ThreadDriver):
         """Release all holds, and leave the rest to the maintenance: this thread's own call has yet to clean up."""
         with self._doing.busy():
             self.closed = True
-            if self._ready:
+            if self._ready and self._maintenance is not None:
                 self._maintenance.release_waiters()
                 self._drive(self._farewell(self.session), set(), self._perform)
                 self._maintenance.settle()
@@ -296,36 +311,44 @@ class ThreadRunner(ThreadDriver):
             with self._opening:
                 first, self.closed = not self.closed, True
                 started, self._ready = self._ready, False
+            maintenance = self._maintenance
+            if maintenance is None:
+                return
             if not first:
                 # Another thread is closing it; wait, because at the interpreter's exit no thread continues after us.
-                self._maintenance.join(2 * _CLOSE_TIMEOUT)
+                maintenance.join(2 * _CLOSE_TIMEOUT)
             if started:
-                self._maintenance.release_waiters()
+                maintenance.release_waiters()
                 deadline = self.now() + _CLOSE_TIMEOUT
                 while self._active and self.now() < deadline:
                     time.sleep(0.001)
-                self._maintenance.await_interrupted(deadline - self.now())
+                maintenance.await_interrupted(deadline - self.now())
         finally:
             # Even after an interruption: a later call finds the client closed, so no other call would do this.
             # Interrupted steps, perhaps not even begun, run again.
             if started:
+                maintenance = self._maintenance
+                assert maintenance is not None, "it has started"
                 try:
                     self._drive(self._farewell(self.session), set(), self._perform)
                 except BaseException:
                     self._drive(self._farewell(self.session), set(), self._perform)
                     # A half-sent command has cost a connection; the next one delivers what the node is owed.
-                    self._maintenance.await_connections(up, _CLOSE_TIMEOUT)
+                    maintenance.await_connections(up, _CLOSE_TIMEOUT)
                     raise
                 finally:
                     try:
-                        self._maintenance.stop()
+                        maintenance.stop()
                     except BaseException:
-                        self._maintenance.stop()
+                        maintenance.stop()
                         raise
 
     def abandon(self) -> None:
         """Let the maintenance thread close; safe in a finalizer, which may interrupt anything."""
-        self._maintenance.abandon()
+        if self._maintenance is not None:
+            self._maintenance.abandon()
+        else:
+            self.closed = True
 
     # fork.
 
@@ -333,7 +356,8 @@ class ThreadRunner(ThreadDriver):
         """Start over in the child of a fork: a new identity, no holds, its own connections."""
         holds, maintenance = self.session.holds, self._maintenance
         holds.clear()
-        maintenance.forget()
+        if maintenance is not None:
+            maintenance.forget()
         for node in self.nodes:
             node.forget()
         if self.closed:

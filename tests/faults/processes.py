@@ -163,6 +163,26 @@ def storm(settings):
     client.close()
 
 
+# A daemon.
+
+
+def daemon(settings):
+    """A child closes all descriptors that it finds, as daemons do, opens its own files, and uses the client."""
+    client = make_client(settings)
+
+    def serve():
+        os.closerange(3, 1024)
+        files = [os.open(os.devnull, os.O_WRONLY) for _ in range(16)]
+        with client.get_lock("daemon's"):
+            tell(states=[node.state for node in client.nodes()])
+        client.close()
+        for file in files:
+            os.close(file)  # fails if the client has closed it
+
+    tell(status=status_of(fork(serve)))
+    client.close()
+
+
 # Counting.
 
 
@@ -300,7 +320,14 @@ def leave(settings):
 
 
 def main():
-    programs = {"family": family, "storm": storm, "counting": counting, "serve": serve, "leave": leave}
+    programs = {
+        "family": family,
+        "storm": storm,
+        "daemon": daemon,
+        "counting": counting,
+        "serve": serve,
+        "leave": leave,
+    }
     signal.alarm(115)  # if the tests are killed, no process stays forever
     programs[sys.argv[1]](json.loads(sys.argv[2]))
 

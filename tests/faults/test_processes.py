@@ -126,6 +126,10 @@ def test_fork_is_safe_while_other_threads_acquire_renew_and_connect(start, admin
     eventually(lambda: admin.keys() == [])
 
 
+def test_child_that_closes_all_descriptors_as_daemons_do_may_use_the_client(start):
+    assert start("daemon").hear_rest() == [{"states": ["up"] * 5}, {"status": 0}]
+
+
 # multiprocessing.
 
 

@@ -329,6 +329,12 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             raise NoRealIOError("loop.create_connection() connects a machine to a node by its name, without options")
         return await self.on_connect(_HOST.get(self.world), host, port, protocol_factory)
 
+    def getaddrinfo(self, *_name: Any, **_options: Any) -> asyncio.Future[Any]:  # type: ignore[override]
+        """Return a lookup that has ended: machines of a simulation connect by name."""
+        lookup = self.create_future()
+        lookup.set_result([])
+        return lookup
+
     async def shutdown_asyncgens(self) -> None:
         """Do nothing: asynchronous generators end with their tasks."""
 
