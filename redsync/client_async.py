@@ -239,7 +239,7 @@ class AsyncClient(AnyClient[AioRunner]):
         Args:
             name: 1 to 512 bytes; text is encoded as UTF-8.
             timeout: Seconds for which `count_down` retries while too few nodes answer.
-            keep: Seconds for which the nodes keep the latch after its last use.
+            keep: Seconds for which the nodes keep the latch after its last use; the same in all programs.
 
         Raises:
             ValueError: The name or a number is invalid.

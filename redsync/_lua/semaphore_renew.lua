@@ -44,19 +44,22 @@ for i = 1, permits do
   local j, permit, wanted, lease = tonumber(ARGV[4 * i - 3]), ARGV[4 * i - 2], ARGV[4 * i - 1], ARGV[4 * i]
   local claim, slots, taken, queue, places = unpack(KEYS, 6 * j - 5, 6 * j - 1)
   local expiry = redis.pcall('zscore', claim, permit)
-  if type(expiry) == 'table' then
+  local foreign = type(expiry) == 'table'
+  if not foreign and not longest[j] then
+    -- This ZREM changes nothing, but it is a write that needs no memory: after it, a node out of memory lets the script
+    -- continue.
+    redis.call('zrem', claim, '')
+    -- If only some of the keys exist, the others expired on a former master, see _purge_permits; or the key has readers
+    -- and writers.
+    if redis.call('exists', claim, slots, taken) % 3 > 0 then
+      foreign = string.match(redis.call('zrange', claim, 0, 0)[1] or '', '^[rw]:') ~= nil
+      if not foreign then redis.call('del', claim, slots, taken) end
+      expiry = false
+    end
+  end
+  if foreign then
     reply[i] = -1
   else
-    if not longest[j] then
-      -- This ZREM changes nothing, but it is a write that needs no memory: after it, a node out of memory lets the
-      -- script continue.
-      redis.call('zrem', claim, '')
-      -- If only some of the keys exist, the others expired on a former master; see _purge_permits.
-      if redis.call('exists', claim, slots, taken) % 3 > 0 then
-        redis.call('del', claim, slots, taken)
-        expiry = false
-      end
-    end
     local text = expiry and redis.call('hget', slots, permit)
     reply[i] = text and tonumber(expiry) > now and 2 or 1
     longest[j] = math.max(longest[j] or 0, lease)

@@ -107,7 +107,7 @@ class SlotClaim(Claim):
         )
 
     def decide(self, tally: Tally) -> Verdict:
-        """Return WON if the permit has its number of slots, each granted by a quorum of nodes."""
+        """Return WON if a quorum of nodes granted the permit its number of slots, see `SlotSearch.best`."""
         search, quorum = self._search, tally.quorum
         heard = tally.granted + tally.refused
         # The usual case, without counting.
@@ -115,9 +115,8 @@ class SlotClaim(Claim):
             return Verdict.PENDING
         if tally.granted >= quorum and search.agreed(tally):
             return Verdict.WON
-        wanted, unheard = self._request.holds, len(tally.nodes) - heard - tally.failed
-        best = sorted(search.votes(tally).values(), reverse=True)[:wanted]
-        least = best[-1] if len(best) == wanted else 0
+        unheard = len(tally.nodes) - heard - tally.failed
+        _, least = search.best(tally)
         if least >= quorum:
             return Verdict.WON
         if tally.without_quorum or not unheard:

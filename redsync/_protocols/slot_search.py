@@ -101,6 +101,20 @@ class SlotSearch:
                 votes.pop(slot, None)
         return votes
 
+    def best(self, tally: Votes) -> tuple[tuple[int, ...], int]:
+        """Return the wanted number of slots that most nodes have granted, and how many nodes that is.
+
+        A renewal makes a node keep all slots of a permit, or none. So for a semaphore only nodes count that granted all
+        of them. A rate limiter renews nothing: each of its slots needs a separate quorum.
+        """
+        votes = self.votes(tally)
+        if self._limit.per_us:
+            slots = tuple(sorted(votes, key=lambda slot: (-votes[slot], self._distance(slot)))[: self._wanted])
+            return slots, votes[slots[-1]] if len(slots) == self._wanted else 0
+        alike = Counter(frozenset(grant.slots) for grant in tally.grants if votes.keys() >= set(grant.slots))
+        most, count = max(alike.items(), key=lambda item: item[1], default=((), 0))
+        return tuple(sorted(most, key=self._distance)), count
+
     def agreed(self, tally: Tally) -> tuple[int, ...]:
         """Return the slots that a quorum granted, all of these nodes the same ones, as usual; else empty."""
         vote = tally.vote
@@ -115,8 +129,7 @@ class SlotSearch:
         # Late votes can't outweigh a quorum.
         if agreed := self.agreed(tally):
             return agreed if len(agreed) == 1 else tuple(sorted(agreed, key=self._distance))
-        votes = self.votes(tally.all_votes)
-        return tuple(sorted(votes, key=lambda slot: (-votes[slot], self._distance(slot)))[: self._wanted])
+        return self.best(tally.all_votes)[0]
 
     def note_won(self) -> None:
         """Record that the latest round won the slots."""

@@ -177,7 +177,8 @@ def _clients(client: redis.Redis) -> dict[str, Heard] | None:
     for key in keys:
         pipeline.get(key)
         pipeline.pttl(key)
-    answers = pipeline.execute()
+    # A lock may have a name that begins with "client:".
+    answers = pipeline.execute(raise_on_error=False)
     heard = {}
     for key, packed, left in zip(keys, answers[::2], answers[1::2], strict=True):
         record = ClientRecord.unpack(packed) if isinstance(packed, bytes) else None

@@ -467,6 +467,23 @@ def test_crowd_of_readers_is_served_in_waves(rw, heard):
     assert rw.waiters() == set()
 
 
+@pytest.mark.parametrize("gone", ["client", "place"])
+def test_readers_behind_a_wave_whose_last_is_gone_are_served_with_it(rw, heard, gone):
+    rw.ask("write", ME)
+    crowd = OWNERS[4:104]
+    for i, owner in enumerate(crowd):
+        rw.queue("read", owner, waited=5_000 - i)
+    last = crowd[63]
+    if gone == "client":
+        heard.unsubscribe(last)
+    else:
+        rw.redis.hdel(KEYS.places, waiter_of(last))
+    rw.release("write", ME)
+    assert heard() == [said(owner) for owner in crowd if owner != last]
+    assert rw.holders() == {b"r:" + owner for owner in crowd if owner != last}
+    assert rw.waiters() == set()
+
+
 def test_reader_that_reads_here_already_does_not_get_less(rw, heard, lasts):
     """A renewal made its claim while it still has a place."""
     rw.ask("write", ME)

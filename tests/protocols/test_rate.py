@@ -107,6 +107,13 @@ def test_nodes_report_taken_slots_after_they_chose_different_ones_until_one_roun
     assert told() == [0, 1, 1, 0]
 
 
+def test_several_slots_are_won_one_by_one(limiter):
+    """Nothing renews them, and a node that keeps others for the success continues."""
+    toy = limiter.toy
+    assert limiter.play((ASK, toy.answers(b"0,1", b"1,2", b"2,0")), SETTLE, (CLOCK, toy.slept()), n=2) is True
+    assert toy.commands[-1].args[1] == b"0,1"
+
+
 def test_nothing_is_rolled_back_if_all_refused(limiter):
     toy = limiter.toy
     sleeping = "wait for wake-up", toy.slept(0.1)

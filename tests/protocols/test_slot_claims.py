@@ -27,9 +27,19 @@ def test_round_is_open_while_a_slot_may_still_be_won(semaphore):
     assert state.slots == (2,)
 
 
-def test_several_slots_are_won_one_by_one(semaphore):
-    state = semaphore.play((ASK, semaphore.toy.answers(b"2,3", b"3,0", b"2,0", b"2,3", None)), n=2)
-    assert state.slots == (2, 3), "2 on three nodes, 3 on three, 0 on two"
+def test_several_slots_are_won_if_a_quorum_granted_all_of_them(semaphore):
+    toy = semaphore.toy
+    state = semaphore.play((ASK, toy.answers(b"2,3", b"3,0", b"3,2", b"2,3", None)), n=2)
+    assert state.slots == (2, 3)
+
+
+def test_several_slots_that_different_quorums_granted_are_asked_for_once_more(semaphore):
+    """A renewal makes a node keep all slots of a permit or none, so the permit would be lost."""
+    toy = semaphore.toy
+    first = ASK, toy.answers(b"2,3", b"3,0", b"2,0", b"2,3", b"0,1")
+    state = semaphore.play(first, (ASK, toy.answers(b"0,2", b"0,2", taken(3), taken(3), b"0,2")), n=2)
+    assert semaphore.exact == [b"", b"0,2"]
+    assert state.slots == (2, 0)
 
 
 def test_schedule_of_three_for_two_permits_admits_two(make_toy):
@@ -189,7 +199,9 @@ def test_limit_that_a_minority_refuses_as_void_stays(semaphore):
         (1, [full(), full(), b"1"], Verdict.PENDING),
         (1, [full(), full(), full()], Verdict.LOST),
         (2, [b"1,2", b"1,3", b"1,2"], Verdict.PENDING),
-        (2, [b"1,2", b"1,3", b"1,2", b"2,3"], Verdict.WON),
+        (2, [b"1,2", b"1,3", b"1,2", b"2,3"], Verdict.PENDING),
+        (2, [b"1,2", b"1,3", b"1,2", b"2,1"], Verdict.WON),
+        (2, [b"1,2", b"1,3", b"1,2", b"2,3", b"1,3"], Verdict.LOST),
         (1, ["down", "down", "down"], Verdict.LOST),
         (1, ["down", full(), full(), b"1"], Verdict.LOST),
         # An exchange wins a third node.
