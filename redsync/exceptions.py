@@ -49,7 +49,10 @@ class ConfigurationError(RedsyncError, ValueError):
 
 
 class ClientClosedError(RedsyncError, RuntimeError):
-    """The client was closed before or during the operation."""
+    """The client was closed before or during the operation.
+
+    Or a signal handler forked this process during the operation, which continues in the parent.
+    """
 
     def __init__(self, message: str = "this client is closed: create a new Client, or close it later") -> None:
         super().__init__(message)

@@ -24,7 +24,7 @@ from redsync._drivers.requests import Request, Retry
 from redsync._drivers.transport import Transport
 from redsync.exceptions import ClientClosedError, RedsyncError
 
-__all__ = ["Subscribed", "ThreadDriver"]
+__all__ = ["Subscribed", "ThreadDriver", "forked"]
 
 T = TypeVar("T")
 
@@ -34,13 +34,20 @@ Subscribed: TypeAlias = set[bytes | Retry]
 """The resources of a running protocol: subscriptions to keys' wake-ups, and its turn to repeat a round."""
 
 
+def forked() -> ClientClosedError:
+    """Return the error of a call that was begun before a fork, in the child."""
+    return ClientClosedError("this process was forked inside the call, which continues in its parent alone")
+
+
 class ThreadDriver(ABC):
     """Performs effects for a runner of threads; `threads` begins and ends a client.
 
     Attributes:
+        client_id: The UUID under which this process's holds are kept; a forked child has another.
         closed: True once the client was closed: then no caller sleeps any more.
     """
 
+    client_id: str
     closed: bool
     _deferred: deque[Steps[None]]
     _doing: Doing
@@ -92,7 +99,10 @@ class ThreadDriver(ABC):
             case Broadcast():
                 return self._broadcast(effect, subscribed)
             case Tell():
-                self._transport.send(Request(effect, None))
+                transport, owner = self._transport, effect.owner
+                if owner is not None and owner.client_id is not self.client_id:
+                    raise forked()  # as in `_broadcast`
+                transport.send(Request(effect, None))
                 return None
             case Wait():
                 return self._wait(effect, subscribed)
@@ -110,7 +120,10 @@ class ThreadDriver(ABC):
                 assert_never(effect)
 
     def _broadcast(self, effect: Broadcast, subscribed: Subscribed) -> Tally:
-        transport = self._transport
+        transport, owner = self._transport, effect.owner
+        # After the transport was read: no connection of a fork's child ever carries a command of its parent.
+        if owner is not None and owner.client_id is not self.client_id:
+            raise forked()
         if effect.subscribe is not None:
             transport.wakeups.subscribe(effect.subscribe, effect.guard)
             subscribed.add(effect.subscribe)

@@ -35,7 +35,8 @@ from redsync._drivers.maintenance import Maintenance
 from redsync._drivers.nodes import Node, NodeStatus
 from redsync._drivers.process import Surroundings, at_exit
 from redsync._drivers.reentry import BUSY, Doing
-from redsync._drivers.thread_driver import Subscribed, ThreadDriver
+from redsync._drivers.requests import Sleeper
+from redsync._drivers.thread_driver import Subscribed, ThreadDriver, forked
 from redsync.exceptions import ClientClosedError, ReentrantCallError
 
 __all__ = ["ThreadRunner"]
@@ -76,7 +77,6 @@ class ThreadRunner(ThreadDriver):
 
     Attributes:
         session: The state that the client's synchronizers share.
-        client_id: The UUID under which this process's holds are kept; a forked child has another.
         nodes: The configured nodes.
         homes: Where each of them keeps its keys.
     """
@@ -229,6 +229,7 @@ class ThreadRunner(ThreadDriver):
         if doing.what is not None:
             return self._run_in_between(steps)
         subscribed: Subscribed = set()
+        client_id = self.client_id
         try:
             doing.what = BUSY
             try:
@@ -246,6 +247,8 @@ class ThreadRunner(ThreadDriver):
                     self._transport.wakeups.unsubscribe(kept)
         finally:
             doing.what = None
+            if self.client_id is not client_id:
+                raise forked()
 
     def give_back(self, steps: Steps[None]) -> None:
         """Run a protocol that releases something; leave it to the maintenance if this thread must not wait."""
@@ -358,12 +361,22 @@ class ThreadRunner(ThreadDriver):
         holds.clear()
         if maintenance is not None:
             maintenance.forget()
+        self._end_call()
         for node in self.nodes:
             node.forget()
         if self.closed:
             self._opening = threading.RLock()  # the parent's may be held by a thread that this process does not have
         else:
             self._start()
+
+    def _end_call(self) -> None:
+        """Let a call of this thread that the fork interrupted find its error: it continues in the parent alone."""
+        what = self._doing.what
+        if isinstance(what, Sleeper):
+            what.done = True
+            what.wake()
+        if self._monitor.locked():
+            self._monitor.release()  # perhaps held by a thread that this process does not have
 
 
 _runners: weakref.WeakSet[ThreadRunner] = weakref.WeakSet()

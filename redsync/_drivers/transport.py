@@ -258,3 +258,5 @@ class Transport(Serving):
                 link.forget()
         self._poller.close()
         self._waker.close()
+        if self._mutex.locked():
+            self._mutex.release()  # perhaps held by a thread that this process does not have

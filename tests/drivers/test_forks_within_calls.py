@@ -1,0 +1,148 @@
+"""Forks inside a call, by a signal's handler: the call continues in the parent, and ends in the child with an error."""
+
+import os
+import signal
+import threading
+
+import pytest
+
+from redsync import ClientClosedError, NotOwnedError
+from tests.support.injection import inject
+from tests.support.leftovers import claims
+from tests.support.sweeps import swept
+
+STEP = 9
+
+ENDED, OWN, NOT_OWNED, STRANGE = 3, 4, 5, 6
+"""How the call ends in the child: with the error of such a fork, as a new call, for want of a hold, or otherwise."""
+
+
+class Fork:
+    """Forks where it is called.
+
+    Attributes:
+        end: How the call ends in the child; None until then.
+    """
+
+    def __init__(self, leave):
+        self._leave = leave
+        self._is_child = False
+        self.end = None
+
+    def __call__(self):
+        pid = os.fork()
+        if pid:
+            self.end = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        self._is_child = not pid
+
+    def run(self, call):
+        """Call; the child leaves with the result."""
+        end = OWN
+        try:
+            call()
+        except BaseException as error:
+            if not self._is_child:
+                raise
+            end = {ClientClosedError: ENDED, NotOwnedError: NOT_OWNED}.get(type(error), STRANGE)
+        if self._is_child:
+            try:
+                self._leave(end)
+            finally:
+                os._exit(STRANGE)
+
+
+def forks(leave, call, offset):
+    """Fork at each `STEP`-th point of the call in turn; yield each place, and how the child's call ended."""
+    point = 1 + offset
+    while True:
+        fork = Fork(leave)
+        where = inject(point, lambda fork=fork: fork.run(call), handler=fork)
+        if where is None:
+            break
+        yield where, fork.end
+        point += STEP
+    assert point > 5 * STEP
+
+
+@pytest.mark.parametrize("offset", [0, *swept(*range(1, STEP))])
+def test_acquire_continues_in_the_parent_alone(make_lasting, raw, offset, eventually):
+    client, other = make_lasting(node_timeout=5.0), make_lasting(node_timeout=5.0)
+    lock = client.get_lock("x")
+    with client.get_lock("y"):
+        pass
+
+    def leave(end):
+        assert lock.owned() == (end == OWN)
+        # The new connections get what their nodes are owed.
+        assert client.get_lock("z").acquire(timeout=5)
+        client.close()
+        os._exit(end)
+
+    ends = []
+    for where, end in forks(leave, lock.acquire, offset):
+        ends.append(end)
+        assert end in {ENDED, OWN}, where
+        assert lock.owned(), where
+        assert not other.get_lock("x").acquire(blocking=False), where
+        lock.release()
+        eventually(lambda: not any(claims(node) for node in raw))
+    assert ends.count(ENDED) > len(ends) / 2, ends
+
+
+@pytest.mark.parametrize("offset", [0, *swept(*range(1, STEP))])
+def test_release_continues_in_the_parent_alone(make_lasting, raw, offset):
+    client = make_lasting(node_timeout=5.0)
+    lock = client.get_lock("x")
+    lock.acquire()
+
+    def leave(end):
+        assert not lock.owned()
+        client.close()
+        os._exit(end)
+
+    ends = []
+    for where, end in forks(leave, lock.release, offset):
+        ends.append(end)
+        assert end in {ENDED, NOT_OWNED}, where
+        assert not lock.owned(), where
+        lock.acquire()
+    assert ends.count(ENDED) > len(ends) / 2, ends
+
+
+@pytest.mark.parametrize("follows", [False, True])
+def test_wait_continues_in_the_parent_alone(make_lasting, eventually, follows):
+    client, other = make_lasting(), make_lasting()
+    other.get_lock("x").acquire()
+    lock, leadership = client.get_lock("x"), client._runner._transport._leadership
+
+    def leave(end):
+        client.close()
+        os._exit(end)
+
+    def acquire_too():
+        with client.get_lock("x", timeout=20):
+            pass
+
+    def disturb():
+        eventually(lambda: leadership.followers if follows else leadership.leading)
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
+        eventually(lambda: fork.end is not None)
+        other.close()
+
+    fork = Fork(leave)
+    threads = [threading.Thread(target=disturb)]
+    before = signal.signal(signal.SIGUSR1, lambda *_: fork())
+    try:
+        if follows:
+            threads.append(threading.Thread(target=acquire_too))
+            threads[-1].start()
+            eventually(lambda: leadership.leading)
+        threads[0].start()
+        fork.run(lambda: lock.acquire(timeout=20))
+        assert lock.owned()
+        lock.release()
+        assert fork.end == ENDED
+    finally:
+        for thread in threads:
+            thread.join()
+        signal.signal(signal.SIGUSR1, before)
