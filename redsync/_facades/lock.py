@@ -35,8 +35,7 @@ class Reentrant(Exclusive[RunnerT_co, HoldT]):
         return protocol.acquire(session, request, now)
 
     def _state(self) -> HoldState | None:
-        runner = self._runner
-        return runner.session.holds.get(self._keys.hold, runner.owner())
+        return self._runner.owner().holds.get(self._keys.hold)
 
     def _may_release(self, hold: Any) -> bool:
         return hold._entered_by is self._runner.owner()

@@ -57,7 +57,7 @@ def acquire_new(  # noqa: PLR0912  (each is one of the decisions above)
     """
     started = now
     if reenter is not None:
-        state = session.holds.get(request.keys.hold, request.owner)
+        state = request.owner.holds.get(request.keys.hold)
         if state is not None:
             now = yield from reenter(session, request, state, now)
             if state.live:
