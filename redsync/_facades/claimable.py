@@ -11,7 +11,7 @@ from abc import abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache, partial
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from redsync._core.effects import Steps
 from redsync._core.frames import statement
@@ -25,7 +25,10 @@ from redsync._protocols.acquire_requests import AcquireRequest
 from redsync._protocols.observing import observed
 from redsync.exceptions import AcquireTimeout, RedsyncError
 
-__all__ = ["Claimable", "HoldT", "TaskClaimable", "ThreadClaimable"]
+__all__ = ["Acquire", "Claimable", "HoldT", "TaskClaimable", "ThreadClaimable"]
+
+Acquire: TypeAlias = Callable[[Session, AcquireRequest, float], Steps[HoldState | None]]
+"""Returns the protocol that acquires."""
 
 HoldT = TypeVar("HoldT", bound=AnyHold[Any])
 ThreadHoldT = TypeVar("ThreadHoldT", bound=Hold)
@@ -48,6 +51,7 @@ class Claimable(Enterable[RunnerT_co, HoldT]):
     """The common base of locks and semaphores of both flavours: the methods that do not wait."""
 
     _HOLD: type[HoldT]
+    _acquire_steps: Acquire
 
     def _set_up(
         self,
@@ -60,7 +64,7 @@ class Claimable(Enterable[RunnerT_co, HoldT]):
         """Check and keep the options."""
         self._host = host
         self._runner = host.runner
-        self._timeout = check_timeout(True, timeout)
+        self._timeout = None if timeout is None else check_timeout(True, timeout)
         self._lease = None if lease is None else self._runner.session.timing.check_lease(lease)
         self._max_hold = None if max_hold is None else self._runner.session.timing.check_lease(max_hold, "max_hold")
         self._on_lost = on_lost
@@ -76,10 +80,6 @@ class Claimable(Enterable[RunnerT_co, HoldT]):
     @abstractmethod
     def _request(self, timeout: float | None, lease: float | None, count: int) -> AcquireRequest:
         """Return the acquire request."""
-
-    @abstractmethod
-    def _acquire_steps(self, session: Session, request: AcquireRequest, now: float) -> Steps[HoldState | None]:
-        """Return the protocol that acquires."""
 
     def _observed_steps(self, session: Session, request: AcquireRequest, now: float) -> Steps[HoldState | None]:
         """Return the protocol that acquires and tells observers."""

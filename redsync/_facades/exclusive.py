@@ -55,7 +55,7 @@ class Exclusive(Claimable[RunnerT_co, HoldT]):
         self._set_up(host, timeout, lease, max_hold, on_lost)
         self._name = name
         self._claimant = self._runner.owner
-        self._keys = LockKeys.of(host.prefix, encode_name(name), self._KIND.mode)
+        self._keys = LockKeys.of(host.prefix, name if name.__class__ is str else encode_name(name), self._KIND.mode)
 
     @property
     def name(self) -> str | bytes:
