@@ -95,8 +95,8 @@ class Claimable(Enterable[RunnerT_co, HoldT]):
         """Return the protocol that releases the hold of an interrupted acquire."""
 
     @abstractmethod
-    def _may_release(self, hold: HoldT) -> bool:
-        """Return True if leaving the `with` that returned `hold` releases the current hold, even if it is another."""
+    def _leave_steps(self, hold: HoldT) -> Steps[None]:
+        """Return the protocol that releases at the end of the `with` that returned `hold`."""
 
     def _options(self) -> dict[str, Any]:
         """Return the object's options."""
@@ -168,8 +168,7 @@ class ThreadClaimable(Claimable[Runner, ThreadHoldT], ThreadEnterable[ThreadHold
             return
         try:
             if not hold._released and not hold._is_being_released():
-                # The body may have released and acquired it again, as a condition does.
-                self.release() if self._may_release(hold) else hold.release()
+                self._runner.give_back(self._leave_steps(hold))
         except RedsyncError as error:
             if not is_interruption(error):
                 self._forget(hold)
@@ -226,7 +225,6 @@ class TaskClaimable(Claimable[AsyncRunner, TaskHoldT], TaskEnterable[TaskHoldT])
             return
         try:
             if not hold._released:
-                # The body may have released and acquired it again.
-                await (self.release() if self._may_release(hold) else hold.release())
+                await self._runner.run(self._leave_steps(hold))
         finally:
             self._forget(hold)

@@ -83,6 +83,10 @@ class Exclusive(Claimable[RunnerT_co, HoldT]):
     def _state(self) -> HoldState | None:
         """Return the hold that this object's methods refer to in the calling thread or task."""
 
+    @abstractmethod
+    def _may_release(self, hold: HoldT) -> bool:
+        """Return True if leaving the `with` that returned `hold`, which has ended, releases the current hold."""
+
     # The protocols of both flavours.
 
     def _request(self, timeout: float | None, lease: float | None, count: int) -> AcquireRequest:
@@ -102,6 +106,15 @@ class Exclusive(Claimable[RunnerT_co, HoldT]):
 
     def _release_steps(self, state: HoldState, count: int) -> Steps[None]:
         return release(self._runner.session, state, self._runner.now(), count, self._tell_lost)
+
+    def _leave_steps(self, hold: HoldT) -> Steps[None]:
+        state = hold._state
+        if not state.live:
+            if not self._may_release(hold):
+                return hold._release_steps()
+            # The body may have released and acquired it again, as a condition does.
+            state = self._own()
+        return self._release_steps(state, 1)
 
     def _undo_steps(self, state: HoldState, count: int) -> Steps[None]:
         return self._release_steps(state, count)
