@@ -66,9 +66,12 @@ class Claim:
     def __init__(self, session: Session, request: AcquireRequest) -> None:
         self._session = session
         self._request = request
-        self._forms = forms = session.prepared.forms(request.kind.noun, request.keys.lock, request.holds, request.lease)
+        known = request.kind.noun, request.keys.lock, request.holds, request.lease, None
+        self._forms = forms = session.prepared.forms[known]
         terms = forms.terms
-        self.lease, self.guard, self.round_timeout = terms.lease, terms.guard, terms.round_timeout
+        self.lease = terms.lease
+        self.guard = terms.guard
+        self.round_timeout = terms.round_timeout
 
     # Asking.
 

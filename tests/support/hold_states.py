@@ -21,4 +21,4 @@ def new_state(name=b"x", owner=None, *, valid_until=130.0, renew_at=110.0, ends_
 
 
 def new_forms(lease):
-    return Forms(Prepared(Timing(lease), Processes()).terms(None))
+    return Forms(Prepared(Timing(lease), Processes()).terms[None])
