@@ -221,7 +221,6 @@ NEUTRAL = {
         "place",
         "record",
         "refusal",
-        "request.lease",
         "self._place",
         "self._request.outcome.record",
         "self._state",

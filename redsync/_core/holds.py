@@ -60,7 +60,7 @@ class HoldState:
         count: The number of acquisitions not yet released.
         forms: Its prepared commands.
         lease: The seconds for which nodes keep the claim, from each renewal on.
-        valid_until: The instant until which the hold may be believed.
+        valid_until: The instant until which the hold may be believed; never after `ends_at`.
         renew_at: The instant of the watchdog's next renewal; infinity if it does not renew it.
         fill_at: The instant at which to check whether more than a bare majority keeps the claim; infinity once it does.
         fill_pause: Seconds between the last two such checks.
@@ -75,7 +75,7 @@ class HoldState:
         lost: Why the hold ended before its release; None if it did not.
         on_lost: The callbacks for a loss: one for each acquisition that brought one.
         watching: Further callbacks for a loss, for code that sleeps until the hold ends, or for a body to cancel.
-        fencing_token: The token of a fenced lock; None for other kinds.
+        fencing_token: The token of a fenced lock; None for other kinds (a class attribute, as few holds have one).
         watchers: The number of callers that sleep until the hold ends.
         what: The noun for it in messages.
         cohort: The cohort with which the watchdog looks at it; None once it has ended.
@@ -88,7 +88,6 @@ class HoldState:
         "count",
         "ends_at",
         "entered",
-        "fencing_token",
         "fill_at",
         "fill_pause",
         "forms",
@@ -111,6 +110,7 @@ class HoldState:
     )
 
     what = "hold"
+    fencing_token: int | None = None
 
     def __init__(  # noqa: PLR0917  (keywords would cost the hot path half a microsecond)
         self,
@@ -136,8 +136,7 @@ class HoldState:
         self.count = count
         self.forms = forms
         self.lease = forms.terms.lease
-        # Not `min`, which is a call.
-        self.valid_until = valid_until if valid_until < ends_at else ends_at  # noqa: FURB136
+        self.valid_until = valid_until
         self.renew_at = renew_at
         self.ends_at = ends_at
         self.touched = touched
@@ -150,7 +149,6 @@ class HoldState:
         self.tally: Tally | None = None
         self.on_lost: list[Callable[[HoldState], object]] = []
         self.watching: list[Callable[[HoldState], object]] = []
-        self.fencing_token: int | None = None
         self.watchers = 0
         self.entered = False
         self.cohort: Cohort | None = None

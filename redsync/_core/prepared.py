@@ -8,6 +8,7 @@ Nothing here decides anything. A dropped entry is made again.
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
@@ -15,7 +16,7 @@ from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 from redsync._core.effects import Arg, Command, Usual
 from redsync._core.memory import Processes
 from redsync._core.scripts import Script
-from redsync._core.timing import Timing, milliseconds
+from redsync._core.timing import Timing, milliseconds, renew_at
 
 __all__ = ["Forms", "NumberedSpelling", "Prepared", "Spelling", "Terms"]
 
@@ -42,6 +43,7 @@ class Terms(NamedTuple):
         memory: The guard as an argument of scripts; 0 if there is none.
         birth: The same for scripts that use the node's birth record even without a guard.
         round_timeout: The longest time that a round waits for nodes, in seconds.
+        renewed_after: Seconds after the ask when the watchdog renews; infinity for a lease of the acquire's own.
     """
 
     lease: float
@@ -51,6 +53,7 @@ class Terms(NamedTuple):
     memory: Arg
     birth: Arg
     round_timeout: float
+    renewed_after: float
 
 
 class _Begins(dict[int, bytes]):
@@ -195,9 +198,9 @@ class Prepared:
         guard = timing.guard(seconds)
         birth = self._processes.guard(milliseconds(guard))
         trusted = timing.valid_until(0.0, seconds)
-        return Terms(
-            seconds, milliseconds(seconds), trusted, guard, birth if guard else 0, birth, timing.round_timeout(seconds)
-        )
+        memory, timeout = birth if guard else 0, timing.round_timeout(seconds)
+        renewed_after = renew_at(0.0, seconds) if lease is None else math.inf
+        return Terms(seconds, milliseconds(seconds), trusted, guard, memory, birth, timeout, renewed_after)
 
     def _new_forms(self, known: _Known) -> Forms:
         return Forms(self.terms[known[3]])

@@ -65,16 +65,15 @@ def test_lengthen_moves_forward_only():
     assert state.valid_until == 140.0
 
 
-def test_max_hold_caps_validity_from_the_start_and_on_lengthening():
-    state = new_state(valid_until=130.0, ends_at=120.0)
-    assert state.valid_until == 120.0
+def test_max_hold_caps_validity_on_lengthening():
+    state = new_state(valid_until=110.0, ends_at=120.0)
     state.lengthen(500.0)
     assert state.valid_until == 120.0
 
 
 def test_hold_is_due_for_renewal_or_else_for_its_end():
     assert new_state(renew_at=110.0).due == 110.0
-    assert new_state(renew_at=110.0, ends_at=105.0).due == 105.0
+    assert new_state(renew_at=110.0, valid_until=105.0).due == 105.0
     unrenewed = new_state(renew_at=math.inf)
     assert unrenewed.due == 130.0
     assert not unrenewed.renewed

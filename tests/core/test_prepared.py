@@ -1,5 +1,7 @@
 """Prepared values: terms derived from a lease, and bytes equal to those of the command."""
 
+import math
+
 import pytest
 
 from redsync._core.effects import Broadcast
@@ -48,6 +50,7 @@ def test_terms_follow_from_the_time_settings(prepared, lease):
     assert 100.0 + terms.trusted == pytest.approx(TIMING.valid_until(100.0, seconds))
     assert terms.guard == TIMING.guard(seconds)
     assert terms.round_timeout == TIMING.round_timeout(seconds)
+    assert terms.renewed_after == (10.0 if lease is None else math.inf)
     assert bytes(terms.memory) == b"%d,-," % (terms.guard * 1000)
     assert prepared.terms[lease] is terms
 
