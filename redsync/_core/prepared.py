@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
-from redsync._core.effects import Arg, Command, Usual
+from redsync._core.effects import Arg, Command, Usual, new_tuple
 from redsync._core.memory import Processes
 from redsync._core.scripts import Script
 from redsync._core.timing import Timing, milliseconds, renew_at
@@ -83,7 +83,7 @@ class Spelling:
 
     def command(self, claim: bytes, number: int = 0) -> Command:  # noqa: ARG002  (see `NumberedSpelling`)
         """Return the command for a claim."""
-        return Command(self._script, self._keys, (claim, *self._args), self)
+        return new_tuple(Command, (self._script, self._keys, (claim, *self._args), self))
 
     def data(self, command: Command, pack: Callable[[Command], bytes]) -> bytes:  # noqa: ARG002
         """Return the bytes of a command that `command` returned; see `Packing`."""
@@ -123,7 +123,7 @@ class NumberedSpelling(Spelling):
 
     def command(self, claim: bytes, number: int = 0) -> Command:
         """Return the command for a claim and a number."""
-        return Command(self._script, self._keys, (claim, *self._args, number, *self._behind), self)
+        return new_tuple(Command, (self._script, self._keys, (claim, *self._args, number, *self._behind), self))
 
     def data(self, command: Command, pack: Callable[[Command], bytes]) -> bytes:
         number = command.args[self._at]
