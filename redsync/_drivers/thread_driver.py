@@ -12,7 +12,7 @@ import threading
 from abc import ABC
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final, TypeAlias, TypeVar, assert_never
+from typing import Any, Final, TypeAlias, TypeVar, assert_never
 
 from redsync._core.effects import Broadcast, Effect, Notify, Reply, Signal, Steps, Tell, Wait, Wakeup
 from redsync._core.events import Event
@@ -24,7 +24,7 @@ from redsync._drivers.requests import Request, Retry
 from redsync._drivers.transport import Transport
 from redsync.exceptions import ClientClosedError, RedsyncError
 
-__all__ = ["Subscribed", "ThreadDriver"]
+__all__ = ["ThreadDriver"]
 
 T = TypeVar("T")
 
@@ -46,6 +46,8 @@ class ThreadDriver(ABC):
     _doing: Doing
     _maintenance: Maintenance
     _monitor: threading.Lock
+    _subscribed: dict[Steps[Any], Subscribed]
+    """The resources of each running protocol that has any."""
     _transport: Transport
 
     def __init__(
@@ -56,7 +58,7 @@ class ThreadDriver(ABC):
         self._addresses: Final = addresses
         self._notifier: Final = Notifier(listeners, self._contain, addresses, now)
 
-    def _drive(self, steps: Steps[T], subscribed: Subscribed, perform: Callable[[Effect, Subscribed], Reply]) -> T:
+    def _drive(self, steps: Steps[T], perform: Callable[[Effect, Steps[Any]], Reply]) -> T:
         monitor = self._monitor
         reply: Reply = None
         interruption: BaseException | None = None
@@ -67,10 +69,7 @@ class ThreadDriver(ABC):
                         effect = steps.send(reply) if interruption is None else steps.throw(interruption)
                     interruption = None
                     # The hot path skips the match over all effects.
-                    if effect.__class__ is Broadcast:
-                        reply = self._broadcast(effect, subscribed)
-                    else:
-                        reply = perform(effect, subscribed)
+                    reply = self._broadcast(effect, steps) if effect.__class__ is Broadcast else perform(effect, steps)
             except StopIteration as stop:
                 # No call here, see `Outcome`.
                 if steps.gi_frame is None:  # type: ignore[attr-defined]  # every generator has it
@@ -87,15 +86,15 @@ class ThreadDriver(ABC):
                 # The protocol cleans up, no matter whether an effect or the lines above raised the error.
                 interruption = error
 
-    def _perform(self, effect: Effect, subscribed: Subscribed) -> Reply:
+    def _perform(self, effect: Effect, steps: Steps[Any]) -> Reply:
         match effect:
             case Broadcast():
-                return self._broadcast(effect, subscribed)
+                return self._broadcast(effect, steps)
             case Tell():
                 self._transport.send(Request(effect, None))
                 return None
             case Wait():
-                return self._wait(effect, subscribed)
+                return self._wait(effect, steps)
             case Signal(key):
                 self._transport.wakeups.ring(key)
                 return None
@@ -109,11 +108,11 @@ class ThreadDriver(ABC):
             case _:
                 assert_never(effect)
 
-    def _broadcast(self, effect: Broadcast, subscribed: Subscribed) -> Tally:
+    def _broadcast(self, effect: Broadcast, steps: Steps[Any]) -> Tally:
         transport = self._transport
         if effect.subscribe is not None:
             transport.wakeups.subscribe(effect.subscribe, effect.guard)
-            subscribed.add(effect.subscribe)
+            self._subscribed.setdefault(steps, set()).add(effect.subscribe)
         tally = effect.tally(self._addresses)
         request = Request(effect, tally)
         tally.sent_at = sent_at = self.now()
@@ -127,22 +126,22 @@ class ThreadDriver(ABC):
         tally.at = self.now()
         return tally
 
-    def _wait(self, effect: Wait, subscribed: Subscribed) -> Wakeup:
+    def _wait(self, effect: Wait, steps: Steps[Any]) -> Wakeup:
         transport = self._transport
-        retry = next((kept for kept in subscribed if isinstance(kept, Retry)), None)
+        retry = next((kept for kept in self._subscribed.get(steps, ()) if isinstance(kept, Retry)), None)
         if retry is None and effect.retry_at is not None:
             retry = Retry()
             # Before it joins the queue of retries, so that the end of the run removes it from there.
-            subscribed.add(retry)
+            self._subscribed.setdefault(steps, set()).add(retry)
         signals = transport.wait_for_wakeup(transport.wakeups.waits(effect, retry))
         if self.closed:
             raise ClientClosedError
         return Wakeup(self.now(), *signals)
 
-    def _perform_watchdog(self, effect: Effect, subscribed: Subscribed) -> Reply:
+    def _perform_watchdog(self, effect: Effect, steps: Steps[Any]) -> Reply:
         """Perform the watchdog's effects; the maintenance works while the watchdog sleeps."""
         if not isinstance(effect, Wait):
-            return self._perform(effect, subscribed)
+            return self._perform(effect, steps)
         while self._deferred:
             self._perform_deferred(self._deferred.popleft())
         self._maintenance.sleep(effect.until)
@@ -150,7 +149,7 @@ class ThreadDriver(ABC):
 
     def _perform_deferred(self, steps: Steps[None]) -> None:
         try:
-            self._drive(steps, set(), self._perform)
+            self._drive(steps, self._perform)
         except RedsyncError as error:
             log.warning("a release by a signal handler or finalizer failed: %s", error)
 

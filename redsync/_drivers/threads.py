@@ -35,7 +35,7 @@ from redsync._drivers.maintenance import Maintenance
 from redsync._drivers.nodes import Node, NodeStatus
 from redsync._drivers.process import Surroundings, at_exit
 from redsync._drivers.reentry import BUSY, Doing
-from redsync._drivers.thread_driver import Subscribed, ThreadDriver
+from redsync._drivers.thread_driver import ThreadDriver
 from redsync._drivers.transport import Transport
 from redsync.exceptions import ClientClosedError, ReentrantCallError
 
@@ -124,6 +124,7 @@ class ThreadRunner(ThreadDriver):
         self._deferred: deque[Steps[None]] = deque()
         # One entry per thread that is inside `run`; a deque's append and pop are atomic.
         self._active: deque[None] = deque()
+        self._subscribed = {}
         processes = Processes()
         self._maintenance = Maintenance(
             nodes=self.nodes,
@@ -188,7 +189,7 @@ class ThreadRunner(ThreadDriver):
         self._ready = True
 
     def _watch(self) -> None:
-        self._drive(self._watchdog(self.session, self.now()), set(), self._perform_watchdog)
+        self._drive(self._watchdog(self.session, self.now()), self._perform_watchdog)
 
     # The methods that facades use.
 
@@ -215,7 +216,6 @@ class ThreadRunner(ThreadDriver):
         doing = self._doing
         if doing.what is not None:
             return self._run_in_between(steps)
-        subscribed: Subscribed = set()
         try:
             doing.what = BUSY
             try:
@@ -226,11 +226,12 @@ class ThreadRunner(ThreadDriver):
                 if not self._ready:
                     # The first call in the child of a fork, or one after close().
                     self.connect()
-                return self._drive(steps, subscribed, self._perform)
+                return self._drive(steps, self._perform)
             finally:
                 self._active.pop()
-                for kept in subscribed:
-                    self._transport.wakeups.unsubscribe(kept)
+                if self._subscribed:
+                    for kept in self._subscribed.pop(steps, ()):
+                        self._transport.wakeups.unsubscribe(kept)
         finally:
             doing.what = None
 
@@ -281,7 +282,7 @@ class ThreadRunner(ThreadDriver):
             self.closed = True
             if self._ready:
                 self._maintenance.release_waiters()
-                self._drive(self._farewell(self.session), set(), self._perform)
+                self._drive(self._farewell(self.session), self._perform)
                 self._maintenance.settle()
         self.abandon()
 
@@ -310,9 +311,9 @@ class ThreadRunner(ThreadDriver):
             # Interrupted steps, perhaps not even begun, run again.
             if started:
                 try:
-                    self._drive(self._farewell(self.session), set(), self._perform)
+                    self._drive(self._farewell(self.session), self._perform)
                 except BaseException:
-                    self._drive(self._farewell(self.session), set(), self._perform)
+                    self._drive(self._farewell(self.session), self._perform)
                     # A half-sent command has cost a connection; the next one delivers what the node is owed.
                     self._maintenance.await_connections(up, _CLOSE_TIMEOUT)
                     raise

@@ -116,10 +116,12 @@ class ThreadClaimable(Claimable[Runner, ThreadHoldT], ThreadEnterable[ThreadHold
         """Release one acquisition."""
 
     def _acquire(self, timeout: float | None, lease: float | None = None, count: int = 1) -> HoldState | None:
-        runner, request = self._runner, self._request(timeout, lease, count)
+        request = self._request(timeout, lease, count)
+        runner = self._runner
+        session = runner.session
         try:
-            begin = self._observed_steps if runner.session.observed else self._acquire_steps
-            state = runner.run(begin(runner.session, request, runner.now()))
+            begin = self._observed_steps if session.observed else self._acquire_steps
+            state = runner.run(begin(session, request, runner.now()))
         except BaseException:
             if request.outcome.state is not None:
                 self._undo(request.outcome.state, count)
@@ -184,10 +186,12 @@ class TaskClaimable(Claimable[AsyncRunner, TaskHoldT], TaskEnterable[TaskHoldT])
         """Release one acquisition."""
 
     async def _acquire(self, timeout: float | None, lease: float | None = None, count: int = 1) -> HoldState | None:
-        runner, request = self._runner, self._request(timeout, lease, count)
+        request = self._request(timeout, lease, count)
+        runner = self._runner
+        session = runner.session
         try:
-            begin = self._observed_steps if runner.session.observed else self._acquire_steps
-            return await runner.run(begin(runner.session, request, runner.now()))
+            begin = self._observed_steps if session.observed else self._acquire_steps
+            return await runner.run(begin(session, request, runner.now()))
         except BaseException:
             if request.outcome.state is not None:
                 with suppress(RedsyncError):

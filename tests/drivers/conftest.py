@@ -223,15 +223,21 @@ def points(request, seed):
     return points
 
 
+def weigh(known):
+    """Return how many objects these lists, sets and tables of sets have."""
+    inner = (each for table in known if isinstance(table, dict) for each in table.values())
+    return sum(len(each) for each in (*known, *inner) if isinstance(each, (list, set)))
+
+
 def stand_by(owner, script):
-    """Ask repeatedly, listening; return how many more objects redsync's running functions refer to at the end."""
+    """Ask repeatedly, listening; return how many more objects redsync's running functions know at the end."""
     sizes = []
     for _ in range(LOOKS):
         yield from broadcast(Broadcast(Command(script, (b"k",), (b"1",)), owner, bool, 1.0, subscribe=b"wake"))
         size, frame = 0, sys._getframe().f_back
         while frame is not None:
             if frame.f_globals["__name__"].startswith("redsync."):
-                size += sum(len(each) for each in frame.f_locals.values() if isinstance(each, (list, set, dict)))
+                size += weigh([*frame.f_locals.values(), *vars(frame.f_locals.get("self", sys)).values()])
             frame = frame.f_back
         sizes.append(size)
     assert sizes[1] > 0

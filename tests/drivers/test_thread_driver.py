@@ -125,7 +125,7 @@ def test_error_that_looks_like_the_end_of_a_protocol_propagates(client):
 
     runner = client.runner
     with pytest.raises(RuntimeError, match="StopIteration"):
-        runner._drive(asleep(), set(), lambda *_: end(None))
+        runner._drive(asleep(), lambda *_: end(None))
 
 
 def asleep():
