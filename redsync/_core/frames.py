@@ -34,10 +34,7 @@ def statement() -> FrameType | None:
 
     A context manager entered through an `ExitStack` belongs to the frame that uses the stack.
     """
-    try:
-        frame: FrameType | None = sys._getframe(2)
-    except ValueError:  # The caller is the bottom of the stack.
-        return None
+    frame = sys._getframe(1).f_back
     while frame is not None and frame.f_globals is _CONTEXTLIB:
         frame = frame.f_back
     return frame if frame is not None and frame.f_code.co_flags & _CAN_BE_CLOSED else None

@@ -50,8 +50,8 @@ class Enterable(ABC, Generic[RunnerT_co, EnteredT]):
     def _enter(self, hold: EnteredT, frame: FrameType | None) -> None:
         """Record the hold that a `with` in the frame returned."""
         hold._entered_by = owner = self._runner.owner()
-        hold._entered_at = frame or owner
-        self._entered.setdefault(hold._entered_at, []).append(hold)
+        hold._entered_at = place = frame or owner
+        self._entered.setdefault(place, []).append(hold)
 
     def _entered_in(self, place: FrameType | Owner | None) -> EnteredT | None:
         """Return the hold of the innermost `with` in a frame, or of an owner's in plain functions."""
@@ -69,14 +69,14 @@ class Enterable(ABC, Generic[RunnerT_co, EnteredT]):
         return [hold for holds in list(self._entered.values()) for hold in holds if hold._entered_by is owner]
 
     def _forget(self, hold: EnteredT | None) -> None:
-        if hold is None or hold._entered_at is None:
+        if hold is None or (place := hold._entered_at) is None:
             return
-        holds = self._entered.get(hold._entered_at)
+        holds = self._entered.get(place)
         if holds is not None:
             if hold in holds:
                 holds.remove(hold)
             if not holds:
-                self._entered.pop(hold._entered_at, None)
+                self._entered.pop(place, None)
         hold._note_released()
         hold._entered_at = None  # the frame knows the hold
 
