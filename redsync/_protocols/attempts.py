@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 
-from redsync._core.effects import Broadcast, Steps, Wait, Wakeup, tell, wait
+from redsync._core.effects import Broadcast, Steps, Wait, Wakeup, new_tuple, tell, wait
 from redsync._core.holds import HoldState
 from redsync._core.quorum import Tally
 from redsync._core.runner import Session
@@ -112,17 +112,16 @@ class Attempt:
         self._asking = True
         self._asked_at = now
         self._timeout = timeout
-        subscribe, enough = None, is_held
+        key, enough = None, is_held
         if place is None:
             command = claim.ask(self.id, ())
         else:
             command = claim.ask(self.id, place.ask(now))
             self._mark = place.mark
-            subscribe, enough = self._wake_key, place.enough
-        late = True
-        return Broadcast(
-            command, request.owner, claim.judge, timeout, claim.guard, 0, 0.0, claim.decide, subscribe, enough, late
-        )
+            key, enough = self._wake_key, place.enough
+        # The last two: record late votes, do not linger.
+        ask = command, request.owner, claim.judge, timeout, claim.guard, 0, 0.0, claim.decide, key, enough, True, False
+        return new_tuple(Broadcast, ask)
 
     def timeout_at(self, now: float) -> float:
         """Return for how many seconds a round that begins now may wait for nodes."""
