@@ -83,7 +83,8 @@ class Spelling:
 
     def command(self, claim: bytes, number: int = 0) -> Command:  # noqa: ARG002  (see `NumberedSpelling`)
         """Return the command for a claim."""
-        return new_tuple(Command, (self._script, self._keys, (claim, *self._args), self))
+        args = (claim,) + self._args  # noqa: RUF005  (a third faster)
+        return new_tuple(Command, (self._script, self._keys, args, self))
 
     def data(self, command: Command, pack: Callable[[Command], bytes]) -> bytes:  # noqa: ARG002
         """Return the bytes of a command that `command` returned; see `Packing`."""
