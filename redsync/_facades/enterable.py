@@ -53,16 +53,12 @@ class Enterable(ABC, Generic[RunnerT_co, EnteredT]):
         hold._entered_at = place = frame or owner
         self._entered.setdefault(place, []).append(hold)
 
-    def _entered_in(self, place: FrameType | Owner | None) -> EnteredT | None:
-        """Return the hold of the innermost `with` in a frame, or of an owner's in plain functions."""
-        holds = self._entered.get(place)
-        return holds[-1] if holds else None
-
     def _innermost(self, frame: FrameType | None) -> EnteredT | None:
         """Return the hold of the `with` that ends in the frame; None in the child of a fork, which has none."""
         owner = self._runner.owner()
         # A hold entered elsewhere, as by an exit stack that was passed on, is the owner's latest.
-        return self._entered_in(frame or owner) or next(reversed(self._entered_of(owner)), None)
+        holds = self._entered.get(frame or owner) or self._entered_of(owner)
+        return holds[-1] if holds else None
 
     def _entered_of(self, owner: Owner) -> list[EnteredT]:
         """Return the holds of all the owner's open statements, innermost last."""
@@ -155,6 +151,11 @@ class TaskEnterable(Enterable[AsyncRunner, TaskEnteredT]):
             if error is None or (told and (not closed or _concerns_closer(problem, hold))):
                 raise
             note(error, problem)
+
+    def _entered_in(self, frame: FrameType | None) -> TaskEnteredT | None:
+        """Return the hold of the innermost `async with` in the frame."""
+        holds = self._entered.get(frame)
+        return holds[-1] if holds else None
 
     async def _leave_dropped(self, hold: TaskEnteredT) -> None:
         hold._close_scope(None)
