@@ -74,9 +74,9 @@ def _release(
         if state.lost is not None:
             raise _lost(state)
         command, timeout = state.release_command(session.prepared), state.forms.terms.round_timeout
-        owed_to, until, thorough = state.touched, state.kept_until, True
-        values = command, state.owner, _had, timeout, 0.0, owed_to, until, None, None, thorough, False, False
-        tally = yield from broadcast(new_tuple(Broadcast, values))
+        # The last three: thorough, without late votes, without lingering.
+        ask = command, state.owner, _had, timeout, 0.0, state.touched, state.kept_until, None, None, True, False, False
+        tally = yield from broadcast(new_tuple(Broadcast, ask))
     except BaseException as error:
         yield from _break_off(session, state, now, error)
         raise
