@@ -221,14 +221,13 @@ NEUTRAL = {
         "place",
         "record",
         "refusal",
-        "request.lease",
         "self._place",
         "self._request.outcome.record",
         "self._state",
         "state",
     },
     "_protocols/renewal.py": {"state.lost", "lease", "cohort", "composed"},
-    "_core/holds.py": {"release", "self.lost", "held", "cohort", "state.cohort"},
+    "_core/holds.py": {"release", "self.lost", "cohort", "state.cohort"},
     "_core/cohorts.py": {"state.lost", "state.cohort", "cohort"},
 }
 """Modules that must not ask for the kind, and the names that they may compare with None for other reasons."""

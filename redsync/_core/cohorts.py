@@ -114,7 +114,7 @@ class Cohort:
 
 
 class Schedule:
-    """All cohorts of one client, by when the watchdog looks at them."""
+    """All cohorts of one client, by when the watchdog looks at them; `HoldTable` adds and removes holds."""
 
     def __init__(self) -> None:
         self._fresh = Cohort(("", 0.0, False), -math.inf)
@@ -124,18 +124,6 @@ class Schedule:
         # An instant before which no hold ends, fresh ones aside.
         self._ends_at = math.inf
         self._purge_at = _PURGE_FROM
-
-    def add(self, state: HoldState) -> None:
-        """Add a new hold; the caller makes sure that the watchdog wakes up in time."""
-        state.cohort = fresh = self._fresh
-        fresh.holds[state] = None
-
-    def remove(self, state: HoldState) -> None:
-        """Forget a hold."""
-        cohort = state.cohort
-        if cohort is not None:
-            cohort.holds.pop(state, None)
-            state.cohort = None
 
     def hasten(self, state: HoldState) -> None:
         """Look at a hold no later than at its `due`, which may have come closer."""

@@ -35,9 +35,11 @@ def statement() -> FrameType | None:
     A context manager entered through an `ExitStack` belongs to the frame that uses the stack.
     """
     frame = sys._getframe(1).f_back
-    while frame is not None and frame.f_globals is _CONTEXTLIB:
+    while frame is not None:
+        if frame.f_globals is not _CONTEXTLIB:
+            return frame if frame.f_code.co_flags & _CAN_BE_CLOSED else None
         frame = frame.f_back
-    return frame if frame is not None and frame.f_code.co_flags & _CAN_BE_CLOSED else None
+    return None
 
 
 def may_await(error: GeneratorExit) -> bool:

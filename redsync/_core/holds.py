@@ -17,13 +17,13 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from itertools import chain, islice
+from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from redsync._core.claims import ClaimKind
 from redsync._core.cohorts import Cohort, Schedule
 from redsync._core.effects import Command
-from redsync._core.keys import HoldKey, LockKeys
+from redsync._core.keys import LockKeys
 from redsync._core.ownership import Owner
 from redsync._core.prepared import Forms, Prepared
 from redsync._core.quorum import Tally, Votes
@@ -60,7 +60,7 @@ class HoldState:
         count: The number of acquisitions not yet released.
         forms: Its prepared commands.
         lease: The seconds for which nodes keep the claim, from each renewal on.
-        valid_until: The instant until which the hold may be believed.
+        valid_until: The instant until which the hold may be believed; never after `ends_at`.
         renew_at: The instant of the watchdog's next renewal; infinity if it does not renew it.
         fill_at: The instant at which to check whether more than a bare majority keeps the claim; infinity once it does.
         fill_pause: Seconds between the last two such checks.
@@ -75,7 +75,7 @@ class HoldState:
         lost: Why the hold ended before its release; None if it did not.
         on_lost: The callbacks for a loss: one for each acquisition that brought one.
         watching: Further callbacks for a loss, for code that sleeps until the hold ends, or for a body to cancel.
-        fencing_token: The token of a fenced lock; None for other kinds.
+        fencing_token: The token of a fenced lock; None for other kinds (a class attribute, as few holds have one).
         watchers: The number of callers that sleep until the hold ends.
         what: The noun for it in messages.
         cohort: The cohort with which the watchdog looks at it; None once it has ended.
@@ -88,7 +88,6 @@ class HoldState:
         "count",
         "ends_at",
         "entered",
-        "fencing_token",
         "fill_at",
         "fill_pause",
         "forms",
@@ -111,6 +110,7 @@ class HoldState:
     )
 
     what = "hold"
+    fencing_token: int | None = None
 
     def __init__(  # noqa: PLR0917  (keywords would cost the hot path half a microsecond)
         self,
@@ -136,8 +136,7 @@ class HoldState:
         self.count = count
         self.forms = forms
         self.lease = forms.terms.lease
-        # Not `min`, which is a call.
-        self.valid_until = valid_until if valid_until < ends_at else ends_at  # noqa: FURB136
+        self.valid_until = valid_until
         self.renew_at = renew_at
         self.ends_at = ends_at
         self.touched = touched
@@ -150,7 +149,6 @@ class HoldState:
         self.tally: Tally | None = None
         self.on_lost: list[Callable[[HoldState], object]] = []
         self.watching: list[Callable[[HoldState], object]] = []
-        self.fencing_token: int | None = None
         self.watchers = 0
         self.entered = False
         self.cohort: Cohort | None = None
@@ -241,7 +239,7 @@ class HoldState:
         return due if due < self.fill_at else self.fill_at  # noqa: FURB136
 
 
-class HoldTable:
+class HoldTable(Schedule):
     """All holds of one client.
 
     Attributes:
@@ -253,33 +251,24 @@ class HoldTable:
 
     def __init__(self, alarm: Callable[[], None]) -> None:
         """Make an empty table; `alarm` wakes the watchdog, from any thread, without blocking."""
-        # Keyed by owner, so an ended owner costs one look-up: most owners end without a hold.
-        self._holds: dict[Owner, dict[HoldKey, HoldState]] = {}
+        super().__init__()
+        # Oldest first. Each owner also knows its own.
+        self._holds: dict[HoldState, None] = {}
         # Permits also by key: any thread may release the latest one.
         self._permits: dict[bytes, dict[HoldState, None]] = {}
-        self._schedule = Schedule()
         self._alarm = alarm
         self.orphans: deque[Owner] = deque()
         self.watched_until = math.inf
 
     def __len__(self) -> int:
-        return sum(map(len, self._holds.values()))
+        return len(self._holds)
 
     def __iter__(self) -> Iterator[HoldState]:
-        return iter(list(chain.from_iterable(map(dict.values, self._holds.values()))))
+        return iter(list(self._holds))
 
-    def first(self, most: int) -> list[HoldState]:
-        """Return the holds of the owners that have held something for longest, each one's oldest first."""
-        return list(islice(chain.from_iterable(map(dict.values, self._holds.values())), most))
-
-    def get(self, key: HoldKey, owner: Owner) -> HoldState | None:
-        """Return the owner's hold of `key` (a `LockKeys.hold`), lost or not; None if there is none."""
-        held = self._holds.get(owner)
-        return held.get(key) if held is not None else None
-
-    def owned_by(self, owner: Owner) -> list[HoldState]:
-        """Return all holds of an owner, lost or not."""
-        return list(self._holds.get(owner, {}).values())
+    def oldest(self, most: int) -> list[HoldState]:
+        """Return the oldest holds, that many at most."""
+        return list(islice(self._holds, most))
 
     def permits(self, key: bytes) -> Iterator[HoldState]:
         """Return the permits of that key, lost or not: latest first, those that a `with` will release at the end.
@@ -291,9 +280,11 @@ class HoldTable:
 
     def add(self, state: HoldState) -> None:
         """Add a new hold."""
-        self._holds.setdefault(state.owner, {})[state.keys.hold] = state
+        state.owner.holds[state.keys.hold] = state
+        self._holds[state] = None
         state.enlist(self._permits)
-        self._schedule.add(state)
+        state.cohort = fresh = self._fresh
+        fresh.holds[state] = None
         # Not `due`, which is a call.
         until = self.watched_until
         if state.fill_at < until or state.renew_at < until or state.valid_until < until:
@@ -302,7 +293,7 @@ class HoldTable:
     def watch(self, state: HoldState) -> None:
         """Make the watchdog look in time after a hold's `due` has changed."""
         if state.cohort is not None:
-            self._schedule.hasten(state)
+            self.hasten(state)
             self._alarm_before(state.due)
 
     def _alarm_before(self, due: float) -> None:
@@ -315,26 +306,14 @@ class HoldTable:
 
         Finalizers call it, in any thread at any point: it takes no lock, and its look-up is one step.
         """
-        if owner in self._holds:
+        if owner.holds:
             self.orphans.append(owner)
             self._alarm()
 
-    def ended(self, now: float) -> list[HoldState]:
-        """Return the holds whose validity is over, but which are not yet lost."""
-        return self._schedule.ended(now)
-
     def due(self, now: float) -> Cohort | None:
         """Return the holds to look at first; None if they are not due at `now`."""
-        cohort = self._schedule.first()
+        cohort = self.first()
         return cohort if cohort is not None and cohort.due <= now else None
-
-    def gather(self, cohort: Cohort, last: float) -> None:
-        """Add holds to a cohort that are due for renewal by the instant `last`."""
-        self._schedule.gather(cohort, last)
-
-    def put(self, cohort: Cohort) -> None:
-        """Put back the holds that the watchdog has looked at."""
-        self._schedule.put(cohort)
 
     def watch_next(self, now: float) -> float:
         """Return and record when the watchdog must look next, after it has looked at `now`."""
@@ -345,27 +324,23 @@ class HoldTable:
     def remove(self, state: HoldState) -> None:
         """Forget a hold whose last acquisition is being released; no renewal is sent from now on."""
         state.live = False
-        holds, owner = self._holds, state.owner
-        held = holds.get(owner)
-        if held is not None:
-            held.pop(state.keys.hold, None)
-            if not held:
-                holds.pop(owner, None)
+        state.owner.holds.pop(state.keys.hold, None)
+        self._holds.pop(state, None)
         if self._permits:
             state.delist(self._permits)
-        self._schedule.remove(state)
+        cohort = state.cohort
+        if cohort is not None:
+            cohort.holds.pop(state, None)
+            state.cohort = None
 
     def clear(self) -> None:
         """Forget everything, in the child of a fork: it holds nothing."""
         for state in self:
-            state.live = False
+            self.remove(state)
             state.count = 0
             state.lost = "this process is a fork of the holder"
-        self._holds.clear()
-        self._permits.clear()
-        self._schedule = Schedule()
 
     def next_due(self) -> float:
         """Return the earliest instant at which a hold is due; infinity if there is none."""
-        cohort = self._schedule.first()
+        cohort = self.first()
         return math.inf if cohort is None else cohort.due

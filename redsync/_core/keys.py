@@ -99,10 +99,13 @@ class LockKeys:
         self.hold: Final[HoldKey] = (lock, mode) if mode else lock
 
     @classmethod
-    @lru_cache(maxsize=1024)  # many programs make a new lock object for each acquire
-    def of(cls, prefix: bytes, name: bytes, mode: bytes = b"") -> Self:
-        """Return the keys of the lock with that name; `mode` distinguishes holds that one owner may have at once."""
-        return cls(prefix, name, mode)
+    @lru_cache(maxsize=1024, typed=True)  # many programs make a new lock object for each acquire
+    def of(cls, prefix: bytes, name: str | bytes, mode: bytes = b"") -> Self:
+        """Return the keys of the lock with that name; `mode` distinguishes holds that one owner may have at once.
+
+        A name that may be neither str nor bytes, and so perhaps not hashable, goes through `encode_name` first.
+        """
+        return cls(prefix, encode_name(name), mode)
 
 
 class LatchKeys(NamedTuple):

@@ -12,9 +12,12 @@ owner's place in a queue; places are kept under the owner alone.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from redsync._core.keys import wake_channel
+from redsync._core.keys import HoldKey, wake_channel
+
+if TYPE_CHECKING:
+    from redsync._core.holds import HoldState
 
 __all__ = ["Owner"]
 
@@ -27,15 +30,17 @@ class Owner:
         serial: The thread's or task's number within its process, from 1.
         wire: The owner in the nodes' queues, UTF-8.
         channel: The channel over which nodes wake this owner.
+        holds: Its holds, lost or not, by `LockKeys.hold`; see `HoldTable`.
     """
 
-    __slots__ = ("channel", "client_id", "serial", "wire")
+    __slots__ = ("channel", "client_id", "holds", "serial", "wire")
 
     def __init__(self, client_id: str, serial: int) -> None:
         self.client_id: Final = client_id
         self.serial: Final = serial
         self.wire: Final = f"{client_id}:{serial}".encode()
         self.channel: Final = wake_channel(client_id)
+        self.holds: Final[dict[HoldKey, HoldState]] = {}
 
     def claim(self, number: int) -> bytes:
         """Return the owner's claim of that number, as nodes store it."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-__all__ = ["MAX_LEASE", "Timing", "check_timeout", "milliseconds", "retry_delay"]
+__all__ = ["MAX_LEASE", "Timing", "check_timeout", "milliseconds", "renew_at", "retry_delay"]
 
 DRIFT_MIN = 0.002
 """Seconds added to the drift allowance for the nodes' expiry resolution and rounding, as in the Redis documentation."""
@@ -29,6 +29,11 @@ _SHORTEST_NODE_TIMEOUT = 0.01
 def milliseconds(seconds: float) -> int:
     """Return whole milliseconds, rounded up: so a claim never ends on a node before its holder stops believing."""
     return math.ceil(seconds * 1000)
+
+
+def renew_at(sent_at: float, lease: float) -> float:
+    """Return when a claim whose ask was sent at that instant is due for renewal."""
+    return sent_at + lease / 3
 
 
 class Timing(NamedTuple):

@@ -84,12 +84,12 @@ class AioDriver(ABC):
 
     async def _broadcast(self, subscribed: Subscribed, effect: Broadcast) -> Tally:
         assert self._maintenance is not None, "what runs has a loop"
-        transport, connecting = self._maintenance.transport, 0.0
+        transport, left = self._maintenance.transport, effect.timeout
         if not self._ready:
             # The first use. Connecting is part of the round, so a caller's timeout holds even if nodes hang.
             asked_at = self.now()
-            await self._await_opening(effect.timeout)
-            connecting = self.now() - asked_at
+            await self._await_opening(left)
+            left = max(left - (self.now() - asked_at), min(left, _LAST_CHANCE))
         if effect.subscribe is not None:
             transport.wakeups.subscribe(effect.subscribe, effect.guard)
             subscribed.add(effect.subscribe)
@@ -98,9 +98,6 @@ class AioDriver(ABC):
         tally.sent_at = sent_at = self.now()
         transport.send(request)
         if not request.done:
-            left = effect.timeout
-            if connecting:
-                left = max(left - connecting, min(left, _LAST_CHANCE))
             # Inlined from `wait`: the hot path has one coroutine less.
             future = transport.lie_down(request, sent_at + left)
             try:

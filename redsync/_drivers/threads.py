@@ -66,10 +66,10 @@ class _Tag:
 
 
 class _Identity(threading.local):
-    """Per thread: its owner under the present client id, and a tag that ends with the thread."""
+    """Per thread that has asked: its owner under the present client id, and a tag that ends with the thread."""
 
-    owner: Owner | None = None
-    tag: _Tag | None = None
+    owner: Owner
+    tag: _Tag
 
 
 class ThreadRunner(ThreadDriver):
@@ -207,12 +207,13 @@ class ThreadRunner(ThreadDriver):
 
     def owner(self) -> Owner:
         """Return the calling thread's owner."""
-        owner = self._identity.owner
-        if owner is None:
+        try:
+            return self._identity.owner
+        except AttributeError:
             owner = self.new_owner()
             self._identity.tag = _Tag(self.session.holds, owner)
             self._identity.owner = owner
-        return owner
+            return owner
 
     def new_owner(self) -> Owner:
         """Return a new, unique owner."""

@@ -11,7 +11,7 @@ from abc import abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache, partial
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from redsync._core.effects import Steps
 from redsync._core.frames import statement
@@ -25,7 +25,10 @@ from redsync._protocols.acquire_requests import AcquireRequest
 from redsync._protocols.observing import observed
 from redsync.exceptions import AcquireTimeout, RedsyncError
 
-__all__ = ["Claimable", "HoldT", "TaskClaimable", "ThreadClaimable"]
+__all__ = ["Acquire", "Claimable", "HoldT", "TaskClaimable", "ThreadClaimable"]
+
+Acquire: TypeAlias = Callable[[Session, AcquireRequest, float], Steps[HoldState | None]]
+"""Returns the protocol that acquires."""
 
 HoldT = TypeVar("HoldT", bound=AnyHold[Any])
 ThreadHoldT = TypeVar("ThreadHoldT", bound=Hold)
@@ -48,6 +51,7 @@ class Claimable(Enterable[RunnerT_co, HoldT]):
     """The common base of locks and semaphores of both flavours: the methods that do not wait."""
 
     _HOLD: type[HoldT]
+    _acquire_steps: Acquire
 
     def _set_up(
         self,
@@ -60,7 +64,7 @@ class Claimable(Enterable[RunnerT_co, HoldT]):
         """Check and keep the options."""
         self._host = host
         self._runner = host.runner
-        self._timeout = check_timeout(True, timeout)
+        self._timeout = None if timeout is None else check_timeout(True, timeout)
         self._lease = None if lease is None else self._runner.session.timing.check_lease(lease)
         self._max_hold = None if max_hold is None else self._runner.session.timing.check_lease(max_hold, "max_hold")
         self._on_lost = on_lost
@@ -77,10 +81,6 @@ class Claimable(Enterable[RunnerT_co, HoldT]):
     def _request(self, timeout: float | None, lease: float | None, count: int) -> AcquireRequest:
         """Return the acquire request."""
 
-    @abstractmethod
-    def _acquire_steps(self, session: Session, request: AcquireRequest, now: float) -> Steps[HoldState | None]:
-        """Return the protocol that acquires."""
-
     def _observed_steps(self, session: Session, request: AcquireRequest, now: float) -> Steps[HoldState | None]:
         """Return the protocol that acquires and tells observers."""
         return observed(session, request, now, self._acquire_steps, kind=_kind_of(type(self)), limit=self._limit)
@@ -95,8 +95,8 @@ class Claimable(Enterable[RunnerT_co, HoldT]):
         """Return the protocol that releases the hold of an interrupted acquire."""
 
     @abstractmethod
-    def _may_release(self, hold: HoldT) -> bool:
-        """Return True if leaving the `with` that returned `hold` releases the current hold, even if it is another."""
+    def _leave_steps(self, hold: HoldT) -> Steps[None]:
+        """Return the protocol that releases at the end of the `with` that returned `hold`."""
 
     def _options(self) -> dict[str, Any]:
         """Return the object's options."""
@@ -116,10 +116,12 @@ class ThreadClaimable(Claimable[Runner, ThreadHoldT], ThreadEnterable[ThreadHold
         """Release one acquisition."""
 
     def _acquire(self, timeout: float | None, lease: float | None = None, count: int = 1) -> HoldState | None:
-        runner, request = self._runner, self._request(timeout, lease, count)
+        request = self._request(timeout, lease, count)
+        runner = self._runner
+        session = runner.session
         try:
-            begin = self._observed_steps if runner.session.observed else self._acquire_steps
-            state = runner.run(begin(runner.session, request, runner.now()))
+            begin = self._observed_steps if session.observed else self._acquire_steps
+            state = runner.run(begin(session, request, runner.now()))
         except BaseException:
             if request.outcome.state is not None:
                 self._undo(request.outcome.state, count)
@@ -168,8 +170,7 @@ class ThreadClaimable(Claimable[Runner, ThreadHoldT], ThreadEnterable[ThreadHold
             return
         try:
             if not hold._released and not hold._is_being_released():
-                # The body may have released and acquired it again, as a condition does.
-                self.release() if self._may_release(hold) else hold.release()
+                self._runner.give_back(self._leave_steps(hold))
         except RedsyncError as error:
             if not is_interruption(error):
                 self._forget(hold)
@@ -185,10 +186,12 @@ class TaskClaimable(Claimable[AsyncRunner, TaskHoldT], TaskEnterable[TaskHoldT])
         """Release one acquisition."""
 
     async def _acquire(self, timeout: float | None, lease: float | None = None, count: int = 1) -> HoldState | None:
-        runner, request = self._runner, self._request(timeout, lease, count)
+        request = self._request(timeout, lease, count)
+        runner = self._runner
+        session = runner.session
         try:
-            begin = self._observed_steps if runner.session.observed else self._acquire_steps
-            return await runner.run(begin(runner.session, request, runner.now()))
+            begin = self._observed_steps if session.observed else self._acquire_steps
+            return await runner.run(begin(session, request, runner.now()))
         except BaseException:
             if request.outcome.state is not None:
                 with suppress(RedsyncError):
@@ -226,7 +229,6 @@ class TaskClaimable(Claimable[AsyncRunner, TaskHoldT], TaskEnterable[TaskHoldT])
             return
         try:
             if not hold._released:
-                # The body may have released and acquired it again.
-                await (self.release() if self._may_release(hold) else hold.release())
+                await self._runner.run(self._leave_steps(hold))
         finally:
             self._forget(hold)

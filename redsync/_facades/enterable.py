@@ -50,33 +50,29 @@ class Enterable(ABC, Generic[RunnerT_co, EnteredT]):
     def _enter(self, hold: EnteredT, frame: FrameType | None) -> None:
         """Record the hold that a `with` in the frame returned."""
         hold._entered_by = owner = self._runner.owner()
-        hold._entered_at = frame or owner
-        self._entered.setdefault(hold._entered_at, []).append(hold)
-
-    def _entered_in(self, place: FrameType | Owner | None) -> EnteredT | None:
-        """Return the hold of the innermost `with` in a frame, or of an owner's in plain functions."""
-        holds = self._entered.get(place)
-        return holds[-1] if holds else None
+        hold._entered_at = place = frame or owner
+        self._entered.setdefault(place, []).append(hold)
 
     def _innermost(self, frame: FrameType | None) -> EnteredT | None:
         """Return the hold of the `with` that ends in the frame; None in the child of a fork, which has none."""
         owner = self._runner.owner()
         # A hold entered elsewhere, as by an exit stack that was passed on, is the owner's latest.
-        return self._entered_in(frame or owner) or next(reversed(self._entered_of(owner)), None)
+        holds = self._entered.get(frame or owner) or self._entered_of(owner)
+        return holds[-1] if holds else None
 
     def _entered_of(self, owner: Owner) -> list[EnteredT]:
         """Return the holds of all the owner's open statements, innermost last."""
         return [hold for holds in list(self._entered.values()) for hold in holds if hold._entered_by is owner]
 
     def _forget(self, hold: EnteredT | None) -> None:
-        if hold is None or hold._entered_at is None:
+        if hold is None or (place := hold._entered_at) is None:
             return
-        holds = self._entered.get(hold._entered_at)
+        holds = self._entered.get(place)
         if holds is not None:
             if hold in holds:
                 holds.remove(hold)
             if not holds:
-                self._entered.pop(hold._entered_at, None)
+                self._entered.pop(place, None)
         hold._note_released()
         hold._entered_at = None  # the frame knows the hold
 
@@ -155,6 +151,11 @@ class TaskEnterable(Enterable[AsyncRunner, TaskEnteredT]):
             if error is None or (told and (not closed or _concerns_closer(problem, hold))):
                 raise
             note(error, problem)
+
+    def _entered_in(self, frame: FrameType | None) -> TaskEnteredT | None:
+        """Return the hold of the innermost `async with` in the frame."""
+        holds = self._entered.get(frame)
+        return holds[-1] if holds else None
 
     async def _leave_dropped(self, hold: TaskEnteredT) -> None:
         hold._close_scope(None)

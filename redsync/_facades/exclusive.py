@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar, TypeAlias
 
 from redsync._core.claims import ClaimKind
-from redsync._core.effects import Steps
+from redsync._core.effects import Steps, new_tuple
 from redsync._core.holds import HoldState
 from redsync._core.keys import LockKeys, encode_name
 from redsync._core.ownership import Owner
@@ -56,7 +56,7 @@ class Exclusive(Claimable[RunnerT_co, HoldT]):
         self._set_up(host, timeout, lease, max_hold, on_lost)
         self._name = name
         self._claimant = self._runner.owner
-        self._keys = LockKeys.of(host.prefix, encode_name(name), self._KIND.mode)
+        self._keys = LockKeys.of(host.prefix, name if name.__class__ is str else encode_name(name), self._KIND.mode)
 
     @property
     def name(self) -> str | bytes:
@@ -84,10 +84,14 @@ class Exclusive(Claimable[RunnerT_co, HoldT]):
     def _state(self) -> HoldState | None:
         """Return the hold that this object's methods refer to in the calling thread or task."""
 
+    @abstractmethod
+    def _may_release(self, hold: HoldT) -> bool:
+        """Return True if leaving the `with` that returned `hold`, which has ended, releases the current hold."""
+
     # The protocols of both flavours.
 
     def _request(self, timeout: float | None, lease: float | None, count: int) -> AcquireRequest:
-        return AcquireRequest(
+        values = (
             self._name,
             self._KIND,
             self._keys,
@@ -100,9 +104,19 @@ class Exclusive(Claimable[RunnerT_co, HoldT]):
             count,
             self._QUEUE,
         )
+        return new_tuple(AcquireRequest, values)
 
     def _release_steps(self, state: HoldState, count: int) -> Steps[None]:
         return release(self._runner.session, state, self._runner.now(), count, self._tell_lost)
+
+    def _leave_steps(self, hold: HoldT) -> Steps[None]:
+        state = hold._state
+        if not state.live:
+            if not self._may_release(hold):
+                return hold._release_steps()
+            # The body may have released and acquired it again, as a condition does.
+            state = self._own()
+        return self._release_steps(state, 1)
 
     def _undo_steps(self, state: HoldState, count: int) -> Steps[None]:
         return self._release_steps(state, count)

@@ -14,14 +14,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from redsync._core.effects import Steps
 from redsync._core.holds import HoldState
-from redsync._core.runner import RunnerT_co, Session
-from redsync._facades.claimable import HoldT
+from redsync._core.runner import RunnerT_co
+from redsync._facades.claimable import Acquire, HoldT
 from redsync._facades.exclusive import Exclusive, ExclusiveLock
 from redsync._facades.exclusive_async import AsyncExclusiveLock
 from redsync._protocols import lock as protocol
-from redsync._protocols.acquire_requests import AcquireRequest
 
 __all__ = ["AsyncLock", "Lock", "Reentrant"]
 
@@ -30,13 +28,10 @@ class Reentrant(Exclusive[RunnerT_co, HoldT]):
     """A lock that its owner may acquire repeatedly, and must release as often."""
 
     _KIND = protocol.LOCK
-
-    def _acquire_steps(self, session: Session, request: AcquireRequest, now: float) -> Steps[HoldState | None]:
-        return protocol.acquire(session, request, now)
+    _acquire_steps: Acquire = staticmethod(protocol.acquire)
 
     def _state(self) -> HoldState | None:
-        runner = self._runner
-        return runner.session.holds.get(self._keys.hold, runner.owner())
+        return self._runner.owner().holds.get(self._keys.hold)
 
     def _may_release(self, hold: Any) -> bool:
         return hold._entered_by is self._runner.owner()

@@ -8,7 +8,6 @@ from types import FrameType
 from typing import Self
 
 from redsync._core.holds import HoldState
-from redsync._core.ownership import Owner
 from redsync._core.runner import AnyHost, AsyncRunner, Runner, RunnerT_co
 from redsync._facades.enterable import TaskEnterable, ThreadEnterable
 from redsync._facades.hold import AnyHold, AsyncHold, Hold
@@ -78,7 +77,7 @@ class Permit(_AnyPermit[Runner], Hold, ThreadEnterable["Permit"]):
     release it. The watchdog renews it until then, or until the client is closed. `with permit:` releases it at the end.
     """
 
-    def _entered_in(self, place: FrameType | Owner | None) -> Permit:  # noqa: ARG002  (wherever it is)
+    def _innermost(self, frame: FrameType | None) -> Permit:  # noqa: ARG002  (wherever it is)
         return self
 
     def _leave(self, hold: Permit | None) -> None:  # noqa: ARG002  (it is this one)
@@ -101,8 +100,10 @@ class AsyncPermit(_AnyPermit[AsyncRunner], AsyncHold, TaskEnterable["AsyncPermit
     semaphore has an `on_lost` option.
     """
 
-    def _entered_in(self, place: FrameType | Owner | None) -> AsyncPermit:  # noqa: ARG002  (wherever it is)
+    def _innermost(self, frame: FrameType | None) -> AsyncPermit:  # noqa: ARG002  (wherever it is)
         return self
+
+    _entered_in = _innermost
 
     async def _leave(self, hold: AsyncPermit | None) -> None:  # noqa: ARG002  (it is this one)
         try:

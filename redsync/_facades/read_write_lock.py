@@ -16,14 +16,12 @@ from __future__ import annotations
 from typing import Any, ClassVar, Generic, TypeVar
 
 from redsync._core.effects import Steps
-from redsync._core.holds import HoldState
-from redsync._core.runner import AnyHost, RunnerT_co, Session
-from redsync._facades.claimable import HoldT
+from redsync._core.runner import AnyHost, RunnerT_co
+from redsync._facades.claimable import Acquire, HoldT
 from redsync._facades.exclusive import Exclusive, ExclusiveLock
 from redsync._facades.exclusive_async import AsyncExclusiveLock
 from redsync._facades.lock import AsyncLock, Lock, Reentrant
 from redsync._protocols import read_write_lock as protocol
-from redsync._protocols.acquire_requests import AcquireRequest
 
 __all__ = ["AsyncReadLock", "AsyncReadWriteLock", "AsyncWriteLock", "ReadLock", "ReadWriteLock", "WriteLock"]
 
@@ -50,9 +48,7 @@ class _Reading(_OneMode[RunnerT_co, HoldT]):
 
 class _Writing(_OneMode[RunnerT_co, HoldT]):
     _KIND = protocol.WRITE
-
-    def _acquire_steps(self, session: Session, request: AcquireRequest, now: float) -> Steps[HoldState | None]:
-        return protocol.acquire_to_write(session, request, now)
+    _acquire_steps: Acquire = staticmethod(protocol.acquire_to_write)
 
 
 class ReadLock(_Reading[Any, Any], ExclusiveLock):

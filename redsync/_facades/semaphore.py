@@ -95,9 +95,8 @@ class _Counted(Claimable[RunnerT_co, HoldT]):
     def _undo_steps(self, state: HoldState, _count: int) -> Steps[None]:
         return give_back(self._runner.session, state)
 
-    def _may_release(self, _hold: HoldT) -> bool:
-        # Permits have no owner: another thread or task has another permit.
-        return False
+    def _leave_steps(self, hold: HoldT) -> Steps[None]:
+        return hold._release_steps()
 
     def _release_steps(self, count: int) -> Steps[None]:
         if not isinstance(count, int) or count < 1:

@@ -57,7 +57,7 @@ def acquire_new(  # noqa: PLR0912  (each is one of the decisions above)
     """
     started = now
     if reenter is not None:
-        state = session.holds.get(request.keys.hold, request.owner)
+        state = request.owner.holds.get(request.keys.hold)
         if state is not None:
             now = yield from reenter(session, request, state, now)
             if state.live:
@@ -78,8 +78,8 @@ def acquire_new(  # noqa: PLR0912  (each is one of the decisions above)
                 attempt.note(tally, now)
                 tally, now = yield from claim.settle(tally, attempt.id, attempt.timeout_at)
                 won = tally.won
-            if won and now < (believed_until := claim.valid_until(tally)):
-                return attempt.hold(tally, now, believed_until)
+            if won and now < (valid_until := claim.valid_until(tally)):
+                return attempt.hold(tally, now, valid_until)
             attempt.note(tally, now)
             refusal = None if won else claim.refusal(tally)
             over = now >= attempt.deadline or refusal is not None

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import math
 
-from redsync._core.effects import Broadcast, Steps, Wait, Wakeup, tell, wait
+from redsync._core.effects import Broadcast, Steps, Wait, Wakeup, new_tuple, tell, wait
 from redsync._core.holds import HoldState
 from redsync._core.quorum import Tally
 from redsync._core.runner import Session
 from redsync._core.timing import retry_delay
 from redsync._protocols.acquire_requests import AcquireRequest
 from redsync._protocols.claims import Claim
-from redsync._protocols.lease import renew_at, rollback
+from redsync._protocols.lease import rollback
 from redsync._protocols.places import Place, is_held, waiters_ahead
 from redsync._protocols.rounds import no_quorum
 from redsync.exceptions import RedsyncError
@@ -112,17 +112,16 @@ class Attempt:
         self._asking = True
         self._asked_at = now
         self._timeout = timeout
-        subscribe, enough = None, is_held
+        key, enough = None, is_held
         if place is None:
             command = claim.ask(self.id, ())
         else:
             command = claim.ask(self.id, place.ask(now))
             self._mark = place.mark
-            subscribe, enough = self._wake_key, place.enough
-        late = True
-        return Broadcast(
-            command, request.owner, claim.judge, timeout, claim.guard, 0, 0.0, claim.decide, subscribe, enough, late
-        )
+            key, enough = self._wake_key, place.enough
+        # The last two: record late votes, do not linger.
+        ask = command, request.owner, claim.judge, timeout, claim.guard, 0, 0.0, claim.decide, key, enough, True, False
+        return new_tuple(Broadcast, ask)
 
     def timeout_at(self, now: float) -> float:
         """Return for how many seconds a round that begins now may wait for nodes."""
@@ -274,18 +273,22 @@ class Attempt:
 
     def hold(self, tally: Tally, now: float, believed_until: float) -> HoldState:
         """Add the hold that was won to the client's holds, and return it."""
-        request, claim, place, sent_at = self._request, self._claim, self._place, tally.sent_at
-        kept_until, had_to_queue = now + claim.lease, False
-        if place is not None and place.taken:
-            # On nodes that the winning round did not reach, the place stays.
-            kept_until = max(self._ask_kept_until(), kept_until)
-            had_to_queue = place.guesses and sent_at - self._started - self._paused > _CROWDED
-        crowds, lock = self._session.crowds, request.keys.hold
-        if had_to_queue or lock in crowds.expected:
-            crowds.expect(lock, others=had_to_queue, ahead=self._ahead)
-        renewal_at = renew_at(sent_at, claim.lease) if request.lease is None else math.inf
-        state = claim.hold(self.id, sent_at, believed_until, renewal_at, self._touched | tally.sent, kept_until, tally)
-        if self._session.quorum < self._session.nodes:
+        session = self._session
+        request = self._request
+        claim = self._claim
+        place = self._place
+        sent_at = tally.sent_at
+        kept_until = now + claim.lease
+        if place is not None:
+            if place.taken:
+                # On nodes that the winning round did not reach, the place stays.
+                kept_until = max(self._ask_kept_until(), kept_until)
+            if place.guesses:
+                had_to_queue = place.taken and sent_at - self._started - self._paused > _CROWDED
+                session.crowds.expect(request.keys.hold, others=had_to_queue, ahead=self._ahead)
+        renewal_at, touched = sent_at + claim.renewed_after, self._touched | tally.sent
+        state = claim.hold(self.id, sent_at, believed_until, renewal_at, touched, kept_until, tally)
+        if session.quorum < session.nodes:
             # Rounded to multiples of a round timeout, so that ten thousand grants don't wake the watchdog ten thousand
             # times.
             turn = claim.round_timeout

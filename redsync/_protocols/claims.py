@@ -53,6 +53,7 @@ class Claim:
         lease: Seconds for which nodes keep the claim of the next ask.
         guard: Seconds for which a node must have remembered everything to grant.
         round_timeout: The longest time that a round waits for nodes, in seconds.
+        renewed_after: Seconds after the winning ask when the watchdog renews the hold; infinity if it does not.
         decide: Replaces the plain count of votes, see `Tally`.
         must_renumber: True if the next ask, though it comes at once, needs another claim: a message about this one may
             reach a node after it.
@@ -66,9 +67,13 @@ class Claim:
     def __init__(self, session: Session, request: AcquireRequest) -> None:
         self._session = session
         self._request = request
-        self._forms = forms = session.prepared.forms(request.kind.noun, request.keys.lock, request.holds, request.lease)
+        known = request.kind.noun, request.keys.lock, request.holds, request.lease, None
+        self._forms = forms = session.prepared.forms[known]
         terms = forms.terms
-        self.lease, self.guard, self.round_timeout = terms.lease, terms.guard, terms.round_timeout
+        self.lease = terms.lease
+        self.guard = terms.guard
+        self.round_timeout = terms.round_timeout
+        self.renewed_after = terms.renewed_after
 
     # Asking.
 
@@ -202,7 +207,7 @@ class Claim:
         claim: bytes,
         since: float,
         valid_until: float,
-        renewal_at: float,
+        renew_at: float,
         touched: int,
         kept_until: float,
         tally: Tally | None,  # noqa: ARG002  (it tells only claims of slots which ones they are)
@@ -221,7 +226,7 @@ class Claim:
             request.holds,
             self._forms,
             valid_until,
-            renewal_at,
+            renew_at,
             math.inf if request.max_hold is None else since + request.max_hold,
             touched,
             kept_until,

@@ -26,7 +26,7 @@ def acquire(session: Session, request: AcquireRequest, fence: Fence, now: float)
         QuorumError: Too few nodes answered, or too few still kept the claim when the client wrote the token back.
         KeyTypeError: The key holds a value of another type, or the owner holds a plain lock of this name.
     """
-    held = session.holds.get(request.keys.hold, request.owner)
+    held = request.owner.holds.get(request.keys.hold)
     if held is not None and held.kind is not FENCED_LOCK:
         sentence = f"lock {request.name!r} is held already, but not as a fenced lock: it has no token"
         raise KeyTypeError(request.name, sentence)

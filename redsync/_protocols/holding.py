@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from redsync._core.effects import Broadcast, Command, Steps, Tell, broadcast, tell
+from redsync._core.effects import Broadcast, Command, Steps, Tell, broadcast, new_tuple, tell
 from redsync._core.holds import HoldState
 from redsync._core.interruptions import is_interruption
 from redsync._core.quorum import Tally
@@ -73,17 +73,10 @@ def _release(
             state.forget_callback(on_lost)
         if state.lost is not None:
             raise _lost(state)
-        tally = yield from broadcast(
-            Broadcast(
-                state.release_command(session.prepared),
-                state.owner,
-                _had,
-                state.forms.terms.round_timeout,
-                owed_to=state.touched,
-                owed_until=state.kept_until,
-                thorough=True,
-            )
-        )
+        command, timeout = state.release_command(session.prepared), state.forms.terms.round_timeout
+        # The last three: thorough, without late votes, without lingering.
+        ask = command, state.owner, _had, timeout, 0.0, state.touched, state.kept_until, None, None, True, False, False
+        tally = yield from broadcast(new_tuple(Broadcast, ask))
     except BaseException as error:
         yield from _break_off(session, state, now, error)
         raise

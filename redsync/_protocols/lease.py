@@ -12,12 +12,7 @@ from redsync._core.holds import HoldState
 from redsync._core.keys import LockKeys
 from redsync._core.ownership import Owner
 
-__all__ = ["expire", "lose", "renew_at", "rollback", "rollback_of", "tell_end", "wait_end"]
-
-
-def renew_at(sent_at: float, lease: float) -> float:
-    """Return when a claim whose ask was sent at that instant is due for renewal."""
-    return sent_at + lease / 3
+__all__ = ["expire", "lose", "rollback", "rollback_of", "tell_end", "wait_end"]
 
 
 def rollback(

@@ -45,9 +45,9 @@ def acquire_to_write(session: Session, request: AcquireRequest, now: float) -> S
         QuorumError: Too few nodes answered: at once for one try, else at the deadline.
         KeyTypeError: The key holds a value of another type.
     """
-    holds, keys = session.holds, request.keys
-    reading = holds.get((keys.lock, READ.mode), request.owner)
-    if reading is not None and holds.get(keys.hold, request.owner) is None:
+    holds, keys = request.owner.holds, request.keys
+    reading = holds.get((keys.lock, READ.mode))
+    if reading is not None and keys.hold not in holds:
         yield from check(reading, now)
         todo = "release the read lock first, then look again"
         raise UpgradeError(request.name, f"lock {request.name!r}: a reader can't become a writer: {todo}")

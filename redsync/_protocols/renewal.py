@@ -28,8 +28,8 @@ from redsync._core.limits import Limit
 from redsync._core.observing import HoldsRenewed
 from redsync._core.quorum import Choice, Tally, Verdict
 from redsync._core.runner import Session
-from redsync._core.timing import milliseconds
-from redsync._protocols.lease import lose, renew_at
+from redsync._core.timing import milliseconds, renew_at
+from redsync._protocols.lease import lose
 
 __all__ = ["fill_up", "is_bare", "renew"]
 

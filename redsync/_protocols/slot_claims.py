@@ -88,7 +88,7 @@ class SlotClaim(Claim):
     def _plain_command(self, claim: bytes) -> Command:
         request, search, prepared = self._request, self._search, self._session.prepared
         limit = search.version, search.permits
-        forms = prepared.forms(request.kind.noun, request.keys.lock, request.holds, request.lease, limit)
+        forms = prepared.forms[request.kind.noun, request.keys.lock, request.holds, request.lease, limit]
         ask = forms.ask
         if ask is None:
             args = request.holds, forms.terms.lease_ms, self._memory, 0, 0, b"", *limit

@@ -134,8 +134,16 @@ class Fence:
         return self.judge, b":%d\r\n" % expected, expected, (Choice.GRANTED, expected, expected)
 
 
+class FencedState(HoldState):
+    """A hold with a token, `fencing_token`."""
+
+    __slots__ = ("fencing_token",)
+
+
 class FencedClaim(Claim):
     """A whole lock whose grants carry tokens: a round counts once a quorum stands at its token."""
+
+    _hold_class = FencedState
 
     def __init__(self, session: Session, request: AcquireRequest, fence: Fence) -> None:
         super().__init__(session, request)
@@ -189,6 +197,7 @@ class FencedClaim(Claim):
 
     def hold(self, *terms: Any) -> HoldState:
         state, ask = super().hold(*terms), self._forms.ask
+        assert isinstance(state, FencedState), "the hold that comes of a token"
         state.fencing_token = self._token
         if ask is not None:
             ask.usual = self._fence.expected_after(self._token)

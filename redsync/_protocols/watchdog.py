@@ -42,7 +42,7 @@ def watchdog(session: Session, now: float) -> Steps[None]:
     read_at = now + _ANNOUNCED_EVERY  # Not before the first connections: the votes would fail, and count as such.
     while True:
         while table.orphans:
-            for state in table.owned_by(table.orphans.popleft()):
+            for state in list(table.orphans.popleft().holds.values()):
                 yield from _give_back_orphan(session, state)
         for state in table.ended(now):
             yield from expire(state)
@@ -110,7 +110,7 @@ def _record(session: Session, now: float) -> bytes:
     """
     held = tuple(
         (told_claim(state.claim), round(session.epoch + state.since, 3))
-        for state in session.holds.first(MOST_HELD)
+        for state in session.holds.oldest(MOST_HELD)
         if now - state.since >= _WORTH_TELLING and state.lost is None
     )
     return session.client._replace(held=held).pack() if held and session.client is not None else session.record

@@ -5,7 +5,8 @@ import math
 import pytest
 
 from redsync._core.claims import ClaimKind
-from redsync._core.cohorts import MOST, Schedule, soon
+from redsync._core.cohorts import MOST, soon
+from redsync._core.holds import HoldTable
 from tests.support.hold_states import LEASE, new_state
 
 MUTEX = ClaimKind.of("mutex", b"string")
@@ -13,7 +14,7 @@ MUTEX = ClaimKind.of("mutex", b"string")
 
 @pytest.fixture
 def schedule():
-    return Schedule()
+    return HoldTable(lambda: None)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 from redsync._core.holds import HoldTable
 from redsync._core.ownership import Owner
 from redsync._core.quorum import Tally
-from tests.support.hold_states import OWNER, new_state
+from tests.support.hold_states import new_state
 
 
 class Alarm:
@@ -65,16 +65,15 @@ def test_lengthen_moves_forward_only():
     assert state.valid_until == 140.0
 
 
-def test_max_hold_caps_validity_from_the_start_and_on_lengthening():
-    state = new_state(valid_until=130.0, ends_at=120.0)
-    assert state.valid_until == 120.0
+def test_max_hold_caps_validity_on_lengthening():
+    state = new_state(valid_until=110.0, ends_at=120.0)
     state.lengthen(500.0)
     assert state.valid_until == 120.0
 
 
 def test_hold_is_due_for_renewal_or_else_for_its_end():
     assert new_state(renew_at=110.0).due == 110.0
-    assert new_state(renew_at=110.0, ends_at=105.0).due == 105.0
+    assert new_state(renew_at=110.0, valid_until=105.0).due == 105.0
     unrenewed = new_state(renew_at=math.inf)
     assert unrenewed.due == 130.0
     assert not unrenewed.renewed
@@ -100,7 +99,7 @@ def test_note_sent_adds_nodes_and_never_shortens():
 
 
 def test_end_keys_of_different_holds_differ():
-    states = [new_state(name, owner) for name in (b"x", b"y") for owner in (OWNER, Owner("c", 2))]
+    states = [new_state(name, owner) for name in (b"x", b"y") for owner in (Owner("c", 1), Owner("c", 2))]
     assert len({state.end_key for state in states}) == 4
 
 
@@ -110,9 +109,7 @@ def test_end_keys_of_different_holds_differ():
 def test_table_finds_a_hold_by_key_and_owner(table):
     state = new_state()
     table.add(state)
-    assert table.get(state.keys.lock, OWNER) is state
-    assert table.get(state.keys.lock, Owner("c", 1)) is None
-    assert table.get(b"other", OWNER) is None
+    assert state.owner.holds == {state.keys.lock: state}
     assert len(table) == 1
     assert list(table) == [state]
 
@@ -121,9 +118,9 @@ def test_table_separates_holds_of_several_owners(table):
     ours, theirs = new_state(), new_state(owner=Owner("c", 2))
     table.add(ours)
     table.add(theirs)
-    assert (table.owned_by(ours.owner), table.owned_by(theirs.owner)) == ([ours], [theirs])
+    assert (ours.owner.holds, theirs.owner.holds) == ({ours.keys.lock: ours}, {theirs.keys.lock: theirs})
     table.remove(ours)
-    assert (table.owned_by(ours.owner), table.owned_by(theirs.owner)) == ([], [theirs])
+    assert (ours.owner.holds, theirs.owner.holds) == ({}, {theirs.keys.lock: theirs})
     assert list(table) == [theirs]
     assert theirs.live
 
@@ -161,18 +158,20 @@ def test_clear_leaves_no_hold_believed(table):
 
 
 def test_orphan_is_recorded_and_wakes_the_watchdog_if_it_holds_anything(table, alarm):
-    table.add(new_state())
+    state = new_state()
+    table.add(state)
     rung = alarm.rung
-    table.orphan(OWNER)
-    assert list(table.orphans) == [OWNER]
+    table.orphan(state.owner)
+    assert list(table.orphans) == [state.owner]
     assert alarm.rung == rung + 1
 
 
 def test_orphan_is_recorded_once_however_much_it_holds(table):
+    owner = Owner("c", 1)
     for name in (b"a", b"b"):
-        table.add(new_state(name))
-    table.orphan(OWNER)
-    assert list(table.orphans) == [OWNER]
+        table.add(new_state(name, owner))
+    table.orphan(owner)
+    assert list(table.orphans) == [owner]
 
 
 def test_orphan_with_a_lost_hold_is_recorded_too(table):
@@ -180,30 +179,30 @@ def test_orphan_with_a_lost_hold_is_recorded_too(table):
     state = new_state()
     table.add(state)
     state.lost = "reason"
-    table.orphan(OWNER)
-    assert list(table.orphans) == [OWNER]
+    table.orphan(state.owner)
+    assert list(table.orphans) == [state.owner]
 
 
 def test_orphan_without_holds_sets_off_no_alarm(table, alarm):
     """Most threads end so, and the client may be long gone."""
-    table.add(new_state(owner=Owner("c", 1)))
+    table.add(new_state())
     released = new_state(b"y")
     table.add(released)
     table.remove(released)
     rung = alarm.rung
-    table.orphan(OWNER)
+    table.orphan(released.owner)
     assert not table.orphans
     assert alarm.rung == rung
 
 
 def test_orphan_is_recorded_while_other_threads_change_the_table(table):
     """A finalizer runs in any thread at any point. A dict that changes during iteration would raise."""
-    table.add(new_state())
-    done = threading.Event()
+    owner, done = Owner("c", 1), threading.Event()
+    table.add(new_state(owner=owner))
 
     def change():
         for i in itertools.count():
-            state = new_state(b"%d" % i, Owner("c", 2))
+            state = new_state(b"%d" % i, owner)
             table.add(state)
             table.remove(state)
             if done.is_set():
@@ -214,7 +213,7 @@ def test_orphan_is_recorded_while_other_threads_change_the_table(table):
         thread.start()
     try:
         for _ in range(500):
-            table.orphan(OWNER)
+            table.orphan(owner)
     finally:
         done.set()
         for thread in threads:
@@ -330,12 +329,13 @@ def test_watch_next_is_the_earliest_due(table):
 
 
 def test_watch_next_never_sleeps_through_a_hold_added_while_it_worked(table, alarm):
-    table.add(new_state(b"a", renew_at=110.0))
+    renewed = new_state(b"a", renew_at=110.0)
+    table.add(renewed)
     table.watch_next(100.0)
     now = 110.0  # The watchdog wakes and renews a. Meanwhile b comes, due before a is again.
     cohort = table.due(now)
     table.add(new_state(b"b", renew_at=112.0))
-    table.get(b"redsync:a", OWNER).renew_at = 120.0
+    renewed.renew_at = 120.0
     table.put(cohort)
     assert table.watch_next(now) == 112.0
 

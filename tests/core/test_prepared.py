@@ -1,5 +1,7 @@
 """Prepared values: terms derived from a lease, and bytes equal to those of the command."""
 
+import math
+
 import pytest
 
 from redsync._core.effects import Broadcast
@@ -41,24 +43,25 @@ def sent(spelling, claim):
 
 @pytest.mark.parametrize("lease", [None, 30.0, 2.5, 90.0])
 def test_terms_follow_from_the_time_settings(prepared, lease):
-    terms = prepared.terms(lease)
+    terms = prepared.terms[lease]
     seconds = 30.0 if lease is None else lease
     assert terms.lease == seconds
     assert terms.lease_ms == seconds * 1000
     assert 100.0 + terms.trusted == pytest.approx(TIMING.valid_until(100.0, seconds))
     assert terms.guard == TIMING.guard(seconds)
     assert terms.round_timeout == TIMING.round_timeout(seconds)
+    assert terms.renewed_after == (10.0 if lease is None else math.inf)
     assert bytes(terms.memory) == b"%d,-," % (terms.guard * 1000)
-    assert prepared.terms(lease) is terms
+    assert prepared.terms[lease] is terms
 
 
 def test_terms_without_a_guard_require_no_memory(processes):
-    assert Prepared(Timing(30.0), processes).terms(None).memory == 0
+    assert Prepared(Timing(30.0), processes).terms[None].memory == 0
 
 
 @pytest.mark.parametrize("claim", [b"c", OWNER.claim(9), OWNER.claim(12345678), b"x" * 100])
 def test_spelled_bytes_equal_those_of_the_command(prepared, claim):
-    terms = prepared.terms(2.5)
+    terms = prepared.terms[2.5]
     ask = prepared.spell(LOCK.acquire, (KEYS.lock,), (3, terms.lease_ms, terms.memory))
     release = prepared.spell(LOCK.release, KEYS.all, (0, KEYS.channel))
     for spelling in (ask, release, ask):
@@ -69,7 +72,7 @@ def test_spelled_bytes_equal_those_of_the_command(prepared, claim):
 @pytest.mark.parametrize("number", [0, 7, 1764093600000001])
 @pytest.mark.parametrize("behind", [(), (b"", 0)])
 def test_spelled_bytes_with_a_number_are_those_of_the_command(prepared, processes, number, behind):
-    terms = prepared.terms(None)
+    terms = prepared.terms[None]
     spelling = prepared.spell_numbered(FENCED_LOCK.acquire, KEYS.all, (2, terms.memory), behind)
     for process in (b"first", b"second"):
         processes.note(0, process)
@@ -82,7 +85,7 @@ def test_spelled_bytes_with_a_number_are_those_of_the_command(prepared, processe
 
 def test_spelled_bytes_name_the_processes_of_the_instant_of_sending(prepared, processes):
     """A client may make a command before it is connected, and send it after that."""
-    spelling = prepared.spell(LOCK.acquire, (KEYS.lock,), (1, prepared.terms(None).memory))
+    spelling = prepared.spell(LOCK.acquire, (KEYS.lock,), (1, prepared.terms[None].memory))
     command = spelling.command(b"claim")
     for process in (b"first", b"second"):
         processes.note(0, process)
@@ -100,22 +103,22 @@ def test_equal_acquires_share_forms_and_others_have_their_own(prepared):
         for lease in (None, 15.0)
         for limit in (None, (0, 9), (1, 9))
     ]
-    forms = [prepared.forms(*each) for each in known]
+    forms = [prepared.forms[each] for each in known]
     assert len(set(map(id, forms))) == len(known)
-    assert all(prepared.forms(*each) is made for each, made in zip(known, forms, strict=True))
-    assert all(made.terms is prepared.terms(each[3]) for each, made in zip(known, forms, strict=True))
+    assert all(prepared.forms[each] is made for each, made in zip(known, forms, strict=True))
+    assert all(made.terms is prepared.terms[each[3]] for each, made in zip(known, forms, strict=True))
     assert {(made.ask, made.release) for made in forms} == {(None, None)}
 
 
 def test_number_of_entries_is_bounded_and_the_oldest_are_dropped_first(prepared):
-    first, second = (prepared.forms("lock", b"%d" % i, 1, None) for i in range(2))
+    first, second = (prepared.forms["lock", b"%d" % i, 1, None, None] for i in range(2))
     first.ask = first.release = prepared.spell(LOCK.acquire, (b"0",), ())
     for i in range(2, 1025):
-        prepared.forms("lock", b"%d" % i, 1, None)
-    assert prepared.forms("lock", b"1", 1, None) is second
-    assert prepared.forms("lock", b"0", 1, None) is not first
+        prepared.forms["lock", b"%d" % i, 1, None, None]
+    assert prepared.forms["lock", b"1", 1, None, None] is second
+    assert prepared.forms["lock", b"0", 1, None, None] is not first
     assert (first.ask, first.release) == (None, None), "holds keep it, but not its commands"
-    terms = prepared.terms(1.0)
+    terms = prepared.terms[1.0]
     for i in range(64):
-        prepared.terms(2.0 + i)
-    assert prepared.terms(1.0) is not terms
+        prepared.terms[2.0 + i]
+    assert prepared.terms[1.0] is not terms

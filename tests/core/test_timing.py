@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from redsync._core.timing import DRIFT_MIN, MAX_LEASE, Timing, check_timeout, retry_delay
+from redsync._core.timing import DRIFT_MIN, MAX_LEASE, Timing, check_timeout, renew_at, retry_delay
 
 TIMING = Timing(30.0)
 HUGE = 10**400  # An int beyond all floats.
@@ -246,3 +246,7 @@ def test_retry_delay_spreads_contenders_at_random(attempt, random, more):
 
 def test_retry_delay_stays_finite_for_ever():
     assert retry_delay(10**9, 0.999) <= 0.1
+
+
+def test_renewal_is_due_a_third_of_the_lease_after_sending():
+    assert renew_at(1000.0, 30.0) == 1010.0

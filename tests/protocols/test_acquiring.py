@@ -32,7 +32,7 @@ def test_acquire_is_won_by_a_quorum_of_granted(toy):
     assert state.renew_at == pytest.approx(1000.0 + LEASE / 3)
     assert (state.count, state.lease, state.live, state.lost) == (1, LEASE, True, None)
     assert list(toy.session.holds) == [state]
-    assert toy.session.holds.get(toy.keys.lock, toy.owner) is state
+    assert toy.owner.holds[toy.keys.lock] is state
     assert toy.alarms == 1
 
 

@@ -52,7 +52,7 @@ def test_lock_that_a_quorum_hands_over_is_held_without_a_further_round(toy, kind
     assert state.valid(toy.now)
     assert outcome.state is state
     assert list(toy.session.holds) == [state]
-    assert toy.session.holds.get(toy.keys.lock, toy.owner) is state
+    assert toy.owner.holds[toy.keys.lock] is state
     assert (state.name, state.kind, state.keys, state.owner) == ("x", kind, toy.keys, toy.owner)
     assert (state.count, state.lease, state.live, state.lost) == (1, LEASE, True, None)
     assert list(toy.session.crowds.expected) == [toy.keys.hold]

@@ -5,7 +5,7 @@ import pytest
 from redsync._core.events import HoldLost
 from redsync._core.timing import milliseconds
 from redsync._protocols.holding import release
-from redsync._protocols.lease import lose, renew_at, rollback, rollback_of, tell_end, wait_end
+from redsync._protocols.lease import lose, rollback, rollback_of, tell_end, wait_end
 from redsync._protocols.lock import LOCK
 from redsync._protocols.mutex import MUTEX
 
@@ -27,10 +27,6 @@ def test_milliseconds_are_whole_and_rounded_up(seconds, expected):
     result = milliseconds(seconds)
     assert result == expected
     assert type(result) is int
-
-
-def test_renewal_is_due_a_third_of_the_lease_after_sending():
-    assert renew_at(1000.0, 30.0) == 1010.0
 
 
 @pytest.mark.parametrize("kind", [LOCK, MUTEX])

@@ -84,7 +84,7 @@ def test_reentry_wins_only_with_a_quorum_that_had_the_claim(toy, answers, wins):
     assert state.count == 1
     assert (state.lost is not None) == (against > 2)
     assert state.live, "the holder has yet to release it"
-    assert toy.session.holds.get(toy.keys.lock, toy.owner) is state
+    assert toy.owner.holds[toy.keys.lock] is state
 
 
 def test_lost_hold_is_never_won_again_by_reentry(toy):

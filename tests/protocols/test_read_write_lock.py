@@ -81,8 +81,8 @@ def test_reader_whose_lease_is_over_gets_the_loss_when_it_asks_to_write(toy):
 def test_writer_that_reads_too_has_two_holds(toy):
     writing, reading = take(toy, WRITE), take(toy, READ)
     assert set(toy.session.holds) == {writing, reading}
-    assert toy.session.holds.get(KEYS[WRITE].hold, toy.owner) is writing
-    assert toy.session.holds.get(KEYS[READ].hold, toy.owner) is reading
+    assert toy.owner.holds[KEYS[WRITE].hold] is writing
+    assert toy.owner.holds[KEYS[READ].hold] is reading
     toy.give_back(writing)
     assert list(toy.session.holds) == [reading]
     assert toy.commands[-1].args[:2] == (toy.owner.claim(1), 0)

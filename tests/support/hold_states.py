@@ -11,14 +11,14 @@ from redsync._core.prepared import Forms, Prepared
 from redsync._core.timing import Timing
 
 KIND = ClaimKind.of("lock", b"hash")
-OWNER = Owner("c", 1)
 LEASE = 30.0
 
 
-def new_state(name=b"x", owner=OWNER, *, valid_until=130.0, renew_at=110.0, ends_at=math.inf, kind=HoldState):
+def new_state(name=b"x", owner=None, *, valid_until=130.0, renew_at=110.0, ends_at=math.inf, kind=HoldState):
+    owner = owner or Owner("c", 1)
     keys, forms = LockKeys.of(b"redsync:", name), new_forms(LEASE)
     return kind(name, KIND, keys, owner, owner.claim(1), 1, forms, valid_until, renew_at, ends_at, 0b111, valid_until)
 
 
 def new_forms(lease):
-    return Forms(Prepared(Timing(lease), Processes()).terms(None))
+    return Forms(Prepared(Timing(lease), Processes()).terms[None])

@@ -18,7 +18,7 @@ def test_lock_whose_re_entry_has_another_token_is_found(monkeypatch):
     acquire = fenced_lock.acquire
 
     def acquire_anew(session, request, fence, now):
-        nested = session.holds.get(request.keys.hold, request.owner) is not None
+        nested = request.keys.hold in request.owner.holds
         state = yield from acquire(session, request, fence, now)
         if nested and state is not None:
             state.fencing_token += 1
