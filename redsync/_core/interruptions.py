@@ -16,6 +16,7 @@ __all__ = ["expected", "is_interruption"]
 
 _WRAPPERS: Final = frozenset(
     {"asyncio", "fakeredis", "hiredis", "redis", "redsync", "socket", "ssl", "threading", "uvloop"}
+    | {"eventlet", "gevent"}  # They may have replaced `socket`.
 )
 
 

@@ -243,8 +243,10 @@ class SocketLink(Link):
         self._connection._sock = None
 
     def __del__(self) -> None:
-        self._sock.close()
-        self._connection._sock = None
+        # An interruption may have come before `__init__` ended.
+        if hasattr(self, "_sock"):
+            self._sock.close()
+            self._connection._sock = None
 
 
 class TlsLink(SocketLink):

@@ -40,7 +40,7 @@ class Lookups:
         """
         host = getattr(connection, "host", None)
         if host in self._slow:
-            await self._look_up(host, connection.port, timeout)
+            await self._look_up(host, timeout)
         try:
             await connection.connect()
         except (TimeoutError, RedisTimeoutError, asyncio.CancelledError):
@@ -49,10 +49,10 @@ class Lookups:
             raise
         self._slow.discard(host)
 
-    async def _look_up(self, host: str, port: int, timeout: float) -> None:
+    async def _look_up(self, host: str, timeout: float) -> None:
         lookup = self._under_way.get(host)
         if lookup is None:
-            ask = asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            ask = asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
             lookup = self._under_way[host] = asyncio.ensure_future(ask)
             lookup.add_done_callback(partial(self._end, host))
         ended, _ = await asyncio.wait([lookup], timeout=timeout)

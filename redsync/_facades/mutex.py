@@ -36,8 +36,9 @@ class _OwnedByItself(Exclusive[RunnerT_co, HoldT]):
         self._claimant = self._runner.new_owner
 
     def __del__(self) -> None:
-        state = self._possession.state
-        if state is not None and self._possession.is_held:
+        # An interruption may have come before `__init__` had begun.
+        state = self._state() if hasattr(self, "_possession") else None
+        if state is not None:
             # No owner is left to release the mutex. The watchdog does, because a finalizer may interrupt anything.
             self._runner.session.holds.orphan(state.owner)
 

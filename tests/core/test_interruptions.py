@@ -46,6 +46,13 @@ def test_error_of_modules_that_wrap_sockets_is_not_an_interruption():
             assert caught(ASK, call=wrapped.do_handshake) is False
 
 
+@pytest.mark.parametrize("module", ["gevent._socketcommon", "eventlet.greenio.base"])
+def test_error_of_a_library_that_replaces_sockets_is_not_an_interruption(module):
+    scope = {"__name__": module}
+    exec("def recv(): raise BlockingIOError", scope)
+    assert caught(ASK, call=scope["recv"]) is False
+
+
 def test_error_of_threads_is_not_an_interruption():
     """The system may be out of threads."""
     assert caught(ASK, call=threading.Thread().join) is False

@@ -69,6 +69,10 @@ def test_link_closes_its_descriptor_as_soon_as_its_last_user_has_left(kind, node
     assert not is_open(fd)
 
 
+def test_link_whose_making_was_interrupted_has_nothing_to_close():
+    SocketLink.__new__(SocketLink).__del__()
+
+
 class Endless:
     """A TLS socket that always has more data, some of it already read from the kernel."""
 

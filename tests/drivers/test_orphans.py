@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from redsync import Client, HoldLost, HoldOrphaned, LeaseLostError, NotOwnedError
+from redsync import Client, HoldLost, HoldOrphaned, LeaseLostError, Mutex, NotOwnedError
 from tests.support.leftovers import claims
 from tests.support.sweeps import swept
 
@@ -184,6 +184,10 @@ def test_mutex_of_an_ended_thread_stays_held(client, raw, events):
     mutex.extend()
     mutex.release()
     assert events == []
+
+
+def test_mutex_whose_making_was_interrupted_releases_nothing():
+    Mutex.__new__(Mutex).__del__()
 
 
 def test_dropped_lost_mutex_is_not_reported_again(client, raw, events, eventually):
