@@ -207,6 +207,15 @@ def test_repeated_ask_keeps_its_slots(sem):
     assert sem.taken() == [1, 2]
 
 
+@pytest.mark.parametrize("window", [(), (1_000_000,)])
+def test_ask_that_comes_late_or_twice_takes_nothing_away_although_others_wait(sem, window):
+    assert sem.ask(A, 2, permits=2, window=window) == b"0,1"
+    assert sem.wait(B, 1, permits=2, window=window)[1] == b"full"
+    assert sem.ask(A, 2, permits=2, window=window) == b"0,1"
+    assert sem.slots() == {A: b"0,1"}
+    assert sem.line() == [(B, 1)]
+
+
 def test_permit_that_wants_another_number_starts_over(sem):
     sem.ask(A, 2, start=1)
     assert sem.ask(A, 3, start=1) == b"1,2,3"
@@ -645,7 +654,7 @@ def test_refused_permit_keeps_nothing_of_an_earlier_round_whatever_the_reason(se
     for refuse in (
         lambda: sem.ask(B, 2, exact=b"2,3"),
         lambda: sem.ask(B, 2, permits=3),
-        lambda: (sem.wait(C, 1, 4), sem.ask(B, 2))[1],
+        lambda: (sem.wait(C, 1, 4), sem.wait(B, 2, 2))[1],
     ):
         assert sem.ask(B, 2, start=1) == b"1,2"
         sem.ask(A, start=3)
