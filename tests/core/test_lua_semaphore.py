@@ -1,5 +1,6 @@
 """The semaphore's scripts on a real server: granted slots, waiters, the limit, and leftovers."""
 
+import math
 import random
 import time
 
@@ -899,6 +900,20 @@ def test_permit_is_kept_for_its_lease_to_the_microsecond(sem, settled):
             sem.ask(A, lease=b"%.3f" % lease)
         assert before - 0.001 <= sem.redis.zscore(KEYS.lock, B if settled else A) - lease <= clock() + 0.001
         assert sem.is_sound()
+
+
+@pytest.mark.parametrize("left", [LEASE, LEASE + 0.5])
+def test_keys_that_would_end_a_part_of_a_millisecond_before_a_permit_are_lengthened(sem, left):
+    sem.ask(B)
+    for _ in range(20):
+        seconds, microseconds = sem.redis.time()
+        pipeline = sem.redis.pipeline()
+        for key in KEYS.held[:3]:
+            pipeline.pexpireat(key, seconds * 1000 + microseconds // 1000 + math.ceil(left))
+        pipeline.execute()
+        sem.ask(A, lease=b"%.3f" % left)
+        assert sem.redis.pttl(KEYS.lock) > LEASE + 1
+        sem.release(A)
 
 
 @pytest.mark.parametrize("exact", [b"", b"0"])
