@@ -135,6 +135,10 @@ def test_node_that_lost_its_memory_is_kept_out_for_a_window(make_client, raw):
     assert limiter._window.guard > DAY
     trusted = make_client(n=3, restart_guard=0.001).get_rate_limiter("x", 1, DAY, restart_guard=0.0)
     assert trusted.acquire(False), "whose nodes write everything to disk can tell so"
+    for use in (limiter.available, limiter.retry_after):
+        with pytest.raises(QuorumError):
+            use()
+    assert trusted.available() == 0
     with pytest.raises(QuorumError, match="may have forgotten"):
         limiter.acquire(False)
 

@@ -96,7 +96,8 @@ class _Limiter(Generic[RunnerT_co]):
         return protocol.acquire(session, request, self._pool, self._window, now)
 
     def _available_steps(self) -> Steps[int]:
-        return semaphore.available(self._runner.session, self._pool, self._runner.new_owner())
+        # A success that nodes forgot counts until its window ends, and nothing restores it there.
+        return semaphore.available(self._runner.session, self._pool, self._runner.new_owner(), self._window.guard)
 
     def _retry_after_steps(self, wanted: int) -> Steps[float]:
         self._check_count(wanted)
@@ -153,7 +154,7 @@ class RateLimiter(_Limiter[Runner], AbstractContextManager["RateLimiter"]):
         """Return how many successes a quorum of nodes would allow now; the answer may be outdated at once.
 
         Raises:
-            QuorumError: Too few nodes answered.
+            QuorumError: Too few nodes answered, or too few may grant anything yet, after a restart.
             ConfigurationError: The nodes have another rate or window for this name.
             KeyTypeError: The key holds a value of another type.
         """
@@ -267,7 +268,7 @@ class AsyncRateLimiter(_Limiter[AsyncRunner], AbstractAsyncContextManager["Async
         """Return how many successes a quorum of nodes would allow now; the answer may be outdated at once.
 
         Raises:
-            QuorumError: Too few nodes answered.
+            QuorumError: Too few nodes answered, or too few may grant anything yet, after a restart.
             ConfigurationError: The nodes have another rate or window for this name.
             KeyTypeError: The key holds a value of another type.
         """

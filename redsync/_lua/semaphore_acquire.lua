@@ -110,7 +110,9 @@ else
   room = permits - redis.call('bitcount', KEYS[5]) + had - wants
 end
 
-if room >= 0 and (highest == 0 or line(room, waiter) <= room) then
+-- A first try that comes late or twice keeps its slots: a waiter that is here now has come after them.
+local repeated = had == wants and ARGV[6] == '0' and ARGV[11] == ''
+if room >= 0 and (highest == 0 or repeated or line(room, waiter) <= room) then
   local beyond = false
   for slot in pairs(has) do beyond = beyond or tonumber(slot) >= permits end
   if ARGV[11] ~= '' then

@@ -283,9 +283,9 @@ def _clock(looks: Sequence[Look]) -> int:
     return sorted(look.now_ms for look in looks)[(len(looks) - 1) // 2]
 
 
-def _current(session: Session, pool: Pool, owner: Owner) -> Steps[tuple[list[Look], Tally, int]]:
+def _current(session: Session, pool: Pool, owner: Owner, guard: float = 0.0) -> Steps[tuple[list[Look], Tally, int]]:
     """Return the looks, the round and the number of permits; write a resized limit to nodes that lack it."""
-    looks, tally = yield from survey(session, pool, owner)
+    looks, tally = yield from survey(session, pool, owner, guard=guard)
     newest = _newest(looks, pool.limit)
     if newest.version > 0 and any(look.version < newest.version for look in looks):
         command = Command(RESIZE, pool.keys.all, (newest.version, newest.permits, 0))
@@ -322,14 +322,16 @@ def limit_of(session: Session, pool: Pool, owner: Owner) -> Steps[int]:
     return permits
 
 
-def available(session: Session, pool: Pool, owner: Owner) -> Steps[int]:
+def available(session: Session, pool: Pool, owner: Owner, guard: float = 0.0) -> Steps[int]:
     """Return how many permits are free: all but those whose slot is taken on too many nodes for a quorum to grant it.
+
+    Only nodes that have remembered everything for `guard` seconds are heard.
 
     Raises:
         QuorumError: Too few nodes answered.
         KeyTypeError: The key holds a value of another type.
     """
-    looks, tally, permits = yield from _current(session, pool, owner)
+    looks, tally, permits = yield from _current(session, pool, owner, guard)
     taken = Counter(slot for look in looks for slot in look.taken)
     blocked = sum(len(looks) - count < tally.quorum for count in taken.values())
     return max(0, permits - blocked)

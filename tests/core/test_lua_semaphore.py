@@ -1,5 +1,6 @@
 """The semaphore's scripts on a real server: granted slots, waiters, the limit, and leftovers."""
 
+import math
 import random
 import time
 
@@ -205,6 +206,15 @@ def test_repeated_ask_keeps_its_slots(sem):
     assert sem.ask(A, 2, start=1) == b"1,2"
     assert sem.ask(A, 2, start=3) == b"1,2"
     assert sem.taken() == [1, 2]
+
+
+@pytest.mark.parametrize("window", [(), (1_000_000,)])
+def test_ask_that_comes_late_or_twice_takes_nothing_away_although_others_wait(sem, window):
+    assert sem.ask(A, 2, permits=2, window=window) == b"0,1"
+    assert sem.wait(B, 1, permits=2, window=window)[1] == b"full"
+    assert sem.ask(A, 2, permits=2, window=window) == b"0,1"
+    assert sem.slots() == {A: b"0,1"}
+    assert sem.line() == [(B, 1)]
 
 
 def test_permit_that_wants_another_number_starts_over(sem):
@@ -645,7 +655,7 @@ def test_refused_permit_keeps_nothing_of_an_earlier_round_whatever_the_reason(se
     for refuse in (
         lambda: sem.ask(B, 2, exact=b"2,3"),
         lambda: sem.ask(B, 2, permits=3),
-        lambda: (sem.wait(C, 1, 4), sem.ask(B, 2))[1],
+        lambda: (sem.wait(C, 1, 4), sem.wait(B, 2, 2))[1],
     ):
         assert sem.ask(B, 2, start=1) == b"1,2"
         sem.ask(A, start=3)
@@ -890,6 +900,20 @@ def test_permit_is_kept_for_its_lease_to_the_microsecond(sem, settled):
             sem.ask(A, lease=b"%.3f" % lease)
         assert before - 0.001 <= sem.redis.zscore(KEYS.lock, B if settled else A) - lease <= clock() + 0.001
         assert sem.is_sound()
+
+
+@pytest.mark.parametrize("left", [LEASE, LEASE + 0.5])
+def test_keys_that_would_end_a_part_of_a_millisecond_before_a_permit_are_lengthened(sem, left):
+    sem.ask(B)
+    for _ in range(20):
+        seconds, microseconds = sem.redis.time()
+        pipeline = sem.redis.pipeline()
+        for key in KEYS.held[:3]:
+            pipeline.pexpireat(key, seconds * 1000 + microseconds // 1000 + math.ceil(left))
+        pipeline.execute()
+        sem.ask(A, lease=b"%.3f" % left)
+        assert sem.redis.pttl(KEYS.lock) > LEASE + 1
+        sem.release(A)
 
 
 @pytest.mark.parametrize("exact", [b"", b"0"])
