@@ -3,7 +3,7 @@
 Most modules are imported at their first use, in any thread. Python locks a module while it is imported. If another
 thread forks meanwhile, the child inherits that lock without the thread that would release it, and hangs at its own
 first use. So every late import stands within `with importing:`, and a fork takes the same lock until the child exists.
-Once a module is there, callers find it without the lock.
+Once a synchronizer's class was imported, it is an attribute of the package, found without the lock.
 
 - A thread that forks within its own import (in a signal handler, a finalizer, a module) does not wait: the lock is
   reentrant, and its import continues in the child too.
@@ -11,6 +11,8 @@ Once a module is there, callers find it without the lock.
   other locks: one that configures logging may import us while a fork holds our lock and waits for that of logging.
   After that the fork or the import proceeds: a child may hang as it would without this module, but no parent does. A
   fork that gave up reports an un-acquired lock on standard error.
+- As with any lock in Python, an interruption right before the end of the `with` may leave it held. Then forks and late
+  imports of other threads take 5 s longer, but work.
 - `after_in_parent` is a function in C, because a signal handler's error could end one in Python before it begins.
 
 The program's own imports do not belong here, not even those of `redsync.contrib`: they are not late. Nor do those of

@@ -16,10 +16,11 @@ CLIENT = "client = redsync.Client(['redis://127.0.0.1:1'])"
 ASYNC_CLIENT = "client = redsync.AsyncClient(['redis://127.0.0.1:1'])"
 
 COMMON = """
-import importlib.util, logging, os, signal, sys, threading, time
+import importlib.util, logging, os, signal, sys, threading, time, warnings
 import redsync
 
 logging.disable()  # the nodes are down
+warnings.filterwarnings("ignore", "This process")  # is multi-threaded, and forks
 
 class Import:
     # Does something within the first import of a module.

@@ -203,6 +203,8 @@ class AioTransport(Serving):
             self._resume_soon()
         self._send_due()
         if not self._is_owed_replies():
+            # No node is suspect, but two interruptions may have left a link that is broken.
+            self._look_for_suspects()
             return False
         self._look_for_suspects(await self._let_loop_read())
         return self._is_owed_replies()

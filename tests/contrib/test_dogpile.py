@@ -79,6 +79,7 @@ def test_reader_out_of_patience_computes_and_does_not_release_the_mutex(make_cac
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # is multi-threaded, and forks
 def test_child_releases_its_mutex_although_its_parent_continued_without_one(make_cache, make_client):
     creator = make_client(n=3).get_mutex("dogpile:report")
     mutex = make_cache(patience=0.0).backend.get_mutex("report")

@@ -388,6 +388,7 @@ def test_node_is_tried_again_even_if_the_application_exits_when_asked_for_a_pass
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # is multi-threaded, and forks
 def test_child_closes_client_although_another_thread_was_closing_it_during_the_fork(nodes):
     """It ends there, at the latest when the child ends."""
     closing, go_on = threading.Event(), threading.Event()

@@ -88,7 +88,8 @@ def _is_exempt(code):
     loses them by an interruption before the call as well.
     """
     file = code.co_filename
-    return (code.co_name == "__exit__" and file.endswith("enterable.py")) or code.co_name == "data_received"
+    exits = code.co_name == "__exit__" and file.endswith(("enterable.py", "_importing.py"))
+    return exits or code.co_name == "data_received"
 
 
 class Strikes:
