@@ -90,15 +90,18 @@ pytestmark = pytest.mark.usefixtures("all_nodes_met")
 @pytest.mark.usefixtures("both_flavours")
 @pytest.mark.asyncio_too
 def test_scripted_history_is_scraped_exactly(make_client, other, metrics, scrape, eventually):
-    lock = make_client(listeners=[metrics]).get_fair_lock("report:2026")
+    client = make_client(listeners=[metrics])
+    lock = client.get_fair_lock("report:2026")
     for _ in range(3):
         with lock:
             pass
     with lock, lock:
         assert not other.do(lock.acquire, False)
         waiter = other.start(lock.acquire)
-        eventually(lambda: scrape().get(("redsync_acquire_waiting", "fair_lock", "report")))
-        assert scrape()["redsync_hold_active", "fair_lock", "report"] == 1
+        eventually(lambda: client.inspect("report:2026").waiters)
+        found = scrape()
+        assert found["redsync_acquire_waiting", "fair_lock", "report"] == 1
+        assert found["redsync_hold_active", "fair_lock", "report"] == 1
     assert waiter.result(20)
     other.do(lock.release)
     found = scrape()
