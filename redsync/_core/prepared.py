@@ -159,6 +159,10 @@ class Forms:
         self.ask = self.release = None
 
 
+def _let_go(_: object) -> None:
+    """Do nothing more about a dropped value."""
+
+
 class _Table(OrderedDict[K, V]):
     """Values by key: a look-up makes what is missing, in place of the oldest."""
 
@@ -189,7 +193,7 @@ class Prepared:
         """Begin with nothing; `processes`: the server processes that commands name."""
         self._timing: Final = timing
         self._processes: Final = processes
-        self.terms: Final[_Table[float | None, Terms]] = _Table(self._new_terms, _MOST_TERMS, id)
+        self.terms: Final[_Table[float | None, Terms]] = _Table(self._new_terms, _MOST_TERMS, _let_go)
         # The holds of dropped forms keep them. They may be a hundred thousand, and make their releases again.
         self.forms: Final[_Table[_Known, Forms]] = _Table(self._new_forms, _MOST_FORMS, Forms.forget)
 

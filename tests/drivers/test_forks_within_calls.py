@@ -11,6 +11,9 @@ from tests.support.injection import inject
 from tests.support.leftovers import claims
 from tests.support.sweeps import swept
 
+# From Python 3.12 on, each fork in a process with threads warns.
+pytestmark = pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+
 STEP = 9
 
 ENDED, OWN, NOT_OWNED, STRANGE = 3, 4, 5, 6
