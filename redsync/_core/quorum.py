@@ -266,8 +266,11 @@ class Tally(Votes):
                 cast[node] = _REFUSED, answer, reply
                 self.refused += 1
                 return self._decided()
+            # First: an interruption of the call below must not leave a number that the new vote does not belong to.
+            self.same = NO_REPLY
             self.vote, self.grant = (_GRANTED, answer, reply), reply if reply.__class__ is int else NO_REPLY
-            self.same = NO_REPLY if self.granted or self.refused or self._may_be_lost() else self.grant
+            if not (self.granted or self.refused or self._may_be_lost()):
+                self.same = self.grant
         cast[node] = self.vote
         self.granted = votes = self.granted + 1
         if votes < self.quorum:
@@ -344,10 +347,12 @@ class Tally(Votes):
         if self.cast[node] is not None:
             # An interruption may have struck after that vote was counted, but before the verdict.
             return self.conclude() or self._decided()
+        # As in `record`.
+        same, self.same = self.same, NO_REPLY
         self.cast[node] = _FAILED, None, reason
         self.failed += 1
-        if self._may_be_lost():
-            self.same = NO_REPLY
+        if not self._may_be_lost():
+            self.same = same
         return self._decided()
 
     def _may_be_lost(self) -> bool:
