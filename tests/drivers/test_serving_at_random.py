@@ -353,6 +353,8 @@ def make_world(make_script, monkeypatch):
         yield lambda driver, luck: driver(luck, script, loop)
 
 
+# An interruption came as Python ended a coroutine that an earlier one had left.
+@pytest.mark.filterwarnings("ignore:Exception ignored in. <coroutine object:pytest.PytestUnraisableExceptionWarning")
 # An interruption came right before the `await`.
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
 @pytest.mark.parametrize("number", [*range(10), *swept(*range(10, 60))])
@@ -363,7 +365,7 @@ def test_votes_are_what_nodes_answered(driver, share, number, seed, make_world):
     world = make_world(driver, luck)
     owners = Owner("one", 1), Owner("two", 2)
     won = 0
-    for _ in range(60):
+    for _ in range(120):
         world.odd.factor = luck.choice((1.0, 0.1))
         world.reconnect(luck.choice((0.0, 1.0)))
         request = world.ask(owners[0])
@@ -386,7 +388,7 @@ def test_votes_are_what_nodes_answered(driver, share, number, seed, make_world):
         assert set(world.broken) <= {"closed the connection", *(INTERRUPTED if share else ())}
         assert request not in world.open, [(link and (link.answered, link.pending, link.come)) for link in world.links]
         won += request.tally.verdict is Verdict.WON
-    assert 0 < won < 60
+    assert 0 < won < 120
     assert bool(world.struck) == bool(share)
 
 
