@@ -49,7 +49,8 @@ check: .venv/.dev  ## check style, types, architecture and documentation
 	@$(BIN)/python tools/words.py
 	@$(BIN)/mypy
 	@$(BIN)/mypy --strict tools
-	@cd tests/typing && ../../$(BIN)/mypy --strict --config-file= --cache-dir=../../.mypy_cache consumer.py
+	@$(BIN)/python tools/twins.py --consumer
+	@cd tests/typing && ../../$(BIN)/mypy --strict --config-file= --cache-dir=../../.mypy_cache . ../../build/typing
 	@$(BIN)/pyright --project tests/typing --pythonpath $(BIN)/python
 	@$(BIN)/lint-imports --no-logo
 	@$(BIN)/mkdocs build --strict  # --quiet would hide warnings

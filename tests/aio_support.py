@@ -4,9 +4,6 @@ import asyncio
 import functools
 import gc
 import logging
-import os
-import random
-import sys
 import time
 
 import pytest
@@ -122,13 +119,6 @@ def claims(raw):
 def count(raw, key):
     """Return how many nodes have the key."""
     return sum(node.exists(key) for node in raw)
-
-
-def new_seed():
-    """Return a seed that is printed with a failure; `REDSYNC_TEST_SEED` repeats a run."""
-    seed = int(os.environ.get("REDSYNC_TEST_SEED") or random.SystemRandom().randrange(1_000_000))
-    print(f"REDSYNC_TEST_SEED={seed}", file=sys.stderr)
-    return seed
 
 
 def structures(client):

@@ -4,6 +4,7 @@
 that `REDSYNC_SERVER` names, or else the one installed as a package: PATH differs from machine to machine.
 """
 
+import contextlib
 import faulthandler
 import gc
 import logging
@@ -18,11 +19,12 @@ import redis
 
 from redsync import Client, Lock, Mutex
 from redsync._drivers import aio_maintenance, maintenance
-from redsync.testing import LocalNodes, ServerNotFoundError
+from redsync.testing import FaultProxy, LocalNodes, ServerNotFoundError
 from redsync.testing.servers import find_server, pinned_server
 from tests.bridge import Bridge
 from tests.support.leftovers import claims, open_sockets, redsync_threads
 from tests.support.locks import PATIENCE
+from tests.support.sweeps import new_seed
 
 SERVERS = [path for path in os.environ.get("REDSYNC_TEST_SERVERS", "").split(os.pathsep) if path]
 
@@ -194,6 +196,19 @@ def lock(client) -> Lock:
 @pytest.fixture
 def mutex(client) -> Mutex:
     return client.get_mutex("x")
+
+
+@pytest.fixture
+def proxies(nodes):
+    """A proxy before each node, for faults of the network."""
+    with contextlib.ExitStack() as stack:
+        yield [stack.enter_context(FaultProxy(port)) for port in nodes.ports]
+
+
+@pytest.fixture
+def seed():
+    """A seed that is printed with a failure; `REDSYNC_TEST_SEED` repeats a run."""
+    return new_seed()
 
 
 class Raw(list[redis.Redis]):

@@ -11,7 +11,8 @@ import pytest
 from redsync import HoldOrphaned, LeaseLostError
 from tests.aio_support import claims, client_of, comes_out, in_loop, run, until, uvloop_in_sweeps
 from tests.support.kinds import KINDS, each_entered
-from tests.test_async_with import goes_on, lose
+from tests.support.locks import lose
+from tests.test_async_with import goes_on
 
 ENDLESS = 30
 

@@ -23,7 +23,6 @@ from tests.aio_support import (
     comes_out,
     in_loop,
     loop_factory,
-    new_seed,
     other_tasks,
     run,
     turns,
@@ -31,6 +30,7 @@ from tests.aio_support import (
     uvloop_in_sweeps,
 )
 from tests.support.locks import PATIENCE
+from tests.support.sweeps import new_seed
 
 ENDLESS = 30
 

@@ -9,9 +9,10 @@ import pytest
 
 from redsync import HoldLost, LeaseLostError, QuorumError
 from tests.aio_support import claims, client_of, comes_out, in_loop, turns, until
+from tests.support.locks import lose
 from tests.support.sweeps import swept
 from tests.test_async_cancel import for_every_turn, give_back, ground_of, states_of_nodes
-from tests.test_async_with import goes_on, lose
+from tests.test_async_with import goes_on
 
 ENDLESS = 30
 

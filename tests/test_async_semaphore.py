@@ -7,20 +7,13 @@ import pytest
 
 from redsync import LeaseLostError
 from tests.aio_support import client_of, in_loop, turns, until
-from tests.support.locks import PATIENCE
+from tests.support.locks import PATIENCE, lose
 
 LIMIT = b"redsync_limit:{redsync:x}"
 
 
 def is_free(raw):
     return all(keys <= {LIMIT} for keys in raw.keys())  # noqa: SIM118  (a node that was late has not met it)
-
-
-def lose(client):
-    """Make the only permit lost at this instant, like the watchdog."""
-    (state,) = client.runner.session.holds
-    state.valid_until = state.renew_at = 0.0
-    client.runner.session.holds.watch(state)
 
 
 @in_loop

@@ -7,16 +7,9 @@ import pytest
 
 from redsync import AsyncHold, HoldLost, LeaseLostError
 from tests.aio_support import claims, client_of, comes_out, in_loop, turns, until, uvloop_in_sweeps
+from tests.support.locks import lose
 
 ENDLESS = 30
-
-
-def lose(client, name="x"):
-    """Make the hold of that name lost at this instant, like the watchdog."""
-    (state,) = (state for state in client.runner.session.holds if state.name == name)
-    state.valid_until = 0.0
-    state.renew_at = 0.0
-    client.runner.session.holds.watch(state)
 
 
 @pytest.fixture

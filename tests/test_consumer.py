@@ -9,8 +9,9 @@ import pytest
 
 import redsync
 import redsync.testing
+from tests.test_twins import twins
 
-CONSUMER = Path(__file__).parent / "typing" / "consumer.py"
+TYPING = Path(__file__).parent / "typing"
 SYNTAX = {"__enter__", "__aenter__", "__call__"}
 
 # Only the library itself calls these.
@@ -96,7 +97,8 @@ def public(kind):
     return {name for name in members if not name.startswith("_")} | syntax
 
 
-PROGRAM = ast.parse(CONSUMER.read_text())
+TEXTS = [*((TYPING / name).read_text() for name in ("consumer.py", "consumer_async.py")), twins.consumer()]
+PROGRAM = ast.parse("\n".join(TEXTS))
 USES = Uses(PROGRAM)
 
 

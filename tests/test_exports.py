@@ -14,7 +14,7 @@ EXPORTS = sorted(redsync.__all__)
 
 
 def test_exports_have_each_kind_in_both_flavours_and_nothing_twice():
-    """`tests/typing/consumer.py` names all of them, so no name comes or goes unnoticed."""
+    """`tests/typing` names all of them, so no name comes or goes unnoticed."""
     assert {name for kind in KINDS.values() for name in (kind.facade, f"Async{kind.facade}")} <= set(EXPORTS)
     assert len(set(EXPORTS)) == len(EXPORTS)
 

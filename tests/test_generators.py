@@ -8,6 +8,7 @@ import pytest
 
 from redsync import LeaseLostError, NotOwnedError
 from tests.support.kinds import KINDS, each_entered
+from tests.support.locks import lose
 
 
 @pytest.fixture
@@ -39,11 +40,6 @@ def begun(lock):
     stream = rows(lock)
     assert next(stream) == 0
     return stream
-
-
-def lose(client):
-    (state,) = client.runner.session.holds
-    state.valid_until = 0.0
 
 
 @each_entered

@@ -18,7 +18,7 @@ from redsync import (
 )
 from redsync._facades.multi_attempt import Attempt
 from redsync.testing import LocalNodes
-from tests.support.locks import PATIENCE, timed
+from tests.support.locks import PATIENCE, lose, timed
 
 pytestmark = pytest.mark.usefixtures("both_flavours", "all_nodes_met")
 
@@ -56,15 +56,6 @@ def far(make_client, far_nodes):
     client = make_client(far_nodes.urls)
     yield client
     client.close()
-
-
-def lose(client, name):
-    """Make the hold of that name lost at this instant, like the watchdog; return it."""
-    (state,) = (state for state in client.runner.session.holds if state.name == name)
-    state.valid_until = 0.0
-    state.renew_at = 0.0
-    client.runner.session.holds.watch(state)
-    return state
 
 
 def keys(*names):

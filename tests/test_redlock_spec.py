@@ -18,7 +18,6 @@ import redis
 
 from redsync import Client, LeaseLostError, QuorumError
 from redsync._drivers.process import REAL, clock
-from redsync.testing import FaultProxy
 from tests.support.locks import PATIENCE
 
 pytestmark = pytest.mark.usefixtures("all_nodes_met")
@@ -46,12 +45,6 @@ def await_answers(client, eventually):
             return all(vote.choice.value != "failed" for vote in client.inspect("x").votes)
 
     eventually(answers, within=20)
-
-
-@pytest.fixture
-def proxies(nodes):
-    with contextlib.ExitStack() as stack:
-        yield [stack.enter_context(FaultProxy(port)) for port in nodes.ports]
 
 
 @pytest.fixture

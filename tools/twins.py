@@ -1,5 +1,7 @@
 """Generate the facades for threads from those for asyncio: `python tools/twins.py`; with `--check`, list stale ones.
 
+With `--consumer`, write the calls of threads that the type checkers see to `build/typing`.
+
 Each method of a facade is written once, for asyncio. Its twin for threads is the same without `async` and `await`, and
 its docstring speaks of threads. The rest of a facade for threads (its description, its attributes, and methods that
 asyncio does not have) is written by hand, and so are the methods listed here, which behave differently.
@@ -16,6 +18,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 PACKAGE = Path(__file__).parents[1] / "redsync"
+CONSUMER = PACKAGE.parent / "tests" / "typing" / "consumer_async.py"
+THREADS = PACKAGE.parent / "build" / "typing" / "consumer_threads.py"
 
 
 class Twin(NamedTuple):
@@ -66,6 +70,15 @@ CODE = (
 )
 """Replacements in code, and in names that docstrings quote."""
 
+CALLS = (
+    (r"\basync (?=with\b)", ""),
+    (r"\bimport asyncio\n", ""),
+    (r"\basyncio\.create_task", ""),
+    (r"\bredis\.asyncio", "redis"),
+    (r"_async\b|(?<=_)async_", ""),
+)
+"""Further replacements in the program with every call."""
+
 WORDS = (
     (r" A cancelled release still takes effect, without waiting for the nodes\.", ""),
     (r"A cancelled release still takes effect, without waiting for the nodes\.\n\n", ""),
@@ -85,8 +98,20 @@ WORDS = (
 """Further replacements in docstrings; they see each paragraph as one line."""
 
 
+def consumer() -> str:
+    """Return the program with each call of threads, from the one with each call of asyncio."""
+    text = CONSUMER.read_text()
+    for pattern, replacement in (*CODE, *CALLS):
+        text = re.sub(pattern, replacement, text)
+    return text
+
+
 def main() -> int:
     """Write or check the twins; return the exit status: 1 if the check finds a stale file."""
+    if "--consumer" in sys.argv[1:]:
+        THREADS.parent.mkdir(parents=True, exist_ok=True)
+        THREADS.write_text(consumer())
+        return 0
     check, old = "--check" in sys.argv[1:], False
     for target in dict.fromkeys(twin.target for twin in TWINS):
         path = PACKAGE / f"{target}.py"

@@ -2,7 +2,7 @@
 
 import random
 from functools import cache
-from itertools import combinations, permutations, product
+from itertools import permutations, product
 
 import pytest
 
@@ -39,6 +39,7 @@ def dumb_verdict(n, granted, voted):
 def check_round(n, votes):
     """Cast the votes, (node, choice) in order of arrival, and compare with the simple verdict after each of them."""
     tally = new_tally(n)
+    assert (tally.verdict, tally.won, tally.without_quorum) == (PENDING, False, False)
     counted, decided = {}, PENDING
     for node, choice in votes:
         deciding = cast(tally, node, choice)
@@ -68,12 +69,6 @@ def test_quorum_is_more_than_half_of_the_configured_nodes(n, quorum):
     assert Session(n, None, None, None).quorum == quorum
 
 
-@pytest.mark.parametrize("n", SIZES)
-def test_two_quorums_share_a_node(n):
-    quorums = list(combinations(range(n), quorum_of(n)))
-    assert all(set(one) & set(other) for one in quorums for other in quorums)
-
-
 @pytest.mark.parametrize("n", [0, -1])
 def test_quorum_of_no_nodes_is_refused(n):
     with pytest.raises(ValueError, match="at least one node"):
@@ -81,12 +76,6 @@ def test_quorum_of_no_nodes_is_refused(n):
 
 
 # The verdict.
-
-
-@pytest.mark.parametrize("n", SIZES)
-def test_verdict_is_right_for_each_vector_of_votes(n):
-    for choices in product(Choice, repeat=n):
-        check_round(n, list(enumerate(choices)))
 
 
 @pytest.mark.parametrize("n", range(1, 5))
@@ -105,14 +94,6 @@ def test_verdict_is_right_in_sampled_orders_of_arrival(n):
         for _ in range(2):
             order = rng.sample(range(n), n)
             check_round(n, [(node, choices[node]) for node in order])
-
-
-@pytest.mark.parametrize("n", SIZES)
-def test_verdict_without_votes_is_pending(n):
-    tally = new_tally(n)
-    assert tally.verdict is PENDING
-    assert not tally.won
-    assert not tally.without_quorum
 
 
 # Late and duplicate replies.

@@ -2,8 +2,6 @@
 
 import hashlib
 import itertools
-import os
-import random
 import shutil
 import socket
 import subprocess
@@ -28,8 +26,10 @@ from redsync._drivers.process import clock
 from redsync._drivers.reentry import Doing
 from redsync._drivers.requests import Request
 from redsync._drivers.transport import Transport
+from redsync.exceptions import QuorumError
 from redsync.testing import LocalNodes
 from tests.support import injection
+from tests.support.leftovers import claims
 from tests.support.locks import PATIENCE
 
 NODES = 3
@@ -204,14 +204,6 @@ def certificate(tmp_path_factory):
     return made, key
 
 
-@pytest.fixture
-def seed():
-    """A seed, printed with a failure; `REDSYNC_TEST_SEED` repeats a run."""
-    seed = int(os.environ.get("REDSYNC_TEST_SEED") or random.SystemRandom().randrange(1_000_000))
-    print(f"REDSYNC_TEST_SEED={seed}")
-    return seed
-
-
 @pytest.fixture(params=[pytest.param(12, id="few points"), pytest.param(1, id="all points", marks=pytest.mark.sweep)])
 def points(request, seed):
     """Return a function that returns the points of interruption: each `stride`-th, or a few of them, by the seed."""
@@ -236,6 +228,59 @@ def stand_by(owner, script):
         sizes.append(size)
     assert sizes[1] > 0
     return sizes[-1] - sizes[1]
+
+
+def become(raw, expected):
+    """Wait until each node has these claims and places and no others; return what they have if they never do."""
+    # A discarded connection takes a moment to come back; then its node gets what it is owed.
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        found = [[key for key in claims(node) if not key.startswith("redsync_limit:")] for node in raw]
+        if found == [sorted(expected)] * len(raw):
+            return None
+        if time.monotonic() > deadline:
+            return found
+        time.sleep(0.002)
+
+
+@pytest.fixture
+def interrupt_at_points(raw, inject, points):
+    """Return a function that interrupts an action at each point, and checks each time that nothing is left.
+
+    The clients' lease is a minute, so any leftover is a bug, and would be renewed for as long as it is in a table.
+    """
+
+    def interrupt(clients, stride, prepare, do, check=lambda prepared: None, *, keys=(), holds=0):
+        """Interrupt `do(prepare(point))`; `check` follows, and `keys` and `holds` are of other acquisitions."""
+        tables = [client.runner.session.holds for client in clients]
+        wrong = []
+        for point in points(stride):
+            prepared = prepare(point)
+            where = inject(point, lambda prepared=prepared: do(prepared))
+            if where is None:
+                break
+            problem = check(prepared)
+            if problem:
+                wrong.append(f"{where}: {problem}")
+            if sum(map(len, tables)) != holds:
+                wrong.append(f"{where}: holds {[state.name for table in tables for state in table]}")
+            rest = become(raw, keys)
+            if rest is not None:
+                wrong.append(f"{where}: left {rest}")
+                break
+            try:
+                for client in clients:
+                    # Repeatedly discarded connections come back after growing pauses.
+                    with client.get_lock("next", timeout=PATIENCE):
+                        pass
+            except QuorumError as error:
+                wrong.append(f"{where}: {error}")
+                break
+        print(f"{point} points")
+        assert wrong == []
+        assert point > 50
+
+    return interrupt
 
 
 @pytest.fixture

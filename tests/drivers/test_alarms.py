@@ -9,7 +9,8 @@ import pytest
 from redsync._drivers.alarms import Alarms
 from redsync._drivers.process import clock
 from redsync._drivers.requests import Sleeper
-from tests.aio_support import both_loops, in_loop, new_seed, turns, until
+from tests.aio_support import both_loops, in_loop, turns, until
+from tests.support.sweeps import new_seed
 
 
 class Bell(Sleeper):

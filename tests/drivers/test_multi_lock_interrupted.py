@@ -1,12 +1,11 @@
 """A multi-lock interrupted at every possible point: still all or none."""
 
-import time
 from contextlib import suppress
+from functools import partial
 
 import pytest
 
 from redsync import LeaseLostError, NotOwnedError, QuorumError
-from tests.support.leftovers import claims
 from tests.support.locks import PATIENCE
 
 STRIDE = 11
@@ -33,54 +32,9 @@ def make_multi(clients):
     return make
 
 
-def left(raw, expected):
-    """Wait until each node has these keys and no others; return what they have if they never do."""
-    # A discarded connection takes a moment to come back; then its node gets what it is owed.
-    deadline = time.monotonic() + PATIENCE
-    while True:
-        found = [claims(node) for node in raw]
-        if found == [sorted(expected)] * len(raw):
-            return None
-        if time.monotonic() > deadline:
-            return found
-        time.sleep(0.002)
-
-
 @pytest.fixture
-def interrupt(clients, raw, inject, points):
-    """Return a function that interrupts an action at each point, and checks each time that nothing is left."""
-
-    def interrupt(prepare, do, check=lambda multi: None, keys=(), holds=0):
-        """Interrupt `do(prepare(point))`; `check(multi)` follows, and `keys` are other owners' keys on the nodes."""
-        tables = [client.runner.session.holds for client in clients]
-        wrong = []
-        for point in points(STRIDE):
-            multi = prepare(point)
-            where = inject(point, lambda multi=multi: do(multi))
-            if where is None:
-                break
-            problem = check(multi)
-            if problem:
-                wrong.append(f"{where}: {problem}")
-            if sum(map(len, tables)) != holds:
-                wrong.append(f"{where}: holds {[state.name for table in tables for state in table]}")
-            rest = left(raw, keys)
-            if rest is not None:
-                wrong.append(f"{where}: left {rest}")
-                break
-            try:
-                for client in clients:
-                    # Repeatedly discarded connections come back after growing pauses.
-                    with client.get_lock("next", timeout=PATIENCE):
-                        pass
-            except QuorumError as error:
-                wrong.append(f"{where}: {error}")
-                break
-        print(f"{point} points")
-        assert wrong == []
-        assert point > 50
-
-    return interrupt
+def interrupt(interrupt_at_points, clients):
+    return partial(interrupt_at_points, clients, STRIDE)
 
 
 def enter_and_leave(multi):

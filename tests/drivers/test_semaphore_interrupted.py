@@ -1,13 +1,11 @@
 """A semaphore interrupted at every possible point: no permit is left without an owner."""
 
-import time
 from contextlib import suppress
 from functools import partial
 
 import pytest
 
 from redsync import OverReleaseError, QuorumError
-from tests.support.leftovers import claims
 from tests.support.locks import PATIENCE
 
 STRIDE = 11
@@ -19,42 +17,16 @@ def client(make_lasting):
     return make_lasting()
 
 
-def left(raw, within=PATIENCE):
-    """Wait until the nodes have no permits and no places; return what is left if there always is something."""
-    deadline = time.monotonic() + within
-    while True:
-        found = [[key for key in claims(node) if not key.startswith("redsync_limit:")] for node in raw]
-        if found == [[]] * len(raw):
-            return None
-        if time.monotonic() > deadline:
-            return found
-        time.sleep(0.002)
-
-
 @pytest.fixture
-def interrupt(client, raw, inject, points):
-    """Return a function that interrupts an action at each point, and checks each time that no permit is left."""
-
+def interrupt(interrupt_at_points, client):
     def interrupt(do, prepare=lambda semaphore: None, after=lambda semaphore: None):
         """Interrupt `do(semaphore, prepare(semaphore))`; `after(semaphore)` follows."""
-        table, wrong = client.runner.session.holds, []
-        for point in points(STRIDE):
+
+        def begin(point):
             semaphore = client.get_semaphore(f"x {point}", 3)
-            prepared = prepare(semaphore)
-            where = inject(point, partial(do, semaphore, prepared))
-            if where is None:
-                break
-            after(semaphore)
-            if len(table):
-                wrong.append(f"{where}: holds {[state.name for state in table]}")
-                break
-            rest = left(raw)
-            if rest is not None:
-                wrong.append(f"{where}: left {rest}")
-                break
-        print(f"{point} points")
-        assert wrong == []
-        assert point > 50
+            return semaphore, prepare(semaphore)
+
+        interrupt_at_points([client], STRIDE, begin, lambda begun: do(*begun), lambda begun: after(begun[0]))
 
     return interrupt
 

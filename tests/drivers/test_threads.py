@@ -6,6 +6,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import partial
 
 import pytest
 import redis
@@ -14,8 +15,7 @@ from redis.credentials import CredentialProvider
 from redsync import Client, LeaseLostError, QuorumError
 from redsync._core.effects import Broadcast, Command, Tell, Wait, broadcast, signal, tell, wait
 from redsync._drivers.process import clock
-from tests.drivers.conftest import LOOKS, stand_by
-from tests.support.leftovers import claims
+from tests.drivers.conftest import LOOKS, become, stand_by
 from tests.support.locks import PATIENCE
 from tests.support.sweeps import swept
 
@@ -162,54 +162,9 @@ STRIDE = 5
 """A sweep tries every fifth of about 200 points; the seed says which."""
 
 
-def become(raw, expected, within):
-    """Wait until each node has these keys and no others; return what they have if they never do."""
-    deadline = time.monotonic() + within
-    while (found := [claims(node) for node in raw]) != [expected] * len(raw):
-        if time.monotonic() > deadline:
-            return found
-        time.sleep(0.002)
-    return None
-
-
 @pytest.fixture
-def interrupt(client, raw, inject, points):
-    """Return a function that interrupts an action at each point, and checks each time that nothing is left.
-
-    The lease is a minute, so any leftover is a bug, and would be renewed for as long as it is in the table.
-    """
-
-    def interrupt(prepare, do, check=lambda lock: None, keys=()):
-        """Interrupt `do(prepare(point))`; `check(lock)` follows, and `keys` are the other owners' keys on the nodes."""
-        table = client.runner.session.holds
-        wrong = []
-        for point in points(STRIDE):
-            lock = prepare(point)
-            where = inject(point, lambda lock=lock: do(lock))
-            if where is None:
-                break
-            problem = check(lock)
-            if problem:
-                wrong.append(f"{where}: {problem}")
-            if len(table) != len(keys):
-                wrong.append(f"{where}: holds {[state.name for state in table]}")
-            # A discarded connection takes a moment to come back; then its node gets what it is owed.
-            left = become(raw, sorted(keys), within=PATIENCE)
-            if left is not None:
-                wrong.append(f"{where}: left {left}")
-                break
-            try:
-                # Repeatedly discarded connections come back after growing pauses.
-                with client.get_lock("next", timeout=PATIENCE):
-                    pass
-            except QuorumError as error:
-                wrong.append(f"{where}: {error}")
-                break
-        print(f"{point} points")
-        assert wrong == []
-        assert point > 50
-
-    return interrupt
+def interrupt(interrupt_at_points, client):
+    return partial(interrupt_at_points, [client], STRIDE)
 
 
 @pytest.fixture(params=["lock", *swept("mutex")])
@@ -281,7 +236,7 @@ def test_reentry_interrupted_at_any_point_leaves_the_outer_hold(interrupt, clien
             outer.check()
             return None if lock.hold_count() == 1 else f"held {lock.hold_count()} times"
 
-        interrupt(lambda point: lock, enter_and_leave, still_held, keys=["redsync:outer"])
+        interrupt(lambda point: lock, enter_and_leave, still_held, keys=["redsync:outer"], holds=1)
     assert lock.hold_count() == 0
 
 
@@ -299,6 +254,7 @@ def test_waiting_interrupted_at_any_point_leaves_no_place_in_a_queue(interrupt, 
             wait_in_vain,
             lambda lock: lock.hold_count(),
             keys=["redsync:x"],
+            holds=1,
         )
         pool.submit(holder.release).result(20)
 
@@ -314,7 +270,7 @@ def test_close_interrupted_at_any_point_leaves_nothing_on_the_nodes(nodes, raw, 
         where = inject(point, client.close)
         if not client.runner.closed:
             client.close()
-        left = become(raw, [], within=PATIENCE)
+        left = become(raw, [])
         if left is not None:
             wrong.append(f"{where}: left {left}")
         if len(client.runner.session.holds):

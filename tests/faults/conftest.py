@@ -1,14 +1,10 @@
 """Nodes to break, and the means to look at them from outside redsync."""
 
-import contextlib
-import os
-import random
 import time
 
 import pytest
 import redis
 
-from redsync.testing import FaultProxy
 from tests.support.leftovers import is_claim
 
 PREFIX = "redsync:"
@@ -49,12 +45,6 @@ def admin(nodes):
 
 
 @pytest.fixture
-def proxies(nodes):
-    with contextlib.ExitStack() as stack:
-        yield [stack.enter_context(FaultProxy(port)) for port in nodes.ports]
-
-
-@pytest.fixture
 def await_renewal(eventually):
     """Return a function that waits until a hold is believed longer than before the call; never if it is lost."""
 
@@ -74,11 +64,3 @@ def watch():
         return lambda: time.monotonic() - started_at
 
     return watch
-
-
-@pytest.fixture
-def seed():
-    """A seed that is printed with a failure; `REDSYNC_TEST_SEED` repeats a run."""
-    seed = int(os.environ.get("REDSYNC_TEST_SEED") or random.SystemRandom().randrange(1_000_000))
-    print(f"REDSYNC_TEST_SEED={seed}")
-    return seed

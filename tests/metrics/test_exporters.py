@@ -1,13 +1,12 @@
-"""Exporters: exact values for a scripted history on real nodes, scraped over HTTP and read in memory."""
+"""Exporters: exact values for a scripted history on real nodes, scraped as text and read in memory."""
 
 import itertools
-import urllib.request
 from contextlib import contextmanager, suppress
 
 import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import Histogram, InMemoryMetricReader, Sum
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from redsync import QuorumError
@@ -18,22 +17,15 @@ from tests.support.locks import PATIENCE, SHORT, flush
 
 @contextmanager
 def prometheus():
-    """Yield metrics, and what scrapes them from an HTTP endpoint."""
+    """Yield metrics, and what reads them from the text that an HTTP endpoint would serve."""
     registry = CollectorRegistry()
     metrics = PrometheusMetrics(registry=registry)
-    server, thread = start_http_server(0, addr="127.0.0.1", registry=registry)
 
     def scrape():
-        url = f"http://127.0.0.1:{server.server_port}/metrics"
-        with urllib.request.urlopen(url, timeout=20) as reply:
-            text = reply.read().decode()
-        for family in text_string_to_metric_families(text):
+        for family in text_string_to_metric_families(generate_latest(registry).decode()):
             yield from ((sample.name, sample.labels.values(), sample.value) for sample in family.samples)
 
     yield metrics, scrape
-    server.shutdown()
-    server.server_close()
-    thread.join()
 
 
 @contextmanager

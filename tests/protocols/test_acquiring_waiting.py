@@ -34,11 +34,6 @@ def test_waiter_tells_how_long_it_has_waited(toy):
     assert [command.args[5] for command in toy.commands if command.script.name == "lock_acquire"] == [0, 501, 752]
 
 
-def test_acquire_that_does_not_wait_does_not_queue(toy):
-    assert toy.acquire(("ask lock_acquire", busy(toy)), "tell lock_abandon", crowded=True, timeout=0.0) is None
-    assert toy.asked[0].subscribe is None
-
-
 def test_waiter_gives_up_at_its_deadline_and_leaves_the_queues(toy):
     result = toy.acquire(
         ("ask lock_acquire", busy(toy)),

@@ -156,12 +156,6 @@ def test_wait_end_goes_on_when_another_acquisition_is_released(toy):
     assert state.watchers == 0
 
 
-def test_wait_end_of_a_released_acquisition_does_not_sleep(toy):
-    state = toy.take(holds=2)
-    toy.play(sleep(toy, state, released=lambda: True))
-    assert state.lost is None
-
-
 def test_wait_end_of_a_released_acquisition_does_not_report_the_others_loss(toy):
     """Their holders learn of it from the watchdog, or when they use them."""
     state = toy.take(holds=2, lease=2.0)

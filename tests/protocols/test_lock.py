@@ -45,16 +45,6 @@ def test_reentry_takes_several_holds_at_once(toy):
     assert state.count == 5
 
 
-def test_reentry_that_failed_does_not_count(toy):
-    state = toy.take()
-    with pytest.raises(QuorumError):
-        run_reenter(toy, ("ask lock_acquire", mute(toy)), timeout=0.0)
-    assert state.count == 1
-    run_reenter(toy, ("ask lock_acquire", toy.all_say(OURS)))
-    assert toy.commands[-1].args[1] == 2
-    assert state.count == 2
-
-
 @pytest.mark.parametrize(
     ("answers", "wins"),
     [

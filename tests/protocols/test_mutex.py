@@ -39,11 +39,6 @@ def test_kind_is_the_string_of_the_redis_documentation():
 # Possession.
 
 
-def test_object_that_never_acquired_has_nothing(possession):
-    assert possession.state is None
-    assert not possession.is_held
-
-
 def test_acquire_takes_possession(toy, possession):
     state = take(toy, possession)
     assert possession.state is state
@@ -51,12 +46,6 @@ def test_acquire_takes_possession(toy, possession):
     assert possession.is_held
     assert state.valid_until == pytest.approx(1000.0 + LEASE - DRIFT)
     assert list(toy.session.holds) == [state]
-
-
-def test_possession_ends_with_the_release(toy, possession):
-    state = take(toy, possession)
-    toy.give_back(state)
-    assert not possession.is_held
 
 
 def test_possession_outlasts_a_loss_until_the_release(toy, possession):
@@ -67,10 +56,12 @@ def test_possession_outlasts_a_loss_until_the_release(toy, possession):
     with pytest.raises(LeaseLostError):
         toy.play(release(toy.session, state, toy.now))
     assert not possession.is_held
+    assert take(toy, possession).valid(toy.now)
 
 
 def test_objects_have_only_what_they_acquired_themselves(toy, possession):
     other = Possession()
+    assert (other.state, other.is_held) == (None, False)
     mine, theirs = take(toy, possession, name="a"), take(toy, other, name="b")
     toy.give_back(theirs)
     assert possession.state is mine
@@ -138,14 +129,6 @@ def test_acquire_after_an_unnoticed_loss_raises_it(toy, possession):
         toy.play(acquiring(toy, possession), *LOSS)
     assert state.lost
     assert toy.events[-1].state is state
-
-
-def test_acquire_after_the_loss_was_released_is_a_new_one(toy, possession):
-    state = take(toy, possession)
-    toy.play(lose(state, "a reason"), *LOSS)
-    with pytest.raises(LeaseLostError):
-        toy.play(release(toy.session, state, toy.now))
-    assert take(toy, possession).valid(toy.now)
 
 
 def waiting_while(toy, possession, meanwhile=None, *, handed=0, **fields):

@@ -293,11 +293,6 @@ def test_place_lasts_no_longer_than_the_requested_lease(make_toy, lease, kept, o
 # Leaving.
 
 
-def test_waiter_that_gives_up_leaves_its_places(toy):
-    refused = (ASK, toy.all_say(knows(4), takes=0.2))
-    assert fair(toy, refused, (ASK, toy.all_say(knows(5), takes=0.2)), "tell lock_abandon, leave", timeout=0.3) is None
-
-
 @pytest.mark.parametrize(
     ("crowded", "at", "leaves"),
     [(False, 0, False), (False, 1, True), (False, 2, True), (True, 0, True), (True, 1, True), (True, 2, True)],

@@ -395,12 +395,6 @@ def test_renewal_waits_no_longer_than_its_lease_allows(toy, lease, timeout, leas
     assert toy.commands[-1].args == (one.claim, 1, lease_ms, other.claim, 1, lease_ms)
 
 
-def test_several_losses_in_one_renewal_are_all_reported(toy):
-    holds = [toy.take("a"), toy.take("b")]
-    run_renew(toy, holds, ("ask lock_renew", toy.all_say([0, 0])), *LOSS, *LOSS)
-    assert [event.state for event in toy.events] == holds
-
-
 def test_release_that_overtakes_the_answer_of_a_renewal_is_owed_to_nodes_it_may_have_healed(toy):
     """The renewal may heal a node that had no claim, and its connection may break before the release arrives."""
     state = toy.take()

@@ -110,14 +110,6 @@ def test_watchdog_keeps_a_hold_over_a_rolling_restart(toy):
     assert state.valid(toy.now + 20.0)
 
 
-def test_watchdog_ends_a_hold_when_max_hold_is_over(toy):
-    state = take(toy, max_hold=25.0)
-    steps = toy.run_watchdog(sleeps=4)
-    assert steps == ["wait", "ask lock_renew", "wait", "ask lock_renew", "wait", *LOSS, "wait"]
-    assert toy.now == pytest.approx(1025.0)
-    assert "max_hold" in state.lost
-
-
 def test_watchdog_batches_due_holds(toy):
     states = [take(toy, f"lock {i}", owner=owner) for i, owner in enumerate([toy.owner, toy.new_owner()])]
     toy.now = 1010.5
@@ -142,13 +134,6 @@ def test_watchdog_takes_along_holds_that_are_due_soon(toy):
     toy.run_watchdog(sleeps=2)
     assert toy.commands[-1].keys == (b"redsync:first", b"redsync:soon")
     assert toy.waits[-1].until == later.renew_at
-
-
-def test_watchdog_sends_nothing_while_holds_are_only_due_soon(toy):
-    state = take(toy)
-    toy.now = state.renew_at - 0.01
-    assert toy.run_watchdog() == ["wait"]
-    assert toy.waits[-1].until == state.renew_at
 
 
 def test_watchdog_called_early_goes_to_sleep_again(toy):
@@ -207,14 +192,6 @@ def test_watchdog_reports_several_losses_and_goes_on(toy):
     assert steps == [*LOSS, *LOSS, "ask lock_renew", "wait"]
     assert [event.state for event in toy.events] == gone
     assert kept.valid(toy.now + 25)
-
-
-def test_watchdog_never_renews_an_expired_hold(toy):
-    """The process was stopped for longer than the lease."""
-    state = take(toy)
-    toy.now = state.valid_until
-    assert toy.run_watchdog() == [*LOSS, "wait"]
-    assert not any(command.script.name == "lock_renew" for command in toy.commands)
 
 
 def test_lost_hold_does_not_keep_the_watchdog_busy(toy):
@@ -352,6 +329,3 @@ def test_extension_without_a_quorum_is_tried_again_soon(toy):
     failed_at = toy.now
     toy.run_watchdog(sleeps=2)
     assert toy.tallies[-1].sent_at <= failed_at + 1.0
-
-
-# All together.

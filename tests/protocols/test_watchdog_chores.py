@@ -34,13 +34,6 @@ def healed(toy):
     return lambda command: toy.codes(OURS, OURS, OURS, HEALED, HEALED)
 
 
-def test_bare_majority_is_filled_up_as_soon_as_the_other_nodes_have_had_their_time(toy):
-    state = toy.acquire(("ask lock_acquire", toy.answers(NEW, NEW, NEW, "down", None)))
-    assert toy.run_watchdog(healed(toy), sleeps=2) == ["wait", "ask lock_renew", "wait"]
-    assert toy.waits[0].until == pytest.approx(1000.5)
-    assert toy.waits[1].until == state.renew_at
-
-
 @pytest.mark.parametrize(
     ("late", "steps"),
     [
@@ -58,22 +51,6 @@ def test_majority_is_not_bare_if_more_nodes_granted_late(toy, late, steps):
         if reply is not None:
             tally.record(node, reply)
     assert toy.run_watchdog(healed(toy), sleeps=2) == ["wait", *steps, "wait"]
-
-
-def test_hold_on_enough_nodes_is_checked_once(toy):
-    state = toy.take()
-    assert toy.run_watchdog(sleeps=2) == ["wait", "wait"]
-    assert (state.fill_at, state.tally) == (math.inf, None)
-    assert toy.waits[1].until == state.renew_at
-
-
-@pytest.mark.parametrize("n", [1, 2])
-def test_hold_is_never_filled_up_if_all_nodes_are_a_quorum(make_toy, n):
-    toy = make_toy(n)
-    state = toy.take()
-    assert toy.run_watchdog(sleeps=3) == ["wait", "ask lock_renew", "wait", "ask lock_renew", "wait"]
-    assert toy.waits[0].until == pytest.approx(1010.0)
-    assert state.fill_at == math.inf
 
 
 def test_filling_up_goes_on_while_nodes_are_down_and_ends_when_they_are_back(toy):
@@ -98,15 +75,6 @@ def test_filling_up_sends_the_same_command_again_unless_it_is_for_the_rest_of_a_
     one, other, third = (command for command in toy.commands if command.script.name == "lock_renew")
     assert (one is other, other is third) == (same, same)
     assert one.keys == other.keys == third.keys
-
-
-def test_renewal_that_finds_a_bare_majority_is_followed_by_filling_up(toy):
-    state = toy.take()
-    quiet(toy, state)
-    replies = iter([toy.codes("down", "down", OURS, OURS, OURS), toy.codes(HEALED, HEALED, OURS, OURS, OURS)])
-    steps = toy.run_watchdog(lambda command: next(replies), sleeps=2)
-    assert steps == ["wait", "ask lock_renew", "ask lock_renew", "wait"]
-    assert toy.tallies[-1].sent_at == toy.tallies[-2].at, "at once"
 
 
 def test_filling_up_is_batched_by_kind(toy):
@@ -297,11 +265,6 @@ def test_client_that_was_suspended_is_announced_once_and_not_for_each_missed_tim
         toy.drive(toy.watchdog(), answer)
     assert len(toy.told) == 3
     assert waits == [1020.0, 2020.0, 2040.0]
-
-
-def test_client_without_a_record_is_never_announced(toy):
-    assert toy.run_watchdog() == ["wait"]
-    assert toy.waits[0].until == math.inf
 
 
 # The farewell.

@@ -28,17 +28,16 @@ one.
 @pytest.mark.sweep
 @pytest.mark.timeout(SECONDS + 240)
 @pytest.mark.skipif("REDSYNC_SOAK_NETWORK" not in os.environ, reason="make soak NETWORK=1 runs it")
-def test_promises_hold_behind_a_router_that_drops_packets(soak_seed):
+def test_promises_hold_behind_a_router_that_drops_packets(seed):
     if reason := why_not():
         pytest.skip(reason)
     directory = Path(tempfile.mkdtemp(prefix="redsync-soak-"))  # stays if anything is wrong
     print(
-        f"\nto repeat: REDSYNC_TEST_SEED={soak_seed} make soak NETWORK=1 MINUTES={SECONDS / 60:g}"
-        f"\nevidence: {directory}",
+        f"\nto repeat: REDSYNC_TEST_SEED={seed} make soak NETWORK=1 MINUTES={SECONDS / 60:g}\nevidence: {directory}",
         flush=True,
     )
-    troubles = plan(soak_seed, SECONDS)
-    setting = Setting(soak_seed, directory, NAMES, CLIENTS, work="steady", lease=LEASE, network=True)
+    troubles = plan(seed, SECONDS)
+    setting = Setting(seed, directory, NAMES, CLIENTS, work="steady", lease=LEASE, network=True)
     evidence = soak(setting, faults_of(troubles), SECONDS)
     violations = evidence.violations()
     print("\n".join(report.lines(evidence, troubles, violations, SECONDS)))

@@ -21,10 +21,9 @@ def restarts(nodes, begin, step):
 
 
 @pytest.mark.sweep
-def test_judges_find_each_promise_that_clients_break(soak_seed, tmp_path):
-    print(f"REDSYNC_TEST_SEED={soak_seed}")
+def test_judges_find_each_promise_that_clients_break(seed, tmp_path):
     setting = Setting(
-        soak_seed, tmp_path, ["lock:0", "lock:1"], CLIENTS, work="brief", restart_guard=0.0, sabotage="everything"
+        seed, tmp_path, ["lock:0", "lock:1"], CLIENTS, work="brief", restart_guard=0.0, sabotage="everything"
     )
     # Two clients that ask at once rarely get a node each. But a client that asks an empty node gets that one.
     evidence = soak(setting, restarts([0, 1, 2, 3, 4, 0, 1, 2], 0.2, 0.1), 2.0)
@@ -35,19 +34,17 @@ def test_judges_find_each_promise_that_clients_break(soak_seed, tmp_path):
 
 
 @pytest.mark.sweep
-def test_judges_find_overlap_when_nodes_forget_without_a_guard(soak_seed, tmp_path):
-    print(f"REDSYNC_TEST_SEED={soak_seed}")
+def test_judges_find_overlap_when_nodes_forget_without_a_guard(seed, tmp_path):
     # Two nodes remain that know of a claim that is not renewed meanwhile.
     faults = [fault for begin in (0.5, 2.5) for fault in restarts([0, 1, 2], begin, 0.1)]
     names = ["lock:0", "lock:1", "lock:2"]
-    evidence = soak(Setting(soak_seed, tmp_path, names, CLIENTS, work="leased", restart_guard=0.0), faults, 4.0)
+    evidence = soak(Setting(seed, tmp_path, names, CLIENTS, work="leased", restart_guard=0.0), faults, 4.0)
     broken = {violation.promise for violation in evidence.violations()}
     assert "overlap" in broken
 
 
 @pytest.mark.sweep
-def test_judges_find_latches_that_open_before_all_was_counted_down(soak_seed, tmp_path):
-    print(f"REDSYNC_TEST_SEED={soak_seed}")
+def test_judges_find_latches_that_open_before_all_was_counted_down(seed, tmp_path):
     names = ["lock:0", *(f"count_down_latch:{number}" for number in range(1, 6))]
-    setting = Setting(soak_seed, tmp_path, names, CLIENTS, work="brief", restart_guard=0.0, sabotage="open_early")
+    setting = Setting(seed, tmp_path, names, CLIENTS, work="brief", restart_guard=0.0, sabotage="open_early")
     assert "latch opened early" in {violation.promise for violation in soak(setting, [], 4.0).violations()}

@@ -25,13 +25,13 @@ NAMES = [*(f"{kind}:{number}" for number, kind in zip(range(6), cycle(KINDS), st
 
 @pytest.mark.sweep
 @pytest.mark.timeout(SECONDS + 180)
-def test_promises_hold_while_nodes_connections_and_clients_fail(soak_seed):
+def test_promises_hold_while_nodes_connections_and_clients_fail(seed):
     directory = Path(tempfile.mkdtemp(prefix="redsync-soak-"))  # stays if anything is wrong
-    chosen = f"REDSYNC_TEST_SEED={soak_seed} REDSYNC_SOAK_SECONDS={SECONDS:g}"
+    chosen = f"REDSYNC_TEST_SEED={seed} REDSYNC_SOAK_SECONDS={SECONDS:g}"
     replay = f"{chosen} python -m pytest -s tests/soak/test_soak.py"
     print(f"\nto repeat: {replay}\nevidence: {directory}", flush=True)
-    troubles = plan(soak_seed, SECONDS)
-    evidence = soak(Setting(soak_seed, directory, NAMES, CLIENTS, PROXIED), faults_of(troubles), SECONDS)
+    troubles = plan(seed, SECONDS)
+    evidence = soak(Setting(seed, directory, NAMES, CLIENTS, PROXIED), faults_of(troubles), SECONDS)
     violations = evidence.violations()
     print("\n".join(report.lines(evidence, troubles, violations, SECONDS)))
     assert not violations, f"redsync broke its promises; see above and {directory}"

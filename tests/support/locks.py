@@ -4,7 +4,7 @@ import time
 
 from redsync import RedsyncError
 
-__all__ = ["PATIENCE", "SHORT", "claims", "flush", "timed", "values"]
+__all__ = ["PATIENCE", "SHORT", "claims", "flush", "lose", "timed", "values"]
 
 PATIENCE = 20.0
 """Seconds until a test gives up waiting for something that happens at once on an idle machine.
@@ -34,6 +34,14 @@ def claims(raw, key="redsync:x"):
 def values(raw, key="redsync:x"):
     """Return each node's value of a mutex."""
     return [node.get(key) for node in raw]
+
+
+def lose(client, name="x"):
+    """Make the hold of that name lost at this instant, as the watchdog would find it; return it."""
+    (state,) = (state for state in client.runner.session.holds if state.name == name)
+    state.valid_until = state.renew_at = 0.0
+    client.runner.session.holds.watch(state)
+    return state
 
 
 def flush(raw, nodes=5):

@@ -102,10 +102,7 @@ def give_up_node():
 # By hand.
 
 
-@pytest.fixture
-def sim():
-    with Simulation(seed=1, checkers=[Leftovers], lease=2.0, restart_guard=0.0) as sim:
-        yield sim
+SIMULATION = {"seed": 1, "checkers": [Leftovers], "lease": 2.0, "restart_guard": 0.0}
 
 
 @pytest.fixture

@@ -2,12 +2,9 @@
 
 import re
 
-import pytest
-
 from redsync._core.events import HoldLost
 from redsync._core.holds import HoldState
 from redsync._protocols import lease
-from redsync.testing.simulator import Simulation
 from redsync.testing.simulator.checks import LossTold
 from redsync.testing.simulator.happenings import Faulted, Stepped, Told
 from tests.support.hunting import add_hold, hunt
@@ -43,20 +40,7 @@ def test_checker_finds_losses_that_are_reported_twice(monkeypatch):
 # By hand.
 
 
-@pytest.fixture
-def sim():
-    with Simulation(seed=1, checkers=(), lease=5.0) as sim:
-        yield sim
-
-
-@pytest.fixture
-def machine(sim):
-    return sim.machine("a")
-
-
-@pytest.fixture
-def runner(machine):
-    return machine.client().runner
+SIMULATION = {"seed": 1, "checkers": (), "lease": 5.0}
 
 
 def told(sim, runner, state):

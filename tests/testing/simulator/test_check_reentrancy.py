@@ -4,7 +4,6 @@ import pytest
 
 from redsync._core.quorum import Choice
 from redsync._protocols import lock
-from redsync.testing.simulator import Simulation
 from redsync.testing.simulator.checks import Reentrancy
 from redsync.testing.simulator.happenings import Decided, Did, Executed, Sent, Stepped
 from tests.support.hunting import KEYS, add_hold, break_script, hunt
@@ -57,15 +56,7 @@ def test_checker_finds_re_entry_of_a_lost_hold(monkeypatch):
 # By hand.
 
 
-@pytest.fixture
-def sim():
-    with Simulation(seed=1, checkers=()) as sim:
-        yield sim
-
-
-@pytest.fixture
-def runner(sim):
-    return sim.machine("a").client().runner
+SIMULATION = {"seed": 1, "checkers": ()}
 
 
 def send(runner, script, *words, keys=KEYS.all):

@@ -5,7 +5,6 @@ import pytest
 from redsync._core.holds import HoldTable
 from redsync._core.quorum import Choice
 from redsync._protocols import renewal
-from redsync.testing.simulator import Simulation
 from redsync.testing.simulator.checks import Renewal
 from redsync.testing.simulator.happenings import Decided, Sent, Stepped
 from tests.support.hunting import KEYS, add_hold, hunt
@@ -29,15 +28,7 @@ def test_checker_finds_watchdog_that_works_after_the_release(monkeypatch):
 # By hand.
 
 
-@pytest.fixture
-def sim():
-    with Simulation(seed=1, checkers=()) as sim:
-        yield sim
-
-
-@pytest.fixture
-def runner(sim):
-    return sim.machine("a").client().runner
+SIMULATION = {"seed": 1, "checkers": ()}
 
 
 def renew(runner, state, lease_ms=30_000):

@@ -2,6 +2,8 @@
 
 import re
 
+import pytest
+
 from redsync._protocols import fenced_lock
 from redsync._protocols.tokens import FencedClaim
 from redsync.testing.simulator.checks import Tokens
@@ -28,6 +30,7 @@ def test_lock_whose_re_entry_has_another_token_is_found(monkeypatch):
     assert re.search(r"had token (\d+), and now has \d+", hunt(Tokens, range(40), kind="fenced"))
 
 
+@pytest.mark.sweep
 def test_tokens_that_begin_at_zero_after_a_loss_are_found():
     broken = break_script("fenced_lock_acquire", ("time[1] * 1000000 + time[2]", "1"))
     assert "earlier" in hunt(Tokens, range(1012, 1400), kind="fenced", scripts=broken)

@@ -49,10 +49,7 @@ def test_checker_finds_claims_without_an_end():
 # By hand.
 
 
-@pytest.fixture
-def sim():
-    with Simulation(seed=1, checkers=[Zombies], lease=2.0, restart_guard=0.0) as sim:
-        yield sim
+SIMULATION = {"seed": 1, "checkers": [Zombies], "lease": 2.0, "restart_guard": 0.0}
 
 
 def test_claim_of_an_owner_that_holds_nothing_is_found(sim):

@@ -5,14 +5,8 @@ import pytest
 from redsync._core.scripts import Script
 from redsync._drivers.dialects import dialect_of
 from redsync.testing.simulator import Simulation
-from tests.testing.simulator.test_sessions import Caller
 
-
-@pytest.fixture
-def sim():
-    with Simulation(seed=3, nodes=2, cluster=True, checkers=()) as sim:
-        sim.run(until=0.5)
-        yield sim
+SIMULATION = {"seed": 3, "nodes": 2, "cluster": True, "checkers": (), "begin": 0.5}
 
 
 @pytest.fixture
@@ -24,11 +18,6 @@ def cluster(sim):
 def key(cluster):
     """The name of a key of the first node on its servers."""
     return lambda name: (cluster.tags[0] + name.encode()).decode()
-
-
-@pytest.fixture
-def call(sim):
-    return Caller(sim, sim.machine("a"))
 
 
 def test_server_answers_only_for_its_slots(call, cluster, key):

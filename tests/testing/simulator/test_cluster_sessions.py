@@ -1,22 +1,10 @@
 """Sessions of servers of a cluster: the command that a vote writes has a key, and the connection does not record it."""
 
-import pytest
-
 from redsync._drivers.dialects import dialect_of
 from redsync.testing.simulator import Simulation
-from tests.testing.simulator.test_sessions import Caller
+from tests.testing.simulator.conftest import Caller
 
-
-@pytest.fixture
-def sim():
-    with Simulation(seed=3, nodes=1, replicas=2, cluster=True, checkers=()) as sim:
-        sim.run(until=0.5)
-        yield sim
-
-
-@pytest.fixture
-def call(sim):
-    return Caller(sim, sim.machine("a"))
+SIMULATION = {"seed": 3, "nodes": 1, "replicas": 2, "cluster": True, "checkers": (), "begin": 0.5}
 
 
 def test_wait_counts_the_replicas_that_have_the_touched_key(sim, call):

@@ -12,11 +12,7 @@ from redsync.testing.simulator.checks import OF_CLUSTERS, OF_GROUPS, Separation
 from redsync.testing.simulator.clusters import Cluster
 from redsync.testing.simulator.worlds import SentinelGroups, Servers, world_for
 
-
-@pytest.fixture
-def sim():
-    with Simulation(seed=5, nodes=3, cluster=True, checkers=OF_CLUSTERS["lock"], lease=2.0) as sim:
-        yield sim
+SIMULATION = {"seed": 5, "nodes": 3, "cluster": True, "checkers": OF_CLUSTERS["lock"], "lease": 2.0}
 
 
 @pytest.fixture

@@ -1,14 +1,12 @@
 """Many tasks of one client that wait for one lock: all are served, with few commands each, next to other clients."""
 
 import asyncio
-import contextlib
 
 import pytest
 
 from redsync._core.crowds import FRONT
 from redsync._kinds import LOCKS
 from redsync.exceptions import ClientClosedError, QuorumError
-from redsync.testing.simulator import Simulation
 from redsync.testing.simulator.happenings import Sent
 
 WAITERS = 250
@@ -52,12 +50,7 @@ class Crowd:
         return [each for each in self.sim.trace.happenings if isinstance(each, Sent) and each.script in scripts]
 
 
-@pytest.fixture
-def sim():
-    with contextlib.ExitStack() as stack:
-        sim = Simulation(seed=5, nodes=3, lease=30.0, checkers=())
-        stack.callback(sim.close)
-        yield sim
+SIMULATION = {"seed": 5, "nodes": 3, "lease": 30.0, "checkers": ()}
 
 
 @pytest.fixture

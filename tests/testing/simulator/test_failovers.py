@@ -1,10 +1,13 @@
 """Faults of groups by seed: all kinds happen, and at the end there are none."""
 
+from functools import cache
+
 from redsync.testing.simulator import Simulation
 from redsync.testing.simulator.failovers import Failovers
 from redsync.testing.simulator.happenings import Faulted
 
 
+@cache
 def strike(seed):
     with Simulation(seed, nodes=2, replicas=2, checkers=()) as sim:
         sim.machine("a")

@@ -5,14 +5,9 @@ import math
 
 import pytest
 
-from redsync.testing.simulator import Simulation
 from redsync.testing.simulator.checks import OF_GROUPS, OF_KIND, Zombies
 
-
-@pytest.fixture
-def sim():
-    with Simulation(seed=5, nodes=1, replicas=2, checkers=OF_GROUPS["lock"], lease=2.0) as sim:
-        yield sim
+SIMULATION = {"seed": 5, "nodes": 1, "replicas": 2, "checkers": OF_GROUPS["lock"], "lease": 2.0}
 
 
 @pytest.fixture

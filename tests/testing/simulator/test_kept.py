@@ -4,14 +4,14 @@ import math
 
 import pytest
 
-from redsync.testing.simulator import Simulation
 from redsync.testing.simulator.checks.kept import Kept, kept_claims, kept_places, now_ms
+
+SIMULATION = {"seed": 1, "checkers": ()}
 
 
 @pytest.fixture
-def node():
-    with Simulation(seed=1, checkers=()) as sim:
-        yield sim.nodes[0]
+def node(sim):
+    return sim.nodes[0]
 
 
 def do(node, *words):

@@ -7,11 +7,7 @@ import pytest
 from redsync.testing.simulator import Simulation, loop
 from redsync.testing.simulator.loop import NoRealIOError
 
-
-@pytest.fixture
-def sim():
-    with Simulation(seed=1) as sim:
-        yield sim
+SIMULATION = {"seed": 1}
 
 
 def test_time_jumps_to_next_timer(sim):

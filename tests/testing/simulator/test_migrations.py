@@ -4,14 +4,7 @@ import math
 
 import pytest
 
-from redsync.testing.simulator import Simulation
-
-
-@pytest.fixture
-def sim():
-    with Simulation(seed=3, nodes=1, cluster=True, checkers=()) as sim:
-        sim.run(until=0.5)
-        yield sim
+SIMULATION = {"seed": 3, "nodes": 1, "cluster": True, "checkers": (), "begin": 0.5}
 
 
 @pytest.fixture

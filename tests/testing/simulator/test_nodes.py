@@ -6,15 +6,10 @@ import pytest
 
 from redsync._core.keys import wake_channel
 from redsync._core.scripts import Script
-from redsync.testing.simulator import Simulation
 from redsync.testing.simulator.happenings import Disconnected, Executed, Refused, Told
 from redsync.testing.simulator.scripting import run_script
 
-
-@pytest.fixture
-def sim():
-    with Simulation(seed=9, lease=2.0, node_timeout=0.1) as sim:
-        yield sim
+SIMULATION = {"seed": 9, "lease": 2.0, "node_timeout": 0.1}
 
 
 def start(sim, program, name="a"):

@@ -8,18 +8,7 @@ from redis import exceptions
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from redsync.testing.simulator import Simulation
-
-
-@pytest.fixture
-def sim():
-    with Simulation(seed=5, nodes=2) as sim:
-        yield sim
-
-
-@pytest.fixture
-def machine(sim):
-    return sim.machine("a")
+SIMULATION = {"seed": 5, "nodes": 2}
 
 
 def client(**options):

@@ -3,30 +3,13 @@
 import pytest
 
 from redsync._drivers.channels import pack
-from redsync.testing.simulator import Simulation
-from tests.testing.simulator.test_sessions import Caller
 
-
-@pytest.fixture
-def sim():
-    with Simulation(seed=3, nodes=1, replicas=2, checkers=()) as sim:
-        sim.run(until=0.5)
-        yield sim
+SIMULATION = {"seed": 3, "nodes": 1, "replicas": 2, "checkers": (), "begin": 0.5}
 
 
 @pytest.fixture
 def group(sim):
     return sim.groups[0]
-
-
-@pytest.fixture
-def call(sim):
-    return Caller(sim, sim.machine("a"))
-
-
-@pytest.fixture
-def other(sim):
-    return Caller(sim, sim.machine("b"))
 
 
 def test_wait_counts_the_replicas_that_have_the_latest_change(call, group):

@@ -2,16 +2,10 @@
 
 import pytest
 
-from redsync.testing.simulator import Simulation
 from redsync.testing.simulator.connections import CLOSED
-from tests.testing.simulator.test_sessions import Caller
+from tests.testing.simulator.conftest import Caller
 
-
-@pytest.fixture
-def sim():
-    with Simulation(seed=3, nodes=1, replicas=2, checkers=()) as sim:
-        sim.run(until=0.5)
-        yield sim
+SIMULATION = {"seed": 3, "nodes": 1, "replicas": 2, "checkers": (), "begin": 0.5}
 
 
 @pytest.fixture
@@ -23,11 +17,6 @@ def group(sim):
 @pytest.fixture
 def servers(group):
     return group.servers
-
-
-@pytest.fixture
-def call(sim):
-    return Caller(sim, sim.machine("a"))
 
 
 def kept(servers, key=b"x"):

@@ -10,11 +10,7 @@ from redsync.exceptions import ClientClosedError
 from redsync.testing.simulator import Simulation
 from redsync.testing.simulator.happenings import Executed, Sent
 
-
-@pytest.fixture
-def sim():
-    with Simulation(seed=11, lease=2.0, node_timeout=0.1) as sim:
-        yield sim
+SIMULATION = {"seed": 11, "lease": 2.0, "node_timeout": 0.1}
 
 
 def executed(sim, script):

@@ -4,51 +4,11 @@ import hiredis
 import pytest
 
 from redsync._drivers.channels import pack
-from redsync.testing.simulator import Simulation
-from redsync.testing.simulator.connections import CLOSED, CONNECT
+from redsync.testing.simulator.connections import CLOSED
 from redsync.testing.simulator.sessions import encode
 from redsync.testing.simulator.values import Status
 
-
-class Caller:
-    """A connection's client side, with all received bytes."""
-
-    def __init__(self, sim, machine):
-        self.sim = sim
-        self.messages = []
-        self.connection = sim.network.dial(machine, self, sim.nodes[0])
-        self.connection.there.send(CONNECT)
-        self.ask()
-
-    def receive(self, connection, message):
-        self.messages.append(message)
-
-    def ask(self, *parts):
-        """Send that, each part at once, and return the answer: pieces, or the end."""
-        before = len(self.messages)
-        for part in parts:
-            self.connection.there.send(part)
-        self.sim.run(until=self.sim.now + 1.0)
-        return self.messages[before:]
-
-    def __call__(self, *words):
-        return b"".join(self.ask(pack(*map(str, words))))
-
-
-@pytest.fixture
-def sim():
-    with Simulation(seed=3, nodes=1, checkers=()) as sim:
-        yield sim
-
-
-@pytest.fixture
-def call(sim):
-    return Caller(sim, sim.machine("a"))
-
-
-@pytest.fixture
-def other(sim):
-    return Caller(sim, sim.machine("b"))
+SIMULATION = {"seed": 3, "nodes": 1, "checkers": ()}
 
 
 @pytest.mark.parametrize(

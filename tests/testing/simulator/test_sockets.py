@@ -41,15 +41,7 @@ class Recorder(asyncio.Protocol):
         self.told.append("lost")
 
 
-@pytest.fixture
-def sim():
-    with Simulation(seed=3, nodes=1, checkers=()) as sim:
-        yield sim
-
-
-@pytest.fixture
-def machine(sim):
-    return sim.machine("a")
+SIMULATION = {"seed": 3, "nodes": 1, "checkers": ()}
 
 
 def connect(sim, machine, wait=True):

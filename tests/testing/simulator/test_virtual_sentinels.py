@@ -5,27 +5,16 @@ import pytest
 from redsync._drivers.channels import pack
 from redsync._drivers.locators import Witness
 from redsync._drivers.sentinels import SentinelLocator
-from redsync.testing.simulator import Simulation
-from redsync.testing.simulator.connections import CLOSED, CONNECT
-from tests.testing.simulator.test_sessions import Caller
+from redsync.testing.simulator.connections import CLOSED
+from tests.testing.simulator.conftest import Caller
 
-
-class Asker(Caller):
-    """A connection to a Sentinel."""
-
-    def __init__(self, sim, machine, sentinel):
-        self.sim = sim
-        self.messages = []
-        self.connection = sim.network.dial(machine, self, sentinel)
-        self.connection.there.send(CONNECT)
-        self.ask()
+SIMULATION = {"seed": 3, "nodes": 1, "replicas": 2, "checkers": ()}
 
 
 @pytest.fixture
-def sim():
-    with Simulation(seed=3, nodes=1, replicas=2, checkers=()) as sim:
-        sim.groups[0].slowness = 0.0
-        yield sim
+def sim(sim):
+    sim.groups[0].slowness = 0.0
+    return sim
 
 
 @pytest.fixture
@@ -34,8 +23,8 @@ def sentinel(sim):
 
 
 @pytest.fixture
-def call(sim, sentinel):
-    return Asker(sim, sim.machine("a"), sentinel)
+def call(sim, machine, sentinel):
+    return Caller(sim, machine, sentinel)
 
 
 def test_sentinel_answers_with_master_epoch_and_number_of_replicas(call):
@@ -66,10 +55,10 @@ def test_sentinel_that_is_down_ends_its_connections_and_comes_back_with_its_old_
     assert call.ask(pack("PING")[:5]) == []
     sentinel.crash()
     assert call.ask() == [CLOSED]
-    again = Asker(sim, sim.machine("b"), sentinel)
+    again = Caller(sim, sim.machine("b"), sentinel)
     assert again.messages[-1] is CLOSED
     sentinel.restart()
-    again = Asker(sim, sim.machine("c"), sentinel)
+    again = Caller(sim, sim.machine("c"), sentinel)
     assert again("PING") == b"+OK\r\n"
     assert again.ask(pack("SENTINEL", "MASTER", "group-1"))
     again.connection.hang_up()
