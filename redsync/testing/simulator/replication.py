@@ -60,11 +60,6 @@ class Stream:
         master.streams[self] = None
         self.send(master.offset, master.store.copy())
 
-    @property
-    def synced(self) -> bool:
-        """True if the replica has all that the server has, as the server knows."""
-        return self.open and self.acked == self._master.offset
-
     def send(self, offset: int, state: dict[bytes, Entry]) -> None:
         """Send a change, with the state after it."""
         self._queue.append((offset, state))

@@ -105,7 +105,6 @@ class Liveness(Checker):
                 self._vacancy.note_executed(happening)
             case Faulted():
                 self._faulted = True
-                self._vacancy.note_faulted()
             case Stepped() if happening.at >= self._looked + _EVERY:
                 self._looked = happening.at
                 return next(iter(self.finish()), None)
