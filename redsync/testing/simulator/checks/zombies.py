@@ -37,7 +37,7 @@ from redsync.testing.simulator.checks.checker import Checker, describe
 from redsync.testing.simulator.checks.kept import Kept, kept_claims, kept_places, now_ms
 from redsync.testing.simulator.checks.latches import EXCHANGE
 from redsync.testing.simulator.checks.rounds import MODES, PERMIT, Rounds, claims, parse
-from redsync.testing.simulator.happenings import Decided, Executed, Faulted, Sent, Stepped
+from redsync.testing.simulator.happenings import Decided, Executed, Faulted, Sent
 from redsync.testing.simulator.values import Hash, SortedSet
 
 if TYPE_CHECKING:
@@ -48,9 +48,6 @@ if TYPE_CHECKING:
     from redsync.testing.simulator.simulation import Simulation
 
 __all__ = ["Zombies"]
-
-_EVERY = 0.1
-"""Seconds between two looks; leftovers stay long."""
 
 _SETTLED = 0.3
 """Seconds for which a leftover must exist before it counts."""
@@ -75,7 +72,8 @@ class Zombies(Checker):
     """Nodes keep only what owners have, or ask for."""
 
     name = "zombies"
-    watches = (Stepped, Sent, Decided, Executed, Faulted)
+    watches = (Sent, Decided, Executed, Faulted)
+    every = 0.1  # leftovers stay long
 
     def __init__(self, sim: Simulation) -> None:
         super().__init__(sim)
@@ -90,11 +88,11 @@ class Zombies(Checker):
         # The claims that nodes keep at the instant of a look.
         self._kept: Final[dict[tuple[VirtualNode, bytes], list[Kept]]] = {}
         self._jumped: Final[dict[str, float]] = {}
-        self._longest = self._looked = 0.0
+        self._longest = 0.0
         self._disturbed = -math.inf
 
-    def see(self, happening: Stepped | Sent | Decided | Executed | Faulted) -> str | None:
-        """Record requests, and look at the nodes now and then."""
+    def see(self, happening: Sent | Decided | Executed | Faulted) -> None:
+        """Record requests."""
         match happening:
             case Sent():
                 self._note_sent(happening)
@@ -108,14 +106,8 @@ class Zombies(Checker):
                     self._disturbed = happening.at
                 if happening.kind in {"machine jump", "node jump", "node restart older"}:
                     self._jumped[happening.who] = happening.at
-            case Stepped() if happening.at >= self._looked + _EVERY:
-                self._looked = happening.at
-                return next(iter(self.finish()), None)
-            case _:
-                pass
-        return None
 
-    def finish(self) -> Iterable[str]:
+    def look(self) -> Iterable[str]:
         """Look at all nodes."""
         hosts: list[Machine | VirtualNode] = [*self.sim.machines, *self.sim.nodes]
         for host in hosts:
