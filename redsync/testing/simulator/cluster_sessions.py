@@ -32,7 +32,6 @@ class ClusterSession(ReplicatedSession):
     """
 
     _FOLLOWING: ClassVar[frozenset[bytes]] = frozenset({b"SETNX", b"PEXPIRE", b"WAIT"})
-    __slots__ = ("_cluster_server", "place")
 
     def __init__(self, node: ClusterServer, connection: Connection, number: int, *, ignored: bool = False) -> None:
         super().__init__(node, connection, number, ignored=ignored)

@@ -75,18 +75,6 @@ class Stream:
         size: The number of bytes that have not arrived yet.
     """
 
-    __slots__ = (
-        "_connection",
-        "_end",
-        "_held_since",
-        "_host",
-        "_path",
-        "arrives",
-        "held",
-        "size",
-        "stalled",
-    )
-
     def __init__(self, connection: Connection, path: Path, host: Host | None, end: End) -> None:
         self._connection: Final = connection
         self._path: Final = path
@@ -194,24 +182,6 @@ class Connection:
         aborted: True once its machine no longer knows it either.
         waits_for_room: True while the client has more to send than the machine accepts.
     """
-
-    __slots__ = (
-        "_caller",
-        "_dark",
-        "_route",
-        "aborted",
-        "back",
-        "client",
-        "given_up",
-        "host",
-        "maker",
-        "network",
-        "open",
-        "requests",
-        "served",
-        "there",
-        "waits_for_room",
-    )
 
     def __init__(self, network: Network, route: Route, *, machine: Host, caller: End, node: End) -> None:
         self.network: Final = network

@@ -24,8 +24,6 @@ class Path:
         tears: The probability that a connection ends in the middle of a message.
     """
 
-    __slots__ = ("blocked", "delay", "loss", "shortest", "spread", "tears")
-
     def __init__(self, shortest: float, spread: float) -> None:
         self.shortest = shortest
         self.spread = spread

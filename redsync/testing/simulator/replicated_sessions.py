@@ -26,7 +26,6 @@ class ReplicatedSession(Session):
     """
 
     _FOLLOWING: ClassVar[frozenset[bytes]] = frozenset({b"PUBLISH", b"WAIT"})
-    __slots__ = ("_server", "wrote")
 
     def __init__(self, node: GroupServer, connection: Connection, number: int, *, ignored: bool = False) -> None:
         super().__init__(node, connection, number, ignored=ignored)

@@ -47,11 +47,6 @@ class Session:
         blocked: True while the latest command waits for its answer; later ones wait for it.
     """
 
-    __slots__ = (
-        *("_feed", "_gets", "_ignored", "_node", "_out", "_resp"),
-        *("blocked", "channels", "connection", "executed", "number"),
-    )
-
     def __init__(self, node: VirtualNode, connection: Connection, number: int, *, ignored: bool = False) -> None:
         self._node: Final = node
         self._ignored: Final = ignored

@@ -68,8 +68,6 @@ class Refusal:
     A node out of memory still executes commands that need no memory, and all that a script does after its first write.
     """
 
-    __slots__ = ("_oom", "_text", "_written")
-
     def __init__(self, text: str) -> None:
         self._text = text
         self._oom = text.startswith("OOM")
@@ -111,8 +109,6 @@ class Store:
         now_ms: The same in whole milliseconds.
         refusal: The reason why scripts can't write; None if they can.
     """
-
-    __slots__ = ("_clock", "_entries", "_era", "now_ms", "now_us", "publish", "refusal", "run_id")
 
     def __init__(self, clock: Callable[[], float], publish: Callable[[bytes, bytes], int] = to_none) -> None:
         self._clock = clock

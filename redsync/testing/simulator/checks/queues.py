@@ -66,8 +66,6 @@ class Place:
         over: True once it has ended.
     """
 
-    __slots__ = ("channel", "node", "number", "over", "owner", "ticket", "until_ms")
-
     def __init__(self, node: int, owner: bytes, ticket: int, channel: bytes) -> None:
         self.node: Final = node
         self.owner: Final = owner
