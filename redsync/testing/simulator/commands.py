@@ -1,7 +1,7 @@
 """The commands for keys, strings and hashes, for the server, for time and for messages: one small function each.
 
 A function has the command's name, with an underscore added where Python reserves the name. The module has only the
-commands and options that the scripts need, or may come to need.
+commands and options that the scripts and clients need, and a few that other programs often use.
 """
 
 from __future__ import annotations
@@ -58,40 +58,16 @@ def ttl(store: Store, key: bytes) -> int:
     return left if left < 0 else (left + 500) // 1000
 
 
-def persist(store: Store, key: bytes) -> int:
-    entry = store.find(key)
-    if entry is None or entry.expires == NEVER:
-        return 0
-    entry.expires = NEVER
-    return 1
+def pexpire(store: Store, key: bytes, duration: bytes) -> int:
+    return _expire_at(store, key, _instant(store, duration, "pexpire"))
 
 
-def pexpire(store: Store, key: bytes, duration: bytes, *options: bytes) -> int:
-    wanted = _expiry_options(options)
-    return _expire_at(store, key, _instant(store, duration, "pexpire"), wanted)
+def expire(store: Store, key: bytes, duration: bytes) -> int:
+    return _expire_at(store, key, _instant(store, duration, "expire", 1000))
 
 
-def expire(store: Store, key: bytes, duration: bytes, *options: bytes) -> int:
-    wanted = _expiry_options(options)
-    return _expire_at(store, key, _instant(store, duration, "expire", 1000), wanted)
-
-
-def pexpireat(store: Store, key: bytes, instant: bytes, *options: bytes) -> int:
-    wanted = _expiry_options(options)
-    return _expire_at(store, key, parse_integer(instant), wanted)
-
-
-def _expiry_options(options: tuple[bytes, ...]) -> set[bytes]:
-    wanted = set()
-    for option in options:
-        wanted.add(option.lower())
-        if option.lower() not in {b"nx", b"xx", b"gt", b"lt"}:
-            raise CommandError(f"ERR Unsupported option {option.decode(errors='replace')}")
-    if b"nx" in wanted and len(wanted) > 1:
-        raise CommandError("ERR NX and XX, GT or LT options at the same time are not compatible")
-    if {b"gt", b"lt"} <= wanted:
-        raise CommandError("ERR GT and LT options at the same time are not compatible")
-    return wanted
+def pexpireat(store: Store, key: bytes, instant: bytes) -> int:
+    return _expire_at(store, key, parse_integer(instant))
 
 
 def _instant(store: Store, word: bytes, command: str, unit_ms: int = 1) -> int:
@@ -102,17 +78,9 @@ def _instant(store: Store, word: bytes, command: str, unit_ms: int = 1) -> int:
     return store.now_ms + duration
 
 
-def _expire_at(store: Store, key: bytes, expires: int, wanted: set[bytes]) -> int:
+def _expire_at(store: Store, key: bytes, expires: int) -> int:
     entry = store.find(key)
     if entry is None:
-        return 0
-    before = entry.expires
-    if (
-        (b"nx" in wanted and before != NEVER)
-        or (b"xx" in wanted and before == NEVER)
-        or (b"gt" in wanted and expires <= before)
-        or (b"lt" in wanted and expires >= before)
-    ):
         return 0
     if expires <= store.now_ms:
         store.remove(key)
@@ -252,10 +220,6 @@ def hkeys(store: Store, key: bytes) -> list[bytes]:
     return list(store.find_hash(key) or ())
 
 
-def hvals(store: Store, key: bytes) -> list[bytes]:
-    return list((store.find_hash(key) or Hash()).values())
-
-
 def hgetall(store: Store, key: bytes) -> list[bytes]:
     return [word for pair in (store.find_hash(key) or Hash()).items() for word in pair]
 
@@ -295,9 +259,9 @@ def spublish(store: Store, channel: bytes, message: bytes) -> int:
 COMMANDS: dict[bytes, Command] = {
     function.__name__.rstrip("_").encode(): function
     for function in (
-        *(exists, del_, type_, pttl, ttl, persist, pexpire, expire, pexpireat),
+        *(exists, del_, type_, pttl, ttl, pexpire, expire, pexpireat),
         *(get, set_, setnx, incr, incrby, getbit, setbit, bitcount),
-        *(hget, hset, hmget, hdel, hexists, hkeys, hvals, hgetall, hlen, hincrby),
+        *(hget, hset, hmget, hdel, hexists, hkeys, hgetall, hlen, hincrby),
         *(info, time, publish, spublish),
     )
 }

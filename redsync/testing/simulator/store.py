@@ -29,12 +29,10 @@ __all__ = ["COMMANDS", "Refusal", "Store", "UnknownCommandError", "find_command"
 
 COMMANDS = commands.COMMANDS | sorted_sets.COMMANDS
 
-_GROWING = frozenset(b"set setnx incr incrby setbit hset hincrby zadd zincrby".split())
+_GROWING = frozenset(b"set setnx incr incrby setbit hset hincrby zadd".split())
 """Commands that nodes refuse when they are out of memory."""
 
-_WRITING = _GROWING | frozenset(
-    b"del persist pexpire expire pexpireat hdel zrem zremrangebyscore zremrangebyrank zpopmin".split()
-)
+_WRITING = _GROWING | frozenset(b"del pexpire expire pexpireat hdel zrem zremrangebyscore".split())
 """Commands that nodes refuse when they can't write."""
 
 
