@@ -220,6 +220,10 @@ def hkeys(store: Store, key: bytes) -> list[bytes]:
     return list(store.find_hash(key) or ())
 
 
+def hvals(store: Store, key: bytes) -> list[bytes]:
+    return list((store.find_hash(key) or Hash()).values())
+
+
 def hgetall(store: Store, key: bytes) -> list[bytes]:
     return [word for pair in (store.find_hash(key) or Hash()).items() for word in pair]
 
@@ -261,7 +265,7 @@ COMMANDS: dict[bytes, Command] = {
     for function in (
         *(exists, del_, type_, pttl, ttl, pexpire, expire, pexpireat),
         *(get, set_, setnx, incr, incrby, getbit, setbit, bitcount),
-        *(hget, hset, hmget, hdel, hexists, hkeys, hgetall, hlen, hincrby),
+        *(hget, hset, hmget, hdel, hexists, hkeys, hvals, hgetall, hlen, hincrby),
         *(info, time, publish, spublish),
     )
 }

@@ -535,6 +535,7 @@ COMMANDS_TO_TRY = {
     "hdel": lambda c: (key(c), *c.some(FIELDS)),
     "hexists": lambda c: (key(c), c.of(FIELDS)),
     "hkeys": lambda c: (key(c),),
+    "hvals": lambda c: (key(c),),
     "hgetall": lambda c: (key(c),),
     "hlen": lambda c: (key(c),),
     "hincrby": lambda c: (key(c), c.of(FIELDS), c.of(WHOLE)),
