@@ -48,7 +48,7 @@ class SimulatedClient(AsyncClient):
 
     def _make_runner(self, nodes: list[Node], timing: Timing, listeners: Sequence[Callable[[Event], object]]) -> Any:
         return SimulatedRunner(
-            machine=self._machine,
+            self._machine,
             nodes=nodes,
             timing=timing,
             listeners=listeners,

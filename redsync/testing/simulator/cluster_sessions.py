@@ -11,7 +11,6 @@ import hiredis
 
 from redsync.testing.simulator.connections import Connection
 from redsync.testing.simulator.replicated_sessions import ReplicatedSession
-from redsync.testing.simulator.sessions import NOTHING
 
 if TYPE_CHECKING:
     from redsync.testing.simulator.cluster_servers import ClusterServer
@@ -55,14 +54,9 @@ class ClusterSession(ReplicatedSession):
         return refusal
 
     def _answer(self, name: bytes, words: list[bytes]) -> Any:
-        server = self._cluster_server
         match name:
             case b"CLUSTER" if words[1:] == [b"NODES"]:
-                return server.describe_cluster()
+                return self._cluster_server.describe_cluster()
             case b"SSUBSCRIBE":
-                for channel in words[1:]:
-                    self.channels[channel] = None
-                    server.listen(channel, self)
-                    self.push(b"ssubscribe", channel, len(self.channels))
-                return NOTHING
+                return self._subscribe(*words[1:], word=b"ssubscribe")
         return super()._answer(name, words)

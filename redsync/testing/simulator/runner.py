@@ -20,10 +20,7 @@ from redsync._core.events import Event
 from redsync._core.ownership import Owner
 from redsync._core.presence import ClientRecord
 from redsync._core.quorum import Tally
-from redsync._core.runner import Session
-from redsync._core.timing import Timing
 from redsync._drivers.aio import AioRunner
-from redsync._drivers.nodes import Node
 from redsync._drivers.process import Surroundings
 from redsync._drivers.requests import Request
 from redsync.testing.simulator.happenings import Decided, Told
@@ -55,16 +52,8 @@ class SimulatedRunner(AioRunner):
 
     _MAINTENANCE = WatchedMaintenance
 
-    def __init__(
-        self,
-        *,
-        machine: Machine,
-        nodes: Sequence[Node],
-        timing: Timing,
-        listeners: Sequence[Callable[[Event], object]],
-        watchdog: Callable[[Session, float], Steps[None]],
-        farewell: Callable[[Session], Steps[None]],
-    ) -> None:
+    def __init__(self, machine: Machine, *, listeners: Sequence[Callable[[Event], object]], **options: Any) -> None:
+        """Make a runner for a client on a machine; options as for `AioRunner`."""
         self.sim: Final[Simulation] = machine.sim
         self.machine: Final = machine
         number = len(machine.runners) + 1
@@ -76,17 +65,14 @@ class SimulatedRunner(AioRunner):
         self._delays: Final = self.sim.random_for(f"delays of {self.name}")
         rng = machine.random
         super().__init__(
-            nodes=nodes,
-            timing=timing,
             listeners=[self._hear, *listeners],
-            watchdog=watchdog,
-            farewell=farewell,
             surroundings=Surroundings(
                 machine.clock.now,
                 rng.random,
                 lambda: str(uuid.UUID(int=rng.getrandbits(128), version=4)),
                 lambda: ClientRecord(machine.name, number, "simulation", self.sim.now),
             ),
+            **options,
         )
         machine.runners.append(self)
         self.sim.runners[self.name] = self

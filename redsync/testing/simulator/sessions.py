@@ -169,11 +169,11 @@ class Session:
                 return Status(b"OK")
         return hiredis.ReplyError(f"ERR unknown subcommand '{verb.decode(errors='replace')}'")
 
-    def _subscribe(self, *channels: bytes) -> Any:
+    def _subscribe(self, *channels: bytes, word: bytes = b"subscribe") -> Any:
         for channel in channels:
             self.channels[channel] = None
             self._node.listen(channel, self)
-            self.push(b"subscribe", channel, len(self.channels))
+            self.push(word, channel, len(self.channels))
         return NOTHING
 
     def _unsubscribe(self, *channels: bytes) -> Any:
@@ -182,12 +182,6 @@ class Session:
             self._node.unlisten(channel, self)
             self.push(b"unsubscribe", channel, len(self.channels))
         return NOTHING
-
-    def _info(self, *_sections: bytes) -> Any:
-        return self._node.describe()
-
-    def _ping(self, *words: bytes) -> Any:
-        return words[0] if words else Status(b"PONG")
 
     def _flushall(self, *_options: bytes) -> Any:
         self._node.store.flush()
@@ -198,20 +192,17 @@ class Session:
         words: Any = COMMANDS[b"hgetall"](self._node.store, key)
         return dict(zip(words[::2], words[1::2], strict=True)) if self._resp == 3 else words
 
-    def _agree(self, *_words: bytes) -> Any:
-        return Status(b"OK")
-
 
 _HANDLERS: Final[dict[bytes, Callable[..., Any]]] = {
     b"HELLO": Session._hello,
-    b"AUTH": Session._agree,
-    b"SELECT": Session._agree,
+    b"AUTH": lambda *_: Status(b"OK"),
+    b"SELECT": lambda *_: Status(b"OK"),
     b"CLIENT": Session._client,
     b"SCRIPT": Session._script,
     b"SUBSCRIBE": Session._subscribe,
     b"UNSUBSCRIBE": Session._unsubscribe,
-    b"INFO": Session._info,
-    b"PING": Session._ping,
+    b"INFO": lambda session, *_: session._node.describe(),
+    b"PING": lambda _, *words: words[0] if words else Status(b"PONG"),
     b"FLUSHALL": Session._flushall,
     b"FLUSHDB": Session._flushall,
     b"HGETALL": Session._hgetall,

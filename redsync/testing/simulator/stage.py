@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from redsync._core.events import Event, HoldLost
 from redsync._kinds import KINDS
 from redsync.exceptions import LeaseLostError, NotOwnedError, QuorumError
+from redsync.testing.simulator.checks.kept import kept_at
 from redsync.testing.simulator.clusters import Cluster
 from redsync.testing.simulator.values import Hash
 
@@ -207,8 +208,7 @@ class Stage:
         """Check whose claims the nodes keep."""
         found = []
         for node in self.sim.nodes:
-            entry = node.store.peek(f"redsync:{lock}".encode())
-            fields = entry[0] if entry is not None and isinstance(entry[0], Hash) else {}
+            fields = kept_at(node, f"redsync:{lock}".encode(), Hash)
             found.append(" ".join(self.sim.trace.named(owner.decode()).partition(":")[0] for owner in fields) or "-")
         if found != owners.split():
             raise UnmetError(f"they keep {' '.join(found)}")

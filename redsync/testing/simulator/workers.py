@@ -31,17 +31,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from redsync.testing.harness.journal import nanoseconds
 from redsync.testing.harness.orders import Order
-from redsync.testing.harness.owner import Owner
+from redsync.testing.harness.owner import Owner, World
 from redsync.testing.harness.tasks import Task
-from redsync.testing.simulator.owners import world_of
 
 if TYPE_CHECKING:
     from redsync.testing.simulator.client import SimulatedClient
     from redsync.testing.simulator.machines import Machine
     from redsync.testing.simulator.workload import Workload
 
-__all__ = ["Way", "Worker"]
+__all__ = ["Way", "Worker", "world_of"]
 
 _TOLD: Final = {"re-entered": "acquired", "left": "released", "success": "acquired", "room": "told"}
 """The checkers' words for words of the journal."""
@@ -58,6 +58,18 @@ Way: TypeAlias = Callable[[str], Awaitable[None]]
 """One of the things that a worker can do with the synchronizer of that name."""
 
 
+def world_of(machine: Machine, client: SimulatedClient, note: Callable[..., None]) -> World:
+    """Return the world of an owner on a machine; its instants are of true time."""
+
+    def now() -> int:
+        return nanoseconds(machine.sim.now)
+
+    def instant(seconds: float) -> int:
+        return nanoseconds(machine.sim.now + seconds - machine.clock.now())
+
+    return World(client, note, asyncio.sleep, now, instant)
+
+
 class Worker(ABC):
     """A worker that chooses among its `ways`; one that is listed n times is n times as likely."""
 
@@ -68,8 +80,7 @@ class Worker(ABC):
         self._who = who
         self._rng = random.Random(machine.random.getrandbits(64))
         order = Order(
-            urls=(), names=(), directory="", journal="", first=0, owners=1, seed="", lease=workload.lease,
-            on_lost=False, shares=True, look=math.inf, limit=workload.limit, per=workload.per,
+            lease=workload.lease, on_lost=False, shares=True, look=math.inf, limit=workload.limit, per=workload.per,
             keep=workload.keep,
         )  # fmt: skip
         self._world = world_of(machine, client, self._note)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from redsync._core.quorum import quorum_of
 from redsync.testing.simulator.checks.checker import Checker
-from redsync.testing.simulator.checks.kept import kept_places
+from redsync.testing.simulator.checks.kept import kept_at, kept_places
 from redsync.testing.simulator.checks.rounds import MODES, PERMIT, Claim, parse
 
 if TYPE_CHECKING:
@@ -97,10 +97,9 @@ class Vacancy:
 
     def _limit(self, key: bytes) -> int | None:
         """Return the smallest limit that any node knows; None if the key is not a semaphore's, or no node knows one."""
-        found = [node.store.peek(self._limits[key]) for node in self._sim.nodes] if key in self._limits else []
-        texts = [each[0].split() for each in found if each is not None and isinstance(each[0], bytes)]
-        # The limit of a rate limiter has a third word: its window.
-        return min((int(permits) for _, permits, *window in texts if not window), default=None)
+        kept = [kept_at(node, self._limits[key], bytes).split() for node in self._sim.nodes if key in self._limits]
+        # That of a rate limiter has a third word: its window.
+        return min((int(words[1]) for words in kept if len(words) == 2), default=None)
 
     def _overtook(self, state: HoldState, since: float) -> bool:
         return state.kind.mode == _READ and self._asked_at.get(_whose(state), -math.inf) > since

@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Final
 
 from redsync._core.permits import PermitState, read_slots
 from redsync.testing.simulator.checks.checker import Checker, describe
-from redsync.testing.simulator.checks.kept import Kept, kept_claims, kept_places, now_ms
+from redsync.testing.simulator.checks.kept import Kept, kept_at, kept_claims, kept_places, now_ms
 from redsync.testing.simulator.checks.latches import EXCHANGE
 from redsync.testing.simulator.checks.rounds import MODES, PERMIT, Rounds, claims, parse
 from redsync.testing.simulator.happenings import Decided, Executed, Faulted, Sent
@@ -214,10 +214,7 @@ class Zombies(Checker):
 
     def _look_at_latches(self, runner: SimulatedRunner, node: VirtualNode, prefix: bytes) -> Iterator[str]:
         for key, waiters in self._latches.items():
-            found = node.store.peek(waiters)
-            if found is None or not isinstance(found[0], SortedSet):
-                continue
-            for place, until_ms in found[0].items():
+            for place, until_ms in kept_at(node, waiters, SortedSet).items():
                 owner = place.rpartition(b" ")[2]
                 is_ours = owner.startswith(prefix) and until_ms > node.clock.now() * 1000
                 is_stray = (node.index, key, owner, b"") in self._strays
@@ -225,8 +222,7 @@ class Zombies(Checker):
                     yield f"{node.name} keeps a latch place without a waiter: {describe(key, owner)}"
 
     def _look_at_slots(self, index: int, key: bytes, state: PermitState) -> Iterator[tuple[str, float]]:
-        found = self.sim.nodes[index].store.peek(self._slots[key])
-        has = found[0].get(state.claim) if found is not None and isinstance(found[0], Hash) else None
+        has = kept_at(self.sim.nodes[index], self._slots[key], Hash).get(state.claim)
         others = set(read_slots(has)) - set(state.slots[: state.count]) if has else None
         if others and self.sim.calm.lasted() > self._longest:
             what = f"slots {sorted(others)} besides those it has: {describe(key, state.claim)}"
