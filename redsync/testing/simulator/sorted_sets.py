@@ -19,7 +19,7 @@ def zadd(store: Store, key: bytes, *words: bytes) -> int:
     if not words or len(words) % 2:
         raise CommandError(SYNTAX_ERROR)
     scores = [parse_score(word) for word in words[::2]]  # all of them before any change
-    members = store.find_sorted_set(key)
+    members = store.find_value(key, SortedSet)
     if members is None:
         if option == b"xx":
             return 0
@@ -32,7 +32,7 @@ def zadd(store: Store, key: bytes, *words: bytes) -> int:
 
 
 def zrem(store: Store, key: bytes, *names: bytes) -> int:
-    members = store.find_sorted_set(key)
+    members = store.find_value(key, SortedSet)
     if members is None:
         return 0
     removed = 0
@@ -45,16 +45,16 @@ def zrem(store: Store, key: bytes, *names: bytes) -> int:
 
 
 def zcard(store: Store, key: bytes) -> int:
-    return len(store.find_sorted_set(key) or ())
+    return len(store.find_value(key, SortedSet) or ())
 
 
 def zscore(store: Store, key: bytes, member: bytes) -> bytes | None:
-    score = (store.find_sorted_set(key) or SortedSet()).get(member)
+    score = (store.find_value(key, SortedSet) or SortedSet()).get(member)
     return None if score is None else format_score(score)
 
 
 def zrank(store: Store, key: bytes, member: bytes) -> int | None:
-    members = store.find_sorted_set(key)
+    members = store.find_value(key, SortedSet)
     if members is None or member not in members:
         return None
     return [name for name, _ in members.ranked()].index(member)
@@ -113,7 +113,7 @@ def _listed(found: list[tuple[bytes, float]], *, with_scores: bool) -> list[byte
 
 
 def _ranked(store: Store, key: bytes) -> list[tuple[bytes, float]]:
-    return (store.find_sorted_set(key) or SortedSet()).ranked()
+    return (store.find_value(key, SortedSet) or SortedSet()).ranked()
 
 
 def _between(store: Store, key: bytes, lowest: bytes, highest: bytes) -> list[tuple[bytes, float]]:

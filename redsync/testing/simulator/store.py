@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from typing import Final
+from typing import Final, TypeVar
 
 from redsync.exceptions import RedsyncError
 from redsync.testing.simulator import commands, sorted_sets
@@ -26,6 +26,8 @@ from redsync.testing.simulator.values import (
 )
 
 __all__ = ["COMMANDS", "Refusal", "Store", "UnknownCommandError", "find_command"]
+
+V = TypeVar("V", bytes, Hash, SortedSet)
 
 COMMANDS = commands.COMMANDS | sorted_sets.COMMANDS
 
@@ -200,30 +202,16 @@ class Store:
             entry = self._entries[key] = Entry(copy_of(entry.value), entry.expires, self._era)
         return entry
 
-    def find_string(self, key: bytes) -> bytes | None:
-        """Return a string; None if the key does not exist."""
-        entry = self.find(key)
-        if entry is None:
-            return None
-        if type(entry.value) is not bytes:
-            raise WrongTypeError
-        return entry.value
+    def find_value(self, key: bytes, kind: type[V]) -> V | None:
+        """Return a key's value, to be changed in place; None if the key does not exist.
 
-    def find_hash(self, key: bytes) -> Hash | None:
-        """Return a hash, to be changed in place; None if the key does not exist."""
+        Raises:
+            WrongTypeError: The value is of another kind.
+        """
         entry = self.find(key)
         if entry is None:
             return None
-        if type(entry.value) is not Hash:
-            raise WrongTypeError
-        return entry.value
-
-    def find_sorted_set(self, key: bytes) -> SortedSet | None:
-        """Return a sorted set, to be changed in place; None if the key does not exist."""
-        entry = self.find(key)
-        if entry is None:
-            return None
-        if type(entry.value) is not SortedSet:
+        if type(entry.value) is not kind:
             raise WrongTypeError
         return entry.value
 
