@@ -16,8 +16,8 @@ from redsync.exceptions import ClientClosedError
 from redsync.testing.simulator.workers import Way, Worker
 
 if TYPE_CHECKING:
-    from redsync.testing.simulator.client import SimulatedClient
     from redsync.testing.simulator.machines import Machine
+    from redsync.testing.simulator.runner import SimulatedClient
     from redsync.testing.simulator.workload import Workload
 
 __all__ = ["LatchWorker"]

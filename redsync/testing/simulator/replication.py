@@ -21,10 +21,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 import hiredis
 
 from redsync._core.scripts import Script
-from redsync.testing.simulator.connections import Connection
+from redsync.testing.simulator.network import Connection
 from redsync.testing.simulator.nodes import VirtualNode
-from redsync.testing.simulator.replicated_sessions import ReplicatedSession
-from redsync.testing.simulator.sessions import Session
+from redsync.testing.simulator.sessions import ReplicatedSession, Session
 from redsync.testing.simulator.values import Entry
 
 if TYPE_CHECKING:

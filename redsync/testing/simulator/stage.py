@@ -14,8 +14,8 @@ from redsync.testing.simulator.clusters import Cluster
 from redsync.testing.simulator.values import Hash
 
 if TYPE_CHECKING:
+    from redsync.testing.simulator.clusters import Shard
     from redsync.testing.simulator.replication import GroupServer
-    from redsync.testing.simulator.shards import Shard
     from redsync.testing.simulator.simulation import Simulation
 
 __all__ = ["Actor", "Stage", "UnmetError"]

@@ -37,8 +37,8 @@ from redsync.testing.harness.owner import Owner, World
 from redsync.testing.harness.tasks import Task
 
 if TYPE_CHECKING:
-    from redsync.testing.simulator.client import SimulatedClient
     from redsync.testing.simulator.machines import Machine
+    from redsync.testing.simulator.runner import SimulatedClient
     from redsync.testing.simulator.workload import Workload
 
 __all__ = ["Way", "Worker", "world_of"]

@@ -14,8 +14,8 @@ from redsync.testing.simulator.contenders import LockWorker, PermitWorker, RateW
 from redsync.testing.simulator.latch_workers import LatchWorker
 
 if TYPE_CHECKING:
-    from redsync.testing.simulator.client import SimulatedClient
     from redsync.testing.simulator.machines import Machine
+    from redsync.testing.simulator.runner import SimulatedClient
     from redsync.testing.simulator.simulation import Simulation
     from redsync.testing.simulator.workers import Worker
 

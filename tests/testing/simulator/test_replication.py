@@ -3,7 +3,7 @@
 import pytest
 
 from redsync.testing.simulator import Simulation
-from redsync.testing.simulator.connections import CLOSED
+from redsync.testing.simulator.network import CLOSED
 from tests.testing.simulator.test_sessions import Caller
 
 

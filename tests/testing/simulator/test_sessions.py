@@ -5,7 +5,7 @@ import pytest
 
 from redsync._drivers.channels import pack
 from redsync.testing.simulator import Simulation
-from redsync.testing.simulator.connections import CLOSED, CONNECT
+from redsync.testing.simulator.network import CLOSED, CONNECT
 from redsync.testing.simulator.sessions import encode
 from redsync.testing.simulator.values import Status
 

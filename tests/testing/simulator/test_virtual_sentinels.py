@@ -6,7 +6,7 @@ from redsync._drivers.channels import pack
 from redsync._drivers.locators import Witness
 from redsync._drivers.sentinels import SentinelLocator
 from redsync.testing.simulator import Simulation
-from redsync.testing.simulator.connections import CLOSED, CONNECT
+from redsync.testing.simulator.network import CLOSED, CONNECT
 from tests.testing.simulator.test_sessions import Caller
 
 
