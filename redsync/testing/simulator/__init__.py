@@ -11,7 +11,7 @@ Read `simulation` first: its docstring is the manual. Then, from the bottom up:
 | `sockets` | asyncio transports over virtual connections |
 | `runner`, `letters` | the client, and the driver for asyncio, with observers |
 | `happenings`, `trace`, `checks/` | events, the trace of them, and the checks on them |
-| `workload`, `workers`, `contenders`, `latch_workers`, `faults`, `campaign` | many runs by seed |
+| `workload`, `workers`, `faults`, `campaign` | many runs by seed |
 | `scenario`, `stage` | stories as text files |
 """
 
