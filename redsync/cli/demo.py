@@ -252,29 +252,11 @@ class _Demo:
         if report.broken:
             self._directory.keep = True
             view.say(f"ledgers and journals are kept in {self._directory.path}; the seed is {self._seed}")
-        if self._picture.write(self._run_of(report)):
+        if self._picture.write(Run(report, self._begin, self._faults.outages)):
             view.say(f"the picture of the run is in {options.svg}")
         if options.json:
             write_json({"seed": self._seed, **report.as_json()})
         return BROKEN if report.broken or report.proves_nothing else FINE
-
-    def _run_of(self, report: Report) -> Run:
-        options = self._options
-        return Run(
-            self._begin,
-            options.seconds,
-            options.nodes,
-            options.threads,
-            options.processes,
-            self._names,
-            report.holds,
-            self._journals.lines,
-            self._faults.outages,
-            report.overlapping,
-            f"redsync demo: {plural(options.processes * options.threads, 'worker')} in "
-            f"{plural(options.processes, 'process')} compete for {plural(options.names, 'lock')}",
-            report.verdict(),
-        )
 
 
 class _Tally:

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Self
 
 from redsync.cli.demo_faults import Outage
+from redsync.cli.demo_report import Findings, Report, plural
 from redsync.cli.drawing import Bar, Colour, Figure
 from redsync.cli.exits import UNWRITABLE, SetupError
-from redsync.testing.harness.holds import Hold, Key
-from redsync.testing.harness.journal import Line
+from redsync.testing.harness.holds import Hold
 
 __all__ = ["PictureFile", "Run", "draw"]
 
@@ -47,37 +47,29 @@ class Run:
     """The run that the picture shows.
 
     Attributes:
+        report: The verdict on the run, and its records.
         begin: The start of the run, in ns on the journals' clock.
-        seconds: The time for which the workers worked.
-        nodes: The number of nodes.
-        threads: The number of workers in each process.
-        processes: The number of processes.
-        names: The locks.
-        holds: The holds of each lock.
-        lines: The journals of all processes.
         outages: The outages of nodes.
-        overlapping: The holds that overlapped with another one of the same lock.
-        title: A heading.
-        verdict: The result in a few words.
     """
 
+    report: Report
     begin: int
-    seconds: float
-    nodes: int
-    threads: int
-    processes: int
-    names: Sequence[str]
-    holds: Sequence[Sequence[Hold]]
-    lines: Sequence[Line]
     outages: Sequence[Outage]
-    overlapping: Collection[Key]
-    title: str
-    verdict: str
+
+    @property
+    def findings(self) -> Findings:
+        """The records of the run."""
+        return self.report.findings
+
+    @property
+    def lanes(self) -> list[tuple[str, Sequence[Hold]]]:
+        """Each lock with its holds."""
+        return list(zip(self.findings.names, self.report.holds, strict=True))
 
     @property
     def workers(self) -> int:
         """The number of workers."""
-        return self.processes * self.threads
+        return self.findings.processes * self.findings.threads
 
     def ms(self, instant: int) -> float:
         """Return an instant in ms from the start of the run."""
@@ -93,29 +85,32 @@ class Run:
     @property
     def span(self) -> tuple[float, float]:
         """The begin and the end of the run, in ms."""
-        ends = [self.ms(hold.believed_until) for holds in self.holds for hold in holds]
-        return 0.0, max([self.seconds * 1000, *ends])
+        ends = [self.ms(hold.believed_until) for _, holds in self.lanes for hold in holds]
+        return 0.0, max([self.findings.seconds * 1000, *ends])
 
     @property
     def moment(self) -> tuple[float, float]:
         """The span of the close-up, in ms."""
-        first = min((self.ms(outage.begin) for outage in self.outages), default=self.seconds * 500)
+        first = min((self.ms(outage.begin) for outage in self.outages), default=self.findings.seconds * 500)
         begin = max(first - _BEFORE_MS, 0.0)
         return begin, begin + _CLOSE_MS
 
 
 def draw(run: Run) -> str:
     """Return the picture as the text of an SVG file."""
+    findings, verdict = run.findings, run.report.verdict()
     rows = min(max(run.workers * _WORKER, _LANE), _TALLEST)
     top = 82
-    lanes = top + run.nodes * _NODE + 4
-    axis = lanes + len(run.names) * (_LANE + 6)
+    lanes = top + findings.nodes * _NODE + 4
+    axis = lanes + len(run.lanes) * (_LANE + 6)
     close = axis + 88
-    end = close + len(run.names) * (rows + 8)
-    figure = Figure(_WIDTH, end + 66, f"{run.title}: {run.verdict}")
-    figure.words(24, 32, run.title, bold=True, size=16)
-    figure.words(24, 54, run.verdict, colour="bad" if run.overlapping else "muted", size=13)
-    for number, (name, holds) in enumerate(zip(run.names, run.holds, strict=True)):
+    end = close + len(run.lanes) * (rows + 8)
+    who = f"{plural(run.workers, 'worker')} in {plural(findings.processes, 'process')}"
+    title = f"redsync demo: {who} compete for {plural(len(run.lanes), 'lock')}"
+    figure = Figure(_WIDTH, end + 66, f"{title}: {verdict}")
+    figure.words(24, 32, title, bold=True, size=16)
+    figure.words(24, 54, verdict, colour="bad" if run.report.overlaps else "muted", size=13)
+    for number, (name, holds) in enumerate(run.lanes):
         _draw_lane(figure, run, name, holds, lanes + number * (_LANE + 6))
     _draw_nodes(figure, run, top, axis - 6)
     _draw_axis(figure, run.span, axis, 1000.0, "s")
@@ -133,7 +128,7 @@ def _at(instant: float, span: tuple[float, float]) -> float:
 
 def _draw_nodes(figure: Figure, run: Run, top: int, bottom: int) -> None:
     span = run.span
-    for node in range(run.nodes):
+    for node in range(run.findings.nodes):
         y = top + node * _NODE
         figure.words(24, y + 5, f"node {node + 1}", size=12)
         figure.line((_LEFT, y), (_RIGHT, y), colour="muted", width=1)
@@ -151,17 +146,17 @@ def _draw_lane(figure: Figure, run: Run, name: str, holds: Sequence[Hold], y: in
     figure.words(24, y + _LANE / 2 + 4, name, size=12)
     figure.box(_LEFT, y, _SPAN, _LANE, radius=0)
     figure.strip(_LEFT, y, _SPAN, _LANE, run.bars(holds), span=run.span)
-    wrong = [hold for hold in holds if hold.key in run.overlapping]
+    wrong = [hold for hold in holds if hold.key in run.report.overlapping]
     figure.strip(_LEFT, y, _SPAN, _LANE, run.bars(wrong), span=run.span, colour="bad")
 
 
 def _draw_trouble(figure: Figure, run: Run, top: int) -> None:
     """Mark lost holds by crosses and failed attempts by points, in the lanes of their locks."""
-    middles = {name: top + number * (_LANE + 6) + _LANE / 2 for number, name in enumerate(run.names)}
-    for line in run.lines:
+    middles = {name: top + number * (_LANE + 6) + _LANE / 2 for number, (name, _) in enumerate(run.lanes)}
+    for line in run.findings.lines:
         if line["event"] in _FAILED and line.get("name") in middles:
             figure.dot(_at(run.ms(line["at"]), run.span), middles[line["name"]] + _LANE / 2, colour="warn", radius=3)
-    for holds in run.holds:
+    for _, holds in run.lanes:
         for hold in holds:
             if (instant := _lost_at(hold)) is not None:
                 figure.cross(_at(run.ms(instant), run.span), middles[hold.name])
@@ -187,22 +182,22 @@ def _draw_beam(figure: Figure, run: Run, top: int, bottom: int) -> None:
 def _draw_moment(figure: Figure, run: Run, top: int, height: int) -> None:
     span, workers = run.moment, run.workers
     begin, end = span
-    for number, (name, holds) in enumerate(zip(run.names, run.holds, strict=True)):
+    for number, (name, holds) in enumerate(run.lanes):
         y = top + number * (height + 8)
         figure.words(24, y + height / 2 + 4, name, size=12)
         figure.box(_LEFT, y, _SPAN, height, radius=0)
         shown = [hold for hold in holds if run.ms(hold.granted) < end and run.ms(hold.believed_until) > begin]
-        for process in range(run.processes):
-            mine = [hold for hold in shown if hold.worker // run.threads == process]
+        for process in range(run.findings.processes):
+            mine = [hold for hold in shown if hold.worker // run.findings.threads == process]
             bars, colour = run.bars(mine, by_worker=True), _COLOURS[process % len(_COLOURS)]
             figure.strip(_LEFT, y, _SPAN, height, bars, span=span, rows=workers, colour=colour)
-        wrong = run.bars([hold for hold in shown if hold.key in run.overlapping], by_worker=True)
+        wrong = run.bars([hold for hold in shown if hold.key in run.report.overlapping], by_worker=True)
         figure.strip(_LEFT, y, _SPAN, height, wrong, span=span, rows=workers, colour="bad")
     for outage in run.outages:
         for instant in (outage.begin, outage.end):
             if instant is not None and span[0] <= run.ms(instant) <= span[1]:
                 x = _at(run.ms(instant), span)
-                figure.line((x, top - 4), (x, top + len(run.names) * (height + 8)), width=1, colour="bad", dashed=True)
+                figure.line((x, top - 4), (x, top + len(run.lanes) * (height + 8)), width=1, colour="bad", dashed=True)
                 what = f"node {outage.node + 1} {outage.what if instant == outage.begin else 'is back'}"
                 figure.words(x + 4, top - 6, what, colour="bad", size=11)
 
@@ -224,19 +219,19 @@ _STEPS: Final = [digit * 10.0**power for power in range(6) for digit in (1, 2, 5
 
 def _draw_legend(figure: Figure, run: Run, y: int) -> None:
     x = _LEFT
-    for process in range(min(run.processes, len(_COLOURS))):
+    for process in range(min(run.findings.processes, len(_COLOURS))):
         figure.box(x, y - 9, 14, 10, colour=_COLOURS[process], radius=0)
         figure.words(x + 20, y, f"process {process + 1}", colour="muted", size=12)
         x += 96
-    if any(_lost_at(hold) is not None for holds in run.holds for hold in holds):
+    if any(_lost_at(hold) is not None for _, holds in run.lanes for hold in holds):
         figure.cross(x + 6, y - 4, arm=4)
         figure.words(x + 18, y, "lost", colour="muted", size=12)
         x += 62
-    if any(line["event"] in _FAILED for line in run.lines):
+    if any(line["event"] in _FAILED for line in run.findings.lines):
         figure.dot(x + 6, y - 4, colour="warn", radius=3)
         figure.words(x + 18, y, "an attempt failed", colour="muted", size=12)
         x += 132
-    if run.overlapping:
+    if run.report.overlaps:
         figure.box(x, y - 9, 14, 10, colour="bad", radius=0)
         figure.words(x + 20, y, "two held it at once", colour="bad", size=12)
 

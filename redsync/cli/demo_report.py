@@ -53,15 +53,17 @@ class Report:
     """The verdict on a run.
 
     Attributes:
+        findings: The records of the run.
         holds: The acquisitions of each lock, in the order of their grants.
         acquisitions: The number of acquisitions of all locks, without re-entries.
         overlaps: The number of pairs of acquisitions that overlapped.
+        overlapping: The acquisitions of these pairs.
         lost_updates: The number of lost increments.
         zombies: The number of keys left on the nodes.
     """
 
     def __init__(self, findings: Findings) -> None:
-        self._findings = findings
+        self.findings = findings
         self._events = Counter(line["event"] for line in findings.lines)
         holds = holds_of(findings.lines)
         self.holds = [[hold for hold in holds if hold.name == name] for name in findings.names]
@@ -71,16 +73,12 @@ class Report:
             for mine, entries in zip(self.holds, findings.ledgers, strict=True)
         ]
         self.overlaps = sum(map(len, self._pairs))
+        self.overlapping = {key for pairs in self._pairs for pair in pairs for key in pair}
         self._lost_updates = list(map(exclusion.lost_updates, self.holds, findings.counters))
         losses = judge_losses(holds, stalls_of(findings.lines))
         self._untold = [str(violation) for violation in losses if violation.promise == "loss not told"]
         self.lost_updates = sum(self._lost_updates)
         self.zombies = sum(map(len, findings.zombies.values()))
-
-    @property
-    def overlapping(self) -> set[Key]:
-        """The acquisitions that overlapped with another one of the same lock."""
-        return {key for pairs in self._pairs for pair in pairs for key in pair}
 
     @property
     def broken(self) -> bool:
@@ -94,7 +92,7 @@ class Report:
 
     def rows(self) -> list[tuple[str, str]]:
         """Return the rows of the table, each with a caption and a figure; the last three figures must be 0."""
-        findings = self._findings
+        findings = self.findings
         waits, events = self._waits(), self._events
         return [
             ("acquisitions", f"{self.acquisitions:,}"),
@@ -113,7 +111,7 @@ class Report:
 
     def as_json(self) -> dict[str, object]:
         """Return the report as an object for JSON, with times in seconds."""
-        findings, waits, events = self._findings, self._waits(), self._events
+        findings, waits, events = self.findings, self._waits(), self._events
         return {
             "seconds": findings.seconds,
             "acquisitions": self.acquisitions,
@@ -153,7 +151,7 @@ class Report:
 
     def conclusion(self) -> str:
         """Return the run in one sentence."""
-        findings = self._findings
+        findings = self.findings
         workers = findings.processes * findings.threads
         who = f"{plural(workers, 'worker')} in {plural(findings.processes, 'process')}"
         if self.broken:
@@ -178,7 +176,7 @@ class Report:
             ]
         lines += [f"lost updates on lock {index + 1}: {lost}" for index, lost in enumerate(self._lost_updates) if lost]
         lines += self._untold[:_SHOWN]
-        for node, keys in self._findings.zombies.items():
+        for node, keys in self.findings.zombies.items():
             lines += [f"zombie key on node {node + 1}: {key.decode(errors='replace')}" for key in keys[:_SHOWN]]
         return lines
 

@@ -30,7 +30,8 @@ class LocalCluster(ServerGroup):
     """One real cluster on free loopback ports, with the slots spread evenly over its masters.
 
     When the constructor returns, all servers agree and all slots are served. The cluster lives until `close()`, and
-    never outlives the process that started it. It needs Redis 7.0 or Valkey.
+    never outlives the process that started it. It needs Redis 7.0 or Valkey. Methods that control servers raise
+    RuntimeError as those of `LocalNodes` do, and if the servers do not agree within 40 seconds.
 
     Args:
         masters: The number of masters, at least 3, so that a majority of them can promote a replica.
@@ -109,7 +110,7 @@ class LocalCluster(ServerGroup):
             how: `FORCE` skips the master's consent, `TAKEOVER` also that of the other masters.
 
         Raises:
-            RuntimeError: The master has no running replica, or the servers did not agree within 40 seconds.
+            RuntimeError: The master has no running replica.
         """
         with self._control():
             old, slot = self.masters[i], self._parts()[i][0]
@@ -123,11 +124,7 @@ class LocalCluster(ServerGroup):
             return running[0]
 
     def kill_master(self, i: int) -> Address:
-        """Kill the i-th of `masters` with SIGKILL; return its address when a replica owns its slots.
-
-        Raises:
-            RuntimeError: No replica replaced it within 40 seconds.
-        """
+        """Kill the i-th of `masters` with SIGKILL; return its address when a replica owns its slots."""
         with self._control():
             old, slot = self.masters[i], self._parts()[i][0]
             self._end(self.servers.index(old))
@@ -140,7 +137,6 @@ class LocalCluster(ServerGroup):
         It follows the master with the fewest replicas.
 
         Raises:
-            RuntimeError: The cluster was not complete within 40 seconds.
             ServerStartError: The server did not start within 10 seconds.
         """
         with self._control():
@@ -159,11 +155,7 @@ class LocalCluster(ServerGroup):
             until(self._is_settled, "the cluster is complete again")
 
     def move_slot(self, slot: int, to: int) -> None:
-        """Move a slot with all its keys to server `to` of `servers`, which must be a master.
-
-        Raises:
-            RuntimeError: The servers did not agree within 40 seconds.
-        """
+        """Move a slot with all its keys to server `to` of `servers`, which must be a master."""
         self.begin_move_slot(slot, to)
         self.end_move_slot(slot, to)
 
@@ -175,11 +167,7 @@ class LocalCluster(ServerGroup):
             command(source, "CLUSTER", "SETSLOT", slot, "MIGRATING", _of(view, target).name)
 
     def end_move_slot(self, slot: int, to: int) -> None:
-        """Move the keys of a slot, and then the slot itself, after `begin_move_slot`.
-
-        Raises:
-            RuntimeError: The servers did not agree within 40 seconds.
-        """
+        """Move the keys of a slot, and then the slot itself, after `begin_move_slot`."""
         with self._control():
             source, target = self.slot_owner(slot), self.servers[to]
             while keys := command(source, "CLUSTER", "GETKEYSINSLOT", slot, _KEYS_AT_A_TIME):

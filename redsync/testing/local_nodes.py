@@ -27,7 +27,8 @@ class LocalNodes(ServerGroup):
 
     When the constructor returns, all nodes answer. They live until `close()`, and never outlive the process that
     started them, even if it is killed. Threads may kill, restart and pause nodes while others use them. Child
-    processes, forked or spawned, may use the nodes through their `urls`, but not control or end them.
+    processes, forked or spawned, may use the nodes through their `urls`, but not control or end them. Methods that
+    control nodes raise RuntimeError there, after `close()`, and for a node that must run and does not.
 
     Args:
         n: The number of nodes.
@@ -108,11 +109,7 @@ class LocalNodes(ServerGroup):
         return Client(self.urls, **{"restart_guard": 0.0, **options})
 
     def alive(self, i: int) -> bool:
-        """Return whether node `i` is running; a paused node is.
-
-        Raises:
-            RuntimeError: The nodes are closed, or belong to the parent process.
-        """
+        """Return whether node `i` is running; a paused node is."""
         with self._control():
             return self._servers[i].is_alive()
 
@@ -120,9 +117,6 @@ class LocalNodes(ServerGroup):
         """Kill node `i` with SIGKILL, even if it is paused; its memory is lost. On a dead node, do nothing.
 
         When this returns, the process is gone and its port refuses connections.
-
-        Raises:
-            RuntimeError: The nodes are closed, or belong to the parent process.
         """
         with self._control():
             self._end(i)
@@ -136,7 +130,6 @@ class LocalNodes(ServerGroup):
                 empty.
 
         Raises:
-            RuntimeError: The nodes are closed, or belong to the parent process.
             ServerStartError: The server did not start within 10 seconds, for example because another process took its
                 port.
         """
@@ -149,19 +142,12 @@ class LocalNodes(ServerGroup):
 
         The kernel still accepts connections and commands for it; the node executes them after `resume`, however late.
         Meanwhile keys expire by the wall clock.
-
-        Raises:
-            RuntimeError: The node is not running, or the nodes are closed or belong to the parent process.
         """
         with self._control():
             self._running(i).pause()
 
     def resume(self, i: int) -> None:
-        """Resume node `i` with SIGCONT; on a node that is not paused, do nothing.
-
-        Raises:
-            RuntimeError: The node is not running, or the nodes are closed or belong to the parent process.
-        """
+        """Resume node `i` with SIGCONT; on a node that is not paused, do nothing."""
         with self._control():
             self._running(i).resume()
 
@@ -172,7 +158,6 @@ class LocalNodes(ServerGroup):
         client that still renews its holds may write them again.
 
         Raises:
-            RuntimeError: The nodes are closed, or belong to the parent process.
             ServerStartError: A server did not start again.
         """
         with self._control():

@@ -47,7 +47,8 @@ class LocalSentinel(ServerGroup):
     """One real Sentinel group on free loopback ports: a master, replicas, and Sentinels.
 
     When the constructor returns, all replicas follow the master and all Sentinels know each other. The group lives
-    until `close()`, and never outlives the process that started it. It needs Redis 7.0 or Valkey.
+    until `close()`, and never outlives the process that started it. It needs Redis 7.0 or Valkey. Methods that control
+    servers raise RuntimeError as those of `LocalNodes` do, and if the group does not agree within 40 seconds.
 
     Args:
         replicas: The number of replicas.
@@ -130,11 +131,7 @@ class LocalSentinel(ServerGroup):
         return max(self._views())[0]
 
     def failover(self) -> Address:
-        """Let the Sentinels promote a replica; return its address when all agree and all other servers follow it.
-
-        Raises:
-            RuntimeError: The group did not agree within 40 seconds, or is closed, or belongs to the parent process.
-        """
+        """Let the Sentinels promote a replica; return its address when all agree and all other servers follow it."""
         with self._control():
             epoch = self.epoch
 
@@ -149,11 +146,7 @@ class LocalSentinel(ServerGroup):
             return self._await_promotion(epoch)
 
     def kill_master(self) -> Address:
-        """Kill the master with SIGKILL; return its address when another is promoted and all others follow that one.
-
-        Raises:
-            RuntimeError: As for `failover`.
-        """
+        """Kill the master with SIGKILL; return its address when another is promoted and all others follow that one."""
         with self._control():
             old, epoch = self.master, self.epoch
             self._end(self.servers.index(old))
@@ -165,9 +158,6 @@ class LocalSentinel(ServerGroup):
 
         From then on there are two masters, until `heal`. Clients keep their connections to the old one and can open new
         ones. Programs that ask the Sentinels learn the new one.
-
-        Raises:
-            RuntimeError: As for `failover`.
         """
         with self._control():
             old, epoch = self.master, self.epoch
@@ -181,9 +171,6 @@ class LocalSentinel(ServerGroup):
         """Rejoin isolated servers; return when they have been demoted and follow the master.
 
         This discards what clients wrote to them meanwhile, as after a real partition.
-
-        Raises:
-            RuntimeError: As for `failover`.
         """
         with self._control():
             for i in self._isolated:
@@ -193,11 +180,7 @@ class LocalSentinel(ServerGroup):
             until(self._is_settled, "the isolated server follows the master")
 
     def kill_replica(self, i: int = 0) -> Address:
-        """Kill the i-th of the servers that are not the master with SIGKILL; return its address.
-
-        Raises:
-            RuntimeError: No Sentinel answers, or the group is closed or belongs to the parent process.
-        """
+        """Kill the i-th of the servers that are not the master with SIGKILL; return its address."""
         with self._control():
             address = [server for server in self.servers if server != self.master][i]
             self._end(self.servers.index(address))
@@ -213,7 +196,6 @@ class LocalSentinel(ServerGroup):
             i: The index in `servers`.
 
         Raises:
-            RuntimeError: As for `failover`.
             ServerStartError: The server did not start within 10 seconds.
         """
         with self._control():
@@ -224,20 +206,12 @@ class LocalSentinel(ServerGroup):
             until(self._is_settled, "the restarted server is part of the group")
 
     def pause(self, i: int) -> None:
-        """Stop server `i` of `servers` with SIGSTOP; when this returns it executes nothing more.
-
-        Raises:
-            RuntimeError: The server is not running, or the group is closed or belongs to the parent process.
-        """
+        """Stop server `i` of `servers` with SIGSTOP; when this returns it executes nothing more."""
         with self._control():
             self._running(range(self._size)[i]).pause()
 
     def resume(self, i: int) -> None:
-        """Resume server `i` of `servers`; if another is master by now, the Sentinels soon demote it.
-
-        Raises:
-            RuntimeError: As for `pause`.
-        """
+        """Resume server `i` of `servers`; if another is master by now, the Sentinels soon demote it."""
         with self._control():
             self._running(range(self._size)[i]).resume()
 

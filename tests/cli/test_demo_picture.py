@@ -7,8 +7,8 @@ import pytest
 
 from redsync.cli.demo_faults import Outage
 from redsync.cli.demo_picture import PictureFile, Run, draw
+from redsync.cli.demo_report import Findings, Report
 from redsync.cli.exits import UNWRITABLE, SetupError
-from redsync.testing.harness.holds import holds_of
 from tests.cli.test_demo_report import acquisition
 
 BEGIN = 7_000_000_000_123
@@ -20,24 +20,20 @@ def hold(worker, granted, ended):
     return [line | {"number": granted} for line in acquisition(worker, BEGIN + granted, BEGIN + ended, 1)]
 
 
-def run(*journals, **changes):
+def run(*journals, outages=(), **changes):
     """Two processes of two threads, two locks; all holds are of the first."""
-    lines = [line for journal in journals for line in journal]
     given = {
-        "begin": BEGIN,
+        "lines": [line for journal in journals for line in journal],
+        "names": ["lock:1", "lock:<2>"],
+        "ledgers": [[], []],
+        "counters": [0, 0],
+        "zombies": {},
         "seconds": 2.0,
         "nodes": 3,
-        "threads": 2,
         "processes": 2,
-        "names": ["lock:1", "lock:2"],
-        "holds": [holds_of(lines), []],
-        "lines": lines,
-        "outages": [],
-        "overlapping": set(),
-        "title": "four workers <fight>",
-        "verdict": "it went well",
+        "threads": 2,
     }
-    return Run(**given | changes)
+    return Run(Report(Findings(**given | changes)), BEGIN, outages)
 
 
 class Picture:
@@ -103,9 +99,9 @@ def test_every_outage_is_a_band_of_its_time():
 
 def test_losses_failures_and_overlaps_are_marked_and_explained():
     lost = {"event": "lost", "at": BEGIN + 60 * MS, "worker": 1, "number": 20 * MS}
-    busy = {"event": "busy", "at": BEGIN + 70 * MS, "worker": 2, "number": 9, "name": "lock:2", "asked": BEGIN}
+    busy = {"event": "busy", "at": BEGIN + 70 * MS, "worker": 2, "number": 9, "name": "lock:<2>", "asked": BEGIN}
     journals = [hold(0, 10 * MS, 30 * MS), [*hold(1, 20 * MS, 40 * MS)[:-1], lost], [busy]]
-    picture = Picture(run(*journals, overlapping={(0, BEGIN + 10 * MS), (1, BEGIN + 20 * MS)}))
+    picture = Picture(run(*journals))
     assert picture.of("bad") == [(10, 20, 0), (20, 20, 0)]
     assert picture.count("path", "l-bad") == 1 + 4  # the strip; a cross in the lane, and one in the legend
     assert picture.count("circle", "warn") == 2
@@ -120,7 +116,9 @@ def test_legend_names_only_marks_in_the_picture():
 def test_picture_of_a_run_without_holds_and_with_many_workers_is_complete():
     picture = Picture(run(threads=100, processes=7, seconds=86_400.0, nodes=1))
     assert picture.bars == []
-    assert picture.root.find(f"{SVG}title").text == "four workers <fight>: it went well"
+    title = "redsync demo: 700 workers in 7 processes compete for 2 locks: 0 acquisitions, 0 overlaps, 0 lost updates"
+    assert picture.root.find(f"{SVG}title").text.startswith(title)
+    assert "lock:<2>" in picture.texts
 
 
 def test_no_file_is_touched_without_a_path():

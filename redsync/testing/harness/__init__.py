@@ -4,8 +4,7 @@
 the faults they inject and in what they show. They share these modules:
 
 - `tasks`: what an owner does with one hold, drawn at random; `owner`: one such thread or task (`blocking` adapts the
-  code to threads), and `lock_ways`, `read_write_ways`, `permit_ways`, `rate_ways`, `latch_ways`: all that it can do
-  with synchronizers of one kind.
+  code to threads); `lock_ways`, `ways`: all that it can do with locks, and with synchronizers of other kinds.
 - `process`: a process with several owners, controlled by an `Order`; `crew`: starts and kills such processes.
 - `journal`: one line for each thing that an owner did; `holds`: the holds that these lines describe; `ledger`: what
   owners read and write under their holds, which shows a broken lock without trusting any clock.

@@ -29,9 +29,11 @@ class Fault(NamedTuple):
 
     Attributes:
         at: Its time, in seconds from the start.
-        action: The name of the nemesis's method.
-        target: Its arguments: a node or a client; for a fault of a connection, a client and a node.
-        value: One more, for the actions that take it.
+        action: Of a node: "kill", "restart", "pause", "resume", "flush_scripts" or "flush_all"; of a client:
+            "kill_client", "start_client", "stop_client" or "continue_client"; of a connection: "heal", or the name of a
+            proxy's switch.
+        target: A node or a client; for a fault of a connection, a client and a node.
+        value: The value of a proxy's switch; None for True.
     """
 
     at: float
@@ -88,8 +90,7 @@ class Nemesis:
             before = now_ns()
             if self._journal is not None:
                 self._journal.note(fault.action, at=before, target=fault.target, value=fault.value)
-            values = () if fault.value is None else (fault.value,)
-            getattr(self, f"_{fault.action}")(*fault.target, *values)
+            self._perform(fault.action, fault.target, fault.value)
             self.done.append(Done(fault, before, now_ns()))
             base = max(base, time.monotonic() - fault.at)
         self._wait(base + seconds)
@@ -100,61 +101,35 @@ class Nemesis:
             self._crew.check()
             time.sleep(min(left, _TICK))
 
-    # Nodes.
-
-    def _kill(self, node: int) -> None:
-        self._nodes.kill(node)
-
-    def _restart(self, node: int) -> None:
-        self._nodes.restart(node)
-
-    def _pause(self, node: int) -> None:
-        self._nodes.pause(node)
-
-    def _resume(self, node: int) -> None:
-        self._nodes.resume(node)
-
-    def _flush_scripts(self, node: int) -> None:
-        self._order(node, "SCRIPT FLUSH")
-
-    def _flush_all(self, node: int) -> None:
-        self._order(node, "FLUSHALL")
+    def _perform(self, action: str, target: tuple[int, ...], value: float | None) -> None:
+        first = target[0]
+        match action:
+            case "kill" | "restart" | "pause" | "resume":
+                getattr(self._nodes, action)(first)
+            case "flush_scripts":
+                self._order(first, "SCRIPT FLUSH")
+            case "flush_all":
+                self._order(first, "FLUSHALL")
+            case "kill_client":
+                self._crew.kill(first)
+            case "start_client":
+                self._crew.start(first)
+                self._crew.go(client=first)
+            case "stop_client":
+                self._crew.stop(first)
+            case "continue_client":
+                self._crew.go_on(first)
+            case _:
+                self._trouble(self._proxies[first, target[1]], action, value)
 
     def _order(self, node: int, command: str) -> None:
         reply = ask(self._nodes.ports[node], command, timeout=10.0)
         assert reply.startswith(b"+OK"), f"{command} was answered by {reply!r}"
 
-    # Connections.
-
-    def _delay(self, client: int, node: int, seconds: float) -> None:
-        self._proxies[client, node].delay = seconds
-
-    def _blackhole(self, client: int, node: int) -> None:
-        self._proxies[client, node].blackhole = True
-
-    def _drop_requests(self, client: int, node: int) -> None:
-        self._proxies[client, node].drop_requests = True
-
-    def _drop_replies(self, client: int, node: int) -> None:
-        self._proxies[client, node].drop_replies = True
-
-    def _half_replies(self, client: int, node: int) -> None:
-        self._proxies[client, node].half_replies = True
-
-    def _heal(self, client: int, node: int) -> None:
-        self._proxies[client, node].heal()
-
-    # Clients.
-
-    def _kill_client(self, client: int) -> None:
-        self._crew.kill(client)
-
-    def _start_client(self, client: int) -> None:
-        self._crew.start(client)
-        self._crew.go(client=client)
-
-    def _stop_client(self, client: int) -> None:
-        self._crew.stop(client)
-
-    def _continue_client(self, client: int) -> None:
-        self._crew.go_on(client)
+    @staticmethod
+    def _trouble(proxy: FaultProxy, action: str, value: float | None) -> None:
+        if action == "heal":
+            proxy.heal()
+        else:
+            assert hasattr(proxy, action), f"a proxy has no switch {action!r}"
+            setattr(proxy, action, True if value is None else value)

@@ -35,13 +35,13 @@ class Order:
         keep: The seconds for which nodes keep a latch after its last use.
     """
 
-    urls: Sequence[str]
-    names: Sequence[str]
-    directory: str
-    journal: str
-    first: int
-    owners: int
-    seed: str
+    urls: Sequence[str] = ()
+    names: Sequence[str] = ()
+    directory: str = ""
+    journal: str = ""
+    first: int = 0
+    owners: int = 1
+    seed: str = ""
     work: str = "mixed"
     flavour: str = "threads"
     lease: float = 2.0

@@ -1,8 +1,7 @@
 """Owners: each is one thread or one task that acquires and releases synchronizers again and again.
 
-`lock_ways`, `read_write_ways`, `permit_ways`, `rate_ways` and `latch_ways` hold its actions on synchronizers of one
-kind, and what it writes to the journal. An owner records trouble and survives it, as a real program must: too few
-nodes, a timeout, a lost hold. Any other error is a bug, and is raised.
+`lock_ways` and `ways` hold its actions, and what it writes to the journal. An owner records trouble and survives it, as
+a real program must: too few nodes, a timeout, a lost hold. Any other error is a bug, and is raised.
 
 The code is that of an asyncio task; `blocking` makes it that of a thread. A `World` says where it runs: in a process
 with a real clock, or on a virtual machine of the simulator.
@@ -20,14 +19,11 @@ from typing import Any, Final, TypeAlias
 
 from redsync.exceptions import AcquireTimeout, LeaseLostError, QuorumError
 from redsync.testing.harness.journal import nanoseconds, now_ns
-from redsync.testing.harness.latch_ways import LatchWays
 from redsync.testing.harness.ledger import Ledger
 from redsync.testing.harness.lock_ways import LockWays
 from redsync.testing.harness.orders import Order
-from redsync.testing.harness.permit_ways import PermitWays
-from redsync.testing.harness.rate_ways import RateWays
-from redsync.testing.harness.read_write_ways import ReadWriteWays
 from redsync.testing.harness.tasks import WORK
+from redsync.testing.harness.ways import LatchWays, PermitWays, RateWays, ReadWriteWays
 
 __all__ = ["Owner", "World"]
 

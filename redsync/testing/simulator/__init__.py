@@ -6,12 +6,12 @@ Read `simulation` first: its docstring is the manual. Then, from the bottom up:
 |---|---|
 | `timeline`, `loop` | virtual time, clocks that drift, an asyncio event loop over many machines |
 | `store`, `commands`, `sorted_sets`, `values`, `scripting` | one node's memory, and the shipped Lua scripts on it |
-| `network`, `connections`, `machines` | paths, connections and machines, and their faults |
+| `network`, `machines` | paths, connections and machines, and their faults |
 | `nodes`, `sessions` | servers that speak RESP |
 | `sockets` | asyncio transports over virtual connections |
-| `runner`, `letters`, `client` | the driver for asyncio, with observers |
+| `runner`, `letters` | the client, and the driver for asyncio, with observers |
 | `happenings`, `trace`, `checks/` | events, the trace of them, and the checks on them |
-| `workload`, `workers`, `contenders`, `latch_workers`, `faults`, `campaign` | many runs by seed |
+| `workload`, `workers`, `faults`, `campaign` | many runs by seed |
 | `scenario`, `stage` | stories as text files |
 """
 

@@ -13,7 +13,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -40,32 +40,20 @@ class Failure:
     what: str
 
 
-@dataclass
-class _Chunk:
-    outcome: Outcome = field(default_factory=Outcome)
-    failures: list[Failure] = field(default_factory=list)
-
-
-def _run_chunk(seeds: range, kind: str = "lock", **how: Any) -> _Chunk:
-    chunk = _Chunk()
+def _run_chunk(seeds: range, kind: str = "lock", **how: Any) -> tuple[Outcome, list[Failure]]:
+    outcome, failures = Outcome(), []
     # A run leaves little but reference cycles; collecting those of many runs at once costs less.
     gc.disable()
-    try:
-        _run_each(seeds, kind, chunk, **how)
-    finally:
-        gc.enable()
-        gc.collect()
-    return chunk
-
-
-def _run_each(seeds: range, kind: str, chunk: _Chunk, **how: Any) -> None:
     for seed in seeds:
         try:
-            chunk.outcome.add(simulate(seed, kind=kind, **how))
+            outcome.add(simulate(seed, kind=kind, **how))
         except SimulationError as error:
-            chunk.failures.append(Failure(seed, "\n".join(error.complaints)))
+            failures.append(Failure(seed, "\n".join(error.complaints)))
         except Exception:
-            chunk.failures.append(Failure(seed, traceback.format_exc()))
+            failures.append(Failure(seed, traceback.format_exc()))
+    gc.enable()
+    gc.collect()
+    return outcome, failures
 
 
 class Campaign:
@@ -96,16 +84,16 @@ class Campaign:
         self._begun = time.monotonic()
         chunks = [self._seeds[i : i + _CHUNK] for i in range(0, len(self._seeds), _CHUNK)]
         with _progress(len(self._seeds)) as advance, multiprocessing.Pool(min(self._jobs, len(chunks) or 1)) as pool:
-            for chunk in pool.imap_unordered(partial(_run_chunk, kind=self._kind, **self._how), chunks):
-                self._take(chunk)
-                advance(chunk.outcome.runs + len(chunk.failures))
+            for outcome, failures in pool.imap_unordered(partial(_run_chunk, kind=self._kind, **self._how), chunks):
+                self.outcome.add(outcome)
+                self._note(failures)
+                advance(outcome.runs + len(failures))
         self.failures.sort(key=lambda failure: failure.seed)
         _print(self.summary())
         return not self.failures
 
-    def _take(self, chunk: _Chunk) -> None:
-        self.outcome.add(chunk.outcome)
-        for failure in chunk.failures:
+    def _note(self, failures: list[Failure]) -> None:
+        for failure in failures:
             if len(self.failures) < _SHOWN:
                 _print(f"seed {failure.seed}: {failure.what.rstrip()}\n{self._replay(failure)}\n")
             self.failures.append(failure)
@@ -149,19 +137,20 @@ def _progress(total: int) -> Iterator[Callable[[int], object]]:
         except ImportError:
             rich = None
     if rich is None:
-        yield _PlainProgress(total).advance
+        yield _reporting(total)
         return
     with rich.Progress(*rich.Progress.get_default_columns(), rich.MofNCompleteColumn()) as bar:
         task = bar.add_task("simulating", total=total)
         yield lambda count: bar.advance(task, count)
 
 
-class _PlainProgress:
-    def __init__(self, total: int) -> None:
-        self._total = total
-        self._done = 0
+def _reporting(total: int) -> Callable[[int], None]:
+    done = 0
 
-    def advance(self, count: int) -> None:
-        before, self._done = self._done, self._done + count
-        if before * _PLAIN_REPORTS // self._total < self._done * _PLAIN_REPORTS // self._total:
-            _print(f"{self._done:,} of {self._total:,} runs")
+    def advance(count: int) -> None:
+        nonlocal done
+        before, done = done, done + count
+        if before * _PLAIN_REPORTS // total < done * _PLAIN_REPORTS // total:
+            _print(f"{done:,} of {total:,} runs")
+
+    return advance

@@ -13,15 +13,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 import hiredis
 
 from redsync._core.scripts import Script
-from redsync.testing.simulator.cluster_sessions import ClusterSession
 from redsync.testing.simulator.replication import GroupServer
 from redsync.testing.simulator.scripting import script_of
-from redsync.testing.simulator.sessions import Session
+from redsync.testing.simulator.sessions import ClusterSession, Session
 from redsync.testing.simulator.values import Value
 
 if TYPE_CHECKING:
-    from redsync.testing.simulator.clusters import View
-    from redsync.testing.simulator.shards import Shard
+    from redsync.testing.simulator.clusters import Shard, View
     from redsync.testing.simulator.store import Store
     from redsync.testing.simulator.values import Entry
 

@@ -24,17 +24,18 @@ from redsync._core.scripts import Script
 from redsync._core.spellings import slots_of
 from redsync._drivers.dialects import dialect_of
 from redsync.testing.simulator.checks import OF_CLUSTERS
+from redsync.testing.simulator.cluster_servers import ClusterServer
+from redsync.testing.simulator.groups import Group
 from redsync.testing.simulator.happenings import Faulted
 from redsync.testing.simulator.migrations import Migration
 from redsync.testing.simulator.nodes import VirtualNode
-from redsync.testing.simulator.shards import Shard
 from redsync.testing.simulator.worlds import World
 
 if TYPE_CHECKING:
-    from redsync.testing.simulator.cluster_servers import ClusterServer
     from redsync.testing.simulator.simulation import Simulation
+    from redsync.testing.simulator.virtual_sentinels import VirtualSentinel
 
-__all__ = ["Cluster", "View"]
+__all__ = ["Cluster", "Shard", "View"]
 
 _LOOKS: Final = (0.02, 0.12)
 """Seconds between two looks for servers that have something to learn."""
@@ -79,6 +80,62 @@ class View(NamedTuple):
                 follows = master.name if number < self.replicas[index] else "-"
                 lines.append(f"{server.name} {server.name}:6379@16379 slave {follows} 0 0 0 connected")
         return "".join(f"{line}\n" for line in lines)
+
+
+class Shard(Group):
+    """One shard of a cluster: a master and its replicas, without Sentinels; attributes as for `Group`.
+
+    The other masters vote about a failover, so none is possible while only a minority of them knows the latest decision
+    about the shard. Servers that are apart from their shard are apart from the whole cluster.
+
+    Attributes:
+        cluster: The cluster.
+    """
+
+    WORD = "shard"
+    servers: list[ClusterServer]  # type: ignore[assignment,misc]  # it makes no others
+    master: ClusterServer
+
+    def __init__(self, cluster: Cluster, index: int, replicas: int, scripts: Mapping[str, Script]) -> None:
+        self.cluster = cluster
+        super().__init__(cluster.sim, index, replicas, scripts)
+        # The masters of a cluster were elected when it was made.
+        self.epoch = index + 1
+
+    def _make_server(self, letter: str, scripts: Mapping[str, Script]) -> ClusterServer:
+        return ClusterServer(self, letter, scripts)
+
+    def _make_sentinels(self) -> list[VirtualSentinel]:
+        return []
+
+    @property
+    def following(self) -> int:
+        """The number of servers that follow the master."""
+        return sum(server.follows is self.master for server in self.servers)
+
+    @property
+    def is_whole(self) -> bool:
+        """True if as many servers follow the master as acknowledge a vote: then they follow no other one."""
+        return self.following >= len(self.servers) // 2
+
+    @property
+    def is_settled(self) -> bool:
+        """True if the whole cluster is settled, and all servers of the shard are up and follow the master."""
+        return super().is_settled and self.cluster.is_settled
+
+    def _next_epoch(self) -> int:
+        return self.cluster.next_epoch()
+
+    def _install(self) -> None:
+        self.cluster.decide(self.master)
+
+    def _is_known(self) -> bool:
+        others = [shard.master for shard in self.cluster.groups if shard is not self]
+        knowing = sum(
+            other.state == "up" and other not in other.group.apart and other.view.epochs[self.index] == self.epoch
+            for other in others
+        )
+        return knowing + 1 > len(self.cluster.groups) // 2
 
 
 class Cluster(World):

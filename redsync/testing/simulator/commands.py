@@ -1,7 +1,7 @@
 """The commands for keys, strings and hashes, for the server, for time and for messages: one small function each.
 
 A function has the command's name, with an underscore added where Python reserves the name. The module has only the
-commands and options that the scripts need, or may come to need.
+commands and options that the scripts and clients need, and a few that other programs often use.
 """
 
 from __future__ import annotations
@@ -58,40 +58,16 @@ def ttl(store: Store, key: bytes) -> int:
     return left if left < 0 else (left + 500) // 1000
 
 
-def persist(store: Store, key: bytes) -> int:
-    entry = store.find(key)
-    if entry is None or entry.expires == NEVER:
-        return 0
-    entry.expires = NEVER
-    return 1
+def pexpire(store: Store, key: bytes, duration: bytes) -> int:
+    return _expire_at(store, key, _instant(store, duration, "pexpire"))
 
 
-def pexpire(store: Store, key: bytes, duration: bytes, *options: bytes) -> int:
-    wanted = _expiry_options(options)
-    return _expire_at(store, key, _instant(store, duration, "pexpire"), wanted)
+def expire(store: Store, key: bytes, duration: bytes) -> int:
+    return _expire_at(store, key, _instant(store, duration, "expire", 1000))
 
 
-def expire(store: Store, key: bytes, duration: bytes, *options: bytes) -> int:
-    wanted = _expiry_options(options)
-    return _expire_at(store, key, _instant(store, duration, "expire", 1000), wanted)
-
-
-def pexpireat(store: Store, key: bytes, instant: bytes, *options: bytes) -> int:
-    wanted = _expiry_options(options)
-    return _expire_at(store, key, parse_integer(instant), wanted)
-
-
-def _expiry_options(options: tuple[bytes, ...]) -> set[bytes]:
-    wanted = set()
-    for option in options:
-        wanted.add(option.lower())
-        if option.lower() not in {b"nx", b"xx", b"gt", b"lt"}:
-            raise CommandError(f"ERR Unsupported option {option.decode(errors='replace')}")
-    if b"nx" in wanted and len(wanted) > 1:
-        raise CommandError("ERR NX and XX, GT or LT options at the same time are not compatible")
-    if {b"gt", b"lt"} <= wanted:
-        raise CommandError("ERR GT and LT options at the same time are not compatible")
-    return wanted
+def pexpireat(store: Store, key: bytes, instant: bytes) -> int:
+    return _expire_at(store, key, parse_integer(instant))
 
 
 def _instant(store: Store, word: bytes, command: str, unit_ms: int = 1) -> int:
@@ -102,17 +78,9 @@ def _instant(store: Store, word: bytes, command: str, unit_ms: int = 1) -> int:
     return store.now_ms + duration
 
 
-def _expire_at(store: Store, key: bytes, expires: int, wanted: set[bytes]) -> int:
+def _expire_at(store: Store, key: bytes, expires: int) -> int:
     entry = store.find(key)
     if entry is None:
-        return 0
-    before = entry.expires
-    if (
-        (b"nx" in wanted and before != NEVER)
-        or (b"xx" in wanted and before == NEVER)
-        or (b"gt" in wanted and expires <= before)
-        or (b"lt" in wanted and expires >= before)
-    ):
         return 0
     if expires <= store.now_ms:
         store.remove(key)
@@ -125,7 +93,7 @@ def _expire_at(store: Store, key: bytes, expires: int, wanted: set[bytes]) -> in
 
 
 def get(store: Store, key: bytes) -> bytes | None:
-    return store.find_string(key)
+    return store.find_value(key, bytes)
 
 
 def set_(store: Store, key: bytes, value: bytes, *options: bytes) -> Status | None:
@@ -161,7 +129,7 @@ def incr(store: Store, key: bytes) -> int:
 
 def incrby(store: Store, key: bytes, increment: bytes) -> int:
     step = parse_integer(increment)
-    value = store.find_string(key)
+    value = store.find_value(key, bytes)
     number = _sum(0 if value is None else parse_integer(value), step)
     entry = store.find(key)
     store.put(key, b"%d" % number, NEVER if entry is None else entry.expires)
@@ -176,7 +144,7 @@ def _sum(number: int, step: int) -> int:
 
 def getbit(store: Store, key: bytes, offset: bytes) -> int:
     at = _bit_offset(offset)
-    value = store.find_string(key) or b""
+    value = store.find_value(key, bytes) or b""
     return value[at // 8] >> (7 - at % 8) & 1 if at // 8 < len(value) else 0
 
 
@@ -186,7 +154,7 @@ def setbit(store: Store, key: bytes, offset: bytes, bit: bytes) -> int:
         raise CommandError("ERR bit is not an integer or out of range")
     before = getbit(store, key, offset)
     entry = store.find(key)
-    value = bytearray(b"" if entry is None else store.find_string(key) or b"")
+    value = bytearray(b"" if entry is None else store.find_value(key, bytes) or b"")
     value.extend(bytes(max(0, at // 8 + 1 - len(value))))
     mask = 1 << (7 - at % 8)
     value[at // 8] = value[at // 8] | mask if bit == b"1" else value[at // 8] & ~mask
@@ -203,21 +171,21 @@ def _bit_offset(word: bytes) -> int:
 
 
 def bitcount(store: Store, key: bytes) -> int:
-    return int.from_bytes(store.find_string(key) or b"").bit_count()
+    return int.from_bytes(store.find_value(key, bytes) or b"").bit_count()
 
 
 # Hashes.
 
 
 def hget(store: Store, key: bytes, field: bytes) -> bytes | None:
-    fields = store.find_hash(key)
+    fields = store.find_value(key, Hash)
     return None if fields is None else fields.get(field)
 
 
 def hset(store: Store, key: bytes, *words: bytes) -> int:
     if not words or len(words) % 2:
         raise CommandError("ERR wrong number of arguments for 'hset' command")
-    fields = store.find_hash(key)
+    fields = store.find_value(key, Hash)
     if fields is None:
         store.put(key, fields := Hash())
     before = len(fields)
@@ -226,7 +194,7 @@ def hset(store: Store, key: bytes, *words: bytes) -> int:
 
 
 def hdel(store: Store, key: bytes, *names: bytes) -> int:
-    fields = store.find_hash(key)
+    fields = store.find_value(key, Hash)
     if fields is None:
         return 0
     removed = 0
@@ -239,29 +207,29 @@ def hdel(store: Store, key: bytes, *names: bytes) -> int:
 
 
 def hmget(store: Store, key: bytes, *names: bytes) -> list[bytes | None]:
-    fields = store.find_hash(key) or Hash()
+    fields = store.find_value(key, Hash) or Hash()
     return [fields.get(name) for name in names]
 
 
 def hexists(store: Store, key: bytes, field: bytes) -> int:
-    fields = store.find_hash(key)
+    fields = store.find_value(key, Hash)
     return int(fields is not None and field in fields)
 
 
 def hkeys(store: Store, key: bytes) -> list[bytes]:
-    return list(store.find_hash(key) or ())
+    return list(store.find_value(key, Hash) or ())
 
 
 def hvals(store: Store, key: bytes) -> list[bytes]:
-    return list((store.find_hash(key) or Hash()).values())
+    return list((store.find_value(key, Hash) or Hash()).values())
 
 
 def hgetall(store: Store, key: bytes) -> list[bytes]:
-    return [word for pair in (store.find_hash(key) or Hash()).items() for word in pair]
+    return [word for pair in (store.find_value(key, Hash) or Hash()).items() for word in pair]
 
 
 def hlen(store: Store, key: bytes) -> int:
-    return len(store.find_hash(key) or ())
+    return len(store.find_value(key, Hash) or ())
 
 
 def hincrby(store: Store, key: bytes, field: bytes, increment: bytes) -> int:
@@ -295,7 +263,7 @@ def spublish(store: Store, channel: bytes, message: bytes) -> int:
 COMMANDS: dict[bytes, Command] = {
     function.__name__.rstrip("_").encode(): function
     for function in (
-        *(exists, del_, type_, pttl, ttl, persist, pexpire, expire, pexpireat),
+        *(exists, del_, type_, pttl, ttl, pexpire, expire, pexpireat),
         *(get, set_, setnx, incr, incrby, getbit, setbit, bitcount),
         *(hget, hset, hmget, hdel, hexists, hkeys, hvals, hgetall, hlen, hincrby),
         *(info, time, publish, spublish),

@@ -1,7 +1,17 @@
 """The happenings of a simulation; the trace lists them, and each checker sees the kinds it asks for.
 
-Each is a frozen value that begins with the instant of true time. Its text is made only when it is read. It names owners
-as nodes store them; the trace replaces the clients' UUIDs by their names.
+Each is a frozen value. Its text is made only when it is read. It names owners as nodes store them; the trace replaces
+the clients' UUIDs by their names. Attributes that several have:
+
+| attribute | meaning |
+|---|---|
+| `at` | the instant, in seconds of true time |
+| `client` | the name of the client |
+| `node` | the index of the node |
+| `number` | the number of the command among those of its client; 0 if no redsync client sent it |
+| `script`, `keys`, `args` | the script's name, its KEYS and ARGV |
+| `request` | the request of the client's transport; None if no redsync client sent it |
+| `reply` | the node's reply, or a `hiredis.ReplyError` |
 """
 
 from __future__ import annotations
@@ -37,15 +47,8 @@ class Sent(NamedTuple):
     """A client sent a command to nodes, or had no node to send it to.
 
     Attributes:
-        at: The instant, in seconds of true time.
-        client: The client's name.
-        number: The command's number among those of this client.
-        script: The script's name.
-        keys: The script's KEYS.
-        args: The script's ARGV.
         nodes: A bit set of the nodes that it was sent to.
         votes: True if the client waits for the nodes' votes.
-        request: The request of the client's transport.
     """
 
     at: float
@@ -67,16 +70,7 @@ class Executed(NamedTuple):
     """A node executed a script.
 
     Attributes:
-        at: The instant, in seconds of true time.
-        node: The node's index.
-        client: The name of the client that sent it.
-        script: The script's name.
-        keys: The script's KEYS.
-        args: The script's ARGV.
-        reply: The reply, or a `hiredis.ReplyError`.
         stray: True if it came over an abandoned connection, so perhaps after later commands.
-        number: The command's number among those of the client; 0 if no redsync client sent it.
-        request: The request of the client's transport; None if no redsync client sent it.
         server: The server of a group that executed it; empty for a single server.
     """
 
@@ -100,7 +94,7 @@ class Executed(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """A node in trouble refused a script and changed nothing; attributes as for `Executed`."""
+    """A node in trouble refused a script and changed nothing."""
 
     at: float
     node: int
@@ -116,15 +110,7 @@ class Refused(NamedTuple):
 
 
 class Answered(NamedTuple):
-    """A vote reached a client.
-
-    Attributes:
-        at: The instant, in seconds of true time.
-        client: The client's name.
-        node: The node's index.
-        number: The number of the command that it answers.
-        reply: The reply.
-    """
+    """A vote reached a client."""
 
     at: float
     client: str
@@ -140,11 +126,7 @@ class Handed(NamedTuple):
     """A client matched a reply to a request; only for checkers, not in the trace.
 
     Attributes:
-        at: The instant, in seconds of true time.
-        client: The client's name.
-        node: The node's index.
-        request: The request that got the reply.
-        heard: The reply, as the client read it.
+        heard: The reply to `request`, as the client read it.
         words: The request that the node answered; empty if all its replies were matched before.
         said: The node's reply to that request.
     """
@@ -162,9 +144,6 @@ class Decided(NamedTuple):
     """A round of votes is over for a client.
 
     Attributes:
-        at: The instant, in seconds of true time.
-        client: The client's name.
-        number: The number of the command.
         verdict: "won" or "lost".
         choices: Each node's choice: granted, refused, failed, or None.
         replies: Each node's reply, or the reason why it failed.
@@ -195,9 +174,6 @@ class Connected(NamedTuple):
     """A client has a new connection to a node.
 
     Attributes:
-        at: The instant, in seconds of true time.
-        client: The client's name.
-        node: The node's index.
         unfit: The seconds for which the node takes no part in new grants; infinity if not known yet.
     """
 
@@ -227,7 +203,6 @@ class Told(NamedTuple):
     """A client reported an event to its application.
 
     Attributes:
-        at: The instant, in seconds of true time.
         runner: The client's driver.
         event: HoldLost, HoldOrphaned or NodeChanged.
     """
@@ -247,7 +222,6 @@ class Did(NamedTuple):
     """A program reported an action.
 
     Attributes:
-        at: The instant, in seconds of true time.
         machine: The machine that it runs on.
         who: The task, and the owner if that matters.
         what: A verb: "acquired", "timed out", "released", "lost", ...
@@ -269,7 +243,6 @@ class Faulted(NamedTuple):
     """A fault began or ended.
 
     Attributes:
-        at: The instant, in seconds of true time.
         kind: The kind of fault, in one word or a few.
         text: The whole description.
     """

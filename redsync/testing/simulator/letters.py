@@ -22,8 +22,8 @@ from redsync._drivers.links import Link
 from redsync._drivers.nodes import Node
 from redsync._drivers.outboxes import Outbox
 from redsync._drivers.requests import Request
-from redsync.testing.simulator.connections import Connection
 from redsync.testing.simulator.happenings import Answered, Connected, Disconnected, Handed, Sent
+from redsync.testing.simulator.network import Connection
 from redsync.testing.simulator.sockets import VirtualTransport
 
 if TYPE_CHECKING:

@@ -15,8 +15,7 @@ from redsync.testing.simulator.loop import Host
 from redsync.testing.simulator.timeline import Clock
 
 if TYPE_CHECKING:
-    from redsync.testing.simulator.client import SimulatedClient
-    from redsync.testing.simulator.runner import SimulatedRunner
+    from redsync.testing.simulator.runner import SimulatedClient, SimulatedRunner
     from redsync.testing.simulator.simulation import Simulation
 
 __all__ = ["Machine"]
@@ -45,7 +44,7 @@ class Machine(Host):
 
     def client(self, **options: Any) -> SimulatedClient:
         """Return a client of all nodes, for the programs on this machine; options as for `AsyncClient`."""
-        from redsync.testing.simulator.client import SimulatedClient
+        from redsync.testing.simulator.runner import SimulatedClient
 
         client = SimulatedClient(self, **self.sim.client_options | options)
         # Kept, because the seed does not decide when garbage collection finds a forgotten client.

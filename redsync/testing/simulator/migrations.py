@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from redsync.testing.simulator.cluster_servers import ClusterServer
-    from redsync.testing.simulator.clusters import Cluster
-    from redsync.testing.simulator.shards import Shard
+    from redsync.testing.simulator.clusters import Cluster, Shard
 
 __all__ = ["Migration"]
 

@@ -19,8 +19,8 @@ import hiredis
 
 from redsync._core.scripts import Script
 from redsync._drivers.greetings import INITIALIZE
-from redsync.testing.simulator.connections import ACCEPTED, CONNECT, Connection, Mark
 from redsync.testing.simulator.happenings import Executed, Faulted, Refused
+from redsync.testing.simulator.network import ACCEPTED, CONNECT, Connection, Mark
 from redsync.testing.simulator.scripting import run_script, script_of
 from redsync.testing.simulator.sessions import Session
 from redsync.testing.simulator.store import Refusal, Store

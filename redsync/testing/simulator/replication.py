@@ -21,10 +21,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 import hiredis
 
 from redsync._core.scripts import Script
-from redsync.testing.simulator.connections import Connection
+from redsync.testing.simulator.network import Connection
 from redsync.testing.simulator.nodes import VirtualNode
-from redsync.testing.simulator.replicated_sessions import ReplicatedSession
-from redsync.testing.simulator.sessions import Session
+from redsync.testing.simulator.sessions import ReplicatedSession, Session
 from redsync.testing.simulator.values import Entry
 
 if TYPE_CHECKING:
@@ -59,11 +58,6 @@ class Stream:
             del master.streams[other]
         master.streams[self] = None
         self.send(master.offset, master.store.copy())
-
-    @property
-    def synced(self) -> bool:
-        """True if the replica has all that the server has, as the server knows."""
-        return self.open and self.acked == self._master.offset
 
     def send(self, offset: int, state: dict[bytes, Entry]) -> None:
         """Send a change, with the state after it."""

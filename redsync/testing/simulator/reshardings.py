@@ -12,9 +12,8 @@ from redsync.testing.simulator.failovers import Failovers
 from redsync.testing.simulator.groups import Group
 
 if TYPE_CHECKING:
-    from redsync.testing.simulator.clusters import Cluster
+    from redsync.testing.simulator.clusters import Cluster, Shard
     from redsync.testing.simulator.nodes import VirtualNode
-    from redsync.testing.simulator.shards import Shard
     from redsync.testing.simulator.virtual_sentinels import VirtualSentinel
 
 __all__ = ["Reshardings"]

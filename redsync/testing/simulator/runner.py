@@ -1,4 +1,4 @@
-"""The driver of a simulated client: the unchanged driver for asyncio, which also reports its actions to the simulation.
+"""The client of a simulation, and its driver: the unchanged driver for asyncio, which also reports what it does.
 
 Clock, random numbers and identity come from the machine. All else is as on real machines.
 
@@ -10,22 +10,25 @@ by seed time passes there: mostly little, as in a quick process, sometimes as mu
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
 import uuid
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import redis.asyncio
 
 from redsync._core.effects import Broadcast, Effect, Reply, Steps, Wait
 from redsync._core.events import Event
 from redsync._core.ownership import Owner
 from redsync._core.presence import ClientRecord
 from redsync._core.quorum import Tally
-from redsync._core.runner import Session
 from redsync._core.timing import Timing
 from redsync._drivers.aio import AioRunner
 from redsync._drivers.nodes import Node
 from redsync._drivers.process import Surroundings
 from redsync._drivers.requests import Request
+from redsync.client_async import AsyncClient
 from redsync.testing.simulator.happenings import Decided, Told
 from redsync.testing.simulator.letters import Letter, WatchedMaintenance, WatchedTransport
 from redsync.testing.simulator.machines import Machine
@@ -33,7 +36,7 @@ from redsync.testing.simulator.machines import Machine
 if TYPE_CHECKING:
     from redsync.testing.simulator.simulation import Simulation
 
-__all__ = ["SimulatedRunner"]
+__all__ = ["SimulatedClient", "SimulatedRunner"]
 
 T = TypeVar("T")
 
@@ -55,16 +58,8 @@ class SimulatedRunner(AioRunner):
 
     _MAINTENANCE = WatchedMaintenance
 
-    def __init__(
-        self,
-        *,
-        machine: Machine,
-        nodes: Sequence[Node],
-        timing: Timing,
-        listeners: Sequence[Callable[[Event], object]],
-        watchdog: Callable[[Session, float], Steps[None]],
-        farewell: Callable[[Session], Steps[None]],
-    ) -> None:
+    def __init__(self, machine: Machine, *, listeners: Sequence[Callable[[Event], object]], **options: Any) -> None:
+        """Make a runner for a client on a machine; options as for `AioRunner`."""
         self.sim: Final[Simulation] = machine.sim
         self.machine: Final = machine
         number = len(machine.runners) + 1
@@ -76,17 +71,14 @@ class SimulatedRunner(AioRunner):
         self._delays: Final = self.sim.random_for(f"delays of {self.name}")
         rng = machine.random
         super().__init__(
-            nodes=nodes,
-            timing=timing,
             listeners=[self._hear, *listeners],
-            watchdog=watchdog,
-            farewell=farewell,
             surroundings=Surroundings(
                 machine.clock.now,
                 rng.random,
                 lambda: str(uuid.UUID(int=rng.getrandbits(128), version=4)),
                 lambda: ClientRecord(machine.name, number, "simulation", self.sim.now),
             ),
+            **options,
         )
         machine.runners.append(self)
         self.sim.runners[self.name] = self
@@ -165,3 +157,42 @@ class SimulatedRunner(AioRunner):
     def dispose(self) -> None:
         """End protocols that still run without performing their effects: the simulation is over."""
         self.closed = True
+
+
+class _Redis(redis.asyncio.Redis):
+    """Has the address of a node, and never connects. Cached by URL, because making one is slow."""
+
+    @classmethod
+    @functools.cache
+    def from_url(cls, url: str, **options: Any) -> Any:
+        """Return the instance for that URL."""
+        return super().from_url(url, **options)
+
+
+class SimulatedClient(AsyncClient):
+    """Makes synchronizers over the virtual nodes of a simulation, for programs on one machine of it.
+
+    Made by `Machine.client`; it can do all that an `AsyncClient` can.
+    """
+
+    _REDIS = _Redis
+
+    def __init__(self, machine: Machine, **options: Any) -> None:
+        self._machine = machine
+        sim = machine.sim
+        urls = sim.world.urls
+        if sim.machines.index(machine) % 2:
+            urls = urls[: len(urls) - sim.unlisted]
+        super().__init__(urls, **options)
+        # A machine keeps its clients, so none is forgotten; and the finalizer's arguments would keep the machine alive.
+        self._finalizer.detach()
+
+    def _make_runner(self, nodes: list[Node], timing: Timing, listeners: Sequence[Callable[[Event], object]]) -> Any:
+        return SimulatedRunner(
+            self._machine,
+            nodes=nodes,
+            timing=timing,
+            listeners=listeners,
+            watchdog=self._WATCHDOG,
+            farewell=self._FAREWELL,
+        )

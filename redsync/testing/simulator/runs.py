@@ -179,7 +179,7 @@ def simulate(
     Raises:
         SimulationError: A promise was broken.
     """
-    replay = how_to_replay(seed, kind, long=long, nodes=nodes, replicas=replicas, cluster=cluster, unlisted=unlisted)
+    replay = how_to_replay(seed, kind, long=long, cluster=cluster, nodes=nodes, replicas=replicas, unlisted=unlisted)
     count = _nodes(seed) if nodes is None else nodes
     if checkers is None:
         checkers = (OF_GROUPS if unlisted else world_for(replicas, cluster=cluster).CHECKERS)[kind]
@@ -232,22 +232,15 @@ def simulate(
     return Outcome(1, sim.now, workload.acquisitions, workload.losses, Counter(kinds), text)
 
 
-def how_to_replay(
-    seed: int,
-    kind: str,
-    *,
-    long: bool = False,
-    nodes: int | None = None,
-    replicas: int | None = None,
-    cluster: bool = False,
-    unlisted: int = 0,
-) -> str:
-    """Return the command that repeats a run and prints its trace."""
-    options = ("" if kind == "lock" else f" --kind {kind}") + (" --long" if long else "")
-    options += " --cluster" if cluster else ""
-    for name, number in ("nodes", nodes), ("replicas", replicas), ("unlisted", unlisted or None):
-        options += "" if number is None else f" --{name} {number}"
-    return f"python -m redsync.testing.simulator --seed {seed}{options}"
+def how_to_replay(seed: int, kind: str, *, unlisted: int = 0, **how: int | None) -> str:
+    """Return the command that repeats a run and prints its trace; options as for `simulate`."""
+    options = {"kind": None if kind == "lock" else kind, **how, "unlisted": unlisted or None}
+    words = [
+        f"--{name}" if value is True else f"--{name} {value}"
+        for name, value in options.items()
+        if value is not None and value is not False
+    ]
+    return " ".join(["python -m redsync.testing.simulator --seed", str(seed), *words])
 
 
 def _nodes(seed: int) -> int:

@@ -59,14 +59,15 @@ of loss of`, each with the lock's name. A busy client queues further requests.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping
+from operator import methodcaller
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from redsync._kinds import KINDS
 from redsync.exceptions import RedsyncError
-from redsync.testing.simulator import cluster_stage, group_stage
 from redsync.testing.simulator.simulation import Simulation
 from redsync.testing.simulator.stage import Stage, UnmetError
 
@@ -109,9 +110,9 @@ def _form(pattern: str) -> re.Pattern[str]:
     """Return a statement's pattern, made from a form in which capital words stand for the variable parts."""
     for word, expression in {
         "NODES": r"(?P<nodes>\d+( \d+)*)",
-        "NODE": r"node (?P<nodes>\d+)",
+        "NODE": r"node (?P<node>\d+)",
         "SERVERS": r"(?P<servers>\d+[a-z]( \d+[a-z])*)",
-        "SERVER": r"(?P<servers>\d+[a-z])",
+        "SERVER": r"(?P<server>\d+[a-z])",
         "SLOT": r"(?P<slot>\d+)",
         "SHARD": r"(?P<shard>\d+)",
         "WHO": r"(?P<who>\w+)",
@@ -122,45 +123,81 @@ def _form(pattern: str) -> re.Pattern[str]:
     return re.compile(pattern)
 
 
-_FORMS: Final = [
-    (_form(r"all is well"), Stage.heal),
-    (_form(r"NODE (?P<verb>hangs|resumes|crashes|goes dark|restarts|restarts empty|forgets)"), Stage.do_node),
-    (_form(r"NODE (?P<verb>recovers|forgets its scripts|ends a connection|ignores new connections)"), Stage.do_node),
-    (_form(r"nodes (?P<nodes>\d+ \d+) change places"), Stage.swap),
-    (_form(r"Sentinels promote SERVER"), group_stage.promote),
-    (_form(r"SERVER is (?P<verb>told|not told)"), group_stage.tell),
-    (_form(r"server SERVER (?P<verb>crashes|hangs|resumes|restarts)"), group_stage.do_server),
-    (_form(r"SERVERS reach only each other"), group_stage.isolate),
-    (_form(r"Sentinels of NODES list no replicas for SECONDS seconds"), group_stage.reset),
-    (_form(r"servers of NODES reach each other"), group_stage.heal),
-    (_form(r"WHO is cut off from servers SERVERS(?P<sentinels> Sentinels)?"), group_stage.cut_off),
-    (_form(r"slot of SLOT moves to SHARD(?:, a key every (?P<pause>[\d.]+) at most)?"), cluster_stage.move),
-    (_form(r"slot of SLOT stays"), cluster_stage.stay),
-    (_form(r"slot of SLOT goes to SHARD without its keys"), cluster_stage.give),
-    (_form(r"NODE answers (?P<code>[A-Z]{3,})"), Stage.refuse),
-    (_form(r"NODE jumps SECONDS"), Stage.jump_node),
-    (_form(r"NODE restarts without the last SECONDS seconds"), Stage.restart_node_older),
-    (_form(r"WHO acquires LOCK(?: within (?P<within>[\d.]+))?(?: for (?P<lease>[\d.]+))?"), Stage.acquire),
-    (_form(r"WHO reads LOCK(?: within (?P<within>[\d.]+))?"), Stage.read),
-    (_form(r"WHO (?P<verb>tries|releases|extends) LOCK"), Stage.act),
-    (_form(r"WHO (?P<verb>gives up|pauses|resumes|crashes|goes dark)"), Stage.do),
-    (_form(r"WHO jumps SECONDS"), Stage.jump),
-    (_form(r"WHO is cut off from NODES"), Stage.cut_off),
-    (_form(r"WHO is SECONDS seconds from NODES"), Stage.slow),
-    (_form(r"WHO reaches NODES"), Stage.reach),
-    (_form(r"WHO loses (?P<what>(?:ends of )?(?:requests to|replies from)) NODES"), Stage.lose),
-    (_form(r"expect (?P<holder>\w+) holds LOCK"), Stage.expect_holds),
-    (_form(r"expect WHO waits"), Stage.expect_waits),
-    (_form(r"expect WHO: (?P<said>.+)"), Stage.expect_said),
-    (_form(r"expect nodes keep LOCK: (?P<owners>.+)"), Stage.expect_kept),
-]
+_OF_MACHINES: Final = {
+    "pauses": methodcaller("pause"),
+    "resumes": methodcaller("resume"),
+    "crashes": methodcaller("crash"),
+    "goes dark": methodcaller("crash", dark=True),
+}
+_OF_SERVERS: Final = {
+    "crashes": methodcaller("crash"),
+    "hangs": methodcaller("hang"),
+    "resumes": methodcaller("resume"),
+    "restarts": methodcaller("restart"),
+}
+_OF_NODES: Final = {
+    **_OF_SERVERS,
+    "goes dark": methodcaller("crash", dark=True),
+    "restarts empty": methodcaller("restart", forget=True),
+    "forgets": methodcaller("flush"),
+    "recovers": methodcaller("recover"),
+    "forgets its scripts": methodcaller("forget_scripts"),
+    "ends a connection": methodcaller("kick"),
+    "ignores new connections": methodcaller("ignore"),
+}
+
+
+_STATEMENTS: Final[dict[str, Callable[..., object]]] = {
+    "all is well": lambda stage: stage.sim.heal(),
+    f"NODE (?P<verb>{'|'.join(_OF_NODES)})": lambda _, node, verb: _OF_NODES[verb](node),
+    "NODE answers (?P<code>[A-Z]{3,})": lambda _, node, code: node.refuse(code),
+    "NODE jumps SECONDS": lambda _, node, seconds: node.jump(seconds),
+    "NODE restarts without the last SECONDS seconds": lambda _, node, seconds: node.restart(lost=seconds),
+    r"nodes (?P<nodes>\d+ \d+) change places": lambda stage, nodes: stage.sim.swap(*nodes),
+    "Sentinels promote SERVER": lambda _, server: server.group.fail_over(server),
+    "SERVER is told": lambda stage, server: server.group.tell(server, stage.sim.now),
+    "SERVER is not told": lambda _, server: server.group.tell(server, math.inf),
+    f"server SERVER (?P<verb>{'|'.join(_OF_SERVERS)})": lambda _, server, verb: _OF_SERVERS[verb](server),
+    "SERVERS reach only each other": lambda _, servers: servers[0].group.isolate(servers),
+    "Sentinels of NODES list no replicas for SECONDS seconds": Stage.reset,
+    "servers of NODES reach each other": Stage.join,
+    "WHO is cut off from servers SERVERS(?P<sentinels> Sentinels)?": Stage.cut_off,
+    r"slot of SLOT moves to SHARD(?:, a key every (?P<pause>[\d.]+) at most)?": Stage.move,
+    "slot of SLOT stays": lambda stage, slot: stage.cluster.moves[slot].abort(),
+    "slot of SLOT goes to SHARD without its keys": lambda stage, slot, shard: stage.cluster.seize(slot, shard),
+    r"WHO acquires LOCK(?: within (?P<timeout>[\d.]+))?(?: for (?P<lease>[\d.]+))?": Stage.acquire,
+    r"WHO reads LOCK(?: within (?P<timeout>[\d.]+))?": lambda _, who, lock, timeout: who.read(lock, timeout=timeout),
+    "WHO tries LOCK": lambda _, who, lock: who.acquire(lock, blocking=False),
+    "WHO releases LOCK": lambda _, who, lock: who.release(lock),
+    "WHO extends LOCK": lambda _, who, lock: who.extend(lock),
+    "WHO gives up": lambda _, who: who.give_up(),
+    f"WHO (?P<verb>{'|'.join(_OF_MACHINES)})": lambda _, who, verb: _OF_MACHINES[verb](who.machine),
+    "WHO jumps SECONDS": lambda _, who, seconds: who.machine.jump(seconds),
+    "WHO is cut off from NODES": lambda stage, who, nodes: stage.sim.partition(who.machine, *nodes),
+    "WHO is SECONDS seconds from NODES": Stage.slow,
+    "WHO reaches NODES": lambda stage, who, nodes: stage.sim.heal(who.machine, *nodes),
+    "WHO loses requests to NODES": lambda stage, who, nodes: stage.sim.lose(who.machine, *nodes, there=1.0),
+    "WHO loses replies from NODES": lambda stage, who, nodes: stage.sim.lose(who.machine, *nodes, back=1.0),
+    "WHO loses ends of requests to NODES": lambda stage, who, nodes: stage.sim.tear(who.machine, *nodes, there=1.0),
+    "WHO loses ends of replies from NODES": lambda stage, who, nodes: stage.sim.tear(who.machine, *nodes, back=1.0),
+    r"expect (?P<holder>\w+) holds LOCK": Stage.expect_holds,
+    "expect WHO waits": Stage.expect_waits,
+    "expect WHO: (?P<said>.+)": Stage.expect_said,
+    "expect nodes keep LOCK: (?P<owners>.+)": Stage.expect_kept,
+}
+"""The effects of statements, by their form, in which capital words stand for the variable parts.
+
+Each function gets the stage and what the words name, see `Stage.find`.
+"""
+
+_FORMS: Final = [(_form(form), perform) for form, perform in _STATEMENTS.items()]
 
 
 class _Statement(NamedTuple):
     line: int
     at: float
     text: str
-    perform: Callable[[Stage], None]
+    perform: Callable[[Stage], object]
 
 
 class Scenario:
@@ -200,7 +237,7 @@ class Scenario:
             raise self._error(number, f"{at:g} comes after {self._statements[-1].at:g}: times must rise")
         self._statements.append(_Statement(number, at, rest, self._understand(number, rest)))
 
-    def _understand(self, number: int, text: str) -> Callable[[Stage], None]:
+    def _understand(self, number: int, text: str) -> Callable[[Stage], object]:
         for form, function in _FORMS:
             found = form.fullmatch(text)
             if found is not None:
@@ -210,11 +247,12 @@ class Scenario:
                     raise self._error(number, f"{who!r} is not one of the clients: {' '.join(self._clients)}")
                 nodes = self._settings["nodes"]
                 shards = nodes + self._settings.get("cluster", False)
-                servers = [int(name[:-1]) for name in words.get("servers", "").split()]
-                numbers = [*map(int, words.get("nodes", "").split()), *(min(each, nodes) for each in servers)]
+                servers = [int(name[:-1]) for name in words.get("servers", words.get("server", "")).split()]
+                numbers = [*map(int, words.get("nodes", words.get("node", "")).split())]
+                numbers += [min(each, nodes) for each in servers]
                 if not all(1 <= number <= nodes for number in numbers) or max(servers, default=1) > shards:
                     raise self._error(number, f"nodes are numbered from 1 to {nodes}: {text}")
-                return lambda stage: function(stage, **words)  # type: ignore[operator]
+                return lambda stage: function(stage, **stage.find(words))
         raise self._error(number, f"no statement looks like this: {text}")
 
     def _error(self, number: int, problem: str) -> ScenarioError:

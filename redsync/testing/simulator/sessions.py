@@ -7,18 +7,20 @@ replies.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import hiredis
 
-from redsync.testing.simulator.connections import Connection
+from redsync.testing.simulator.network import Connection
 from redsync.testing.simulator.store import COMMANDS
 from redsync.testing.simulator.values import CommandError, Status
 
 if TYPE_CHECKING:
+    from redsync.testing.simulator.cluster_servers import ClusterServer
     from redsync.testing.simulator.nodes import VirtualNode
+    from redsync.testing.simulator.replication import GroupServer
 
-__all__ = ["NOTHING", "Session", "encode"]
+__all__ = ["NOTHING", "ClusterSession", "ReplicatedSession", "Session", "encode"]
 
 NOTHING: Final = object()
 
@@ -46,11 +48,6 @@ class Session:
         executed: The number of commands that it has executed since the client began to use the connection.
         blocked: True while the latest command waits for its answer; later ones wait for it.
     """
-
-    __slots__ = (
-        *("_feed", "_gets", "_ignored", "_node", "_out", "_resp"),
-        *("blocked", "channels", "connection", "executed", "number"),
-    )
 
     def __init__(self, node: VirtualNode, connection: Connection, number: int, *, ignored: bool = False) -> None:
         self._node: Final = node
@@ -174,11 +171,11 @@ class Session:
                 return Status(b"OK")
         return hiredis.ReplyError(f"ERR unknown subcommand '{verb.decode(errors='replace')}'")
 
-    def _subscribe(self, *channels: bytes) -> Any:
+    def _subscribe(self, *channels: bytes, word: bytes = b"subscribe") -> Any:
         for channel in channels:
             self.channels[channel] = None
             self._node.listen(channel, self)
-            self.push(b"subscribe", channel, len(self.channels))
+            self.push(word, channel, len(self.channels))
         return NOTHING
 
     def _unsubscribe(self, *channels: bytes) -> Any:
@@ -187,12 +184,6 @@ class Session:
             self._node.unlisten(channel, self)
             self.push(b"unsubscribe", channel, len(self.channels))
         return NOTHING
-
-    def _info(self, *_sections: bytes) -> Any:
-        return self._node.describe()
-
-    def _ping(self, *words: bytes) -> Any:
-        return words[0] if words else Status(b"PONG")
 
     def _flushall(self, *_options: bytes) -> Any:
         self._node.store.flush()
@@ -203,20 +194,17 @@ class Session:
         words: Any = COMMANDS[b"hgetall"](self._node.store, key)
         return dict(zip(words[::2], words[1::2], strict=True)) if self._resp == 3 else words
 
-    def _agree(self, *_words: bytes) -> Any:
-        return Status(b"OK")
-
 
 _HANDLERS: Final[dict[bytes, Callable[..., Any]]] = {
     b"HELLO": Session._hello,
-    b"AUTH": Session._agree,
-    b"SELECT": Session._agree,
+    b"AUTH": lambda *_: Status(b"OK"),
+    b"SELECT": lambda *_: Status(b"OK"),
     b"CLIENT": Session._client,
     b"SCRIPT": Session._script,
     b"SUBSCRIBE": Session._subscribe,
     b"UNSUBSCRIBE": Session._unsubscribe,
-    b"INFO": Session._info,
-    b"PING": Session._ping,
+    b"INFO": lambda session, *_: session._node.describe(),
+    b"PING": lambda _, *words: words[0] if words else Status(b"PONG"),
     b"FLUSHALL": Session._flushall,
     b"FLUSHDB": Session._flushall,
     b"HGETALL": Session._hgetall,
@@ -240,3 +228,111 @@ def encode(reply: Any, resp: int) -> bytes:
         return b"%%%d\r\n" % len(reply) + b"".join([encode(word, resp) for pair in reply.items() for word in pair])
     assert isinstance(reply, hiredis.ReplyError), "no other type of reply exists"
     return b"-%b\r\n" % str(reply).replace("\n", " ").encode()
+
+
+class ReplicatedSession(Session):
+    """One connection to a server of a group, which knows `PUBLISH` and `WAIT` as clients call them.
+
+    Both follow the votes of a client, and are not commands in their own right: the connection does not record them.
+
+    Attributes:
+        wrote: The number of the latest change made over this connection; 0 if there was none.
+    """
+
+    _FOLLOWING: ClassVar[frozenset[bytes]] = frozenset({b"PUBLISH", b"WAIT"})
+
+    def __init__(self, node: GroupServer, connection: Connection, number: int, *, ignored: bool = False) -> None:
+        super().__init__(node, connection, number, ignored=ignored)
+        self._server: Final = node
+        self.wrote = 0
+
+    def take(self, data: bytes) -> None:
+        """Execute received commands, unless a `WAIT` is pending."""
+        if self.blocked:
+            self._feed(data)
+        else:
+            super().take(data)
+
+    def unblock(self, count: int) -> None:
+        """Answer `WAIT` with the number of replicas, and continue."""
+        self.blocked = False
+        self.connection.back.send(encode(count, self._resp))
+        self.take(b"")
+
+    def _execute(self, words: list[bytes]) -> Any:
+        name = words[0].upper()
+        if name not in self._FOLLOWING:
+            reply = super()._execute(words)
+            self._note_change()
+            return reply
+        reply = self._refusal(words)
+        if reply is None:
+            reply = self._wait(words) if name == b"WAIT" else self._answer(name, words)
+            self._note_change()
+        if reply is not NOTHING:
+            assert self._out is not None, "it executes commands now"
+            self._out.append(encode(reply, self._resp))
+        return NOTHING
+
+    def _note_change(self) -> None:
+        if self._server.follows is None and self._server.propagate():
+            self.wrote = self._server.offset
+
+    def _wait(self, words: list[bytes]) -> Any:
+        server = self._server
+        if server.follows is not None:
+            return hiredis.ReplyError("ERR WAIT cannot be used with replica instances.")
+        needed, timeout_ms = map(int, words[1:])
+        count = server.acknowledged(self.wrote)
+        if count >= needed:
+            return count
+        self.blocked = True
+        server.block(self, needed, timeout_ms / 1000)
+        return NOTHING
+
+
+_SCRIPTS: Final = frozenset({b"EVAL", b"EVALSHA"})
+_OF_NO_SLOT: Final = frozenset(
+    b"AUTH HELLO RESET SELECT INFO CLIENT PING SCRIPT CLUSTER WAIT FLUSHALL FLUSHDB SUBSCRIBE UNSUBSCRIBE".split()
+)
+
+
+class ClusterSession(ReplicatedSession):
+    """One connection to a server of a cluster: each command with keys is for one slot, and may be redirected.
+
+    Messages use channels of a slot (`SSUBSCRIBE`), and the command that a vote writes for its replicas has a key.
+
+    Attributes:
+        place: The index of the node of the latest command with keys.
+    """
+
+    _FOLLOWING: ClassVar[frozenset[bytes]] = frozenset({b"SETNX", b"PEXPIRE", b"WAIT"})
+
+    def __init__(self, node: ClusterServer, connection: Connection, number: int, *, ignored: bool = False) -> None:
+        super().__init__(node, connection, number, ignored=ignored)
+        self._cluster_server: Final = node
+        self.place = 0
+
+    def _refusal(self, words: list[bytes]) -> hiredis.ReplyError | None:
+        name = words[0].upper()
+        if name in _OF_NO_SLOT:
+            return super()._refusal(words)
+        keys = words[3 : 3 + int(words[2])] if name in _SCRIPTS else words[1:2]
+        if not keys:
+            return super()._refusal(words)
+        place = self._cluster_server.place_of_key(keys[0])
+        if place is None:
+            return hiredis.ReplyError("CLUSTERDOWN no node here has the slot of that key")
+        self.place = place
+        refusal = super()._refusal(words)
+        if refusal is None:
+            refusal = self._cluster_server.redirection(place, () if name == b"SSUBSCRIBE" else keys)
+        return refusal
+
+    def _answer(self, name: bytes, words: list[bytes]) -> Any:
+        match name:
+            case b"CLUSTER" if words[1:] == [b"NODES"]:
+                return self._cluster_server.describe_cluster()
+            case b"SSUBSCRIBE":
+                return self._subscribe(*words[1:], word=b"ssubscribe")
+        return super()._answer(name, words)

@@ -155,6 +155,8 @@ class Simulation(Troubles):
         for checker in self._checkers:
             for kind in checker.watches:
                 self._watching.setdefault(kind, []).append((checker.name, checker.see))
+            if checker.every is not None:
+                self._watching.setdefault(Stepped, []).append((checker.name, checker.look_if_due))
 
     def random_for(self, purpose: str) -> random.Random:
         """Return a source of random numbers by the seed, independent of those for all other purposes."""

@@ -14,9 +14,8 @@ import struct
 from collections.abc import Callable
 from typing import Any, Final
 
-from redsync.testing.simulator.connections import ACCEPTED, CLOSED, CONNECT, Connection, End, Mark
 from redsync.testing.simulator.loop import Host
-from redsync.testing.simulator.network import Network
+from redsync.testing.simulator.network import ACCEPTED, CLOSED, CONNECT, Connection, End, Mark, Network
 
 __all__ = ["VirtualSocket", "VirtualTransport"]
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from functools import partial
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from redsync._core.events import Event, HoldLost
 from redsync._kinds import KINDS
 from redsync.exceptions import LeaseLostError, NotOwnedError, QuorumError
+from redsync.testing.simulator.checks.kept import kept_at
+from redsync.testing.simulator.clusters import Cluster
 from redsync.testing.simulator.values import Hash
 
 if TYPE_CHECKING:
-    from redsync.testing.simulator.machines import Machine
+    from redsync.testing.simulator.clusters import Shard
+    from redsync.testing.simulator.replication import GroupServer
     from redsync.testing.simulator.simulation import Simulation
 
 __all__ = ["Actor", "Stage", "UnmetError"]
@@ -23,6 +25,7 @@ class Actor:
     """One task of one client on its own machine.
 
     Attributes:
+        name: The client's name.
         machine: The machine.
         client: The client.
         said: The outcomes of its requests, in order.
@@ -36,7 +39,7 @@ class Actor:
         self._reads: Final[dict[str, Any]] = {}
         self.said: Final[list[str]] = []
         self.busy = False
-        self._name: Final = name
+        self.name: Final = name
         self._gives_up = False
         self._orders: Final[asyncio.Queue[tuple[Callable[..., Awaitable[None]], str, dict[str, Any]]]] = asyncio.Queue()
         self._task: Final = self.machine.start(self._work(), name=name)
@@ -120,7 +123,7 @@ class Actor:
 
     def _say(self, what: str, lock: str) -> None:
         self.said.append(f"{what} {lock}")
-        self.machine.tell(self._name, what, lock=lock)
+        self.machine.tell(self.name, what, lock=lock)
 
 
 class UnmetError(Exception):
@@ -128,133 +131,96 @@ class UnmetError(Exception):
 
 
 class Stage:
-    """A running scenario, with locks of one kind; one method for each kind of statement."""
+    """A running scenario, with locks of one kind: what its statements name, and what takes more than a line.
+
+    Attributes:
+        sim: The simulation.
+        actors: The clients, by name.
+    """
 
     def __init__(self, sim: Simulation, clients: list[str], kind: str) -> None:
         self.sim: Final = sim
-        self._actors: Final = {name: Actor(sim, name, kind) for name in clients}
+        self.actors: Final = {name: Actor(sim, name, kind) for name in clients}
 
-    def acquire(self, who: str, lock: str, within: str | None, lease: str | None) -> None:
+    def find(self, words: Mapping[str, str | None]) -> dict[str, Any]:
+        """Return what the words of a statement name, each under its name; None and other words stay.
+
+        Nodes and shards are numbered from 1, servers are called `1a`, `1b` ... Several nodes become indices.
+        """
+        return {name: _FIND[name](self, word) if word and name in _FIND else word for name, word in words.items()}
+
+    def server(self, name: str) -> GroupServer:
+        """Return a server of a group."""
+        group = self.sim.groups[int(name[:-1]) - 1]
+        return next(server for server in group.servers if server.name == f"node-{name}")
+
+    @property
+    def cluster(self) -> Cluster:
+        """The cluster."""
+        world = self.sim.world
+        assert isinstance(world, Cluster), "the story has the setting: cluster yes"
+        return world
+
+    def acquire(self, who: Actor, lock: str, timeout: float | None, lease: float | None) -> None:
         """Let a client wait for a lock."""
-        self._actors[who].acquire(lock, timeout=within and float(within), lease=lease and float(lease))
+        who.acquire(lock, timeout=timeout, lease=lease)
 
-    def read(self, who: str, lock: str, within: str | None) -> None:
-        """Let a client wait for a read lock."""
-        self._actors[who].read(lock, timeout=within and float(within))
-
-    def act(self, who: str, verb: str, lock: str) -> None:
-        """Let a client do something with a lock."""
-        actor = self._actors[who]
-        if verb == "tries":
-            actor.acquire(lock, blocking=False)
-        else:
-            (actor.release if verb == "releases" else actor.extend)(lock)
-
-    def do(self, who: str, verb: str) -> None:
-        """Let a client or its machine do something."""
-        actor = self._actors[who]
-        machine = actor.machine
-        deeds: dict[str, Callable[[], None]] = {
-            "gives up": actor.give_up,
-            "pauses": machine.pause,
-            "resumes": machine.resume,
-            "crashes": machine.crash,
-            "goes dark": partial(machine.crash, dark=True),
-        }
-        deeds[verb]()
-
-    def do_node(self, nodes: str, verb: str) -> None:
-        """Let a node do something."""
-        node = self.sim.nodes[int(nodes) - 1]
-        deeds: dict[str, Callable[[], None]] = {
-            "hangs": node.hang,
-            "resumes": node.resume,
-            "crashes": node.crash,
-            "goes dark": partial(node.crash, dark=True),
-            "restarts": node.restart,
-            "restarts empty": partial(node.restart, forget=True),
-            "forgets": node.flush,
-            "recovers": node.recover,
-            "forgets its scripts": node.forget_scripts,
-            "ends a connection": node.kick,
-            "ignores new connections": node.ignore,
-        }
-        deeds[verb]()
-
-    def refuse(self, nodes: str, code: str) -> None:
-        """Let a node answer with errors."""
-        self.sim.nodes[int(nodes) - 1].refuse(code)
-
-    def jump(self, who: str, seconds: str) -> None:
-        """Let a machine's clock jump."""
-        self._actors[who].machine.jump(float(seconds))
-
-    def restart_node_older(self, nodes: str, seconds: str) -> None:
-        """Let a node come back with older data."""
-        self.sim.nodes[int(nodes) - 1].restart(lost=float(seconds))
-
-    def jump_node(self, nodes: str, seconds: str) -> None:
-        """Let a node's clock jump."""
-        self.sim.nodes[int(nodes) - 1].jump(float(seconds))
-
-    def swap(self, nodes: str) -> None:
-        """Swap the addresses of two nodes."""
-        self.sim.swap(*_indices(nodes))
-
-    def machine(self, who: str) -> Machine:
-        """Return the machine of a client."""
-        return self._actors[who].machine
-
-    def cut_off(self, who: str, nodes: str) -> None:
-        """Let no packets through between a machine and nodes."""
-        self.sim.partition(self._actors[who].machine, *_indices(nodes))
-
-    def reach(self, who: str, nodes: str) -> None:
-        """Let all packets through again."""
-        self.sim.heal(self._actors[who].machine, *_indices(nodes))
-
-    def slow(self, who: str, seconds: str, nodes: str) -> None:
+    def slow(self, who: Actor, seconds: float, nodes: list[int]) -> None:
         """Let packets take longer."""
-        self.sim.slow(self._actors[who].machine, *_indices(nodes), seconds=float(seconds))
+        self.sim.slow(who.machine, *nodes, seconds=seconds)
 
-    def lose(self, who: str, what: str, nodes: str) -> None:
-        """Lose or cut short all requests, or all replies."""
-        there, back = (1.0, 0.0) if what.endswith("requests to") else (0.0, 1.0)
-        lose = self.sim.tear if what.startswith("ends") else self.sim.lose
-        lose(self._actors[who].machine, *_indices(nodes), there=there, back=back)
+    def reset(self, nodes: list[int], seconds: float) -> None:
+        """Let the Sentinels of groups forget the replicas for a while."""
+        for index in nodes:
+            self.sim.groups[index].reset(seconds)
 
-    def heal(self) -> None:
-        """End all network faults."""
-        self.sim.heal()
+    def join(self, nodes: list[int]) -> None:
+        """Let all servers of groups reach each other."""
+        for index in nodes:
+            self.sim.groups[index].heal()
+
+    def cut_off(self, who: Actor, servers: list[GroupServer], sentinels: str | None) -> None:
+        """Let no packets through between a machine and servers of one group, and perhaps its Sentinels."""
+        self.sim.cut_off(who.machine, [*servers, *(servers[0].group.sentinels if sentinels else ())])
+
+    def move(self, slot: int, shard: Shard, pause: float | None) -> None:
+        """Move the slot of a node, key by key; `pause`: seconds between two keys, at most."""
+        self.cluster.move(slot, shard, pause=pause or 0.0)
 
     def expect_holds(self, holder: str, lock: str) -> None:
         """Check which client believes that it holds a lock."""
-        holders = [name for name, actor in self._actors.items() if actor.holds(lock)]
+        holders = [name for name, actor in self.actors.items() if actor.holds(lock)]
         if holders != [name for name in [holder] if name != "nobody"]:
             raise UnmetError(f"{' and '.join(holders) or 'nobody'} does")
 
-    def expect_waits(self, who: str) -> None:
+    def expect_waits(self, who: Actor) -> None:
         """Check that a client is busy."""
-        if not self._actors[who].busy:
-            raise UnmetError(f"{who} has said {', '.join(self._actors[who].said) or 'nothing'}")
+        if not who.busy:
+            raise UnmetError(f"{who.name} has said {', '.join(who.said) or 'nothing'}")
 
-    def expect_said(self, who: str, said: str) -> None:
+    def expect_said(self, who: Actor, said: str) -> None:
         """Check the last outcomes of a client."""
         wanted = [words.strip() for words in said.split(",")]
-        found = self._actors[who].said
-        if found[-len(wanted) :] != wanted:
-            raise UnmetError(f"{who} has said {', '.join(found) or 'nothing'}")
+        if who.said[-len(wanted) :] != wanted:
+            raise UnmetError(f"{who.name} has said {', '.join(who.said) or 'nothing'}")
 
     def expect_kept(self, lock: str, owners: str) -> None:
         """Check whose claims the nodes keep."""
         found = []
         for node in self.sim.nodes:
-            entry = node.store.peek(f"redsync:{lock}".encode())
-            fields = entry[0] if entry is not None and isinstance(entry[0], Hash) else {}
+            fields = kept_at(node, f"redsync:{lock}".encode(), Hash)
             found.append(" ".join(self.sim.trace.named(owner.decode()).partition(":")[0] for owner in fields) or "-")
         if found != owners.split():
             raise UnmetError(f"they keep {' '.join(found)}")
 
 
-def _indices(nodes: str) -> list[int]:
-    return [int(node) - 1 for node in nodes.split()]
+_FIND: Final[dict[str, Callable[[Stage, str], Any]]] = {
+    "who": lambda stage, name: stage.actors[name],
+    "node": lambda stage, number: stage.sim.nodes[int(number) - 1],
+    "nodes": lambda _, numbers: [int(number) - 1 for number in numbers.split()],
+    "server": Stage.server,
+    "servers": lambda stage, names: [stage.server(name) for name in names.split()],
+    "slot": lambda _, number: int(number) - 1,
+    "shard": lambda stage, number: stage.cluster.groups[int(number) - 1],
+    **dict.fromkeys(("seconds", "timeout", "lease", "pause"), lambda _, number: float(number)),
+}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from typing import Final
+from typing import Final, TypeVar
 
 from redsync.exceptions import RedsyncError
 from redsync.testing.simulator import commands, sorted_sets
@@ -27,14 +27,14 @@ from redsync.testing.simulator.values import (
 
 __all__ = ["COMMANDS", "Refusal", "Store", "UnknownCommandError", "find_command"]
 
+V = TypeVar("V", bytes, Hash, SortedSet)
+
 COMMANDS = commands.COMMANDS | sorted_sets.COMMANDS
 
-_GROWING = frozenset(b"set setnx incr incrby setbit hset hincrby zadd zincrby".split())
+_GROWING = frozenset(b"set setnx incr incrby setbit hset hincrby zadd".split())
 """Commands that nodes refuse when they are out of memory."""
 
-_WRITING = _GROWING | frozenset(
-    b"del persist pexpire expire pexpireat hdel zrem zremrangebyscore zremrangebyrank zpopmin".split()
-)
+_WRITING = _GROWING | frozenset(b"del pexpire expire pexpireat hdel zrem zremrangebyscore".split())
 """Commands that nodes refuse when they can't write."""
 
 
@@ -67,8 +67,6 @@ class Refusal:
 
     A node out of memory still executes commands that need no memory, and all that a script does after its first write.
     """
-
-    __slots__ = ("_oom", "_text", "_written")
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -111,8 +109,6 @@ class Store:
         now_ms: The same in whole milliseconds.
         refusal: The reason why scripts can't write; None if they can.
     """
-
-    __slots__ = ("_clock", "_entries", "_era", "now_ms", "now_us", "publish", "refusal", "run_id")
 
     def __init__(self, clock: Callable[[], float], publish: Callable[[bytes, bytes], int] = to_none) -> None:
         self._clock = clock
@@ -206,30 +202,16 @@ class Store:
             entry = self._entries[key] = Entry(copy_of(entry.value), entry.expires, self._era)
         return entry
 
-    def find_string(self, key: bytes) -> bytes | None:
-        """Return a string; None if the key does not exist."""
-        entry = self.find(key)
-        if entry is None:
-            return None
-        if type(entry.value) is not bytes:
-            raise WrongTypeError
-        return entry.value
+    def find_value(self, key: bytes, kind: type[V]) -> V | None:
+        """Return a key's value, to be changed in place; None if the key does not exist.
 
-    def find_hash(self, key: bytes) -> Hash | None:
-        """Return a hash, to be changed in place; None if the key does not exist."""
+        Raises:
+            WrongTypeError: The value is of another kind.
+        """
         entry = self.find(key)
         if entry is None:
             return None
-        if type(entry.value) is not Hash:
-            raise WrongTypeError
-        return entry.value
-
-    def find_sorted_set(self, key: bytes) -> SortedSet | None:
-        """Return a sorted set, to be changed in place; None if the key does not exist."""
-        entry = self.find(key)
-        if entry is None:
-            return None
-        if type(entry.value) is not SortedSet:
+        if type(entry.value) is not kind:
             raise WrongTypeError
         return entry.value
 

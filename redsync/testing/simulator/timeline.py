@@ -28,8 +28,6 @@ class Timeline:
         entries: A heap of future entries.
     """
 
-    __slots__ = ("_number", "entries", "now")
-
     def __init__(self) -> None:
         self.now = 0.0
         self.entries: list[Entry] = []
@@ -56,8 +54,6 @@ class Clock:
     Attributes:
         rate: The seconds that it counts per second of true time.
     """
-
-    __slots__ = ("_local", "_timeline", "_true", "rate")
 
     def __init__(self, timeline: Timeline, start: float = 0.0, rate: float = 1.0) -> None:
         self._timeline: Final = timeline

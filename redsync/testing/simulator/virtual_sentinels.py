@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import hiredis
 
-from redsync.testing.simulator.connections import ACCEPTED, CONNECT, Connection, Mark
+from redsync.testing.simulator.network import ACCEPTED, CONNECT, Connection, Mark
 from redsync.testing.simulator.sessions import encode
 from redsync.testing.simulator.values import Status
 

@@ -1,7 +1,4 @@
-"""The programs of a run by seed: on several machines, workers contend for a few synchronizers or await each other.
-
-`contenders` and `latch_workers` have the workers' actions.
-"""
+"""The programs of a run by seed: on several machines, workers contend for a few synchronizers or await each other."""
 
 from __future__ import annotations
 
@@ -10,14 +7,19 @@ import random
 from typing import TYPE_CHECKING, Final
 
 from redsync._kinds import KINDS
-from redsync.testing.simulator.contenders import LockWorker, PermitWorker, RateWorker, ReadWriteWorker
-from redsync.testing.simulator.latch_workers import LatchWorker
+from redsync.testing.simulator.workers import (
+    LatchWorker,
+    LockWorker,
+    PermitWorker,
+    RateWorker,
+    ReadWriteWorker,
+    Worker,
+)
 
 if TYPE_CHECKING:
-    from redsync.testing.simulator.client import SimulatedClient
     from redsync.testing.simulator.machines import Machine
+    from redsync.testing.simulator.runner import SimulatedClient
     from redsync.testing.simulator.simulation import Simulation
-    from redsync.testing.simulator.workers import Worker
 
 __all__ = ["SIMULATED", "Workload"]
 

@@ -14,7 +14,7 @@ from redsync.testing.harness.orders import Order
 from redsync.testing.harness.owner import Owner
 from redsync.testing.simulator import Simulation
 from redsync.testing.simulator.faults import Nemesis
-from redsync.testing.simulator.owners import world_of
+from redsync.testing.simulator.workers import world_of
 from tests.support.sweeps import swept
 
 OFTEN = ["lock", "mutex", "read_write_lock", "semaphore"]

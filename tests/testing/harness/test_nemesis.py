@@ -1,12 +1,14 @@
 """The nemesis carries out the plan: each fault on its target, and never early."""
 
 import time
+from contextlib import ExitStack
 
 import pytest
 
 from redsync.testing.harness.crew import RunFailedError
 from redsync.testing.harness.journal import Journal, read
 from redsync.testing.harness.nemesis import Fault, Nemesis
+from redsync.testing.proxy import FaultProxy
 from tests.soak.plan import faults_of, plan
 
 
@@ -74,7 +76,17 @@ def test_nemesis_stops_when_a_client_ended_by_itself():
     assert nodes.calls == [("kill", 0)]
 
 
-def test_nemesis_knows_every_action():
-    nemesis = Nemesis(Recorder(), Recorder())
-    for fault in faults_of(plan(1, 300.0)):
-        assert callable(getattr(nemesis, f"_{fault.action}"))
+def test_nemesis_knows_every_action(redsync_nodes):
+    nodes = Recorder()
+    nodes.ports = redsync_nodes.ports
+    faults = {fault.action: fault._replace(at=0.0) for fault in faults_of(plan(1, 300.0))}
+    with ExitStack() as stack:
+        targets = {fault.target for fault in faults.values() if len(fault.target) == 2}
+        proxies = {target: stack.enter_context(FaultProxy(1)) for target in targets}
+        Nemesis(nodes, Recorder(), proxies).run(faults.values(), 0.0)
+    assert len(faults) > 10
+
+
+def test_nemesis_refuses_an_unknown_action():
+    with FaultProxy(1) as proxy, pytest.raises(AssertionError, match="no switch 'blackhoel'"):
+        Nemesis(Recorder(), Recorder(), {(0, 0): proxy}).run([Fault(0.0, "blackhoel", (0, 0))], 0.0)

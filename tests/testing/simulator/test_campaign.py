@@ -37,5 +37,5 @@ def test_error_in_a_run_fails_its_seed(monkeypatch):
         raise RuntimeError("broken simulator") if seed == 3 else LookupError
 
     monkeypatch.setattr(campaign, "simulate", fail)
-    chunk = campaign._run_chunk(range(3, 4))
-    assert [(failure.seed, "broken simulator" in failure.what) for failure in chunk.failures] == [(3, True)]
+    _, failures = campaign._run_chunk(range(3, 4))
+    assert [(failure.seed, "broken simulator" in failure.what) for failure in failures] == [(3, True)]

@@ -15,7 +15,7 @@ from redsync._protocols.latch import Latch
 from redsync.testing.simulator import Simulation, SimulationError
 from redsync.testing.simulator.checks import LatchNeverEarly, LatchOpens, Zombies
 from redsync.testing.simulator.happenings import Did, Sent
-from redsync.testing.simulator.latch_workers import LatchWorker
+from redsync.testing.simulator.workers import LatchWorker
 from redsync.testing.simulator.workload import Workload
 from tests.support.hunting import break_script, hunt
 

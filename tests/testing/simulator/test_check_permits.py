@@ -10,7 +10,8 @@ from redsync._protocols.shrinking import Taken
 from redsync._protocols.slot_claims import SlotClaim
 from redsync.testing.simulator import Simulation, SimulationError
 from redsync.testing.simulator.checks import Exclusion, Liveness, PermitBound, Renewal, Slots
-from redsync.testing.simulator.checks.limits import Limits
+from redsync.testing.simulator.checks.rounds import Claim
+from redsync.testing.simulator.checks.vacancy import Vacancy
 from redsync.testing.simulator.happenings import Executed
 from tests.support.hunting import break_script, contend, hunt
 from tests.support.naive import NAIVE
@@ -204,48 +205,16 @@ def test_permits_on_crashed_machines_are_not_counted():
 LIMIT_KEYS = tuple(b"redsync:x redsync_queue redsync_places redsync_slots redsync_taken redsync_limit".split())
 
 
-@pytest.fixture
-def teach():
-    """Let nodes of a simulation learn a limit."""
-    sim = Simulation(seed=1, nodes=3, checkers=())
-    limits = Limits(sim)
-
-    def teach(at, node, version, permits):
-        sim.timeline.now = at
-        sim.nodes[node].store.execute(b"set", LIMIT_KEYS[5], b"%d %d" % (version, permits))
-        limits.note(Executed(at, node, "a", "semaphore_resize", LIMIT_KEYS, (), None))
-        return limits
-
-    with sim:
-        yield teach
-
-
-def test_limit_is_possible_until_a_quorum_knows_a_newer_one(teach):
-    for node in range(3):
-        teach(0.0, node, 0, 4)
-    assert teach(1.0, 0, 7, 2).largest(b"redsync:x", 1.0) == 4
-    limits = teach(2.0, 1, 7, 2)
-    assert limits.largest(b"redsync:x", 2.0) == 2
-    assert limits.largest(b"redsync:x", 1.9) == 4, "an earlier request may have been granted under it"
-    assert limits.smallest(b"redsync:x") == 2
-
-
-def test_limit_that_only_a_minority_knows_is_possible_too(teach):
-    for node in range(3):
-        teach(0.0, node, 0, 2)
-    limits = teach(1.0, 0, 7, 5)
-    assert limits.largest(b"redsync:x", 1.0) == 5
-    assert limits.largest(b"redsync:x", 0.5) == 5
-    assert limits.smallest(b"redsync:x") == 2
-
-
-def test_limit_comes_back_when_nodes_forget_the_newer_one(teach):
-    for node in range(3):
-        teach(0.0, node, 0, 4)
-    for node in range(2):
-        limits = teach(1.0, node, 7, 2)
-    sim = limits._sim
-    sim.timeline.now = 2.0
-    sim.nodes[0].store.flush()
-    limits.look()
-    assert limits.largest(b"redsync:x", 2.0) == 4
+def test_semaphore_is_free_if_the_smallest_limit_that_a_node_knows_has_room():
+    with Simulation(seed=1, nodes=3, checkers=()) as sim:
+        vacancy, claim = Vacancy(sim), Claim(LIMIT_KEYS[0], b"a:1", 3, 2.0)
+        vacancy.note_asked(claim, None, None)
+        vacancy.note_executed(Executed(0.0, 0, "a", "semaphore_resize", LIMIT_KEYS, (), None))
+        taken = []
+        for limits in ((4, 4, 4), (4, 2, 4)):
+            for node, permits in zip(sim.nodes, limits, strict=True):
+                node.store.execute(b"set", LIMIT_KEYS[5], b"7 %d" % permits)
+            taken.append(vacancy.is_taken(claim.key, b"", [(claim.key, claim.owner, b"")]))
+        sim.nodes[1].store.flush()
+        taken.append(vacancy.is_taken(claim.key, b"", [(claim.key, claim.owner, b"")]))
+    assert taken == [False, True, False]

@@ -502,7 +502,7 @@ def key(c):
 
 
 def expiry(c):
-    return key(c), c.of(DURATIONS), *c.options((b"nx",), (b"XX",), (b"gt",), (b"lt",), (b"odd",))
+    return key(c), c.of(DURATIONS)
 
 
 def index_range(c):
@@ -514,7 +514,6 @@ COMMANDS_TO_TRY = {
     "del": lambda c: c.some(KEYS, 2),
     "type": lambda c: (key(c),),
     "pttl": lambda c: (key(c),),
-    "persist": lambda c: (key(c),),
     "pexpire": expiry,
     "expire": expiry,
     "pexpireat": expiry,
@@ -542,7 +541,7 @@ COMMANDS_TO_TRY = {
     "hincrby": lambda c: (key(c), c.of(FIELDS), c.of(WHOLE)),
     "zadd": lambda c: (
         key(c),
-        *c.options((b"nx",), (b"XX",), (b"gt",), (b"lt",)),
+        *c.of([(), (), (b"nx",), (b"XX",)]),
         *(word for member in c.some(FIELDS) for word in (c.of(SCORES), member)),
     ),
     "zrem": lambda c: (key(c), *c.some(FIELDS)),
@@ -551,10 +550,7 @@ COMMANDS_TO_TRY = {
     "zrank": lambda c: (key(c), c.of(FIELDS)),
     "zcount": lambda c: (key(c), c.of(ENDS), c.of(ENDS)),
     "zremrangebyscore": lambda c: (key(c), c.of(ENDS), c.of(ENDS)),
-    "zrange": lambda c: (
-        *(index_range(c) if c.rng.random() < 0.5 else (key(c), c.of(ENDS), c.of(ENDS), b"byscore")),
-        *c.options((b"rev",), (b"WITHSCORES",), (b"limit", c.of(WHOLE), c.of(WHOLE)), (b"limit",)),
-    ),
+    "zrange": lambda c: (*index_range(c), *c.options((b"WITHSCORES",), (b"odd",))),
     "zrevrange": lambda c: (*index_range(c), *c.options((b"withscores",))),
     "zrangebyscore": lambda c: (
         key(c),

@@ -4,9 +4,8 @@ import random
 
 import pytest
 
-from redsync.testing.simulator.connections import CLOSED
 from redsync.testing.simulator.loop import Host
-from redsync.testing.simulator.network import Network
+from redsync.testing.simulator.network import CLOSED, Network
 from redsync.testing.simulator.timeline import Clock, Timeline
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from redsync.testing.simulator.connections import CLOSED
+from redsync.testing.simulator.network import CLOSED
 from tests.testing.simulator.conftest import Caller
 
 SIMULATION = {"seed": 3, "nodes": 1, "replicas": 2, "checkers": (), "begin": 0.5}

@@ -4,7 +4,7 @@ import hiredis
 import pytest
 
 from redsync._drivers.channels import pack
-from redsync.testing.simulator.connections import CLOSED
+from redsync.testing.simulator.network import CLOSED
 from redsync.testing.simulator.sessions import encode
 from redsync.testing.simulator.values import Status
 

@@ -5,7 +5,7 @@ import pytest
 from redsync._drivers.channels import pack
 from redsync._drivers.locators import Witness
 from redsync._drivers.sentinels import SentinelLocator
-from redsync.testing.simulator.connections import CLOSED
+from redsync.testing.simulator.network import CLOSED
 from tests.testing.simulator.conftest import Caller
 
 SIMULATION = {"seed": 3, "nodes": 1, "replicas": 2, "checkers": ()}

@@ -2,11 +2,12 @@
 
 A checker is one small module with one class. To add one: derive from `Checker`, list in `watches` the happenings it
 wants to see (see `redsync.testing.simulator.happenings`), return a complaint from `see` as soon as the promise is
-broken, or from `finish` when the run is over, and add it to the lists below.
+broken, from `look`, called once in `every` seconds, or from `finish` when the run is over, and add it to the lists
+below.
 
 Several checkers share helpers: `rounds` knows the requests and their outcomes, `kept` what nodes keep, `queues` who
-must be in the queues of fair locks, `limits` the permits of a semaphore, `latches` what calls on a latch may report,
-`vacancy` what is free, `calm` since when there are no faults.
+must be in the queues of fair locks, `latches` what calls on a latch may report, `vacancy` what is free, `calm` since
+when there are no faults.
 
 A checker may read everything: `sim.machines` and their `runners` (`runner.session.holds` has the holds that a client
 believes in), `sim.nodes` and their `store`, `sim.now`. It changes nothing.

@@ -26,7 +26,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from redsync.testing.simulator.checks.checker import Checker
-from redsync.testing.simulator.checks.kept import kept_claims, kept_places, now_ms
+from redsync.testing.simulator.checks.kept import kept_at, kept_claims, kept_places, now_ms
 from redsync.testing.simulator.checks.rounds import MODES, owner_in, parse
 from redsync.testing.simulator.happenings import Executed, Faulted
 from redsync.testing.simulator.values import SortedSet
@@ -126,8 +126,7 @@ class Admission(Checker):
             claims[of] = max(claims.get(of, 0.0), claim.until_ms)
         if key not in self._queues:
             return _Book(claims, frozenset())
-        queue = self.sim.nodes[node].store.peek(self._queues[key][0])
-        scores = queue[0] if queue is not None and isinstance(queue[0], SortedSet) else {}
+        scores = kept_at(self.sim.nodes[node], self._queues[key][0], SortedSet)
         kept = kept_places(self.sim.nodes[node], *self._queues[key])
         waiting = {owner: scores[owner] for owner in kept if owner in scores}
         places = (

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 if TYPE_CHECKING:
     from redsync._core.holds import HoldState
+    from redsync.testing.simulator.happenings import Stepped
     from redsync.testing.simulator.runner import SimulatedRunner
     from redsync.testing.simulator.simulation import Simulation
 
@@ -19,30 +20,49 @@ class Checker:
     Attributes:
         name: The name of the promise, as for `Simulation.waive`.
         watches: The classes of happenings that `see` gets, each at once.
+        every: The seconds between two calls of `look` during the run; None for none.
         rests_on_clocks: True if the promise is void when a clock is wrong by more than clients allow for.
         sim: The simulation.
     """
 
     name: ClassVar[str]
     watches: ClassVar[tuple[type[Any], ...]] = ()
+    every: ClassVar[float | None] = None
     rests_on_clocks: ClassVar[bool] = False
 
     def __init__(self, sim: Simulation) -> None:
         self.sim: Final = sim
+        self._looked = 0.0
 
     def see(self, happening: Any) -> str | None:  # noqa: ARG002  (for those that watch)
         """Look at a happening; return a complaint, or None."""
         return None
 
+    def look(self) -> Iterable[str]:
+        """Look at the present state; return complaints."""
+        return ()
+
     def finish(self) -> Iterable[str]:
         """Look at the end of the run; return complaints."""
-        return ()
+        return self.look()
+
+    def look_if_due(self, stepped: Stepped) -> str | None:
+        """Look after a step if `every` seconds have passed; return a complaint, or None."""
+        if self.every is None or stepped.at < self._looked + self.every:
+            return None
+        self._looked = stepped.at
+        return next(iter(self.look()), None)
 
     # For checkers that look at clients.
 
     def runner(self, client: str) -> SimulatedRunner:
         """Return the driver of the client with that name."""
         return self.sim.runners[client]
+
+    @property
+    def silence(self) -> float:
+        """Seconds within which a client replaces a silent connection: 10, by the slowest clock."""
+        return 10.0 / min((machine.clock.rate for machine in self.sim.machines), default=1.0)
 
     @staticmethod
     def hold(runner: SimulatedRunner, key: bytes, claim: bytes, mode: bytes = b"") -> HoldState | None:

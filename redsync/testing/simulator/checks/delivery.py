@@ -27,7 +27,7 @@ import hiredis
 from redsync._drivers.requests import Request
 from redsync._drivers.retries import is_refused
 from redsync.testing.simulator.checks.checker import Checker
-from redsync.testing.simulator.happenings import Executed, Faulted, Sent, Stepped
+from redsync.testing.simulator.happenings import Executed, Faulted, Sent
 from redsync.testing.simulator.letters import connection_of
 
 if TYPE_CHECKING:
@@ -35,12 +35,6 @@ if TYPE_CHECKING:
     from redsync.testing.simulator.simulation import Simulation
 
 __all__ = ["Delivery"]
-
-_EVERY = 0.1
-"""Seconds between two looks."""
-
-_SILENCE = 10.0
-"""Seconds of silence, by a client's clock, after which it replaces a connection."""
 
 _UNDELAYED = 0.1
 """The longest time in seconds that an undelayed packet is under way."""
@@ -53,22 +47,22 @@ class Delivery(Checker):
     """No command that a node is owed is lost on its way."""
 
     name = "delivery"
-    watches = (Sent, Executed, Faulted, Stepped)
+    watches = (Sent, Executed, Faulted)
+    every = 0.1
 
     def __init__(self, sim: Simulation) -> None:
         super().__init__(sim)
         self._owed: Final[dict[tuple[str, int], dict[Request, float]]] = {}
         self._arrived: Final[dict[tuple[str, int], float]] = {}
         """The arrival time of the latest delayed packet over the connection of a client to a node."""
-        self._looked = 0.0
 
     @property
     def bound(self) -> float:
         """Seconds for which a node may be owed a command without faults."""
-        return _SILENCE / min(machine.clock.rate for machine in self.sim.machines) + _PAUSES
+        return self.silence + _PAUSES
 
-    def see(self, happening: Sent | Executed | Faulted | Stepped) -> str | None:
-        """Record owed and arriving commands, and look now and then."""
+    def see(self, happening: Sent | Executed | Faulted) -> None:
+        """Record owed and arriving commands."""
         match happening:
             case Sent(request=Request() as request):
                 for node in self.sim.nodes if request.effect.owed_to else ():
@@ -82,14 +76,10 @@ class Delivery(Checker):
                     for whose in self._owed:
                         if self.sim.nodes[whose[1]].name == happening.who:
                             self._owed[whose] = {}
-            case Stepped() if happening.at >= self._looked + _EVERY:
-                self._looked = happening.at
-                return next(iter(self.finish()), None)
             case _:
                 pass
-        return None
 
-    def finish(self) -> Iterable[str]:
+    def look(self) -> Iterable[str]:
         """Look for owed commands that were lost or are late."""
         if any(self._owed.values()):
             for machine in self.sim.machines:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from redsync.testing.simulator.checks.rounds import MODES, owner_in
 from redsync.testing.simulator.values import NEVER, Hash, SortedSet
@@ -11,7 +11,9 @@ from redsync.testing.simulator.values import NEVER, Hash, SortedSet
 if TYPE_CHECKING:
     from redsync.testing.simulator.nodes import VirtualNode
 
-__all__ = ["Kept", "kept_claims", "kept_places", "now_ms"]
+__all__ = ["Kept", "kept_at", "kept_claims", "kept_places", "now_ms"]
+
+T = TypeVar("T")
 
 _UNITS = 1024
 """Each hold of a read-write lock beyond the first adds one 1024th to the score."""
@@ -44,6 +46,12 @@ def now_ms(node: VirtualNode) -> int:
     return round(node.clock.now() * 1_000_000) // 1000
 
 
+def kept_at(node: VirtualNode, key: bytes, kind: type[T]) -> T:
+    """Return the value that a node keeps at a key; an empty one if it keeps none of that kind."""
+    found = node.store.peek(key)
+    return found[0] if found is not None and isinstance(found[0], kind) else kind()
+
+
 def kept_claims(node: VirtualNode, key: bytes) -> list[Kept]:
     """Return the claims that a node keeps at a key, without those that have expired."""
     found = node.store.look(key)
@@ -62,11 +70,10 @@ def kept_claims(node: VirtualNode, key: bytes) -> list[Kept]:
 
 def kept_places(node: VirtualNode, queue: bytes, places: bytes) -> list[bytes]:
     """Return the owners that have a place, not yet ended, in the queue at these keys."""
-    kept = node.store.peek(places)
-    if kept is None or not isinstance(kept[0], Hash) or node.store.peek(queue) is None:
+    if node.store.peek(queue) is None:
         return []
     now = now_ms(node)
-    return [owner for owner, place in kept[0].items() if int(place.split()[0]) > now]
+    return [owner for owner, place in kept_at(node, places, Hash).items() if int(place.split()[0]) > now]
 
 
 def _read(member: bytes, score: float) -> Kept:

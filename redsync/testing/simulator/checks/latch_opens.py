@@ -17,15 +17,12 @@ from typing import TYPE_CHECKING, Final
 
 from redsync.testing.simulator.checks.checker import Checker
 from redsync.testing.simulator.checks.latches import Latches
-from redsync.testing.simulator.happenings import Decided, Did, Executed, Faulted, Sent, Stepped
+from redsync.testing.simulator.happenings import Decided, Did, Executed, Faulted, Sent
 
 if TYPE_CHECKING:
     from redsync.testing.simulator.simulation import Simulation
 
 __all__ = ["LatchOpens"]
-
-_EVERY = 0.1
-"""Seconds between two looks."""
 
 _WOKEN = 0.3
 """Seconds within which a waiter learns of it without faults: less than a waiter sleeps that is not woken."""
@@ -33,46 +30,33 @@ _WOKEN = 0.3
 _CONNECTED = 5.0
 """Seconds to connect and to look again."""
 
-_SILENCE = 10.0
-"""Seconds of silence, by a client's clock, after which it replaces a connection."""
-
 
 class LatchOpens(Checker):
     """Waiters learn that a latch is open."""
 
     name = "latch opens"
-    watches = (Stepped, Did, Sent, Executed, Decided, Faulted)
+    watches = (Did, Sent, Executed, Decided, Faulted)
+    every = 0.1
 
     def __init__(self, sim: Simulation) -> None:
         super().__init__(sim)
         self._latches: Final = Latches(sim)
-        self._looked = 0.0
         self._faulted = False
 
     @property
     def bound(self) -> float:
         """Seconds for which a waiter may wait for an open latch."""
-        if not self._faulted:
-            return _WOKEN
-        return _CONNECTED + _SILENCE / min((machine.clock.rate for machine in self.sim.machines), default=1.0)
+        return _CONNECTED + self.silence if self._faulted else _WOKEN
 
-    def see(self, happening: Stepped | Did | Sent | Executed | Decided | Faulted) -> str | None:
-        """Record what happens, and look now and then."""
-        match happening:
-            case Did():
-                self._latches.note_did(happening)
-            case Stepped():
-                if happening.at >= self._looked + _EVERY:
-                    self._looked = happening.at
-                    return next(iter(self.finish()), None)
-            case Faulted():
-                self._faulted = True
-                self._latches.note(happening)
-            case _:
-                self._latches.note(happening)
-        return None
+    def see(self, happening: Did | Sent | Executed | Decided | Faulted) -> None:
+        """Record what happens."""
+        self._faulted = self._faulted or isinstance(happening, Faulted)
+        if isinstance(happening, Did):
+            self._latches.note_did(happening)
+        else:
+            self._latches.note(happening)
 
-    def finish(self) -> Iterable[str]:
+    def look(self) -> Iterable[str]:
         """Look for waiters that have not learned of it."""
         since = self.sim.now - self.bound
         if self.sim.calm.lasted() <= self.bound:

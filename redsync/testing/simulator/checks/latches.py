@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Final
 
 from redsync._core.quorum import quorum_of
 from redsync.testing.harness.latches import most_counted
+from redsync.testing.simulator.checks.kept import kept_at
 from redsync.testing.simulator.happenings import Decided, Did, Executed, Faulted, Sent
 from redsync.testing.simulator.values import Hash
 
@@ -265,8 +266,7 @@ class Latches:
         return None if past is None or call is None else (past, call)
 
     def _note_executed(self, executed: Executed) -> None:
-        found = self._sim.nodes[executed.node].store.peek(executed.keys[0])
-        number = found[0].get(b"generation") if found is not None and isinstance(found[0], Hash) else None
+        number = kept_at(self._sim.nodes[executed.node], executed.keys[0], Hash).get(b"generation")
         self.past(_name(executed)).hear(executed.node, int(number or 0), executed.at)
 
     def _note_won(self, sent: Sent, decided: Decided) -> None:

@@ -26,42 +26,31 @@ from typing import TYPE_CHECKING
 from redsync._drivers.links import Link
 from redsync._drivers.requests import Request
 from redsync.testing.simulator.checks.checker import Checker
-from redsync.testing.simulator.happenings import Stepped
 from redsync.testing.simulator.letters import WatchedMaintenance, connection_of
 
 if TYPE_CHECKING:
     from redsync._drivers.aio_transport import AioTransport
     from redsync.testing.simulator.nodes import VirtualNode
     from redsync.testing.simulator.runner import SimulatedRunner
-    from redsync.testing.simulator.simulation import Simulation
 
 __all__ = ["Leftovers"]
-
-_EVERY = 0.1
-"""Seconds between two looks."""
 
 
 class Leftovers(Checker):
     """No connection, future, timer or queue entry is left behind."""
 
     name = "leftovers"
-    watches = (Stepped,)
+    every = 0.1
 
-    def __init__(self, sim: Simulation) -> None:
-        super().__init__(sim)
-        self._looked = 0.0
-
-    def see(self, happening: Stepped) -> str | None:
-        """Look now and then."""
-        if happening.at < self._looked + _EVERY:
-            return None
-        self._looked = happening.at
-        return next((text for runner, part in self._settled() for text in self._look_at(runner, part)), None)
+    def look(self) -> Iterable[str]:
+        """Look at all clients."""
+        for runner, maintenance in self._settled():
+            yield from self._look_at(runner, maintenance)
 
     def finish(self) -> Iterable[str]:
         """Look at all clients, and at all timers."""
+        yield from self.look()
         for runner, maintenance in self._settled():
-            yield from self._look_at(runner, maintenance)
             yield from self._look_at_timers(runner, maintenance)
 
     def _settled(self) -> Iterator[tuple[SimulatedRunner, WatchedMaintenance]]:

@@ -34,7 +34,7 @@ from redsync.testing.simulator.checks.checker import Checker
 from redsync.testing.simulator.checks.queues import asked_ticket
 from redsync.testing.simulator.checks.rounds import MODES, PERMIT, Rounds, claims, parse
 from redsync.testing.simulator.checks.vacancy import Vacancy, Whose
-from redsync.testing.simulator.happenings import Decided, Did, Executed, Faulted, Sent, Stepped
+from redsync.testing.simulator.happenings import Decided, Did, Executed, Faulted, Sent
 
 if TYPE_CHECKING:
     from redsync.testing.simulator.machines import Machine
@@ -42,17 +42,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Liveness"]
 
-_EVERY = 0.1
-"""Seconds between two looks."""
-
 _PAUSE = 1.5
 """The longest time in seconds that a waiter without a place sleeps."""
 
 _ROUND = 1.0
 """Seconds that a waiter may be late: a slow clock, and a round."""
-
-_SILENCE = 10.0
-"""Seconds of silence, by a client's clock, after which it replaces a connection."""
 
 _OVER = 0.5
 """Seconds by which a timeout may be exceeded: a last round of votes, there and back."""
@@ -67,7 +61,8 @@ class Liveness(Checker):
     """Waiters are served."""
 
     name = "liveness"
-    watches = (Stepped, Sent, Decided, Executed, Did, Faulted)
+    watches = (Sent, Decided, Executed, Did, Faulted)
+    every = 0.1
 
     def __init__(self, sim: Simulation) -> None:
         super().__init__(sim)
@@ -77,7 +72,7 @@ class Liveness(Checker):
         self._free_since: Final[dict[tuple[bytes, bytes], float]] = {}
         self._due: Final[dict[tuple[str, str], tuple[Machine, float]]] = {}
         self._newcomers: Final[dict[tuple[str, bytes, bytes], tuple[float, float]]] = {}
-        self._longest = self._kept = self._looked = 0.0
+        self._longest = self._kept = 0.0
         self._faulted = False
 
     @property
@@ -86,11 +81,11 @@ class Liveness(Checker):
         machines = self.sim.machines
         guards = [runner.session.timing.restart_guard for machine in machines for runner in machine.runners]
         guard = max(self._longest if any(guards) else 0.0, *guards, 0.0)
-        silence = _SILENCE / min(machine.clock.rate for machine in machines) if self._faulted else 0.0
+        silence = self.silence if self._faulted else 0.0
         return max(self._longest, self._kept) + 2 * guard + silence + 5.0
 
-    def see(self, happening: Stepped | Sent | Decided | Executed | Did | Faulted) -> str | None:
-        """Record requests and winners, and look now and then."""
+    def see(self, happening: Sent | Decided | Executed | Did | Faulted) -> None:
+        """Record requests and winners."""
         match happening:
             case Sent():
                 self._note_sent(happening)
@@ -105,15 +100,8 @@ class Liveness(Checker):
                 self._vacancy.note_executed(happening)
             case Faulted():
                 self._faulted = True
-                self._vacancy.note_faulted()
-            case Stepped() if happening.at >= self._looked + _EVERY:
-                self._looked = happening.at
-                return next(iter(self.finish()), None)
-            case _:
-                pass
-        return None
 
-    def finish(self) -> Iterable[str]:
+    def look(self) -> Iterable[str]:
         """Look for waiters that are not served."""
         calm = self.sim.calm.lasted()
         yield from self._look_at_waiters(calm)

@@ -32,9 +32,6 @@ if TYPE_CHECKING:
 
 __all__ = ["LossTold"]
 
-_EVERY = 0.05
-"""Seconds between two looks at idle machines."""
-
 _ROUNDING = 0.000_01
 
 
@@ -43,13 +40,13 @@ class LossTold(Checker):
 
     name = "loss"
     watches = (Stepped, Told, Faulted)
+    every = 0.05  # for idle machines
 
     def __init__(self, sim: Simulation) -> None:
         super().__init__(sim)
         self._told: Final[dict[HoldState, None]] = {}
         self._believed: Final[dict[HoldState, float]] = {}
         self._went_on: Final[dict[Machine, float]] = {}
-        self._looked = 0.0
 
     def see(self, happening: Stepped | Told | Faulted) -> str | None:
         """Look at reported and unreported losses."""
@@ -61,12 +58,9 @@ class LossTold(Checker):
                     if happening.text.startswith(f"{machine.name} "):
                         self._went_on[machine] = happening.at
             return None
-        if happening.at < self._looked + _EVERY:
-            return next(self._look_at(happening.machine), None)
-        self._looked = happening.at
-        return next(iter(self.finish()), None)
+        return next(self._look_at(happening.machine), None)
 
-    def finish(self) -> Iterable[str]:
+    def look(self) -> Iterable[str]:
         """Look for unnoticed losses."""
         for machine in self.sim.machines:
             if not (machine.crashed or machine.paused):

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import hiredis
 
+from redsync.testing.simulator.checks.kept import kept_at
 from redsync.testing.simulator.happenings import Executed, Faulted
 from redsync.testing.simulator.values import SortedSet
 
@@ -66,8 +67,6 @@ class Place:
         over: True once it has ended.
     """
 
-    __slots__ = ("channel", "node", "number", "over", "owner", "ticket", "until_ms")
-
     def __init__(self, node: int, owner: bytes, ticket: int, channel: bytes) -> None:
         self.node: Final = node
         self.owner: Final = owner
@@ -109,8 +108,8 @@ class Queues:
 
     def ticket(self, node: int, key: bytes, owner: bytes) -> int | None:
         """Return the ticket that a node keeps for an owner, even if it no longer must; None if it keeps none."""
-        found = self._sim.nodes[node].store.peek(self._names[key]) if key in self._names else None
-        score = found[0].get(owner) if found is not None and isinstance(found[0], SortedSet) else None
+        known = key in self._names
+        score = kept_at(self._sim.nodes[node], self._names[key], SortedSet).get(owner) if known else None
         return None if score is None else int(score)
 
     def note(self, executed: Executed) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from redsync.testing.simulator.checks.checker import Checker, describe
+from redsync.testing.simulator.checks.kept import kept_at
 from redsync.testing.simulator.checks.queues import Place, Queues, asked_ticket
 from redsync.testing.simulator.checks.rounds import claims, owner_in
 from redsync.testing.simulator.happenings import Executed, Faulted
@@ -76,8 +77,7 @@ class Turns(Checker):
         return executed.script == "lock_release" and executed.args[1] != 0
 
     def _holder(self, node: int, key: bytes) -> bytes | None:
-        found = self.sim.nodes[node].store.peek(key)
-        return next(iter(found[0]), None) if found is not None and isinstance(found[0], Hash) else None
+        return next(iter(kept_at(self.sim.nodes[node], key, Hash)), None)
 
     def _has_kept(self, node: int, key: bytes, owner: bytes, first: Place) -> bool:
         """Return whether an owner comes first whose place the node kept although it was free to drop it."""

@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from redsync._core.quorum import quorum_of
 from redsync.testing.simulator.checks.checker import Checker
-from redsync.testing.simulator.checks.kept import kept_places
-from redsync.testing.simulator.checks.limits import Limits
-from redsync.testing.simulator.checks.rounds import MODES, Claim
+from redsync.testing.simulator.checks.kept import kept_at, kept_places
+from redsync.testing.simulator.checks.rounds import MODES, PERMIT, Claim, parse
 
 if TYPE_CHECKING:
     from redsync._core.holds import HoldState
@@ -33,14 +32,17 @@ Whose: TypeAlias = tuple[bytes, bytes, bytes]
 
 _READ, _WRITE = MODES["read_lock"], MODES["write_lock"]
 
+_KEYS = 6
+"""The number of keys of each semaphore in a command; the last one has the limit."""
+
 
 class Vacancy:
-    """Tells what is free for its waiters. It gets requests, releases, scripts and faults; call `look` now and then."""
+    """Tells what is free for its waiters. It gets requests, releases and scripts; call `look` now and then."""
 
     def __init__(self, sim: Simulation) -> None:
         self._sim: Final = sim
         self._quorum: Final = quorum_of(len(sim.nodes))
-        self._limits: Final = Limits(sim)
+        self._limits: Final[dict[bytes, bytes]] = {}
         self._wants: Final[dict[bytes, int]] = {}
         self._queues: Final[dict[bytes, tuple[bytes, bytes]]] = {}
         self._asked_at: Final[dict[Whose, float]] = {}
@@ -61,12 +63,10 @@ class Vacancy:
         self._asked_at.pop((claim.key, claim.owner, claim.mode), None)
 
     def note_executed(self, executed: Executed) -> None:
-        """Record what a node has executed."""
-        self._limits.note(executed)
-
-    def note_faulted(self) -> None:
-        """Record that nodes may have lost their memory."""
-        self._limits.look()
+        """Record where nodes keep the limits of semaphores."""
+        # A renewal has the keys of several semaphores.
+        for i in range(0, len(executed.keys) if parse(executed.script)[0] == PERMIT else 0, _KEYS):
+            self._limits[executed.keys[i]] = executed.keys[i + _KEYS - 1]
 
     def look(self, awaited: Iterable[Whose]) -> None:
         """Look at all nodes, while owners wait for these claims."""
@@ -90,10 +90,16 @@ class Vacancy:
         if mode == _WRITE:
             since = min((at for whose, at in self._queued_at.items() if whose[0] == key), default=math.inf)
             return any(not self._overtook(state, since) for state in self._believed(key))
-        believed, limit = sum(state.count for state in self._believed(key)), self._limits.smallest(key)
+        believed, limit = sum(state.count for state in self._believed(key)), self._limit(key)
         if limit is None:
             return believed > 0
         return believed + max(self._wants[owner] for owner, _ in waiters) > limit
+
+    def _limit(self, key: bytes) -> int | None:
+        """Return the smallest limit that any node knows; None if the key is not a semaphore's, or no node knows one."""
+        kept = [kept_at(node, self._limits[key], bytes).split() for node in self._sim.nodes if key in self._limits]
+        # That of a rate limiter has a third word: its window.
+        return min((int(words[1]) for words in kept if len(words) == 2), default=None)
 
     def _overtook(self, state: HoldState, since: float) -> bool:
         return state.kind.mode == _READ and self._asked_at.get(_whose(state), -math.inf) > since

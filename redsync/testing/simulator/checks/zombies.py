@@ -34,10 +34,10 @@ from typing import TYPE_CHECKING, Final
 
 from redsync._core.permits import PermitState, read_slots
 from redsync.testing.simulator.checks.checker import Checker, describe
-from redsync.testing.simulator.checks.kept import Kept, kept_claims, kept_places, now_ms
+from redsync.testing.simulator.checks.kept import Kept, kept_at, kept_claims, kept_places, now_ms
 from redsync.testing.simulator.checks.latches import EXCHANGE
 from redsync.testing.simulator.checks.rounds import MODES, PERMIT, Rounds, claims, parse
-from redsync.testing.simulator.happenings import Decided, Executed, Faulted, Sent, Stepped
+from redsync.testing.simulator.happenings import Decided, Executed, Faulted, Sent
 from redsync.testing.simulator.values import Hash, SortedSet
 
 if TYPE_CHECKING:
@@ -48,9 +48,6 @@ if TYPE_CHECKING:
     from redsync.testing.simulator.simulation import Simulation
 
 __all__ = ["Zombies"]
-
-_EVERY = 0.1
-"""Seconds between two looks; leftovers stay long."""
 
 _SETTLED = 0.3
 """Seconds for which a leftover must exist before it counts."""
@@ -75,7 +72,8 @@ class Zombies(Checker):
     """Nodes keep only what owners have, or ask for."""
 
     name = "zombies"
-    watches = (Stepped, Sent, Decided, Executed, Faulted)
+    watches = (Sent, Decided, Executed, Faulted)
+    every = 0.1  # leftovers stay long
 
     def __init__(self, sim: Simulation) -> None:
         super().__init__(sim)
@@ -90,11 +88,11 @@ class Zombies(Checker):
         # The claims that nodes keep at the instant of a look.
         self._kept: Final[dict[tuple[VirtualNode, bytes], list[Kept]]] = {}
         self._jumped: Final[dict[str, float]] = {}
-        self._longest = self._looked = 0.0
+        self._longest = 0.0
         self._disturbed = -math.inf
 
-    def see(self, happening: Stepped | Sent | Decided | Executed | Faulted) -> str | None:
-        """Record requests, and look at the nodes now and then."""
+    def see(self, happening: Sent | Decided | Executed | Faulted) -> None:
+        """Record requests."""
         match happening:
             case Sent():
                 self._note_sent(happening)
@@ -108,14 +106,8 @@ class Zombies(Checker):
                     self._disturbed = happening.at
                 if happening.kind in {"machine jump", "node jump", "node restart older"}:
                     self._jumped[happening.who] = happening.at
-            case Stepped() if happening.at >= self._looked + _EVERY:
-                self._looked = happening.at
-                return next(iter(self.finish()), None)
-            case _:
-                pass
-        return None
 
-    def finish(self) -> Iterable[str]:
+    def look(self) -> Iterable[str]:
         """Look at all nodes."""
         hosts: list[Machine | VirtualNode] = [*self.sim.machines, *self.sim.nodes]
         for host in hosts:
@@ -222,10 +214,7 @@ class Zombies(Checker):
 
     def _look_at_latches(self, runner: SimulatedRunner, node: VirtualNode, prefix: bytes) -> Iterator[str]:
         for key, waiters in self._latches.items():
-            found = node.store.peek(waiters)
-            if found is None or not isinstance(found[0], SortedSet):
-                continue
-            for place, until_ms in found[0].items():
+            for place, until_ms in kept_at(node, waiters, SortedSet).items():
                 owner = place.rpartition(b" ")[2]
                 is_ours = owner.startswith(prefix) and until_ms > node.clock.now() * 1000
                 is_stray = (node.index, key, owner, b"") in self._strays
@@ -233,8 +222,7 @@ class Zombies(Checker):
                     yield f"{node.name} keeps a latch place without a waiter: {describe(key, owner)}"
 
     def _look_at_slots(self, index: int, key: bytes, state: PermitState) -> Iterator[tuple[str, float]]:
-        found = self.sim.nodes[index].store.peek(self._slots[key])
-        has = found[0].get(state.claim) if found is not None and isinstance(found[0], Hash) else None
+        has = kept_at(self.sim.nodes[index], self._slots[key], Hash).get(state.claim)
         others = set(read_slots(has)) - set(state.slots[: state.count]) if has else None
         if others and self.sim.calm.lasted() > self._longest:
             what = f"slots {sorted(others)} besides those it has: {describe(key, state.claim)}"
