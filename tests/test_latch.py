@@ -52,6 +52,14 @@ def test_deleted_latch_is_as_if_never_set_and_wakes_waiters(latch, other, eventu
     assert latch.count() == 2
 
 
+@pytest.mark.parametrize("name", ["x" * 512, b"{" * 512])
+def test_latch_with_the_longest_name_works(make_client, name):
+    latch = make_client(prefix="p" * 512).get_count_down_latch(name)
+    assert latch.try_set_count(1)
+    latch.count_down()
+    assert latch.wait(timeout=10)
+
+
 def test_timeout_is_kept(latch, raw, eventually):
     latch.try_set_count(1)
     for timeout in (0.0, 0.3):

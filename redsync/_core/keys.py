@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, Self, TypeAlias
 
 from redsync.exceptions import ConfigurationError
 
-__all__ = ["HoldKey", "LatchKeys", "LockKeys", "client_key", "encode_name", "wake_channel"]
+__all__ = ["MAX_NAME", "HoldKey", "LatchKeys", "LockKeys", "client_key", "encode_name", "wake_channel"]
 
 MAX_NAME = 512
 
@@ -129,4 +129,5 @@ class LatchKeys(NamedTuple):
         full = prefix + name
         ours = b":" + full if b"{" in full else b"{" + full + b"}"
         latch, waiters = b"redsync_latch:" + ours, b"redsync_latch_waiters:" + ours
-        return cls(latch, waiters, LockKeys.of(b"redsync_latch_setting:", ours), (latch, waiters))
+        # Not `of`: with prefix and braces, these may be more bytes than a name has.
+        return cls(latch, waiters, LockKeys(b"redsync_latch_setting:", ours), (latch, waiters))

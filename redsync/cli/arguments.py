@@ -6,12 +6,23 @@ import argparse
 import math
 from collections.abc import Callable
 
-__all__ = ["add_json", "address", "encoded", "name_of", "seconds", "whole"]
+from redsync._core.keys import encode_name
+
+__all__ = ["add_json", "address", "encoded", "name", "name_of", "seconds", "whole"]
 
 
 def encoded(text: str) -> bytes:
     """Return a word of the command line as the bytes that the user typed."""
     return text.encode("utf-8", "surrogateescape")
+
+
+def name(text: str) -> str:
+    """Return a name of the command line unchanged, if it is as long as a name may be."""
+    try:
+        encode_name(encoded(text))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return text
 
 
 def name_of(text: str) -> str | bytes:

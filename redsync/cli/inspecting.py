@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import Any
 
 from redsync.cli import nodes
-from redsync.cli.arguments import add_json, address, seconds, whole
+from redsync.cli.arguments import add_json, address, name, seconds, whole
 
 __all__ = ["add_parsers"]
 
@@ -28,11 +28,11 @@ def add_parsers(subparsers: Any) -> None:
     take_away.add_argument("--owner", required=True, metavar="ID", help="the owner's id, as printed by `redsync show`")
     take_away.add_argument("--yes", action="store_true", help="do not ask for confirmation")
     take_away.epilog = "Exit status: 0 released, 1 not held by that owner, or not confirmed."
-    for name, summary in (
+    for command, summary in (
         ("watch", "print each change of holds, waiters and nodes, until Ctrl-C"),
         ("top", "show holders and waiters continuously, until q or Ctrl-C"),
     ):
-        parser = _add(subparsers, name, "watching" if name == "watch" else "top", name, summary)
+        parser = _add(subparsers, command, "watching" if command == "watch" else "top", command, summary)
         _add_pattern(parser, 1000)
         parser.add_argument(
             "--interval", type=seconds(), default=1.0, metavar="SECONDS", help="time between refreshes (default: 1)"
@@ -46,10 +46,10 @@ def add_parsers(subparsers: Any) -> None:
 
 
 def _add(
-    subparsers: Any, name: str, module: str, function: str, summary: str, *, with_json: bool = True
+    subparsers: Any, command: str, module: str, function: str, summary: str, *, with_json: bool = True
 ) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = subparsers.add_parser(
-        name, help=summary, description=f"{summary[0].upper()}{summary[1:]}."
+        command, help=summary, description=f"{summary[0].upper()}{summary[1:]}."
     )
     parser.set_defaults(run=_late(module, function))
     nodes.add_arguments(parser)
@@ -96,7 +96,7 @@ def _add_pattern(parser: argparse.ArgumentParser, limit: int | None) -> None:
 
 
 def _add_name(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME", help="the name, without the prefix")
+    parser.add_argument("name", type=name, metavar="NAME", help="the name, without the prefix")
 
 
 def _late(module: str, function: str) -> Callable[[argparse.Namespace], int]:

@@ -8,7 +8,7 @@ from redsync._protocols.name_survey import break_commands, name_of_key
 from tests.protocols.conftest import CLIENT
 
 
-@pytest.mark.parametrize("name", [b"x", b"a{b}c", b"a}b", b"\xff\x00", b"client:x", b":"])
+@pytest.mark.parametrize("name", [b"x", b"a{b}c", b"a}b", b"\xff\x00", b"client:x", b":", b"x" * 512])
 @pytest.mark.parametrize("prefix", [b"redsync:", b"", b"my{app}:"])
 def test_name_is_read_from_its_keys(prefix, name):
     keys, latch = SlotKeys.of(prefix, name), LatchKeys.of(prefix, name)
@@ -22,6 +22,11 @@ def test_records_are_not_names():
     assert name_of_key(b"redsync:", f"redsync:client:{CLIENT}".encode()) is None
     assert name_of_key(b"", b"redsync_birth") is None
     assert name_of_key(b"redsync:", b"redsync:") is None
+
+
+def test_key_that_is_too_long_for_a_name_shows_none():
+    for key in (b"x" * 513, b"redsync_limit:{%s}" % (b"x" * 513), b"redsync_limit:{}"):
+        assert name_of_key(b"", key) is None
 
 
 def test_no_command_breaks_a_latch_or_a_foreign_value():

@@ -42,6 +42,22 @@ def everything(three):
     return mutex, permits
 
 
+def test_ls_lists_the_longest_names_and_omits_longer_keys(three, raw, redsync):
+    assert three.get_lock("x" * 512).acquire(timeout=10)
+    raw[0].set("redsync:" + "x" * 513, "of another program")
+    done = redsync("ls", "--json")
+    assert (done.status, done.err) == (0, "")
+    assert [entry["name"] for entry in done.json["names"]] == ["x" * 512]
+
+
+@pytest.mark.parametrize("name", ["", "x" * 513])
+def test_show_and_break_refuse_what_is_no_name(redsync, name):
+    for arguments in ("show",), ("break", "--yes", "--owner", "x"):
+        done = redsync(*arguments, name)
+        assert done.status == 64
+        assert "a name has 1 to 512 bytes" in done.err
+
+
 def test_ls_lists_every_kind(everything, redsync):
     done = redsync("ls", "--json")
     assert (done.status, done.err) == (0, "")
