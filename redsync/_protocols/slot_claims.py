@@ -146,12 +146,13 @@ class SlotClaim(Claim):
         self._search.widen()
 
     def is_split(self, tally: Tally) -> bool:
-        """Return whether there may be room on a quorum of nodes: then most likely no wake-up would come.
+        """Return whether fewer nodes than a quorum refused for lack of room: then most likely no wake-up would come.
 
+        They may also have told too few tickets to take a place in the line, and without a place none comes at all.
         The vote is also split if all granted slots are reserved: then no node knows enough taken slots to refuse. That
         ends once holds on bare majorities have been filled up.
         """
-        return _full(tally) + tally.unheard < tally.quorum
+        return _full(tally) < tally.quorum
 
     def given_back(self) -> tuple[Arg, ...]:
         return () if self._line is None else self._line.given_back(self._request.holds)
