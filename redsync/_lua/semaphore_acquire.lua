@@ -83,7 +83,7 @@ end
 local at_most = 4 + wants
 -- include: purge_permits
 if foreign then return 0 end
-local me, window, void = ARGV[1], ARGV[13] or '', is_void(version)
+local me, window = ARGV[1], ARGV[13] or ''
 
 -- include: line
 -- include: waiter
@@ -96,8 +96,12 @@ local has, had = {}, 0
 for slot in string.gmatch(mine, '%d+') do has[slot], had = true, had + 1 end
 
 local reason, detail, chosen, room = 'full', '', nil, -1
-local differs = its_version and (its_version > version or its_version == version and its_limit ~= limit or its_window ~= window)
-if differs or void then
+local differs = is_void(version)
+    or its_version and (its_version > version or its_version == version and its_limit ~= limit or its_window ~= window)
+if had > 0 and ARGV[6] == '0' and ARGV[11] == '' then
+  -- A first try that comes late or twice changes nothing, whatever has happened since: waiters, a resize.
+  chosen = mine
+elseif differs then
   reason, detail, permits = 'limit', its_limit or '', its_permits or permits
 else
   if version > (its_version or 0) then
@@ -110,11 +114,7 @@ else
   room = permits - redis.call('bitcount', KEYS[5]) + had - wants
 end
 
--- A first try that comes late or twice keeps its slots: a waiter that is here now has come after them.
-local repeated = had == wants and ARGV[6] == '0' and ARGV[11] == ''
-if room >= 0 and (highest == 0 or repeated or line(room, waiter) <= room) then
-  local beyond = false
-  for slot in pairs(has) do beyond = beyond or tonumber(slot) >= permits end
+if room >= 0 and (highest == 0 or line(room, waiter) <= room) then
   if ARGV[11] ~= '' then
     chosen = ARGV[11]
     for slot in string.gmatch(chosen, '%d+') do
@@ -123,12 +123,9 @@ if room >= 0 and (highest == 0 or repeated or line(room, waiter) <= room) then
         break
       end
     end
-  elseif had == wants and not beyond then
+  elseif had > 0 then
     chosen = mine
   else
-    -- Another limit, or another try: choose again.
-    if had > 0 then drop(me, mine) end
-    mine = ''
 -- include: pick_slots
     chosen = table.concat(found, ',')
   end

@@ -57,7 +57,7 @@ class SlotClaim(Claim):
         self._limit = limit
         self._search = SlotSearch(request.holds, limit, session.random)
         self._line: SlotLine | None = None
-        self.contested = self._newer = False
+        self.contested = False
 
     @property
     def _lease_handed(self) -> float:
@@ -134,10 +134,15 @@ class SlotClaim(Claim):
         return self._line is not None and self._line.has_ticket
 
     def adapt(self, tally: Tally) -> bool:
-        # A node that has not answered may execute this ask after the next one, over an abandoned connection. If this
-        # one named its slots, the node would then drop those that it has granted since.
-        self.must_renumber = self._search.is_exact and tally.refused + tally.granted < tally.sent.bit_count()
-        return self._search.exchange(tally, newer=self._newer)
+        search, asked = self._search, tally.sent.bit_count()
+        if search.is_outdated:
+            # A grant counts only under the limit of its round.
+            self.must_renumber = tally.refused < asked
+        else:
+            # A node that has not answered may execute this ask after the next one, over an abandoned connection. Unless
+            # it is a first try, the node might then drop slots that it has granted since.
+            self.must_renumber = (search.is_exact or self._has_ticket) and tally.refused + tally.granted < asked
+        return search.exchange(tally)
 
     def may_queue(self, tally: Tally) -> bool:  # noqa: ARG002  (a ticket decides the order)
         return True
@@ -146,12 +151,13 @@ class SlotClaim(Claim):
         self._search.widen()
 
     def is_split(self, tally: Tally) -> bool:
-        """Return whether there may be room on a quorum of nodes: then most likely no wake-up would come.
+        """Return whether fewer nodes than a quorum refused for lack of room: then most likely no wake-up would come.
 
+        They may also have told too few tickets to take a place in the line, and without a place none comes at all.
         The vote is also split if all granted slots are reserved: then no node knows enough taken slots to refuse. That
         ends once holds on bare majorities have been filled up.
         """
-        return _full(tally) + tally.unheard < tally.quorum
+        return _full(tally) < tally.quorum
 
     def given_back(self) -> tuple[Arg, ...]:
         return () if self._line is None else self._line.given_back(self._request.holds)
@@ -163,7 +169,7 @@ class SlotClaim(Claim):
         if tally.refused:
             self._hear(tally)
         else:
-            self.contested = self._newer = False
+            self.contested = False
         search.note_won()
         state.grant(search.won(tally), limit)
         limit.prove(search.version)
@@ -202,7 +208,7 @@ class SlotClaim(Claim):
         others = [other for other in others if other.per_us != limit.per_us]
         if limit.version == before:
             others += [other for other in alike if other.version == before]
-        self.contested, self._newer = bool(others), limit.version != before
+        self.contested = bool(others)
         return others
 
 

@@ -74,7 +74,16 @@ class SlotSearch:
         """Begin another round, under the limit of this instant."""
         self._rounds += 1
         limit = self._limit
+        if self.is_outdated:
+            # Slots chosen under another limit may be beyond this one.
+            self._exact = ()
+            self.start %= limit.permits
         self.version, self.permits, self.tells = limit.version, limit.permits, limit.lowered or limit.scarce
+
+    @property
+    def is_outdated(self) -> bool:
+        """True if the limit has changed since the round began."""
+        return self.version != self._limit.version
 
     @property
     def is_exact(self) -> bool:
@@ -148,18 +157,14 @@ class SlotSearch:
 
     # After a lost round.
 
-    def exchange(self, tally: Tally, *, newer: bool) -> bool:
-        """Choose other slots after a round that was not won; return whether there are any to ask for at once.
-
-        If the limit has changed since (`newer`), slots chosen under the older limit may be beyond the new one.
-        """
+    def exchange(self, tally: Tally) -> bool:
+        """Choose other slots after a round that was not won; return whether to ask at once, perhaps for any slots."""
         if self._limit.per_us and tally.granted:
             self._limit.scarce = True
         if self._rounds >= _ROUNDS:
             return False
-        self._exact = () if newer else self.choose(tally)
-        self.start %= self._limit.permits
-        return newer or bool(self._exact)
+        self._exact = self.choose(tally)
+        return self.is_exact or self.is_outdated
 
     def insist(self, tally: Tally, more: int = 0) -> bool:
         """Choose the slots just won; return whether the permit may ask for them once more; `more`: rounds to add."""

@@ -73,6 +73,49 @@ def test_ask_after_one_for_exact_slots_has_another_claim_if_a_node_may_execute_t
     assert (second != third) is silent
 
 
+@pytest.mark.parametrize("straggler", [b"2", "down"])
+def test_ask_under_another_limit_has_another_claim_unless_all_nodes_keep_nothing_of_this_one(semaphore, straggler):
+    """A grant counts only under the limit of its round, and a late ask under the former one changes nothing."""
+    newer = other_limit(V1, 9)
+    first = ASK, semaphore.toy.answers(straggler, newer, newer, newer, newer)
+    semaphore.play(first, ROLLBACK, (ASK, semaphore.toy.all_say(told(2))))
+    semaphore.limit.learn(2 * V1, 8)
+    semaphore.play((ASK, semaphore.toy.all_say(other_limit(3 * V1, 7))), (ASK, semaphore.toy.all_say(told(2))))
+
+
+def test_ask_after_one_with_a_place_has_another_claim_if_a_node_may_execute_that_one_later(semaphore):
+    """Waiters that have come before it there would make the node drop the slots that it has granted since."""
+    toy = semaphore.toy
+    semaphore.play(
+        (ASK, toy.all_say(full())),
+        (ASK, toy.answers("down", b"2", b"2", b"3", b"3")),
+        *(ROLLBACK, ROLLBACK),
+        (ASK, toy.all_say(b"2")),
+        timeout=5.0,
+    )
+    assert semaphore.exact == [b"", b"", b"3"]
+
+
+def test_slots_chosen_under_a_limit_that_another_thread_finds_changed_are_not_asked_for(semaphore):
+    toy = semaphore.toy
+    script = [
+        (ASK, toy.answers(b"2", b"2", b"3", b"3", b"0")),
+        (ASK, toy.answers("down", b"3", taken(3), taken(3), taken(3))),
+        (ROLLBACK, None),
+        (ASK, toy.all_say(told(0))),
+    ]
+
+    def answer(described, _):
+        expected, reply = script.pop(0)
+        assert described == expected
+        if described == ROLLBACK:
+            semaphore.limit.learn(V1, 2)
+        return reply
+
+    assert toy.drive(semaphore.steps(), answer).slots == (0,)
+    assert toy.commands[-1].args[7:] == (V1, 2, 0, b"", 1), "start and exact slots lie within the new limit"
+
+
 def test_garbage_is_not_an_answer(believed, toy):
     assert believed(lambda toy: ToySemaphore(toy).steps()) == []
     for reply in (
@@ -159,12 +202,14 @@ def test_limit_that_most_nodes_refuse_as_void_is_forgotten_and_not_believed_agai
     broken = other_limit(VOID, 9)
     script = (
         (ASK, toy.answers(broken, broken, broken, b"2", b"2")),
+        ROLLBACK,
         (ASK, toy.answers(broken, other_limit(0, 4), NO_LIMIT, NO_LIMIT, NO_LIMIT)),
         (ASK, toy.answers(broken, broken, b"2", b"2", b"2")),
     )
     state = semaphore.play(*script)
     assert state.slots == (2,)
-    assert [command.args[7:9] for command in toy.commands] == [(0, 4), (VOID, 9), (0, 4)]
+    asked = [command.args[7:9] for command in toy.commands if command.script is SEMAPHORE.acquire]
+    assert asked == [(0, 4), (VOID, 9), (0, 4)]
     assert (semaphore.limit.version, semaphore.limit.permits) == (0, 4)
 
 

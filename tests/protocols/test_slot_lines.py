@@ -4,7 +4,7 @@ import pytest
 
 from redsync._protocols.semaphore import SEMAPHORE
 from redsync._protocols.slot_lines import SlotLine
-from tests.support.slots import ASK, ROLLBACK, full, taken
+from tests.support.slots import ASK, ROLLBACK, ToySemaphore, full, taken
 
 
 def test_permit_without_room_draws_a_ticket_and_waits(semaphore):
@@ -65,6 +65,18 @@ def test_permit_that_finds_room_but_not_the_same_slots_tries_again_soon(semaphor
         ("wait for wake-up", toy.slept()),
         (ASK, toy.all_say(b"2")),
         timeout=5.0,
+    )
+    assert state.slots == (2,)
+    assert toy.waits[0].until - 1000.0 < 0.05
+
+
+@pytest.mark.parametrize("replies", [(b"2", full(), full(), None), (b"2", full(), full(), "down", None)])
+def test_permit_that_has_heard_too_few_nodes_to_draw_a_ticket_tries_again_soon(make_toy, replies):
+    """It has no place in the line, so nothing wakes it."""
+    toy = make_toy(len(replies))
+    semaphore = ToySemaphore(toy)
+    state = semaphore.play(
+        (ASK, toy.answers(*replies)), ROLLBACK, ("wait", toy.slept()), (ASK, toy.all_say(b"2")), timeout=5.0
     )
     assert state.slots == (2,)
     assert toy.waits[0].until - 1000.0 < 0.05
