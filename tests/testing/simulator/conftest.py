@@ -7,7 +7,7 @@ import pytest
 from redsync._core.scripts import Script
 from redsync._drivers.channels import pack
 from redsync.testing.simulator import Simulation
-from redsync.testing.simulator.connections import CONNECT
+from redsync.testing.simulator.network import CONNECT
 from redsync.testing.simulator.scripting import run_script
 from redsync.testing.simulator.store import Store
 
