@@ -12,11 +12,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from redsync.testing.simulator.groups import Group
+    from redsync.testing.simulator.groups import Group, VirtualSentinel
     from redsync.testing.simulator.nodes import VirtualNode
     from redsync.testing.simulator.replication import GroupServer
     from redsync.testing.simulator.simulation import Simulation
-    from redsync.testing.simulator.virtual_sentinels import VirtualSentinel
 
 __all__ = ["Failovers"]
 

@@ -13,8 +13,8 @@ from redsync.testing.simulator.groups import Group
 
 if TYPE_CHECKING:
     from redsync.testing.simulator.clusters import Cluster, Shard
+    from redsync.testing.simulator.groups import VirtualSentinel
     from redsync.testing.simulator.nodes import VirtualNode
-    from redsync.testing.simulator.virtual_sentinels import VirtualSentinel
 
 __all__ = ["Reshardings"]
 

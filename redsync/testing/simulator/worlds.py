@@ -17,8 +17,8 @@ from redsync.testing.simulator.groups import Group
 from redsync.testing.simulator.nodes import VirtualNode
 
 if TYPE_CHECKING:
+    from redsync.testing.simulator.groups import VirtualSentinel
     from redsync.testing.simulator.simulation import Simulation
-    from redsync.testing.simulator.virtual_sentinels import VirtualSentinel
 
 __all__ = ["SentinelGroups", "Servers", "World", "world_for"]
 
