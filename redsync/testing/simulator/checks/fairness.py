@@ -106,7 +106,7 @@ class Fairness(Checker):
     def _winners(self, machine: Machine) -> Iterator[_Attempt]:
         """Return the attempts that have won since the last look, by a round of votes or by a hand-over."""
         before = self._held.get(machine, ())
-        now = [state for runner in machine.runners for state in runner.session.holds]
+        now = list(machine.holds())
         self._held[machine] = now
         for state in now:
             attempt = self._attempts.get((state.keys.lock, state.owner.wire))

@@ -51,11 +51,10 @@ class PermitBound(Checker):
         return None
 
     def _take_up(self, machine: Machine) -> None:
-        for runner in machine.runners:
-            for state in runner.session.holds:
-                if isinstance(state, PermitState) and state not in self._held:
-                    # The votes that count are those of the latest acquire request.
-                    self._held[state] = machine, self._asked[state.claim]
+        for state in machine.holds():
+            if isinstance(state, PermitState) and state not in self._held:
+                # The votes that count are those of the latest acquire request.
+                self._held[state] = machine, self._asked[state.claim]
 
     def _count(self) -> str | None:
         believed: dict[bytes, list[tuple[_Limit, Machine, HoldState]]] = {}

@@ -44,13 +44,9 @@ class Tokens(Checker):
             if happening.script == "fenced_lock_acquire":
                 self._note_beginning(happening)
             return None
-        for runner in happening.machine.runners:
-            if len(runner.session.holds):
-                for state in runner.session.holds:
-                    complaint = self._look_again(state) if state in self._seen else self._look_at(state)
-                    if complaint is not None:
-                        return complaint
-        return None
+        holds = happening.machine.holds()
+        looks = (self._look_again(state) if state in self._seen else self._look_at(state) for state in holds)
+        return next(filter(None, looks), None)
 
     def _note_losses(self) -> None:
         lost = {kept for kept in self._kept if self.sim.nodes[kept[0]].store.peek(kept[1]) is None}

@@ -107,11 +107,9 @@ class Vacancy:
     def _believed(self, key: bytes) -> Iterator[HoldState]:
         """Return the believed holds of that key."""
         for machine in self._sim.machines:
-            if not machine.crashed:
-                for runner in machine.runners:
-                    for state in runner.session.holds:
-                        if state.keys.lock == key and state.valid(machine.clock.now()):
-                            yield state
+            for state in machine.holds() if not machine.crashed else ():
+                if state.keys.lock == key and state.valid(machine.clock.now()):
+                    yield state
 
 
 def _whose(state: HoldState) -> Whose:
