@@ -20,7 +20,7 @@ which a node executed a command late, over an abandoned connection.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from redsync._core.quorum import quorum_of
 from redsync.testing.simulator.checks.checker import Checker, describe
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["Fairness"]
 
 
-class _Attempt:
+class _Attempt(NamedTuple):
     """One owner's attempt to acquire a lock.
 
     Attributes:
@@ -46,11 +46,10 @@ class _Attempt:
         seniors: By owner, the places of owners that had finished queueing by then.
     """
 
-    def __init__(self, key: bytes, owner: bytes, began: str, seniors: dict[bytes, list[Place]]) -> None:
-        self.key: Final = key
-        self.owner: Final = owner
-        self.began: Final = began
-        self.seniors: Final = seniors
+    key: bytes
+    owner: bytes
+    began: str
+    seniors: dict[bytes, list[Place]]
 
 
 class Fairness(Checker):
