@@ -12,8 +12,8 @@ from typing import NamedTuple, Self
 from redsync.testing.simulator.checks import OF_GROUPS, Checker
 from redsync.testing.simulator.faults import Nemesis
 from redsync.testing.simulator.happenings import Faulted
+from redsync.testing.simulator.injectors import shape_wire
 from redsync.testing.simulator.simulation import Simulation
-from redsync.testing.simulator.wire_faults import shape_wire
 from redsync.testing.simulator.workload import Workload
 from redsync.testing.simulator.worlds import world_for
 

@@ -63,7 +63,7 @@ class World(ABC):
 
     @abstractmethod
     def start_faults(self, *, until: float, every: float, lasting: float) -> None:
-        """Start the faults that only such nodes have; arguments as for `Nemesis`."""
+        """Start the faults that only such nodes have; arguments as for `Injector`."""
 
 
 class Servers(World):
