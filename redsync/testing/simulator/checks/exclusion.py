@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from redsync._core.holds import HoldState
 from redsync._core.permits import PermitState
-from redsync.testing.simulator.checks.checker import Checker
+from redsync.testing.simulator.checks.checker import Checker, Simulation
 from redsync.testing.simulator.happenings import Stepped
 
 if TYPE_CHECKING:
     from redsync.testing.simulator.machines import Machine
-    from redsync.testing.simulator.simulation import Simulation
 
 __all__ = ["Exclusion"]
 

@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from redsync._core.quorum import quorum_of
-from redsync.testing.simulator.checks.checker import Checker, describe
+from redsync.testing.simulator.checks.checker import Checker, Simulation, describe
 from redsync.testing.simulator.checks.queues import Place, Queues, asked_ticket
 from redsync.testing.simulator.checks.rounds import claims, owner_in, parse
 from redsync.testing.simulator.happenings import Executed, Faulted, Sent, Stepped
@@ -31,7 +31,6 @@ from redsync.testing.simulator.happenings import Executed, Faulted, Sent, Steppe
 if TYPE_CHECKING:
     from redsync._core.holds import HoldState
     from redsync.testing.simulator.machines import Machine
-    from redsync.testing.simulator.simulation import Simulation
 
 __all__ = ["Fairness"]
 

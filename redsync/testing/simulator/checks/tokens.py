@@ -9,14 +9,9 @@ clock is behind an issued token, nothing is promised for that key any more.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from redsync._core.holds import HoldState
-from redsync.testing.simulator.checks.checker import Checker, describe
+from redsync.testing.simulator.checks.checker import Checker, Simulation, describe
 from redsync.testing.simulator.happenings import Executed, Faulted, Stepped
-
-if TYPE_CHECKING:
-    from redsync.testing.simulator.simulation import Simulation
 
 __all__ = ["Tokens"]
 
