@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from redsync.cli.arguments import encoded
@@ -107,21 +107,20 @@ def to_come(latch: dict[str, Any]) -> str:
     return f"{latch['left']} of {latch['size']} to come"
 
 
-def list_rows(entries: list[dict[str, Any]], count: int) -> list[tuple[str, ...]]:
-    """Return the rows of `ls`: one for each holder, or one for a free name."""
-    rows: list[tuple[str, ...]] = []
+def list_rows(entries: Iterable[dict[str, Any]], count: int) -> Iterator[tuple[tuple[str, ...], dict[str, Any] | None]]:
+    """Yield the rows of `ls`, one for each holder, or one for a free name; each with its holder."""
     for entry in entries:
         name, waiting = entry["name"], str(entry["waiting"] or "-")
         if entry["latch"]:
-            rows.append((name, "latch", to_come(entry["latch"]), "-", "-", waiting))
+            yield (name, "latch", to_come(entry["latch"]), "-", "-", waiting), None
             if entry["kind"] in ("latch", "none"):
                 continue
         for holder in entry["holders"]:
             nodes = f"{holder['nodes']}/{count}{'' if holder['quorum'] else ' no quorum'}"
-            rows.append((name, kind_of(entry, holder), held_by(holder), nodes, told(holder["remaining"]), waiting))
+            row = name, kind_of(entry, holder), held_by(holder), nodes, told(holder["remaining"]), waiting
+            yield row, holder
         if not entry["holders"]:
-            rows.append((name, kind_of(entry), "-", "-", "-", waiting))
-    return rows
+            yield (name, kind_of(entry), "-", "-", "-", waiting), None
 
 
 def more_than(limit: int) -> str:
@@ -179,7 +178,7 @@ def ls(options: Any) -> int:
         else:
             table = PagedTable(HEADINGS, cut=(0, 2))
             for entries in listing:
-                table.put(list_rows(entries, len(nodes.nodes)))
+                table.put([row for row, _ in list_rows(entries, len(nodes.nodes))])
         if listing.has_more:
             warn(more_than(options.limit))
         elif listing.is_empty and sys.stdout.isatty() and not options.json and nodes.status(listing.answers) == FINE:

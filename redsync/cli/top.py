@@ -173,27 +173,13 @@ def _state(error: str | None) -> str:
 def _rows(entries: Sequence[dict[str, Any]], count: int, ages: Ages, now: float) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
     shown_name = None
-    for row, key in zip(list_rows(list(entries), count), _keys(entries), strict=True):
-        name, kind, holder, nodes, life, waiting = row
-        held = ages.told(key, now) if key else "-"
+    for (name, kind, who, nodes, life, waiting), holder in list_rows(entries, count):
+        held = ages.told((name, holder["owner"], holder["mode"] or ""), now) if holder else "-"
         # If a name has several holders, only its first row shows the waiters.
         queue = (waiting, ages.waited(name, now), ages.served(name, now)) if name != shown_name else ("-", "-", "-")
         shown_name = name
-        rows.append((name, kind, holder, held, life, nodes, *queue))
+        rows.append((name, kind, who, held, life, nodes, *queue))
     return rows
-
-
-def _keys(entries: Sequence[dict[str, Any]]) -> Iterator[tuple[str, str, str] | None]:
-    """Yield the hold of each row of the list; None for a row without a hold."""
-    for entry in entries:
-        if entry["latch"]:
-            yield None
-            if entry["kind"] in ("latch", "none"):
-                continue
-        for holder in entry["holders"]:
-            yield entry["name"], holder["owner"], holder["mode"] or ""
-        if not entry["holders"]:
-            yield None
 
 
 @contextlib.contextmanager

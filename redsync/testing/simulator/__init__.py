@@ -10,7 +10,7 @@ Read `simulation` first: its docstring is the manual. Then, from the bottom up:
 | `nodes`, `sessions` | servers that speak RESP |
 | `sockets` | asyncio transports over virtual connections |
 | `runner`, `letters` | the client, and the driver for asyncio, with observers |
-| `happenings`, `trace`, `checks/` | events, the trace of them, and the checks on them |
+| `happenings`, `checks/` | events, the trace of them, and the checks on them |
 | `workload`, `workers`, `faults`, `campaign` | many runs by seed |
 | `scenario`, `stage` | stories as text files |
 """

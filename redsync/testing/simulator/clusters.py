@@ -32,8 +32,8 @@ from redsync.testing.simulator.nodes import VirtualNode
 from redsync.testing.simulator.worlds import World
 
 if TYPE_CHECKING:
+    from redsync.testing.simulator.groups import VirtualSentinel
     from redsync.testing.simulator.simulation import Simulation
-    from redsync.testing.simulator.virtual_sentinels import VirtualSentinel
 
 __all__ = ["Cluster", "Shard", "View"]
 

@@ -11,12 +11,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from redsync.testing.simulator.injectors import Injector
+
 if TYPE_CHECKING:
-    from redsync.testing.simulator.groups import Group
+    from redsync.testing.simulator.groups import Group, VirtualSentinel
     from redsync.testing.simulator.nodes import VirtualNode
     from redsync.testing.simulator.replication import GroupServer
     from redsync.testing.simulator.simulation import Simulation
-    from redsync.testing.simulator.virtual_sentinels import VirtualSentinel
 
 __all__ = ["Failovers"]
 
@@ -27,22 +28,16 @@ _NOTICED: Final = 0.5
 """Seconds after which the Sentinels replace a server that does not answer, at most."""
 
 
-class Failovers:
-    """Causes faults of groups until an instant, and ends them then. Arguments as for `Nemesis`."""
+class Failovers(Injector):
+    """Causes faults of groups until an instant, and ends them then. Arguments as for `Injector`."""
 
     def __init__(self, sim: Simulation, *, until: float, every: float, lasting: float) -> None:
-        self._sim: Final = sim
-        self._until: Final = until
-        self._every: Final = every
-        self._lasting: Final = lasting
-        self._rng: Final = sim.random_for("failovers")
-        self._kinds: Final = [kind for weight, kind in self._weighted() for _ in range(weight)]
+        super().__init__(sim, "failovers", until=until, every=every, lasting=lasting)
 
-    def _weighted(self) -> list[tuple[int, Callable[[Group], object]]]:
-        """Return the kinds of faults, each with its relative frequency."""
+    def _weighted(self) -> list[tuple[int, Callable[..., object]]]:
         return [*self._of_servers(), (1, self._trouble_sentinel), (1, self._reset)]
 
-    def _of_servers(self) -> list[tuple[int, Callable[[Group], object]]]:
+    def _of_servers(self) -> list[tuple[int, Callable[..., object]]]:
         return [
             (3, self._promote),
             (5, self._isolate),
@@ -55,13 +50,7 @@ class Failovers:
         """Begin to cause faults."""
         for group in self._sim.groups:
             group.slowness = self._rng.choice([0.1, 1.0, self._lasting, 2 * self._lasting])
-        self._sim.timeline.schedule(self._until, None, self._end)
-        self._wait()
-
-    def _wait(self) -> None:
-        pause = self._rng.expovariate(1 / self._every)
-        if self._sim.now + pause < self._until:
-            self._sim.timeline.after(pause, self._strike)
+        super().start()
 
     def _strike(self) -> None:
         self._rng.choice(self._kinds)(self._rng.choice(self._sim.groups))
@@ -75,9 +64,6 @@ class Failovers:
 
     def _soon(self, action: Callable[..., object], *args: object) -> None:
         self._sim.timeline.after(_NOTICED * self._rng.random(), action, *args)
-
-    def _later(self, action: Callable[..., object], *args: object) -> None:
-        self._sim.timeline.after(self._lasting * self._rng.random() ** 2, action, *args)
 
     def _promote(self, group: Group) -> None:
         """Promote any replica that answers, or an old master that does not know that it was replaced."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from redsync._core.quorum import quorum_of
 from redsync.testing.simulator.happenings import Executed
-from redsync.testing.simulator.wire_faults import WireFaults
+from redsync.testing.simulator.injectors import Injector, WireFaults
 
 if TYPE_CHECKING:
     from redsync.testing.simulator.machines import Machine
@@ -39,14 +39,11 @@ _LATEST = 6
 """The number of latest grants among which the one to forget is chosen."""
 
 
-class Nemesis:
+class Nemesis(Injector):
     """Causes faults in a simulation until an instant, and none afterwards.
 
     Args:
-        sim: The simulation.
-        until: The instant of true time at which all faults end.
-        every: The mean pause in seconds between two faults.
-        lasting: The longest duration of a fault, in seconds; a lease or two.
+        sim: The simulation; `until`, `every` and `lasting` as for `Injector`.
         outlasting: Make most faults network faults, half of them between a machine and all nodes, with packet delays up
             to two minutes, so that they outlast connections.
         rewinding: The mean pause in seconds between two rewinds of nodes, in addition to other faults; None for none.
@@ -67,21 +64,19 @@ class Nemesis:
         rewinding: float | None = None,
         wire: float | None = None,
     ) -> None:
-        self._sim: Final = sim
-        self._until: Final = until
-        self._every: Final = every
-        self._lasting: Final = lasting
         self._outlasting: Final = outlasting
+        self._beyond: Final = beyond
+        super().__init__(sim, "faults", until=until, every=every, lasting=lasting)
         self._rewinding: Final = rewinding
-        self._rng: Final = sim.random_for("faults")
-        # Each has its own random source, so all other faults are the same without them.
         self._wire: Final = None if wire is None else WireFaults(sim, until=until, every=wire, lasting=lasting)
         self._rewinds: Final = sim.random_for("rewinds")
         self._flushed_at = -float("inf")
-        kinds: list[tuple[int, Callable[[], object]]] = [
-            (9 if outlasting else 3, self._slow),
+
+    def _weighted(self) -> list[tuple[int, Callable[..., object]]]:
+        return [
+            (9 if self._outlasting else 3, self._slow),
             (3, self._lose),
-            (9 if outlasting else 4, self._cut),
+            (9 if self._outlasting else 4, self._cut),
             (4, self._crash_nodes),
             (4, self._hang_node),
             (3, self._refuse),
@@ -90,28 +85,16 @@ class Nemesis:
             (1, self._flush_node),
             (1, self._crash_machine),
             (1, self._jump),
+            (4 if self._beyond else 0, self._break_clock),
         ]
-        if beyond:
-            kinds.append((4, self._break_clock))
-        self._kinds: Final = [kind for weight, kind in kinds for _ in range(weight)]
 
     def start(self) -> None:
         """Begin to cause faults."""
-        self._sim.timeline.schedule(self._until, None, self._end)
-        self._wait()
+        super().start()
         if self._rewinding is not None:
             self._wait_to_rewind(self._rewinding)
         if self._wire is not None:
             self._wire.start()
-
-    def _wait(self) -> None:
-        pause = self._rng.expovariate(1 / self._every)
-        if self._sim.now + pause < self._until:
-            self._sim.timeline.after(pause, self._strike)
-
-    def _strike(self) -> None:
-        self._rng.choice(self._kinds)()
-        self._wait()
 
     def _end(self) -> None:
         """End all faults; crashed machines stay crashed."""
@@ -122,14 +105,6 @@ class Nemesis:
             node.recover()
         for machine in self._sim.machines:
             machine.resume()
-
-    def _later(self, action: Callable[..., object], *args: object) -> None:
-        """Call `action` when the present fault has lasted long enough; most faults are short."""
-        self._sim.timeline.after(self._lasting * self._rng.random() ** 2, action, *args)
-
-    def _machine(self) -> Machine | None:
-        living = [machine for machine in self._sim.machines if not machine.crashed]
-        return self._rng.choice(living) if living else None
 
     def _node(self) -> VirtualNode:
         return self._rng.choice(self._sim.nodes)

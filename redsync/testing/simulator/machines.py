@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from redsync.testing.simulator.happenings import Did, Faulted, Stepped
@@ -15,6 +15,7 @@ from redsync.testing.simulator.loop import Host
 from redsync.testing.simulator.timeline import Clock
 
 if TYPE_CHECKING:
+    from redsync._core.holds import HoldState
     from redsync.testing.simulator.runner import SimulatedClient, SimulatedRunner
     from redsync.testing.simulator.simulation import Simulation
 
@@ -62,6 +63,12 @@ class Machine(Host):
     def tell(self, who: str, what: str, **about: Any) -> None:
         """Record a program's action in the trace, and show it to the checkers."""
         self.sim.saw(Did(self.sim.now, self, who, what, about))
+
+    def holds(self) -> Iterator[HoldState]:
+        """Yield the holds that its clients know, lost or not."""
+        for runner in self.runners:
+            if len(runner.session.holds):
+                yield from runner.session.holds
 
     # Faults.
 

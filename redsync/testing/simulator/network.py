@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from redsync.testing.simulator.loop import Host
@@ -28,24 +29,15 @@ if TYPE_CHECKING:
 __all__ = ["ACCEPTED", "CLOSED", "CONNECT", "Connection", "End", "Mark", "Network", "Path", "Route"]
 
 
-class Mark:
+class Mark(Enum):
     """A mark that a connection carries besides bytes."""
 
-    def __init__(self, name: str) -> None:
-        self._name: Final = name
-
-    def __repr__(self) -> str:
-        return f"<{self._name}>"
+    CONNECT = "the first message to a node"
+    ACCEPTED = "the first message from a node"
+    CLOSED = "the last message of a direction: its sender closed the connection, or it broke"
 
 
-CONNECT: Final = Mark("connect")
-"""The first message to a node."""
-
-ACCEPTED: Final = Mark("accepted")
-"""The first message from a node."""
-
-CLOSED: Final = Mark("closed")
-"""The last message of a direction: its sender closed the connection, or it broke."""
+CONNECT, ACCEPTED, CLOSED = Mark
 
 _STALL = 1.0
 """Seconds from a lost packet to the end of its connection, at most."""

@@ -13,8 +13,8 @@ from redsync.testing.simulator.groups import Group
 
 if TYPE_CHECKING:
     from redsync.testing.simulator.clusters import Cluster, Shard
+    from redsync.testing.simulator.groups import VirtualSentinel
     from redsync.testing.simulator.nodes import VirtualNode
-    from redsync.testing.simulator.virtual_sentinels import VirtualSentinel
 
 __all__ = ["Reshardings"]
 
@@ -26,13 +26,13 @@ _AGAIN: Final = 0.1
 
 
 class Reshardings(Failovers):
-    """Causes faults of a cluster until an instant; arguments as for `Nemesis`."""
+    """Causes faults of a cluster until an instant; arguments as for `Injector`."""
 
     def __init__(self, cluster: Cluster, *, until: float, every: float, lasting: float) -> None:
         self._cluster: Final = cluster
         super().__init__(cluster.sim, until=until, every=every, lasting=lasting)
 
-    def _weighted(self) -> list[tuple[int, Callable[[Group], object]]]:
+    def _weighted(self) -> list[tuple[int, Callable[..., object]]]:
         return [*self._of_servers(), (4, self._move), (4, self._move_back_and_forth)]
 
     def _whole(self, group: Group) -> Sequence[VirtualNode | VirtualSentinel]:

@@ -12,8 +12,8 @@ from typing import NamedTuple, Self
 from redsync.testing.simulator.checks import OF_GROUPS, Checker
 from redsync.testing.simulator.faults import Nemesis
 from redsync.testing.simulator.happenings import Faulted
+from redsync.testing.simulator.injectors import shape_wire
 from redsync.testing.simulator.simulation import Simulation
-from redsync.testing.simulator.wire_faults import shape_wire
 from redsync.testing.simulator.workload import Workload
 from redsync.testing.simulator.worlds import world_for
 
@@ -83,18 +83,13 @@ class Outcome:
 class _Shape(NamedTuple):
     """The parameters of a run that the seed decides; all times in seconds.
 
+    `Workload` and `Nemesis` describe those that they get.
+
     Attributes:
         lease: The usual lease, and the restart guard.
         node_timeout: The clients' `node_timeout`.
-        until: The end of the last fault.
-        calm: The time for which workers continue after that.
-        every: The mean pause between two faults.
-        lasting: The longest duration of a fault.
-        beyond: True if clocks are too wrong for any promise but liveness.
-        pace: The factor by which workers pause, hold and wait longer than usual.
-        reuses: True if each worker is always the same owner.
+        calm: The time for which workers continue after the last fault.
         long: True if faults outlast connections.
-        rewinding: The mean pause between two times at which nodes come back with slightly older data; None for never.
     """
 
     lease: float

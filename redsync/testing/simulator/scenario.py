@@ -166,10 +166,12 @@ _STATEMENTS: Final[dict[str, Callable[..., object]]] = {
     "slot of SLOT stays": lambda stage, slot: stage.cluster.moves[slot].abort(),
     "slot of SLOT goes to SHARD without its keys": lambda stage, slot, shard: stage.cluster.seize(slot, shard),
     r"WHO acquires LOCK(?: within (?P<timeout>[\d.]+))?(?: for (?P<lease>[\d.]+))?": Stage.acquire,
-    r"WHO reads LOCK(?: within (?P<timeout>[\d.]+))?": lambda _, who, lock, timeout: who.read(lock, timeout=timeout),
-    "WHO tries LOCK": lambda _, who, lock: who.acquire(lock, blocking=False),
-    "WHO releases LOCK": lambda _, who, lock: who.release(lock),
-    "WHO extends LOCK": lambda _, who, lock: who.extend(lock),
+    r"WHO reads LOCK(?: within (?P<timeout>[\d.]+))?": lambda _, who, lock, timeout: who.ask(
+        who.read, lock, timeout=timeout
+    ),
+    "WHO tries LOCK": lambda _, who, lock: who.ask(who.acquire, lock, blocking=False),
+    "WHO releases LOCK": lambda _, who, lock: who.ask(who.release, lock),
+    "WHO extends LOCK": lambda _, who, lock: who.ask(who.extend, lock),
     "WHO gives up": lambda _, who: who.give_up(),
     f"WHO (?P<verb>{'|'.join(_OF_MACHINES)})": lambda _, who, verb: _OF_MACHINES[verb](who.machine),
     "WHO jumps SECONDS": lambda _, who, seconds: who.machine.jump(seconds),

@@ -35,14 +35,13 @@ from redsync._core.scripts import Script
 from redsync.exceptions import RedsyncError
 from redsync.testing.simulator.checks import ALL, Checker
 from redsync.testing.simulator.checks.calm import Calm
-from redsync.testing.simulator.happenings import Faulted, Handed, Happening, Stepped
+from redsync.testing.simulator.happenings import Faulted, Handed, Happening, Stepped, Trace
 from redsync.testing.simulator.letters import MAKER
 from redsync.testing.simulator.loop import Host, VirtualLoop
 from redsync.testing.simulator.machines import Machine
 from redsync.testing.simulator.network import Network
 from redsync.testing.simulator.sockets import VirtualTransport
 from redsync.testing.simulator.timeline import Timeline
-from redsync.testing.simulator.trace import Trace
 from redsync.testing.simulator.troubles import Troubles
 from redsync.testing.simulator.worlds import World, world_for
 

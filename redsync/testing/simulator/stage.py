@@ -46,21 +46,9 @@ class Actor:
 
     # Requests to the actor.
 
-    def acquire(self, lock: str, **how: Any) -> None:
-        """Acquire a lock, once all earlier requests are done; options as for `AsyncLock.acquire`."""
-        self._orders.put_nowait((self._acquire, lock, how))
-
-    def read(self, lock: str, **how: Any) -> None:
-        """Acquire a read lock in the same way; later requests for that name use it."""
-        self._orders.put_nowait((self._read, lock, how))
-
-    def release(self, lock: str) -> None:
-        """Release one acquisition."""
-        self._orders.put_nowait((self._release, lock, {}))
-
-    def extend(self, lock: str) -> None:
-        """Extend the hold."""
-        self._orders.put_nowait((self._extend, lock, {}))
+    def ask(self, request: Callable[..., Awaitable[None]], lock: str, **how: Any) -> None:
+        """Ask for `acquire`, `read`, `release` or `extend`, once all earlier requests are done."""
+        self._orders.put_nowait((request, lock, how))
 
     def give_up(self) -> None:
         """Cancel its current request."""
@@ -101,19 +89,23 @@ class Actor:
     def _lock(self, lock: str) -> Any:
         return self._reads.get(lock) or self._writes(lock)
 
-    async def _acquire(self, lock: str, **how: Any) -> None:
+    async def acquire(self, lock: str, **how: Any) -> None:
+        """Acquire a lock; options as for `AsyncLock.acquire`."""
         self._reads.pop(lock, None)
         self._say("acquired" if await self._lock(lock).acquire(**how) else "busy", lock)
 
-    async def _read(self, lock: str, **how: Any) -> None:
+    async def read(self, lock: str, **how: Any) -> None:
+        """Acquire a read lock in the same way; later requests for that name use it."""
         asked = self._reads[lock] = self.client.get_read_write_lock(lock).read_lock
         self._say("acquired" if await asked.acquire(**how) else "busy", lock)
 
-    async def _release(self, lock: str) -> None:
+    async def release(self, lock: str) -> None:
+        """Release one acquisition."""
         await self._lock(lock).release()
         self._say("released", lock)
 
-    async def _extend(self, lock: str) -> None:
+    async def extend(self, lock: str) -> None:
+        """Extend the hold."""
         await self._lock(lock).extend()
         self._say("extended", lock)
 
@@ -163,7 +155,7 @@ class Stage:
 
     def acquire(self, who: Actor, lock: str, timeout: float | None, lease: float | None) -> None:
         """Let a client wait for a lock."""
-        who.acquire(lock, timeout=timeout, lease=lease)
+        who.ask(who.acquire, lock, timeout=timeout, lease=lease)
 
     def slow(self, who: Actor, seconds: float, nodes: list[int]) -> None:
         """Let packets take longer."""

@@ -10,10 +10,9 @@ from redsync.testing.simulator.happenings import Faulted, Happening
 from redsync.testing.simulator.network import Network, Route
 
 if TYPE_CHECKING:
-    from redsync.testing.simulator.groups import Group
+    from redsync.testing.simulator.groups import Group, VirtualSentinel
     from redsync.testing.simulator.machines import Machine
     from redsync.testing.simulator.nodes import VirtualNode
-    from redsync.testing.simulator.virtual_sentinels import VirtualSentinel
     from redsync.testing.simulator.worlds import World
 
 __all__ = ["Troubles"]

@@ -4,20 +4,8 @@ In some runs each worker is one task, so one owner, that acquires the same synch
 each of its actions is a new task.
 
 An owner of the fault harness does the work and records it (see `redsync.testing.harness.journal`). The checkers get its
-records (see `Did`) in these words:
-
-| word | meaning | fields |
-|---|---|---|
-| `asks` | it asks for something | name, how, n, timeout or blocking, lease |
-| `acquired` | it succeeded, or re-entered | name, n, count, permit, rate, per |
-| `extended` | it extended its hold | name |
-| `released` | it released one acquisition | name, n |
-| `leaves` | it ends without releasing | name |
-| `busy` | others held it all the time | name |
-| `no quorum`, `unsure` | too few nodes answered, on its first request or a later one | name |
-| `lost` | it learned that its hold was lost | name |
-| `cancelled` | it was cancelled meanwhile | name |
-| `told` | it learned when a limiter has room | name, n, seconds |
+records (see `Did`) in the same words, with these exceptions: a re-entry and a success are `acquired`, the release of an
+inner acquisition is `released`, and a limiter's `room` is `told`. An action that was cancelled is `cancelled`.
 
 Lines about locks also have the `owner`, and those about read-write locks the `mode`.
 """

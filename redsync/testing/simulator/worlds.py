@@ -17,8 +17,8 @@ from redsync.testing.simulator.groups import Group
 from redsync.testing.simulator.nodes import VirtualNode
 
 if TYPE_CHECKING:
+    from redsync.testing.simulator.groups import VirtualSentinel
     from redsync.testing.simulator.simulation import Simulation
-    from redsync.testing.simulator.virtual_sentinels import VirtualSentinel
 
 __all__ = ["SentinelGroups", "Servers", "World", "world_for"]
 
@@ -63,7 +63,7 @@ class World(ABC):
 
     @abstractmethod
     def start_faults(self, *, until: float, every: float, lasting: float) -> None:
-        """Start the faults that only such nodes have; arguments as for `Nemesis`."""
+        """Start the faults that only such nodes have; arguments as for `Injector`."""
 
 
 class Servers(World):

@@ -97,25 +97,26 @@ def test_record_must_not_survive_in_the_server_between():
     """
     with Simulation(seed=1, nodes=1, replicas=2, lease=2.0) as sim:
         stage = Stage(sim, ["a", "b"], "lock")
+        first, second = stage.actors.values()
         (group,) = sim.groups
         a, b, _ = group.servers
         group.slowness = 0.0
-        stage.actors["b"].machine.pause()
-        stage.actors["a"].acquire("y")
+        second.machine.pause()
+        first.ask(first.acquire, "y")
         sim.run(until=0.5)
         group.isolate([b])
         sim.run(until=0.6)
-        stage.actors["a"].acquire("x")
+        first.ask(first.acquire, "x")
         sim.run(until=1.0)
         stage.expect_holds("a", "x")
-        stage.actors["a"].machine.pause()
-        stage.actors["b"].machine.resume()
+        first.machine.pause()
+        second.machine.resume()
         for sentinel in group.sentinels:
             group.deafen(sentinel)
         group.apart = set()
         group.fail_over(b)
         sim.run(until=1.5)
         group.fail_over(a)
-        stage.actors["b"].acquire("x", timeout=0.5)
+        second.ask(second.acquire, "x", timeout=0.5)
         sim.run(until=2.2)
-        stage.expect_said(stage.actors["b"], "no quorum for x")
+        stage.expect_said(second, "no quorum for x")

@@ -23,16 +23,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
-from redsync.testing.simulator.checks.checker import Checker
+from redsync.testing.simulator.checks.checker import Checker, Simulation
 from redsync.testing.simulator.checks.kept import kept_at, kept_claims, kept_places, now_ms
 from redsync.testing.simulator.checks.rounds import MODES, owner_in, parse
 from redsync.testing.simulator.happenings import Executed, Faulted
 from redsync.testing.simulator.values import SortedSet
-
-if TYPE_CHECKING:
-    from redsync.testing.simulator.simulation import Simulation
 
 __all__ = ["Admission"]
 

@@ -10,8 +10,10 @@ if TYPE_CHECKING:
     from redsync.testing.simulator.happenings import Stepped
     from redsync.testing.simulator.runner import SimulatedRunner
     from redsync.testing.simulator.simulation import Simulation
+else:
+    Simulation = Any  # it imports the checkers, which need it only for type checkers
 
-__all__ = ["Checker", "describe", "whose"]
+__all__ = ["Checker", "Simulation", "describe", "whose"]
 
 
 class Checker:

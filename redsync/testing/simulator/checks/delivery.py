@@ -26,13 +26,12 @@ import hiredis
 
 from redsync._drivers.requests import Request
 from redsync._drivers.retries import is_refused
-from redsync.testing.simulator.checks.checker import Checker
+from redsync.testing.simulator.checks.checker import Checker, Simulation
 from redsync.testing.simulator.happenings import Executed, Faulted, Sent
 from redsync.testing.simulator.letters import connection_of
 
 if TYPE_CHECKING:
     from redsync.testing.simulator.runner import SimulatedRunner
-    from redsync.testing.simulator.simulation import Simulation
 
 __all__ = ["Delivery"]
 

@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from redsync._core.holds import HoldState
 from redsync._core.permits import PermitState
-from redsync.testing.simulator.checks.checker import Checker
+from redsync.testing.simulator.checks.checker import Checker, Simulation
 from redsync.testing.simulator.happenings import Stepped
 
 if TYPE_CHECKING:
     from redsync.testing.simulator.machines import Machine
-    from redsync.testing.simulator.simulation import Simulation
 
 __all__ = ["Exclusion"]
 
@@ -38,14 +37,9 @@ class Exclusion(Checker):
     def see(self, happening: Stepped) -> str | None:
         """Look at all holds that the owners on the machine believe in."""
         machine = happening.machine
-        for runner in machine.runners:
-            if len(runner.session.holds):
-                for state in runner.session.holds:
-                    for slot in _slots(state) or (None,):
-                        complaint = self._look_at((state.keys.lock, slot), machine, state)
-                        if complaint is not None:
-                            return complaint
-        return None
+        things = ((state, slot) for state in machine.holds() for slot in _slots(state) or (None,))
+        looks = (self._look_at((state.keys.lock, slot), machine, state) for state, slot in things)
+        return next(filter(None, looks), None)
 
     def _look_at(self, thing: _Thing, machine: Machine, state: HoldState) -> str | None:
         known = self._believers.setdefault(thing, {})

@@ -17,15 +17,12 @@ Not seen: claims of owners unknown to this run.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from redsync.testing.simulator.checks.checker import Checker, describe
+from redsync.testing.simulator.checks.checker import Checker, Simulation, describe
 from redsync.testing.simulator.checks.kept import kept_claims, now_ms
 from redsync.testing.simulator.checks.rounds import PERMIT, claims, parse
 from redsync.testing.simulator.happenings import Executed
-
-if TYPE_CHECKING:
-    from redsync.testing.simulator.simulation import Simulation
 
 __all__ = ["Expiry"]
 

@@ -20,10 +20,10 @@ which a node executed a command late, over an abandoned connection.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from redsync._core.quorum import quorum_of
-from redsync.testing.simulator.checks.checker import Checker, describe
+from redsync.testing.simulator.checks.checker import Checker, Simulation, describe
 from redsync.testing.simulator.checks.queues import Place, Queues, asked_ticket
 from redsync.testing.simulator.checks.rounds import claims, owner_in, parse
 from redsync.testing.simulator.happenings import Executed, Faulted, Sent, Stepped
@@ -31,12 +31,11 @@ from redsync.testing.simulator.happenings import Executed, Faulted, Sent, Steppe
 if TYPE_CHECKING:
     from redsync._core.holds import HoldState
     from redsync.testing.simulator.machines import Machine
-    from redsync.testing.simulator.simulation import Simulation
 
 __all__ = ["Fairness"]
 
 
-class _Attempt:
+class _Attempt(NamedTuple):
     """One owner's attempt to acquire a lock.
 
     Attributes:
@@ -46,11 +45,10 @@ class _Attempt:
         seniors: By owner, the places of owners that had finished queueing by then.
     """
 
-    def __init__(self, key: bytes, owner: bytes, began: str, seniors: dict[bytes, list[Place]]) -> None:
-        self.key: Final = key
-        self.owner: Final = owner
-        self.began: Final = began
-        self.seniors: Final = seniors
+    key: bytes
+    owner: bytes
+    began: str
+    seniors: dict[bytes, list[Place]]
 
 
 class Fairness(Checker):
@@ -106,7 +104,7 @@ class Fairness(Checker):
     def _winners(self, machine: Machine) -> Iterator[_Attempt]:
         """Return the attempts that have won since the last look, by a round of votes or by a hand-over."""
         before = self._held.get(machine, ())
-        now = [state for runner in machine.runners for state in runner.session.holds]
+        now = list(machine.holds())
         self._held[machine] = now
         for state in now:
             attempt = self._attempts.get((state.keys.lock, state.owner.wire))

@@ -19,14 +19,11 @@ long waiters take to learn of it, which `latch opens` judges.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from redsync.testing.simulator.checks.checker import Checker
+from redsync.testing.simulator.checks.checker import Checker, Simulation
 from redsync.testing.simulator.checks.latches import Call, Generation, Latches, PastOfLatch
 from redsync.testing.simulator.happenings import Decided, Did, Executed, Faulted, Sent
-
-if TYPE_CHECKING:
-    from redsync.testing.simulator.simulation import Simulation
 
 __all__ = ["LatchNeverEarly"]
 

@@ -13,14 +13,11 @@ Not seen: latches whose count-downs a majority of nodes has forgotten; they may 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from redsync.testing.simulator.checks.checker import Checker
+from redsync.testing.simulator.checks.checker import Checker, Simulation
 from redsync.testing.simulator.checks.latches import Latches
 from redsync.testing.simulator.happenings import Decided, Did, Executed, Faulted, Sent
-
-if TYPE_CHECKING:
-    from redsync.testing.simulator.simulation import Simulation
 
 __all__ = ["LatchOpens"]
 

@@ -30,7 +30,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
-from redsync.testing.simulator.checks.checker import Checker
+from redsync.testing.simulator.checks.checker import Checker, Simulation
 from redsync.testing.simulator.checks.queues import asked_ticket
 from redsync.testing.simulator.checks.rounds import MODES, PERMIT, Rounds, claims, parse
 from redsync.testing.simulator.checks.vacancy import Vacancy, Whose
@@ -38,7 +38,6 @@ from redsync.testing.simulator.happenings import Decided, Did, Executed, Faulted
 
 if TYPE_CHECKING:
     from redsync.testing.simulator.machines import Machine
-    from redsync.testing.simulator.simulation import Simulation
 
 __all__ = ["Liveness"]
 

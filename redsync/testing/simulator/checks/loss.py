@@ -22,13 +22,12 @@ from typing import TYPE_CHECKING, Final
 
 from redsync._core.events import HoldLost
 from redsync._core.holds import HoldState
-from redsync.testing.simulator.checks.checker import Checker, describe, whose
+from redsync.testing.simulator.checks.checker import Checker, Simulation, describe, whose
 from redsync.testing.simulator.happenings import Faulted, Stepped, Told
 
 if TYPE_CHECKING:
     from redsync.testing.simulator.machines import Machine
     from redsync.testing.simulator.runner import SimulatedRunner
-    from redsync.testing.simulator.simulation import Simulation
 
 __all__ = ["LossTold"]
 

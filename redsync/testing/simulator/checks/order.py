@@ -20,17 +20,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Hashable
 from copy import copy
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import hiredis
 
 from redsync._drivers.requests import Request
 from redsync._drivers.retries import is_refused
-from redsync.testing.simulator.checks.checker import Checker
+from redsync.testing.simulator.checks.checker import Checker, Simulation
 from redsync.testing.simulator.happenings import Connected, Executed, Handed
-
-if TYPE_CHECKING:
-    from redsync.testing.simulator.simulation import Simulation
 
 __all__ = ["Order"]
 

@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from redsync._core.holds import HoldState
 from redsync._core.permits import PermitState
-from redsync.testing.simulator.checks.checker import Checker
+from redsync.testing.simulator.checks.checker import Checker, Simulation
 from redsync.testing.simulator.checks.rounds import PERMIT, parse
 from redsync.testing.simulator.happenings import Sent, Stepped
 
 if TYPE_CHECKING:
     from redsync.testing.simulator.machines import Machine
-    from redsync.testing.simulator.simulation import Simulation
 
 __all__ = ["PermitBound"]
 
@@ -51,11 +50,10 @@ class PermitBound(Checker):
         return None
 
     def _take_up(self, machine: Machine) -> None:
-        for runner in machine.runners:
-            for state in runner.session.holds:
-                if isinstance(state, PermitState) and state not in self._held:
-                    # The votes that count are those of the latest acquire request.
-                    self._held[state] = machine, self._asked[state.claim]
+        for state in machine.holds():
+            if isinstance(state, PermitState) and state not in self._held:
+                # The votes that count are those of the latest acquire request.
+                self._held[state] = machine, self._asked[state.claim]
 
     def _count(self) -> str | None:
         believed: dict[bytes, list[tuple[_Limit, Machine, HoldState]]] = {}

@@ -16,15 +16,12 @@ Not seen: programs that asked while others wait; times that are longer than nece
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from redsync._core.quorum import quorum_of
-from redsync.testing.simulator.checks.checker import Checker
+from redsync.testing.simulator.checks.checker import Checker, Simulation
 from redsync.testing.simulator.checks.rounds import PERMIT, Claim, claims, parse
 from redsync.testing.simulator.happenings import Did, Executed, Sent
-
-if TYPE_CHECKING:
-    from redsync.testing.simulator.simulation import Simulation
 
 __all__ = ["Promised"]
 

@@ -23,14 +23,13 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from redsync._core.holds import HoldState
-from redsync.testing.simulator.checks.checker import Checker, describe, whose
+from redsync.testing.simulator.checks.checker import Checker, Simulation, describe, whose
 from redsync.testing.simulator.checks.kept import kept_claims
 from redsync.testing.simulator.checks.rounds import REENTRANT, Claim, Outcome, Rounds, claims, code_of, parse
 from redsync.testing.simulator.happenings import Decided, Did, Executed, Sent, Stepped
 
 if TYPE_CHECKING:
     from redsync.testing.simulator.runner import SimulatedRunner
-    from redsync.testing.simulator.simulation import Simulation
 
 __all__ = ["Reentrancy"]
 

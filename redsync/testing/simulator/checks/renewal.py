@@ -19,13 +19,12 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from redsync._core.holds import HoldState
-from redsync.testing.simulator.checks.checker import Checker, describe, whose
+from redsync.testing.simulator.checks.checker import Checker, Simulation, describe, whose
 from redsync.testing.simulator.checks.rounds import Outcome, Rounds, claims
 from redsync.testing.simulator.happenings import Decided, Sent, Stepped
 
 if TYPE_CHECKING:
     from redsync.testing.simulator.runner import SimulatedRunner
-    from redsync.testing.simulator.simulation import Simulation
 
 __all__ = ["Renewal"]
 

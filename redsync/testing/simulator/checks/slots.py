@@ -15,16 +15,13 @@ keys without the others, see `_purge_permits.lua`; the checker ignores that unti
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from redsync._core.permits import read_slots
-from redsync.testing.simulator.checks.checker import Checker
+from redsync.testing.simulator.checks.checker import Checker, Simulation
 from redsync.testing.simulator.checks.rounds import PERMIT, granted_slots, parse
 from redsync.testing.simulator.happenings import Executed, Faulted
 from redsync.testing.simulator.values import Hash, SortedSet
-
-if TYPE_CHECKING:
-    from redsync.testing.simulator.simulation import Simulation
 
 __all__ = ["Slots"]
 

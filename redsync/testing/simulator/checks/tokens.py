@@ -9,14 +9,9 @@ clock is behind an issued token, nothing is promised for that key any more.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from redsync._core.holds import HoldState
-from redsync.testing.simulator.checks.checker import Checker, describe
+from redsync.testing.simulator.checks.checker import Checker, Simulation, describe
 from redsync.testing.simulator.happenings import Executed, Faulted, Stepped
-
-if TYPE_CHECKING:
-    from redsync.testing.simulator.simulation import Simulation
 
 __all__ = ["Tokens"]
 
@@ -44,13 +39,9 @@ class Tokens(Checker):
             if happening.script == "fenced_lock_acquire":
                 self._note_beginning(happening)
             return None
-        for runner in happening.machine.runners:
-            if len(runner.session.holds):
-                for state in runner.session.holds:
-                    complaint = self._look_again(state) if state in self._seen else self._look_at(state)
-                    if complaint is not None:
-                        return complaint
-        return None
+        holds = happening.machine.holds()
+        looks = (self._look_again(state) if state in self._seen else self._look_at(state) for state in holds)
+        return next(filter(None, looks), None)
 
     def _note_losses(self) -> None:
         lost = {kept for kept in self._kept if self.sim.nodes[kept[0]].store.peek(kept[1]) is None}

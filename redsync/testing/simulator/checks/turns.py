@@ -10,17 +10,14 @@ ordered equal tickets differently, several waiters could each get a minority, ti
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from redsync.testing.simulator.checks.checker import Checker, describe
+from redsync.testing.simulator.checks.checker import Checker, Simulation, describe
 from redsync.testing.simulator.checks.kept import kept_at
 from redsync.testing.simulator.checks.queues import Place, Queues, asked_ticket
 from redsync.testing.simulator.checks.rounds import claims, owner_in
 from redsync.testing.simulator.happenings import Executed, Faulted
 from redsync.testing.simulator.values import Hash
-
-if TYPE_CHECKING:
-    from redsync.testing.simulator.simulation import Simulation
 
 __all__ = ["Turns"]
 

@@ -16,14 +16,13 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from redsync._core.quorum import quorum_of
-from redsync.testing.simulator.checks.checker import Checker
+from redsync.testing.simulator.checks.checker import Checker, Simulation
 from redsync.testing.simulator.checks.kept import kept_at, kept_places
 from redsync.testing.simulator.checks.rounds import MODES, PERMIT, Claim, parse
 
 if TYPE_CHECKING:
     from redsync._core.holds import HoldState
     from redsync.testing.simulator.happenings import Executed, Sent
-    from redsync.testing.simulator.simulation import Simulation
 
 __all__ = ["Vacancy", "Whose"]
 
@@ -107,11 +106,9 @@ class Vacancy:
     def _believed(self, key: bytes) -> Iterator[HoldState]:
         """Return the believed holds of that key."""
         for machine in self._sim.machines:
-            if not machine.crashed:
-                for runner in machine.runners:
-                    for state in runner.session.holds:
-                        if state.keys.lock == key and state.valid(machine.clock.now()):
-                            yield state
+            for state in machine.holds() if not machine.crashed else ():
+                if state.keys.lock == key and state.valid(machine.clock.now()):
+                    yield state
 
 
 def _whose(state: HoldState) -> Whose:

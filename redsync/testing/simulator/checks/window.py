@@ -11,13 +11,10 @@ A success counts even if the machine crashed in the next instant, so that no pro
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from redsync.testing.simulator.checks.checker import Checker
+from redsync.testing.simulator.checks.checker import Checker, Simulation
 from redsync.testing.simulator.happenings import Did
-
-if TYPE_CHECKING:
-    from redsync.testing.simulator.simulation import Simulation
 
 __all__ = ["SlidingWindow"]
 

@@ -33,7 +33,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from redsync._core.permits import PermitState, read_slots
-from redsync.testing.simulator.checks.checker import Checker, describe
+from redsync.testing.simulator.checks.checker import Checker, Simulation, describe
 from redsync.testing.simulator.checks.kept import Kept, kept_at, kept_claims, kept_places, now_ms
 from redsync.testing.simulator.checks.latches import EXCHANGE
 from redsync.testing.simulator.checks.rounds import MODES, PERMIT, Rounds, claims, parse
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from redsync.testing.simulator.machines import Machine
     from redsync.testing.simulator.nodes import VirtualNode
     from redsync.testing.simulator.runner import SimulatedRunner
-    from redsync.testing.simulator.simulation import Simulation
 
 __all__ = ["Zombies"]
 
