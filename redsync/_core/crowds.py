@@ -6,8 +6,8 @@ once one before it was served or gave up, and tells the nodes that its waiting b
 has really waited, nodes would order the waiters of one client differently, because they learn of them at slightly
 different instants. Then they would hand the lock over to several of them.
 
-While few acquires of the client wait, for any locks, the client only counts them. So up to `FRONT` more waiters for a
-lock may have begun by then.
+While few acquires of a lock are under way, the client only counts them. So up to `FRONT` more waiters may have begun by
+then.
 
 **A guess.** After an acquire that had to queue, or did not get the lock, the client's next acquire of that lock expects
 others to hold it, and asks for a place with its first try. The client remembers that, not the lock object: programs
@@ -38,7 +38,7 @@ class Crowds:
     """The waiters of one client, by crowd: those in front ask, those behind wait inside the process.
 
     Attributes:
-        under_way: The number of acquires under way.
+        under_way: For each lock's key, the number of acquires under way; absent if there is none.
         expected: The locks that others are expected to hold, the latest last, each with the number of waiters that were
             ahead of the client's latest waiter.
         mute: The crowds in which the latest round of a waiter in front found no quorum; kept only while others are
@@ -48,7 +48,7 @@ class Crowds:
     def __init__(self) -> None:
         self._front: Final[dict[Hashable, set[bytes]]] = {}
         self._behind: Final[dict[Hashable, OrderedDict[bytes, None]]] = {}
-        self.under_way = 0
+        self.under_way: Final[dict[bytes, int]] = {}
         self.expected: Final[OrderedDict[HoldKey, int]] = OrderedDict()
         self.mute: Final[set[Hashable]] = set()
 

@@ -57,7 +57,6 @@ Judge: TypeAlias = Callable[[Any], object]
 
 Raises on a reply of unknown shape."""
 
-
 _ODD = (TypeError, ValueError, ArithmeticError, IndexError, KeyError, AttributeError, RecursionError)
 """The errors of a judge that meets a reply of unknown shape."""
 
@@ -175,19 +174,22 @@ class Tally(Votes):
         judge: Reads a reply.
         decide: Replaces the plain count of votes; None if they are simply counted, or once it has decided.
         same: The number that each reply so far was, if all are grants and more of them decide nothing before they are a
-            quorum; else NO_REPLY. Most nodes reply with the same number, and it means the same. So a driver may cast
-            `vote` for them and add to `granted` by itself, and then call `conclude`. It may set both from a former
-            round of the same command with the same judge.
+            quorum; else NO_REPLY. For nodes that reply with it a driver may cast `vote` and add to `granted` by itself,
+            and then call `conclude`. It may set both from a former round of the same command with the same judge.
         vote: The vote of the latest grant.
         grant: The number that was that node's reply; NO_REPLY if it was none. It outlives the verdict.
+        further: The same number once `conclude` has won a round that records `late` votes; else NO_REPLY. For nodes
+            that reply with it a driver may just add their bits to `confirmed`.
     """
 
     __slots__ = (
         "_late_votes",
         "_thorough",
         "at",
+        "confirmed",
         "decide",
         "failed",
+        "further",
         "grant",
         "granted",
         "judge",
@@ -228,14 +230,13 @@ class Tally(Votes):
         n = len(nodes)
         self.nodes, self.quorum = nodes, n // 2 + 1
         self.cast = [None] * n
-        self.granted = self.refused = self.failed = 0
+        self.granted = self.refused = self.failed = self.confirmed = self.sent = 0
         self.verdict = _PENDING
-        self.sent = 0
         self.late = late or lingers
         self.lingers = lingers
         self.sent_at = self.at = 0.0
         self.judge = judge
-        self.same = self.grant = NO_REPLY
+        self.same = self.grant = self.further = NO_REPLY
         self.vote: Cast | None = None
         # Nodes and their votes; replaced as a whole.
         self._late_votes: tuple[tuple[int, Cast], ...] = ()
@@ -289,13 +290,12 @@ class Tally(Votes):
         if self.decide is not None:
             return self._decided()
         self.verdict, self.same, self.grant = _WON, NO_REPLY, self.same
+        if self.late and not self.lingers:
+            self.further = self.grant
         return True
 
     def _note_late(self, node: int, reply: object) -> bool | None:
-        """Record a vote that came after the verdict; returns the same as `record`.
-
-        The vote no longer counts, but shows which nodes keep the claim.
-        """
+        """Record a vote that no longer counts, but shows which nodes keep the claim; returns the same as `record`."""
         vote = self.vote
         if reply is not self.grant or vote is None:
             vote = self._judge_late(reply)
@@ -320,11 +320,11 @@ class Tally(Votes):
     @property
     def all_votes(self) -> Votes:
         """All votes so far, late ones included; the returned object never changes."""
-        late = self._late_votes
-        if not late:
+        if not (self._late_votes or self.confirmed):
             return self
         votes = Votes(self.nodes, self.cast[:])
-        for node, vote in late:
+        usual = [(node, self.vote) for node in range(len(self.nodes)) if self.confirmed >> node & 1]
+        for node, vote in (*self._late_votes, *usual):
             votes.cast[node] = votes.cast[node] or vote
         return votes
 
@@ -334,7 +334,7 @@ class Tally(Votes):
         return self.verdict is _PENDING or (self.lingers and self.verdict is _WON and None in self.cast)
 
     def freeze(self) -> None:
-        """Record no more votes."""
+        """Record no more votes of a round that lingers."""
         self.late = self.lingers = False
 
     def fail(self, node: int, reason: str) -> bool:

@@ -44,12 +44,16 @@ class _Lines(dict[bytes, "tuple[int, ...] | None"]):
     """The latest short pieces that need no parser, each with its replies; a look-up adds the piece.
 
     Nodes mostly say the same, and then these replies are the same objects, so a tally judges only the first. A piece of
-    more than two numbers answers many rounds and seldom comes again.
+    more than two numbers answers many rounds and seldom comes again, but mostly repeats one number.
     """
 
     __slots__ = ()
 
     def __missing__(self, piece: bytes) -> tuple[int, ...] | None:
+        line = piece[: piece.find(b"\n") + 1]
+        count = len(piece) // len(line) if line else 0
+        if count > 2 and line * count == piece:
+            return number * count if (number := self[line]) is not None else None
         if _are_numbers(piece) is None:
             return None
         digits = piece[1:-2].split(b"\r\n:")

@@ -5,12 +5,12 @@ A facade has a `Runner` and a `Session`, never a driver. Only `client.py` and `c
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
 
 from redsync._core.crowds import Crowds
-from redsync._core.effects import Effect, Reply, Steps
+from redsync._core.effects import Steps
 from redsync._core.holds import HoldTable
 from redsync._core.journals import Journal, Journals
 from redsync._core.memory import Processes
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from redsync._core.latches import Arrivals
     from redsync._core.presence import ClientRecord
 
-__all__ = ["AnyHost", "AnyRunner", "AsyncHost", "AsyncRunner", "Host", "Runner", "Scope", "Session", "drive"]
+__all__ = ["AnyHost", "AnyRunner", "AsyncHost", "AsyncRunner", "Host", "Runner", "Scope", "Session"]
 
 T = TypeVar("T")
 
@@ -203,35 +203,3 @@ class AnyHost(Protocol[RunnerT_co]):
 
 Host: TypeAlias = AnyHost[Runner]
 AsyncHost: TypeAlias = AnyHost[AsyncRunner]
-
-
-class _Dropped(BaseException):
-    """Replaces GeneratorExit in a protocol: `yield from` would not pass that on, but close the inner generator."""
-
-
-async def drive(steps: Steps[T], perform: Callable[[Effect], Awaitable[Reply]]) -> T:
-    """Drive a protocol with a function that performs one effect, for drivers whose protocols share one thread.
-
-    An error of `perform`, above all a cancellation, is thrown into the protocol. Then `drive` performs all of the
-    protocol's clean-up effects. These wait for nothing, so a second cancellation finds nothing to interrupt. For the
-    same reason even a dropped coroutine, which can't await anything any more, cleans up.
-    """
-    reply: Reply = None
-    interruption: BaseException | None = None
-    while True:
-        try:
-            effect = steps.send(reply) if interruption is None else steps.throw(interruption)
-        except StopIteration as stop:
-            result: T = stop.value
-            return result
-        except _Dropped:
-            raise GeneratorExit from None
-        finally:
-            # The error refers to this frame, so this frame must not refer to the error.
-            interruption = None
-        try:
-            reply = await perform(effect)
-        except GeneratorExit:
-            interruption = _Dropped()
-        except BaseException as error:
-            interruption = error

@@ -17,7 +17,6 @@ import os
 import weakref
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Any, ClassVar, Final, TypeVar
 
 from redsync._core.effects import Effect, Reply, Steps
@@ -27,9 +26,9 @@ from redsync._core.keys import client_key
 from redsync._core.observing import journal_of, noting_of
 from redsync._core.ownership import Owner
 from redsync._core.presence import digests_of
-from redsync._core.runner import Session, drive
+from redsync._core.runner import Session
 from redsync._core.timing import Timing
-from redsync._drivers.aio_driver import AioDriver, Subscribed
+from redsync._drivers.aio_driver import AioDriver
 from redsync._drivers.aio_maintenance import AioMaintenance
 from redsync._drivers.nodes import Node, NodeStatus
 from redsync._drivers.process import Surroundings
@@ -186,7 +185,7 @@ class AioRunner(AioDriver):
             raise
 
     async def _watch(self) -> None:
-        await drive(self._watchdog(self.session, self.now()), self._perform_watchdog)
+        await self._drive(self._watchdog(self.session, self.now()), self._perform_watchdog)
 
     def _alarm(self) -> None:
         """Make the watchdog look; callable in any thread, because a finalizer may run in any."""
@@ -235,26 +234,17 @@ class AioRunner(AioDriver):
         self._left.add(task)
         task.add_done_callback(self._left.discard)
 
-    async def run(self, steps: Steps[T]) -> T:
-        """Perform the protocol's effects until it returns; return its result or raise its error."""
+    def run(self, steps: Steps[T]) -> Coroutine[Any, Any, T]:
+        """Return a coroutine that performs the protocol's effects until it returns; await it at once."""
         if not self._ready or self.closed or self._loop is not asyncio.get_running_loop():
             self._begin_opening()
-        subscribed: Subscribed = set()
-        self._active += 1
-        try:
-            return await drive(steps, partial(self._perform, subscribed))
-        finally:
-            self._active -= 1
-            if subscribed:
-                self._unsubscribe(subscribed)
-            if self._idle is not None and not self._active and not self._idle.done():
-                self._idle.set_result(None)
+        return self._drive(steps)
 
     def run_at_once(self, steps: Steps[T]) -> T:
         """Run a protocol that waits for nothing; in another thread, leave its effects to the loop."""
         self.require_open()
         at_home = self._loop is None or _running_loop() is self._loop
-        return _at_once(drive(steps, partial(self._perform, set()) if at_home else self._leave_to_loop))
+        return _at_once(self._drive(steps, None if at_home else self._leave_to_loop))
 
     def servers(self) -> frozenset[str]:
         """Return the connected servers and databases, by their own identities."""
@@ -336,7 +326,7 @@ class AioRunner(AioDriver):
         finally:
             # Even if the loop is ending and cancels this task like all others.
             try:
-                await drive(self._farewell(self.session), partial(self._perform, set()))
+                await self._drive(self._farewell(self.session))
             finally:
                 await maintenance.stop()
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Final, TypeAlias, assert_never
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, TypeAlias, TypeVar, assert_never
 
-from redsync._core.effects import Broadcast, Effect, Notify, Reply, Signal, Tell, Wait, Wakeup
+from redsync._core.effects import Broadcast, Effect, Notify, Reply, Signal, Steps, Tell, Wait, Wakeup
 from redsync._core.events import Event
 from redsync._core.quorum import Tally
 from redsync._drivers.aio_maintenance import AioMaintenance
@@ -20,6 +20,8 @@ from redsync._drivers.notifier import Notifier
 from redsync._drivers.requests import Request, Retry
 
 __all__ = ["AioDriver", "Subscribed"]
+
+T = TypeVar("T")
 
 log = logging.getLogger("redsync")
 
@@ -30,12 +32,18 @@ _LAST_CHANCE = 0.03
 """Seconds that nodes always have to answer, no matter how long the first connections took."""
 
 
+class _Dropped(BaseException):
+    """Replaces GeneratorExit in a protocol: `yield from` would not pass that on, but close the inner generator."""
+
+
 class AioDriver(ABC):
     """Performs effects for a runner of asyncio; `aio` begins and ends a client."""
 
     _loop: asyncio.AbstractEventLoop | None
     _maintenance: AioMaintenance | None
     _ready: bool
+    _active: int
+    _idle: asyncio.Future[None] | None
 
     def __init__(
         self, addresses: Sequence[str], now: Callable[[], float], listeners: Sequence[Callable[[Event], object]]
@@ -53,13 +61,55 @@ class AioDriver(ABC):
     async def _await_opening(self, timeout: float) -> None:
         """Wait until the client has connected, for at most `timeout` seconds."""
 
-    def _perform(self, subscribed: Subscribed, effect: Effect) -> Coroutine[Any, Any, Reply]:
-        # The hot path skips the match over all effects, and one coroutine.
-        if effect.__class__ is Broadcast:
-            return self._broadcast(subscribed, effect)
-        return self._perform_any(subscribed, effect)
+    async def _drive(  # noqa: PLR0912  (each is a step of the hot path)
+        self, steps: Steps[T], perform: Callable[[Effect], Awaitable[Reply]] | None = None
+    ) -> T:
+        """Perform the protocol's effects until it returns; return its result or raise its error.
 
-    async def _perform_any(self, subscribed: Subscribed, effect: Effect) -> Reply:
+        An error of an effect, above all a cancellation, is thrown into the protocol. Then `_drive` performs all of the
+        protocol's clean-up effects. These wait for nothing, so a second cancellation finds nothing to interrupt. For
+        the same reason even a dropped coroutine, which can't await anything any more, cleans up.
+
+        Args:
+            steps: The protocol.
+            perform: Performs its effects, instead of `_perform`; such a protocol is not one of the `_active`.
+        """
+        reply: Reply = None
+        interruption: BaseException | None = None
+        subscribed: Subscribed = set()
+        if perform is None:
+            self._active += 1
+        try:
+            while True:
+                try:
+                    effect = steps.send(reply) if interruption is None else steps.throw(interruption)
+                except StopIteration as stop:
+                    result: T = stop.value
+                    return result
+                except _Dropped:
+                    raise GeneratorExit from None
+                finally:
+                    # The error refers to this frame, so this frame must not refer to the error.
+                    interruption = None
+                try:
+                    if perform is not None:
+                        reply = await perform(effect)
+                    elif effect.__class__ is Broadcast:
+                        # The hot path skips the match over all effects, and one coroutine.
+                        reply = await self._broadcast(subscribed, effect)
+                    else:
+                        reply = await self._perform(subscribed, effect)
+                except GeneratorExit:
+                    interruption = _Dropped()
+                except BaseException as error:
+                    interruption = error
+        finally:
+            if perform is None:
+                self._active -= 1
+                if subscribed or self._idle is not None:
+                    self._end(subscribed)
+
+    async def _perform(self, subscribed: Subscribed, effect: Effect) -> Reply:
         match effect:
             case Broadcast():
                 return await self._broadcast(subscribed, effect)
@@ -125,9 +175,12 @@ class AioDriver(ABC):
         self.require_open()
         return Wakeup(self.now(), *signals)
 
-    def _unsubscribe(self, subscribed: Subscribed) -> None:
+    def _end(self, subscribed: Subscribed) -> None:
+        """End an active protocol."""
         for kept in subscribed:
             self._transport.wakeups.unsubscribe(kept)
+        if self._idle is not None and not self._active and not self._idle.done():
+            self._idle.set_result(None)
 
     async def _perform_watchdog(self, effect: Effect) -> Reply:
         """Perform the watchdog's effects; the maintenance works while the watchdog sleeps."""

@@ -225,6 +225,8 @@ class Dispatcher:
                             request.done = True
                             if request.gate is not None:
                                 request.wake()
+                    elif tally is not None and reply is tally.further:
+                        tally.confirmed |= link.node.bit
                     elif tally is not None and (tally.late or not request.done):
                         if noting and not request.done:
                             # Another thread may have sent it after `now`, while this one read other links.

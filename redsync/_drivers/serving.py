@@ -77,7 +77,10 @@ class Serving(Dispatcher):
                             pending.popleft()
                             link.since = now
                         elif data and pending and (late := pending[0]).done and data == late.usual:
-                            if (former := late.tally) is not None and former.late:
+                            former = late.tally
+                            if former is not None and late.said is former.further:
+                                former.confirmed |= link.node.bit
+                            elif former is not None and former.late:
                                 former.record(link.index, late.said)
                             pending.popleft()
                             link.since = now

@@ -42,7 +42,7 @@ __all__ = ["Reenter", "acquire_new"]
 Reenter: TypeAlias = Callable[[Session, AcquireRequest, HoldState, float], Steps[float]]
 
 
-def acquire_new(  # noqa: PLR0912  (each is one of the decisions above)
+def acquire_new(  # noqa: PLR0912, PLR0915  (each is one of the decisions above)
     session: Session, request: AcquireRequest, claim: Claim, now: float, reenter: Reenter | None = None
 ) -> Steps[HoldState | None]:
     """Return the hold of a new claim; None if others held it until the request's deadline.
@@ -64,8 +64,10 @@ def acquire_new(  # noqa: PLR0912  (each is one of the decisions above)
                 return state
     attempt = Attempt(session, request, claim, started)
     settled = held = False
-    turn = line_up(session, request, attempt)
-    session.crowds.under_way += 1
+    under_way, lock = session.crowds.under_way, request.keys.lock
+    others = under_way.get(lock, 0)
+    turn = line_up(session, request, attempt, others)
+    under_way[lock] = others + 1
     try:
         if turn is not None:
             now, may_ask = yield from turn.come(now, attempt.deadline)
@@ -107,6 +109,8 @@ def acquire_new(  # noqa: PLR0912  (each is one of the decisions above)
         yield from attempt.drop(settled=settled)
         raise
     finally:
-        session.crowds.under_way -= 1
+        under_way[lock] -= 1
+        if not under_way[lock]:
+            del under_way[lock]
         if turn is not None:
             yield from turn.end()

@@ -21,15 +21,15 @@ _LONGEST_SLEEP = 30.0
 """Seconds after which an acquire behind the front looks by itself: an interruption may have lost its wake-up."""
 
 
-def line_up(session: Session, request: AcquireRequest, attempt: Attempt) -> _Unhurried | _InCrowd | None:
-    """Return the turn of an acquire that is about to begin, and that `under_way` does not count yet.
+def line_up(session: Session, request: AcquireRequest, attempt: Attempt, others: int) -> _Unhurried | _InCrowd | None:
+    """Return the turn of an acquire that is about to begin while `others` of the same lock are under way.
 
     None means that it may ask at once, and that no other acquire depends on it.
 
-    It joins a crowd only if many acquires are under way. It waits alone if it tries just once, if its place on the
+    It joins a crowd only if many others are under way. It waits alone if it tries just once, if its place on the
     nodes decides the order (tickets), or if several may get the lock together (readers).
     """
-    if session.crowds.under_way < FRONT or request.timeout == 0 or request.kind.mode:
+    if others < FRONT or request.timeout == 0 or request.kind.mode:
         return _Unhurried(attempt) if attempt.can_pause else None
     place = attempt.place
     return _InCrowd(session.crowds, request, place) if place.lines_up else None

@@ -373,6 +373,45 @@ def most_alike(tally):
     return PENDING if most + tally.unheard >= tally.quorum else LOST
 
 
+def add_late(tally, replies):
+    """Record late replies, (node, number), as a driver does that counts the usual ones by itself."""
+    for node, reply in replies:
+        if reply is tally.further:
+            tally.confirmed |= 1 << node
+        else:
+            tally.record(node, reply)
+
+
+@pytest.mark.parametrize("concluded", [False, True])
+def test_late_grants_counted_by_a_driver_give_the_votes_of_recorded_ones(concluded):
+    for late in product([0, 1, 2], repeat=3):
+        recorded, counted = (new_tally(7, late=True, judge=lambda reply: reply) for _ in range(2))
+        for node in range(4):
+            recorded.record(node, 1)
+            if node == 3 and concluded:
+                counted.cast[node], counted.granted = counted.vote, 4
+                assert counted.conclude()
+            else:
+                counted.record(node, 1)
+        replies = [*enumerate(late, 4), (0, 1)]
+        for node, reply in replies:
+            recorded.record(node, reply)
+        add_late(counted, replies)
+        assert counted.all_votes.answers == recorded.all_votes.answers == [1, 1, 1, 1, *late], late
+        assert counted.answers == [1, 1, 1, 1, None, None, None]
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"lingers": True}, {"late": True, "decide": most_alike}], ids=["ignored", "lingers", "rule"]
+)
+def test_driver_counts_no_late_grants_that_are_ignored_waited_for_or_decided_otherwise(options):
+    tally = new_tally(5, judge=lambda reply: reply, **options)
+    for node in range(3):
+        tally.record(node, 1)
+    assert tally.won
+    assert tally.further is NO_REPLY
+
+
 @pytest.mark.parametrize("decide", [None, most_alike])
 def test_grants_counted_by_a_driver_give_the_verdict_and_the_votes_of_recorded_ones(decide):
     seed = random.randrange(1 << 32)

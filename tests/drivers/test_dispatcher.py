@@ -50,10 +50,10 @@ class Rig:
         for link in self.links:
             self.dispatcher._table.install(link)
 
-    def ask(self, judge=lambda reply: reply == 1):
+    def ask(self, judge=lambda reply: reply == 1, *, late=False):
         """Send a command that the answer 1 grants."""
         effect = Broadcast(Command(self.script, (b"k",), ()), Owner("rig", 1), judge, 1.0)
-        request = Request(effect, Tally([node.address for node in self.nodes], effect.judge))
+        request = Request(effect, Tally([node.address for node in self.nodes], effect.judge, late=late))
         self.dispatcher._outbox.send(request)
         return request
 
@@ -216,7 +216,7 @@ def test_many_lines_of_one_piece_need_no_parser_and_each_is_judged_once_for_all_
         judged.append(reply)
         return reply == 1
 
-    requests = [rig.ask(judge) for _ in range(100)]
+    requests = [rig.ask(judge, late=i % 2 == 0) for i in range(100)]
     piece = b"".join(b":%d\r\n" % (i % 10 != 9) for i in range(100))
     for link in rig.links:
         rig.hear(b":1\r\n", link)  # The parser begins at rest only after its first answer.
@@ -225,6 +225,8 @@ def test_many_lines_of_one_piece_need_no_parser_and_each_is_judged_once_for_all_
     votes = [(request.tally.granted, request.tally.refused) for request in requests]
     assert votes == [(3, 0) if i % 10 != 9 else (0, 3) for i in range(100)]
     assert (judged.count(1), judged.count(0)) == (90, 30)
+    backers = [request.tally.all_votes.backers for request in requests]
+    assert backers == [0 if i % 10 == 9 else 0b00111 if i % 2 else 0b11111 for i in range(100)]
     assert not any(link.pending for link in rig.links)
     assert rig.broken == []
 

@@ -195,6 +195,7 @@ def test_late_reply_of_a_former_round_counts_for_that_round(rig, asker, nodes):
     asker.wait(latter)
     assert (latter.tally.verdict, latter.tally.answers) == (Verdict.WON, [1, 1, None])
     assert (former.tally.granted, former.tally.all_votes.answers) == (2, [1, 1, 1])
+    assert (former.tally.answers, former.tally.confirmed) == ([1, 1, None], 0b100)
     assert [len(link.pending) for link in rig.transport.links] == [0, 0, 1]
     assert len(asker.judged) == judged
 

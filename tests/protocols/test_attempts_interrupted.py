@@ -80,7 +80,7 @@ class Acquire:
     def check(self):
         """Return which of the correct ends it has come to; else fail."""
         assert not self.returned, "the interruption is raised"
-        assert self.toy.session.crowds.under_way == 0
+        assert self.toy.session.crowds.under_way == {}
         assert self.outcome.state is None, "after its success, no interruption can strike before its end"
         assert list(self.toy.session.holds) == []
         assert self.asked <= self.rolled_back, "for every command, on all nodes"

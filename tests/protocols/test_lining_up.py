@@ -21,7 +21,7 @@ KEYS = {kind: LockKeys.of(b"redsync:", b"x", kind.mode) for kind in (LOCK, FAIR_
 def crowds(toy):
     """Crowds of a client with as many waiters for a lock as may ask."""
     crowds = toy.session.crowds
-    crowds.under_way = FRONT
+    crowds.under_way[toy.keys.lock] = FRONT
     for other in range(FRONT):
         crowds.enter(toy.keys.lock, b"%d" % other)
     return crowds
@@ -34,18 +34,24 @@ def test_acquire_that_tries_once_or_is_ordered_by_nodes_or_is_first_asks_at_once
 
 
 def test_acquire_asks_at_once_while_few_are_under_way(toy, crowds):
-    crowds.under_way -= 1
+    crowds.under_way[toy.keys.lock] -= 1
+    assert isinstance(toy.start(toy.acquiring()), Broadcast)
+
+
+def test_acquires_of_other_locks_do_not_count(toy, crowds):
+    crowds.under_way[b"another"] = crowds.under_way.pop(toy.keys.lock)
     assert isinstance(toy.start(toy.acquiring()), Broadcast)
 
 
 @pytest.mark.parametrize(("kind", "under_way"), [(LOCK, 0), (FAIR_LOCK, 0), (READ, FRONT)])
 def test_acquire_interrupted_in_its_pause_has_asked_nothing_and_rolls_nothing_back(toy, kind, under_way):
-    toy.session.crowds.under_way = under_way
+    before = {toy.keys.lock: under_way} if under_way else {}
+    toy.session.crowds.under_way.update(before)
     outcome = Outcome()
     steps = toy.acquiring(kind=kind, keys=KEYS[kind], outcome=outcome, crowded=True, ahead=4)
     assert toy.interrupt(steps, ["wait"], 0) == []
     assert (toy.commands, list(toy.session.holds), outcome.state) == ([], [], None)
-    assert toy.session.crowds.under_way == under_way
+    assert toy.session.crowds.under_way == before
 
 
 @pytest.mark.usefixtures("crowds")
@@ -121,7 +127,7 @@ def test_acquire_interrupted_before_it_lines_up_does_not_count(toy):
         def lines_up(self):
             raise Interruption
 
-    toy.session.crowds.under_way = FRONT + 1
+    toy.session.crowds.under_way[toy.keys.lock] = FRONT + 1
     with pytest.raises(Interruption):
         next(toy.acquiring(queue=Interrupted))
-    assert toy.session.crowds.under_way == FRONT + 1
+    assert toy.session.crowds.under_way == {toy.keys.lock: FRONT + 1}

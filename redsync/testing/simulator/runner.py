@@ -148,6 +148,7 @@ class SimulatedRunner(AioRunner):
         return await super()._perform_watchdog(effect)
 
     async def _broadcast(self, subscribed: Any, effect: Broadcast) -> Tally:
+        self.machine.stepped = True
         tally = await super()._broadcast(subscribed, effect)
         number = self.numbers.pop(tally, None)
         if number is not None:

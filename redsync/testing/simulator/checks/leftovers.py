@@ -162,7 +162,7 @@ def _idle(runner: SimulatedRunner, transport: AioTransport) -> Iterator[str]:
         "bells": len(wakeups._bells),
         "retries": retries,
         "sleepers": asleep,
-        "waiters in crowds": crowds.under_way + len(crowds._front),
+        "waiters in crowds": len(crowds.under_way) + len(crowds._front),
     }
     for name, count in counts.items():
         if count:

@@ -1,4 +1,4 @@
-"""`drive`: replies go in, errors are thrown in, and clean-up runs to the end."""
+"""Driving a protocol in a task: replies go in, errors are thrown in, and clean-up runs to the end."""
 
 import asyncio
 import gc
@@ -8,7 +8,22 @@ from contextlib import suppress
 import pytest
 
 from redsync._core.effects import Signal, Wait, Wakeup, signal, wait
-from redsync._core.runner import drive
+from redsync._drivers.aio_driver import AioDriver
+from redsync._drivers.process import clock
+
+
+class Driver(AioDriver):
+    """A driver without a client."""
+
+    def require_open(self):
+        raise AssertionError("no protocol here waits for a node")
+
+    async def _await_opening(self, timeout):
+        raise AssertionError("no protocol here asks a node")
+
+
+def drive(steps, perform):
+    return Driver([], clock, [])._drive(steps, perform)
 
 
 class Performer:
