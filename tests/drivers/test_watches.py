@@ -9,25 +9,10 @@ import redis
 
 from redsync import Client, ConfigurationError, QuorumError
 from redsync._core.memory import BIRTH_KEY
-from redsync.testing import LocalNodes
 from tests.support.sentinels import FakeSentinels
 
 LEASE = 0.6
 """Also the guard, which a test waits out."""
-
-
-@pytest.fixture(scope="module")
-def servers():
-    with LocalNodes(2) as servers:
-        yield servers
-
-
-@pytest.fixture
-def sentinels(servers):
-    servers.reset()
-    with FakeSentinels() as sentinels:
-        sentinels.say(servers.ports[0], 1)
-        yield sentinels
 
 
 @pytest.fixture
@@ -156,4 +141,4 @@ def test_forked_child_asks_for_itself(client, sentinels, servers):
         finally:
             os._exit(status)
     assert os.waitpid(child, 0)[1] == 0
-    assert client.get_lock("of the parent").acquire(timeout=5)
+    assert client.get_lock("of the parent").acquire(timeout=20)
