@@ -243,8 +243,9 @@ def warnings(caplog):
 
 @pytest.fixture(scope="module")
 def servers():
-    """Two servers, of which Sentinels name one as the master."""
-    with LocalNodes(2) as servers:
+    """Two servers: of one node, or a master and its replica."""
+    # The replica of a server that waits for others, 5 s by default, would have its data later.
+    with LocalNodes(2, config={"repl-diskless-sync-delay": "0"}) as servers:
         yield servers
 
 
