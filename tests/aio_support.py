@@ -102,6 +102,11 @@ async def turns(n):
         await asyncio.sleep(0)
 
 
+async def take(lock):
+    async with lock:
+        pass
+
+
 def client_of(nodes, **options):
     """Return a client of these nodes, LocalNodes or a list; the caller closes it.
 

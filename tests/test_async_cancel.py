@@ -20,6 +20,7 @@ from tests.aio_support import (
     in_loop,
     other_tasks,
     structures,
+    take,
     turns,
     until,
     uvloop_in_sweeps,
@@ -378,7 +379,7 @@ async def test_waiter_cancelled_during_a_hand_over_passes_the_lock_to_the_next(n
             assert await holder.acquire()
             first = asyncio.create_task(lock.acquire())
             await until(lambda: count(raw, PLACES) and raw[0].hlen(PLACES) == 1)
-            second = asyncio.create_task(_take(last))
+            second = asyncio.create_task(take(last))
             await until(lambda: raw[0].hlen(PLACES) == 2)
             started_at = loop.time()
             releasing = asyncio.create_task(ground_release(holder))
@@ -477,7 +478,7 @@ async def test_first_use_cancelled_at_any_turn_leaves_a_usable_client(nodes, raw
             while True:
                 client = client_of(nodes)
                 lock = client.get_lock("x")
-                task = asyncio.create_task(_take(lock))
+                task = asyncio.create_task(take(lock))
                 await turns(k)
                 ended = not task.cancel()
                 await asyncio.wait([task], timeout=20)
@@ -497,11 +498,6 @@ async def test_first_use_cancelled_at_any_turn_leaves_a_usable_client(nodes, raw
         if paused:
             nodes.resume(4)
     await until(lambda: claims(raw) == [])
-
-
-async def _take(lock):
-    async with lock:
-        pass
 
 
 @healthy_or_paused

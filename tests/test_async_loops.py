@@ -25,6 +25,7 @@ from tests.aio_support import (
     loop_factory,
     other_tasks,
     run,
+    take,
     turns,
     until,
     uvloop_in_sweeps,
@@ -153,7 +154,7 @@ def test_client_serves_one_loop_even_with_stops_and_raises_in_the_next(nodes, ra
     client = client_of(nodes)
     with asyncio.Runner(loop_factory=loop_factory(loop)) as runner:
         for _ in range(2):
-            runner.run(_take(client.get_lock("x")))
+            runner.run(take(client.get_lock("x")))
         runner.run(client.close())
     assert claims(raw) == []
 
@@ -309,11 +310,6 @@ def test_ending_loop_releases_its_tasks_holds(nodes, raw, loop):
 async def _hold(lock):
     async with lock:
         await asyncio.sleep(ENDLESS)
-
-
-async def _take(lock):
-    async with lock:
-        pass
 
 
 @uvloop_in_sweeps
@@ -519,7 +515,7 @@ async def test_close_while_others_connect_or_acquire_leaves_nothing(nodes, raw):
     for met, after in itertools.product((False, True), (0, 2, 8, 20, 60)):
         client = client_of(nodes)
         if met:
-            await _take(client.get_lock("warm"))
+            await take(client.get_lock("warm"))
         tasks = [asyncio.create_task(work(client, number)) for number in range(6)]
         await turns(after)
         await client.close()

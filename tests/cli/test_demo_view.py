@@ -4,6 +4,7 @@ import io
 import os
 import sys
 
+import pytest
 from rich.color import Color
 from rich.console import Console
 
@@ -73,14 +74,12 @@ def test_live_view_shows_run_and_report():
     view.close()
 
 
-def test_view_is_plain_without_terminal(monkeypatch):
-    monkeypatch.setattr(sys, "stdout", io.StringIO())
-    assert isinstance(choose_view(), PlainView)
-
-
-def test_view_is_plain_in_dumb_terminal(monkeypatch):
-    monkeypatch.setattr(sys, "stdout", Terminal())
-    monkeypatch.setenv("TERM", "dumb")
+@pytest.mark.parametrize("lacks", ["a terminal", "its abilities", "rich"])
+def test_view_is_plain_without(monkeypatch, lacks):
+    monkeypatch.setattr(sys, "stdout", io.StringIO() if lacks == "a terminal" else Terminal())
+    monkeypatch.setenv("TERM", "dumb" if lacks == "its abilities" else "xterm")
+    if lacks == "rich":
+        monkeypatch.setitem(sys.modules, "rich.console", None)
     assert isinstance(choose_view(), PlainView)
 
 
@@ -97,12 +96,6 @@ def test_plain_view_breaks_lines_between_words_where_the_terminal_is_narrow(monk
         "",
         "  1.0 s  node 1",
     ]
-
-
-def test_view_is_plain_without_rich(monkeypatch):
-    monkeypatch.setattr(sys, "stdout", Terminal())
-    monkeypatch.setitem(sys.modules, "rich.console", None)
-    assert isinstance(choose_view(), PlainView)
 
 
 def test_view_is_live_in_terminal_with_rich(monkeypatch):

@@ -243,7 +243,7 @@ def test_min_hold_keeps_the_lock_after_a_short_command(lock_command, client, eve
     process.terminate()
     process.finish()
     assert process.returncode == 4
-    assert client.get_fenced_lock("x").acquire(timeout=5)
+    assert client.get_fenced_lock("x").acquire(timeout=20)
 
 
 def test_lease_limits_how_long_others_wait_after_a_crash(lock_command, client):

@@ -121,7 +121,7 @@ def test_lock_is_kept_while_an_unkillable_process_writes(lock_command, client, o
     stop.touch()
     process.finish()
     assert process.returncode == 124
-    assert client.get_fenced_lock("x").acquire(timeout=5)
+    assert client.get_fenced_lock("x").acquire(timeout=20)
 
 
 # Without its keeper, or with a stopped one

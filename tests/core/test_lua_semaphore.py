@@ -166,13 +166,6 @@ def test_slots_of_many_permits_are_kept_in_a_table(sem, permits, kept):
         sem.release(A)
 
 
-def test_full_bytes_are_skipped(sem):
-    for i in range(100):
-        assert sem.ask(b"owner-%d:1" % i, permits=101, start=0) == b"%d" % i
-    assert sem.ask(A, permits=101, start=50) == b"100"
-    assert sem.ask(B, permits=101, start=50)[1] == b"full"
-
-
 @pytest.mark.parametrize("seed", range(5))
 def test_slots_are_the_first_free_ones_whatever_is_taken(sem, seed):
     rng = random.Random(seed)
@@ -807,16 +800,6 @@ def test_window_that_a_quorum_contradicts_is_corrected(sem):
     assert sem.redis.pttl(KEYS.limit) > 10**9, "for as long as its permits last"
 
 
-def test_release_without_remaining_slots_frees_all_and_leaves_the_line(sem):
-    sem.ask(A, 2)
-    sem.wait(B, 1, 3)
-    assert sem.release(A, b"1,2") == 1
-    assert sem.slots() == {A: b"1"}
-    sem.release(B, b"0")
-    assert sem.line() == []
-    assert sem.is_sound()
-
-
 # Looks, memory, strangers.
 
 
@@ -927,10 +910,11 @@ def test_earlier_ask_that_comes_late_ends_no_permit_sooner(sem, exact):
 
 def test_permit_of_an_older_version_is_kept_to_its_whole_millisecond(sem):
     sem.ask(A, 4)
-    end = sem.redis.time()[0] * 1000 + 1_300
+    seconds, microseconds = sem.redis.time()
+    end = seconds * 1000 + microseconds // 1000 + 100
     sem.redis.zadd(KEYS.lock, {A: end})
     while isinstance(reply := sem.ask(B), list):
-        assert 0 < reply[0] <= 1_300, "rounded up"
+        assert 0 < reply[0] <= 100, "rounded up"
     seconds, microseconds = sem.redis.time()
     assert seconds * 1000 + microseconds / 1000 >= end
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import itertools
+import logging
 import shutil
 import socket
 import subprocess
@@ -31,6 +32,7 @@ from redsync.testing import LocalNodes
 from tests.support import injection
 from tests.support.leftovers import claims
 from tests.support.locks import PATIENCE
+from tests.support.sentinels import FakeSentinels
 
 NODES = 3
 LOOKS = 50
@@ -228,6 +230,32 @@ def stand_by(owner, script):
         sizes.append(size)
     assert sizes[1] > 0
     return sizes[-1] - sizes[1]
+
+
+@pytest.fixture
+def warnings(caplog):
+    """Return a function that returns the watchdog's warnings."""
+    caplog.set_level(logging.DEBUG, "redsync.watchdog")
+    return lambda: [
+        (record.levelname, record.getMessage()) for record in caplog.records if record.name == "redsync.watchdog"
+    ]
+
+
+@pytest.fixture(scope="module")
+def servers():
+    """Two servers: of one node, or a master and its replica."""
+    # The replica of a server that waits for others, 5 s by default, would have its data later.
+    with LocalNodes(2, config={"repl-diskless-sync-delay": "0"}) as servers:
+        yield servers
+
+
+@pytest.fixture
+def sentinels(servers):
+    """Sentinels that name the first server."""
+    servers.reset()
+    with FakeSentinels() as sentinels:
+        sentinels.say(servers.ports[0], 1)
+        yield sentinels
 
 
 def become(raw, expected):

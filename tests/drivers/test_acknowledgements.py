@@ -15,7 +15,6 @@ from redsync._drivers.acknowledgements import hold_back, reason_against, wait_co
 from redsync._drivers.dialects import PLAIN
 from redsync._drivers.given_nodes import make_nodes
 from redsync._drivers.requests import Request
-from redsync.testing import LocalNodes
 from tests.support.rigs import Wire
 
 ACQUIRE, RELEASE = Script.load("lock_acquire"), Script.load("lock_release")
@@ -188,13 +187,13 @@ def test_reason_against_explains_replies_that_do_not_suffice():
 
 
 @pytest.fixture
-def pair(eventually):
+def pair(servers, eventually):
     """A master and its replica."""
-    with LocalNodes(2) as nodes, contextlib.ExitStack() as stack:
-        master, replica = (stack.enter_context(redis.Redis(port=port, protocol=3)) for port in nodes.ports)
-        replica.replicaof("127.0.0.1", str(nodes.ports[0]))
+    with contextlib.ExitStack() as stack:
+        master, replica = (stack.enter_context(redis.Redis(port=port, protocol=3)) for port in servers.ports)
+        replica.replicaof("127.0.0.1", str(servers.ports[0]))
         eventually(lambda: master.wait(1, 100) == 1 and replica.info("replication")["master_link_status"] == "up")
-        yield nodes, stack.enter_context(redis.Redis(port=nodes.ports[0], protocol=3))
+        yield servers, master
 
 
 def ask(client, *commands):

@@ -2,7 +2,7 @@
 
 import asyncio
 import gc
-import logging
+import select
 import threading
 import time
 
@@ -12,6 +12,7 @@ from redsync import HoldOrphaned, NodeChanged, NotOwnedError
 from redsync._drivers.process import clock
 from tests.aio_support import both_loops, claims, client_of, in_loop, run, structures, turns, until, uvloop_in_sweeps
 from tests.drivers.conftest import LOOKS, stand_by
+from tests.support.locks import PATIENCE
 
 ENDLESS = 30
 
@@ -105,15 +106,6 @@ async def test_contended_lock_is_handed_on_by_messages(make_client, loop):
 # Ended tasks.
 
 
-@pytest.fixture
-def warnings(caplog):
-    """Return a function that returns the watchdog's warnings."""
-    caplog.set_level(logging.DEBUG, "redsync.watchdog")
-    return lambda: [
-        (record.levelname, record.getMessage()) for record in caplog.records if record.name == "redsync.watchdog"
-    ]
-
-
 @uvloop_in_sweeps
 @in_loop
 async def test_lock_of_an_ended_task_is_released_at_once_with_a_warning(make_client, raw, events, warnings, loop):
@@ -197,6 +189,14 @@ def test_no_thread_is_started(nodes, loop):
 # A blocked loop.
 
 
+def block(client):
+    """Block the loop for longer than the node timeout of 0.25 s, and until all answers have come, which stay unread."""
+    time.sleep(0.3)
+    for link in client.runner._maintenance.transport.links:
+        if link.pending:
+            assert select.select([link.fileno], [], [], PATIENCE)[0]
+
+
 @pytest.mark.parametrize("pending", ["round", "straggler"])
 @uvloop_in_sweeps
 @in_loop
@@ -207,10 +207,10 @@ async def test_blocked_loop_does_not_mistake_unread_answers_for_silence(make_cli
             taking = asyncio.create_task(lock.acquire(False))
             # In some of these turns the command is in flight, in others the first answers have come.
             await turns(1 + i if pending == "straggler" else 1)
-            time.sleep(0.3)  # noqa: ASYNC251  (that is what it is about)
+            block(client)
             assert await taking is True
             await turns(5)
-            time.sleep(0.3)  # noqa: ASYNC251
+            block(client)
             await asyncio.sleep(0.01)
         assert not [event for event in events if isinstance(event, NodeChanged)]
         assert states(client) == ["up"] * 3
@@ -232,7 +232,7 @@ async def test_maintenance_of_a_blocked_loop_does_not_mistake_unread_answers_for
             task.cancel()
             await turns(1)
             client.runner._maintenance.alarm()
-            time.sleep(0.3)  # noqa: ASYNC251
+            block(client)
             await asyncio.sleep(0.003)
             assert not [link for link in transport.links if link.suspect]
         assert not [event for event in events if isinstance(event, NodeChanged)]
@@ -243,7 +243,7 @@ async def test_loop_blocked_beyond_a_lease_loses_the_hold(make_client):
     async with make_client(lease=0.3) as client:
         lock = client.get_lock("x")
         await lock.acquire()
-        time.sleep(0.5)  # noqa: ASYNC251
+        time.sleep(0.5)  # noqa: ASYNC251  (that is what it is about)
         assert not lock.owned()
         with pytest.raises(NotOwnedError, match="was lost"):
             await lock.release()

@@ -20,6 +20,7 @@ from redsync._drivers.links import BACKLOG_LIMIT
 from redsync._drivers.process import clock
 from redsync.testing import FaultProxy, LocalNodes
 from tests.aio_support import both_loops, claims, client_of, in_loop, structures, until, uvloop_in_sweeps
+from tests.support.locks import PATIENCE
 
 
 def states(client):
@@ -234,7 +235,7 @@ async def test_acquire_on_fakeredis_cancelled_at_any_turn_leaves_nothing(servers
             task.cancel()
             await asyncio.wait([task])
             await until(lambda: structures(client) == {})
-            assert await other.get_lock("x").acquire(timeout=2)
+            assert await other.get_lock("x").acquire(timeout=PATIENCE)
             await other.get_lock("x").release()
 
 
@@ -421,15 +422,6 @@ async def test_node_that_does_not_read_is_disconnected(nodes, node, loop):
 
 @both_loops
 @in_loop
-async def test_node_that_refuses_raises(nodes, node, loop):
-    nodes.kill(0)
-    with pytest.raises((OSError, redis.exceptions.RedisError)):
-        await open_link(node, 1.0)
-    nodes.restart(0)
-
-
-@both_loops
-@in_loop
 async def test_connecting_cancelled_at_any_turn_leaves_no_connection(nodes, node, raw, loop):
     before = raw[0].info("clients")["connected_clients"]
     for k in range(40):
@@ -450,4 +442,4 @@ async def test_waiter_on_fakeredis_polls():
         async with client.get_lock("x"):
             waiter = asyncio.create_task(_take(client, "x"))
             await asyncio.sleep(0.01)
-        await asyncio.wait_for(waiter, 5)
+        await asyncio.wait_for(waiter, PATIENCE)

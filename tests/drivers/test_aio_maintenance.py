@@ -141,9 +141,10 @@ async def test_refusing_node_is_tried_again_with_pauses(nodes):
     nodes.kill(0)
     tried, note = [], maintenance._registry.note_tried
     maintenance._registry.note_tried = lambda node, error: (tried.append(node.index), note(node, error))
+    started_at = clock()
     await started(maintenance, Watch(maintenance))
-    await asyncio.sleep(0.4)
-    assert 2 <= tried.count(0) < 20
+    await until(lambda: tried.count(0) >= 4)
+    assert clock() - started_at >= sum(0.05 / 4 * 2**i for i in range(3)), "at least a quarter of each pause"
     nodes.restart(0)
     await until(lambda: states(maintenance) == ["up"] * 3)
     await until(lambda: [event.state for event in events] == ["down", "up"])

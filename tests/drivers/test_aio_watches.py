@@ -7,26 +7,11 @@ import pytest
 from redis.asyncio import Connection
 
 from redsync import AsyncClient, ConfigurationError, QuorumError
-from redsync.testing import LocalNodes
 from tests.aio_support import run, until
 from tests.support.locks import PATIENCE
 from tests.support.sentinels import FakeSentinels
 
 LEASE = 0.6
-
-
-@pytest.fixture(scope="module")
-def servers():
-    with LocalNodes(2) as servers:
-        yield servers
-
-
-@pytest.fixture
-def sentinels(servers):
-    servers.reset()
-    with FakeSentinels() as sentinels:
-        sentinels.say(servers.ports[0], 1)
-        yield sentinels
 
 
 def test_client_follows_to_a_new_server_which_grants_after_the_guard(sentinels, servers):

@@ -163,22 +163,6 @@ def test_owed_commands_are_delivered_in_order_when_the_node_is_back(rig, nodes, 
     assert raw[1].lrange("list", 0, -1) == [*(str(i) for i in range(20)), "new"]
 
 
-def test_owed_commands_are_dropped_once_pointless(rig, nodes, raw):
-    owner = rig.owner()
-    lose(rig, nodes, 1)
-    soon, later = clock() + 0.2, clock() + 60
-    rig.tell(rig.append, owner, "kept", owed_to=0b010, owed_until=later)
-    rig.tell(rig.append, owner, "dropped", owed_to=0b010, owed_until=soon)
-    rig.tell(rig.append, owner, "kept too", owed_to=0b010, owed_until=later)
-    rig.tell(rig.append, owner, "not owed to this one", owed_to=0b101, owed_until=later)
-    nodes.restart(1)
-    while clock() < soon:
-        time.sleep(0.01)
-    rig.connect(1)
-    rig.settle()
-    assert raw[1].lrange("list", 0, -1) == ["kept", "kept too"]
-
-
 def test_owed_commands_reach_a_node_that_left_commands_unanswered_no_matter_how_late(rig, nodes, raw):
     """It executes the commands when it resumes, so their claims have not expired before."""
     owner, soon = rig.owner(), clock() + 0.1

@@ -77,7 +77,7 @@ def test_acquire_continues_in_the_parent_alone(make_lasting, raw, offset, eventu
     def leave(end):
         assert lock.owned() == (end == OWN)
         # The new connections get what their nodes are owed.
-        assert client.get_lock("z").acquire(timeout=5)
+        assert client.get_lock("z").acquire(timeout=20)
         client.close()
         os._exit(end)
 

@@ -140,40 +140,6 @@ def test_client_that_starts_when_one_of_two_nodes_is_initialized_is_not_locked_o
     assert births(raw[:2]) == ["original"] * 2
 
 
-def test_client_looks_again_for_records_that_another_is_about_to_write(make_guarded, raw, before_step):
-    write_records(raw, node0="original")
-    before_step(lambda: write_records(raw, node1="original", node2="original"), LOOK)
-    client = make_guarded()
-    assert take(client) is True
-    assert states(client) == ["up"] * 3
-
-
-def test_client_looks_again_if_a_node_is_emptied_after_its_first_look(make_guarded, raw, before_step):
-    before_step(raw[1].flushall, ORIGINAL)
-    client = make_guarded()
-    assert take(client) is True
-    assert births(raw) == ["original", "newborn", "original"], "its peers may have been used by then"
-
-
-def test_new_client_adopts_records_that_another_client_wrote_first(make_guarded, raw, before_step):
-    """It has given up on the last node, whose original record is in flight."""
-    write_records(raw, node0="original", node1="original")
-    before_step(lambda: write_records(raw, node2="original"), NEWBORN)
-    client = make_guarded()
-    assert take(client) is True
-    assert births(raw) == ["original"] * 3
-    assert states(client) == ["up"] * 3
-
-
-def test_new_client_is_not_locked_out_because_another_lost_the_race_for_a_node(make_guarded, raw, before_step):
-    """It has seen one newborn node, and the others before their original records came."""
-    write_records(raw, node2="newborn")
-    before_step(lambda: write_records(raw, node0="original", node1="original"), NEWBORN)
-    client = make_guarded()
-    assert take(client) is True
-    assert states(client) == ["up", "up", "quarantined"]
-
-
 def test_new_client_accepts_that_a_node_is_newborn(make_guarded, raw, before_step):
     before_step(lambda: write_records(raw, node0="newborn"), ORIGINAL)
     client = make_guarded()
@@ -220,7 +186,7 @@ def test_new_client_initializes_nodes_before_its_maintenance_can(make_guarded, m
         for _ in range(2):  # The first one may have started earlier.
             looked.clear()
             self.alarm()
-            assert looked.wait(5)
+            assert looked.wait(20)
 
     monkeypatch.setattr(NodeRegistry, "tell_changes", look)
     monkeypatch.setattr(Maintenance, "_await_first_connections", linger)

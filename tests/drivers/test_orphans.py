@@ -1,7 +1,6 @@
 """Owners that end while they hold: ended threads, dropped objects, and interpreters."""
 
 import gc
-import logging
 import subprocess
 import sys
 import textwrap
@@ -25,15 +24,6 @@ def client(nodes, events):
     """A client with a lease of a minute: a lock that is free earlier was released."""
     with Client(nodes.urls, lease=60.0, restart_guard=0.0, listeners=[events.append]) as client:
         yield client
-
-
-@pytest.fixture
-def warnings(caplog):
-    """Return a function that returns the watchdog's warnings."""
-    caplog.set_level(logging.DEBUG, "redsync.watchdog")
-    return lambda: [
-        (record.levelname, record.getMessage()) for record in caplog.records if record.name == "redsync.watchdog"
-    ]
 
 
 @pytest.fixture

@@ -9,25 +9,10 @@ import redis
 
 from redsync import Client, ConfigurationError, QuorumError
 from redsync._core.memory import BIRTH_KEY
-from redsync.testing import LocalNodes
 from tests.support.sentinels import FakeSentinels
 
 LEASE = 0.6
 """Also the guard, which a test waits out."""
-
-
-@pytest.fixture(scope="module")
-def servers():
-    with LocalNodes(2) as servers:
-        yield servers
-
-
-@pytest.fixture
-def sentinels(servers):
-    servers.reset()
-    with FakeSentinels() as sentinels:
-        sentinels.say(servers.ports[0], 1)
-        yield sentinels
 
 
 @pytest.fixture
@@ -65,7 +50,8 @@ def test_client_follows_to_a_new_server_which_grants_after_the_guard(client, sen
 
 def test_hold_whose_claim_the_next_server_has_goes_on(sentinels, servers, eventually):
     lease = 6.0
-    with redis.Redis(port=servers.ports[1]) as replica, Client(sentinels.url, lease=lease, node_timeout=1.0) as client:
+    options = {"lease": lease, "restart_guard": 1.0, "node_timeout": 1.0}
+    with redis.Redis(port=servers.ports[1]) as replica, Client(sentinels.url, **options) as client:
         replica.replicaof("127.0.0.1", str(servers.ports[0]))
         with client.get_lock("x") as hold:
             with redis.Redis(port=servers.ports[0]) as master:
@@ -156,4 +142,4 @@ def test_forked_child_asks_for_itself(client, sentinels, servers):
         finally:
             os._exit(status)
     assert os.waitpid(child, 0)[1] == 0
-    assert client.get_lock("of the parent").acquire(timeout=5)
+    assert client.get_lock("of the parent").acquire(timeout=20)

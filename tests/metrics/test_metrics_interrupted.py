@@ -3,16 +3,14 @@
 import gc
 
 import pytest
-from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from prometheus_client import CollectorRegistry
 
 from redsync import HoldLost
 from redsync._core.journals import LONG
 from redsync._core.observing import AcquireEnded, HoldEnded, JournalFilled
 from redsync.metrics import instruments as i
-from redsync.metrics.otel import OpenTelemetryMetrics
 from redsync.metrics.prometheus import PrometheusMetrics
+from tests.metrics.test_exporters import otel, prometheus
 from tests.metrics.test_metrics import LOCK, Clock, Hold, Ledger, make_record
 from tests.support.injection import inject
 
@@ -90,51 +88,25 @@ def test_handler_that_acquires_at_any_point_of_the_work_is_counted():
     assert point > 50
 
 
-def prometheus():
-    """Return metrics, and a function that collects them and returns the counts of some series."""
-    metrics = PrometheusMetrics(registry=CollectorRegistry())
-
-    def collect():
-        samples = [sample for family in metrics.collect() for sample in family.samples]
-        counts = {"redsync_acquire_attempts_total": 0, "redsync_acquire_duration_seconds_count": 0}
-        for sample in samples:
-            if sample.name in counts:
-                counts[sample.name] += sample.value
-        return list(counts.values())
-
-    return metrics, collect
-
-
-def otel():
-    """Return the same for OpenTelemetry."""
-    reader = InMemoryMetricReader()
-    metrics = OpenTelemetryMetrics(meter_provider=MeterProvider([reader]))
-
-    def collect():
-        counts = {"redsync.acquire.attempts": 0, "redsync.acquire.duration": 0}
-        data = reader.get_metrics_data()
-        for metric in data.resource_metrics[0].scope_metrics[0].metrics if data is not None else ():
-            if metric.name in counts:
-                points = metric.data.data_points
-                counts[metric.name] = sum(getattr(each, "value", None) or each.count for each in points)
-        return list(counts.values())
-
-    return metrics, collect
-
-
 @pytest.mark.parametrize("make", [prometheus, otel])
 def test_handler_that_collects_at_any_point_of_the_work_neither_waits_nor_loses_counts(make):
     every = 2 * WINS + RE_ENTRIES + BUSY
+    counted = "redsync_acquire_attempts_total", "redsync_acquire_duration_seconds_count"
     point, where = 0, ""
     while where is not None:
         point += 1
-        metrics, collect = make()
-        hear = metrics.listen([], Clock()).hear
-        note_some(hear)
-        seen = []
-        where = inject(point, lambda hear=hear: hear(JournalFilled()), lambda: seen.extend(collect()))  # noqa: B023
-        assert all(0 <= count <= every for count in seen), where
-        assert collect() == [every, every], where
+        with make() as (metrics, scrape):
+
+            def collect(scrape=scrape):
+                found = list(scrape())
+                return [sum(value for name, _, value in found if name == each) for each in counted]
+
+            hear = metrics.listen([], Clock()).hear
+            note_some(hear)
+            seen = []
+            where = inject(point, lambda hear=hear: hear(JournalFilled()), lambda: seen.extend(collect()))  # noqa: B023
+            assert all(0 <= count <= every for count in seen), where
+            assert collect() == [every, every], where
     assert point > 50
 
 

@@ -451,10 +451,6 @@ def test_turned_table_has_as_many_rows_side_by_side_as_fit(capsys, monkeypatch):
     assert second.splitlines()[0] == "A  zzzzzz"
 
 
-def test_table_is_aligned():
-    assert table(["A", "LONG"], [["xxx", "y"]]) == ["A    LONG", "xxx  y"]
-
-
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [(None, "-"), (1.26, "1.3 s"), (125, "2 min 5 s"), (7300, "2 h 1 min"), (200_000, "2 d 7 h")],

@@ -1,17 +1,11 @@
 """The checkers of latches: they find latches that open early, late or never, and wrong answers."""
 
-import math
-from collections.abc import Callable
-from typing import ClassVar
-
 import pytest
 
-from redsync._core.effects import Wait
 from redsync._core.latches import LatchState
 from redsync._core.quorum import Verdict
 from redsync._protocols import latch as protocol
 from redsync._protocols import latch_exchange
-from redsync._protocols.latch import Latch
 from redsync.testing.simulator import Simulation, SimulationError
 from redsync.testing.simulator.checks import LatchNeverEarly, LatchOpens, Zombies
 from redsync.testing.simulator.happenings import Did, Sent
@@ -32,35 +26,6 @@ def believe_one_node(tally):
     if protocol.told_by(tally):
         return Verdict.WON
     return Verdict.PENDING if None in tally.choices else Verdict.LOST
-
-
-class Averaged(LatchState):
-    """The knowledge of a latch, with a count that is the mean of the counts of the nodes heard last."""
-
-    __slots__ = ()
-    counts: ClassVar[list[float]] = []
-    rounded: ClassVar[Callable[[float], int]]
-
-    @property
-    def count(self):
-        return self.rounded(sum(self.counts) / len(self.counts))
-
-
-@pytest.fixture
-def averaged(request, monkeypatch):
-    """Judge a latch by the average of its nodes; clients send the knowledge of some nodes to others later."""
-    write_nothing_back(monkeypatch)
-    hear = Latch.hear
-
-    def hear_average(latch, tally):
-        hear(latch, tally)
-        newest = [each.state for _, each in protocol.told_by(tally) if each.state.generation == latch.known.generation]
-        if newest:
-            Averaged.counts[:] = [state.count for state in newest]
-            latch.known = Averaged(latch.known.generation, latch.known.size, latch.known.arrivals)
-
-    monkeypatch.setattr(Averaged, "rounded", staticmethod(request.param), raising=False)
-    monkeypatch.setattr(Latch, "hear", hear_average)
 
 
 # Runs by seed.
@@ -88,11 +53,6 @@ def test_checker_finds_latch_that_is_set_while_it_is_not_open(monkeypatch):
 
     monkeypatch.setattr(protocol.Caller, "consult", find_it_open)
     assert "replaced it" in hunt(LatchNeverEarly, range(1, 41), kind="latch")
-
-
-def test_checker_finds_waiters_that_are_not_woken_and_do_not_look_again(monkeypatch):
-    monkeypatch.setattr(protocol, "Wait", lambda until, *words, **more: Wait(math.inf, *words, **more))
-    assert "it has been open for more than" in hunt(LatchOpens, range(1, 21), kind="latch", scripts=NO_WAKE_UPS)
 
 
 def test_checker_finds_places_that_are_not_left():
@@ -191,30 +151,6 @@ def test_checker_finds_answers_that_no_quorum_knows_yet(monkeypatch):
     write_nothing_back(monkeypatch)
     with pytest.raises(SimulationError, match="worker on d looked 'x', but learned 1, and from 0 to 0 are left of 1"):
         tell(count_down_on_one_node_and_ask_different_ones)
-
-
-def count_down_on_two_nodes_and_ask_the_third_too(story):
-    story.do(story.a, story.a._ways.set, "x", 1)
-    story.cut(story.b, 2)
-    story.do(story.b, story.b._ways.count_down, "x", 1, 1.0)
-    story.cut(story.c, 0)
-    story.do(story.c, story.c._ways.look, "x")
-    story.cut(story.d, 0)
-    story.do(story.d, story.d._ways.look, "x")
-
-
-@pytest.mark.parametrize(
-    ("averaged", "story"),
-    [
-        (math.ceil, count_down_on_two_nodes_and_ask_the_third_too),
-        (math.floor, count_down_on_one_node_and_ask_different_ones),
-    ],
-    indirect=["averaged"],
-    ids=["opens late", "opens and is closed again"],
-)
-def test_checker_finds_average_of_nodes_counts(averaged, story):
-    with pytest.raises(SimulationError, match=r"latch never early: .* looked 'x', but learned 1, and from 0 to 0"):
-        tell(story)
 
 
 def forget_one_after_the_other_and_ask_new_ones(story):

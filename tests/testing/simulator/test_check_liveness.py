@@ -28,11 +28,6 @@ def test_checker_finds_timeouts_that_are_not_kept(monkeypatch):
     assert "should have had an answer" in hunt(Liveness, range(40))
 
 
-def test_checker_finds_lock_that_a_crashed_client_keeps_forever():
-    broken = break_script("lock_acquire", ("redis.call('pexpire', KEYS[1], ARGV[3])\n  if", "if"))
-    assert "no waiter gets it" in hunt(Liveness, range(17, 117), scripts=broken)
-
-
 # By hand.
 
 

@@ -69,12 +69,6 @@ def test_checker_finds_hand_over_to_a_writer_that_came_after_readers():
 # Claims that stay.
 
 
-def test_checker_finds_expiry_that_readers_share():
-    complaint = hunt(Expiry, range(40), kind="read-write", scripts=SHARED_EXPIRY)
-    assert " held to read by " in complaint
-    assert complaint.endswith(" ms longer than requested")
-
-
 @pytest.mark.parametrize("shared", [True, False])
 def test_dead_reader_is_found_when_another_one_keeps_its_claim_alive(shared):
     scripts = SHARED_EXPIRY if shared else None

@@ -17,7 +17,7 @@ from tests.support.sweeps import swept
 LEAVE = "    redis.call('zrem', KEYS[2], waiter)\n    redis.call('hdel', KEYS[3], waiter)\n"
 
 
-@pytest.mark.parametrize(("kind", "first"), [("lock", 0), *swept(("read-write", 0), ("semaphore", 1), ("limiter", 0))])
+@pytest.mark.parametrize(("kind", "first"), [("lock", 1), *swept(("read-write", 0), ("semaphore", 1), ("limiter", 0))])
 def test_checker_finds_attempts_that_are_not_rolled_back(monkeypatch, kind, first):
     def roll_back(attempt, *, leave):
         return
@@ -38,7 +38,7 @@ def test_checker_finds_waiters_that_stay_in_the_queue(monkeypatch, kind, first):
 def test_checker_finds_release_that_forgets_the_queue():
     broken = break_script("lock_release", (LEAVE, ""))
     # Or the release hands the lock over to its own owner.
-    assert re.search("ownerless|without a waiter", hunt(Zombies, range(20), scripts=broken))
+    assert re.search("ownerless|without a waiter", hunt(Zombies, range(1, 21), scripts=broken))
 
 
 def test_checker_finds_claims_without_an_end():

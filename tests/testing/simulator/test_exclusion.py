@@ -55,7 +55,7 @@ def test_checker_finds_nodes_that_grant_although_they_forgot(monkeypatch, kind, 
 
 
 def test_checker_finds_nodes_that_trust_records_of_another_process(monkeypatch):
-    assert "is held by" in hunt(Exclusion, range(2100, 2120), scripts=trust_records(monkeypatch))
+    assert "is held by" in hunt(Exclusion, range(2104, 2124), scripts=trust_records(monkeypatch))
 
 
 async def hold(client, seconds):

@@ -5,9 +5,7 @@ import sys
 import hiredis
 import pytest
 
-from redsync._core.scripts import Script
 from redsync.testing.simulator import scripting
-from redsync.testing.simulator.scripting import run_script
 from redsync.testing.simulator.store import Store, UnknownCommandError
 
 WRONG_TYPE = "WRONGTYPE Operation against a key holding the wrong kind of value"
@@ -189,17 +187,6 @@ def test_script_inside_a_script_is_refused(run, clock):
 
 
 # The shipped scripts, briefly: test_differential.py has all of them.
-
-
-def test_lock_is_claimed_refused_and_released(store, clock):
-    keys = (b"lock", b"queue", b"places")
-    acquire, release = Script.load("lock_acquire"), Script.load("lock_release")
-    assert run_script(acquire, store, keys[:1], (b"me:1:1", 1, 30_000, 0)) == 1
-    clock.advance_ms(1_000)
-    refusal = run_script(acquire, store, keys, (b"you:1:1", 1, 30_000, 0, 5_000, 0, b"wake", b"0"))
-    assert refusal == [29_000, b"me:1:1", 0]
-    assert run_script(release, store, keys, (b"me:1:1", 0, b"channel")) == 1
-    assert store.snapshot() == {}
 
 
 def test_missing_lupa_error_says_how_to_install_it(monkeypatch):
