@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from redsync import HoldLost, LeaseLostError, QuorumError
+from redsync import AsyncMultiHold, HoldLost, LeaseLostError, QuorumError
 from tests.aio_support import claims, client_of, comes_out, in_loop, turns, until
 from tests.support.locks import lose
 from tests.support.sweeps import swept
@@ -133,6 +133,34 @@ async def test_dropped_acquire_awaits_nothing_more(nodes):
         multi = multi_of(client)
         # A coroutine that awaits while being closed raises a RuntimeError.
         await drop(multi.acquire(), multi._locks[1].owned)
+        await until(lambda: not len(client.runner.session.holds))
+
+
+def between_two_releases(multi):
+    """Return a condition: the second lock was released, the first is next."""
+    was_held = [multi._locks[1].owned()]
+
+    def when():
+        first, second, *_ = [lock.owned() for lock in multi._locks]
+        was_held.append(second)
+        return first and not second and True in was_held
+
+    return when
+
+
+@pytest.mark.parametrize("way", ["busy", "release", "hold"])
+@in_loop
+async def test_release_dropped_between_two_locks_releases_the_rest(nodes, way):
+    async with client_of(nodes) as client, client_of(nodes) as other, other.get_lock("z"):
+        multi = multi_of(client)
+        if way == "busy":
+            dropped = multi.acquire(timeout=0.05)
+        else:
+            multi = client.get_multi_lock(*multi._locks[:2])
+            assert await multi.acquire()
+            hold = AsyncMultiHold(multi._own())
+            dropped = multi.release() if way == "release" else hold.release()
+        await drop(dropped, between_two_releases(multi))
         await until(lambda: not len(client.runner.session.holds))
 
 

@@ -110,7 +110,7 @@ class ThreadRunner(ThreadDriver):
         self._farewell: Final = farewell
         self.closed = False
         self._start()
-        _runners.add(self)
+        _runners[id(self)] = self
 
     def _start(self) -> None:
         """Begin with a new identity, and locks, without connections: at creation, and in the child of a fork."""
@@ -380,16 +380,18 @@ class ThreadRunner(ThreadDriver):
             self._monitor.release()  # perhaps held by a thread that this process does not have
 
 
-_runners: weakref.WeakSet[ThreadRunner] = weakref.WeakSet()
+_runners: weakref.WeakValueDictionary[int, ThreadRunner] = weakref.WeakValueDictionary()
 
 
 def _close_all() -> None:
-    for runner in list(_runners):
-        runner.close()
+    # A list, because a runner that a daemon makes meanwhile ends the iteration of a weak collection with an error.
+    for reference in _runners.valuerefs():
+        if (runner := reference()) is not None:
+            runner.close()
 
 
 def _after_fork_in_child() -> None:
-    for runner in list(_runners):
+    for runner in list(_runners.values()):
         runner.restart_after_fork()
 
 

@@ -164,8 +164,8 @@ class _Watch(Follower):
         while not self._stopping:
             try:
                 self._ask(index, witness)
-            except Exception as error:
-                # The server at that address may answer anything.
+            except BaseException as error:
+                # The server at that address may answer anything, and the application's credential provider may exit.
                 with self._news:
                     self._locator.note_failure(index, describe_error(error))
                     self._news.notify_all()

@@ -4,18 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from redsync._core.effects import Steps, signal
 from redsync._core.holds import HoldState
 from redsync._core.interruptions import is_interruption
+from redsync._core.runner import AsyncRunner
 from redsync._core.timing import check_timeout
 from redsync._facades.enterable import note
 from redsync._facades.hold import AnyHold, AsyncHold, Cancelling, Entered, Hold
 from redsync._protocols.lease import wait_end
 from redsync.exceptions import RedsyncError
 
-__all__ = ["AnyMultiHold", "AsyncMultiHold", "MultiHold", "do_each", "do_each_async", "raise_first", "release_all"]
+__all__ = [
+    "AnyMultiHold",
+    "AsyncMultiHold",
+    "MultiHold",
+    "do_each",
+    "do_each_async",
+    "raise_first",
+    "release_all",
+    "release_all_async",
+]
 
 HoldT = TypeVar("HoldT", bound=AnyHold[Any])
 
@@ -83,6 +94,21 @@ async def do_each_async(actions: Iterable[Callable[[], Awaitable[None]]]) -> Non
         except BaseException as error:
             cancelled.append(error)
     raise_first(cancelled + errors)
+
+
+async def release_all_async(runner: AsyncRunner, holds: Sequence[AsyncHold]) -> None:
+    """Release all holds, in reverse order, even if cancelled; if the coroutine is dropped, the loop releases the rest.
+
+    Raises:
+        RedsyncError: The first error of a release, with the others as notes.
+    """
+    actions = [hold.release for hold in reversed(holds)]
+    try:
+        await do_each_async(actions)
+    except GeneratorExit:
+        # Those released before refuse that, which does not stop the others.
+        runner.leave_to_loop(partial(do_each_async, actions))
+        raise
 
 
 class AnyMultiHold(Entered, Generic[HoldT]):
@@ -293,7 +319,7 @@ class AsyncMultiHold(AnyMultiHold[AsyncHold], Cancelling):
             NotOwnedError: The hold, or one lock's part of it, was already released; nothing changed.
         """
         self._refuse_released()
-        await do_each_async([hold.release for hold in reversed(self._holds)])
+        await release_all_async(self._holds[0]._host.runner, self._holds)
 
     def _check_loss(self) -> None:
         """Raise if a hold was lost, even if it was released since."""

@@ -12,7 +12,7 @@ from redsync._facades.enterable import TaskEnterable
 from redsync._facades.exclusive_async import AsyncExclusiveLock
 from redsync._facades.hold import AsyncHold
 from redsync._facades.multi_attempt import Attempt, Course
-from redsync._facades.multi_hold import AsyncMultiHold, do_each_async
+from redsync._facades.multi_hold import AsyncMultiHold, do_each_async, release_all_async
 from redsync._facades.multi_lock import AnyMultiLock
 from redsync.exceptions import AcquireTimeout, RedsyncError
 
@@ -86,7 +86,7 @@ class AsyncMultiLock(AnyMultiLock[AsyncRunner, AsyncExclusiveLock, AsyncMultiHol
     async def _undo(self, attempt: Attempt[AsyncHold]) -> None:
         # Report only the original error: a hold that is lost, or not released on every node, is over anyway.
         with suppress(RedsyncError):
-            await do_each_async([hold.release for hold in reversed(attempt.won())])
+            await release_all_async(self._runner, attempt.won())
 
     async def release(self) -> None:
         """Release one acquisition of each lock, in reverse order; an error does not stop the others.
@@ -97,7 +97,7 @@ class AsyncMultiLock(AnyMultiLock[AsyncRunner, AsyncExclusiveLock, AsyncMultiHol
             NotOwnedError: The owner does not hold all of them; nothing changed.
             LeaseLostError: The owner held them, but had lost one; if several, the error carries the others as notes.
         """
-        await do_each_async([hold.release for hold in reversed(self._own())])
+        await release_all_async(self._runner, self._own())
 
     async def __aenter__(self) -> AsyncMultiHold:
         """Acquire all locks; wait at most for the `timeout` option in total, without limit by default.

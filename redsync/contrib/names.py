@@ -10,13 +10,15 @@ from typing import Any, Final
 __all__ = ["LONGEST", "NameTemplate", "shortened"]
 
 LONGEST: Final = 256
-"""The longest text, in bytes, that becomes part of a name; a name has at most 512."""
+"""The longest text, in bytes, that becomes part of a name."""
+
+_LONGEST_NAME: Final = 512
 
 
-def shortened(text: str) -> str:
-    """Return the text, or its hash if it is too long for a name."""
-    encoded = text.encode()
-    return text if len(encoded) <= LONGEST else hashlib.sha256(encoded).hexdigest()
+def shortened(text: str, most: int = LONGEST) -> str:
+    """Return the text, or its hash if it has more bytes."""
+    encoded = text.encode("utf-8", "surrogatepass")
+    return text if len(encoded) <= most else hashlib.sha256(encoded).hexdigest()
 
 
 class NameTemplate:
@@ -41,7 +43,7 @@ class NameTemplate:
         self.fields: Final = frozenset(fields)
 
     def fill(self, values: Mapping[str, Any]) -> str:
-        """Return the name.
+        """Return the name, or its hash if it is too long: requests and calls choose its values.
 
         Raises:
             LookupError: A field has no value.
@@ -49,4 +51,4 @@ class NameTemplate:
         if missing := sorted(self.fields - values.keys()):
             known = ", ".join(sorted(values)) or "nothing"
             raise LookupError(f"the name {self.text!r} needs {', '.join(missing)}, but there is only {known}")
-        return self.text.format_map(values)
+        return shortened(self.text.format_map(values), _LONGEST_NAME)

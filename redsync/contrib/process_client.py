@@ -48,7 +48,7 @@ class ProcessClient:
         self._make: Final = make
         self._client: Client | None = None
         self._renew_lock()
-        _all.add(self)
+        _all[id(self)] = self
 
     def _renew_lock(self) -> None:
         self._lock = threading.Lock()
@@ -72,17 +72,22 @@ class ProcessClient:
             client.close()
 
 
-_all: weakref.WeakSet[ProcessClient] = weakref.WeakSet()
+_all: weakref.WeakValueDictionary[int, ProcessClient] = weakref.WeakValueDictionary()
+
+
+def _present() -> list[ProcessClient]:
+    # A list, because a client that is made meanwhile ends the iteration of a weak collection with an error.
+    return [client for reference in _all.valuerefs() if (client := reference()) is not None]
 
 
 def close_all() -> None:
     """Close the clients of this process, if it ends without running Python's finalizers."""
-    for client in list(_all):
+    for client in _present():
         client.close()
 
 
 def _after_fork_in_child() -> None:
-    for client in list(_all):
+    for client in _present():
         client._renew_lock()
 
 

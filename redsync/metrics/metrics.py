@@ -62,7 +62,6 @@ _MOST_NAMES = 4096
 _MOST_REPLIES = 65_536
 """The most round trips per node, and failed votes, kept until they are processed; the oldest are dropped first."""
 
-
 _CLOCKS_FOR, _SHORTEST_SPAN = 600.0, 15.0
 """The longest and the shortest span, in seconds, over which the rates of two clocks are compared."""
 
@@ -114,7 +113,7 @@ class Metrics(Observer):
 
     def __init__(self, *, group_of: Callable[[str | bytes], str] | None = None, max_groups: int = 200) -> None:
         self._groups: Final = Groups(name_group if group_of is None else group_of, max_groups)
-        self._clients: Final[weakref.WeakSet[Any]] = weakref.WeakSet()
+        self._clients: Final[weakref.WeakValueDictionary[int, Any]] = weakref.WeakValueDictionary()
         self._limits: Final[dict[str, int]] = {}
         self._counts: Final[defaultdict[Instrument, defaultdict[Labels, int]]] = defaultdict(lambda: defaultdict(int))
         self._journal: Final = Journal()
@@ -173,7 +172,7 @@ class Metrics(Observer):
 
     def attach(self, client: Any) -> None:
         """Begin to read the gauges of a client; see `Observer`."""
-        self._clients.add(client)
+        self._clients[id(client)] = client
 
     # For exporters.
 
@@ -372,7 +371,8 @@ class Metrics(Observer):
         yield i.PENDING, pending
 
     def _open_clients(self) -> list[Any]:
-        return [client for client in list(self._clients) if not client.runner.closed]
+        # A list, because a client that is made meanwhile ends the iteration of a weak collection with an error.
+        return [each for ref in self._clients.valuerefs() if (each := ref()) is not None and not each.runner.closed]
 
 
 def _nothing() -> None:

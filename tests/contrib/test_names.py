@@ -20,6 +20,12 @@ def test_error_of_a_missing_value_names_it():
         NameTemplate("order:{number}").fill({})
 
 
+def test_name_that_values_make_too_long_is_replaced_by_its_hash():
+    template = NameTemplate("{a}")
+    assert template.fill({"a": "ä" * 256}) == "ä" * 256
+    assert len(template.fill({"a": "ä" * 257})) == len(template.fill({"a": "\ud800" * 200})) == 64
+
+
 def test_values_are_not_templates():
     assert NameTemplate("{a}").fill({"a": "{b}"}) == "{b}"
 

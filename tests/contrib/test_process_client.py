@@ -8,6 +8,7 @@ import pytest
 from redsync import Client, ConfigurationError
 from redsync.contrib import process_client
 from redsync.contrib.process_client import ProcessClient, make_client
+from tests.support.traced import at_each_line
 
 ANYWHERE = "redis://127.0.0.1:1"
 
@@ -37,6 +38,14 @@ def test_client_is_created_once_even_if_many_threads_ask_first():
     assert client.get() is made[1]
     process_client.close_all()
     assert made[1].runner.closed
+
+
+def test_all_are_closed_although_others_are_made_meanwhile():
+    client, later = ProcessClient(lambda: Client([ANYWHERE])), []
+    made = client.get()
+    with at_each_line(lambda: later.append(ProcessClient(lambda: pytest.fail("made")))):
+        process_client.close_all()
+    assert made.runner.closed
 
 
 def test_close_before_the_first_use_does_nothing():

@@ -14,10 +14,12 @@ from redis.credentials import CredentialProvider
 
 from redsync import Client, LeaseLostError, QuorumError
 from redsync._core.effects import Broadcast, Command, Tell, Wait, broadcast, signal, tell, wait
+from redsync._drivers import threads
 from redsync._drivers.process import clock
 from tests.drivers.conftest import LOOKS, become, stand_by
 from tests.support.locks import PATIENCE
 from tests.support.sweeps import swept
+from tests.support.traced import at_each_line
 
 
 @pytest.fixture
@@ -368,3 +370,11 @@ def test_child_closes_client_although_another_thread_was_closing_it_during_the_f
     go_on.set()
     thread.join()
     assert os.waitpid(child, 0)[1] == 0
+
+
+def test_exit_closes_all_clients_although_others_are_made_meanwhile(monkeypatch):
+    monkeypatch.setattr(threads, "_runners", type(threads._runners)())
+    before, later = [Client(["redis://127.0.0.1:1"]) for _ in range(2)], []
+    with at_each_line(lambda: later.append(Client(["redis://127.0.0.1:1"]))):
+        threads._close_all()
+    assert all(client.runner.closed for client in before)

@@ -124,6 +124,25 @@ def test_replica_given_as_a_node_tells_what_to_do(servers):
     )
 
 
+def test_sentinel_is_asked_again_even_if_the_application_exits_when_asked_for_a_password(sentinels, eventually):
+    class Password(redis.CredentialProvider):
+        asked = 0
+
+        def get_credentials(self):
+            self.asked += 1
+            if self.asked <= 3:
+                raise SystemExit("no password")
+            return ("default", "secret")
+
+    password = Password()
+    group = redis.Sentinel(
+        [("127.0.0.1", port) for port in sentinels.ports], sentinel_kwargs={"credential_provider": password}
+    )
+    with Client(group.master_for("mymaster"), lease=LEASE, node_timeout=1.0) as client:
+        eventually(lambda: client.nodes()[0].server)
+    assert password.asked > 3
+
+
 def test_closed_client_asks_no_sentinel(sentinels, servers):
     with Client(sentinels.url, lease=LEASE, node_timeout=1.0):
         watching = [thread for thread in threading.enumerate() if thread.name.startswith("redsync-watch-")]

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from redsync import HoldLost, HoldOrphaned, NodeChanged
+from redsync import Client, HoldLost, HoldOrphaned, NodeChanged
 from redsync._core.journals import LONG
 from redsync._core.observing import (
     AcquireEnded,
@@ -19,6 +19,7 @@ from redsync._core.observing import (
     WatchdogWoke,
 )
 from redsync.metrics.metrics import Metrics, _after_fork_in_child
+from tests.support.traced import at_each_line
 
 
 class Ledger(Metrics):
@@ -62,6 +63,12 @@ class Hold:
 
     def __init__(self, count=1, lost=None):
         self.count, self.lost = count, lost
+
+
+class Closed:
+    """The part of a closed client that metrics read."""
+
+    runner = SimpleNamespace(closed=True)
 
 
 @pytest.fixture
@@ -289,6 +296,20 @@ def test_counts_of_many_threads_are_exact(ledger, tell):
     assert ledger.gauges()["redsync.hold.active"] == {}
     assert ledger.counts["redsync.acquire.attempts", (*LOCK, "won")] == 8000
     assert len(ledger.values["redsync.hold.duration", LOCK]) == 8000
+
+
+def test_collection_succeeds_although_clients_are_made_meanwhile(ledger):
+    clients = []
+
+    def make():
+        clients.append(Closed())
+        ledger.attach(clients[-1])
+
+    with Client(["redis://127.0.0.1:1"]) as client:
+        ledger.attach(client)
+        with at_each_line(make, 1000):
+            gauges = ledger.gauges()
+    assert gauges["redsync.node.state"]["127.0.0.1:1", "down"] == 1
 
 
 def test_child_of_a_fork_holds_nothing(ledger, tell):

@@ -12,6 +12,7 @@ class FakeSentinels:
 
     Attributes:
         url: The URL of their node.
+        ports: Their ports.
         questions: The number of questions that each has answered.
     """
 
@@ -24,7 +25,8 @@ class FakeSentinels:
             self._stack.enter_context(Hostile(lambda words, index=index: [self._answer(index, words)]))
             for index in range(count)
         ]
-        hosts = ",".join(f"127.0.0.1:{server.port}" for server in self._servers)
+        self.ports = [server.port for server in self._servers]
+        hosts = ",".join(f"127.0.0.1:{port}" for port in self.ports)
         self.url = f"redis+sentinel://{hosts}/mymaster/0?replicas={replicas}"
 
     def say(self, port, epoch, *, only=None):
