@@ -164,7 +164,9 @@ class Broadcast(NamedTuple):
 
     def tally(self, nodes: Sequence[str]) -> Tally:
         """Return the tally of the round, without votes."""
-        return Tally(nodes, self.judge, self.decide, thorough=self.thorough, late=self.late, lingers=self.lingers)
+        # In one step: the fields of a named tuple are slow to find, and keywords are slow to pass.
+        _, _, judge, _, _, _, _, decide, _, thorough, late, lingers = self
+        return Tally(nodes, judge, decide, thorough, late, lingers)
 
     def lingers_until(self, sent_at: float, won_at: float) -> float:
         """Return until when to wait for the other nodes: after that, by the pace of the first ones, they are hung."""

@@ -11,7 +11,8 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias, TypeVar
 
 from redsync._core.effects import Arg, Command, Usual, new_tuple
 from redsync._core.memory import Processes
@@ -32,7 +33,8 @@ the lease (None: the client's), and a semaphore's limit (its version and number 
 """
 
 
-class Terms(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Terms:
     """Values derived from a lease.
 
     Attributes:

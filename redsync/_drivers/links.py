@@ -52,6 +52,8 @@ _USER_TIMEOUT = getattr(socket, "TCP_USER_TIMEOUT", None)
 _NOT_NOW = BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError
 
 _READ_SIZE = 16384
+_GLANCE_SIZE = 256
+_GLANCE_SIZE = 256
 _RECORDS = 4
 """The number of TLS records read at once."""
 
@@ -87,6 +89,8 @@ class Link(ABC):
         send: Sends bytes at once; returns how many the system took, None if the link keeps the others itself.
         read: Returns the bytes received, for `feed`, or an empty value if the node closed the connection. If nothing
             has arrived, returns None or raises BlockingIOError. A link that an event loop reads has none.
+        glance: The same, but may leave bytes that a poll reports. Python has small pieces at hand, larger ones cost a
+            `malloc`.
         feed: Takes what was read.
         gets: Returns the next complete reply of those fed; NOTHING if there is none.
         has_more: Returns False if the link holds nothing behind the reply that `gets` has just returned.
@@ -120,6 +124,9 @@ class Link(ABC):
         self.has_more = _perhaps
 
     fileno = -1
+
+    def glance(self) -> Any:
+        return self.read()
 
     @abstractmethod
     def write(self, data: bytes) -> None:
@@ -182,6 +189,7 @@ class SocketLink(Link):
         self.send = self._sock.send
         if self.swift:
             self.read = partial(self._sock.recv, _READ_SIZE)
+            self.glance = partial(self._sock.recv, _GLANCE_SIZE)  # type: ignore[method-assign]
         self._sock.setblocking(False)
         bound_silence(self._sock)
         self.fileno = self._sock.fileno()

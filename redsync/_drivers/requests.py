@@ -87,6 +87,8 @@ class Request(Sleeper):
 
     def __init__(self, effect: Broadcast | Tell, tally: Tally | None) -> None:
         self.effect = effect
+        # Not left to the class: attributes of an object are found faster, and these are read all the time.
+        self.done = self.leads = False
         self.guard = effect.guard
         self.tally = tally
         # Packed here, not by the flushing thread, which has enough to do: an error here concerns this caller.

@@ -68,7 +68,7 @@ class Serving(Dispatcher):
                         if link is None or events != READ or link.broken is not None:
                             left, link = ready[ready.index((fd, events)) :], None
                             break
-                        data, pending = link.read() if link.at_rest else None, link.pending
+                        data, pending = link.glance() if link.at_rest else None, link.pending
                         if data == usual and pending[0] is request and cast[link.index] is None:
                             if noting:
                                 noting[link.index](now - tally.sent_at)

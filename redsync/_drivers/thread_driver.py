@@ -120,20 +120,22 @@ class ThreadDriver(ABC):
                 assert_never(effect)
 
     def _broadcast(self, effect: Broadcast, subscribed: Subscribed) -> Tally:
-        transport, owner = self._transport, effect.owner
+        transport = self._transport
+        # In one step, because a named tuple's fields are slow to find.
+        _, owner, judge, timeout, guard, _, _, decide, subscribe, thorough, late, lingers = effect
         # After the transport was read: no connection of a fork's child ever carries a command of its parent.
         if owner is not None and owner.client_id is not self.client_id:
             raise forked()
-        if effect.subscribe is not None:
-            transport.wakeups.subscribe(effect.subscribe, effect.guard)
-            subscribed.add(effect.subscribe)
-        tally = effect.tally(self._addresses)
+        if subscribe is not None:
+            transport.wakeups.subscribe(subscribe, guard)
+            subscribed.add(subscribe)
+        tally = Tally(self._addresses, judge, decide, thorough, late, lingers)
         request = Request(effect, tally)
         tally.sent_at = sent_at = self.now()
-        transport.carry(request, sent_at + effect.timeout)
+        transport.carry(request, sent_at + timeout)
         if not request.done:
-            transport.end_round(request, f"no answer within {effect.timeout:g} s")
-        if effect.lingers and tally.open:
+            transport.end_round(request, f"no answer within {timeout:g} s")
+        if lingers and tally.open:
             transport.linger(request, tally, effect.lingers_until(sent_at, self.now()))
         if tally.failed and self._notifier.ears:
             self._notifier.note_votes(tally)

@@ -226,13 +226,14 @@ class ThreadRunner(ThreadDriver):
 
     def run(self, steps: Steps[T]) -> T:
         """Perform the protocol's effects until it returns; return its result or raise its error."""
-        doing = self._doing
-        if doing.what is not None:
+        # As in `Transport._lead`.
+        doing = self._doing.__dict__
+        if doing.get("what") is not None:
             return self._run_in_between(steps)
         subscribed: Subscribed = set()
         client_id = self.client_id
         try:
-            doing.what = BUSY
+            doing["what"] = BUSY
             try:
                 # Counted before `_ready` is read: close() clears that first, then waits for the counted threads.
                 # Within the `try`: otherwise, after an interruption right behind the append, close() would wait for a
@@ -247,7 +248,7 @@ class ThreadRunner(ThreadDriver):
                 for kept in subscribed:
                     self._transport.wakeups.unsubscribe(kept)
         finally:
-            doing.what = None
+            doing["what"] = None
             if self.client_id is not client_id:
                 raise forked()
 

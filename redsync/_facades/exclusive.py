@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar, TypeAlias
 
 from redsync._core.claims import ClaimKind
-from redsync._core.effects import Steps, new_tuple
+from redsync._core.effects import Steps
 from redsync._core.holds import HoldState
 from redsync._core.keys import LockKeys, encode_name
 from redsync._core.ownership import Owner
@@ -91,7 +91,7 @@ class Exclusive(Claimable[RunnerT_co, HoldT]):
     # The protocols of both flavours.
 
     def _request(self, timeout: float | None, lease: float | None, count: int) -> AcquireRequest:
-        values = (
+        return AcquireRequest(
             self._name,
             self._KIND,
             self._keys,
@@ -104,7 +104,6 @@ class Exclusive(Claimable[RunnerT_co, HoldT]):
             count,
             self._QUEUE,
         )
-        return new_tuple(AcquireRequest, values)
 
     def _release_steps(self, state: HoldState, count: int) -> Steps[None]:
         return release(self._runner.session, state, self._runner.now(), count, self._tell_lost)

@@ -51,9 +51,10 @@ class _Spinning(Exclusive[RunnerT_co, HoldT]):
         super().__init__(host, name, **options)
 
     def _request(self, timeout: float | None, lease: float | None, count: int) -> AcquireRequest:
+        request = super()._request(timeout, lease, count)
         # Not bound to the lock: a request must not keep a lock object alive that the program has dropped.
-        pause = partial(_pause, self._backoff, self._name)
-        return super()._request(timeout, lease, count)._replace(queue=partial(Nowhere, pause))
+        request.queue = partial(Nowhere, partial(_pause, self._backoff, self._name))
+        return request
 
     def _options(self) -> dict[str, Any]:
         return {**super()._options(), "backoff": self._backoff}

@@ -31,6 +31,7 @@ from typing import TypeAlias
 
 from redsync._core.effects import Steps, broadcast, wait
 from redsync._core.holds import HoldState
+from redsync._core.quorum import Verdict
 from redsync._core.runner import Session
 from redsync._protocols.acquire_requests import AcquireRequest
 from redsync._protocols.attempts import Attempt
@@ -38,6 +39,8 @@ from redsync._protocols.claims import Claim
 from redsync._protocols.lining_up import line_up
 
 __all__ = ["Reenter", "acquire_new"]
+
+_WON = Verdict.WON
 
 Reenter: TypeAlias = Callable[[Session, AcquireRequest, HoldState, float], Steps[float]]
 
@@ -75,7 +78,7 @@ def acquire_new(  # noqa: PLR0912, PLR0915  (each is one of the decisions above)
                 return None
         while True:
             tally = yield from broadcast(attempt.ask(now))
-            now, won = tally.at, tally.won
+            now, won = tally.at, tally.verdict is _WON
             if won and not claim.is_settled(tally):
                 attempt.note(tally, now)
                 tally, now = yield from claim.settle(tally, attempt.id, attempt.timeout_at)

@@ -8,7 +8,7 @@ from typing import Any
 from redsync._core.effects import Broadcast, Command, Steps, Tell, broadcast, new_tuple, tell
 from redsync._core.holds import HoldState
 from redsync._core.interruptions import is_interruption
-from redsync._core.quorum import Tally
+from redsync._core.quorum import Tally, Verdict
 from redsync._core.runner import Session
 from redsync._protocols.lease import expire, lose, rollback_of, tell_end
 from redsync._protocols.observing import tell_end as tell_observers
@@ -17,6 +17,9 @@ from redsync._protocols.rounds import no_quorum
 from redsync.exceptions import LeaseLostError, NotOwnedError
 
 __all__ = ["check", "extend", "give_back", "release"]
+
+# As in `quorum`.
+_WON = Verdict.WON
 
 
 def _had(reply: Any) -> bool:
@@ -84,7 +87,7 @@ def _release(
         if state.watchers:
             yield from tell_end(state)
     try:
-        if not tally.won:
+        if tally.verdict is not _WON:
             yield from _settle_for_less(state, tally)
     finally:
         journal = session.journal

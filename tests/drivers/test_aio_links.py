@@ -322,7 +322,7 @@ async def test_answers_in_single_bytes_are_read(nodes, raw):
     async with client_of(nodes) as client:
         await _take(client, "x")
         for link in client.runner._maintenance.transport.links:
-            link.read = functools.partial(link._sock.recv, 1)
+            link.read = link.glance = functools.partial(link._sock.recv, 1)
         await use(client, raw)
 
 

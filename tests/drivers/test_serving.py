@@ -155,6 +155,19 @@ def test_end_of_connections_grants_nothing_where_no_usual_reply_is_known(rig, as
     assert request.tally.verdict is Verdict.LOST
 
 
+def test_replies_longer_than_a_glance_are_all_counted(rig, asker):
+    asker.ask()
+    asker.ask()
+    former = [asker.send() for _ in range(150)]
+    request = asker.send()
+    await_answers(rig)
+    asker.wait(request)
+    assert all(each.tally.won for each in [*former, request])
+    rig.settle()
+    assert [len(link.pending) for link in rig.transport.links] == [0, 0, 0]
+    assert not rig.broken
+
+
 def test_record_of_tls_without_a_reply_grants_nothing(rig, asker):
     """A node may send others than replies, such as the tickets of a session: `read` then returns None."""
     rig.ask(rig.number, rig.owner(), 1)
@@ -163,6 +176,7 @@ def test_record_of_tls_without_a_reply_grants_nothing(rig, asker):
     await_answers(rig)
     for link in rig.transport.links:
         link.read = partial(setattr, link, "read", link.read)  # the first call returns None
+        link.glance = partial(setattr, link, "glance", link.glance)
     assert choices(rig.finish(request)).count("granted") == request.tally.granted >= 2
 
 
@@ -207,6 +221,6 @@ def test_link_that_has_nothing_to_hand_out_does_not_vote(rig, asker):
     links = rig.transport.links
     request = asker.send(judge=lambda reply: reply)
     await_answers(rig)
-    links[0].read = lambda: None
+    links[0].read = links[0].glance = lambda: None
     rig.transport._serve_alone([(link.fileno, READ) for link in links], clock(), request)
     assert (request.tally.granted, request.tally.answers) == (2, [None, 1, 1])
