@@ -53,7 +53,6 @@ _NOT_NOW = BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError
 
 _READ_SIZE = 16384
 _GLANCE_SIZE = 256
-_GLANCE_SIZE = 256
 _RECORDS = 4
 """The number of TLS records read at once."""
 
