@@ -38,4 +38,4 @@ def test_record_that_has_moved_must_not_count_under_its_new_owner(monkeypatch):
 
 def test_vote_must_wait_for_replicas(monkeypatch):
     monkeypatch.setattr(locators, "needed_of", lambda replicas: 0)
-    assert "is held by" in hunt(Exclusion, range(1005, 1025), nodes=1, replicas=2, cluster=True)
+    assert "is held by" in hunt(Exclusion, range(1001, 1201), nodes=1, replicas=2, cluster=True)
