@@ -1,7 +1,11 @@
-# All targets share one virtual environment. Each target installs only what it lacks, and records that in a stamp
-# (.venv/.demo, .venv/.test ...). A change of pyproject.toml outdates the stamps.
-PYTHON ?= python3
-BIN    := .venv/bin
+# All targets share one virtual environment. Each target installs only what it lacks, in the versions of constraints.txt,
+# and records that in a stamp (.venv/.demo, .venv/.test ...). A change of these versions or of pyproject.toml outdates the
+# stamps.
+PYTHON   ?= python3
+VENV     ?= .venv
+VERSIONS ?= constraints.txt
+BIN      := $(VENV)/bin
+MARKS   ?= not sweep
 MINUTES ?= 5
 SEEDS   ?= 2000
 KIND    ?= lock
@@ -15,30 +19,37 @@ export PYTHONDONTWRITEBYTECODE :=
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test test-all soak simulate check twins bench peers docs clean
+.PHONY: help demo test test-all test-latest test-oldest lock soak simulate check twins bench peers docs clean
 
 help:  ## list the targets
-	@awk -F ':.*  ## ' '/^[a-z-]+:.*  ## / { printf "  make %-8s  %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*  ## ' '/^[a-z-]+:.*  ## / { printf "  make %-11s  %s\n", $$1, $$2 }' Makefile
 
-demo: .venv/.demo  ## watch locks survive failing nodes
+demo: $(VENV)/.demo  ## watch locks survive failing nodes
 	@PYTHONPATH="$(CURDIR)" $(BIN)/python -m redsync.cli demo $(ARGS)
 
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
-test: .venv/.test  ## run the tests without sweeps; ARGS="-k lock -x" goes to pytest
-	@$(PYTEST) -m "not sweep" $(ARGS)
+test: $(VENV)/.test  ## run the tests without sweeps; ARGS="-k lock -x" goes to pytest
+	@$(PYTEST) -m "$(MARKS)" $(ARGS)
 
-test-all: .venv/.test .venv/.examples  ## run all tests; ARGS="-m sweep" runs only those that `make test` omits
+test-all: $(VENV)/.test  ## run all tests; ARGS="-m sweep" runs only those that `make test` omits
 	@$(PYTEST) $(ARGS)
 
-soak: .venv/.test  ## test with random faults for MINUTES=5; NETWORK=1 adds a lossy router (root, Linux)
+test-latest:  ## run the tests, also those of frameworks, with the newest versions of all that redsync uses
+	@rm -rf .venv-latest
+	@$(MAKE) --no-print-directory VENV=.venv-latest VERSIONS= MARKS="not sweep or framework" test
+
+test-oldest: build/oldest.txt  ## run the same tests with the oldest versions that pyproject.toml admits
+	@$(MAKE) --no-print-directory VENV=.venv-oldest VERSIONS=$< MARKS="not sweep or framework" test
+
+soak: $(VENV)/.test  ## test with random faults for MINUTES=5; NETWORK=1 adds a lossy router (root, Linux)
 	@REDSYNC_SOAK_SECONDS=$$(( $(MINUTES) * 60 )) $(if $(NETWORK),REDSYNC_SOAK_NETWORK=1) \
 	  $(BIN)/python -m pytest -s tests/soak/test_$(if $(NETWORK),outages,soak).py $(ARGS)
 
-simulate: .venv/.test  ## run the simulator with SEEDS=2000 seeds of KIND=lock or another kind (see docs/testing.md)
+simulate: $(VENV)/.test  ## run the simulator with SEEDS=2000 seeds of KIND=lock or another kind (see docs/testing.md)
 	@$(BIN)/python -m redsync.testing.simulator --seeds $(SEEDS) --kind $(KIND) $(ARGS)
 
-check: .venv/.dev  ## check style, types, architecture and documentation
+check: $(VENV)/.dev  ## check style, types, architecture and documentation
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/python tools/twins.py --check
@@ -55,19 +66,22 @@ check: .venv/.dev  ## check style, types, architecture and documentation
 	@$(BIN)/lint-imports --no-logo
 	@$(BIN)/mkdocs build --strict  # --quiet would hide warnings
 
-twins: .venv/.dev  ## generate the facades for threads from those for asyncio
+lock: .venv-lock/.uv  ## renew constraints.txt: the newest versions of all that the targets install
+	@printf 'editables\nsetuptools\n' | $(COMPILE) --upgrade --extra dev --output-file constraints.txt -  # see below
+
+twins: $(VENV)/.dev  ## generate the facades for threads from those for asyncio
 	@$(BIN)/python tools/twins.py
 
-bench: .venv/.test  ## benchmark against bare sockets; ARGS go to the benchmark
+bench: $(VENV)/.test  ## benchmark against bare sockets; ARGS go to the benchmark
 	@$(BIN)/python -m bench --plots build/plots $(ARGS)
 
-peers: .venv/.test  ## install other libraries for `make bench`, each in its own directory
+peers: $(VENV)/.test  ## install other libraries for `make bench`, each in its own directory
 	@$(BIN)/python -m bench.peer_locks | while read -r line; do name=$${line% *}; \
 	  echo "installing $${line##* }"; $(PIP) --no-warn-conflicts --target .venv/peers/$$name "$${line##* }" || echo "left out: $$name"; done
 	@if command -v npm >/dev/null; then echo "installing node-redlock"; npm install --silent --no-audit --no-fund \
 	  --prefix .venv/peers/node-redlock redlock@4.2.0 ioredis@5; else echo "left out: node-redlock (no npm)"; fi
 
-docs: .venv/.docs $(if $(DEMO),.venv/.demo)  ## generate figures, dashboard, quick reference and site/; DEMO=1 draws a new run
+docs: $(VENV)/.docs $(if $(DEMO),$(VENV)/.demo)  ## generate figures, dashboard, quick reference and site/; DEMO=1 draws a new run
 	@$(if $(DEMO),$(BIN)/python -m redsync.cli demo --seconds 6 --svg docs/figures/demo.svg)
 	@$(BIN)/python tools/figures.py
 	@$(BIN)/python tools/dashboard.py
@@ -77,29 +91,43 @@ docs: .venv/.docs $(if $(DEMO),.venv/.demo)  ## generate figures, dashboard, qui
 	@echo "open site/index.html"
 
 clean:  ## remove all generated files
-	@rm -rf .venv site build dist htmlcov .coverage .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	@rm -rf .venv .venv-* site build dist htmlcov .coverage .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	@find redsync tests bench examples -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
 
-# Two things save seconds: pip comes from the base Python if it has one, because .venv's own would have to be installed
+# Two things save seconds: pip comes from the base Python if it has one, because the environment's own would have to be installed
 # first; and no module is compiled before its import.
-PIP = $$($(BIN)/python -c 'import pip' 2>/dev/null && echo $(BIN)/python || sed -n 's/^executable = //p' .venv/pyvenv.cfg) \
+PIP = $$($(BIN)/python -c 'import pip' 2>/dev/null && echo $(BIN)/python || sed -n 's/^executable = //p' $(VENV)/pyvenv.cfg) \
   -m pip --python $(BIN)/python install -qq --no-compile
+PIP_FIXED = PIP_CONSTRAINT=$(VERSIONS) PIP_BUILD_CONSTRAINT=$(VERSIONS) $(PIP)  # old pips apply the first to builds, too
 
-.venv/pyvenv.cfg:
-	@echo "preparing .venv"
-	@$(PYTHON) -m venv --without-pip .venv
+$(VENV)/pyvenv.cfg:
+	@echo "preparing $(VENV)"
+	@$(PYTHON) -m venv --without-pip $(VENV)
 	@$(PYTHON) -m pip --version >/dev/null 2>&1 || $(BIN)/python -m ensurepip >/dev/null
 
 # The demo runs from this directory: building and installing redsync takes longer than installing its dependencies.
 DEMO_NEEDS := import tomllib; project = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
   extras = project["optional-dependencies"]; print(*project["dependencies"], *extras["server"], *extras["cli"], sep="\n")
 
-.venv/.demo: pyproject.toml | .venv/pyvenv.cfg
-	@$(BIN)/python -c '$(DEMO_NEEDS)' > .venv/demo.txt
-	@$(PIP) --requirement .venv/demo.txt
+$(VENV)/.demo: pyproject.toml $(VERSIONS) | $(VENV)/pyvenv.cfg
+	@$(BIN)/python -c '$(DEMO_NEEDS)' > $(VENV)/demo.txt
+	@$(PIP_FIXED) --requirement $(VENV)/demo.txt
 	@touch $@
 
-.venv/.test .venv/.examples .venv/.docs .venv/.dev: pyproject.toml | .venv/pyvenv.cfg
-	@echo "installing the extra $(@:.venv/.%=%)"
-	@$(PIP) --editable '.[$(@:.venv/.%=%)]'
+$(VENV)/.test $(VENV)/.docs $(VENV)/.dev: pyproject.toml $(VERSIONS) | $(VENV)/pyvenv.cfg
+	@echo "installing the extra $(@:$(VENV)/.%=%)"
+	@$(PIP_FIXED) --editable '.[$(@:$(VENV)/.%=%)]'
+	@touch $@
+
+# Two things are needed only to build: editables, for the editable install of redsync, and setuptools, for redlock-py.
+COMPILE = .venv-lock/bin/uv pip compile --quiet --universal --python-version 3.11 --annotation-style line \
+  --custom-compile-command "make lock" pyproject.toml
+
+build/oldest.txt: pyproject.toml | .venv-lock/.uv
+	@mkdir -p build
+	@$(COMPILE) --upgrade --resolution lowest-direct --extra test --output-file $@
+
+.venv-lock/.uv:
+	@$(PYTHON) -m venv .venv-lock
+	@.venv-lock/bin/python -m pip install -qq uv
 	@touch $@

@@ -155,11 +155,19 @@ FRAMEWORKS = {
     "flask_lock.py",
     "gunicorn_workers.py",
 }
-"""These need the extra `examples`."""
+"""These test a framework."""
 
 LONG = {"cron_once.py", "leader_election.py", "rate_limited_client.py"}
 
-CASES = [pytest.param(name, marks=pytest.mark.sweep if name in FRAMEWORKS | LONG else ()) for name in SAYS]
+
+
+def marks(name):
+    if name in FRAMEWORKS:
+        return [pytest.mark.framework, pytest.mark.sweep]
+    return pytest.mark.sweep if name in LONG else ()
+
+
+CASES = [pytest.param(name, marks=marks(name)) for name in SAYS]
 
 RUN_BY = {"gunicorn/gunicorn.conf.py": "gunicorn_workers.py", "gunicorn/shop.py": "gunicorn_workers.py"}
 

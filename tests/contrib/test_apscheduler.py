@@ -10,16 +10,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from apscheduler.events import EVENT_ALL, EVENT_JOB_ERROR, EVENT_JOB_EXECUTED, EVENT_JOB_MISSED
+from apscheduler.schedulers.background import BackgroundScheduler
 
 from redsync import ConfigurationError, QuorumError
+from redsync.contrib.apscheduler import RedsyncExecutor
 
-pytestmark = pytest.mark.sweep  # they need the extra `examples`
-pytest.importorskip("apscheduler")
-
-from apscheduler.events import EVENT_ALL, EVENT_JOB_ERROR, EVENT_JOB_EXECUTED, EVENT_JOB_MISSED  # noqa: E402
-from apscheduler.schedulers.background import BackgroundScheduler  # noqa: E402
-
-from redsync.contrib.apscheduler import RedsyncExecutor  # noqa: E402
+pytestmark = [pytest.mark.framework, pytest.mark.sweep]
 
 MACHINE = """
 import sys

@@ -9,18 +9,16 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
+import celery
 import pytest
+from celery.exceptions import ImproperlyConfigured
+from kombu import pools
 
 from redsync import AcquireTimeout, Client, ConfigurationError
+from redsync.contrib.celery import OnceTask, _check_setting, get_client
 from redsync.testing import LocalNodes
 
-pytestmark = pytest.mark.sweep  # they need the extra `examples`
-celery = pytest.importorskip("celery")
-
-from celery.exceptions import ImproperlyConfigured  # noqa: E402
-from kombu import pools  # noqa: E402
-
-from redsync.contrib.celery import OnceTask, _check_setting, get_client  # noqa: E402
+pytestmark = [pytest.mark.framework, pytest.mark.sweep]
 
 LEASE = 4.0
 

@@ -11,9 +11,7 @@ import pytest
 
 from tests.support.gunicorn import gunicorn
 
-pytestmark = pytest.mark.sweep  # they need the extra `examples`
-pytest.importorskip("django")
-pytest.importorskip("gunicorn")
+pytestmark = [pytest.mark.framework, pytest.mark.sweep]
 
 PROJECT = {
     "shop/__init__.py": "",

@@ -5,11 +5,11 @@ import signal
 import threading
 
 import pytest
+from dogpile.cache import make_region
 
-pytestmark = pytest.mark.sweep  # they need the extra `examples`
-make_region = pytest.importorskip("dogpile.cache").make_region
+from redsync.contrib.dogpile import RedsyncProxy
 
-from redsync.contrib.dogpile import RedsyncProxy  # noqa: E402
+pytestmark = [pytest.mark.framework, pytest.mark.sweep]
 
 
 @pytest.fixture

@@ -4,15 +4,15 @@ import asyncio
 import threading
 from typing import Annotated
 
+import fastapi
 import httpx
 import pytest
+import uvicorn
 
-pytestmark = pytest.mark.sweep  # they need the extra `examples`
-uvicorn = pytest.importorskip("uvicorn")
-fastapi = pytest.importorskip("fastapi")
+from redsync import AsyncHold, ConfigurationError
+from redsync.contrib.fastapi import Redsync
 
-from redsync import AsyncHold, ConfigurationError  # noqa: E402
-from redsync.contrib.fastapi import Redsync  # noqa: E402
+pytestmark = [pytest.mark.framework, pytest.mark.sweep]
 
 
 class Site:

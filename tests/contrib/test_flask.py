@@ -5,16 +5,14 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import flask
 import pytest
 
 from redsync import ConfigurationError
+from redsync.contrib.flask import Redsync
 from tests.support.gunicorn import gunicorn
 
-pytestmark = pytest.mark.sweep  # they need the extra `examples`
-flask = pytest.importorskip("flask")
-pytest.importorskip("gunicorn")
-
-from redsync.contrib.flask import Redsync  # noqa: E402
+pytestmark = [pytest.mark.framework, pytest.mark.sweep]
 
 SHOP = """
 import json, os, time

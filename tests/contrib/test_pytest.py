@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.sweep  # each of them starts pytest
+pytestmark = [pytest.mark.framework, pytest.mark.sweep]  # each of them starts pytest
 
 CONFTEST = """
 pytest_plugins = ["redsync.contrib.pytest"]

@@ -10,8 +10,6 @@ from redsync._protocols.holding import release
 from redsync._protocols.renewal import renew
 from redsync._protocols.semaphore import SEMAPHORE, Pool, acquire, available, limit_of, resize
 
-pytest.importorskip("lupa")
-
 KEYS = SlotKeys.of(b"redsync:", b"x")
 VOID = b"%d 9" % (1 << 60)
 

@@ -11,8 +11,6 @@ from redsync.exceptions import QuorumError
 from tests.support.hunting import break_script
 from tests.support.virtual import World
 
-pytest.importorskip("lupa")
-
 KEYS = SlotKeys.of(b"redsync:", b"x")
 PERMITS = 3
 LEASE = 30.0

@@ -5,12 +5,12 @@ import subprocess
 import sys
 from contextlib import contextmanager
 
+import httpx
+
 
 @contextmanager
 def gunicorn(application, directory, environment):
     """Serve it until the end of the `with`; yield a client whose requests may each reach another worker."""
-    import httpx  # of the extra `examples`
-
     options = ["--workers", "2", "--threads", "4", "--bind", "127.0.0.1:0", "--no-control-socket"]
     command = [sys.executable, "-m", "gunicorn", *options, application]
     with subprocess.Popen(command, cwd=directory, env=environment, stderr=subprocess.PIPE, text=True) as server:
