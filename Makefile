@@ -1,15 +1,15 @@
 # All targets share one virtual environment. Each target installs only what it lacks, in the versions of constraints.txt,
-# and records that in a stamp (.venv/.demo, .venv/.test ...). A change of these versions or of pyproject.toml outdates the
+# and records that in a stamp (.venv/.demo, .venv/.test ...). A change of constraints.txt or pyproject.toml outdates the
 # stamps.
 PYTHON   ?= python3
 VENV     ?= .venv
 VERSIONS ?= constraints.txt
 BIN      := $(VENV)/bin
-MARKS   ?= not sweep
-MINUTES ?= 5
-SEEDS   ?= 2000
-KIND    ?= lock
-WORKERS ?= 3
+MARKS    ?= not sweep
+MINUTES  ?= 5
+SEEDS    ?= 2000
+KIND     ?= lock
+WORKERS  ?= 3
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export NO_MKDOCS_2_WARNING := 1
@@ -94,8 +94,8 @@ clean:  ## remove all generated files
 	@rm -rf .venv .venv-* site build dist htmlcov .coverage .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	@find redsync tests bench examples -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
 
-# Two things save seconds: pip comes from the base Python if it has one, because the environment's own would have to be installed
-# first; and no module is compiled before its import.
+# Two things save seconds: pip comes from the base Python if it has one, because the environment's own would have to be
+# installed first; and no module is compiled before its import.
 PIP = $$($(BIN)/python -c 'import pip' 2>/dev/null && echo $(BIN)/python || sed -n 's/^executable = //p' $(VENV)/pyvenv.cfg) \
   -m pip --python $(BIN)/python install -qq --no-compile
 PIP_FIXED = PIP_CONSTRAINT=$(VERSIONS) PIP_BUILD_CONSTRAINT=$(VERSIONS) $(PIP)  # old pips apply the first to builds, too

@@ -160,7 +160,6 @@ FRAMEWORKS = {
 LONG = {"cron_once.py", "leader_election.py", "rate_limited_client.py"}
 
 
-
 def marks(name):
     if name in FRAMEWORKS:
         return [pytest.mark.framework, pytest.mark.sweep]

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 import redis
-from packaging.requirements import Requirement
 
 import redsync
 from redsync.testing.servers import find_server, free_ports
+from tests.support.distributions import required
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "redsync"
@@ -69,16 +69,6 @@ def test_type_marker_and_scripts_are_found_as_resources():
 
 
 # The first minutes of a user with nothing but Python: the pages' steps, with the wheel and its requirements.
-
-
-def required(name, extras=("",)):
-    """Return the distributions that a distribution needs, including itself."""
-    found = {name}
-    for text in metadata.requires(name) or ():
-        need = Requirement(text)
-        if need.marker is None or any(need.marker.evaluate({"extra": extra}) for extra in extras):
-            found |= required(need.name, tuple(need.extras) or ("",))
-    return found
 
 
 @pytest.fixture(scope="module")
