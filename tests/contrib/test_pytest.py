@@ -1,6 +1,7 @@
 """Tests that exclude each other, in several runs with several workers each, and their reports."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -50,6 +51,7 @@ class Runs:
     def __init__(self, directory, urls):
         self.directory = directory
         self.urls = urls
+        self._processes = []
         (directory / "conftest.py").write_text(CONFTEST)
 
     def start(self, text, *arguments):
@@ -60,20 +62,38 @@ class Runs:
         )
         environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "REDSYNC_RESTART_GUARD": "0"}
         environment.pop("REDSYNC_URLS", None)
-        command = [sys.executable, "-m", "pytest", "--strict-markers", *arguments]
-        return subprocess.Popen(
-            command, cwd=self.directory, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # the plugins of others would take most of the time
+        command = [sys.executable, "-m", "pytest", "-p", "xdist", "--strict-markers", *arguments]
+        process = subprocess.Popen(
+            command,
+            cwd=self.directory,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
         )
+        self._processes.append(process)
+        return process
 
     def run(self, text, *arguments):
         process = self.start(text, *arguments)
         out, _ = process.communicate(timeout=60)
         return process.returncode, out
 
+    def end(self):
+        """End those that a failed test left: without their nodes they would wait for a lock without limit."""
+        for process in self._processes:
+            with process:
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGKILL)
+
 
 @pytest.fixture
 def runs(tmp_path, nodes):
-    return Runs(tmp_path, nodes.urls[:3])
+    runs = Runs(tmp_path, nodes.urls[:3])
+    yield runs
+    runs.end()
 
 
 def test_two_runs_with_two_workers_each_take_turns_while_a_node_dies(runs, nodes, eventually):
