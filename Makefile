@@ -4,7 +4,7 @@
 PYTHON   ?= python3
 VENV     ?= .venv
 VERSIONS ?= constraints.txt
-BIN      := $(VENV)/bin
+BIN       = $(VENV)/bin
 MARKS    ?= not sweep
 MINUTES  ?= 5
 SEEDS    ?= 2000
@@ -100,10 +100,10 @@ PIP = $$($(BIN)/python -c 'import pip' 2>/dev/null && echo $(BIN)/python || sed 
   -m pip --python $(BIN)/python install -qq --no-compile
 PIP_FIXED = PIP_CONSTRAINT=$(VERSIONS) PIP_BUILD_CONSTRAINT=$(VERSIONS) $(PIP)  # old pips apply the first to builds, too
 
-$(VENV)/pyvenv.cfg:
-	@echo "preparing $(VENV)"
-	@$(PYTHON) -m venv --without-pip $(VENV)
-	@$(PYTHON) -m pip --version >/dev/null 2>&1 || $(BIN)/python -m ensurepip >/dev/null
+%/pyvenv.cfg:
+	@echo "preparing $*"
+	@$(PYTHON) -m venv --without-pip $*
+	@$(PYTHON) -m pip --version >/dev/null 2>&1 || $*/bin/python -m ensurepip >/dev/null
 
 # The demo runs from this directory: building and installing redsync takes longer than installing its dependencies.
 DEMO_NEEDS := import tomllib; project = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
@@ -127,7 +127,7 @@ build/oldest.txt: pyproject.toml | .venv-lock/.uv
 	@mkdir -p build
 	@$(COMPILE) --upgrade --resolution lowest-direct --extra test --output-file $@
 
-.venv-lock/.uv:
-	@$(PYTHON) -m venv .venv-lock
-	@.venv-lock/bin/python -m pip install -qq uv
+.venv-lock/.uv: override VENV := .venv-lock
+.venv-lock/.uv: | .venv-lock/pyvenv.cfg
+	@$(PIP) uv
 	@touch $@
