@@ -4,7 +4,7 @@
   the same as in a threaded client. The loop watches one descriptor for all links, see `aio_transport`.
 * **A stream**: TLS, and systems without epoll. The link takes over the asyncio transport, and the loop hands received
   bytes to each link.
-* **Calls**: fakeredis has no asyncio transport. A task awaits one command after the other.
+* **Calls**: fakeredis has no asyncio streams. A task awaits one command after the other.
 """
 
 from __future__ import annotations
@@ -307,10 +307,9 @@ async def open_link(node: Node, timeout: float, lookups: Lookups | None = None) 
     except BaseException:
         await connection.disconnect(nowait=True)
         raise
-    # Found by name, not by type: other loops have their own transport classes.
-    asyncio_transport = getattr(connection._writer, "transport", None)
-    if asyncio_transport is None:
+    if not isinstance(connection._writer, asyncio.StreamWriter):
         return CallingLink(node, connection)
+    asyncio_transport = connection._writer.transport
     ask = asyncio_transport.get_extra_info
     # A virtual socket of the simulator has no duplicates.
     if not _HAS_EPOLL or ask("ssl_object") is not None or not hasattr(ask("socket"), "dup"):
