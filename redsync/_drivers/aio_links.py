@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 import hiredis
 from redis.exceptions import RedisError
 
-from redsync._core.replies import MOST_BYTES, NOTHING, ReplyReader
+from redsync._core.replies import MOST_BYTES, NOTHING, ReplyReader, next_reply
 from redsync._drivers.channels import Channel, Talk, reply_error
 from redsync._drivers.interruptions import HALF_READ
 from redsync._drivers.links import BACKLOG_LIMIT, Link, QuietSocket, SocketLink, bound_silence, let_reset, one_by_one
@@ -69,7 +69,7 @@ class AioLink(Link):
         replies: list[Any] = []
         size = 0
         while len(replies) < len(commands):
-            reply = self.gets()
+            reply = next_reply(self.gets)
             if reply is NOTHING:
                 data = await more()
                 size += len(data)

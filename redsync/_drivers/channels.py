@@ -13,7 +13,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 import hiredis
 from redis.exceptions import RedisError
 
-from redsync._core.replies import MOST_BYTES, NOTHING, ReplyReader
+from redsync._core.replies import MOST_BYTES, NOTHING, ReplyReader, next_reply
 
 __all__ = ["Channel", "Talk", "pack", "reply_error"]
 
@@ -58,7 +58,7 @@ class Channel:
         replies: list[Any] = []
         size = 0
         while len(replies) < len(commands):
-            reply = self.reader.gets()
+            reply = next_reply(self.reader.gets)
             if reply is NOTHING:
                 data = self._receive(self.sock)
                 size += len(data)
