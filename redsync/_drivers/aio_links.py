@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
 import hiredis
-from redis.exceptions import RedisError
+from redis.exceptions import ResponseError
 
 from redsync._core.replies import MOST_BYTES, NOTHING, ReplyReader, next_reply
 from redsync._drivers.channels import Channel, Talk, reply_error
@@ -263,9 +263,7 @@ class CallingLink(LoopLink):
         await self._connection.send_packed_command([command], check_health=False)
         try:
             return await self._connection.read_response()
-        except RedisError as error:
-            if not self._connection.is_connected:
-                raise
+        except ResponseError as error:
             return reply_error(error)
 
     async def _call(self) -> None:
