@@ -64,4 +64,5 @@ def _after_fork_in_child() -> None:
         _lock._at_fork_reinit()  # type: ignore[attr-defined]  # as the standard library does with its own
 
 
-os.register_at_fork(before=_acquire, after_in_parent=_lock.release, after_in_child=_after_fork_in_child)
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(before=_acquire, after_in_parent=_lock.release, after_in_child=_after_fork_in_child)

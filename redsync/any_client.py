@@ -44,7 +44,8 @@ def _after_fork_in_child() -> None:
     _shared_guard = threading.RLock()
 
 
-os.register_at_fork(after_in_child=_after_fork_in_child)
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 class AnyClient(ABC, Generic[DriverT]):

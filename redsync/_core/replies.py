@@ -20,11 +20,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 import hiredis
 
-__all__ = ["LINES", "MOST_BYTES", "MOST_ELEMENTS", "MOST_IN_LINE", "NOTHING", "BoundedReader", "ReplyReader"]
+__all__ = ["LINES", "MOST_BYTES", "MOST_ELEMENTS", "MOST_IN_LINE", "NOTHING", "BoundedReader", "ReplyReader", "next_reply"]
 
 MOST_BYTES: Final = 8 << 20
 """The longest reply in bytes. Ten thousand permits, all with their holders, take less than half of it."""
@@ -185,6 +186,18 @@ class _Walk:
             raise hiredis.ProtocolError(f"announced {self._missing} elements, more than {MOST_ELEMENTS}")
 
 
+def next_reply(gets: Callable[[], Any]) -> Any:
+    """Return the result of a reader's `gets`.
+
+    Raises:
+        hiredis.ProtocolError: The bytes are no reply. hiredis itself raises a TypeError for a map with a list as a key.
+    """
+    try:
+        return gets()
+    except TypeError as error:
+        raise hiredis.ProtocolError(f"sent a malformed reply: {error}") from None
+
+
 class BoundedReader:
     """A reader for redis-py, behind all bounds."""
 
@@ -211,8 +224,12 @@ class BoundedReader:
         self._replies.feed(piece)
 
     def gets(self, *should_decode: bool) -> Any:
-        """Return the next complete reply of the bytes fed, or the reader's value for "none"."""
-        reply = self._reader.gets(*should_decode)
+        """Return the next complete reply of the bytes fed, or the reader's value for "none".
+
+        Raises:
+            hiredis.ProtocolError: The bytes are no reply.
+        """
+        reply = next_reply(partial(self._reader.gets, *should_decode))
         if reply is not self._nothing:
             self._size = 0
         return reply

@@ -4,7 +4,7 @@
   the same as in a threaded client. The loop watches one descriptor for all links, see `aio_transport`.
 * **A stream**: TLS, and systems without epoll. The link takes over the asyncio transport, and the loop hands received
   bytes to each link.
-* **Calls**: fakeredis has no asyncio transport. A task awaits one command after the other.
+* **Calls**: fakeredis has no asyncio streams. A task awaits one command after the other.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
 import hiredis
-from redis.exceptions import RedisError
+from redis.exceptions import ResponseError
 
-from redsync._core.replies import MOST_BYTES, NOTHING, ReplyReader
+from redsync._core.replies import MOST_BYTES, NOTHING, ReplyReader, next_reply
 from redsync._drivers.channels import Channel, Talk, reply_error
 from redsync._drivers.interruptions import HALF_READ
 from redsync._drivers.links import BACKLOG_LIMIT, Link, QuietSocket, SocketLink, bound_silence, let_reset, one_by_one
@@ -69,7 +69,7 @@ class AioLink(Link):
         replies: list[Any] = []
         size = 0
         while len(replies) < len(commands):
-            reply = self.gets()
+            reply = next_reply(self.gets)
             if reply is NOTHING:
                 data = await more()
                 size += len(data)
@@ -263,9 +263,7 @@ class CallingLink(LoopLink):
         await self._connection.send_packed_command([command], check_health=False)
         try:
             return await self._connection.read_response()
-        except RedisError as error:
-            if not self._connection.is_connected:
-                raise
+        except ResponseError as error:
             return reply_error(error)
 
     async def _call(self) -> None:
@@ -307,10 +305,9 @@ async def open_link(node: Node, timeout: float, lookups: Lookups | None = None) 
     except BaseException:
         await connection.disconnect(nowait=True)
         raise
-    # Found by name, not by type: other loops have their own transport classes.
-    asyncio_transport = getattr(connection._writer, "transport", None)
-    if asyncio_transport is None:
+    if not isinstance(connection._writer, asyncio.StreamWriter):
         return CallingLink(node, connection)
+    asyncio_transport = connection._writer.transport
     ask = asyncio_transport.get_extra_info
     # A virtual socket of the simulator has no duplicates.
     if not _HAS_EPOLL or ask("ssl_object") is not None or not hasattr(ask("socket"), "dup"):

@@ -28,8 +28,7 @@ from redsync._drivers.links import speak
 from redsync._drivers.lookups import Lookups
 from redsync._drivers.maintenance import PAUSE_AFTER_FAILURE, STRAGGLERS, TICK, Stopped
 from redsync._drivers.node_registry import NodeRegistry
-from redsync._drivers.nodes import Node, NodeStatus, describe_error
-from redsync.exceptions import ConfigurationError
+from redsync._drivers.nodes import Node, NodeStatus
 
 __all__ = ["AioMaintenance"]
 
@@ -98,6 +97,7 @@ class AioMaintenance:
 
         Raises:
             ConfigurationError: Two nodes are the same server.
+            Exception: A programming error while connecting.
         """
         self._watches.start()
         self._connect_missing()
@@ -108,8 +108,7 @@ class AioMaintenance:
             deadline = min(deadline, self._clock() + STRAGGLERS)
         await self._wait_until(deadline, lambda: self._hurried or registry.is_heard())
         await self._initialize_first()
-        if registry.conflict is not None:
-            raise ConfigurationError(registry.conflict)
+        registry.require_usable()
         self._task = self._loop.create_task(self._main(watch, on_cancelled), name="redsync-maintenance")
         # Let it begin now: a task cancelled before its first step never runs, and would not close the client.
         await asyncio.sleep(0)
@@ -263,10 +262,7 @@ class AioMaintenance:
             async with asyncio.timeout(TIMEOUTS * self._connect_timeout):
                 await self._connect_link(node)
         except Exception as problem:
-            # Any server may answer at that address, and a handshake with nonsense fails in many ways.
-            error = describe_error(problem)
-            if isinstance(problem, ConfigurationError):
-                self._registry.note_conflict(str(problem))
+            error = self._registry.note_failure(node, problem)
         finally:
             self._connecting.pop(node.index, None)
         self._registry.note_tried(node, error)

@@ -11,7 +11,7 @@ from redis.exceptions import ResponseError
 
 from redsync._drivers.channels import reply_error
 from redsync._drivers.lookups import Lookups
-from redsync._drivers.nodes import Node, describe_error, new_connection
+from redsync._drivers.nodes import Node, new_connection
 from redsync._drivers.watches import ASK_EVERY, Follower
 
 if TYPE_CHECKING:
@@ -91,8 +91,7 @@ class _Watch(Follower):
             try:
                 await self._ask(index, witness)
             except Exception as error:
-                # The server at that address may answer anything.
-                self._locator.note_failure(index, describe_error(error))
+                self._note_failure(index, error)
                 self._news.set()
             await _pause()
 

@@ -11,9 +11,9 @@ from collections.abc import Generator
 from typing import Any, Final, TypeAlias, TypeVar
 
 import hiredis
-from redis.exceptions import RedisError
+from redis.exceptions import ResponseError
 
-from redsync._core.replies import MOST_BYTES, NOTHING, ReplyReader
+from redsync._core.replies import MOST_BYTES, NOTHING, ReplyReader, next_reply
 
 __all__ = ["Channel", "Talk", "pack", "reply_error"]
 
@@ -58,7 +58,7 @@ class Channel:
         replies: list[Any] = []
         size = 0
         while len(replies) < len(commands):
-            reply = self.reader.gets()
+            reply = next_reply(self.reader.gets)
             if reply is NOTHING:
                 data = self._receive(self.sock)
                 size += len(data)
@@ -80,13 +80,11 @@ class Channel:
         return data
 
     def call(self, command: bytes) -> Any:
-        """Send one command through redis-py and return its reply, or its error as a value."""
+        """Send one command through redis-py and return its reply; an error that the node replied is a value."""
         self.connection.send_packed_command([command], check_health=False)
         try:
             return self.connection.read_response()
-        except RedisError as error:
-            if not self.connection.is_connected:
-                raise
+        except ResponseError as error:
             return reply_error(error)
 
     def talk(self, talk: Talk[T]) -> T:
@@ -105,9 +103,9 @@ class Channel:
         self.connection.disconnect()
 
 
-def reply_error(error: RedisError) -> hiredis.ReplyError:
+def reply_error(error: ResponseError) -> hiredis.ReplyError:
     """Return a node's error as a value, with the error code that redis-py cuts off."""
-    code = {"NoScriptError": "NOSCRIPT", "ReadOnlyError": "READONLY", "BusyLoadingError": "LOADING"}
+    code = {"NoScriptError": "NOSCRIPT", "ReadOnlyError": "READONLY"}
     name = code.get(type(error).__name__, "")
     text = str(error)
     return hiredis.ReplyError(f"{name} {text}" if name and not text.startswith(name) else text)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import re
 from typing import Any, Final
 
 import hiredis
@@ -47,7 +48,7 @@ def greet(node: Node, timeout: float, *, raw: bool) -> Talk[NodeInfo]:
                 f"{node.address} is part of a cluster, which keeps most keys on other nodes: give the whole cluster, "
                 f"redis+cluster://host:6379,host:6379?nodes=3"
             )
-        if "uptime_in_seconds" not in fields:
+        if not re.fullmatch("[0-9]{1,15}", fields.get("uptime_in_seconds", "")):
             raise ConnectionError(f"does not tell its uptime: it is not Redis or Valkey ({text!r:.60})")
         server = fields.get("server_name", "redis")
         number = fields.get(f"{server}_version") or fields.get("redis_version", "?")
@@ -67,7 +68,10 @@ def greet(node: Node, timeout: float, *, raw: bool) -> Talk[NodeInfo]:
     if reason is not None:
         # Otherwise its replicas might still acknowledge grants of its predecessor, no matter how old the record is.
         raise ConnectionError(f"its birth record must last, but {reason}")
-    process, birth = Birth.initialized(reply)
+    try:
+        process, birth = Birth.initialized(reply)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ConnectionError(f"the birth record was not understood: {error}") from None
     return NodeInfo(run_id, version, uptime, pushes=raw, birth=birth, process=process)
 
 

@@ -1,7 +1,7 @@
 """Handshakes: bounds on redis-py's reads while it connects and authenticates, the same as for all replies.
 
-redis-py's own parsers allocate as much memory as a node announces, and wait as long as a byte comes now and then. These
-are the same parsers, with a bounded reader and a deadline.
+redis-py's own parsers allocate as much memory as a node announces, wait as long as a byte comes now and then, and take
+any reply to HELLO for a map. These are the same parsers, with a bounded reader and a deadline.
 """
 
 from __future__ import annotations
@@ -9,10 +9,13 @@ from __future__ import annotations
 import time
 from typing import Any
 
+import hiredis
 import redis.asyncio.connection
 from redis._parsers import _AsyncHiredisParser, _HiredisParser
+from redis.exceptions import InvalidResponse
 
 from redsync._core.replies import BoundedReader
+from redsync._core.text import outline
 
 __all__ = ["TIMEOUTS", "AioParser", "Parser", "parser_for"]
 
@@ -26,7 +29,7 @@ class Parser(_HiredisParser):
     def on_connect(self, connection: Any, **kwargs: Any) -> None:
         """Begin to read."""
         super().on_connect(connection, **kwargs)  # type: ignore[no-untyped-call]  # untyped, like much of redis-py
-        _bound(self)
+        _bound(self, connection)
         self._until = time.monotonic() + TIMEOUTS * connection.socket_timeout
 
     def read_from_socket(self, *args: Any, **kwargs: Any) -> Any:
@@ -46,11 +49,34 @@ class AioParser(_AsyncHiredisParser):
     def on_connect(self, connection: Any) -> None:
         """Begin to read."""
         super().on_connect(connection)  # type: ignore[no-untyped-call]
-        _bound(self)
+        _bound(self, connection)
 
 
-def _bound(parser: Any) -> None:
-    parser._reader = BoundedReader(parser._reader)
+class _Reader(BoundedReader):
+    """A reader that also requires the answer to HELLO to be a map or an error."""
+
+    __slots__ = ("_greeted",)
+
+    def __init__(self, reader: hiredis.Reader, *, greeted: bool) -> None:
+        super().__init__(reader)
+        self._greeted = greeted
+
+    def gets(self, *should_decode: bool) -> Any:
+        """Return the next complete reply of the bytes fed, or the reader's value for "none".
+
+        Raises:
+            InvalidResponse: The node does not speak RESP3.
+        """
+        reply = super().gets(*should_decode)
+        if not self._greeted and reply is not self._nothing and not isinstance(reply, hiredis.PushNotification):
+            self._greeted = True
+            if not isinstance(reply, dict | Exception):
+                raise InvalidResponse(f"answers HELLO with {outline(reply)}: it does not speak RESP3")
+        return reply
+
+
+def _bound(parser: Any, connection: Any) -> None:
+    parser._reader = _Reader(parser._reader, greeted=connection.protocol != 3)
 
 
 def parser_for(connection_class: type[Any]) -> type[Any]:

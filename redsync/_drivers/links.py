@@ -240,6 +240,8 @@ class SocketLink(Link):
         # copy that a forked child may have.
         let_reset(self._sock)
         self.shut()
+        if os.name != "posix":
+            return  # A socket is no descriptor there, and closes with its last user.
         with expected(OSError):
             blank = QuietSocket()
             # This closes the socket at once, but keeps its descriptor, which another thread may be about to use.

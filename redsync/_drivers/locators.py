@@ -81,6 +81,7 @@ class Locator(ABC):
         present: Where the master is; None while unknown.
         excuse: Why it is unknown.
         conflict: The configuration error that keeps it unknown; None if there is none.
+        words: The latest answer of each witness, or why there is none.
         confirmed_at: The time of the earliest question behind the latest majority of answers, in seconds on the
             client's clock.
     """
@@ -97,7 +98,7 @@ class Locator(ABC):
         self.confirmed_at = -math.inf
         self._asked_at: Final = [-math.inf] * len(self.witnesses)
         self._heard_at: Final = [-math.inf] * len(self.witnesses)
-        self._words: Final[list[Word | str]] = ["no answer yet"] * len(self.witnesses)
+        self.words: Final[list[Word | str]] = ["no answer yet"] * len(self.witnesses)
 
     @property
     def needed(self) -> int:
@@ -133,7 +134,7 @@ class Locator(ABC):
             ConnectionError: The server is not such a witness.
         """
         try:
-            self._words[witness] = self._read(replies, self.witnesses[witness])
+            self.words[witness] = self._read(replies, self.witnesses[witness])
         except (TypeError, ValueError, KeyError, AttributeError, IndexError):
             told = " and ".join(map(outline, replies))
             raise ConnectionError(f"answers with {told}: it is not one of the {self.WITNESSES}") from None
@@ -142,25 +143,25 @@ class Locator(ABC):
 
     def note_failure(self, witness: int, reason: str) -> None:
         """Record why a witness can't be asked."""
-        self._words[witness] = reason
+        self.words[witness] = reason
         self._conclude()
 
     def _conclude(self) -> None:
-        self.conflict = self._conflict_in(self._words)
+        self.conflict = self._conflict_in(self.words)
         location, reason = (None, self.conflict) if self.conflict is not None else self._conclusion()
         # The excuse first: a reader that finds no location then finds the reason.
         self.excuse = reason or ""
         self.present = location
         if location is not None:
-            times = [at for word, at in zip(self._words, self._heard_at, strict=True) if isinstance(word, Word)]
+            times = [at for word, at in zip(self.words, self._heard_at, strict=True) if isinstance(word, Word)]
             self.confirmed_at = sorted(times, reverse=True)[len(self.witnesses) // 2]
 
     def _conclusion(self) -> tuple[Location | None, str | None]:
         """Return where the master is, or the reason why that is unknown."""
-        heard = [word for word in self._words if isinstance(word, Word)]
+        heard = [word for word in self.words if isinstance(word, Word)]
         count, quorum = len(self.witnesses), len(self.witnesses) // 2 + 1
         if len(heard) < quorum:
-            words = zip(self.witnesses, self._words, strict=True)
+            words = zip(self.witnesses, self.words, strict=True)
             silence = "; ".join(f"{witness.address}: {word}" for witness, word in words if isinstance(word, str))
             return None, f"{len(heard)} of {count} {self.WITNESSES} name the master, {quorum} must: {silence}"
         newest = max(word.location.epoch for word in heard)

@@ -34,7 +34,6 @@ from redsync._drivers.reentry import BUSY, CALLING, Doing
 from redsync._drivers.transport import Transport
 from redsync._drivers.wakers import Waker
 from redsync._drivers.watches import Watches
-from redsync.exceptions import ConfigurationError
 
 __all__ = ["PAUSE_AFTER_FAILURE", "STRAGGLERS", "TICK", "Maintenance", "Stopped"]
 
@@ -117,6 +116,7 @@ class Maintenance:
 
         Raises:
             ConfigurationError: Two nodes are the same server.
+            Exception: A programming error while connecting.
         """
         self._thread = threading.Thread(target=self._main, args=(watch,), name="redsync-maintenance", daemon=True)
         self._watches.start()
@@ -124,8 +124,7 @@ class Maintenance:
         self._thread.start()
         self._await_first_connections()
         self._initialize_first()
-        if self._registry.conflict is not None:
-            raise ConfigurationError(self._registry.conflict)
+        self._registry.require_usable()
 
     def _await_first_connections(self) -> None:
         registry, deadline = self._registry, self._clock() + self._connect_timeout
@@ -330,11 +329,9 @@ class Maintenance:
         try:
             self._connect_link(node)
         except BaseException as problem:
-            # Any server may answer at that address, and a handshake with nonsense fails in many ways. This also catches
-            # a `sys.exit()` by the application's credential provider; otherwise the node would never be tried again.
-            error = describe_error(problem)
-            if isinstance(problem, ConfigurationError):
-                self._registry.note_conflict(str(problem))
+            # This also catches a `sys.exit()` by the application's credential provider; otherwise the node would never
+            # be tried again.
+            error = self._registry.note_failure(node, problem)
         with self._settled:
             # A closing client ends the try, which says nothing about the node.
             if not self._stopping:

@@ -30,7 +30,7 @@ from redsync._core.memory import (
 from redsync._core.quorum import Choice, Tally, Verdict
 from redsync._core.timing import retry_delay
 from redsync._drivers.greetings import INITIALIZE
-from redsync._drivers.nodes import Node, NodeInfo, NodeStatus
+from redsync._drivers.nodes import Node, NodeInfo, NodeStatus, reason_of
 from redsync._drivers.requests import Request
 from redsync.exceptions import ConfigurationError
 
@@ -46,6 +46,9 @@ _LOOK_AGAIN = 0.02
 
 _ASK_AGAIN = 1.0
 """Seconds after which the client again asks nodes that did not report their memory."""
+
+_MISTAKES: Final = AssertionError, AttributeError, ImportError, NameError, NotImplementedError, TypeError
+"""Errors that the next connect will find again."""
 
 _SETTLED = 1.0
 """Seconds that a connection must last; after a shorter one the next connect waits for a pause."""
@@ -75,6 +78,7 @@ class NodeRegistry:
     Attributes:
         reported: The indices of the nodes for which a connect has succeeded or failed.
         conflict: Why the nodes are unusable together; None if they are usable.
+        mistake: A programming error in a node's first connect, None if there was none.
         initialize_at: The latest instant at which to call `initialize` again, in seconds on the client's clock.
     """
 
@@ -102,6 +106,7 @@ class NodeRegistry:
         self._random: Final = random
         self.reported: Final[set[int]] = set()
         self.conflict: str | None = None
+        self.mistake: Exception | None = None
         # Nodes that have identified themselves in a connect that has not ended yet.
         self._meeting: Final[set[int]] = set()
         self._failures: Final = [0] * len(nodes)
@@ -143,6 +148,16 @@ class NodeRegistry:
         pause = retry_delay(failures, self._random(), shortest=_SHORTEST_PAUSE, longest=_LONGEST_PAUSE)
         self._retry_at[node.index] = self._clock() + pause
 
+    def note_failure(self, node: Node, error: BaseException) -> str:
+        """Record the error of a try, before its outcome; return it as one line."""
+        if isinstance(error, ConfigurationError):
+            with self._guard:
+                self.conflict = self.conflict or str(error)
+            return str(error)
+        if isinstance(error, _MISTAKES) and not node.tried:
+            self.mistake = self.mistake or error
+        return reason_of(error, node.address, node.excuse)
+
     def note_tried(self, node: Node, error: str | None) -> None:
         """Record the outcome of a try."""
         if error is not None:
@@ -157,11 +172,6 @@ class NodeRegistry:
         self.put_off(node, reason)
         node.tried = True
         self.reported.add(node.index)
-
-    def note_conflict(self, reason: str) -> None:
-        """Record that the given nodes are unusable."""
-        with self._guard:
-            self.conflict = self.conflict or reason
 
     def note_broken(self, node: Node, reason: str) -> None:
         """Record that the transport lost its link to a node."""
@@ -183,6 +193,18 @@ class NodeRegistry:
             part(node, reason)
 
     # The start.
+
+    def require_usable(self) -> None:
+        """Raise what the first connects found out and no later one can mend.
+
+        Raises:
+            ConfigurationError: Two nodes are the same server.
+            Exception: A programming error, of ours, of a library or of the application.
+        """
+        if self.conflict is not None:
+            raise ConfigurationError(self.conflict)
+        if self.mistake is not None:
+            raise self.mistake
 
     def is_heard(self) -> bool:
         """Return True once a connect has succeeded or failed for every node."""

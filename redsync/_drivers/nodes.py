@@ -15,8 +15,10 @@ import time
 from inspect import signature
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import hiredis
 import redis.connection
 from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
 from redis.retry import Retry
 
 from redsync._core.events import NodeChanged
@@ -36,9 +38,13 @@ __all__ = [
     "NodeStatus",
     "describe_error",
     "new_connection",
+    "reason_of",
 ]
 
 log = logging.getLogger("redsync.node")
+
+_OUTAGES: Final = OSError, RedisError, hiredis.HiredisError
+"""What a server or the network may cause, whatever it answers; all else is an error of this process."""
 
 _FORGETFUL = r"FORGETFUL (-1|[0-9]{1,15})"
 """A node's answer if it has remembered for less time than a claim needs: the time in ms, or -1 if it can't tell."""
@@ -378,3 +384,17 @@ def new_connection(pool: Any, timeout: float, **settings: Any) -> Any:
 def describe_error(error: BaseException) -> str:
     """Return an error as one short line."""
     return one_line(str(error)) or type(error).__name__
+
+
+def reason_of(error: BaseException, address: str, before: object) -> str:
+    """Return why a connect failed, as one short line.
+
+    An error of this process, such as a TypeError in the application's credential provider, is no outage: it is logged
+    with its traceback, unless the reason was the same `before`.
+    """
+    if isinstance(error, _OUTAGES):
+        return describe_error(error)
+    reason = one_line(f"{type(error).__name__}: {error}")
+    if reason != before:
+        log.error("node %s can't be connected because of an error in this process", address, exc_info=error)
+    return reason

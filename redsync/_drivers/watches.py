@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from redsync._core.interruptions import expected
 from redsync._drivers.channels import Channel
-from redsync._drivers.nodes import Node, describe_error, new_connection
+from redsync._drivers.nodes import Node, new_connection, reason_of
 from redsync.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
@@ -101,6 +101,12 @@ class Follower:
         self._locator.note(witness, replies)
         return self._locator.present not in (None, before) or self._node.moved() is not None
 
+    def _note_failure(self, witness: int, error: BaseException) -> None:
+        """Record why a witness can't be asked."""
+        locator = self._locator
+        before = locator.words[witness]
+        locator.note_failure(witness, reason_of(error, locator.witnesses[witness].address, before))
+
     def _take_place(self) -> None:
         """Set the node's location to the place of its server.
 
@@ -165,9 +171,9 @@ class _Watch(Follower):
             try:
                 self._ask(index, witness)
             except BaseException as error:
-                # The server at that address may answer anything, and the application's credential provider may exit.
+                # The application's credential provider may exit, too.
                 with self._news:
-                    self._locator.note_failure(index, describe_error(error))
+                    self._note_failure(index, error)
                     self._news.notify_all()
                     self._pause()
 

@@ -231,4 +231,5 @@ def _disown_all() -> None:
 
 
 _instances: weakref.WeakSet[ServerGroup] = weakref.WeakSet()
-os.register_at_fork(after_in_child=_disown_all)
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_disown_all)

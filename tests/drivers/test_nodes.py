@@ -257,7 +257,7 @@ def test_greeting_makes_a_server_with_another_processs_data_newborn(greet_node, 
     assert raw[0].get(BIRTH_KEY) == f"newborn {said.birth.since_ms} {said.process.decode()}"
 
 
-@pytest.mark.parametrize("answer", [b"", b"welcome to something else", "text", 5, None], ids=repr)
+@pytest.mark.parametrize("answer", [b"", b"welcome to something else", b"uptime_in_seconds:soon\r\n", "text", 5, None], ids=repr)
 def test_greeting_of_a_foreign_server_is_a_plain_error(answer):
     (node,) = make_nodes("redis://a", redis.Redis)
     talk = greet(node, 1.0, raw=True)
@@ -267,13 +267,13 @@ def test_greeting_of_a_foreign_server_is_a_plain_error(answer):
 
 
 @pytest.mark.parametrize(
-    ("command", "error", "text"),
+    ("command", "text"),
     [
-        (("SET", BIRTH_KEY, "a lock"), ValueError, "is not a birth record"),
-        (("RPUSH", BIRTH_KEY, 1), OSError, "WRONGTYPE"),
+        (("SET", BIRTH_KEY, "a lock"), "is not a birth record"),
+        (("RPUSH", BIRTH_KEY, 1), "WRONGTYPE"),
     ],
 )
-def test_greeting_fails_on_an_invalid_record(greet_node, raw, command, error, text):
+def test_greeting_fails_on_an_invalid_record(greet_node, raw, command, text):
     raw[0].execute_command(*command)
-    with pytest.raises(error, match=text):
+    with pytest.raises(ConnectionError, match=text):
         greet_node()

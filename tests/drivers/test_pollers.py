@@ -1,19 +1,28 @@
-"""Without epoll, poll serves behind the same methods."""
+"""Without epoll, poll or select serves behind the same methods."""
 
 import os
+import selectors
 import threading
 import time
 
 import pytest
 
 from redsync._drivers import maintenance
-from redsync._drivers.pollers import BOTH, READ, WRITE, PollPoller, make_poller
+from redsync._drivers.pollers import BOTH, READ, WRITE, SelectorPoller, make_poller
 from redsync._drivers.transport import Transport
 
 
-@pytest.fixture(params=[make_poller, PollPoller])
+@pytest.fixture
+def no_poll(monkeypatch):
+    """Take poll away, as on Windows."""
+    monkeypatch.delattr(selectors, "PollSelector", raising=False)
+
+
+@pytest.fixture(params=["epoll", "poll", "select"])
 def poller(request):
-    poller = request.param()
+    if request.param == "select":
+        request.getfixturevalue("no_poll")
+    poller = make_poller() if request.param == "epoll" else SelectorPoller()
     yield poller
     poller.close()
 
@@ -63,9 +72,12 @@ def test_modify_changes_what_is_reported(poller, pipe):
     assert not poller.poll(0)
 
 
-def test_client_works_without_epoll(monkeypatch, redsync_nodes):
-    monkeypatch.setattr(Transport, "make_poller", PollPoller)
-    monkeypatch.setattr(maintenance, "make_poller", PollPoller)
+@pytest.mark.parametrize("system", ["macOS", "Windows"])
+def test_client_works_without_epoll(system, request, monkeypatch, redsync_nodes):
+    if system == "Windows":
+        request.getfixturevalue("no_poll")
+    monkeypatch.setattr(Transport, "make_poller", SelectorPoller)
+    monkeypatch.setattr(maintenance, "make_poller", SelectorPoller)
     counter = 0
     with redsync_nodes.client(lease=2.0) as client:
 

@@ -194,14 +194,36 @@ def make_answer(rng, depth=0):
             return b"(" + b"9" * rng.choice([1, 20, 400, 5000]) + b"\r\n"
         case "%":
             n = rng.randint(0, 3)
-            return b"%%%d\r\n" % n + b"".join(bulk(b"%d" % i) + make_answer(rng, depth + 1) for i in range(n))
+            keys = [b"*0\r\n" if rng.random() < 0.1 else bulk(b"%d" % i) for i in range(n)]
+            return b"%%%d\r\n" % n + b"".join(key + make_answer(rng, depth + 1) for key in keys)
         case "+" | "-":
             words = rng.choice(
-                ["OK", "ERR \x1b[31m", "FORGETFUL 5", "FORGETFUL -1", "NOSCRIPT", "BUSY x", "MOVED 1 a:1"]
+                [b"OK", b"", b"ERR \x1b[31m\xff", b"FORGETFUL 5", b"FORGETFUL -1", b"NOSCRIPT", b"BUSY x", b"MOVED 1 a:1"]
             )
-            return f"{kind}{words}\r\n".encode()
+            return kind.encode() + words + b"\r\n"
     n = rng.choice([0, 1, 2, 3, 4, 5, 6])
     return f"{kind}{n}\r\n".encode() + b"".join(make_answer(rng, depth + 1) for _ in range(n))
+
+
+@pytest.mark.parametrize("times", [20, pytest.param(200, marks=pytest.mark.sweep)])
+def test_whatever_one_node_answers_while_connecting_is_no_error_of_the_program(times, connect, serve, seed, caplog):
+    rng = random.Random(seed)
+
+    def answer(words):
+        greeted = greeting(words)
+        if words[0] == b"INFO" and rng.random() < 0.3:
+            greeted = bulk(b"uptime_in_seconds:%b\r\nredis_version:%b\r\n" % (rng.choice(TEXTS), rng.choice(TEXTS)))
+        if words[0] == b"EVALSHA":
+            birth = bulk(b"original %b %b" % (rng.choice(TEXTS), rng.choice(TEXTS)))
+            greeted = b"*3\r\n" + birth + make_answer(rng, 4) + make_answer(rng, 4)
+        return [make_answer(rng) if greeted is None or rng.random() < 0.2 else greeted]
+
+    url = serve(answer).url
+    for i in range(times):
+        client = connect(url, restart_guard=0)
+        assert client.get_lock(f"x {i}").acquire(timeout=WITHIN)
+        client.close()
+    assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == []
 
 
 def use_lock(lock):

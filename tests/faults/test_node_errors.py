@@ -356,7 +356,9 @@ def test_held_locks_survive_reset_connections(renewing, admin, await_renewal):
 
 
 @pytest.mark.parametrize("kind", ODD_ANSWERS)
-def test_votes_name_an_odd_majority_that_counts_again_once_it_answers_correctly(kind, nodes, make_client, failure):
+def test_votes_name_an_odd_majority_that_counts_again_once_it_answers_correctly(
+    kind, nodes, make_client, failure, caplog
+):
     """Proxies lead to the odd server first, and then to real nodes."""
     with contextlib.closing(FakeServer(ODD_ANSWERS[kind])) as fake, contextlib.ExitStack() as stack:
         proxies = [stack.enter_context(FaultProxy(fake.port)) for _ in range(3)]
@@ -372,3 +374,4 @@ def test_votes_name_an_odd_majority_that_counts_again_once_it_answers_correctly(
         assert client.get_lock("x").acquire(timeout=60.0)
         client.get_lock("x").release()
         client.close()
+    assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == []

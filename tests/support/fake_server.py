@@ -1,6 +1,6 @@
 """A server that speaks RESP and says whatever a test wants: errors, nonsense, silence."""
 
-from tests.support.hostile import HELLO, Hostile, information
+from tests.support.hostile import HELLO, Hostile, bulk, information
 
 __all__ = ["GARBAGE", "LOADING", "ODD_ANSWERS", "FakeServer", "answering"]
 
@@ -38,7 +38,6 @@ def answering(**answers):
 
 GARBAGE = b"\x00garbage\r\n"
 
-# Not the commands that redis-py sends when it connects: it handles these replies itself.
 ODD_ANSWERS = {
     "loading": answering(script=LOADING, subscribe=LOADING, ping=LOADING, evalsha=LOADING),
     "silent": lambda words: b"",
@@ -51,6 +50,9 @@ ODD_ANSWERS = {
     "null_to_all": lambda words: b"_\r\n",
     "empty_info": answering(info=b"$0\r\n\r\n"),
     "number_for_info": answering(info=b":1\r\n"),
+    "word_for_uptime": answering(info=bulk(b"redis_version:7.0.0\r\nuptime_in_seconds:soon\r\n")),
+    "list_as_key_for_info": answering(info=b"%1\r\n*0\r\n:1\r\n"),
+    "list_as_key_for_hello": answering(hello=b"%1\r\n*0\r\n:1\r\n"),
     "garbage_for_info": answering(info=GARBAGE),
     "garbage_for_scripts": answering(script=GARBAGE),
     "garbage_for_subscribe": answering(subscribe=GARBAGE),
