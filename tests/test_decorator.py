@@ -288,6 +288,7 @@ def reachable(value, path, depth):
                 yield from reachable(getattr(value, name), f"{path}.{name}", depth - 1)
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # reads all attributes, even those that Python will drop
 def test_name_reaches_only_the_public_parts_of_arguments(client):
     """An argument's private attributes would lead to the variables of modules and frames."""
 

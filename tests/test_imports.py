@@ -1,4 +1,7 @@
-"""A program loads only the modules that it uses, and redis-py, which it needs anyway; `make bench` shows the cost."""
+"""A program loads only the modules that it uses, and redis-py, which it needs anyway; `make bench` shows the cost.
+
+It also needs `importlib.resources`, which reads our scripts and loads what it likes.
+"""
 
 import pytest
 
@@ -15,13 +18,13 @@ BASIC = MODULES.pop("Lock")
 
 @pytest.fixture(scope="module")
 def python():
-    with WarmPython(modules=["redis"]) as python:
+    with WarmPython(modules=["redis", "importlib.resources"]) as python:
         yield python
 
 
 @pytest.fixture
 def loaded(python, tmp_path):
-    """Return the modules that a program loads besides redis-py and its dependencies."""
+    """Return the modules that a program loads besides those that every program needs."""
 
     def loaded(program, **environment):
         file = tmp_path / "program.py"

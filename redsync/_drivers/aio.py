@@ -105,7 +105,7 @@ class AioRunner(AioDriver):
         self._owners = TaskOwners(self.new_owner, holds.orphan)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._maintenance: AioMaintenance | None = None
-        self._opening: asyncio.Task[None] | None = None
+        self._opening: asyncio.Future[None] | None = None
         self._closing: asyncio.Task[None] | None = None
         self._ready = self._finishing = self._outlived = False
         self._active = 0
@@ -130,13 +130,22 @@ class AioRunner(AioDriver):
         await asyncio.shield(self._begin_opening())
         self.require_open()
 
-    def _begin_opening(self) -> asyncio.Task[None]:
+    def _begin_opening(self) -> asyncio.Future[None]:
         loop = self._require_loop()
         if self._opening is None:
             self._opening = loop.create_task(self._open(), name="redsync-opening")
-            # All waiting tasks may be cancelled before it fails; then no other code retrieves its error.
-            self._opening.add_done_callback(_retrieve)
+            self._opening.add_done_callback(self._note_opened)
         return self._opening
+
+    def _note_opened(self, opening: asyncio.Future[None]) -> None:
+        if opening.cancelled():
+            # Its traceback leads to all tasks of the ended loop, and so to the client. The client's finalizer refers to
+            # this object, so they would never be collected. Another cancelled future has no traceback.
+            self._opening = opening.get_loop().create_future()
+            self._opening.cancel()
+        else:
+            # All waiting tasks may have been cancelled before it failed; then no other code retrieves its error.
+            opening.exception()
 
     async def _await_opening(self, timeout: float) -> None:
         """Wait for the first connections, but no longer than a round would; raise their error, if any."""
@@ -310,6 +319,11 @@ class AioRunner(AioDriver):
             assert self._loop is not None, "there is something to close"
             self.closed = True
             self._closing = self._loop.create_task(self._finish(), name="redsync-closing")
+            self._closing.add_done_callback(self._note_closed)
+
+    def _note_closed(self, closing: asyncio.Task[None]) -> None:
+        if closing.cancelled():
+            self._closing = None  # as in `_note_opened`
 
     async def _finish(self) -> None:
         self._finishing = True
@@ -352,11 +366,6 @@ async def _give_back(action: Callable[[], Coroutine[Any, Any, None]]) -> None:
         log.warning("a dropped coroutine had lost its hold: %s", error)
     except RedsyncError:
         pass  # It was released before, or will be when the client closes.
-
-
-def _retrieve(task: asyncio.Task[None]) -> None:
-    if not task.cancelled():
-        task.exception()
 
 
 def _at_once(coroutine: Coroutine[object, None, T]) -> T:

@@ -1,5 +1,8 @@
 """The classic stories of distributed locks: each goes as its file expects, and its trace is the one next to it.
 
+The delays of the virtual network are drawn at random, in the order in which tasks send. That order is asyncio's, and
+differs between Pythons by a step here or there. So each event of a trace may be a few milliseconds earlier or later.
+
 When a trace changes for a good reason, `REDSYNC_UPDATE_TRACES=1 python -m pytest tests/scenarios` writes it again; the
 diff then shows the changes.
 """
@@ -18,13 +21,23 @@ STORIES = sorted(Path(__file__).parent.glob("*.txt"))
 UPDATE = bool(os.environ.get("REDSYNC_UPDATE_TRACES"))
 
 
+def parts(trace):
+    """Return the time of each event, and what happens."""
+    lines = [line.split(None, 1) for line in trace.splitlines()]
+    return [float(time) for time, _ in lines], [event for _, event in lines]
+
+
 @pytest.mark.parametrize("path", STORIES, ids=attrgetter("stem"))
 def test_story_goes_as_expected(path):
     trace = Scenario.read(path).run().trace.text()
     golden = path.with_suffix(".trace")
     if UPDATE:
         golden.write_text(trace)
-    assert trace == golden.read_text(), f"{golden.name} has changed: see the docstring of this test"
+    times, events = parts(trace)
+    golden_times, golden_events = parts(golden.read_text())
+    changed = f"{golden.name} has changed: see the docstring of this module"
+    assert events == golden_events, changed
+    assert times == pytest.approx(golden_times, abs=0.05), changed
 
 
 def test_story_of_the_late_release_fails_if_holds_have_no_identity_of_their_own(monkeypatch):

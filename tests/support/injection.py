@@ -48,10 +48,11 @@ class _Frame:
             self._previous = now
             was_python, self.was_python = self.was_python, False
             name = names.get(before, "")
-            called = (name.startswith("CALL") and not was_python) or name == "JUMP_BACKWARD"  # not ..._NO_INTERRUPT
+            called = name.startswith("CALL") and not name.startswith("CALL_INTRINSIC") and not was_python
+            loops = name == "JUMP_BACKWARD"  # not ..._NO_INTERRUPT
             # The signal comes at the end of the call, but this exception at the next instruction: only where that makes
             # no difference.
-            if called and handlers.get(before) == handlers.get(now):
+            if (called or loops) and handlers.get(before) == handlers.get(now):
                 self._hit(frame)
         return self
 
