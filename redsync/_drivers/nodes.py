@@ -140,6 +140,7 @@ class Node:
         tried: True once a connect has succeeded or failed; before that there is no state to report.
         former: The discarded connections, each by the server's process and its number there. The next connection begins
             by ending them.
+        generation: The number of its server: it grows when the node has another server, or another process of it.
     """
 
     def __init__(
@@ -172,6 +173,7 @@ class Node:
         self.last_error: str | None = None
         self.tried = False
         self.former: tuple[tuple[str, int], ...] = ()
+        self.generation = 0
         self._told = "up"
 
     @property
@@ -191,6 +193,11 @@ class Node:
         """Start over, in the child of a fork."""
         self.connected = self.tried = False
         self.excuse = "not connected yet"
+
+    def note_former(self, tag: tuple[str, int]) -> None:
+        """Record a discarded connection, for the maintenance to end it."""
+        if tag not in self.former:
+            self.former = (*self.former, tag)
 
     def make_connection(self, timeout: float) -> Any:
         """Return a new, unconnected redis-py connection with all its options.
@@ -245,6 +252,8 @@ class Node:
 
     def meet(self, info: NodeInfo, now: float) -> None:
         """Record the node's description of itself, and since when it has remembered everything."""
+        if self.info is not None and self.info.run_id != info.run_id:
+            self.generation += 1
         self.info, self.connected_at = info, now
         if info.uptime is not None:
             # A node subtracts two instants in whole seconds, so its uptime may be 1 s too high, but never too low.

@@ -1,0 +1,232 @@
+"""The pool: sets of links, lent to one thread at a time.
+
+A thread borrows a set for its rounds, and gives it back before it sleeps or calls the application. So a client needs
+only as many sets as threads are inside a round. The pool lends the set that was given back last, makes new ones up to
+its limit, and then lets threads wait in line. Releases do not wait: where no set is free, the maintenance carries them.
+
+A set that was thrown away, or dropped by an exception in any frame, comes to `torn`: the maintenance ends it.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Final
+
+from redsync._drivers.link_sets import LinkSet
+from redsync._drivers.nodes import Node
+
+__all__ = ["Pool"]
+
+_GRACE: Final = 0.05
+"""Seconds that a new set waits for more nodes once a quorum is connected."""
+
+_LONG_IDLE: Final = 1.0
+"""Seconds of rest after which a set looks for connections that have ended before it is used."""
+
+_KEPT_IDLE: Final = 30.0
+"""Seconds of rest after which a set is closed, unless it is the last one."""
+
+
+class _Place:
+    """A place in the line of threads that wait for a set."""
+
+    def __init__(self) -> None:
+        self.given: LinkSet | None = None
+        self.gate = threading.Lock()
+        self.gate.acquire()
+
+
+class Pool:
+    """The sets of one client.
+
+    Attributes:
+        torn: Sets to be ended by the maintenance.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[Callable[[LinkSet], None]], LinkSet],
+        connect: Callable[[LinkSet, Sequence[Node]], None],
+        on_torn: Callable[[], None],
+        *,
+        clock: Callable[[], float],
+        limit: int,
+        quorum: int,
+        guard: AbstractContextManager[Any],
+    ) -> None:
+        """Make an empty pool.
+
+        Args:
+            make: Makes a set; it gets what to call with a set that was dropped.
+            connect: Begins to connect a set to these nodes.
+            on_torn: Called when `torn` has a new one; never blocks.
+            clock: Returns the current instant in seconds.
+            limit: The most sets.
+            quorum: The number of nodes that must grant.
+            guard: Guards the line.
+        """
+        self._make: Final = make
+        self._connect: Final = connect
+        self._on_torn: Final = on_torn
+        self._clock: Final = clock
+        self._limit: Final = limit
+        self._quorum: Final = quorum
+        self._guard: Final = guard
+        self._free: Final[deque[LinkSet]] = deque()
+        self._line: Final[deque[_Place]] = deque()
+        self._alive: Final[set[int]] = set()
+        self._closed = False
+        self._sets: Final[weakref.WeakSet[LinkSet]] = weakref.WeakSet()
+        self.torn: Final[deque[LinkSet]] = deque()
+
+    def __len__(self) -> int:
+        return len(self._alive)
+
+    def borrow(self, until: float) -> LinkSet | None:
+        """Return a set, for the calling thread alone; None if there is none until that instant."""
+        try:
+            link_set = self._free.pop()
+        except IndexError:
+            one = self._wait_for_one(until)
+            if one is None:
+                return None
+            link_set = one
+        return self._prepared(link_set, until)
+
+    def borrow_free(self) -> LinkSet | None:
+        """Return a set that is free and has connections now; None if there is none."""
+        try:
+            link_set = self._free.pop()
+        except IndexError:
+            return None
+        return self._prepared(link_set, 0.0)
+
+    def _prepared(self, link_set: LinkSet, until: float) -> LinkSet:
+        now = self._clock()
+        try:
+            if now - link_set.used_at > _LONG_IDLE:
+                link_set.read(0.0)
+            if link_set.connecting:
+                link_set.take_arrivals()
+            if None in link_set.links and (missing := link_set.missing(now)):
+                self._connect(link_set, missing)
+            if link_set.connecting:
+                self._await(link_set, until)
+        except BaseException:
+            self.throw_away(link_set)
+            raise
+        return link_set
+
+    def _await(self, link_set: LinkSet, until: float) -> None:
+        """Wait for connections under way, until a quorum is there, and briefly for the others."""
+        fresh = not link_set.used_at
+        while link_set.connecting:
+            enough = len(link_set.links) - link_set.links.count(None) >= self._quorum
+            if enough and not fresh:
+                return
+            left = until - self._clock()
+            if left <= 0 or not (link_set.take_arrivals(min(left, _GRACE) if enough else left) or not enough):
+                return
+
+    def give_back(self, link_set: LinkSet) -> None:
+        """Lend the set to another thread."""
+        link_set.used_at = self._clock()
+        if link_set.closed or self._closed:
+            self.throw_away(link_set)
+            return
+        self._free.append(link_set)
+        if self._line:
+            self._serve_line()
+
+    def throw_away(self, link_set: LinkSet) -> None:
+        """Stop using a set in which an exception struck."""
+        self.torn.append(link_set)
+        self._on_torn()
+
+    def note_ended(self, link_set: LinkSet) -> None:
+        """Record that a set's connections have ended: there is room for another."""
+        with self._guard:
+            self._alive.discard(id(link_set))
+        self._serve_line()
+
+    def _wait_for_one(self, until: float) -> LinkSet | None:
+        place = _Place()
+        while True:
+            with self._guard:
+                if self._free:
+                    return self._free.pop()
+                if self._closed:
+                    return None
+                if len(self._alive) < self._limit:
+                    link_set = self._make(self._drop)
+                    self._alive.add(id(link_set))
+                    self._sets.add(link_set)
+                    return link_set
+                self._line.append(place)
+            try:
+                place.gate.acquire(timeout=max(until - self._clock(), 0.0))
+            finally:
+                with self._guard:
+                    if place in self._line:
+                        self._line.remove(place)
+            if place.given is not None:
+                return place.given
+            if self._clock() >= until:
+                return None
+
+    def _drop(self, link_set: LinkSet) -> None:
+        self.torn.append(link_set)
+        self._on_torn()
+
+    def _serve_line(self) -> None:
+        with self._guard:
+            while self._line and (self._free or len(self._alive) < self._limit or self._closed):
+                place = self._line.popleft()
+                if self._free:
+                    place.given = self._free.pop()
+                place.gate.release()
+                if place.given is None:
+                    return  # It makes one itself, or finds the pool closed; others are served after it.
+
+    # For the maintenance.
+
+    def idle(self) -> Sequence[LinkSet]:
+        """Return the sets that are free now, those that have rested longest first; not to be used, only to count."""
+        return tuple(self._free)
+
+    def take_idle(self, link_set: LinkSet) -> bool:
+        """Borrow that set, if it is free."""
+        try:
+            self._free.remove(link_set)
+        except ValueError:
+            return False
+        return True
+
+    def return_idle(self, link_set: LinkSet, now: float) -> bool:
+        """Give a set back to its place; return False if it is to be ended, because it has rested for long."""
+        surplus = now - link_set.used_at > _KEPT_IDLE and len(self._alive) > 1
+        if link_set.closed or self._closed or surplus:
+            return False
+        self._free.appendleft(link_set)
+        if self._line:
+            self._serve_line()
+        return True
+
+    def forget(self) -> None:
+        """Close a forked child's copies of its parent's sockets."""
+        for link_set in list(self._sets):
+            link_set.forget()
+
+    def close(self) -> list[LinkSet]:
+        """Lend no more sets, wake all that wait, and return the free ones."""
+        with self._guard:
+            self._closed = True
+            free = list(self._free)
+            self._free.clear()
+            while self._line:
+                self._line.popleft().gate.release()
+        return free
