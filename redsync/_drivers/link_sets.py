@@ -498,9 +498,9 @@ class LinkSet:
 
     def _hand_out(self, link: Link, now: float) -> bool:
         """Give each reply to the oldest request of its link; return whether there was one."""
-        pending, gets = link.pending, link.gets
+        pending = link.pending
         some = False
-        while (reply := gets()) is not NOTHING:
+        while (reply := self._next_reply(link)) is not NOTHING:
             some = True
             kind = reply.__class__
             if kind is _PUSH:
@@ -519,6 +519,15 @@ class LinkSet:
                 pending.popleft()
             link.note_answer(now)
         return some
+
+    @staticmethod
+    def _next_reply(link: Link) -> Any:
+        try:
+            return link.gets()
+        except TypeError as error:
+            if not str(error).startswith("unhashable"):
+                raise  # a signal handler's
+            raise LinkFault("sent a reply with an unhashable key") from error
 
     def _count(self, link: Link, request: Request, reply: Any, now: float) -> None:
         tally = request.tally
