@@ -239,9 +239,11 @@ class Link:
             self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
         self.shut()
 
-    def forget(self) -> None:
-        """Close a forked child's copy of its parent's socket, without a word to the node."""
-        socket.close(self._sock.detach())
+    def forget(self, *, close: bool) -> None:
+        """In the child of a fork: drop the copy of the parent's socket without a word to the node."""
+        descriptor = self._sock.detach()
+        if close and descriptor >= 0:
+            socket.close(descriptor)
 
 
 class LinkSet:
@@ -269,6 +271,7 @@ class LinkSet:
         self.arrivals: Final[SimpleQueue[tuple[int, Link | str]]] = SimpleQueue()
         self.connecting: Final[set[int]] = set()
         self.retry_at: Final = [0.0] * len(shared.nodes)
+        self._excuses: Final = ["no connection yet"] * len(shared.nodes)
         self.used_at = 0.0
         self._selector: Final = selectors.DefaultSelector()
 
@@ -302,6 +305,7 @@ class LinkSet:
                 self.install(link)
             else:
                 self.retry_at[index] = self._clock() + _PAUSE
+                self._excuses[index] = link
 
     def drop_arrivals(self) -> None:
         """End new connections of a set that has ended."""
@@ -325,6 +329,10 @@ class LinkSet:
         ]
         self.connecting.update(node.index for node in nodes)
         return nodes
+
+    def can_have(self, quorum: int) -> bool:
+        """Return whether a quorum of the nodes is connected here, or known to be up."""
+        return sum(self.links[node.index] is not None or node.connected for node in self._shared.nodes) >= quorum
 
     @property
     def owes(self) -> bool:
@@ -378,7 +386,7 @@ class LinkSet:
         new claims.
         """
         if link is None:
-            return node.excuse if not node.connected else "no connection yet"
+            return self._excuses[node.index] if node.connected else node.excuse
         silence = link.silence(now)
         if (silence > self._shared.node_timeout or len(link.pending) > _MOST_PENDING) and not request.owed(link.bit):
             self._doubt(link, silence, now)
@@ -629,13 +637,14 @@ class LinkSet:
         self.follow(self._clock())
         self._selector.close()
 
-    def forget(self) -> None:
-        """Close a forked child's copies of its parent's sockets."""
+    def forget(self, *, close: bool) -> None:
+        """In the child of a fork: drop the copies of the parent's sockets, closed or left open."""
         self.closed = True
         for link in self.links:
             if link is not None:
-                link.forget()
-        self._selector.close()
+                link.forget(close=close)
+        if close:
+            self._selector.close()
 
 
 _PAUSE: Final = 0.1

@@ -282,7 +282,6 @@ class Maintenance:
     def turn(self, until: float) -> None:
         """Do what there is to do; then read what comes, until that instant at most."""
         own, now = self.own, self._clock()
-        self._take_in()
         self._end_torn(now)
         self._send_posted()
         self._connect_missing(now)
@@ -299,6 +298,7 @@ class Maintenance:
                     pass
         own.look(asked_at)
         self._end_carried(asked_at)
+        self._take_in()
 
     def _next_at(self, until: float) -> float:
         """Return when there is something to do, without news."""
@@ -400,7 +400,7 @@ class Maintenance:
         """Send what is left, wait briefly for replies that nodes still owe, and end all connections."""
         self._stopping = True
         # Rollbacks may be in flight. Closing a socket with unread replies resets the connection and would lose them.
-        own, deadline = self.own, self._clock() + self._node_timeout
+        own, releases, deadline = self.own, self._shared.releases, self._clock() + self._node_timeout
         free = self.pool.close()
         while True:
             now = self._clock()
@@ -411,8 +411,10 @@ class Maintenance:
             for link_set in free:
                 link_set.follow(now)
                 link_set.read(0.0)
-            own.read(0.001 if own.owes else 0.0)
-            if now >= deadline or not (own.owes or self._posted or any(link_set.owes for link_set in free)):
+            owing = own.owes or any(link_set.owes for link_set in free)
+            left = any(own.links[node.index] is not None and releases.count(node.index) for node in self._nodes)
+            own.read(0.001 if owing or left else 0.0)
+            if now >= deadline or not (owing or left or self._posted):
                 break
         for request, _ in self._carried:
             own.close_round(request, "the client was closed")
@@ -427,13 +429,20 @@ class Maintenance:
         self._woken.close()
         self.begun.set()
 
-    def forget(self) -> None:
-        """Close a forked child's copies of the parent's descriptors."""
-        self._watches.forget()
-        self.own.forget()
-        self.pool.forget()
-        self._waker.close()
-        self._woken.close()
+    def forget(self, *, close: bool) -> None:
+        """In the child of a fork: drop the copies of the parent's descriptors.
+
+        `close` them right after the fork. Later they may be other files: a daemon closes all that it finds.
+        """
+        self.own.forget(close=close)
+        self.pool.forget(close=close)
+        for sock in (self._waker, self._woken):
+            if close:
+                sock.close()
+            else:
+                sock.detach()
+        if close:
+            self._watches.forget()
 
     # Nodes.
 

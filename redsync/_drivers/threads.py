@@ -59,6 +59,9 @@ _serials = itertools.count(1)
 _MOMENT = 0.0002
 """Seconds until a thread looks again whether another has ended its step: a step takes some tens of microseconds."""
 
+_LONGEST_SLEEP = 1.0
+"""Seconds after which a sleeper looks at the clock, which goes on while the machine is suspended."""
+
 _CLOSE_TIMEOUT = 2.0
 """Seconds that `close` waits for other threads to end their calls."""
 
@@ -231,7 +234,7 @@ class Life:
                         return
                     sleeper.gate = gate
                     self._asleep.add(sleeper)
-                gate.acquire(timeout=min(left, threading.TIMEOUT_MAX))
+                gate.acquire(timeout=min(left, _LONGEST_SLEEP))
             finally:
                 sleeper.gate = None
                 self._asleep.discard(sleeper)
@@ -245,12 +248,13 @@ class Life:
             for sleeper in list(self._asleep):
                 sleeper.wake()
 
-    def forget(self) -> None:
-        """In the child of a fork: hold nothing, and close the copies of the parent's sockets."""
+    def forget(self, *, close: bool) -> None:
+        """In the child of a fork: hold nothing, and drop the copies of the parent's sockets, closed or left open."""
         self.session.holds.clear()
         self.closing = True
         if self.maintenance is not None:
-            self.maintenance.forget()
+            maintenance, self.maintenance = self.maintenance, None
+            maintenance.forget(close=close)
 
 
 class Call:
@@ -362,7 +366,7 @@ class ThreadRunner:
         life = self._lives.setdefault(os.getpid(), Life(self))
         for process, former in list(self._lives.items()):
             if process != life.process and self._lives.pop(process, None) is not None:
-                former.forget()
+                former.forget(close=False)
                 for node in self.nodes:
                     node.forget()
         return life
@@ -398,9 +402,14 @@ class ThreadRunner:
             ConfigurationError: Two nodes are the same server.
         """
         self.require_open()
-        maintenance = self.life.begin()
+        life = self.life
+        maintenance = life.begin()
         try:
             maintenance.await_begun(maintenance.patience)
+            # The first set, so that the first round need not wait for it.
+            link_set = life.pool.borrow(self.clock() + maintenance.connect_timeout)
+            if link_set is not None:
+                life.pool.give_back(link_set)
         except BaseException:
             self.close()
             raise
@@ -459,6 +468,12 @@ class ThreadRunner:
     def servers(self) -> frozenset[str]:
         """Return the connected servers and databases, by their own identities."""
         return frozenset(server for node in self.nodes if (server := node.server) is not None)
+
+    def close_copies(self) -> None:
+        """In the child of a fork, right after it: close the copies of the parent's sockets."""
+        for process, life in list(self._lives.items()):
+            if process != os.getpid():
+                life.forget(close=True)
 
     def statuses(self) -> list[NodeStatus]:
         """Return each node's state."""
@@ -766,3 +781,14 @@ def _close_all() -> None:
     for reference in _runners.valuerefs():
         if (runner := reference()) is not None:
             runner.close()
+
+
+def _after_fork_in_child() -> None:
+    # Nothing depends on it: a child that never gets here only keeps the copies open.
+    for reference in _runners.valuerefs():
+        if (runner := reference()) is not None:
+            runner.close_copies()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
