@@ -17,6 +17,7 @@ its sockets. So before a reply is called missing, the sockets are polled once mo
 
 from __future__ import annotations
 
+import errno
 import os
 import selectors
 import socket
@@ -41,7 +42,7 @@ from redsync._drivers.process import forked
 from redsync._drivers.requests import NOTHING_TOLD, Request
 from redsync._drivers.wakeups import Wakeups
 
-__all__ = ["GIVE_UP", "Link", "LinkFault", "LinkSet", "Shared"]
+__all__ = ["GIVE_UP", "Link", "LinkFault", "LinkSet", "Shared", "fail"]
 
 GIVE_UP: Final = 10.0
 """Seconds of silence after which a connection is replaced: the node may work again behind a dead connection."""
@@ -127,8 +128,8 @@ class Link:
         self._sock.setblocking(False)
         _bound_silence(self._sock)
         self.fileno: Final[int] = self._sock.fileno()
-        self._send: Final = sender(self._sock)
-        self._recv: Final = receiver(self._sock)
+        self._send: Callable[[bytes], int] = sender(self._sock)
+        self._recv: Callable[[], bytes] = receiver(self._sock)
         self._pending_tls = self._sock.pending if isinstance(self._sock, ssl.SSLSocket) else None
         reader = channel.reader
         self.parts: Callable[[Sequence[Request]], list[bytes]] = _in_one
@@ -223,10 +224,17 @@ class Link:
         """Return for how many seconds the node has owed replies."""
         return now - self.since if self.pending else 0.0
 
+    def owes(self, request: Request) -> bool:
+        """Return whether the node owes a reply to a command for the same claim; callable in any thread."""
+        claim = request.claim
+        return any(earlier.claim == claim for earlier in list(self.pending))
+
     # The end.
 
     def shut(self) -> None:
         """End the connection; written bytes still reach the node."""
+        # The system soon gives the descriptor to another connection.
+        self._send = self._recv = _closed
         with expected(OSError):  # ENOTCONN: the node was quicker.
             self._sock.shutdown(socket.SHUT_RDWR)
         self._sock.close()
@@ -469,7 +477,7 @@ class LinkSet:
             elif self.links[link.index] is link:
                 if events & _WRITE:
                     self._unclog(link)
-                if events & _READ:
+                if events & _READ and self.links[link.index] is link:
                     self._take(link, now)
         return watched
 
@@ -656,6 +664,10 @@ def fail(request: Request, node: Node, reason: str) -> None:
     tally = request.tally
     if tally is not None and tally.fail(node.index, reason):
         request.finish()
+
+
+def _closed(*_: object) -> Any:
+    raise OSError(errno.EBADF, os.strerror(errno.EBADF))
 
 
 def _in_one(requests: Sequence[Request]) -> list[bytes]:

@@ -123,7 +123,7 @@ class Maintenance:
         self._watches: Final = Watches(self._nodes, self.connect_timeout, self._clock, self._on_moved)
         self._thread: threading.Thread | None = None
         self.begun: Final = threading.Event()
-        self._begun = self._stopping = self._abandoned = self._alarmed = False
+        self._begun = self._stopping = self._abandoned = self._alarmed = self._finished = False
         self._swept_at = 0.0
         self.on_abandoned: Callable[[], None] = self.stop
         # Filled by other threads: connections made; requests to carry, each with its deadline; nodes that lag.
@@ -165,6 +165,13 @@ class Maintenance:
         """Let the thread send a request; it is done by the deadline at the latest, if it has a tally."""
         self._posted.append((request, deadline))
         self.wake()
+        if self._finished:
+            self._end_posted()
+
+    def _end_posted(self) -> None:
+        """End requests that came too late."""
+        while self._posted:
+            self.own.close_round(self._posted.popleft()[0], "the client was closed")
 
     def note_lag(self, node: Node) -> None:
         """Record that a node owes another set replies for too long: the thread asks it, too."""
@@ -427,6 +434,8 @@ class Maintenance:
         self._take_in()
         self._waker.close()
         self._woken.close()
+        self._finished = True
+        self._end_posted()
         self.begun.set()
 
     def forget(self, *, close: bool) -> None:

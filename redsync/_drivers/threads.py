@@ -3,8 +3,8 @@
 * **Effects** are performed in the calling thread. It borrows a set of links for its rounds (`pool`), and gives it back
   before it sleeps or calls the application.
 * **Steps are atomic**: one lock per client is held while a protocol's own code runs, and never while an effect is
-  performed. A signal's handler or a finalizer may interrupt a step, and must not wait for its end. So what it releases
-  is left to the maintenance, and all its other calls raise `ReentrantCallError`. Anywhere else it is an ordinary caller.
+  performed. A signal's handler or a finalizer may interrupt a step, and must not wait for its end. So the maintenance
+  does what it releases, and all its other calls raise `ReentrantCallError`. Anywhere else it is an ordinary caller.
 * **Owners are threads**, numbered per process. Numbers are never reused; a thread's number lives in a
   `threading.local`.
 * **Interruptions** are thrown into the protocol; the driver then performs its clean-up effects to the end.
@@ -38,7 +38,7 @@ from redsync._core.presence import digests_of
 from redsync._core.quorum import Tally
 from redsync._core.runner import Session
 from redsync._core.timing import Timing
-from redsync._drivers.link_sets import LinkSet, Shared
+from redsync._drivers.link_sets import LinkSet, Shared, fail
 from redsync._drivers.maintenance import Maintenance
 from redsync._drivers.nodes import Node, NodeStatus
 from redsync._drivers.notifier import EventThread, Notifier, quietly
@@ -570,12 +570,12 @@ class ThreadRunner:
         if not request.done:
             link_set = self._borrow(effect, call)
             tally.sent_at = sent_at = clock()
+            if effect.owed_to and life.owing:
+                self._follow(request, effect, call, link_set)
             if link_set is None:
                 self._carry_otherwise(request, tally, effect, life)
             else:
                 try:
-                    if effect.owed_to and life.owing:
-                        self._follow(request, effect, call, link_set)
                     link_set.send(request)
                     if not (request.done or link_set.wait(request, sent_at + effect.timeout)):
                         link_set.close_round(request, f"no answer within {effect.timeout:g} s")
@@ -610,10 +610,13 @@ class ThreadRunner:
             most = self.max_connections
             tally.close(f"all {most} connections of this client were in use: Client(max_connections={most})")
             return
-        gate = request.gate = threading.Lock()
+        gate = threading.Lock()
         gate.acquire()
+        if not request.done:
+            request.gate = gate
         life.begin().post(request, self.clock() + effect.timeout)
-        gate.acquire()
+        if not request.done:
+            gate.acquire()
 
     def _tell(self, effect: Tell, call: Call) -> None:
         self._check(effect, call)
@@ -622,35 +625,37 @@ class ThreadRunner:
         if call.link_set is None and not call.torn and not life.closing:
             call.link_set = life.pool.borrow_free()
         link_set = call.link_set
+        if life.owing:
+            self._follow(request, effect, call, link_set)
         if link_set is None:
             life.begin().post(request)
             return
         try:
-            if life.owing:
-                self._follow(request, effect, call, link_set)
             link_set.send(request)
         except BaseException:
             call.throw_away()
             raise
 
-    def _follow(self, request: Request, effect: Broadcast | Tell, call: Call, link_set: LinkSet) -> None:
-        """Let a release follow what its owner sent over other sets, on nodes that have not answered there yet.
+    def _follow(self, request: Request, effect: Broadcast | Tell, call: Call, link_set: LinkSet | None) -> None:
+        """Let a release also follow what was sent for its claim over other sets, on nodes that have not answered there.
 
-        Such a node may execute the claim after the release, which comes over another connection.
+        Such a node may execute that claim after the release, which comes over another connection. It gets the release
+        over both, so its vote says nothing.
         """
-        owner = effect.owner
+        owner, life = effect.owner, call.life
         if owner is None:
             return
-        for reference in call.life.owing.pop(owner, ()):
+        for reference in life.owing.pop(owner, ()):
             former = reference()
             if former is None or former is link_set:
                 continue
             for link in list(former.links):
-                if link is not None and link.pending and request.owed(link.bit):
+                if link is not None and request.owed(link.bit) and link.owes(request):
                     again = Request(effect, None)
                     again.number = request.number
                     former.following.append((link.index, again))
-                    call.life.wake()
+                    fail(request, link.node, "has not answered an earlier command for this claim")
+                    life.wake()
 
     def _wait(self, effect: Wait, call: Call) -> Wakeup:
         life = call.life
