@@ -345,7 +345,7 @@ class LinkSet:
     @property
     def owes(self) -> bool:
         """True while nodes owe replies."""
-        return any([link is not None and link.pending for link in self.links])
+        return any(link is not None and link.pending for link in self.links)
 
     # Sending.
 
@@ -366,26 +366,27 @@ class LinkSet:
         tally, guard, ours = request.tally, request.guard, (request,)
         for node in shared.nodes:
             link = links[node.index]
-            reason = self._unfit(node, link, request, now) if link is None or guard or link.pending else None
-            if reason is None and link is not None and link.generation != node.generation:
-                reason = node.excuse
-                self.discard(link, reason)
-            if reason is not None or link is None:
-                self.miss(node, request, reason or node.excuse, now)
-                continue
+            if link is None or guard or link.pending or link.generation != node.generation:
+                reason = self._unfit(node, link, request, now)
+                if reason is not None or link is None:
+                    self.miss(node, request, reason or node.excuse, now)
+                    continue
             if tally is not None:
                 tally.sent |= link.bit
-            try:
-                link.post(ours, now)
-            except LinkFault as fault:
-                self.discard(link, str(fault))
-            except OSError as error:
-                if error.errno is None:
-                    raise  # a signal handler's
-                self.discard(link, describe_error(error))
-            else:
-                if link.backlog:
-                    self._poll_for(link)
+            self._post(link, ours, now)
+
+    def _post(self, link: Link, requests: Sequence[Request], now: float) -> None:
+        try:
+            link.post(requests, now)
+        except LinkFault as fault:
+            self.discard(link, str(fault))
+        except OSError as error:
+            if error.errno is None:
+                raise  # a signal handler's
+            self.discard(link, describe_error(error))
+        else:
+            if link.backlog:
+                self._poll_for(link)
 
     def _unfit(self, node: Node, link: Link | None, request: Request, now: float) -> str | None:
         """Return why a node does not get a request; None if it does.
@@ -395,13 +396,16 @@ class LinkSet:
         """
         if link is None:
             return self._excuses[node.index] if node.connected else node.excuse
+        if link.generation != node.generation:
+            self.discard(link, node.excuse)
+            return node.excuse
         silence = link.silence(now)
         if (silence > self._shared.node_timeout or len(link.pending) > _MOST_PENDING) and not request.owed(link.bit):
-            self._doubt(link, silence, now)
+            self._doubt(link, silence)
             return f"owes {len(link.pending)} replies for {silence:.2f} s"
         return node.unfit(now, request.guard) if request.guard else None
 
-    def _doubt(self, link: Link, silence: float, now: float) -> None:
+    def _doubt(self, link: Link, silence: float) -> None:
         if not link.suspect:
             link.suspect = True
             link.node.last_error = f"owes {len(link.pending)} replies for {silence:.2f} s"
@@ -422,18 +426,8 @@ class LinkSet:
         if link is None:
             self._shared.releases.add(index, requests, now)
             self._shared.on_change()
-            return
-        try:
-            link.post(requests, now)
-        except LinkFault as fault:
-            self.discard(link, str(fault))
-        except OSError as error:
-            if error.errno is None:
-                raise
-            self.discard(link, describe_error(error))
         else:
-            if link.backlog:
-                self._poll_for(link)
+            self._post(link, requests, now)
 
     def _poll_for(self, link: Link) -> None:
         self._selector.modify(link.fileno, _READ | _WRITE if link.backlog else _READ, link)
@@ -631,7 +625,7 @@ class LinkSet:
         """Find links that have owed replies for too long; only after a read that began after `now`."""
         for link in list(self.links):
             if link is not None and (silence := link.silence(now)) > self._shared.node_timeout:
-                self._doubt(link, silence, now)
+                self._doubt(link, silence)
 
     # The end.
 
