@@ -17,6 +17,7 @@ its sockets. So before a reply is called missing, the sockets are polled once mo
 
 from __future__ import annotations
 
+import errno
 import os
 import selectors
 import socket
@@ -41,7 +42,7 @@ from redsync._drivers.process import forked
 from redsync._drivers.requests import NOTHING_TOLD, Request
 from redsync._drivers.wakeups import Wakeups
 
-__all__ = ["GIVE_UP", "Link", "LinkFault", "LinkSet", "Shared"]
+__all__ = ["GIVE_UP", "Link", "LinkFault", "LinkSet", "Shared", "fail"]
 
 GIVE_UP: Final = 10.0
 """Seconds of silence after which a connection is replaced: the node may work again behind a dead connection."""
@@ -127,8 +128,8 @@ class Link:
         self._sock.setblocking(False)
         _bound_silence(self._sock)
         self.fileno: Final[int] = self._sock.fileno()
-        self._send: Final = sender(self._sock)
-        self._recv: Final = receiver(self._sock)
+        self._send: Callable[[bytes], int] = sender(self._sock)
+        self._recv: Callable[[], bytes] = receiver(self._sock)
         self._pending_tls = self._sock.pending if isinstance(self._sock, ssl.SSLSocket) else None
         reader = channel.reader
         self.parts: Callable[[Sequence[Request]], list[bytes]] = _in_one
@@ -223,10 +224,17 @@ class Link:
         """Return for how many seconds the node has owed replies."""
         return now - self.since if self.pending else 0.0
 
+    def owes(self, request: Request) -> bool:
+        """Return whether the node owes a reply to a command for the same claim; callable in any thread."""
+        claim = request.claim
+        return any(earlier.claim == claim for earlier in list(self.pending))
+
     # The end.
 
     def shut(self) -> None:
         """End the connection; written bytes still reach the node."""
+        # The system soon gives the descriptor to another connection.
+        self._send = self._recv = _closed
         with expected(OSError):  # ENOTCONN: the node was quicker.
             self._sock.shutdown(socket.SHUT_RDWR)
         self._sock.close()
@@ -239,9 +247,11 @@ class Link:
             self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
         self.shut()
 
-    def forget(self) -> None:
-        """Close a forked child's copy of its parent's socket, without a word to the node."""
-        socket.close(self._sock.detach())
+    def forget(self, *, close: bool) -> None:
+        """In the child of a fork: drop the copy of the parent's socket without a word to the node."""
+        descriptor = self._sock.detach()
+        if close and descriptor >= 0:
+            socket.close(descriptor)
 
 
 class LinkSet:
@@ -269,6 +279,7 @@ class LinkSet:
         self.arrivals: Final[SimpleQueue[tuple[int, Link | str]]] = SimpleQueue()
         self.connecting: Final[set[int]] = set()
         self.retry_at: Final = [0.0] * len(shared.nodes)
+        self._excuses: Final = ["no connection yet"] * len(shared.nodes)
         self.used_at = 0.0
         self._selector: Final = selectors.DefaultSelector()
 
@@ -302,6 +313,7 @@ class LinkSet:
                 self.install(link)
             else:
                 self.retry_at[index] = self._clock() + _PAUSE
+                self._excuses[index] = link
 
     def drop_arrivals(self) -> None:
         """End new connections of a set that has ended."""
@@ -326,10 +338,14 @@ class LinkSet:
         self.connecting.update(node.index for node in nodes)
         return nodes
 
+    def can_have(self, quorum: int) -> bool:
+        """Return whether a quorum of the nodes is connected here, or known to be up."""
+        return sum(self.links[node.index] is not None or node.connected for node in self._shared.nodes) >= quorum
+
     @property
     def owes(self) -> bool:
         """True while nodes owe replies."""
-        return any([link is not None and link.pending for link in self.links])
+        return any(link is not None and link.pending for link in self.links)
 
     # Sending.
 
@@ -350,26 +366,27 @@ class LinkSet:
         tally, guard, ours = request.tally, request.guard, (request,)
         for node in shared.nodes:
             link = links[node.index]
-            reason = self._unfit(node, link, request, now) if link is None or guard or link.pending else None
-            if reason is None and link is not None and link.generation != node.generation:
-                reason = node.excuse
-                self.discard(link, reason)
-            if reason is not None or link is None:
-                self.miss(node, request, reason or node.excuse, now)
-                continue
+            if link is None or guard or link.pending or link.generation != node.generation:
+                reason = self._unfit(node, link, request, now)
+                if reason is not None or link is None:
+                    self.miss(node, request, reason or node.excuse, now)
+                    continue
             if tally is not None:
                 tally.sent |= link.bit
-            try:
-                link.post(ours, now)
-            except LinkFault as fault:
-                self.discard(link, str(fault))
-            except OSError as error:
-                if error.errno is None:
-                    raise  # a signal handler's
-                self.discard(link, describe_error(error))
-            else:
-                if link.backlog:
-                    self._poll_for(link)
+            self._post(link, ours, now)
+
+    def _post(self, link: Link, requests: Sequence[Request], now: float) -> None:
+        try:
+            link.post(requests, now)
+        except LinkFault as fault:
+            self.discard(link, str(fault))
+        except OSError as error:
+            if error.errno is None:
+                raise  # a signal handler's
+            self.discard(link, describe_error(error))
+        else:
+            if link.backlog:
+                self._poll_for(link)
 
     def _unfit(self, node: Node, link: Link | None, request: Request, now: float) -> str | None:
         """Return why a node does not get a request; None if it does.
@@ -378,14 +395,17 @@ class LinkSet:
         new claims.
         """
         if link is None:
-            return node.excuse if not node.connected else "no connection yet"
+            return self._excuses[node.index] if node.connected else node.excuse
+        if link.generation != node.generation:
+            self.discard(link, node.excuse)
+            return node.excuse
         silence = link.silence(now)
         if (silence > self._shared.node_timeout or len(link.pending) > _MOST_PENDING) and not request.owed(link.bit):
-            self._doubt(link, silence, now)
+            self._doubt(link, silence)
             return f"owes {len(link.pending)} replies for {silence:.2f} s"
         return node.unfit(now, request.guard) if request.guard else None
 
-    def _doubt(self, link: Link, silence: float, now: float) -> None:
+    def _doubt(self, link: Link, silence: float) -> None:
         if not link.suspect:
             link.suspect = True
             link.node.last_error = f"owes {len(link.pending)} replies for {silence:.2f} s"
@@ -406,18 +426,8 @@ class LinkSet:
         if link is None:
             self._shared.releases.add(index, requests, now)
             self._shared.on_change()
-            return
-        try:
-            link.post(requests, now)
-        except LinkFault as fault:
-            self.discard(link, str(fault))
-        except OSError as error:
-            if error.errno is None:
-                raise
-            self.discard(link, describe_error(error))
         else:
-            if link.backlog:
-                self._poll_for(link)
+            self._post(link, requests, now)
 
     def _poll_for(self, link: Link) -> None:
         self._selector.modify(link.fileno, _READ | _WRITE if link.backlog else _READ, link)
@@ -461,7 +471,7 @@ class LinkSet:
             elif self.links[link.index] is link:
                 if events & _WRITE:
                     self._unclog(link)
-                if events & _READ:
+                if events & _READ and self.links[link.index] is link:
                     self._take(link, now)
         return watched
 
@@ -624,7 +634,7 @@ class LinkSet:
         """Find links that have owed replies for too long; only after a read that began after `now`."""
         for link in list(self.links):
             if link is not None and (silence := link.silence(now)) > self._shared.node_timeout:
-                self._doubt(link, silence, now)
+                self._doubt(link, silence)
 
     # The end.
 
@@ -638,13 +648,14 @@ class LinkSet:
         self.follow(self._clock())
         self._selector.close()
 
-    def forget(self) -> None:
-        """Close a forked child's copies of its parent's sockets."""
+    def forget(self, *, close: bool) -> None:
+        """In the child of a fork: drop the copies of the parent's sockets, closed or left open."""
         self.closed = True
         for link in self.links:
             if link is not None:
-                link.forget()
-        self._selector.close()
+                link.forget(close=close)
+        if close:
+            self._selector.close()
 
 
 _PAUSE: Final = 0.1
@@ -656,6 +667,10 @@ def fail(request: Request, node: Node, reason: str) -> None:
     tally = request.tally
     if tally is not None and tally.fail(node.index, reason):
         request.finish()
+
+
+def _closed(*_: object) -> Any:
+    raise OSError(errno.EBADF, os.strerror(errno.EBADF))
 
 
 def _in_one(requests: Sequence[Request]) -> list[bytes]:

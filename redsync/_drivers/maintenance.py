@@ -123,7 +123,7 @@ class Maintenance:
         self._watches: Final = Watches(self._nodes, self.connect_timeout, self._clock, self._on_moved)
         self._thread: threading.Thread | None = None
         self.begun: Final = threading.Event()
-        self._begun = self._stopping = self._abandoned = self._alarmed = False
+        self._begun = self._stopping = self._abandoned = self._alarmed = self._finished = False
         self._swept_at = 0.0
         self.on_abandoned: Callable[[], None] = self.stop
         # Filled by other threads: connections made; requests to carry, each with its deadline; nodes that lag.
@@ -165,6 +165,13 @@ class Maintenance:
         """Let the thread send a request; it is done by the deadline at the latest, if it has a tally."""
         self._posted.append((request, deadline))
         self.wake()
+        if self._finished:
+            self._end_posted()
+
+    def _end_posted(self) -> None:
+        """End requests that came too late."""
+        while self._posted:
+            self.own.close_round(self._posted.popleft()[0], "the client was closed")
 
     def note_lag(self, node: Node) -> None:
         """Record that a node owes another set replies for too long: the thread asks it, too."""
@@ -282,7 +289,6 @@ class Maintenance:
     def turn(self, until: float) -> None:
         """Do what there is to do; then read what comes, until that instant at most."""
         own, now = self.own, self._clock()
-        self._take_in()
         self._end_torn(now)
         self._send_posted()
         self._connect_missing(now)
@@ -299,6 +305,7 @@ class Maintenance:
                     pass
         own.look(asked_at)
         self._end_carried(asked_at)
+        self._take_in()
 
     def _next_at(self, until: float) -> float:
         """Return when there is something to do, without news."""
@@ -400,7 +407,7 @@ class Maintenance:
         """Send what is left, wait briefly for replies that nodes still owe, and end all connections."""
         self._stopping = True
         # Rollbacks may be in flight. Closing a socket with unread replies resets the connection and would lose them.
-        own, deadline = self.own, self._clock() + self._node_timeout
+        own, releases, deadline = self.own, self._shared.releases, self._clock() + self._node_timeout
         free = self.pool.close()
         while True:
             now = self._clock()
@@ -411,8 +418,10 @@ class Maintenance:
             for link_set in free:
                 link_set.follow(now)
                 link_set.read(0.0)
-            own.read(0.001 if own.owes else 0.0)
-            if now >= deadline or not (own.owes or self._posted or any(link_set.owes for link_set in free)):
+            owing = own.owes or any(link_set.owes for link_set in free)
+            left = any(own.links[node.index] is not None and releases.count(node.index) for node in self._nodes)
+            own.read(0.001 if owing or left else 0.0)
+            if now >= deadline or not (owing or left or self._posted):
                 break
         for request, _ in self._carried:
             own.close_round(request, "the client was closed")
@@ -425,15 +434,24 @@ class Maintenance:
         self._take_in()
         self._waker.close()
         self._woken.close()
+        self._finished = True
+        self._end_posted()
         self.begun.set()
 
-    def forget(self) -> None:
-        """Close a forked child's copies of the parent's descriptors."""
-        self._watches.forget()
-        self.own.forget()
-        self.pool.forget()
-        self._waker.close()
-        self._woken.close()
+    def forget(self, *, close: bool) -> None:
+        """In the child of a fork: drop the copies of the parent's descriptors.
+
+        `close` them right after the fork. Later they may be other files: a daemon closes all that it finds.
+        """
+        self.own.forget(close=close)
+        self.pool.forget(close=close)
+        for sock in (self._waker, self._woken):
+            if close:
+                sock.close()
+            else:
+                sock.detach()
+        if close:
+            self._watches.forget()
 
     # Nodes.
 

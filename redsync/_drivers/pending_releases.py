@@ -1,8 +1,8 @@
 """Pending releases: what a node must still get, because it was out of reach, or answered with an error.
 
 A release or a rollback whose command did not reach a node, or was not answered, waits here until the maintenance
-delivers it. (Dynamo calls this a hinted hand-off.) Delivery is safe whenever it happens: each try after a rollback makes
-a claim with a new number, so a late command finds none of the later claims.
+delivers it. (Dynamo calls this a hinted hand-off.) Delivery is safe whenever it happens: each try after a rollback
+makes a claim with a new number, so a late command finds none of the later claims.
 
 A node that runs a slow script (BUSY), loads its data, or is out of memory refuses releases too. It gets a single one
 first, with growing pauses; once that is executed, more and more of the others. So a node in trouble gets few commands,

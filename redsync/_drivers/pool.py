@@ -19,9 +19,9 @@ from typing import Any, Final
 from redsync._drivers.link_sets import LinkSet
 from redsync._drivers.nodes import Node
 
-__all__ = ["Pool"]
+__all__ = ["GRACE", "Pool"]
 
-_GRACE: Final = 0.05
+GRACE: Final = 0.05
 """Seconds that a new set waits for more nodes once a quorum is connected."""
 
 _LONG_IDLE: Final = 1.0
@@ -114,7 +114,7 @@ class Pool:
                 link_set.take_arrivals()
             if None in link_set.links and (missing := link_set.missing(now)):
                 self._connect(link_set, missing)
-            if link_set.connecting:
+            if link_set.connecting or link_set.links.count(None) > len(link_set.links) - self._quorum:
                 self._await(link_set, until)
         except BaseException:
             self.throw_away(link_set)
@@ -122,14 +122,21 @@ class Pool:
         return link_set
 
     def _await(self, link_set: LinkSet, until: float) -> None:
-        """Wait for connections under way, until a quorum is there, and briefly for the others."""
+        """Wait until a quorum is connected, and a new set briefly for the others."""
         fresh = not link_set.used_at
-        while link_set.connecting:
+        while True:
+            now = self._clock()
+            left = until - now
             enough = len(link_set.links) - link_set.links.count(None) >= self._quorum
-            if enough and not fresh:
+            if left <= 0 or (enough and not (fresh and link_set.connecting)):
                 return
-            left = until - self._clock()
-            if left <= 0 or not (link_set.take_arrivals(min(left, _GRACE) if enough else left) or not enough):
+            if not link_set.connecting:
+                # Connections failed, or the nodes are not known to be up.
+                if not link_set.can_have(self._quorum):
+                    return
+                if missing := link_set.missing(now):
+                    self._connect(link_set, missing)
+            if not link_set.take_arrivals(min(left, GRACE)) and enough:
                 return
 
     def give_back(self, link_set: LinkSet) -> None:
@@ -216,10 +223,10 @@ class Pool:
             self._serve_line()
         return True
 
-    def forget(self) -> None:
-        """Close a forked child's copies of its parent's sockets."""
+    def forget(self, *, close: bool) -> None:
+        """In the child of a fork: drop the copies of the parent's sockets, see `Maintenance.forget`."""
         for link_set in list(self._sets):
-            link_set.forget()
+            link_set.forget(close=close)
 
     def close(self) -> list[LinkSet]:
         """Lend no more sets, wake all that wait, and return the free ones."""

@@ -3,8 +3,8 @@
 * **Effects** are performed in the calling thread. It borrows a set of links for its rounds (`pool`), and gives it back
   before it sleeps or calls the application.
 * **Steps are atomic**: one lock per client is held while a protocol's own code runs, and never while an effect is
-  performed. A signal's handler or a finalizer may interrupt a step, and must not wait for its end. So what it releases
-  is left to the maintenance, and all its other calls raise `ReentrantCallError`. Anywhere else it is an ordinary caller.
+  performed. A signal's handler or a finalizer may interrupt a step, and must not wait for its end. So the maintenance
+  does what it releases, and all its other calls raise `ReentrantCallError`. Anywhere else it is an ordinary caller.
 * **Owners are threads**, numbered per process. Numbers are never reused; a thread's number lives in a
   `threading.local`.
 * **Interruptions** are thrown into the protocol; the driver then performs its clean-up effects to the end.
@@ -38,7 +38,7 @@ from redsync._core.presence import digests_of
 from redsync._core.quorum import Tally
 from redsync._core.runner import Session
 from redsync._core.timing import Timing
-from redsync._drivers.link_sets import LinkSet, Shared
+from redsync._drivers.link_sets import LinkSet, Shared, fail
 from redsync._drivers.maintenance import Maintenance
 from redsync._drivers.nodes import Node, NodeStatus
 from redsync._drivers.notifier import EventThread, Notifier, quietly
@@ -58,6 +58,9 @@ log = logging.getLogger("redsync")
 _serials = itertools.count(1)
 _MOMENT = 0.0002
 """Seconds until a thread looks again whether another has ended its step: a step takes some tens of microseconds."""
+
+_LONGEST_SLEEP = 1.0
+"""Seconds after which a sleeper looks at the clock, which goes on while the machine is suspended."""
 
 _CLOSE_TIMEOUT = 2.0
 """Seconds that `close` waits for other threads to end their calls."""
@@ -231,7 +234,7 @@ class Life:
                         return
                     sleeper.gate = gate
                     self._asleep.add(sleeper)
-                gate.acquire(timeout=min(left, threading.TIMEOUT_MAX))
+                gate.acquire(timeout=min(left, _LONGEST_SLEEP))
             finally:
                 sleeper.gate = None
                 self._asleep.discard(sleeper)
@@ -245,12 +248,13 @@ class Life:
             for sleeper in list(self._asleep):
                 sleeper.wake()
 
-    def forget(self) -> None:
-        """In the child of a fork: hold nothing, and close the copies of the parent's sockets."""
+    def forget(self, *, close: bool) -> None:
+        """In the child of a fork: hold nothing, and drop the copies of the parent's sockets, closed or left open."""
         self.session.holds.clear()
         self.closing = True
         if self.maintenance is not None:
-            self.maintenance.forget()
+            maintenance, self.maintenance = self.maintenance, None
+            maintenance.forget(close=close)
 
 
 class Call:
@@ -362,7 +366,7 @@ class ThreadRunner:
         life = self._lives.setdefault(os.getpid(), Life(self))
         for process, former in list(self._lives.items()):
             if process != life.process and self._lives.pop(process, None) is not None:
-                former.forget()
+                former.forget(close=False)
                 for node in self.nodes:
                     node.forget()
         return life
@@ -398,9 +402,14 @@ class ThreadRunner:
             ConfigurationError: Two nodes are the same server.
         """
         self.require_open()
-        maintenance = self.life.begin()
+        life = self.life
+        maintenance = life.begin()
         try:
             maintenance.await_begun(maintenance.patience)
+            # The first set, so that the first round need not wait for it.
+            link_set = life.pool.borrow(self.clock() + maintenance.connect_timeout)
+            if link_set is not None:
+                life.pool.give_back(link_set)
         except BaseException:
             self.close()
             raise
@@ -459,6 +468,12 @@ class ThreadRunner:
     def servers(self) -> frozenset[str]:
         """Return the connected servers and databases, by their own identities."""
         return frozenset(server for node in self.nodes if (server := node.server) is not None)
+
+    def close_copies(self) -> None:
+        """In the child of a fork, right after it: close the copies of the parent's sockets."""
+        for process, life in list(self._lives.items()):
+            if process != os.getpid():
+                life.forget(close=True)
 
     def statuses(self) -> list[NodeStatus]:
         """Return each node's state."""
@@ -555,12 +570,12 @@ class ThreadRunner:
         if not request.done:
             link_set = self._borrow(effect, call)
             tally.sent_at = sent_at = clock()
+            if effect.owed_to and life.owing:
+                self._follow(request, effect, call, link_set)
             if link_set is None:
                 self._carry_otherwise(request, tally, effect, life)
             else:
                 try:
-                    if effect.owed_to and life.owing:
-                        self._follow(request, effect, call, link_set)
                     link_set.send(request)
                     if not (request.done or link_set.wait(request, sent_at + effect.timeout)):
                         link_set.close_round(request, f"no answer within {effect.timeout:g} s")
@@ -595,10 +610,13 @@ class ThreadRunner:
             most = self.max_connections
             tally.close(f"all {most} connections of this client were in use: Client(max_connections={most})")
             return
-        gate = request.gate = threading.Lock()
+        gate = threading.Lock()
         gate.acquire()
+        if not request.done:
+            request.gate = gate
         life.begin().post(request, self.clock() + effect.timeout)
-        gate.acquire()
+        if not request.done:
+            gate.acquire()
 
     def _tell(self, effect: Tell, call: Call) -> None:
         self._check(effect, call)
@@ -607,35 +625,37 @@ class ThreadRunner:
         if call.link_set is None and not call.torn and not life.closing:
             call.link_set = life.pool.borrow_free()
         link_set = call.link_set
+        if life.owing:
+            self._follow(request, effect, call, link_set)
         if link_set is None:
             life.begin().post(request)
             return
         try:
-            if life.owing:
-                self._follow(request, effect, call, link_set)
             link_set.send(request)
         except BaseException:
             call.throw_away()
             raise
 
-    def _follow(self, request: Request, effect: Broadcast | Tell, call: Call, link_set: LinkSet) -> None:
-        """Let a release follow what its owner sent over other sets, on nodes that have not answered there yet.
+    def _follow(self, request: Request, effect: Broadcast | Tell, call: Call, link_set: LinkSet | None) -> None:
+        """Let a release also follow what was sent for its claim over other sets, on nodes that have not answered there.
 
-        Such a node may execute the claim after the release, which comes over another connection.
+        Such a node may execute that claim after the release, which comes over another connection. It gets the release
+        over both, so its vote says nothing.
         """
-        owner = effect.owner
+        owner, life = effect.owner, call.life
         if owner is None:
             return
-        for reference in call.life.owing.pop(owner, ()):
+        for reference in life.owing.pop(owner, ()):
             former = reference()
             if former is None or former is link_set:
                 continue
             for link in list(former.links):
-                if link is not None and link.pending and request.owed(link.bit):
+                if link is not None and request.owed(link.bit) and link.owes(request):
                     again = Request(effect, None)
                     again.number = request.number
                     former.following.append((link.index, again))
-                    call.life.wake()
+                    fail(request, link.node, "has not answered an earlier command for this claim")
+                    life.wake()
 
     def _wait(self, effect: Wait, call: Call) -> Wakeup:
         life = call.life
@@ -766,3 +786,14 @@ def _close_all() -> None:
     for reference in _runners.valuerefs():
         if (runner := reference()) is not None:
             runner.close()
+
+
+def _after_fork_in_child() -> None:
+    # Nothing depends on it: a child that never gets here only keeps the copies open.
+    for reference in _runners.valuerefs():
+        if (runner := reference()) is not None:
+            runner.close_copies()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -45,7 +45,9 @@ class Wakeups:
             reads it without the lock, and a piece with the message of another would be a vote that no node gave.
     """
 
-    def __init__(self, mutex: AbstractContextManager[Any], clock: Callable[[], float], awaken: Callable[[Sleeper], None]) -> None:
+    def __init__(
+        self, mutex: AbstractContextManager[Any], clock: Callable[[], float], awaken: Callable[[Sleeper], None]
+    ) -> None:
         self._mutex: Final = mutex
         self._clock: Final = clock
         self._awaken: Final = awaken

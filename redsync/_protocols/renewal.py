@@ -11,9 +11,9 @@
   its own lease is filled up for the rest of that lease.
 
 The renewals of many holds of one kind travel as one script call. The client composes it at the instant of sending, from
-the holds that are live at that instant, and a release ends `live` before it is sent. But a release may go out over other
-connections, and be executed before a renewal that was composed earlier. That renewal would make the claim again. So the
-client rolls back each hold that has ended by the time the renewal is answered, over the same connections.
+the holds that are live at that instant, and a release ends `live` before it is sent. But a release may go out over
+other connections, and be executed before a renewal that was composed earlier. That renewal would make the claim again.
+So the client rolls back each hold that has ended by the time the renewal is answered, over the same connections.
 """
 
 from __future__ import annotations
