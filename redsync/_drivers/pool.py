@@ -5,6 +5,10 @@ only as many sets as threads are inside a round. The pool lends the set that was
 its limit, and then lets threads wait in line. Releases do not wait: where no set is free, the maintenance carries them.
 
 A set that was thrown away, or dropped by an exception in any frame, comes to `torn`: the maintenance ends it.
+
+**A set is in one list at a time**: the free ones, a borrower's, or the torn ones. It moves from list to list in one
+expression. So wherever an exception strikes, the set is in one of them, or nobody refers to it and it comes to `torn`.
+It would not, while somebody keeps the exception, if a local variable of an interrupted frame were all that has it.
 """
 
 from __future__ import annotations
@@ -32,10 +36,10 @@ _KEPT_IDLE: Final = 30.0
 
 
 class _Place:
-    """A place in the line of threads that wait for a set."""
+    """A place in the line of threads that wait for a set, and the list into which it is put."""
 
-    def __init__(self) -> None:
-        self.given: LinkSet | None = None
+    def __init__(self, into: list[LinkSet]) -> None:
+        self.into: Final = into
         self.gate = threading.Lock()
         self.gate.acquire()
 
@@ -86,27 +90,25 @@ class Pool:
     def __len__(self) -> int:
         return len(self._alive)
 
-    def borrow(self, until: float) -> LinkSet | None:
-        """Return a set, for the calling thread alone; None if there is none until that instant."""
+    def borrow(self, into: list[LinkSet], until: float) -> None:
+        """Lend a set to the calling thread, which has it in its list then; the list stays empty until that instant."""
         try:
-            link_set = self._free.pop()
+            into.append(self._free.pop())
         except IndexError:
-            one = self._wait_for_one(until)
-            if one is None:
-                return None
-            link_set = one
-        return self._prepared(link_set, until)
+            self._wait_for_one(into, until)
+        if into:
+            self._prepare(into, until)
 
-    def borrow_free(self) -> LinkSet | None:
-        """Return a set that is free and has connections now; None if there is none."""
+    def borrow_free(self, into: list[LinkSet]) -> None:
+        """Lend a set that is free and has connections now, if there is one."""
         try:
-            link_set = self._free.pop()
+            into.append(self._free.pop())
         except IndexError:
-            return None
-        return self._prepared(link_set, 0.0)
+            return
+        self._prepare(into, 0.0)
 
-    def _prepared(self, link_set: LinkSet, until: float) -> LinkSet:
-        now = self._clock()
+    def _prepare(self, into: list[LinkSet], until: float) -> None:
+        link_set, now = into[0], self._clock()
         try:
             if now - link_set.used_at > _LONG_IDLE:
                 link_set.read(0.0)
@@ -117,9 +119,8 @@ class Pool:
             if link_set.connecting or link_set.links.count(None) > len(link_set.links) - self._quorum:
                 self._await(link_set, until)
         except BaseException:
-            self.throw_away(link_set)
+            self.throw_away(into)
             raise
-        return link_set
 
     def _await(self, link_set: LinkSet, until: float) -> None:
         """Wait until a quorum is connected, and a new set briefly for the others."""
@@ -139,20 +140,21 @@ class Pool:
             if not link_set.take_arrivals(min(left, GRACE)) and enough:
                 return
 
-    def give_back(self, link_set: LinkSet) -> None:
-        """Lend the set to another thread."""
-        link_set.used_at = self._clock()
-        if link_set.closed or self._closed:
-            self.throw_away(link_set)
+    def give_back(self, lent: list[LinkSet]) -> None:
+        """Take the set in that list, for another thread."""
+        lent[0].used_at = self._clock()
+        if lent[0].closed or self._closed:
+            self.throw_away(lent)
             return
-        self._free.append(link_set)
+        self._free.append(lent.pop())
         if self._line:
             self._serve_line()
 
-    def throw_away(self, link_set: LinkSet) -> None:
-        """Stop using a set in which an exception struck."""
-        self.torn.append(link_set)
-        self._on_torn()
+    def throw_away(self, lent: list[LinkSet]) -> None:
+        """Take the set in that list, if there is one, to be ended: an exception struck in it."""
+        if lent:
+            self.torn.append(lent.pop())
+            self._on_torn()
 
     def note_ended(self, link_set: LinkSet) -> None:
         """Record that a set's connections have ended: there is room for another."""
@@ -160,30 +162,33 @@ class Pool:
             self._alive.discard(id(link_set))
         self._serve_line()
 
-    def _wait_for_one(self, until: float) -> LinkSet | None:
-        place = _Place()
-        while True:
-            with self._guard:
-                if self._free:
-                    return self._free.pop()
-                if self._closed:
-                    return None
-                if len(self._alive) < self._limit:
-                    link_set = self._make(self._drop)
-                    self._alive.add(id(link_set))
-                    self._sets.add(link_set)
-                    return link_set
-                self._line.append(place)
-            try:
-                place.gate.acquire(timeout=max(until - self._clock(), 0.0))
-            finally:
+    def _wait_for_one(self, into: list[LinkSet], until: float) -> None:
+        place = _Place(into)
+        try:
+            while not into:
                 with self._guard:
-                    if place in self._line:
-                        self._line.remove(place)
-            if place.given is not None:
-                return place.given
-            if self._clock() >= until:
-                return None
+                    if self._free:
+                        into.append(self._free.pop())
+                    elif not self._closed and len(self._alive) < self._limit:
+                        into.append(self._make(self._drop))
+                        self._alive.add(id(into[0]))
+                        self._sets.add(into[0])
+                    elif self._closed or self._clock() >= until:
+                        return
+                    else:
+                        self._line.append(place)
+                if not into:
+                    place.gate.acquire(timeout=max(until - self._clock(), 0.0))
+                    self._leave_line(place)
+        finally:
+            self._leave_line(place)
+            if not into and self._line:
+                self._serve_line()  # It may have been called, and leaves.
+
+    def _leave_line(self, place: _Place) -> None:
+        with self._guard:
+            if place in self._line:
+                self._line.remove(place)
 
     def _drop(self, link_set: LinkSet) -> None:
         self.torn.append(link_set)
@@ -194,9 +199,9 @@ class Pool:
             while self._line and (self._free or len(self._alive) < self._limit or self._closed):
                 place = self._line.popleft()
                 if self._free:
-                    place.given = self._free.pop()
+                    place.into.append(self._free.pop())
                 place.gate.release()
-                if place.given is None:
+                if not place.into:
                     return  # It makes one itself, or finds the pool closed; others are served after it.
 
     # For the maintenance.

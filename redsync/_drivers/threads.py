@@ -262,43 +262,45 @@ class Call:
 
     Attributes:
         life: The client in this process.
-        link_set: The set that it has borrowed; None while it has none.
+        sets: The set that it has borrowed, if it has one.
         owner: The owner of its latest command.
         subscribed: Its subscriptions to keys' wake-ups, and its turn to repeat a round.
         torn: True once an exception cost it a set: the maintenance ends that set first, so it sends what follows.
     """
 
-    __slots__ = ("life", "link_set", "owner", "subscribed", "torn")
+    __slots__ = ("life", "owner", "sets", "subscribed", "torn")
 
     def __init__(self, life: Life) -> None:
         self.life = life
-        self.link_set: LinkSet | None = None
+        self.sets: Final[list[LinkSet]] = []
         self.owner: Owner | None = None
         self.subscribed: set[bytes | Retry] = set()
         self.torn = False
 
     def give_back(self) -> None:
         """Give the set back."""
-        link_set = self.link_set
-        if link_set is None:
-            return
-        self.link_set = None
-        owner = self.owner
+        if self.sets:
+            self._finish()
+            self.life.pool.give_back(self.sets)
+
+    def _finish(self) -> None:
+        """Send what must follow over this set, and remember that its nodes owe replies to this owner."""
+        link_set, owner = self.sets[0], self.owner
         if owner is not None and link_set.owes:
             owing = self.life.owing
             former = [each for each in owing.get(owner, ()) if each() is not link_set and each() is not None]
             owing[owner] = [*former, weakref.ref(link_set)]
         if link_set.following:
-            link_set.follow(self.life.runner.clock())
-        self.life.pool.give_back(link_set)
+            try:
+                link_set.follow(self.life.runner.clock())
+            except BaseException:
+                self.throw_away()
+                raise
 
     def throw_away(self) -> None:
         """Give up the set: an exception struck while it was in use."""
-        link_set = self.link_set
         self.torn = True
-        if link_set is not None:
-            self.link_set = None
-            self.life.pool.throw_away(link_set)
+        self.life.pool.throw_away(self.sets)
 
     def end(self) -> None:
         """Give back everything."""
@@ -407,9 +409,10 @@ class ThreadRunner:
         try:
             maintenance.await_begun(maintenance.patience)
             # The first set, so that the first round need not wait for it.
-            link_set = life.pool.borrow(self.clock() + maintenance.connect_timeout)
-            if link_set is not None:
-                life.pool.give_back(link_set)
+            first: list[LinkSet] = []
+            life.pool.borrow(first, self.clock() + maintenance.connect_timeout)
+            if first:
+                life.pool.give_back(first)
         except BaseException:
             self.close()
             raise
@@ -452,7 +455,7 @@ class ThreadRunner:
             life.active.pop()
             # Again, for an exception that struck as a step ended.
             life.ours.stepping = False
-            if call.link_set is not None or call.subscribed:
+            if call.sets or call.subscribed:
                 call.end()
 
     def give_back(self, steps: Steps[None]) -> None:
@@ -591,19 +594,20 @@ class ThreadRunner:
 
     def _borrow(self, effect: Broadcast, call: Call) -> LinkSet | None:
         """Return a set of links for a round; None if the maintenance must carry it, or none came free in time."""
-        if call.link_set is not None:
-            return call.link_set
+        if call.sets:
+            return call.sets[0]
         life = call.life
         maintenance = life.begin()
         if not maintenance.begun.is_set():
             maintenance.await_begun(maintenance.patience if effect.patience is None else effect.patience)
         if effect.owed_to:
             # A release: it waits for no set.
-            call.link_set = None if call.torn else life.pool.borrow_free()
+            if not call.torn:
+                life.pool.borrow_free(call.sets)
         else:
             patience = maintenance.patience if effect.patience is None else effect.patience
-            call.link_set = life.pool.borrow(self.clock() + patience)
-        return call.link_set
+            life.pool.borrow(call.sets, self.clock() + patience)
+        return call.sets[0] if call.sets else None
 
     def _carry_otherwise(self, request: Request, tally: Tally, effect: Broadcast, life: Life) -> None:
         if not effect.owed_to:
@@ -622,9 +626,9 @@ class ThreadRunner:
         self._check(effect, call)
         life = call.life
         request = Request(effect, None)
-        if call.link_set is None and not call.torn and not life.closing:
-            call.link_set = life.pool.borrow_free()
-        link_set = call.link_set
+        if not (call.sets or call.torn or life.closing):
+            life.pool.borrow_free(call.sets)
+        link_set = call.sets[0] if call.sets else None
         if life.owing:
             self._follow(request, effect, call, link_set)
         if link_set is None:

@@ -22,6 +22,7 @@ from redsync._drivers.channels import Channel
 from redsync._drivers.dialects import ClusterDialect
 from redsync._drivers.link_sets import GIVE_UP, Link
 from redsync._drivers.links import speak
+from tests.support.forks import in_child, is_open
 from tests.support.ours import of_ours
 from tests.support.scripted import NODE_TIMEOUT, SCRIPT, Desk, choices, message, words_of
 
@@ -945,22 +946,6 @@ def test_dropped_set_is_reported(desk):
 # Forks.
 
 
-def in_child(function):
-    """Call a function in the child of a fork; return what it returned there, as text."""
-    reader, writer = os.pipe()
-    child = os.fork()
-    if not child:
-        try:
-            os.write(writer, function().encode())
-        finally:
-            os._exit(0)
-    os.close(writer)
-    with open(reader, "rb") as told:
-        text = told.read().decode()
-    os.waitpid(child, 0)
-    return text
-
-
 def test_child_of_a_fork_writes_nothing_to_its_parents_connections_and_reads_nothing(desk, link_set, fars):
     desk.ask(link_set)
     for far in fars:
@@ -986,28 +971,21 @@ def test_child_of_a_fork_writes_nothing_to_its_parents_connections_and_reads_not
     assert request.tally.won, "the first reply of each node was still there"
 
 
-def test_child_that_forgets_a_set_leaves_the_connections_to_its_parent(desk, link_set, fars):
-    def forget():
-        link_set.forget()
-        open_fds = [fd for fd in fds if _is_open(fd)]
-        return f"{open_fds}"
-
+@pytest.mark.parametrize("close", [True, False])
+def test_child_that_forgets_a_set_leaves_the_connections_to_its_parent(desk, link_set, fars, close):
     fds = [link.fileno for link in link_set.links]
-    assert in_child(forget) == "[]"
+
+    def forget():
+        link_set.forget(close=close)
+        return f"{link_set.closed} {[is_open(fd) for fd in fds]}"
+
+    assert in_child(forget) == f"True {[not close] * 3}"
     assert not any(far.ended() for far in fars)
     request = desk.ask(link_set)
     for far in fars[:2]:
         far.say(YES)
     hear(link_set)
     assert request.tally.won
-
-
-def _is_open(fd):
-    try:
-        os.fstat(fd)
-    except OSError:
-        return False
-    return True
 
 
 # TLS.

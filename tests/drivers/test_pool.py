@@ -1,6 +1,5 @@
 """The pool of sets: who gets one, in which order, and what becomes of it."""
 
-import itertools
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -9,6 +8,7 @@ import pytest
 
 from redsync._drivers import pool as pools
 from redsync._drivers.pool import Pool
+from tests.support.forks import in_child, is_open
 from tests.support.injection import Interruption
 from tests.support.locks import PATIENCE
 from tests.support.scripted import Desk
@@ -47,8 +47,22 @@ class Lender:
     def _look(self):
         self.looks += 1
 
-    def borrow(self, within=PATIENCE):
-        return self.pool.borrow(time.monotonic() + within)
+    def borrow(self, within=PATIENCE, into=None):
+        """Borrow a set; return it, or None."""
+        sets = [] if into is None else into
+        self.pool.borrow(sets, time.monotonic() + within)
+        return sets[0] if sets else None
+
+    def borrow_free(self):
+        sets = []
+        self.pool.borrow_free(sets)
+        return sets[0] if sets else None
+
+    def give_back(self, link_set):
+        self.pool.give_back([link_set])
+
+    def throw_away(self, link_set):
+        self.pool.throw_away([link_set])
 
     def end_torn(self):
         """End the sets that were thrown away, like the maintenance; return how many there were."""
@@ -101,13 +115,13 @@ def await_line(lender, length, eventually):
 
 def test_set_that_was_given_back_last_is_lent_first(lender):
     first, second = lender.borrow(), lender.borrow()
-    lender.pool.give_back(first)
-    lender.pool.give_back(second)
+    lender.give_back(first)
+    lender.give_back(second)
     assert lender.borrow() is second
     assert lender.borrow() is first
     assert lender.made == 2
     for each in (first, second):
-        lender.pool.give_back(each)
+        lender.give_back(each)
 
 
 def test_pool_grows_on_demand_to_its_limit(make_lender):
@@ -116,7 +130,7 @@ def test_pool_grows_on_demand_to_its_limit(make_lender):
     assert len({id(each) for each in sets}) == len(lender.pool) == 3
     assert lender.borrow(SOON) is None
     for each in sets:
-        lender.pool.give_back(each)
+        lender.give_back(each)
     assert lender.made == 3
 
 
@@ -130,7 +144,7 @@ def test_no_set_is_lent_to_two_threads_at_once(make_lender, threads):
             assert users.setdefault(id(link_set), number) == number
             most.append(len(users))
             del users[id(link_set)]
-            lender.pool.give_back(link_set)
+            lender.give_back(link_set)
 
     list(threads.map(use, range(8)))
     assert max(most) <= len(lender.pool) <= 3
@@ -147,13 +161,13 @@ def test_who_finds_the_limit_reached_waits_in_line(make_lender, threads, eventua
     def use(number):
         mine = lender.borrow()
         served.append(number)
-        lender.pool.give_back(mine)
+        lender.give_back(mine)
 
     waiting = []
     for number in range(5):
         waiting.append(threads.submit(use, number))
         await_line(lender, number + 1, eventually)
-    lender.pool.give_back(link_set)
+    lender.give_back(link_set)
     for each in waiting:
         each.result(PATIENCE)
     assert served == [0, 1, 2, 3, 4]
@@ -170,27 +184,27 @@ def test_each_waits_within_its_own_timeout(make_lender, threads, eventually):
     assert lender.borrow(0.0) is None
     assert time.monotonic() - started_at >= SOON
     assert not patient.done()
-    lender.pool.give_back(link_set)
+    lender.give_back(link_set)
     assert patient.result(PATIENCE) is link_set
-    lender.pool.give_back(link_set)
+    lender.give_back(link_set)
 
 
 def test_who_has_left_the_line_is_not_handed_a_set(make_lender):
     lender = make_lender(1)
     link_set = lender.borrow()
     assert lender.borrow(SOON) is None
-    lender.pool.give_back(link_set)
+    lender.give_back(link_set)
     assert lender.borrow() is link_set
-    lender.pool.give_back(link_set)
+    lender.give_back(link_set)
 
 
 def test_free_set_is_lent_without_a_wait_or_not_at_all(lender):
-    assert lender.pool.borrow_free() is None, "it makes none"
+    assert lender.borrow_free() is None, "it makes none"
     link_set = lender.borrow()
-    assert lender.pool.borrow_free() is None
-    lender.pool.give_back(link_set)
-    assert lender.pool.borrow_free() is link_set
-    lender.pool.give_back(link_set)
+    assert lender.borrow_free() is None
+    lender.give_back(link_set)
+    assert lender.borrow_free() is link_set
+    lender.give_back(link_set)
 
 
 # A set that is handed over just as its borrower leaves.
@@ -204,7 +218,7 @@ def all_are_lent_again(lender, limit):
     lender.end_torn()
     sets = [lender.borrow(0.0) for _ in range(limit)]
     for each in filter(None, sets):
-        lender.pool.give_back(each)
+        lender.give_back(each)
     return None not in sets
 
 
@@ -214,7 +228,7 @@ def test_set_given_back_at_the_instant_of_a_timeout_is_not_lost(make_lender, inj
     lent, got = lender.borrow(), []
 
     def give_back():
-        lender.pool.give_back(lent)
+        lender.give_back(lent)
 
     where = inject(point, lambda: got.append(lender.borrow(0.0)), handler=give_back)
     if where is None:
@@ -222,7 +236,7 @@ def test_set_given_back_at_the_instant_of_a_timeout_is_not_lost(make_lender, inj
     assert got[0] in (lent, None), where
     if got[0] is not None:
         assert not lender.pool.idle(), where
-        lender.pool.give_back(lent)
+        lender.give_back(lent)
     assert all_are_lent_again(lender, 1), where
 
 
@@ -230,17 +244,20 @@ def test_set_given_back_at_the_instant_of_a_timeout_is_not_lost(make_lender, inj
 def test_set_handed_to_an_interrupted_thread_is_not_lost(make_lender, inject, threads, eventually, point):
     """Not even while somebody keeps the exception, and with it the frames of the call."""
     lender = make_lender(1)
-    link_set, kept = lender.borrow(), []
+    link_set, sets, kept = lender.borrow(), [], []
 
     def borrow():
         try:
-            lender.pool.give_back(lender.borrow())
+            lender.borrow(into=sets)
+            lender.pool.give_back(sets)
         except Interruption as error:
             kept.append(error)
+        if sets:
+            lender.pool.give_back(sets)
 
     where = threads.submit(inject, point, borrow)
     eventually(lambda: len(lender.pool._line) == 1 or where.done())
-    lender.pool.give_back(link_set)
+    lender.give_back(link_set)
     where.result(PATIENCE)
     del link_set
     assert all_are_lent_again(lender, 1), where.result()
@@ -251,7 +268,7 @@ def test_set_handed_to_an_interrupted_thread_is_not_lost(make_lender, inject, th
 
 def test_set_thrown_away_is_left_to_the_maintenance_and_never_lent_again(lender):
     link_set, other = lender.borrow(), lender.borrow()
-    lender.pool.throw_away(link_set)
+    lender.throw_away(link_set)
     assert lender.looks == 1
     assert lender.borrow(0.0) is None
     assert list(lender.pool.torn) == [link_set]
@@ -260,14 +277,14 @@ def test_set_thrown_away_is_left_to_the_maintenance_and_never_lent_again(lender)
     new = lender.borrow(0.0)
     assert new not in (None, link_set, other)
     for each in (new, other):
-        lender.pool.give_back(each)
+        lender.give_back(each)
 
 
 def test_set_that_ended_is_not_lent_again(lender):
     link_set = lender.borrow()
     link_set.end("broken", orderly=False)
-    lender.pool.give_back(link_set)
-    assert lender.pool.borrow_free() is None
+    lender.give_back(link_set)
+    assert lender.borrow_free() is None
     assert lender.end_torn() == 1
 
 
@@ -276,11 +293,11 @@ def test_end_of_a_set_makes_room_for_who_waits(make_lender, threads, eventually)
     link_set = lender.borrow()
     waiting = threads.submit(lender.borrow)
     await_line(lender, 1, eventually)
-    lender.pool.throw_away(link_set)
+    lender.throw_away(link_set)
     assert lender.end_torn() == 1
     new = waiting.result(PATIENCE)
     assert new is not link_set
-    lender.pool.give_back(new)
+    lender.give_back(new)
 
 
 def test_dropped_set_makes_room_too(make_lender, eventually):
@@ -299,15 +316,15 @@ def test_several_waiters_get_the_room_of_several_sets(lender, threads, eventuall
         waiting.append(threads.submit(lender.borrow))
         await_line(lender, number + 1, eventually)
     for each in sets:
-        lender.pool.throw_away(each)
+        lender.throw_away(each)
     assert lender.end_torn() == 2
     new = [each.result(PATIENCE) for each in waiting[:2]]
     assert None not in new
     assert not waiting[2].done()
-    lender.pool.give_back(new[0])
+    lender.give_back(new[0])
     assert waiting[2].result(PATIENCE) is new[0]
     for each in new:
-        lender.pool.give_back(each)
+        lender.give_back(each)
 
 
 # Connections.
@@ -334,10 +351,10 @@ def test_new_set_is_lent_once_a_quorum_is_connected_and_the_others_had_a_moment(
     assert link_set.connecting == {1}
     assert [each is not None for each in link_set.links] == [True, False, True]
     arrive(lender, link_set, 1)
-    lender.pool.give_back(link_set)
+    lender.give_back(link_set)
     assert lender.borrow() is link_set
     assert None not in link_set.links, "what has arrived is used"
-    lender.pool.give_back(link_set)
+    lender.give_back(link_set)
 
 
 def test_new_set_is_lent_with_what_it_has_when_the_time_is_over(lender):
@@ -346,25 +363,25 @@ def test_new_set_is_lent_with_what_it_has_when_the_time_is_over(lender):
         node.connected = True
     link_set = lender.borrow(SOON)
     assert link_set.links == [None] * 3
-    lender.pool.give_back(link_set)
+    lender.give_back(link_set)
 
 
 def test_set_in_use_reconnects_a_node_without_a_wait_while_it_has_a_quorum(lender):
+    link_set = lender.borrow()
     for node in lender.desk.nodes:
         node.connected = True
-    link_set = lender.pool._wait_for_one(0.0)
     for index in range(3):
         lender.desk.install(link_set, index)
-    lender.pool.give_back(link_set)
+    lender.give_back(link_set)
     link_set.discard(link_set.links[1], "broken")
     started_at = time.monotonic()
     assert lender.borrow(60.0) is link_set
     assert time.monotonic() - started_at < 30.0
     assert lender.asked == [(link_set, [1])]
-    lender.pool.give_back(link_set)
+    lender.give_back(link_set)
     assert lender.borrow(60.0) is link_set
     assert lender.asked == [(link_set, [1])], "it is being connected"
-    lender.pool.give_back(link_set)
+    lender.give_back(link_set)
 
 
 def test_rested_set_finds_out_which_connections_have_ended_before_it_is_used(lender, monkeypatch):
@@ -372,17 +389,17 @@ def test_rested_set_finds_out_which_connections_have_ended_before_it_is_used(len
     monkeypatch.setattr(pools, "_LONG_IDLE", 0.01)
     link_set = lender.borrow()
     fars = [lender.desk.install(link_set, index) for index in range(3)]
-    lender.pool.give_back(link_set)
+    lender.give_back(link_set)
     fars[1].sock.close()
     time.sleep(0.02)
     assert lender.borrow() is link_set
     assert link_set.links[1] is None
-    lender.pool.give_back(link_set)
+    lender.give_back(link_set)
 
 
 def test_set_whose_preparation_is_interrupted_is_thrown_away(lender, monkeypatch):
     link_set = lender.borrow()
-    lender.pool.give_back(link_set)
+    lender.give_back(link_set)
     for node in lender.desk.nodes:
         node.connected = True
 
@@ -400,8 +417,8 @@ def test_set_whose_preparation_is_interrupted_is_thrown_away(lender, monkeypatch
 
 def test_idle_sets_can_be_taken_and_returned_to_their_place(lender):
     first, second = lender.borrow(), lender.borrow()
-    lender.pool.give_back(first)
-    lender.pool.give_back(second)
+    lender.give_back(first)
+    lender.give_back(second)
     assert lender.pool.idle() == (first, second)
     assert lender.pool.take_idle(first)
     assert not lender.pool.take_idle(first), "it is in use"
@@ -409,13 +426,13 @@ def test_idle_sets_can_be_taken_and_returned_to_their_place(lender):
     assert lender.borrow() is second
     assert lender.borrow() is first
     for each in (first, second):
-        lender.pool.give_back(each)
+        lender.give_back(each)
 
 
 def test_sets_that_have_rested_for_long_are_ended_but_for_the_last(lender):
     first, second = lender.borrow(), lender.borrow()
-    lender.pool.give_back(first)
-    lender.pool.give_back(second)
+    lender.give_back(first)
+    lender.give_back(second)
     much_later = time.monotonic() + 3600
     assert lender.pool.take_idle(first)
     assert not lender.pool.return_idle(first, much_later)
@@ -430,13 +447,13 @@ def test_set_returned_by_the_maintenance_serves_the_line(make_lender, threads, e
     """A thread came while the maintenance read the late replies of the only set."""
     lender = make_lender(1)
     link_set = lender.borrow()
-    lender.pool.give_back(link_set)
+    lender.give_back(link_set)
     assert lender.pool.take_idle(link_set)
     waiting = threads.submit(lender.borrow)
     await_line(lender, 1, eventually)
     assert lender.pool.return_idle(link_set, time.monotonic())
     assert waiting.result(PATIENCE) is link_set
-    lender.pool.give_back(link_set)
+    lender.give_back(link_set)
 
 
 # The end.
@@ -452,25 +469,30 @@ def test_close_wakes_all_that_wait_and_lends_no_more(make_lender, threads, event
     assert lender.pool.close() == []
     assert [each.result(PATIENCE) for each in waiting] == [None] * 3
     assert lender.borrow() is None
-    lender.pool.give_back(lent)
-    assert lender.pool.borrow_free() is None
+    lender.give_back(lent)
+    assert lender.borrow_free() is None
     assert lender.end_torn() == 1, "a set that comes back after the end is ended"
 
 
 def test_close_returns_the_free_sets(lender):
     first, second = lender.borrow(), lender.borrow()
-    lender.pool.give_back(first)
+    lender.give_back(first)
     assert lender.pool.close() == [first]
     first.end("closed", orderly=True)
-    lender.pool.give_back(second)
+    lender.give_back(second)
 
 
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # is multi-threaded, and forks
 def test_child_of_a_fork_forgets_all_sets_lent_or_free(lender):
     sets = [lender.borrow(), lender.borrow()]
-    lender.pool.give_back(sets[0])
     for link_set in sets:
         lender.desk.install(link_set, 0)
     fds = [link_set.links[0].fileno for link_set in sets]
-    lender.pool.forget()
-    assert all(link_set.closed for link_set in sets)
-    assert len(fds) == 2
+    lender.give_back(sets[0])
+
+    def forget():
+        lender.pool.forget(close=True)
+        return f"{[link_set.closed for link_set in sets]} {[is_open(fd) for fd in fds]}"
+
+    assert in_child(forget) == "[True, True] [False, False]"
+    lender.give_back(sets[1])
