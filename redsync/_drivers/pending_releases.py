@@ -5,8 +5,8 @@ delivers it. (Dynamo calls this a hinted hand-off.) Delivery is safe whenever it
 makes a claim with a new number, so a late command finds none of the later claims.
 
 A node that runs a slow script (BUSY), loads its data, or is out of memory refuses releases too. It gets a single one
-first, with growing pauses; once that is executed, more and more of the others. So a node in trouble gets few commands,
-and a recovered one gets all of them soon.
+first, with growing pauses, and another one each time: it may refuse a single one for ever. Once one is executed, it gets
+more and more of the others. So a node in trouble gets few commands, and a recovered one gets all of them soon.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ class _OfNode:
         self.at = 0.0
         self.pause = 0.0
         self.size = _MOST
+        self.refused = 0  # the number of the latest that was refused
 
 
 class PendingReleases:
@@ -76,7 +77,7 @@ class PendingReleases:
         with self._guard:
             if not ours.under_way.keys() - {request}:
                 ours.pause = min(max(2 * ours.pause, _SHORTEST), _LONGEST)
-                ours.at, ours.size = now + ours.pause, 1
+                ours.at, ours.size, ours.refused = now + ours.pause, 1, request.number
             self.add(index, (request,), now)
 
     def settle(self, index: int, request: Request, now: float) -> None:
@@ -97,6 +98,8 @@ class PendingReleases:
                 return []
             unanswered = ours.owed.unanswered
             batch = ours.owed.take(now)
+            if ours.size == 1:
+                batch.sort(key=lambda request: request.number <= ours.refused)
             batch, rest = batch[: ours.size], batch[ours.size :]
             ours.owed.unanswered = unanswered and bool(rest)
             for request in rest:
