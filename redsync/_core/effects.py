@@ -147,6 +147,8 @@ class Broadcast(NamedTuple):
         lingers: True to wait for the other nodes after the round is won, until `lingers_until`: what they know counts
             too.
         subscribe: Collect wake-ups for this key from before the sending on, so that the `Wait` misses none.
+        patience: The longest time to wait for a connection, in seconds, before the command is sent; None: as long as
+            the driver waits for the first connections.
     """
 
     command: Command | Callable[[], Command | None]
@@ -161,11 +163,12 @@ class Broadcast(NamedTuple):
     thorough: bool | Callable[[Tally], bool] = False
     late: bool = False
     lingers: bool = False
+    patience: float | None = None
 
     def tally(self, nodes: Sequence[str]) -> Tally:
         """Return the tally of the round, without votes."""
         # In one step: the fields of a named tuple are slow to find, and keywords are slow to pass.
-        _, _, judge, _, _, _, _, decide, _, thorough, late, lingers = self
+        _, _, judge, _, _, _, _, decide, _, thorough, late, lingers, _ = self
         return Tally(nodes, judge, decide, thorough, late, lingers)
 
     def lingers_until(self, sent_at: float, won_at: float) -> float:

@@ -30,9 +30,8 @@ from redsync._core.replies import NOTHING
 from redsync._core.text import outline
 from redsync._drivers.channels import pack
 from redsync._drivers.dialects import Dialect
-from redsync._drivers.links import Link
 from redsync._drivers.requests import Request
-from redsync._drivers.wakeups import MESSAGES
+from redsync._drivers.wakeups import is_message
 
 __all__ = ["UNACKNOWLEDGED", "hold_back", "reason_against", "wait_commands"]
 
@@ -65,7 +64,7 @@ def reason_against(dialect: Dialect, replies: Sequence[Any], needed: int) -> str
     return f"{count} of its replicas have the vote, {needed} must have it"
 
 
-def hold_back(link: Link, needed: int, timeout: float) -> None:
+def hold_back(link: Any, needed: int, timeout: float) -> None:
     """Make a link hand out votes only once `needed` replicas have acknowledged them.
 
     The link is not in use yet. A round waits `timeout` seconds for the node. The node waits half of that for its
@@ -82,7 +81,7 @@ def hold_back(link: Link, needed: int, timeout: float) -> None:
 class _Acknowledged:
     """A layer between a link and its node; it does not refer to the link, which must not be part of a cycle."""
 
-    def __init__(self, link: Link, needed: int, timeout: float) -> None:
+    def __init__(self, link: Any, needed: int, timeout: float) -> None:
         self._dialect: Final = link.node.dialect
         self._feed, self._gets, self._has_more = link.feed, link.gets, link.has_more
         self._needed: Final = needed
@@ -163,7 +162,7 @@ class _Acknowledged:
 
 def _unproven(push: Any) -> Any:
     """Return a node's message without its hand-over mark."""
-    if push[0] not in MESSAGES or not isinstance(push[-1], bytes):
+    if not is_message(push) or not isinstance(push[-1], bytes):
         return push
     _, _, key = push[-1].partition(b" ")
     return hiredis.PushNotification([*push[:-1], b"0 " + key])

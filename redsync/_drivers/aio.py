@@ -174,7 +174,7 @@ class AioRunner(AioDriver):
                 restart_guard=self._timing.restart_guard,
                 processes=self.session.processes,
                 loop=loop,
-                tell=self._notifier.tell,
+                tell=self._notifier.announce,
             )
             self._maintenance.transport.noting = noting_of(self._notifier.ears)
         elif self._loop is not loop:

@@ -87,6 +87,12 @@ class Channel:
         except ResponseError as error:
             return reply_error(error)
 
+    def take(self) -> socket.SocketType:
+        """Return the socket, for good: redis-py no longer closes it."""
+        assert self.sock is not None, "it has a socket"
+        self.connection._sock = None
+        return self.sock
+
     def talk(self, talk: Talk[T]) -> T:
         """Hold a conversation; return its result or raise its error."""
         replies: list[Any] = []

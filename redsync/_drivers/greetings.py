@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import logging
 import re
 from typing import Any, Final
 
@@ -18,9 +17,7 @@ from redsync._drivers.dialects import Dialect
 from redsync._drivers.nodes import Node, NodeInfo
 from redsync.exceptions import ConfigurationError
 
-__all__ = ["INITIALIZE", "end_former", "greet", "load_scripts", "subscribe"]
-
-log = logging.getLogger("redsync.node")
+__all__ = ["INITIALIZE", "end_former", "greet", "join", "load_scripts", "subscribe"]
 
 INITIALIZE: Final = Script.load("node_initialize")
 
@@ -75,6 +72,23 @@ def greet(node: Node, timeout: float, *, raw: bool) -> Talk[NodeInfo]:
     return NodeInfo(run_id, version, uptime, pushes=raw, birth=birth, process=process)
 
 
+def join(node: Node) -> Talk[tuple[str, int] | None]:
+    """Make one more connection to a node that is known; return an entry for `Node.former`, as `end_former` does.
+
+    Raises:
+        ConnectionError: Another server answers, or another process of it: the node must be greeted first.
+    """
+    if node.info is None or node.info.run_id is None:
+        return None
+    reply, number = yield [pack("INFO", "server"), pack("CLIENT", "ID")]
+    if isinstance(reply, hiredis.ReplyError):
+        raise ConnectionError(f"INFO was refused: {reply}")
+    process = _fields(reply)[1].get("run_id")
+    if process != node.info.run_id:
+        raise ConnectionError("another server process answers than the one that is known")
+    return (process, number) if isinstance(number, int) else None
+
+
 def _fields(reply: Any) -> tuple[str, dict[str, str]]:
     text = reply.decode("utf-8", "replace") if isinstance(reply, bytes) else str(reply)
     return text, dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
@@ -107,8 +121,6 @@ def end_former(node: Node) -> Talk[tuple[str, int] | None]:
         return None
     numbers = [str(number) for known, number in former if known == process]
     reply, *ended = yield [pack("CLIENT", "ID"), *(pack("CLIENT", "KILL", "ID", number) for number in numbers)]
-    for number, answer in zip(numbers, ended, strict=True):
-        log.debug("node %s was asked to end the former connection %s: %s", node.address, number, answer)
     for answer in (reply, *ended):
         if isinstance(answer, hiredis.ReplyError) and str(answer).startswith("BUSY"):
             raise ConnectionError(f"CLIENT was refused: {answer}")

@@ -16,7 +16,6 @@ import threading
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, Final
 
 from redis.exceptions import RedisError
@@ -24,6 +23,7 @@ from redis.exceptions import RedisError
 from redsync._core.interruptions import expected, is_interruption
 from redsync._core.replies import NOTHING
 from redsync._drivers.channels import Channel
+from redsync._drivers.kept_calls import receiver, sender
 from redsync._drivers.nodes import Node, describe_error
 from redsync._drivers.requests import Request
 from redsync._drivers.retries import Retries
@@ -52,7 +52,6 @@ _USER_TIMEOUT = getattr(socket, "TCP_USER_TIMEOUT", None)
 _NOT_NOW = BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError
 
 _READ_SIZE = 16384
-_GLANCE_SIZE = 256
 _RECORDS = 4
 """The number of TLS records read at once."""
 
@@ -185,11 +184,10 @@ class SocketLink(Link):
         self._kept = bytearray()
         # Guards `_kept`, and the TLS state of a socket that two threads read and write.
         self._lock: Final = threading.Lock()
-        self.send = self._sock.send
-        if self.swift:
-            self.read = partial(self._sock.recv, _READ_SIZE)
-            self.glance = partial(self._sock.recv, _GLANCE_SIZE)  # type: ignore[method-assign]
         self._sock.setblocking(False)
+        self.send = sender(self._sock)
+        if self.swift:
+            self.read = self.glance = receiver(self._sock)  # type: ignore[method-assign]
         bound_silence(self._sock)
         self.fileno = self._sock.fileno()
 
@@ -319,7 +317,7 @@ class CallLink(Link):
         self._answers.clear()
 
 
-def speak(link: Link) -> None:
+def speak(link: Any) -> None:
     """Make a link encode commands in its node's dialect."""
     dialect = link.node.dialect
     link.swift = False

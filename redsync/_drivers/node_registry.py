@@ -8,13 +8,12 @@ which node's state has changed.
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final, Protocol
 
 from redsync._core.effects import Broadcast, Command
-from redsync._core.events import Event, NodeChanged
+from redsync._core.events import Event
 from redsync._core.memory import (
     BIRTH_KEY,
     BLANK,
@@ -35,8 +34,6 @@ from redsync._drivers.requests import Request
 from redsync.exceptions import ConfigurationError
 
 __all__ = ["NodeRegistry"]
-
-log = logging.getLogger("redsync.node")
 
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
 """The shortest and longest pause between connects of a node, in seconds: one that is back counts again within 1 s."""
@@ -184,13 +181,18 @@ class NodeRegistry:
                 else:
                     self.put_off(node)
 
-    def move(self, node: Node, part: Callable[[Node, str], None]) -> None:
-        """Connect a node that has another server now, without a pause; `part` discards its connection."""
+    def move(self, node: Node, part: Callable[[Node, str], None] | None = None) -> None:
+        """Connect a node that has another server now, without a pause; its connections lead to a former one.
+
+        `part` discards the connection, where nothing looks at the node's `generation`.
+        """
         with self._guard:
             self._failures[node.index], self._retry_at[node.index] = 0, 0.0
         reason = node.moved()
         if reason is not None:
-            part(node, reason)
+            node.generation += 1
+            if part is not None:
+                part(node, reason)
 
     # The start.
 
@@ -353,12 +355,11 @@ class NodeRegistry:
         return [node.status(now, self._is_suspect(node), self._restart_guard) for node in self._nodes]
 
     def tell_changes(self) -> None:
-        """Log the changes of state since the last call, and report them to listeners."""
+        """Report the changes of state since the last call."""
         now = self._clock()
         for node in self._nodes:
             change = node.change(now, self._is_suspect(node), self._restart_guard)
             if change is not None:
-                _log_change(change)
                 self._tell(change)
 
     def _is_suspect(self, node: Node) -> bool:
@@ -368,10 +369,3 @@ class NodeRegistry:
 
 def _when_all_have_voted(tally: Tally) -> Verdict:
     return Verdict.PENDING if None in tally.cast else Verdict.WON
-
-
-def _log_change(change: NodeChanged) -> None:
-    if change.state == "up":
-        log.info("node %s is up", change.node)
-    else:
-        log.warning("node %s is %s: %s", change.node, change.state, change.reason)

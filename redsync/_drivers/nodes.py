@@ -28,6 +28,7 @@ from redsync._drivers.channels import Channel
 from redsync._drivers.dialects import PLAIN, Dialect
 from redsync._drivers.handshakes import TIMEOUTS, parser_for
 from redsync._drivers.interruptions import INTERRUPTED
+from redsync._drivers.notifier import quietly
 
 if TYPE_CHECKING:
     from redsync._drivers.locators import Location, Locator
@@ -146,6 +147,7 @@ class Node:
         tried: True once a connect has succeeded or failed; before that there is no state to report.
         former: The discarded connections, each by the server's process and its number there. The next connection begins
             by ending them.
+        generation: The number of its server: it grows when the node has another server, or another process of it.
     """
 
     def __init__(
@@ -178,6 +180,7 @@ class Node:
         self.last_error: str | None = None
         self.tried = False
         self.former: tuple[tuple[str, int], ...] = ()
+        self.generation = 0
         self._told = "up"
 
     @property
@@ -197,6 +200,11 @@ class Node:
         """Start over, in the child of a fork."""
         self.connected = self.tried = False
         self.excuse = "not connected yet"
+
+    def note_former(self, tag: tuple[str, int]) -> None:
+        """Record a discarded connection, for the maintenance to end it."""
+        if tag not in self.former:
+            self.former = (*self.former, tag)
 
     def make_connection(self, timeout: float) -> Any:
         """Return a new, unconnected redis-py connection with all its options.
@@ -251,6 +259,8 @@ class Node:
 
     def meet(self, info: NodeInfo, now: float) -> None:
         """Record the node's description of itself, and since when it has remembered everything."""
+        if self.info is not None and self.info.run_id != info.run_id:
+            self.generation += 1
         self.info, self.connected_at = info, now
         if info.uptime is not None:
             # A node subtracts two instants in whole seconds, so its uptime may be 1 s too high, but never too low.
@@ -396,5 +406,5 @@ def reason_of(error: BaseException, address: str, before: object) -> str:
         return describe_error(error)
     reason = one_line(f"{type(error).__name__}: {error}")
     if reason != before:
-        log.error("node %s can't be connected because of an error in this process", address, exc_info=error)
+        quietly(log.error, "node %s can't be connected because of an error in this process", address, exc_info=error)
     return reason

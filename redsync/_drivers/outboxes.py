@@ -27,21 +27,18 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
-from redsync._core.effects import Command, Tell
 from redsync._core.interruptions import is_interruption
-from redsync._core.scripts import Script
 from redsync._drivers.channels import pack
 from redsync._drivers.connection_table import ConnectionTable
 from redsync._drivers.interruptions import HALF_SENT
 from redsync._drivers.links import Link
 from redsync._drivers.nodes import Node, describe_error
 from redsync._drivers.pollers import BOTH
-from redsync._drivers.requests import Request
+from redsync._drivers.requests import NOTHING_TOLD, Request
 
 __all__ = ["Outbox"]
 
-_NOTHING_TOLD = Tell(Command(Script("", b"", b""), (), ()), None)
-_NO_REQUEST = Request(_NOTHING_TOLD, None)
+_NO_REQUEST = Request(NOTHING_TOLD, None)
 
 
 class Outbox:
@@ -359,7 +356,7 @@ class Outbox:
             self._retry(link)
             return
         assert request.command is not None, "what was answered was sent"
-        load = Request(_NOTHING_TOLD, None)
+        load = Request(NOTHING_TOLD, None)
         # No command, so a dialect sends these bytes unchanged.
         load.command = None
         load.data = pack(b"SCRIPT", b"LOAD", link.node.dialect.script(request.command.script).source)

@@ -9,9 +9,13 @@ from typing import Any, Protocol
 
 from redsync._core.effects import Arg, Broadcast, Command, Tell
 from redsync._core.quorum import Tally
+from redsync._core.scripts import Script
 from redsync._drivers.channels import pack
 
-__all__ = ["Gate", "Mailbox", "Owed", "Request", "Retry", "Sleeper", "pack_command"]
+__all__ = ["NOTHING_TOLD", "Gate", "Mailbox", "Owed", "Request", "Retry", "Sleeper", "pack_command"]
+
+NOTHING_TOLD = Tell(Command(Script("", b"", b""), (), ()), None)
+"""The effect of a request that a transport makes by itself."""
 
 _STALE_LIMIT = 10_000
 """The most expired requests kept for a node that left commands unanswered; the first to expire is dropped first."""
@@ -74,12 +78,15 @@ class Request(Sleeper):
         data: Its bytes; empty until it is sent, if it is made then.
         number: Its position in the transport's order; 0 if it has none.
         healed: Bit set of the nodes to which it was sent again after NOSCRIPT.
+        reloaded: The same, for sets of links.
+        pending_release: True once it was sent as a pending release.
         usual: The bytes of a reply that grants it; it is usual while `said` is `tally.same`.
         said: The number in these bytes; None before there are any.
     """
 
     lasts = True
-    healed = 0
+    healed = reloaded = 0
+    pending_release = False
     data = usual = b""
     number = 0
     command: Command | None = None
@@ -131,6 +138,14 @@ class Request(Sleeper):
             self.usual, self.said = b":%d\r\n" % grant, grant
             if command.packing is not None:
                 command.packing.usual = tally.judge, self.usual, grant, tally.vote
+
+    def finish(self) -> None:
+        """Record that it is done, and wake the thread that waits for it."""
+        self.done = True
+        self.wake()
+
+    def settle(self, reply: Any) -> None:
+        """Take the reply to a command whose replies no tally counts; an error comes as its text."""
 
     def owed(self, bit: int) -> bool:
         """Return True if the node with that bit must get it, now or later."""

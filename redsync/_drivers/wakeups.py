@@ -8,9 +8,11 @@ transport resumes it when the sleeper is done or the instant has come. The trans
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Final, TypeAlias
+
+import hiredis
 
 from redsync._core.effects import Wait
 from redsync._core.keys import wake_channel
@@ -19,14 +21,19 @@ from redsync._core.text import outline
 from redsync._drivers.nodes import Node
 from redsync._drivers.requests import Mailbox, Retry, Sleeper
 
-__all__ = ["MESSAGES", "Waits", "Wakeups"]
+__all__ = ["Waits", "Wakeups", "is_message"]
 
-MESSAGES: Final = frozenset({b"message", b"smessage"})
+_MESSAGES: Final = [b"message"], [b"smessage"]
 """The first elements of pushes that carry a message."""
 
 Waits: TypeAlias = Generator[tuple[Sleeper, float], None, tuple[int, int]]
 """Sleepers, each with the instant until which to sleep for it; returns the number of signals, and the bit set of the
 nodes that signalled with the mark."""
+
+
+def is_message(push: Sequence[Any]) -> bool:
+    """Return whether a push carries a message; a node may send anything."""
+    return push[:1] in _MESSAGES
 
 
 class Wakeups:
@@ -38,7 +45,9 @@ class Wakeups:
             reads it without the lock, and a piece with the message of another would be a vote that no node gave.
     """
 
-    def __init__(self, mutex: threading.Lock, clock: Callable[[], float], awaken: Callable[[Sleeper], None]) -> None:
+    def __init__(
+        self, mutex: AbstractContextManager[Any], clock: Callable[[], float], awaken: Callable[[Sleeper], None]
+    ) -> None:
         self._mutex: Final = mutex
         self._clock: Final = clock
         self._awaken: Final = awaken
@@ -78,11 +87,11 @@ class Wakeups:
 
     def deliver(self, push: Sequence[Any], nodes: Sequence[Node]) -> None:
         """Put the wake-up that these nodes have sent into its mailbox, if there is one; with the mutex held."""
-        if push[0] not in MESSAGES:
+        if not is_message(push):
             return
         message = push[-1]
         if message.__class__ is not bytes:
-            raise TypeError(f"a message is text, not {outline(message)}")
+            raise hiredis.ProtocolError(f"sent {outline(message)} as a message")
         mark, _, key = message.partition(b" ")
         mailbox = self._mailboxes.get(key)
         if mailbox is None:
@@ -97,6 +106,11 @@ class Wakeups:
                 mailbox.signal(node.bit)
         if bits:
             mailbox.signal(bits, mark)
+
+    def take_in(self, push: Sequence[Any], node: Node) -> None:
+        """Put the wake-up that a node has sent into its mailbox, if there is one."""
+        with self._mutex:
+            self.deliver(push, (node,))
 
     def wait_for_nodes(
         self, key: bytes | None, until: float, enough: int, grace: float, mark: bytes | None = None

@@ -77,9 +77,9 @@ def _release(
         if state.lost is not None:
             raise _lost(state)
         command, timeout = state.release_command(session.prepared), state.forms.terms.round_timeout
-        # The last three: thorough, without late votes, without lingering.
+        # The last four: thorough, without late votes, without lingering, patient.
         ask = command, state.owner, _had, timeout, 0.0, state.touched, state.kept_until, None, None, True, False, False
-        tally = yield from broadcast(new_tuple(Broadcast, ask))
+        tally = yield from broadcast(new_tuple(Broadcast, (*ask, None)))
     except BaseException as error:
         yield from _break_off(session, state, now, error)
         raise

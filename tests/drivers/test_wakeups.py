@@ -1,6 +1,5 @@
-"""Wake-ups: nodes' signals and hand-overs reach the waiters that listen; by hand, and on the transport for threads."""
+"""Wake-ups: nodes' signals and hand-overs reach the waiters that listen; by hand, and in a thread."""
 
-import contextlib
 import math
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -9,7 +8,6 @@ from typing import NamedTuple
 import hiredis
 import pytest
 
-from redsync import Client
 from redsync._core.effects import Wait
 from redsync._drivers.process import clock
 from redsync._drivers.requests import Retry
@@ -104,10 +102,16 @@ def test_wait_for_nodes_is_not_ended_by_other_pushes(wakeups):
     assert sleep(waits, lambda: say(wakeups, 0b1, b"7", kind=b"subscribe")) == ([UNTIL], (0, 0))
 
 
+@pytest.mark.parametrize("push", [[], [[]], [None, {}], [b"7 " + KEY]])
+def test_other_pushes_of_any_shape_are_ignored(wakeups, push):
+    wakeups.deliver(push, [Sender(0b1)])
+    assert sleep(wakeups.wait_for_nodes(KEY, UNTIL, 1, GRACE, b"7")) == ([UNTIL], (0, 0))
+
+
 @pytest.mark.parametrize("shape", [[], [b"7 " + KEY], 7, None])
 def test_malformed_message_is_the_nodes_fault(wakeups, shape):
-    """The reading thread treats a TypeError as the node's fault; any other error would be the library's."""
-    with contextlib.suppress(TypeError):
+    """Its link ends, as after any reply that is no RESP."""
+    with pytest.raises(hiredis.ProtocolError):
         wakeups.deliver([b"message", b"redsync:wake:client-a", shape], [Sender(0b1)])
     assert sleep(wakeups.wait_for_nodes(KEY, UNTIL, 1, GRACE, b"7")) == ([UNTIL], (0, 0))
 
@@ -180,48 +184,6 @@ def test_expected_message_is_what_the_parser_would_return(wakeups, key):
 def test_sleep_without_a_mark_or_mailbox_expects_no_message(wakeups, key, mark):
     next(wakeups.wait_for_nodes(key, UNTIL, 1, GRACE, mark))
     assert wakeups.known[0] == b""
-
-
-def test_lock_is_handed_over_by_the_expected_message(nodes, eventually):
-    guard = {"restart_guard": 0.0}
-    with Client(nodes.urls, **guard) as holder, Client(nodes.urls, **guard) as waiter, ThreadPoolExecutor(1) as pool:
-        lock, wakeups = holder.get_lock("x"), waiter.runner._transport.wakeups
-        assert lock.acquire()
-        waiting = pool.submit(waiter.get_lock("x").acquire)
-        eventually(lambda: wakeups.known[0] != b"")
-        lock.release()
-        assert waiting.result(20)
-        assert isinstance(wakeups.known[1], tuple), "the parser would have replaced it"
-
-
-# On a transport.
-
-
-def test_message_of_a_node_reports_a_hand_over_to_a_waiter(rig, raw):
-    wakeups = rig.transport.wakeups
-    wakeups.subscribe(KEY)
-    with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(rig.transport.wait_for_wakeup, wakeups.wait_for_nodes(KEY, clock() + 30, 3, 30, b"7"))
-        for node, mark in zip(raw, [b"7", b"6", b"7"], strict=True):
-            node.publish("wake", mark + b" client-a:2 redsync:x")
-            node.publish("wake", mark + b" " + KEY)
-        assert waiting.result(20) == (3, 0b101)
-    wakeups.unsubscribe(KEY)
-
-
-def test_ring_ends_a_sleep_and_hands_nothing_over(rig):
-    wakeups = rig.transport.wakeups
-    with ThreadPoolExecutor(1) as pool:
-        begun = threading.Event()
-
-        def unless():
-            begun.set()
-            return False
-
-        sleeping = pool.submit(rig.transport.wait_for_wakeup, wakeups.wait_for_bell(b"own", clock() + 30, unless))
-        assert begun.wait(10)
-        wakeups.ring(b"own")
-        assert sleeping.result(20) == (1, 0)
 
 
 # Turns to try again.
@@ -333,10 +295,22 @@ def test_sleep_for_a_turn_ends_when_the_transport_is_closed(turns):
     assert wait_once(waits) is None
 
 
-def test_thread_sleeps_until_its_turn(rig):
-    wakeups, first, second = rig.transport.wakeups, Retry(), Retry()
-    rig.transport.wait_for_wakeup(wakeups.take_turn(first, clock(), clock() + 30))
+@pytest.fixture
+def life(make_lasting):
+    """A client for threads in this process."""
+    return make_lasting().runner.life
+
+
+def take_turn(life, retry):
+    """Sleep for a run's turn, in the calling thread."""
+    for sleeper, until in life.wakeups.take_turn(retry, clock(), clock() + 30):
+        life.sleep(sleeper, until)
+
+
+def test_thread_sleeps_until_its_turn(life):
+    first, second = Retry(), Retry()
+    take_turn(life, first)
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(rig.transport.wait_for_wakeup, wakeups.take_turn(second, clock(), clock() + 30))
-        wakeups.unsubscribe(first)
-        assert waiting.result(20) == (0, 0)
+        waiting = pool.submit(take_turn, life, second)
+        life.wakeups.unsubscribe(first)
+        waiting.result(20)

@@ -1,13 +1,9 @@
 """Common helpers for tests of a transport and its parts; the rig itself is a fixture of `tests/drivers`."""
 
-import select
 import sys
-import time
 
 from redsync._core.replies import ReplyReader
 from redsync._drivers.links import Link
-from redsync._drivers.process import clock
-from tests.support.locks import PATIENCE
 
 MANY = 40 if sys.version_info < (3, 12) else 10
 """The least number of points at which an interruption can come; later versions of Python have fewer."""
@@ -20,31 +16,6 @@ LATER = 1e12
 
 def choices(tally):
     return [choice.value if choice else None for choice in tally.choices]
-
-
-def tend_until(rig, condition, within=PATIENCE):
-    deadline = time.monotonic() + within
-    while not condition():
-        rig.transport.tend()
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.002)
-
-
-def lose(rig, nodes, i):
-    nodes.kill(i)
-    tend_until(rig, lambda: rig.transport.links[i] is None)
-
-
-def await_answers(rig, *nodes):
-    """Return when all nodes, or those, have answered, so that the next one to tend the transport reads all of it."""
-    for link in [rig.transport.links[i] for i in nodes] or rig.transport.links:
-        assert select.select([link.fileno], [], [], PATIENCE)[0]
-
-
-def await_instant(at):
-    """Block until an instant of the transport's clock is over."""
-    while (left := at - clock()) >= 0:
-        time.sleep(left + 0.001)
 
 
 class Wire(Link):
