@@ -88,7 +88,7 @@ class Channel:
             return reply_error(error)
 
     def take(self) -> socket.SocketType:
-        """Return the socket, for good: redis-py no longer closes it."""
+        """Return the socket; redis-py no longer closes it."""
         assert self.sock is not None, "it has a socket"
         self.connection._sock = None
         return self.sock

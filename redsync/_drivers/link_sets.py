@@ -3,9 +3,9 @@
 A *link* is a connection to one node, non-blocking and pipelined. The n-th reply belongs to the n-th command, no matter
 which messages come in between: `pending` holds the requests that were sent and are not answered, oldest first.
 
-A *set* has one link to each node. A thread borrows it, sends, polls, reads and counts, and gives it back; so nothing
+A *set* has one link to each node. A thread borrows it, sends, polls, reads and counts, and returns it; so nothing
 here takes a lock, except the shared tables that `Shared` names. Rounds are mostly decided before all nodes have
-answered. Whoever uses the set next reads the late replies, in their order.
+answered. The next borrower of the set reads the late replies, in their order.
 
 **An interruption costs the set.** An exception from outside (a signal's handler) may strike between any two steps, and
 leave a command half sent, or a reply half handed out. The set is then thrown away: its connections end, the requests
@@ -71,7 +71,7 @@ class LinkFault(Exception):
 
 
 class Shared(NamedTuple):
-    """What the sets of one client share.
+    """The state and settings that the sets of one client share.
 
     Attributes:
         nodes: The configured nodes.
@@ -263,7 +263,7 @@ class LinkSet:
             was sent over it and may be executed late. Any thread may append.
         arrivals: New connections for this set: index, and the link or why there is none. Any thread may put.
         connecting: The indexes of the nodes to which a connection is being made.
-        used_at: The instant at which it was last given back.
+        used_at: The instant at which it was last returned.
         closed: True once it was thrown away or ended.
     """
 

@@ -1,6 +1,6 @@
 """The maintenance: one thread per client that does the work that no caller waits for.
 
-It has a set of links of its own. It runs the watchdog protocol; reads wake-ups for sleeping threads; reconnects nodes
+It has its own set of links. It runs the watchdog protocol; reads wake-ups for sleeping threads; reconnects nodes
 with growing pauses; delivers pending releases; ends sets that were thrown away; reads late replies in idle sets; and
 carries releases for which no set was free. It never runs the application's code: `notifier` has a thread for that.
 
@@ -68,7 +68,7 @@ class _OwnSet(LinkSet):
         self._on_broken: Final = on_broken
 
     def reconsider(self) -> None:
-        """Do nothing: each request looks anew at what its nodes remember."""
+        """Do nothing: each request looks again at what its nodes remember."""
 
     def on_discarded(self, link: Link, reason: str) -> None:
         self._on_broken(link.node, reason)
@@ -94,7 +94,7 @@ class Maintenance:
     Attributes:
         own: Its set of links; only the thread may use it.
         on_abandoned: Called by the thread when the client was abandoned.
-        begun: Set once the first connections are made, or were waited for.
+        begun: Set once the first connections are made, or enough time has passed.
     """
 
     def __init__(

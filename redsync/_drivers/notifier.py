@@ -102,7 +102,7 @@ class Notifier:
 
 
 class EventThread:
-    """Reports the events that the maintenance notices in a thread of its own, which the first one starts.
+    """Reports the events that the maintenance notices in its own thread, which the first one starts.
 
     So nothing that the application's listeners, callbacks, log handlers and filters do keeps holds from being renewed.
     """

@@ -5,8 +5,8 @@ delivers it. (Dynamo calls this a hinted hand-off.) Delivery is safe whenever it
 makes a claim with a new number, so a late command finds none of the later claims.
 
 A node that runs a slow script (BUSY), loads its data, or is out of memory refuses releases too. It gets a single one
-first, with growing pauses, and another one each time: it may refuse a single one for ever. Once one is executed, it gets
-more and more of the others. So a node in trouble gets few commands, and a recovered one gets all of them soon.
+first, with growing pauses, and another one each time: it may refuse a single one forever. Once one is executed, it
+gets more and more of the others. So a node in trouble gets few commands, and a recovered one gets all of them soon.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def is_refused(text: str) -> bool:
 
 
 class _OfNode:
-    """What one node must still get."""
+    """The commands that one node must still get."""
 
     def __init__(self) -> None:
         self.owed: Final = Owed()
@@ -118,7 +118,7 @@ class PendingReleases:
         return len(self._of_node[index].owed)
 
     def clear_pause(self, index: int) -> None:
-        """Begin anew with a node that has just been connected."""
+        """Begin again with a node that has just been connected."""
         ours = self._of_node[index]
         with self._guard:
             ours.at, ours.pause, ours.size = 0.0, 0.0, _MOST

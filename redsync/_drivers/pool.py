@@ -1,14 +1,14 @@
 """The pool: sets of links, lent to one thread at a time.
 
-A thread borrows a set for its rounds, and gives it back before it sleeps or calls the application. So a client needs
-only as many sets as threads are inside a round. The pool lends the set that was given back last, makes new ones up to
+A thread borrows a set for its rounds, and returns it before it sleeps or calls the application. So a client needs
+only as many sets as threads are inside a round. The pool lends the set that was returned last, makes new ones up to
 its limit, and then lets threads wait in line. Releases do not wait: where no set is free, the maintenance carries them.
 
 A set that was thrown away, or dropped by an exception in any frame, comes to `torn`: the maintenance ends it.
 
 **A set is in one list at a time**: the free ones, a borrower's, or the torn ones. It moves from list to list in one
-expression. So wherever an exception strikes, the set is in one of them, or nobody refers to it and it comes to `torn`.
-It would not, while somebody keeps the exception, if a local variable of an interrupted frame were all that has it.
+expression. So wherever an exception strikes, the set is in one of them, or nothing refers to it and it comes to `torn`.
+It would not, while other code keeps the exception, if a local variable of an interrupted frame were all that has it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The driver for threads: runs protocols in their callers' threads.
 
-* **Effects** are performed in the calling thread. It borrows a set of links for its rounds (`pool`), and gives it back
+* **Effects** are performed in the calling thread. It borrows a set of links for its rounds (`pool`), and returns it
   before it sleeps or calls the application.
 * **Steps are atomic**: one lock per client is held while a protocol's own code runs, and never while an effect is
   performed. A signal's handler or a finalizer may interrupt a step, and must not wait for its end. So the maintenance
@@ -60,7 +60,7 @@ _MOMENT = 0.0002
 """Seconds until a thread looks again whether another has ended its step: a step takes some tens of microseconds."""
 
 _LONGEST_SLEEP = 1.0
-"""Seconds after which a sleeper looks at the clock, which goes on while the machine is suspended."""
+"""Seconds after which a sleeper looks at the clock, which continues while the machine is suspended."""
 
 _CLOSE_TIMEOUT = 2.0
 """Seconds that `close` waits for other threads to end their calls."""
@@ -82,7 +82,7 @@ class _Tag:
 
 
 class _OfThread(threading.local):
-    """What a thread knows of one life of a client.
+    """The state of one thread in one life of a client.
 
     Attributes:
         stepping: True while it runs a protocol's own code, or waits for that.
@@ -104,10 +104,10 @@ class Life:
         monitor: Held while a protocol's own code runs. A thread that waits for a lock in line gets the lock first, and
             then waits for the GIL, while all others wait for both: in a process whose threads compute, that is a queue
             that never ends. So a thread that finds it held looks again a moment later.
-        ours: What the running thread knows.
+        ours: The running thread's state.
         active: One entry per thread that is inside `run`.
         deferred: Protocols that the maintenance is to run: releases by handlers that interrupted a step.
-        owing: For an owner, the sets whose nodes owed it replies when it gave them back.
+        owing: For an owner, the sets whose nodes owed it replies when it returned them.
         closing: True once sleeps must end.
     """
 
@@ -206,7 +206,7 @@ class Life:
                 runner.require_open()
                 maintenance.start(self._watch)
             except BaseException:
-                # A later call begins anew: nothing was started that another call could use.
+                # A later call begins again: nothing was started that another call could use.
                 self.maintenance = None
                 maintenance.stop()
                 raise
@@ -242,7 +242,7 @@ class Life:
                 raise forked()
 
     def end_sleeps(self) -> None:
-        """Wake all sleepers for good."""
+        """Wake all sleepers, and let none sleep again."""
         self.closing = True
         with self.guard:
             for sleeper in list(self._asleep):
@@ -258,7 +258,7 @@ class Life:
 
 
 class Call:
-    """One run of a protocol: what it has taken, and must give back.
+    """One run of a protocol: what it has borrowed, and must return.
 
     Attributes:
         life: The client in this process.
@@ -278,7 +278,7 @@ class Call:
         self.torn = False
 
     def give_back(self) -> None:
-        """Give the set back."""
+        """Return the set."""
         if self.sets:
             self._finish()
             self.life.pool.give_back(self.sets)
@@ -303,7 +303,7 @@ class Call:
         self.life.pool.throw_away(self.sets)
 
     def end(self) -> None:
-        """Give back everything."""
+        """Return everything."""
         self.give_back()
         for kept in self.subscribed:
             self.life.wakeups.unsubscribe(kept)

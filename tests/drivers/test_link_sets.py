@@ -397,7 +397,9 @@ def test_wait_beyond_its_deadline_reads_once_more(desk, link_set, fars):
 
     fars[0].say(message(b"1 unknown"))  # ends the first poll
 
-    def clock(paused=Paused()):
+    paused = Paused()
+
+    def clock():
         paused()
         if paused.reads == 2:
             desk.now += 100.0
@@ -628,7 +630,7 @@ def test_votes_are_held_back_until_replicas_have_acknowledged_them():
     desk.close()
 
 
-# What a node must get.
+# Commands that a node must get.
 
 
 def test_release_becomes_pending_where_it_can_not_be_sent(desk):

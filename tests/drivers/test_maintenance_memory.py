@@ -10,12 +10,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import pytest
+from redsync._drivers.transport import Transport
 
 from redsync import NodeChanged, QuorumError
 from redsync._core.memory import LOOK, NEWBORN, ORIGINAL, next_step
 from redsync._drivers.maintenance import Maintenance
 from redsync._drivers.node_registry import NodeRegistry
-from redsync._drivers.transport import Transport
 from tests.support.hostile import Hostile
 
 GUARD = 1.5

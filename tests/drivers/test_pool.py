@@ -1,4 +1,4 @@
-"""The pool of sets: who gets one, in which order, and what becomes of it."""
+"""The pool of sets: which thread gets one, in which order, and the end of a set."""
 
 import threading
 import time
@@ -242,7 +242,7 @@ def test_set_given_back_at_the_instant_of_a_timeout_is_not_lost(make_lender, inj
 
 @pytest.mark.parametrize("point", POINTS)
 def test_set_handed_to_an_interrupted_thread_is_not_lost(make_lender, inject, threads, eventually, point):
-    """Not even while somebody keeps the exception, and with it the frames of the call."""
+    """Not even while another keeps the exception, and with it the frames of the call."""
     lender = make_lender(1)
     link_set, sets, kept = lender.borrow(), [], []
 

@@ -95,11 +95,11 @@ class Far:
 
 
 class Desk:
-    """What the sets of one client share, on the test's own clock, and links to scripted nodes.
+    """The state that the sets of one client share, on the test's own clock, and links to scripted nodes.
 
     Attributes:
         now: The instant that the clock shows.
-        changes: The number of times that the maintenance was told to look.
+        changes: The number of times that the maintenance learned to look.
         lagging: The indexes of the nodes that were reported to lag.
         dropped: Sets to which all references were dropped.
     """
