@@ -32,4 +32,6 @@ def next_reply(reader: hiredis.Reader) -> Any:
     try:
         return reader.gets()
     except TypeError as error:
-        raise hiredis.ProtocolError(f"sent a malformed reply: {error}") from None
+        if not str(error).startswith("unhashable"):
+            raise  # a signal handler's
+        raise hiredis.ProtocolError("sent a reply with an unhashable key") from error

@@ -29,7 +29,7 @@ from redsync._drivers.channels import pack
 from redsync._drivers.dialects import Dialect
 from redsync._drivers.links import AnyLink
 from redsync._drivers.requests import Request
-from redsync._drivers.wakeups import MESSAGES
+from redsync._drivers.wakeups import is_message
 
 __all__ = ["UNACKNOWLEDGED", "hold_back", "reason_against", "wait_commands"]
 
@@ -123,7 +123,7 @@ class _Acknowledged:
 
 def _unproven(push: Any) -> Any:
     """Return a node's message without its hand-over mark."""
-    if push[0] not in MESSAGES or not isinstance(push[-1], bytes):
+    if not is_message(push) or not isinstance(push[-1], bytes):
         return push
     _, _, key = push[-1].partition(b" ")
     return hiredis.PushNotification([*push[:-1], b"0 " + key])

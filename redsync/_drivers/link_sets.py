@@ -279,15 +279,9 @@ class AnyLinkSet(ABC):
 
     def _hand_out(self, link: AnyLink, now: float) -> bool:
         """Give each reply to the oldest request of its link; return whether there was one."""
-        pending, gets = link.pending, link.gets
+        pending = link.pending
         some = False
-        while True:
-            try:
-                reply = gets()
-            except TypeError as error:  # hiredis: a map has a list as a key
-                raise LinkFault(f"sent a malformed reply: {error}") from None
-            if reply is NOTHING:
-                return some
+        while (reply := self._next_reply(link)) is not NOTHING:
             some = True
             kind = reply.__class__
             if kind is _PUSH:
@@ -305,6 +299,16 @@ class AnyLinkSet(ABC):
             if pending:  # else the link was discarded
                 pending.popleft()
             link.note_answer(now)
+        return some
+
+    @staticmethod
+    def _next_reply(link: AnyLink) -> Any:
+        try:
+            return link.gets()
+        except TypeError as error:
+            if not str(error).startswith("unhashable"):
+                raise  # a signal handler's
+            raise LinkFault("sent a reply with an unhashable key") from error
 
     def _count(self, link: AnyLink, request: Request, reply: Any, now: float) -> None:
         tally = request.tally

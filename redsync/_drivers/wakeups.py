@@ -20,14 +20,19 @@ from redsync._core.text import outline
 from redsync._drivers.nodes import Node
 from redsync._drivers.requests import Mailbox, Retry, Sleeper
 
-__all__ = ["MESSAGES", "Waits", "Wakeups"]
+__all__ = ["Waits", "Wakeups", "is_message"]
 
-MESSAGES: Final = frozenset({b"message", b"smessage"})
+_MESSAGES: Final = [b"message"], [b"smessage"]
 """The first elements of pushes that carry a message."""
 
 Waits: TypeAlias = Generator[tuple[Sleeper, float], None, tuple[int, int]]
 """Sleepers, each with the instant until which to sleep for it; returns the number of signals, and the bit set of the
 nodes that signalled with the mark."""
+
+
+def is_message(push: Sequence[Any]) -> bool:
+    """Return whether a push carries a message; a node may send anything."""
+    return push[:1] in _MESSAGES
 
 
 class Wakeups:
@@ -74,7 +79,7 @@ class Wakeups:
 
     def take_in(self, push: Sequence[Any], node: Node) -> None:
         """Put the wake-up that a node has sent into its mailbox, if there is one."""
-        if push[0] not in MESSAGES:
+        if not is_message(push):
             return
         message = push[-1]
         if message.__class__ is not bytes:
