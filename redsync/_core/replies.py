@@ -5,6 +5,7 @@ A node that lies about the size of a reply, to make its clients allocate memory,
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 import hiredis
@@ -23,14 +24,14 @@ def new_reader() -> hiredis.Reader:
     return hiredis.Reader(notEnoughData=NOTHING)
 
 
-def next_reply(reader: hiredis.Reader) -> Any:
-    """Return the next complete reply of the bytes fed, NOTHING if there is none.
+def next_reply(gets: Callable[[], Any]) -> Any:
+    """Return the result of a reader's `gets`: the next complete reply, NOTHING if there is none.
 
     Raises:
         hiredis.ProtocolError: The bytes are no reply. hiredis itself raises a TypeError for a map with a list as a key.
     """
     try:
-        return reader.gets()
+        return gets()
     except TypeError as error:
         if not str(error).startswith("unhashable"):
             raise  # a signal handler's

@@ -52,7 +52,7 @@ class AioChannel(asyncio.Protocol):
         replies: list[Any] = []
         self._size = 0
         while len(replies) < len(commands):
-            reply = next_reply(self.reader)
+            reply = next_reply(self.reader.gets)
             if reply is NOTHING:
                 await self._receive()
             elif not isinstance(reply, hiredis.PushNotification):

@@ -56,7 +56,7 @@ class Channel:
         replies: list[Any] = []
         size = 0
         while len(replies) < len(commands):
-            reply = next_reply(self.reader)
+            reply = next_reply(self.reader.gets)
             if reply is NOTHING:
                 data = self._receive(self.sock)
                 size += len(data)
