@@ -1,6 +1,6 @@
 """The maintenance: one thread per client that does the work that no caller waits for.
 
-It has its own set of links. It runs the watchdog protocol; reads wake-ups for sleeping threads; reconnects nodes
+It has a set of links of its own. It runs the watchdog protocol; reads wake-ups for sleeping threads; reconnects nodes
 with growing pauses; delivers pending releases; ends sets that were thrown away; reads late replies in idle sets; and
 carries releases for which no set was free. It never runs the application's code: `notifier` has a thread for that.
 
@@ -30,11 +30,10 @@ from redsync._core.timing import Timing
 from redsync._drivers.acknowledgements import hold_back
 from redsync._drivers.channels import Channel, pack
 from redsync._drivers.greetings import end_former, greet, join, load_scripts, subscribe
-from redsync._drivers.handshakes import TIMEOUTS
-from redsync._drivers.link_sets import Link, LinkSet, Shared
-from redsync._drivers.links import speak
+from redsync._drivers.link_sets import LinkSet, Shared
+from redsync._drivers.links import AnyLink, Link, speak
 from redsync._drivers.node_registry import NodeRegistry
-from redsync._drivers.nodes import Node, NodeStatus, describe_error, reason_of
+from redsync._drivers.nodes import TIMEOUTS, Node, NodeStatus, describe_error, reason_of
 from redsync._drivers.notifier import quietly
 from redsync._drivers.pool import Pool
 from redsync._drivers.requests import NOTHING_TOLD, Request
@@ -67,10 +66,7 @@ class _OwnSet(LinkSet):
         super().__init__(shared)
         self._on_broken: Final = on_broken
 
-    def reconsider(self) -> None:
-        """Do nothing: each request looks again at what its nodes remember."""
-
-    def on_discarded(self, link: Link, reason: str) -> None:
+    def on_discarded(self, link: AnyLink, reason: str) -> None:
         self._on_broken(link.node, reason)
 
 
@@ -94,7 +90,7 @@ class Maintenance:
     Attributes:
         own: Its set of links; only the thread may use it.
         on_abandoned: Called by the thread when the client was abandoned.
-        begun: Set once the first connections are made, or enough time has passed.
+        begun: Set once the first connections are made, or were waited for.
     """
 
     def __init__(
