@@ -311,6 +311,7 @@ class AioRunner(AioDriver):
         self.watchdog: Final = watchdog
         self.farewell: Final = farewell
         self.closed = False
+        self.client: Callable[[], object] = lambda: self
         self._lives: Final[dict[int, AioLife]] = {}
         _runners.add(self)
 
