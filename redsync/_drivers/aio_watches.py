@@ -90,7 +90,7 @@ class _Watch(Follower):
 
     async def _ask(self, index: int, witness: Witness) -> None:
         async with asyncio.timeout(self._timeout):
-            connection = new_connection(witness.pool, self._timeout, protocol=2)
+            connection = new_connection(witness.pool, self._timeout)
             channel = await open_channel(connection, self._addresses[index])
         try:
             while True:

@@ -21,6 +21,8 @@ __all__ = ["INITIALIZE", "end_former", "greet", "join", "load_scripts", "subscri
 
 INITIALIZE: Final = Script.load("node_initialize")
 
+_HELLO: Final = pack("HELLO", "3")
+
 
 def greet(node: Node, timeout: float, *, raw: bool) -> Talk[NodeInfo]:
     """Determine since when a node remembers, and return its description of itself.
@@ -36,7 +38,8 @@ def greet(node: Node, timeout: float, *, raw: bool) -> Talk[NodeInfo]:
     """
     version, uptime, run_id, history = "fakeredis", None, None, ""
     if raw:
-        replies = yield from _ask("INFO", pack("INFO", "server"), pack("INFO", "replication"))
+        hello, *replies = yield from _ask("a greeting", _HELLO, pack("INFO", "server"), pack("INFO", "replication"))
+        _require_resp3(hello)
         text, fields = _fields(replies[0])
         replication = _fields(replies[1])[1]
         _require_master(replication)
@@ -45,7 +48,7 @@ def greet(node: Node, timeout: float, *, raw: bool) -> Talk[NodeInfo]:
                 f"{node.address} is part of a cluster, which keeps most keys on other nodes: give the whole cluster, "
                 f"redis+cluster://host:6379,host:6379?nodes=3"
             )
-        if not re.fullmatch("[0-9]{1,15}", fields.get("uptime_in_seconds", "")):
+        if not re.fullmatch("-?[0-9]{1,15}", fields.get("uptime_in_seconds", "")):
             raise ConnectionError(f"does not tell its uptime: it is not Redis or Valkey ({text!r:.60})")
         server = fields.get("server_name", "redis")
         number = fields.get(f"{server}_version") or fields.get("redis_version", "?")
@@ -80,13 +83,22 @@ def join(node: Node) -> Talk[tuple[str, int] | None]:
     """
     if node.info is None or node.info.run_id is None:
         return None
-    reply, number = yield [pack("INFO", "server"), pack("CLIENT", "ID")]
+    hello, reply, number = yield [_HELLO, pack("INFO", "server"), pack("CLIENT", "ID")]
+    _require_resp3(hello)
     if isinstance(reply, hiredis.ReplyError):
         raise ConnectionError(f"INFO was refused: {reply}")
     process = _fields(reply)[1].get("run_id")
     if process != node.info.run_id:
         raise ConnectionError("another server process answers than the one that is known")
     return (process, number) if isinstance(number, int) else None
+
+
+def _require_resp3(hello: Any) -> None:
+    """Refuse a server that can't mix messages and replies on one connection."""
+    if isinstance(hello, hiredis.ReplyError):
+        raise ConnectionError(f"HELLO was refused: {hello}")
+    if not isinstance(hello, dict):
+        raise ConnectionError(f"answers HELLO with {outline(hello)}: it does not speak RESP3")
 
 
 def _fields(reply: Any) -> tuple[str, dict[str, str]]:

@@ -2,7 +2,7 @@
 
 redis-py opens and authenticates the connections, so all its options work: URLs, TLS, unix sockets, ACL, credential
 providers, Sentinel. The client takes a pool's connection class and arguments, never a connection of the pool, and
-replaces what would hurt a quorum client: no retries, explicit timeouts, RESP3, no maintenance notifications.
+replaces what would hurt a quorum client: no retries, explicit timeouts, no HELLO, no maintenance notifications.
 
 It uses these parts that redis-py does not document:
 
@@ -64,7 +64,7 @@ def new_connection(pool: Any, timeout: float, **settings: Any) -> Any:
     """
     kwargs = {key: value for key, value in pool.connection_kwargs.items() if key not in _DROPPED}
     kwargs.update(
-        protocol=3,
+        protocol=2,  # redis-py takes any answer to HELLO 3 for a map, so the driver asks by itself
         retry=_Once(NoBackoff(), 0),
         retry_on_error=[],
         socket_timeout=timeout,

@@ -204,7 +204,7 @@ class _Watch(Follower):
 
 
 def _open(pool: Any, timeout: float) -> Channel:
-    connection = new_connection(pool, timeout, protocol=2)
+    connection = new_connection(pool, timeout)
     try:
         connection.connect()
     except BaseException:

@@ -15,6 +15,10 @@ import sys
 import time
 
 # They look at what there is when they are loaded.
+import asyncio  # noqa: F401  # isort: skip
+import multiprocessing.util  # noqa: F401  # isort: skip
+import ssl  # noqa: F401  # isort: skip
+import subprocess  # noqa: F401  # isort: skip
 
 MISSING = {
     os: r"(register_at_)?fork(pty)?|[gs]et(re|res)?[ug]id|gete[ug]id|[gs]et(pgid|pgrp|sid|priority|groups)|killpg|nice"
