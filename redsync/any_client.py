@@ -88,6 +88,8 @@ class AnyClient(ABC, Generic[DriverT]):
         # Dropped without close(): the maintenance closes it, because a finalizer may interrupt anything.
         self._finalizer: weakref.finalize[..., Any] = weakref.finalize(self, self._runner.abandon)
         self._finalizer.atexit = False
+        # Python swallows a finalizer that is interrupted, so the maintenance looks too.
+        self._runner.client = weakref.ref(self)
         for listener in listeners:
             if isinstance(listener, Observer):
                 listener.attach(self)

@@ -82,6 +82,7 @@ class AioRunner(AioDriver):
         self._watchdog: Final = watchdog
         self._farewell: Final = farewell
         self.closed = False
+        self.client: Callable[[], object] = lambda: self
         self._begin()
         _runners.add(self)
 

@@ -95,6 +95,7 @@ class Maintenance:
     Attributes:
         own: Its set of links; only the thread may use it.
         on_abandoned: Called by the thread when the client was abandoned.
+        is_dropped: Tells whether the application has dropped the client, and so abandoned it.
         begun: Set once the first connections are made, or were waited for.
     """
 
@@ -126,6 +127,7 @@ class Maintenance:
         self._begun = self._stopping = self._abandoned = self._alarmed = self._finished = False
         self._swept_at = 0.0
         self.on_abandoned: Callable[[], None] = self.stop
+        self.is_dropped: Callable[[], bool] = lambda: False
         # Filled by other threads: connections made; requests to carry, each with its deadline; nodes that lag.
         self._connected: Final[SimpleQueue[tuple[Node, Link | None, str | None]]] = SimpleQueue()
         self._posted: Final[deque[tuple[Request, float]]] = deque()
@@ -260,6 +262,7 @@ class Maintenance:
         self.begun.set()
 
     def _require_running(self) -> None:
+        self._abandoned = self._abandoned or self.is_dropped()
         if self._stopping or self._abandoned:
             raise Stopped
 
@@ -311,14 +314,15 @@ class Maintenance:
         """Return when there is something to do, without news."""
         if self._posted or self._alarmed or self.pool.torn:
             return -math.inf
-        at = min(until, self._registry.next_try(self._connecting), *(self._connecting.values()))
+        instants = [until, self._registry.next_try(self._connecting), *self._connecting.values()]
         if self._begun:
-            at = min(at, self._registry.initialize_at)
+            instants.append(self._registry.initialize_at)
         if self._shared.releases.some:
-            at = min(at, *(self._shared.releases.due_at(node.index) for node in self._nodes if node.connected))
+            instants += [self._shared.releases.due_at(node.index) for node in self._nodes if node.connected]
         if self._is_owed():
-            at = min(at, self._swept_at + self._node_timeout / 2)
-        return min(at, *(deadline for _, deadline in self._carried)) if self._carried else at
+            instants.append(self._swept_at + self._node_timeout / 2)
+        instants += [deadline for _, deadline in self._carried]
+        return min(instants)
 
     def _is_owed(self) -> bool:
         return self.own.owes or any(link_set.owes for link_set in self.pool.idle())

@@ -117,7 +117,10 @@ class EventThread:
         self._events.put(event)
         if self._thread is None:
             thread = threading.Thread(target=self._main, name="redsync-events", daemon=True)
-            thread.start()
+            try:
+                thread.start()
+            except RuntimeError:
+                return  # There are no more threads now: the next event starts it.
             self._thread = thread
 
     def is_current(self) -> bool:

@@ -201,6 +201,7 @@ class Life:
                 guard=self.guard,
             )
             maintenance.on_abandoned = runner.close_here
+            maintenance.is_dropped = lambda: runner.client() is None
             self.maintenance = maintenance
             try:
                 runner.require_open()
@@ -319,6 +320,7 @@ class ThreadRunner:
         nodes: The configured nodes.
         homes: Where each of them keeps its keys.
         closed: True once the client was closed.
+        client: Returns the client object; None once it was dropped.
     """
 
     def __init__(
@@ -354,6 +356,7 @@ class ThreadRunner:
         self._addresses: Final = [node.address for node in nodes]
         self.notifier: Final = Notifier(listeners, None, self._addresses, self.clock)
         self.closed = False
+        self.client: Callable[[], object] = lambda: self
         self._lives: Final[dict[int, Life]] = {}
         _runners[id(self)] = self
 
