@@ -99,6 +99,7 @@ class Desk:
 
     Attributes:
         now: The instant that the clock shows.
+        step: The time that passes with each look at the clock.
         changes: The number of times that the maintenance was told to look.
         lagging: The indexes of the nodes that were reported to lag.
         dropped: Sets to which all references were dropped.
@@ -106,6 +107,7 @@ class Desk:
 
     def __init__(self, nodes=3, noting=()):
         self.now = 100.0
+        self.step = 0.0
         self.nodes = make_nodes([f"redis://node{index}" for index in range(nodes)], redis.Redis)
         for node in self.nodes:
             node.connected = True
@@ -131,6 +133,7 @@ class Desk:
         )
 
     def clock(self):
+        self.now += self.step
         return self.now
 
     def next_number(self):
