@@ -30,11 +30,10 @@ from redsync._core.timing import Timing
 from redsync._drivers.acknowledgements import hold_back
 from redsync._drivers.channels import Channel, pack
 from redsync._drivers.greetings import end_former, greet, join, load_scripts, subscribe
-from redsync._drivers.handshakes import TIMEOUTS
-from redsync._drivers.link_sets import Link, LinkSet, Shared
-from redsync._drivers.links import speak
+from redsync._drivers.link_sets import LinkSet, Shared
+from redsync._drivers.links import AnyLink, Link, speak
 from redsync._drivers.node_registry import NodeRegistry
-from redsync._drivers.nodes import Node, NodeStatus, describe_error
+from redsync._drivers.nodes import TIMEOUTS, Node, NodeStatus, describe_error
 from redsync._drivers.notifier import quietly
 from redsync._drivers.pool import Pool
 from redsync._drivers.requests import NOTHING_TOLD, Request
@@ -68,10 +67,7 @@ class _OwnSet(LinkSet):
         super().__init__(shared)
         self._on_broken: Final = on_broken
 
-    def reconsider(self) -> None:
-        """Do nothing: each request looks anew at what its nodes remember."""
-
-    def on_discarded(self, link: Link, reason: str) -> None:
+    def on_discarded(self, link: AnyLink, reason: str) -> None:
         self._on_broken(link.node, reason)
 
 

@@ -29,7 +29,7 @@ from redsync._core.memory import (
 from redsync._core.quorum import Choice, Tally, Verdict
 from redsync._core.timing import retry_delay
 from redsync._drivers.greetings import INITIALIZE
-from redsync._drivers.nodes import Node, NodeInfo, NodeStatus
+from redsync._drivers.nodes import INTERRUPTED, Node, NodeInfo, NodeStatus
 from redsync._drivers.requests import Request
 from redsync.exceptions import ConfigurationError
 
@@ -60,10 +60,6 @@ class Transport(Protocol):
 
     @property
     def links(self) -> Sequence[Linked | None]: ...
-
-    def reconsider(self) -> None:
-        """Recompute which nodes take part."""
-        ...
 
 
 class NodeRegistry:
@@ -166,23 +162,17 @@ class NodeRegistry:
             node.last_error = node.excuse = reason
             if node.connected:  # otherwise it broke during the connect, which counts by itself
                 node.connected = False
-                if self._clock() - node.connected_at >= _SETTLED:
+                if reason == INTERRUPTED or self._clock() - node.connected_at >= _SETTLED:
                     self._failures[node.index] = 0
                 else:
                     self.put_off(node)
 
-    def move(self, node: Node, part: Callable[[Node, str], None] | None = None) -> None:
-        """Connect a node that has another server now, without a pause; its connections lead to a former one.
-
-        `part` discards the connection, where nothing looks at the node's `generation`.
-        """
+    def move(self, node: Node) -> None:
+        """Connect a node that has another server now, without a pause; its connections lead to a former one."""
         with self._guard:
             self._failures[node.index], self._retry_at[node.index] = 0, 0.0
-        reason = node.moved()
-        if reason is not None:
+        if node.moved() is not None:
             node.generation += 1
-            if part is not None:
-                part(node, reason)
 
     # The start.
 
@@ -241,13 +231,11 @@ class NodeRegistry:
         if not self._restart_guard:
             return None
         with self._guard:
-            news = self._take_answers()
+            self._take_answers()
             now = self._clock()
             question = self._question(now) if self.is_heard() else None
             self.initialize_at = float("inf") if question is None else self._not_before
             request = None if question is None or now < self._not_before else self._ask(*question, now)
-        if news:
-            self._transport.reconsider()
         if request is not None:
             send(request)
         return request
@@ -287,13 +275,12 @@ class NodeRegistry:
         self._seasoned = self._seasoned or step == NEWBORN
         return step, ()
 
-    def _take_answers(self) -> bool:
-        """Record the nodes' answers about their memory; return True if there are new ones."""
+    def _take_answers(self) -> None:
+        """Record the nodes' answers about their memory."""
         if self._asking is None:
-            return False
+            return
         step, request = self._asking
         assert request.tally is not None, "it is answered"
-        answered = len(self._answered)
         votes = zip(self._nodes, request.tally.choices, request.tally.replies, self._taken_for, strict=True)
         for node, choice, reply, before in votes:
             # Skip the answer of a node whose record has changed meanwhile.
@@ -311,7 +298,6 @@ class NodeRegistry:
             self._asking = None
             settled = step == LOOK and len(self._steady) == len(self._nodes)
             self._not_before = self._clock() + (0.0 if settled else _LOOK_AGAIN)
-        return len(self._answered) > answered
 
     def _judge(self, node: Node, birth: Birth | None) -> Birth | None:
         """Return the record that counts for a node; this client may have known it before it was emptied."""

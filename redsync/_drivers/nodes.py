@@ -1,68 +1,40 @@
-"""Nodes: how to reach them, their descriptions of themselves, and whether they may vote.
-
-redis-py opens and authenticates the connections, so all its options work: URLs, TLS, unix sockets, ACL, credential
-providers, Sentinel. The client takes the pool's connection class and arguments, never a connection of the pool, and
-replaces what would hurt a quorum client: no retries, explicit timeouts, RESP3, no maintenance notifications. After the
-handshake the driver takes over the socket.
-"""
+"""Nodes: how to reach them, their descriptions of themselves, and whether they may vote."""
 
 from __future__ import annotations
 
 import logging
 import math
 import re
+import socket
 import time
-from inspect import signature
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
-
-import redis.connection
-from redis.backoff import NoBackoff
-from redis.retry import Retry
 
 from redsync._core.events import NodeChanged
 from redsync._core.memory import BLANK, JOINING, NEWBORN, Birth
 from redsync._core.text import one_line
 from redsync._drivers.channels import Channel
 from redsync._drivers.dialects import PLAIN, Dialect
-from redsync._drivers.handshakes import TIMEOUTS, parser_for
-from redsync._drivers.interruptions import INTERRUPTED
+from redsync._drivers.fake_nodes import fake_socket
+from redsync._drivers.redis_py import database_of, new_connection, take_socket
 
 if TYPE_CHECKING:
     from redsync._drivers.locators import Location, Locator
 
-__all__ = [
-    "Node",
-    "NodeInfo",
-    "NodeStatus",
-    "describe_error",
-    "new_connection",
-]
+__all__ = ["INTERRUPTED", "TIMEOUTS", "Node", "NodeInfo", "NodeStatus", "describe_error"]
 
 log = logging.getLogger("redsync.node")
+
+TIMEOUTS: Final = 2
+"""The most timeouts that a connection may take before it is usable."""
+
+INTERRUPTED: Final = "an exception interrupted its use"
+"""Why the connection of a working node was discarded; it is connected again at once."""
 
 _FORGETFUL = r"FORGETFUL (-1|[0-9]{1,15})"
 """A node's answer if it has remembered for less time than a claim needs: the time in ms, or -1 if it can't tell."""
 
 _CONFIRMED: Final = 2 / 3
 """The part of the quarantine within which witnesses must have been asked; the rest is for drift, and for the vote."""
-
-_DROPPED = (
-    *("maint_notifications_pool_handler", "oss_cluster_maint_notifications_handler", "parser_class"),
-    *("driver_info", "lib_name", "lib_version"),
-)
-
-_UNINTRODUCED = (
-    {"driver_info": None} if "driver_info" in signature(redis.connection.AbstractConnection.__init__).parameters else {}
-)
-"""Keeps a connection from computing its own description, which takes longer than everything else."""
-
-
-class _Once(Retry):
-    """No retries. Connections copy their retry policy, which would take as long as making them; this copy is free."""
-
-    def __deepcopy__(self, _memo: object) -> _Once:
-        return self
-
 
 class NodeInfo(NamedTuple):
     """A node's description of itself at the connect.
@@ -180,14 +152,14 @@ class Node:
     def home(self) -> str:
         """The place of its keys: its address and the number of the database."""
         place = self.address if self.locator is None else self.locator.home
-        return f"{place}/{self._pool.connection_kwargs.get('db') or 0}"
+        return f"{place}/{database_of(self._pool)}"
 
     @property
     def server(self) -> str | None:
         """Its process and database, independent of its URL; None while it is not connected, or if it does not tell."""
         if not self.connected or self.info is None or self.info.run_id is None:
             return None
-        return f"{self.info.run_id}/{self._pool.connection_kwargs.get('db') or 0}"
+        return f"{self.info.run_id}/{database_of(self._pool)}"
 
     def forget(self) -> None:
         """Start over, in the child of a fork."""
@@ -206,6 +178,10 @@ class Node:
         """
         place = {} if self.location is None else {"host": self.location.host, "port": self.location.port}
         return new_connection(self._pool, timeout, **place)
+
+    def fake_socket(self) -> socket.socket | None:
+        """Return a connection to the fakeredis instance that this node is; None for all other nodes."""
+        return fake_socket(self._pool)
 
     @property
     def is_lent(self) -> bool:
@@ -242,13 +218,15 @@ class Node:
             OSError, RedisError: The node was unreachable or refused the client.
         """
         until = time.monotonic() + TIMEOUTS * timeout
+        if (fake := self.fake_socket()) is not None:
+            return Channel(fake, timeout, until, raw=False)
         connection = self.make_connection(timeout)
         try:
             connection.connect()
         except BaseException:
             connection.disconnect()
             raise
-        return Channel(connection, timeout, until)
+        return Channel(take_socket(connection), timeout, until)
 
     def meet(self, info: NodeInfo, now: float) -> None:
         """Record the node's description of itself, and since when it has remembered everything."""
@@ -324,7 +302,7 @@ class Node:
     def change(self, now: float, suspect: bool, guard: float) -> NodeChanged | None:
         """Return the change of state since the last call, None if there was none."""
         state = self._state(now, suspect, guard)
-        if state == "down" and self.excuse in INTERRUPTED:
+        if state == "down" and self.excuse == INTERRUPTED:
             return None  # The node works, and is being reconnected.
         if state == self._told or not self.tried or (state == "quarantined" and self.remembers_since == math.inf):
             # The meaning of a missing birth record is unknown until the node and its peers were asked.
@@ -344,44 +322,6 @@ class Node:
         if suspect:
             return "suspect"
         return "quarantined" if self.unfit(now, guard) is not None else "up"
-
-
-def _no_maintenance() -> Any:
-    try:
-        from redis.maint_notifications import MaintNotificationsConfig
-    except ImportError:
-        return None
-    return MaintNotificationsConfig(enabled=False)
-
-
-_NO_MAINTENANCE = _no_maintenance()
-
-
-def new_connection(pool: Any, timeout: float, **settings: Any) -> Any:
-    """Return a new, unconnected redis-py connection with a pool's options.
-
-    `timeout` is the time in seconds for connecting, and for each answer until then. The settings override the pool's.
-    """
-    kwargs = {key: value for key, value in pool.connection_kwargs.items() if key not in _DROPPED}
-    kwargs.update(
-        protocol=3,
-        retry=_Once(NoBackoff(), 0),
-        retry_on_error=[],
-        socket_timeout=timeout,
-        socket_connect_timeout=timeout,
-        health_check_interval=0,
-        decode_responses=False,
-        parser_class=parser_for(pool.connection_class),
-        **_UNINTRODUCED,
-    )
-    kwargs.update(settings)
-    if "maint_notifications_config" in kwargs:
-        kwargs["maint_notifications_config"] = _NO_MAINTENANCE
-    connection = pool.connection_class(**kwargs)
-    # Keep it from introducing itself as redis-py, which needs a permission that servers before 7.2 do not know by name.
-    # Set attributes, because the argument's name differs between versions of redis-py.
-    connection.driver_info = connection.lib_name = connection.lib_version = None
-    return connection
 
 
 def describe_error(error: BaseException) -> str:

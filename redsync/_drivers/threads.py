@@ -558,7 +558,7 @@ class ThreadRunner:
             try:
                 life.ours.stepping = True
                 with life.monitor:
-                    if not request.make(0):
+                    if not request.make():
                         tally.close("nothing to send")
                         request.finish()
             finally:

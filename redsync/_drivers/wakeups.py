@@ -15,7 +15,6 @@ from typing import Any, Final, TypeAlias
 import hiredis
 
 from redsync._core.effects import Wait
-from redsync._core.keys import wake_channel
 from redsync._core.retries import RetryQueue
 from redsync._core.text import outline
 from redsync._drivers.nodes import Node
@@ -37,13 +36,7 @@ def is_message(push: Sequence[Any]) -> bool:
 
 
 class Wakeups:
-    """One transport's mailboxes and bells, and its queue of runs that found no quorum.
-
-    Attributes:
-        known: A message as nodes send it, and as the parser returns it, so that it needs no parser: the latest one that
-            came, or the one by which nodes would hand a lock over to the latest waiter. One tuple, because a thread
-            reads it without the lock, and a piece with the message of another would be a vote that no node gave.
-    """
+    """One client's mailboxes and bells, and its queue of runs that found no quorum."""
 
     def __init__(
         self, mutex: AbstractContextManager[Any], clock: Callable[[], float], awaken: Callable[[Sleeper], None]
@@ -54,7 +47,6 @@ class Wakeups:
         self._mailboxes: Final[dict[bytes, Mailbox]] = {}
         self._bells: Final[dict[bytes, list[Mailbox]]] = {}
         self._retries: Final[RetryQueue[Retry]] = RetryQueue(self._call)
-        self.known: tuple[bytes, Sequence[Any]] = (b"", ())
 
     def subscribe(self, key: bytes, guard: float = 0.0) -> None:
         """Collect nodes' wake-ups for that key from now on; forget earlier ones.
@@ -85,32 +77,24 @@ class Wakeups:
             return self.wait_for_bell(effect.key, effect.until, effect.unless)
         return self.wait_for_nodes(effect.key, effect.until, effect.enough, effect.grace, effect.mark)
 
-    def deliver(self, push: Sequence[Any], nodes: Sequence[Node]) -> None:
-        """Put the wake-up that these nodes have sent into its mailbox, if there is one; with the mutex held."""
+    def take_in(self, push: Sequence[Any], node: Node) -> None:
+        """Put the wake-up that a node has sent into its mailbox, if there is one."""
         if not is_message(push):
             return
         message = push[-1]
         if message.__class__ is not bytes:
             raise hiredis.ProtocolError(f"sent {outline(message)} as a message")
         mark, _, key = message.partition(b" ")
-        mailbox = self._mailboxes.get(key)
-        if mailbox is None:
-            return
-        # A node that remembers for less than the guard has no vote for new claims, so none for one that it hands over.
-        since = self._clock() - mailbox.guard if mailbox.guard else math.inf
-        bits = 0
-        for node in nodes:
-            if node.remembers_since <= since:
-                bits |= node.bit
+        with self._mutex:
+            mailbox = self._mailboxes.get(key)
+            if mailbox is None:
+                return
+            # A node that remembers for less than the guard has no vote for new claims, so none for one that it hands
+            # over.
+            if not mailbox.guard or node.remembers_since <= self._clock() - mailbox.guard:
+                mailbox.signal(node.bit, mark)
             else:
                 mailbox.signal(node.bit)
-        if bits:
-            mailbox.signal(bits, mark)
-
-    def take_in(self, push: Sequence[Any], node: Node) -> None:
-        """Put the wake-up that a node has sent into its mailbox, if there is one."""
-        with self._mutex:
-            self.deliver(push, (node,))
 
     def wait_for_nodes(
         self, key: bytes | None, until: float, enough: int, grace: float, mark: bytes | None = None
@@ -121,8 +105,6 @@ class Wakeups:
         """
         with self._mutex:
             mailbox = self._mailboxes.get(key) if key is not None else None
-            if mailbox is not None and key is not None and mark is not None:
-                self._expect(key, mark)
         if mailbox is None:
             yield Sleeper(), until
             return 0, 0
@@ -134,12 +116,6 @@ class Wakeups:
         if patient:
             yield mailbox, min(until, self._clock() + grace)
         return mailbox.signals.bit_count(), mailbox.marks.get(mark, 0) if mark is not None else 0
-
-    def _expect(self, key: bytes, mark: bytes) -> None:
-        """Make a hand-over's message known."""
-        channel, text = wake_channel(key.partition(b":")[0].decode()), b"%b %b" % (mark, key)
-        piece = b">3\r\n$7\r\nmessage\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n" % (len(channel), channel, len(text), text)
-        self.known = piece, (b"message", channel, text)
 
     def wait_for_bell(self, key: bytes, until: float, unless: Callable[[], bool]) -> Waits:
         """Sleep until `ring` is called for that key or the instant has come; not at all if `unless()` is true."""

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from redsync._core.interruptions import expected
 from redsync._drivers.channels import Channel
-from redsync._drivers.nodes import Node, describe_error, new_connection
+from redsync._drivers.nodes import Node, describe_error
+from redsync._drivers.redis_py import new_connection, take_socket
 from redsync.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
@@ -203,4 +204,4 @@ def _open(pool: Any, timeout: float) -> Channel:
     except BaseException:
         connection.disconnect()
         raise
-    return Channel(connection, timeout, math.inf)
+    return Channel(take_socket(connection), timeout, math.inf)

@@ -157,15 +157,12 @@ def _nodes(number: int, url: str, timeout: float) -> list[Node]:
     from redis.backoff import NoBackoff
     from redis.retry import Retry
 
-    from redsync.cli.reading import BoundedParser
-
     settings = {
         "socket_timeout": timeout,
         "socket_connect_timeout": timeout,
         "retry": Retry(NoBackoff(), 0),
         "protocol": 2,
         "decode_responses": False,
-        "parser_class": BoundedParser,
         **_without_introduction(),
     }
     try:
