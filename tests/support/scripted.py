@@ -4,7 +4,6 @@ import math
 import socket
 import threading
 from contextlib import suppress
-from types import SimpleNamespace
 
 import hiredis
 import redis
@@ -14,7 +13,8 @@ from redsync._core.ownership import Owner
 from redsync._core.scripts import Script
 from redsync._drivers.channels import Channel
 from redsync._drivers.given_nodes import make_nodes
-from redsync._drivers.link_sets import Link, LinkSet, Shared
+from redsync._drivers.link_sets import LinkSet, Shared
+from redsync._drivers.links import Link
 from redsync._drivers.nodes import NodeInfo
 from redsync._drivers.pending_releases import PendingReleases
 from redsync._drivers.requests import Request, Sleeper
@@ -155,7 +155,7 @@ class Desk:
         """Return a new link to a node, and its far end."""
         near, far = socket.socketpair()
         self._ends.append(far)
-        channel = Channel(SimpleNamespace(_sock=near), 5.0, math.inf)
+        channel = Channel(near, 5.0, math.inf)
         return Link(self.nodes[index], channel, tag), Far(far)
 
     def install(self, link_set, index, tag=None):
