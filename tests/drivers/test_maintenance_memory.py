@@ -4,9 +4,7 @@ The uptime would hide what these tests check, so the servers are older than the 
 """
 
 import logging
-import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import pytest
@@ -14,9 +12,6 @@ from redsync._drivers.transport import Transport
 
 from redsync import NodeChanged, QuorumError
 from redsync._core.memory import LOOK, NEWBORN, ORIGINAL, next_step
-from redsync._drivers.maintenance import Maintenance
-from redsync._drivers.node_registry import NodeRegistry
-from tests.support.hostile import Hostile
 
 GUARD = 1.5
 """Seconds; long enough for a test's steps within it on a busy machine."""
@@ -172,27 +167,18 @@ def test_node_that_does_not_answer_its_initialization_is_out_until_it_does(
     eventually(lambda: "takes part in new grants again in" in client.nodes()[2].last_error or states(client)[2] == "up")
 
 
-def test_new_client_initializes_nodes_before_its_maintenance_can(make_guarded, monkeypatch, before_step):
-    """Otherwise its first claims could overtake the command that its maintenance is about to send."""
-    who, looked = [], threading.Event()
-    await_connections, tell_changes = Maintenance._await_first_connections, NodeRegistry.tell_changes
+def test_no_claim_goes_out_before_the_first_nodes_are_initialized(make_guarded, before_step, raw):
+    """It could overtake the command that initializes them."""
+    asked = []
 
-    def look(self):
-        tell_changes(self)
-        looked.set()
+    def look():
+        asked.extend(node.info("commandstats").get("cmdstat_evalsha", {"calls": 0})["calls"] for node in raw)
 
-    def linger(self):
-        await_connections(self)
-        for _ in range(2):  # The first one may have started earlier.
-            looked.clear()
-            self.alarm()
-            assert looked.wait(20)
-
-    monkeypatch.setattr(NodeRegistry, "tell_changes", look)
-    monkeypatch.setattr(Maintenance, "_await_first_connections", linger)
-    before_step(lambda: who.append(threading.current_thread()), LOOK, ORIGINAL)
+    before_step(look, LOOK, ORIGINAL)
+    for node in raw:
+        node.config_resetstat()
     assert take(make_guarded()) is True
-    assert who[0] is threading.current_thread()
+    assert asked == [1] * 3, "only the question for its record"
 
 
 def test_first_use_with_a_node_down_waits_for_one_guard(make_guarded, nodes, raw, eventually):
@@ -375,44 +361,3 @@ def test_lock_may_have_the_name_of_the_birth_record(kind, make_guarded):
     with getattr(client, kind)("birth") as hold:
         hold.check()
         assert take(make_guarded(), "another") is True
-
-
-def test_node_still_connecting_when_the_client_closes_is_not_reported(make_client, nodes, eventually):
-    nodes.pause(0)
-    client = make_client(node_timeout=5.0)
-    assert client.get_lock("x").acquire(False)
-    maintenance = client.runner._maintenance
-    assert maintenance._connecting
-    with ThreadPoolExecutor(1) as pool:
-        closing = pool.submit(client.close)
-        eventually(lambda: maintenance._stopping)
-        nodes.resume(0)
-        closing.result(30)
-    assert not maintenance._connecting
-    assert maintenance.statuses()[0].last_error is None
-
-
-def test_close_does_not_wait_for_a_silent_node(make_client, nodes):
-    """Giving up on it takes twice the connect timeout, which is four times the node timeout."""
-    make_client(n=2)
-    with Hostile(lambda words: []) as silent:
-        client = make_client([*nodes.urls[:2], silent.url], node_timeout=60.0)
-        with ThreadPoolExecutor(1) as pool:
-            pool.submit(client.close).result(20)
-
-
-def test_link_that_comes_after_the_close_is_closed_too(make_client, nodes, raw, monkeypatch, eventually):
-    make_client(n=3).close()
-    closed, install = threading.Event(), Transport.install
-
-    def install_late(transport, link):
-        if link.node.index == 2:
-            closed.wait(20)
-        install(transport, link)
-
-    monkeypatch.setattr(Transport, "install", install_late)
-    make_client(n=3).close()
-    (late,) = (thread for thread in threading.enumerate() if thread.name.startswith("redsync-connect"))
-    closed.set()
-    late.join(20)
-    eventually(lambda: raw[2].info("clients")["connected_clients"] == 1)

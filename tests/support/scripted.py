@@ -4,7 +4,6 @@ import math
 import socket
 import threading
 from contextlib import suppress
-from types import SimpleNamespace
 
 import hiredis
 import redis
@@ -14,7 +13,8 @@ from redsync._core.ownership import Owner
 from redsync._core.scripts import Script
 from redsync._drivers.channels import Channel
 from redsync._drivers.given_nodes import make_nodes
-from redsync._drivers.link_sets import Link, LinkSet, Shared
+from redsync._drivers.link_sets import LinkSet, Shared
+from redsync._drivers.links import Link
 from redsync._drivers.nodes import NodeInfo
 from redsync._drivers.pending_releases import PendingReleases
 from redsync._drivers.requests import Request, Sleeper
@@ -99,6 +99,7 @@ class Desk:
 
     Attributes:
         now: The instant that the clock shows.
+        step: The time that passes with each look at the clock.
         changes: The number of times that the maintenance learned to look.
         lagging: The indexes of the nodes that were reported to lag.
         dropped: Sets to which all references were dropped.
@@ -106,6 +107,7 @@ class Desk:
 
     def __init__(self, nodes=3, noting=()):
         self.now = 100.0
+        self.step = 0.0
         self.nodes = make_nodes([f"redis://node{index}" for index in range(nodes)], redis.Redis)
         for node in self.nodes:
             node.connected = True
@@ -131,6 +133,7 @@ class Desk:
         )
 
     def clock(self):
+        self.now += self.step
         return self.now
 
     def next_number(self):
@@ -152,7 +155,7 @@ class Desk:
         """Return a new link to a node, and its far end."""
         near, far = socket.socketpair()
         self._ends.append(far)
-        channel = Channel(SimpleNamespace(_sock=near), 5.0, math.inf)
+        channel = Channel(near, 5.0, math.inf)
         return Link(self.nodes[index], channel, tag), Far(far)
 
     def install(self, link_set, index, tag=None):

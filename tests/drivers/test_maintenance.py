@@ -1,0 +1,622 @@
+"""The maintenance of a client for threads: one turn after the other on scripted nodes, and its threads on real ones."""
+
+import contextlib
+import logging
+import math
+import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from redsync import Client, NodeChanged
+from redsync._core.memory import Processes
+from redsync._core.timing import Timing
+from redsync._drivers import pool as pools
+from redsync._drivers.maintenance import Maintenance, Stopped
+from redsync._drivers.pool import Pool
+from tests.support.hostile import Hostile, bulk, greeting
+from tests.support.locks import PATIENCE
+from tests.support.scripted import LATER, NODE_TIMEOUT, Desk, choices
+
+YES, OK = b":1\r\n", b"+OK\r\n"
+
+
+class Tended:
+    """A maintenance that a test runs turn by turn, on scripted nodes that are all connected.
+
+    Attributes:
+        fars: The far ends of its own links.
+        told: The events so far.
+    """
+
+    def __init__(self):
+        self.desk = Desk()
+        self.told = []
+        self.desk.shared = self.desk.shared._replace(on_lag=lambda node: self.maintenance.note_lag(node))
+        self.maintenance = Maintenance(
+            shared=self.desk.shared,
+            client_id="client",
+            random=lambda: 0.5,
+            timing=Timing(30.0, NODE_TIMEOUT),
+            processes=Processes(),
+            tell=self.told.append,
+        )
+        self.own = self.maintenance.own
+        self.pool = self.maintenance.pool = Pool(
+            self._make_set,
+            self.maintenance.connect,
+            self.maintenance.wake,
+            clock=self.desk.clock,
+            limit=4,
+            quorum=2,
+            guard=threading.RLock(),
+        )
+        self.fars = [self.connect(index) for index in range(3)]
+        self.maintenance._begun = True
+        self.turn()
+
+    def _make_set(self, on_dropped):
+        link_set = self.desk.make_set()
+        link_set._on_dropped = on_dropped
+        return link_set
+
+    def connect(self, index):
+        """Give it a new link to a node, like a thread that has connected it; return the far end."""
+        link, far = self.desk.link(index, ("process", 10 + index))
+        self.maintenance._connected.put((self.desk.nodes[index], link, None))
+        self.maintenance._take_in()
+        return far
+
+    def turn(self, later=0.0):
+        self.desk.now += later
+        self.maintenance.turn(self.desk.now)
+
+    def lend(self):
+        """Return a set of the pool with a link to each node, in use, and its far ends."""
+        for node in self.desk.nodes:
+            node.connected = False
+        sets = []
+        self.pool.borrow(sets, 0.0)
+        for node in self.desk.nodes:
+            node.connected = True
+        fars = [self.desk.install(sets[0], index, ("process", 70 + index)) for index in range(3)]
+        return sets, fars
+
+    def stop(self):
+        """End it, on a clock that goes on."""
+        self.desk.step = 0.01
+        self.maintenance.stop()
+
+    def close(self):
+        if not self.maintenance._finished:
+            self.stop()
+        self.desk.close()
+
+
+@pytest.fixture
+def tended():
+    tended = Tended()
+    yield tended
+    tended.close()
+
+
+# Sets that were thrown away.
+
+
+def test_connections_of_a_torn_set_are_ended_before_anything_else_is_sent(tended):
+    """A late command in them must not come behind the release that follows it."""
+    sets, fars = tended.lend()
+    request = tended.desk.ask(sets[0], b"claim", owed_to=0b111, owed_until=LATER)
+    tended.pool.throw_away(sets)
+    tended.maintenance.post(tended.desk.release(b"posted"))
+    tended.desk.releases.add(0, [tended.desk.release(b"pending")], tended.desk.now)
+    tended.turn()
+    assert request.done
+    assert all(far.ended() for far in fars)
+    assert [far.commands()[0] for far in tended.fars] == [
+        [b"CLIENT", b"KILL", b"ID", b"%d" % (70 + index)] for index in range(3)
+    ]
+    tended.turn()
+    assert len(tended.pool) == 0, "there is room for another"
+
+
+def test_pending_releases_of_a_torn_set_follow_the_end_of_its_connections(tended):
+    sets, _ = tended.lend()
+    tended.desk.ask(sets[0], b"claim")
+    tended.desk.tell(sets[0], b"undo")
+    tended.pool.throw_away(sets)
+    tended.turn()
+    assert [far.last_words() for far in tended.fars] == [[b"%d" % (70 + index), b"undo"] for index in range(3)]
+    for far in tended.fars:
+        far.say(OK, YES)
+    tended.turn()
+    assert tended.desk.pending() == [0, 0, 0]
+    assert [node.former for node in tended.desk.nodes] == [()] * 3
+    assert not tended.own.owes
+
+
+def test_connection_to_a_former_process_of_a_node_needs_no_end(tended):
+    tended.desk.nodes[1].former = (("former process", 5), ("process", 6))
+    tended.turn()
+    assert tended.fars[1].last_words() == [b"6"]
+
+
+def test_busy_node_is_told_again_to_end_a_connection(tended):
+    tended.desk.nodes[1].former = (("process", 6),)
+    tended.turn()
+    assert tended.fars[1].last_words() == [b"6"]
+    tended.fars[1].say(b"-BUSY a script runs\r\n")
+    tended.turn()
+    tended.turn()
+    assert tended.fars[1].last_words() == [b"6"]
+    tended.fars[1].say(b"-ERR No such client\r\n")
+    tended.turn()
+    tended.turn()
+    assert tended.fars[1].last_words() == [], "it has ended"
+
+
+def test_connection_is_not_forgotten_if_the_command_that_ends_it_is_lost(tended):
+    """The next connection begins with ending it."""
+    tended.desk.nodes[1].former = (("process", 6),)
+    tended.turn()
+    assert tended.fars[1].last_words() == [b"6"]
+    tended.own.discard(tended.own.links[1], "no answer")
+    assert set(tended.desk.nodes[1].former) == {("process", 6), ("process", 11)}
+
+
+# Requests of other threads.
+
+
+def test_posted_round_ends_with_its_verdict(tended):
+    request = tended.desk.request(b"release", owed_to=0b111, owed_until=LATER)
+    tended.maintenance.post(request, tended.desk.now + 1.0)
+    tended.turn()
+    assert [far.last_words() for far in tended.fars] == [[b"release"]] * 3
+    for far in tended.fars[:2]:
+        far.say(YES)
+    assert not request.done
+    tended.turn()
+    assert request.tally.won
+
+
+def test_posted_round_ends_at_its_deadline_even_if_no_node_answers(tended):
+    request = tended.desk.request(b"release", owed_to=0b111, owed_until=LATER)
+    tended.maintenance.post(request, tended.desk.now + 1.0)
+    tended.turn()
+    tended.turn(later=0.9)
+    assert not request.done
+    assert tended.maintenance._next_at(math.inf) <= tended.desk.now + 0.1
+    tended.turn(later=0.2)
+    assert request.done
+    assert request.tally.without_quorum
+
+
+def test_answers_that_came_in_time_count_after_the_process_was_suspended(tended):
+    request = tended.desk.request(b"release", owed_to=0b111, owed_until=LATER)
+    tended.maintenance.post(request, tended.desk.now + 1.0)
+    tended.turn()
+    for far in tended.fars:
+        far.say(YES)
+    tended.turn(later=100.0)
+    assert request.tally.won
+    assert all(tended.own.links)
+
+
+def test_posted_round_that_no_node_gets_ends_at_once(tended):
+    for link in list(tended.own.links):
+        tended.own.discard(link, "gone")
+    request = tended.desk.request(b"release", owed_to=0b111, owed_until=LATER)
+    tended.maintenance.post(request, tended.desk.now + 1.0)
+    tended.maintenance._send_posted()
+    assert request.done
+    assert tended.desk.pending() == [1, 1, 1]
+
+
+def test_posted_command_without_votes_is_just_sent(tended):
+    tended.maintenance.post(tended.desk.release(b"undo"))
+    tended.turn()
+    assert [far.last_words() for far in tended.fars] == [[b"undo"]] * 3
+    assert tended.maintenance._carried == []
+
+
+def test_pending_releases_of_nodes_that_are_all_down_wait(tended):
+    for index, link in enumerate(list(tended.own.links)):
+        tended.maintenance._connecting[index] = math.inf
+        tended.own.discard(link, "gone")
+    tended.desk.releases.add(1, [tended.desk.release(b"undo")], tended.desk.now)
+    tended.turn()
+    assert tended.desk.pending() == [0, 1, 0]
+
+
+def test_request_posted_to_a_closed_client_is_done(tended):
+    """Its thread waits for that, without a limit."""
+    tended.stop()
+    request = tended.desk.request(b"release")
+    tended.maintenance.post(request, tended.desk.now + 1.0)
+    assert request.done
+
+
+def test_request_carried_when_the_client_closes_is_done(tended):
+    request = tended.desk.request(b"release")
+    tended.maintenance.post(request, LATER)
+    tended.turn()
+    tended.stop()
+    assert request.done
+
+
+# Idle sets.
+
+
+def rest(tended):
+    sets, fars = tended.lend()
+    return sets, sets[0], fars
+
+
+def test_late_replies_in_idle_sets_are_read(tended):
+    """Their votes show which nodes keep a claim."""
+    sets, link_set, fars = rest(tended)
+    request = tended.desk.ask(link_set, late=True)
+    for far in fars[:2]:
+        far.say(YES)
+    link_set.read(0.0)
+    tended.pool.give_back(sets)
+    assert tended.maintenance._is_owed()
+    assert tended.maintenance._next_at(math.inf) <= tended.desk.now + NODE_TIMEOUT / 2
+    fars[2].say(YES)
+    tended.turn(later=NODE_TIMEOUT / 2)
+    assert choices(request.tally.all_votes) == ["granted"] * 3
+    assert not tended.maintenance._is_owed()
+
+
+def test_what_must_follow_a_command_of_an_idle_set_is_sent_over_it(tended):
+    sets, link_set, fars = rest(tended)
+    tended.desk.ask(link_set, b"claim")
+    tended.pool.give_back(sets)
+    link_set.following.append((1, tended.desk.release(b"undo")))
+    tended.turn(later=1.0)
+    assert fars[1].last_words() == [b"claim", b"undo"]
+
+
+def test_silent_node_is_found_in_an_idle_set_and_asked_over_the_own_link(tended):
+    """A set that nobody uses would not tell for how long its node is silent."""
+    sets, link_set, fars = rest(tended)
+    tended.desk.ask(link_set)
+    for far in fars[:2]:
+        far.say(YES)
+    link_set.read(0.0)
+    tended.pool.give_back(sets)
+    tended.turn(later=NODE_TIMEOUT * 1.1)
+    tended.turn()
+    assert link_set.links[2].suspect
+    assert tended.fars[2].commands() == [[b"PING"]]
+    tended.turn(later=NODE_TIMEOUT * 1.1)
+    assert [event for event in tended.told if isinstance(event, NodeChanged)] == []
+    tended.turn()
+    (event,) = tended.told
+    assert (event.node, event.state) == (tended.desk.addresses[2], "suspect")
+    tended.fars[2].say(b"+PONG\r\n")
+    tended.turn()
+    tended.turn()
+    assert [event.state for event in tended.told] == ["suspect", "up"]
+
+
+def test_connection_that_ended_in_an_idle_set_is_dropped(tended):
+    sets, link_set, fars = rest(tended)
+    tended.pool.give_back(sets)
+    fars[1].sock.shutdown(socket.SHUT_RDWR)
+    tended.turn(later=1.0)
+    assert link_set.links[1] is None
+    assert link_set.links[0] is not None
+
+
+def test_set_in_use_is_left_alone(tended):
+    sets, link_set, fars = rest(tended)
+    request = tended.desk.ask(link_set)
+    for far in fars:
+        far.say(YES)
+    tended.turn(later=100.0)
+    assert not request.done
+    link_set.read(0.0)
+    assert request.done
+    tended.pool.give_back(sets)
+
+
+def test_sets_that_rest_for_long_are_closed_but_for_one(tended, monkeypatch):
+    (first, _, first_fars), (second, _, second_fars) = rest(tended), rest(tended)
+    tended.pool.give_back(first)
+    tended.pool.give_back(second)
+    tended.turn(later=pools._KEPT_IDLE - 1.0)
+    assert len(tended.pool) == 2
+    tended.turn(later=2.0)
+    tended.turn(later=2.0)
+    assert len(tended.pool) == 1
+    assert sorted([all(far.ended() for far in fars) for fars in (first_fars, second_fars)]) == [False, True]
+    tended.turn(later=1000.0)
+    assert len(tended.pool) == 1
+
+
+# Pending releases.
+
+
+def test_pending_releases_go_out_as_soon_as_the_node_is_connected(tended):
+    tended.own.discard(tended.own.links[1], "gone")
+    tended.maintenance._connecting[1] = math.inf
+    first, second = tended.desk.release(b"first"), tended.desk.release(b"second")
+    tended.desk.releases.add(1, [first, second], tended.desk.now)
+    tended.turn()
+    assert tended.desk.pending() == [0, 2, 0]
+    far = tended.connect(1)
+    tended.turn()
+    assert far.last_words() == [b"11", b"first", b"second"], "the former connection ends first"
+    far.say(OK, YES, YES)
+    tended.turn()
+    assert tended.desk.pending() == [0, 0, 0]
+    assert not tended.desk.releases.some
+
+
+def test_refused_release_goes_out_again_when_its_pause_is_over(tended):
+    release = tended.desk.tell(tended.own, b"undo", owed_to=0b010)
+    tended.fars[1].take()
+    for _ in range(3):
+        tended.fars[1].say(b"-BUSY a script runs\r\n")
+        tended.turn()
+        tended.turn()
+        assert tended.fars[1].commands() == []
+        at = tended.maintenance._next_at(math.inf)
+        assert tended.desk.now < at < tended.desk.now + 1.0
+        tended.turn(later=at - tended.desk.now)
+        assert tended.fars[1].last_words() == [b"undo"]
+    tended.fars[1].say(YES)
+    tended.turn(later=1.0)
+    assert tended.desk.pending() == [0, 0, 0]
+    assert tended.fars[1].commands() == []
+    assert release.pending_release
+
+
+def test_pending_releases_that_were_lost_again_wait_for_the_next_connection(tended):
+    tended.desk.releases.add(1, [tended.desk.release(b"undo")], tended.desk.now)
+    tended.turn()
+    assert tended.fars[1].last_words() == [b"undo"]
+    tended.maintenance._connecting[1] = math.inf
+    tended.fars[1].sock.shutdown(socket.SHUT_RDWR)
+    tended.turn()
+    assert tended.desk.pending() == [0, 1, 0]
+    far = tended.connect(1)
+    tended.turn()
+    assert far.last_words() == [b"11", b"undo"]
+
+
+# Nodes.
+
+
+def test_node_with_another_server_is_connected_anew(tended):
+    node = tended.desk.nodes[1]
+    tended.maintenance._connecting[1] = math.inf
+    node.generation += 1
+    tended.turn()
+    assert tended.own.links[1] is None
+    assert tended.fars[1].ended()
+    assert not node.connected
+
+
+def test_node_that_broke_its_link_is_down_and_told(tended):
+    tended.maintenance._connecting[1] = math.inf
+    tended.fars[1].sock.shutdown(socket.SHUT_RDWR)
+    tended.turn()
+    tended.turn()
+    (event,) = tended.told
+    assert (event.node, event.state, event.reason) == (tended.desk.addresses[1], "down", "closed the connection")
+    assert not tended.desk.nodes[1].connected
+
+
+def test_connection_that_came_twice_is_closed(tended):
+    far = tended.connect(1)
+    assert far.ended()
+    assert not tended.fars[1].ended()
+
+
+def test_try_that_takes_too_long_is_reported(tended):
+    """A TLS handshake byte by byte, or a resolver that hangs: no caller waits for its outcome."""
+    tended.own.discard(tended.own.links[1], "gone")
+    tended.maintenance._connecting[1] = tended.desk.now + 5.0
+    tended.turn(later=4.0)
+    assert tended.desk.nodes[1].last_error == "gone"
+    tended.turn(later=2.0)
+    assert tended.desk.nodes[1].last_error == "neither connected nor refused in time"
+
+
+# A new connection.
+
+
+@pytest.fixture
+def make_recorded():
+    """Make a server that greets like a node, and records the commands that it gets."""
+    with contextlib.ExitStack() as stack:
+
+        def make():
+            got = []
+
+            def answer(words):
+                got.append(words)
+                if words[0].upper() == b"EVALSHA" and words[-1] == b"look":
+                    return [b"*3\r\n" + bulk(b"original 1 -") + b":1000\r\n" + bulk(b"-")]
+                if words[0].upper() == b"INFO":
+                    return [bulk(b"run_id:process\r\nredis_version:7.0.0\r\nuptime_in_seconds:100000\r\n")]
+                if words[:2] == [b"CLIENT", b"ID"]:
+                    return [b":%d\r\n" % len(got)]
+                if words[:2] == [b"SCRIPT", b"EXISTS"]:
+                    return [b"*%d\r\n" % (len(words) - 2) + b":1\r\n" * (len(words) - 2)]
+                return [greeting(words) or YES]
+
+            server = stack.enter_context(Hostile(answer))
+            server.got = got
+            return server
+
+        yield make
+
+
+def test_new_connection_ends_former_ones_before_anything_else_is_sent(make_recorded, eventually):
+    """Otherwise a command that still is in them could come behind what this one sends."""
+    server = make_recorded()
+    with Client([server.url], restart_guard=0.0) as client:
+        assert client.get_lock("x").acquire(timeout=PATIENCE)
+        maintenance, node = client.runner.life.maintenance, client.runner.nodes[0]
+        process = node.info.run_id
+        assert node.former == ()
+        node.former = ((process, 77777),)
+        del server.got[:]
+        maintenance.own.links[0]._sock.shutdown(socket.SHUT_RDWR)
+        eventually(lambda: [b"CLIENT", b"KILL", b"ID", b"77777"] in server.got)
+        eventually(lambda: node.connected)
+        words = [b" ".join(words) for words in list(server.got)]
+        kill = words.index(b"CLIENT KILL ID 77777")
+        later = [index for index, each in enumerate(words) if each.startswith((b"SCRIPT EXISTS", b"SUBSCRIBE"))]
+        assert kill < min(later)
+        claims = [each for each in words[:kill] if each.startswith(b"EVALSHA") and b" look" not in each]
+        assert claims == []
+        client.get_lock("x").release()
+
+
+# Its thread.
+
+
+@pytest.fixture
+def warnings(caplog):
+    caplog.set_level(logging.DEBUG, "redsync.watchdog")
+    return lambda: [record.getMessage() for record in caplog.records if record.name == "redsync.watchdog"]
+
+
+def test_maintenance_that_fails_says_so_and_starts_again(make_client, nodes, warnings, eventually):
+    """An unrelated error must not cost a hold."""
+    client = make_client(lease=6.0)
+    with client.get_lock("x") as hold:
+        maintenance = client.runner.life.maintenance
+        tell_changes, failed = maintenance._registry.tell_changes, []
+
+        def fail():
+            maintenance._registry.tell_changes = tell_changes
+            failed.append(True)
+            raise KeyError("odd")
+
+        maintenance._registry.tell_changes = fail
+        maintenance.wake()
+        eventually(lambda: failed)
+        eventually(lambda: all(status.state == "up" for status in client.nodes()))
+        until = hold._state.valid_until
+        eventually(lambda: hold._state.valid_until > until)
+        hold.check()
+    assert "the maintenance failed and starts again; please report this" in warnings()
+    assert maintenance.is_current() is False
+
+
+def test_closed_maintenance_ends_its_watch(tended):
+    tended.maintenance._stopping = True
+    with pytest.raises(Stopped):
+        tended.maintenance.sleep(LATER)
+
+
+def test_alarm_ends_a_sleep(tended):
+    tended.maintenance.alarm()
+    tended.maintenance.sleep(LATER)
+    tended.maintenance.sleep(tended.desk.now)
+
+
+def test_turn_reads_until_something_comes_or_the_instant(tended):
+    threading.Timer(0.05, tended.maintenance.wake).start()
+    tended.maintenance.turn(tended.desk.now + 60.0)
+
+
+def test_nodes_are_connected_again_after_they_were_down(make_client, nodes, raw, eventually):
+    client = make_client(n=3)
+    with client.get_lock("x") as hold:
+        for _ in range(3):
+            nodes.kill(1)
+            eventually(lambda: client.nodes()[1].state == "down")
+            nodes.restart(1)
+            eventually(lambda: client.nodes()[1].state == "up")
+        hold.check()
+    with client.get_lock("x") as hold:
+        eventually(lambda: raw[1].exists("redsync:x"))
+
+
+@pytest.mark.parametrize("whose", ["the set in use", "the maintenance"])
+def test_killed_connections_are_made_again(make_client, raw, eventually, whose):
+    client = make_client(n=3)
+    with client.get_lock("x"):
+        life = client.runner.life
+        link_set = life.maintenance.own if whose == "the maintenance" else life.pool.idle()[0]
+        numbers = [link.tag[1] for link in link_set.links]
+        for node, number in zip(raw, numbers, strict=False):
+            node.client_kill_filter(_id=number)
+        eventually(lambda: all(status.state == "up" for status in client.nodes()))
+    with client.get_lock("y"):
+        eventually(lambda: raw.count("redsync:y") == 3)
+
+
+def test_client_knows_the_number_of_each_connection(make_client, raw, eventually):
+    """So it can end it later."""
+    client = make_client(n=3)
+    eventually(lambda: all(status.state == "up" for status in client.nodes()))
+    with client.get_lock("x"):
+        life = client.runner.life
+        for link_set in (life.maintenance.own, *life.pool.idle()):
+            for link, node in zip(link_set.links, raw, strict=False):
+                process, number = link.tag
+                assert process == node.info("server")["run_id"]
+                assert number in {int(each["id"]) for each in node.client_list()}
+
+
+# The end.
+
+
+def test_close_waits_briefly_for_the_last_replies(tended):
+    """Closing a socket with unread replies resets the connection, and would lose what was sent."""
+    tended.desk.tell(tended.own, b"undo")
+    tended.maintenance.post(tended.desk.release(b"posted"))
+    for far in tended.fars:
+        far.say(YES, YES)
+    tended.stop()
+    assert [far.last_words() for far in tended.fars] == [[b"undo", b"posted"]] * 3
+    assert all(far.ended() for far in tended.fars)
+
+
+def test_close_ends_the_sets_of_the_pool(tended):
+    (sets, fars), (lent, lent_fars) = tended.lend(), tended.lend()
+    tended.pool.give_back(sets)
+    tended.stop()
+    assert all(far.ended() for far in fars)
+    tended.pool.give_back(lent)
+    assert tended.pool.torn
+    tended.maintenance._end_torn(tended.desk.now)
+    assert all(far.ended() for far in lent_fars)
+
+
+def test_node_still_connecting_when_the_client_closes_is_not_reported(make_client, nodes, eventually):
+    nodes.pause(0)
+    client = make_client(node_timeout=5.0)
+    assert client.get_lock("x").acquire(False)
+    maintenance = client.runner.life.maintenance
+    assert maintenance._connecting
+    with ThreadPoolExecutor(1) as pool:
+        closing = pool.submit(client.close)
+        eventually(lambda: maintenance._stopping)
+        nodes.resume(0)
+        closing.result(30)
+    assert not maintenance._connecting
+    assert maintenance.statuses()[0].last_error is None
+
+
+def test_close_does_not_wait_for_a_silent_node(make_client, nodes):
+    """Giving up on it takes twice the connect timeout, which is four times the node timeout."""
+    make_client(n=2)
+    with Hostile(lambda words: []) as silent:
+        client = make_client([*nodes.urls[:2], silent.url], node_timeout=60.0)
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(client.close).result(20)
+
+
+def test_connection_that_comes_after_the_close_is_closed(make_client, raw, eventually):
+    client = make_client(n=3)
+    client.close()
+    client.runner.life.maintenance._connect_own(client.runner.nodes[0])
+    eventually(lambda: raw[0].info("clients")["connected_clients"] == 1)
