@@ -5,7 +5,6 @@ A protocol's own code awaits nothing, so it runs alone. A cancellation arises in
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Sequence

@@ -7,7 +7,6 @@ transport resumes it when the sleeper is done or the instant has come. The trans
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Final, TypeAlias

@@ -9,13 +9,13 @@ from contextlib import asynccontextmanager, suppress
 import fakeredis
 import pytest
 import redis.asyncio
+from redsync._drivers.aio_links import Receiver, open_link
+from redsync._drivers.interruptions import HALF_READ
 
 from redsync import AsyncClient, QuorumError
 from redsync._drivers import aio_links
-from redsync._drivers.aio_links import Receiver, open_link
 from redsync._drivers.channels import pack
 from redsync._drivers.given_nodes import make_nodes
-from redsync._drivers.interruptions import HALF_READ
 from redsync._drivers.links import BACKLOG_LIMIT
 from redsync._drivers.process import clock
 from redsync.testing import FaultProxy, LocalNodes

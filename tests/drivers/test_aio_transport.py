@@ -8,11 +8,11 @@ from collections import Counter
 
 import pytest
 import redis.asyncio
+from redsync._drivers.aio_links import open_link
+from redsync._drivers.aio_transport import AioTransport
 
 from redsync._core.effects import Broadcast, Command, Tell
 from redsync._core.ownership import Owner
-from redsync._drivers.aio_links import open_link
-from redsync._drivers.aio_transport import AioTransport
 from redsync._drivers.dialects import PLAIN
 from redsync._drivers.given_nodes import make_nodes
 from redsync._drivers.greetings import subscribe

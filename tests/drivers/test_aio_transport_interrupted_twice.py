@@ -12,13 +12,13 @@ from contextlib import suppress
 
 import pytest
 import redis.asyncio
+from redsync._drivers.aio_links import open_link
+from redsync._drivers.aio_transport import AioTransport
+from redsync._drivers.interruptions import INTERRUPTED
 
 from redsync._core.effects import Broadcast, Command, Packed, Tell
 from redsync._core.ownership import Owner
-from redsync._drivers.aio_links import open_link
-from redsync._drivers.aio_transport import AioTransport
 from redsync._drivers.given_nodes import make_nodes
-from redsync._drivers.interruptions import INTERRUPTED
 from redsync._drivers.process import clock
 from redsync._drivers.requests import Request
 from tests.support.injection import Interruption, Strikes

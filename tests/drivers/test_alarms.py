@@ -5,8 +5,8 @@ import math
 import random
 
 import pytest
-
 from redsync._drivers.alarms import Alarms
+
 from redsync._drivers.process import clock
 from redsync._drivers.requests import Sleeper
 from tests.aio_support import both_loops, in_loop, turns, until

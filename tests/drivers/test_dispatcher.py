@@ -5,6 +5,7 @@ import threading
 
 import pytest
 import redis
+from redsync._drivers.dispatcher import Dispatcher
 
 from redsync._core.effects import Broadcast, Command, Tell
 from redsync._core.observing import Ear, noting_of
@@ -14,7 +15,6 @@ from redsync._core.replies import MOST_BYTES
 from redsync._drivers.acknowledgements import hold_back
 from redsync._drivers.channels import pack
 from redsync._drivers.dialects import ClusterDialect
-from redsync._drivers.dispatcher import Dispatcher
 from redsync._drivers.given_nodes import make_nodes
 from redsync._drivers.links import speak
 from redsync._drivers.requests import Request

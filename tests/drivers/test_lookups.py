@@ -7,11 +7,11 @@ import threading
 import pytest
 import redis.asyncio
 from redis.exceptions import RedisError
+from redsync._drivers.aio_links import open_link
+from redsync._drivers.lookups import Lookups
 
 from redsync import AsyncClient
-from redsync._drivers.aio_links import open_link
 from redsync._drivers.given_nodes import make_nodes
-from redsync._drivers.lookups import Lookups
 from redsync.testing import LocalNodes
 from tests.aio_support import run, until
 

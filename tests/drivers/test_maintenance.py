@@ -8,6 +8,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+
 from redsync import Client, NodeChanged
 from redsync._core.memory import Processes
 from redsync._core.timing import Timing

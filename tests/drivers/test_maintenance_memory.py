@@ -8,7 +8,6 @@ import time
 from contextlib import suppress
 
 import pytest
-from redsync._drivers.transport import Transport
 
 from redsync import NodeChanged, QuorumError
 from redsync._core.memory import LOOK, NEWBORN, ORIGINAL, next_step

@@ -1,12 +1,12 @@
 import math
 
 import pytest
+from redsync._drivers.retries import Retries, is_refused
 
 from redsync._core.effects import Command, Tell
 from redsync._core.ownership import Owner
 from redsync._core.scripts import Script
 from redsync._drivers.requests import Request
-from redsync._drivers.retries import Retries, is_refused
 
 UNDO = Script("undo", b"return 1", b"0" * 40)
 ANNA = Owner("client", 1)

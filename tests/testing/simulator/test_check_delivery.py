@@ -1,10 +1,10 @@
 """The checker of delivery: it finds commands that nodes are owed and do not get."""
 
 import pytest
-
 from redsync._drivers.connection_table import ConnectionTable
-from redsync._drivers.requests import Owed
 from redsync._drivers.retries import Retries
+
+from redsync._drivers.requests import Owed
 from redsync.testing.simulator import Simulation, SimulationError
 from redsync.testing.simulator.checks import Delivery
 from tests.support.hunting import hunt

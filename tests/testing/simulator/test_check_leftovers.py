@@ -4,18 +4,18 @@ import asyncio
 import math
 
 import pytest
+from redsync._drivers.aio_links import open_link
+from redsync._drivers.aio_transport import AioTransport
+from redsync._drivers.alarms import Alarms
+from redsync._drivers.outboxes import Outbox
 
 from redsync._core.effects import Command, Tell
 from redsync._core.keys import wake_channel
 from redsync._core.scripts import Script
-from redsync._drivers.aio_links import open_link
 from redsync._drivers.aio_maintenance import AioMaintenance
-from redsync._drivers.aio_transport import AioTransport
-from redsync._drivers.alarms import Alarms
 from redsync._drivers.dialects import PLAIN
 from redsync._drivers.greetings import end_former, greet, load_scripts, subscribe
 from redsync._drivers.links import Link
-from redsync._drivers.outboxes import Outbox
 from redsync._drivers.requests import Request, Retry, Sleeper
 from redsync._drivers.wakeups import Wakeups
 from redsync.testing.simulator import Simulation, SimulationError

@@ -4,13 +4,13 @@ import math
 
 import hiredis
 import pytest
+from redsync._drivers.outboxes import Outbox
 
 from redsync._core.effects import Command, Tell
 from redsync._core.ownership import Owner
 from redsync._core.scripts import Script
 from redsync._drivers import outboxes
 from redsync._drivers.channels import pack
-from redsync._drivers.outboxes import Outbox
 from redsync._drivers.requests import Owed, Request
 from redsync.testing.simulator import Simulation, SimulationError
 from redsync.testing.simulator.checks import Order

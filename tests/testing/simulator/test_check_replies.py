@@ -5,10 +5,10 @@ from types import SimpleNamespace
 
 import hiredis
 import pytest
-
 from redsync._drivers.aio_links import StreamLink
-from redsync._drivers.channels import pack
 from redsync._drivers.connection_table import ConnectionTable
+
+from redsync._drivers.channels import pack
 from redsync.testing.simulator import Simulation, SimulationError
 from redsync.testing.simulator.checks import Replies
 from redsync.testing.simulator.happenings import Handed

@@ -4,9 +4,9 @@ import asyncio
 import re
 
 import pytest
+from redsync._drivers.outboxes import Outbox
 
 from redsync._drivers import dispatcher
-from redsync._drivers.outboxes import Outbox
 from redsync._protocols.attempts import Attempt
 from redsync.testing.simulator import Simulation, SimulationError
 from redsync.testing.simulator.checks import Zombies
