@@ -112,7 +112,7 @@ def end_former(node: Node) -> Talk[tuple[str, int] | None]:
         ConnectionError: The node is busy, and must be asked again before anything else is sent. Otherwise a former
             connection would live on, or this one could not be ended later.
     """
-    process, former = node.info.run_id if node.info is not None else None, node.former
+    process, former = node.info.run_id if node.info is not None else None, list(node.former)
     if process is None:
         return None
     numbers = [str(number) for known, number in former if known == process]
@@ -120,7 +120,7 @@ def end_former(node: Node) -> Talk[tuple[str, int] | None]:
     for answer in (reply, *ended):
         if isinstance(answer, hiredis.ReplyError) and str(answer).startswith("BUSY"):
             raise ConnectionError(f"CLIENT was refused: {answer}")
-    node.former = tuple(tag for tag in node.former if tag not in former)
+    node.former.difference_update(former)
     return (process, reply) if isinstance(reply, int) else None
 
 
