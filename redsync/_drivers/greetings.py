@@ -72,7 +72,8 @@ def join(node: Node) -> Talk[tuple[str, int] | None]:
     """Make one more connection to a node that is known; return an entry for `Node.former`, as `end_former` does.
 
     Raises:
-        ConnectionError: Another server answers, or another process of it: the node must be greeted first.
+        ConnectionError: Another server answers, or another process of it: the node must be greeted first. Or it is
+            busy, so the connection could not be ended later.
     """
     if node.info is None or node.info.run_id is None:
         return None
@@ -82,6 +83,8 @@ def join(node: Node) -> Talk[tuple[str, int] | None]:
     process = _fields(reply)[1].get("run_id")
     if process != node.info.run_id:
         raise ConnectionError("another server process answers than the one that is known")
+    if isinstance(number, hiredis.ReplyError) and str(number).startswith("BUSY"):
+        raise ConnectionError(f"CLIENT was refused: {number}")
     return (process, number) if isinstance(number, int) else None
 
 
