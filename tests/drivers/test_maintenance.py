@@ -15,7 +15,7 @@ from redsync._drivers import pool as pools
 from redsync._drivers.maintenance import Maintenance, Stopped
 from redsync._drivers.pool import Pool
 from tests.support.hostile import Hostile, bulk, greeting
-from tests.support.locks import PATIENCE
+from tests.support.locks import PATIENCE, SHORT
 from tests.support.scripted import LATER, NODE_TIMEOUT, Desk, choices
 
 YES, OK = b":1\r\n", b"+OK\r\n"
@@ -512,6 +512,63 @@ def test_maintenance_that_fails_says_so_and_starts_again(make_client, nodes, war
         hold.check()
     assert "the maintenance failed and starts again; please report this" in warnings()
     assert maintenance.is_current() is False
+
+
+class Trouble(logging.Handler):
+    """An application's own handler, filter or listener that blocks or raises, until a test is over."""
+
+    def __init__(self, how):
+        super().__init__()
+        self.how = how
+        self.calls = 0
+        self.over = threading.Event()
+
+    def emit(self, record):
+        self(record)
+
+    def filter(self, record):
+        self(record)
+        return True
+
+    def handle(self, record):
+        """Without the lock and the safety net of `logging`."""
+        self.emit(record)
+
+    def __call__(self, event):
+        self.calls += 1
+        if self.how == "blocks":
+            self.over.wait(PATIENCE)
+        raise KeyError("the application's own")
+
+
+@pytest.mark.parametrize("how", ["blocks", "raises"])
+@pytest.mark.parametrize("where", ["listener", "on_lost", "log handler", "log filter"])
+def test_nothing_that_the_application_does_with_an_event_stops_renewals(make_lasting, nodes, raw, eventually, where, how):
+    trouble = Trouble(how)
+    logs = [logging.getLogger("redsync.node"), logging.getLogger("redsync.watchdog")]
+    client = make_lasting(lease=SHORT, listeners=[trouble] if where == "listener" else [])
+    for log in logs:
+        if where == "log handler":
+            log.addHandler(trouble)
+        if where == "log filter":
+            log.addFilter(trouble)
+    try:
+        with client.get_lock("kept") as hold:
+            client.get_lock("lost", on_lost=trouble if where == "on_lost" else None).acquire()
+            for node in raw:
+                node.delete("redsync:lost")
+            nodes.kill(0)
+            eventually(lambda: trouble.calls)
+            for _ in range(3):
+                until = hold._state.valid_until
+                eventually(lambda until=until: hold._state.valid_until > until)
+            hold.check()
+    finally:
+        trouble.over.set()
+        for log in logs:
+            log.removeHandler(trouble)
+            log.removeFilter(trouble)
+        nodes.restart(0)
 
 
 def test_closed_maintenance_ends_its_watch(tended):
