@@ -112,19 +112,21 @@ class Votes:
         nodes: The addresses of the configured nodes.
         quorum: The number of grants that win.
         cast: Each node's vote; None if it has not voted.
+        choices: Each node's choice; None if it has not voted.
     """
 
-    __slots__ = ("cast", "nodes", "quorum")
+    __slots__ = ("cast", "choices", "nodes", "quorum")
 
-    def __init__(self, nodes: Sequence[str], cast: list[Cast | None]) -> None:
+    def __init__(self, nodes: Sequence[str]) -> None:
+        """Begin without votes."""
         self.nodes = nodes
         self.quorum = quorum_of(len(nodes))
-        self.cast = cast
+        self.cast: list[Cast | None] = [None] * len(nodes)
+        self.choices: list[Choice | None] = [None] * len(nodes)
 
-    @property
-    def choices(self) -> list[Choice | None]:
-        """Each node's choice; None if it has not voted."""
-        return [None if vote is None else vote[0] for vote in self.cast]
+    def add(self, node: int, vote: Cast) -> None:
+        """Record the vote of the node with that index."""
+        self.cast[node], self.choices[node] = vote, vote[0]
 
     @property
     def answers(self) -> list[Any]:
@@ -225,7 +227,7 @@ class Tally(Votes):
             late: Record votes that come after the round was won.
             lingers: Count votes and failures that come after that, and wait for them.
         """
-        super().__init__(nodes, [None] * len(nodes))
+        super().__init__(nodes)
         self.verdict = _PENDING
         self.late, self.lingers = late or lingers, lingers
         self.sent = 0
@@ -241,7 +243,9 @@ class Tally(Votes):
 
         None means that the judge does not know such a reply, so the vote FAILED: it may answer another command.
         """
-        if self.cast[node] is not None or not (self.open or (self.late and self.won)):
+        if self.cast[node] is not None:
+            return False
+        if self.verdict is not _PENDING and not (self.open or (self.late and self.won)):
             return False
         try:
             answer = self.judge(reply)
@@ -271,25 +275,27 @@ class Tally(Votes):
         if self.cast[node] is not None:
             return False
         if self.verdict is _PENDING:
-            self.cast[node] = vote
-            self.verdict = self._decided()
+            self.cast[node], self.choices[node] = vote, vote[0]
+            self.verdict = self._decided() if self.decide is None else self._decided_by(self.decide)
             return self.verdict is not _PENDING
         if self.open:
-            self.cast[node] = vote
+            self.add(node, vote)
             return not self.open
         # Kept apart, because the protocol may be reading the tally.
         self._late_votes = (*self._late_votes, (node, vote))
         return False
 
     def _decided(self) -> Verdict:
-        choices = self.choices
-        if self.decide is None:
-            verdict = verdict_of(choices, silence_refuses=not self._thorough)
-            unsaid = verdict is _LOST and None in choices and callable(self._thorough) and not self._thorough(self)
-            return _PENDING if unsaid else verdict
-        if choices.count(_GRANTED) < self.quorum and choices.count(_GRANTED) + choices.count(None) == len(choices):
+        thorough = self._thorough
+        verdict = verdict_of(self.choices, silence_refuses=not thorough)
+        unsaid = verdict is _LOST and callable(thorough) and None in self.choices and not thorough(self)
+        return _PENDING if unsaid else verdict
+
+    def _decided_by(self, decide: Callable[[Tally], Verdict]) -> Verdict:
+        granted, missing = self.granted, self.unheard
+        if granted < self.quorum and granted + missing == len(self.nodes):
             return _PENDING
-        verdict = self.decide(self)
+        verdict = decide(self)
         if verdict is not _PENDING:
             # Not needed again. It may refer to a hold that refers to this tally: only the cycle collector would free
             # both.
@@ -301,9 +307,10 @@ class Tally(Votes):
         """All votes so far, late ones included; the returned object never changes."""
         if not self._late_votes:
             return self
-        votes = Votes(self.nodes, self.cast[:])
-        for node, vote in self._late_votes:
-            votes.cast[node] = votes.cast[node] or vote
+        votes = Votes(self.nodes)
+        for node, vote in (*enumerate(self.cast), *self._late_votes):
+            if vote is not None and votes.cast[node] is None:
+                votes.add(node, vote)
         return votes
 
     @property

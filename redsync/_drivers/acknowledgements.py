@@ -67,7 +67,7 @@ def hold_back(link: AnyLink, needed: int, timeout: float) -> None:
     replicas, and the connection stalls meanwhile; so the round learns that there were too few.
     """
     acknowledged = _Acknowledged(link, needed, timeout / 2)
-    link.parts, link.gets = acknowledged.parts, acknowledged.gets
+    link.encode, link.gets = acknowledged.encode, acknowledged.gets
 
 
 class _Acknowledged:
@@ -85,15 +85,15 @@ class _Acknowledged:
         self._replies: list[Any] = []
         self._ready: Final[deque[Any]] = deque()
 
-    def parts(self, batch: Sequence[Request]) -> list[bytes]:
-        """Return the bytes of a batch about to be written; see `AnyLink.parts`."""
+    def encode(self, batch: Sequence[Request]) -> bytes:
+        """Return the bytes of a batch about to be written; see `AnyLink.encode`."""
         lasting = tuple([request.command is not None and request.command.script.must_last for request in batch])
         data, replies = [self._dialect.data(request) for request in batch], len(lasting)
         if True in lasting:
             data.append(self._commands)
             replies += self._following
         self._writes.append((lasting, replies))
-        return [b"".join(data)]
+        return b"".join(data)
 
     def gets(self) -> Any:
         """Return the next reply that may be handed out; see `AnyLink.gets`."""

@@ -293,7 +293,11 @@ class AioLinkSet(AnyLinkSet):
         """Read the links that have something; the loop calls it."""
         if os.getpid() != self._process:
             return  # A forked child that runs its parent's loop: what has arrived belongs to the parent.
-        self._within(self.read)
+        try:
+            self.read()
+        except BaseException:
+            self.throw_away()
+            raise
 
     def hear(self, link: AnyLink, data: bytes) -> None:
         """Take in what the loop has read from a link; without bytes, the node closed the connection."""

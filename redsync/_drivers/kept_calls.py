@@ -30,7 +30,6 @@ class _Library(NamedTuple):
     recv: Callable[..., int]
     errno: Callable[[], int]
     buffer: Callable[[int], Any]
-    take: Callable[[Any, int], bytes]
 
 
 def _load() -> _Library | None:
@@ -46,7 +45,7 @@ def _load() -> _Library | None:
     send.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_int)
     recv.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
     send.restype = recv.restype = ctypes.c_ssize_t
-    return _Library(send, recv, ctypes.get_errno, ctypes.create_string_buffer, ctypes.string_at)
+    return _Library(send, recv, ctypes.get_errno, ctypes.create_string_buffer)
 
 
 _LIBRARY: Final = _load()
@@ -78,12 +77,13 @@ def receiver(sock: Any) -> Callable[[], bytes]:
     if _LIBRARY is None or isinstance(sock, ssl.SSLSocket):
         return lambda: sock.recv(_SIZE)
     function, errno_of, descriptor = _LIBRARY.recv, _LIBRARY.errno, sock.fileno()
-    buffer, take = _LIBRARY.buffer(_SIZE), _LIBRARY.take
+    buffer = _LIBRARY.buffer(_SIZE)
+    received = memoryview(buffer)
 
     def receive() -> bytes:
         while (size := function(descriptor, buffer, _SIZE, _FLAGS)) < 0:
             _raise_unless_interrupted(errno_of())
-        return take(buffer, size)
+        return received[:size].tobytes()
 
     return receive
 

@@ -128,7 +128,7 @@ class AnyLinkSet(ABC):
         if self.following:
             self.follow(now)
         for link in links:
-            if link is not None and link.pending and link.silence(now) > timeout:
+            if link is not None and link.pending and now - link.since > timeout:
                 # After the process was suspended, the replies may lie unread.
                 self.read()
                 break
@@ -220,9 +220,6 @@ class AnyLinkSet(ABC):
 
     def _serve(self, ready: Iterable[tuple[Any, int]]) -> bool:
         """Read or write ready links; returns True if a descriptor without a link is among them."""
-        if os.getpid() != self._process:
-            # A signal's handler has forked: what has arrived belongs to the parent.
-            raise forked()
         now = self._clock()
         others = False
         for key, events in ready:
@@ -279,9 +276,19 @@ class AnyLinkSet(ABC):
 
     def _hand_out(self, link: AnyLink, now: float) -> bool:
         """Give each reply to the oldest request of its link; return whether there was one."""
-        pending = link.pending
-        some = False
-        while (reply := self._next_reply(link)) is not NOTHING:
+        pending, gets = link.pending, link.gets
+        some = answered = False
+        while True:
+            try:
+                reply = gets()
+            except TypeError as error:
+                if not str(error).startswith("unhashable"):
+                    raise  # a signal handler's
+                raise LinkFault("sent a reply with an unhashable key") from error
+            if reply is NOTHING:
+                if answered:
+                    link.note_answer(now)
+                return some
             some = True
             kind = reply.__class__
             if kind is _PUSH:
@@ -298,17 +305,7 @@ class AnyLinkSet(ABC):
                 self._count(link, request, reply, now)
             if pending:  # else the link was discarded
                 pending.popleft()
-            link.note_answer(now)
-        return some
-
-    @staticmethod
-    def _next_reply(link: AnyLink) -> Any:
-        try:
-            return link.gets()
-        except TypeError as error:
-            if not str(error).startswith("unhashable"):
-                raise  # a signal handler's
-            raise LinkFault("sent a reply with an unhashable key") from error
+            answered = True
 
     def _count(self, link: AnyLink, request: Request, reply: Any, now: float) -> None:
         tally = request.tally
@@ -539,7 +536,11 @@ class LinkSet(AnyLinkSet):
 
         Returns True if a descriptor of `watch` is readable.
         """
-        return self._serve(self._selector.select(timeout))
+        ready = self._selector.select(timeout)
+        if os.getpid() != self._process:
+            # A signal's handler has forked: what has arrived belongs to the parent.
+            raise forked()
+        return self._serve(ready)
 
     def _poll_for(self, link: Link) -> None:
         self._selector.modify(link.fileno, _READ | _WRITE if link.backlog else _READ, link)

@@ -60,7 +60,7 @@ class AnyLink(ABC):
         since: The instant at which the node last completed an answer, or was sent something after it owed nothing.
         backlog: Bytes that the node does not accept now.
         suspect: True if the node owed replies for longer than the node timeout when that was last looked at.
-        parts: Returns the bytes of requests that are pending and about to be written.
+        encode: Returns the bytes of requests that are pending and about to be written; None: each as it is.
         feed: Takes received bytes.
         gets: Returns the next complete reply of these; NOTHING if there is none.
     """
@@ -77,7 +77,7 @@ class AnyLink(ABC):
         self.since = 0.0
         self.backlog = bytearray()
         self.suspect = False
-        self.parts: Callable[[Sequence[Request]], list[bytes]] = _in_one
+        self.encode: Callable[[Sequence[Request]], bytes] | None = None
         self.feed: Callable[[Any], object] = reader.feed
         self.gets: Callable[[], Any] = reader.gets
         self._unfinished = self._messages = 0
@@ -92,8 +92,12 @@ class AnyLink(ABC):
         if not self.pending:
             self.since = now
         self.pending.extend(requests)
-        for data in self.parts(requests):
-            self.write(data)
+        if self.encode is not None:
+            self.write(self.encode(requests))
+        elif len(requests) == 1:
+            self.write(requests[0].data)
+        else:
+            self.write(b"".join([request.data for request in requests]))
 
     @abstractmethod
     def write(self, data: bytes) -> None:
@@ -156,28 +160,22 @@ class Link(AnyLink):
     # Out.
 
     def write(self, data: bytes) -> None:
-        if self.backlog:
-            # A new link begins with the releases that its node must get, no matter how many.
-            if len(self.backlog) + len(data) > BACKLOG_LIMIT:
-                raise LinkFault(f"does not read: more than {BACKLOG_LIMIT} bytes wait for it")
-            self.backlog += data
-            return
-        sent = self._try(data)
-        if sent < len(data):
-            self.backlog += data[sent:]
+        if not self.backlog:
+            try:
+                data = data[self._send(data) :]
+            except _NOT_NOW as error:
+                if error.errno is None:
+                    raise  # a signal handler's
+        # A new link begins with the releases that its node must get, no matter how many.
+        elif len(self.backlog) + len(data) > BACKLOG_LIMIT:
+            raise LinkFault(f"does not read: more than {BACKLOG_LIMIT} bytes wait for it")
+        self.backlog += data
 
     def flush(self) -> None:
         """Send as much of the backlog as the node accepts."""
-        while self.backlog and (sent := self._try(self.backlog)):
-            del self.backlog[:sent]
-
-    def _try(self, data: bytes | bytearray) -> int:
-        try:
-            return self._send(bytes(data))
-        except _NOT_NOW as error:
-            if error.errno is None:
-                raise  # a signal handler's
-            return 0
+        kept = bytes(self.backlog)
+        self.backlog.clear()
+        self.write(kept)
 
     # In.
 
@@ -230,15 +228,11 @@ class Link(AnyLink):
 def speak(link: AnyLink) -> None:
     """Make a link encode commands in its node's dialect."""
     dialect = link.node.dialect
-    link.parts = lambda requests: [b"".join([dialect.data(request) for request in requests])]
+    link.encode = lambda requests: b"".join([dialect.data(request) for request in requests])
 
 
 def _closed(*_: object) -> Any:
     raise OSError(errno.EBADF, os.strerror(errno.EBADF))
-
-
-def _in_one(requests: Sequence[Request]) -> list[bytes]:
-    return [requests[0].data] if len(requests) == 1 else [b"".join([request.data for request in requests])]
 
 
 def bound_silence(sock: Any) -> None:
