@@ -73,13 +73,14 @@ def verdict_of(choices: Sequence[Choice | None], *, silence_refuses: bool = True
 
     If silence does not refuse, a round is LOST only by refusals that rule a quorum out, or when every node has voted.
     """
-    quorum = quorum_of(len(choices))
+    nodes = len(choices)
+    quorum = nodes // 2 + 1
     granted, refused, missing = choices.count(_GRANTED), choices.count(_REFUSED), choices.count(None)
     if granted >= quorum:
         return _WON
     if granted + missing >= quorum:
         return _PENDING  # The missing votes decide.
-    if missing and not silence_refuses and len(choices) - refused >= quorum:
+    if missing and not silence_refuses and nodes - refused >= quorum:
         return _PENDING  # Failures alone rule a quorum out.
     return _LOST
 
@@ -276,7 +277,7 @@ class Tally(Votes):
             return False
         if self.verdict is _PENDING:
             self.cast[node], self.choices[node] = vote, vote[0]
-            self.verdict = self._decided() if self.decide is None else self._decided_by(self.decide)
+            self.verdict = self._decided()
             return self.verdict is not _PENDING
         if self.open:
             self.add(node, vote)
@@ -286,10 +287,13 @@ class Tally(Votes):
         return False
 
     def _decided(self) -> Verdict:
+        if self.decide is not None:
+            return self._decided_by(self.decide)
         thorough = self._thorough
         verdict = verdict_of(self.choices, silence_refuses=not thorough)
-        unsaid = verdict is _LOST and callable(thorough) and None in self.choices and not thorough(self)
-        return _PENDING if unsaid else verdict
+        if verdict is _LOST and callable(thorough) and None in self.choices and not thorough(self):
+            return _PENDING
+        return verdict
 
     def _decided_by(self, decide: Callable[[Tally], Verdict]) -> Verdict:
         granted, missing = self.granted, self.unheard

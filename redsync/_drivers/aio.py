@@ -271,6 +271,7 @@ class AioLife:
             try:
                 await runner.drive(runner.farewell(self.session), AioCall(self), runner.perform)
             finally:
+                self.owners.close()
                 await maintenance.stop()
 
     def forget(self, *, close: bool) -> None:

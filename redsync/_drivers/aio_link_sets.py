@@ -2,9 +2,8 @@
 
 A round waits on a future, with a timer for its deadline. There are two kinds of links:
 
-* `Link`, over a plain socket: a selector polls all of them, and the loop watches the selector's one descriptor. So one
-  callback reads all nodes that have answered.
-* `StreamLink`, over an asyncio transport: TLS, Windows, and loops of a simulation. The loop reads it.
+* `Link`, over a plain socket: the loop watches its descriptor, and the link reads and writes as in a thread.
+* `StreamLink`, over an asyncio transport: TLS, Windows, and loops of a simulation. The loop reads and writes.
 
 While rounds are under way, everything that tasks send in one turn of the loop goes out in one write per node.
 
@@ -19,12 +18,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-import selectors
+import sys
 from collections.abc import Callable
 from operator import attrgetter
 from typing import Any, ClassVar, Final
 
-from redsync._core.interruptions import expected
 from redsync._core.quorum import Tally
 from redsync._drivers.aio_channels import AioChannel
 from redsync._drivers.link_sets import AnyLinkSet, Shared
@@ -33,8 +31,6 @@ from redsync._drivers.nodes import INTERRUPTED, Node, describe_error
 from redsync._drivers.requests import Request, Sleeper
 
 __all__ = ["AioLinkSet", "Gate", "StreamLink"]
-
-_READ, _WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
 
 _LONGEST: Final = 86_400.0
 """The longest sleep in seconds; some loops know no longer ones."""
@@ -113,12 +109,12 @@ class AioLinkSet(AnyLinkSet):
     """A link to each node, for all tasks of one loop.
 
     Attributes:
-        POLLS: True where a selector has a descriptor, so that a loop can watch it.
+        WATCHES: True where loops can watch a descriptor.
         returning: Bit set of the nodes whose connections were thrown away, until they are back or fail to come back.
         closing: True once sleeps must end; rounds still continue.
     """
 
-    POLLS: ClassVar = hasattr(selectors.DefaultSelector, "fileno")
+    WATCHES: ClassVar = sys.platform != "win32"
 
     def __init__(
         self, shared: Shared, loop: asyncio.AbstractEventLoop, on_broken: Callable[[Node, str], None]
@@ -127,7 +123,6 @@ class AioLinkSet(AnyLinkSet):
         super().__init__(shared)
         self._loop: Final = loop
         self._on_broken: Final = on_broken
-        self._selector: selectors.BaseSelector | None = None
         self._rounds = 0
         self._batch: Final[list[Request]] = []
         self._asleep: Final[dict[Sleeper, tuple[Gate, float]]] = {}
@@ -142,7 +137,7 @@ class AioLinkSet(AnyLinkSet):
         """Return a link over a new connection."""
         if channel.lost is not None:
             raise ConnectionError(channel.lost)
-        if self.POLLS and channel.is_plain():
+        if self.WATCHES and channel.is_plain():
             return Link(node, channel, tag)
         return StreamLink(node, channel, self, tag)
 
@@ -153,8 +148,8 @@ class AioLinkSet(AnyLinkSet):
     def _install(self, link: AnyLink) -> None:
         node, now = link.node, self._clock()
         self.links[link.index] = link
-        if link.fileno >= 0:
-            self._polling().register(link.fileno, _READ, link)
+        if isinstance(link, Link):
+            self._loop.add_reader(link.fileno, self._read_ready, link)
         again = self._due(node, now)
         if self.returning & link.bit:
             self.returning &= ~link.bit
@@ -170,12 +165,6 @@ class AioLinkSet(AnyLinkSet):
         self._drop_kept()
         # Messages may have come before the link took over.
         self.take_in(link, None, now)
-
-    def _polling(self) -> selectors.BaseSelector:
-        if self._selector is None:
-            self._selector = selectors.DefaultSelector()
-            self._loop.add_reader(self._selector.fileno(), self._read_ready)  # type: ignore[attr-defined]  # see POLLS
-        return self._selector
 
     def deliver(self, node: Node, now: float) -> None:
         """Send a connected node the pending releases that are due."""
@@ -195,13 +184,15 @@ class AioLinkSet(AnyLinkSet):
         self._on_broken(link.node, reason)
 
     def _poll_for(self, link: AnyLink) -> None:
-        if self._selector is not None and link.fileno >= 0:
-            self._selector.modify(link.fileno, _READ | _WRITE if link.backlog else _READ, link)
+        if link.backlog:
+            self._loop.add_writer(link.fileno, self._write_ready, link)
+        else:
+            self._loop.remove_writer(link.fileno)
 
     def _stop_polling(self, link: AnyLink) -> None:
-        if self._selector is not None and link.fileno >= 0:
-            with expected(KeyError):  # It was called before.
-                self._selector.unregister(link.fileno)
+        if isinstance(link, Link) and not self._loop.is_closed():
+            self._loop.remove_reader(link.fileno)
+            self._loop.remove_writer(link.fileno)
 
     # Sending.
 
@@ -281,23 +272,30 @@ class AioLinkSet(AnyLinkSet):
             await asyncio.sleep(0)  # and hands out what it found.
             for link in streams:
                 link.read_until = at
-        self._read_ready()
+        self._within(self.read)
         return at
 
     # Reading.
 
-    def read(self, timeout: float = 0.0) -> bool:
-        return self._selector is not None and self._serve(self._selector.select(timeout))
+    def read(self) -> None:
+        for link in list(self.links):
+            if isinstance(link, Link):
+                self._take(link, self._clock())
 
-    def _read_ready(self) -> None:
-        """Read the links that have something; the loop calls it."""
+    def _read_ready(self, link: Link) -> None:
+        """Read a link that has something; the loop calls it."""
         if os.getpid() != self._process:
             return  # A forked child that runs its parent's loop: what has arrived belongs to the parent.
         try:
-            self.read()
+            self._take(link, self._clock())
         except BaseException:
             self.throw_away()
             raise
+
+    def _write_ready(self, link: Link) -> None:
+        """Write what was kept for a node that reads on; the loop calls it."""
+        if os.getpid() == self._process:
+            self._within(self._unclog, link)
 
     def hear(self, link: AnyLink, data: bytes) -> None:
         """Take in what the loop has read from a link; without bytes, the node closed the connection."""
@@ -366,12 +364,3 @@ class AioLinkSet(AnyLinkSet):
     def end(self, reason: str, *, orderly: bool) -> None:
         self.returning = 0
         super().end(reason, orderly=orderly)
-        if self._selector is not None:
-            self._loop.remove_reader(self._selector.fileno())  # type: ignore[attr-defined]
-            self._selector.close()
-
-    def forget(self, *, close: bool) -> None:
-        super().forget(close=close)
-        if close and self._selector is not None:
-            # Not a word to the loop: a forked child shares its poll with the parent.
-            self._selector.close()

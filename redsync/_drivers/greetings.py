@@ -79,7 +79,8 @@ def join(node: Node) -> Talk[tuple[str, int] | None]:
     """Make one more connection to a node that is known; return an entry for `Node.former`, as `end_former` does.
 
     Raises:
-        ConnectionError: Another server answers, or another process of it: the node must be greeted first.
+        ConnectionError: Another server answers, or another process of it: the node must be greeted first. Or it is
+            busy, so the connection could not be ended later.
     """
     if node.info is None or node.info.run_id is None:
         return None
@@ -90,6 +91,8 @@ def join(node: Node) -> Talk[tuple[str, int] | None]:
     process = _fields(reply)[1].get("run_id")
     if process != node.info.run_id:
         raise ConnectionError("another server process answers than the one that is known")
+    if isinstance(number, hiredis.ReplyError) and str(number).startswith("BUSY"):
+        raise ConnectionError(f"CLIENT was refused: {number}")
     return (process, number) if isinstance(number, int) else None
 
 
@@ -128,7 +131,7 @@ def end_former(node: Node) -> Talk[tuple[str, int] | None]:
         ConnectionError: The node is busy, and must be asked again before anything else is sent. Otherwise a former
             connection would live on, or this one could not be ended later.
     """
-    process, former = node.info.run_id if node.info is not None else None, node.former
+    process, former = node.info.run_id if node.info is not None else None, list(node.former)
     if process is None:
         return None
     numbers = [str(number) for known, number in former if known == process]
@@ -136,7 +139,7 @@ def end_former(node: Node) -> Talk[tuple[str, int] | None]:
     for answer in (reply, *ended):
         if isinstance(answer, hiredis.ReplyError) and str(answer).startswith("BUSY"):
             raise ConnectionError(f"CLIENT was refused: {answer}")
-    node.former = tuple(tag for tag in node.former if tag not in former)
+    node.former.difference_update(former)
     return (process, reply) if isinstance(reply, int) else None
 
 

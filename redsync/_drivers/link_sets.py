@@ -20,7 +20,7 @@ import os
 import selectors
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 from typing import Any, Final, NamedTuple
 
@@ -31,7 +31,7 @@ from redsync._core.quorum import Tally
 from redsync._core.replies import NOTHING
 from redsync._core.text import one_line, outline
 from redsync._drivers.channels import pack
-from redsync._drivers.links import GIVE_UP, AnyLink, Link, LinkFault
+from redsync._drivers.links import GIVE_UP, NOT_NOW, AnyLink, Link, LinkFault
 from redsync._drivers.nodes import Node, describe_error
 from redsync._drivers.pending_releases import PendingReleases, is_refused
 from redsync._drivers.process import forked
@@ -109,8 +109,8 @@ class AnyLinkSet(ABC):
         """Poll a link for what it waits for now."""
 
     @abstractmethod
-    def read(self, timeout: float = 0.0) -> bool:
-        """Read what has arrived, and write what was kept; wait at most `timeout` seconds for something to come."""
+    def read(self) -> object:
+        """Read what has arrived."""
 
     @property
     def owes(self) -> bool:
@@ -218,21 +218,6 @@ class AnyLinkSet(ABC):
 
     # Reading.
 
-    def _serve(self, ready: Iterable[tuple[Any, int]]) -> bool:
-        """Read or write ready links; returns True if a descriptor without a link is among them."""
-        now = self._clock()
-        others = False
-        for key, events in ready:
-            link = key.data
-            if link is None:
-                others = True
-            elif self.links[link.index] is link:
-                if events & _WRITE:
-                    self._unclog(link)
-                if events & _READ and self.links[link.index] is link:
-                    self._take(link, now)
-        return others
-
     def _unclog(self, link: Link) -> None:
         try:
             link.flush()
@@ -250,10 +235,10 @@ class AnyLinkSet(ABC):
             data = link.receive()
         except OSError as error:
             if error.errno is None:
-                raise
-            self.discard(link, describe_error(error))
-            return
-        if data is not None:
+                raise  # a signal handler's
+            if not isinstance(error, NOT_NOW):
+                self.discard(link, describe_error(error))
+        else:
             self.take_in(link, data, now)
 
     def take_in(self, link: AnyLink, data: bytes | None, now: float) -> None:
@@ -540,7 +525,17 @@ class LinkSet(AnyLinkSet):
         if os.getpid() != self._process:
             # A signal's handler has forked: what has arrived belongs to the parent.
             raise forked()
-        return self._serve(ready)
+        now, watched = self._clock(), False
+        for key, events in ready:
+            link = key.data
+            if link is None:
+                watched = True
+            elif self.links[link.index] is link:
+                if events & _WRITE:
+                    self._unclog(link)
+                if events & _READ and self.links[link.index] is link:
+                    self._take(link, now)
+        return watched
 
     def _poll_for(self, link: Link) -> None:
         self._selector.modify(link.fileno, _READ | _WRITE if link.backlog else _READ, link)

@@ -25,7 +25,7 @@ from redsync._drivers.kept_calls import receiver, sender
 from redsync._drivers.nodes import Node
 from redsync._drivers.requests import Request
 
-__all__ = ["BACKLOG_LIMIT", "GIVE_UP", "AnyLink", "Link", "LinkFault", "bound_silence", "let_reset", "speak"]
+__all__ = ["BACKLOG_LIMIT", "GIVE_UP", "NOT_NOW", "AnyLink", "Link", "LinkFault", "bound_silence", "let_reset", "speak"]
 
 GIVE_UP: Final = 10.0
 """Seconds of silence after which a connection is replaced: the node may work again behind a dead connection."""
@@ -41,7 +41,8 @@ _RECORDS: Final = 4
 
 _NO_LINGER: Final = struct.pack("ii", 1, 0)
 _USER_TIMEOUT: Final = getattr(socket, "TCP_USER_TIMEOUT", None)
-_NOT_NOW = BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError
+NOT_NOW: Final = BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError
+"""What a socket raises that does not block, and can't send or receive now."""
 
 
 class LinkFault(Exception):
@@ -145,7 +146,11 @@ class AnyLink(ABC):
 
 
 class Link(AnyLink):
-    """A link over a socket."""
+    """A link over a socket.
+
+    Attributes:
+        receive: Returns received bytes, none if the node closed the connection; raises one of NOT_NOW if nothing came.
+    """
 
     def __init__(self, node: Node, channel: Channel, tag: tuple[str, int] | None = None) -> None:
         super().__init__(node, channel.reader, tag)
@@ -154,16 +159,14 @@ class Link(AnyLink):
         bound_silence(self._sock)
         self.fileno = self._sock.fileno()
         self._send: Callable[[bytes], int] = sender(self._sock)
-        self._recv: Callable[[], bytes] = receiver(self._sock)
-        self._pending_tls = self._sock.pending if isinstance(self._sock, ssl.SSLSocket) else None
-
-    # Out.
+        tls = isinstance(self._sock, ssl.SSLSocket)
+        self.receive: Callable[[], bytes] = _receiver_of_records(self._sock) if tls else receiver(self._sock)
 
     def write(self, data: bytes) -> None:
         if not self.backlog:
             try:
                 data = data[self._send(data) :]
-            except _NOT_NOW as error:
+            except NOT_NOW as error:
                 if error.errno is None:
                     raise  # a signal handler's
         # A new link begins with the releases that its node must get, no matter how many.
@@ -177,38 +180,9 @@ class Link(AnyLink):
         self.backlog.clear()
         self.write(kept)
 
-    # In.
-
-    def receive(self) -> bytes | None:
-        """Return received bytes, none if the node closed the connection; None if nothing has arrived."""
-        if self._pending_tls is not None:
-            return self._receive_records(self._pending_tls)
-        try:
-            return self._recv()
-        except _NOT_NOW as error:
-            if error.errno is None:
-                raise
-            return None
-
-    def _receive_records(self, left: Callable[[], int]) -> bytes | None:
-        """Read record by record: TLS hides from polls what it has read ahead."""
-        parts: list[bytes] = []
-        try:
-            while part := self._recv():
-                parts.append(part)
-                if len(parts) >= _RECORDS and not left():
-                    break
-        except _NOT_NOW as error:
-            if error.errno is None:
-                raise
-            return b"".join(parts) if parts else None
-        return b"".join(parts)
-
-    # The end.
-
     def shut(self) -> None:
         # The system soon gives the descriptor to another connection.
-        self._send = self._recv = _closed
+        self._send = self.receive = _closed
         with expected(OSError):  # ENOTCONN: the node was quicker.
             self._sock.shutdown(socket.SHUT_RDWR)
         self._sock.close()
@@ -229,6 +203,25 @@ def speak(link: AnyLink) -> None:
     """Make a link encode commands in its node's dialect."""
     dialect = link.node.dialect
     link.encode = lambda requests: b"".join([dialect.data(request) for request in requests])
+
+
+def _receiver_of_records(sock: ssl.SSLSocket) -> Callable[[], bytes]:
+    """Return a function that reads record by record: TLS hides from polls what it has read ahead."""
+    receive = receiver(sock)
+
+    def receive_records() -> bytes:
+        parts: list[bytes] = []
+        try:
+            while part := receive():
+                parts.append(part)
+                if len(parts) >= _RECORDS and not sock.pending():
+                    break
+        except NOT_NOW as error:
+            if error.errno is None or not parts:
+                raise
+        return b"".join(parts)
+
+    return receive_records
 
 
 def _closed(*_: object) -> Any:

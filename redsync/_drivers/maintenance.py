@@ -71,17 +71,23 @@ class _OwnSet(LinkSet):
 
 
 class _Kill(Request):
-    """Ends a former connection of this client."""
+    """Ends a former connection of this client, which is remembered until the node has answered.
+
+    Attributes:
+        refused: True if the node is busy, and must be told again.
+    """
 
     def __init__(self, node: Node, tag: tuple[str, int]) -> None:
         super().__init__(NOTHING_TOLD, None)
         self.command = None
         self.data = pack("CLIENT", "KILL", "ID", str(tag[1]))
+        self.refused = False
         self._node, self._tag = node, tag
 
     def settle(self, reply: object) -> None:
-        if isinstance(reply, str) and reply.startswith("BUSY"):
-            self._node.note_former(self._tag)
+        self.refused = isinstance(reply, str) and reply.startswith("BUSY")
+        if not self.refused:
+            self._node.former.discard(self._tag)
 
 
 class Maintenance:
@@ -128,6 +134,8 @@ class Maintenance:
         self._posted: Final[deque[tuple[Request, float]]] = deque()
         self._lagging: Final[deque[Node]] = deque()
         self._carried: list[tuple[Request, float]] = []
+        # For each node, the commands under way that end former connections.
+        self._kills: Final[list[dict[tuple[str, int], _Kill]]] = [{} for _ in self._nodes]
         self._connecting: Final[dict[int, float]] = {}  # the instant from which the try is overdue
         self._connectors: Final[set[threading.Thread]] = set()
         self._registry: Final = NodeRegistry(
@@ -181,6 +189,7 @@ class Maintenance:
             self._start_connector(self._connect_for, link_set, node)
 
     def _on_broken(self, node: Node, reason: str) -> None:
+        self._kills[node.index].clear()  # The next connection begins with them.
         self._registry.note_broken(node, reason)
 
     def _on_moved(self, node: Node) -> None:
@@ -354,15 +363,20 @@ class Maintenance:
         for node in self._nodes:
             link = self.own.links[node.index]
             if node.former and link is not None:
-                former, node.former = node.former, ()
-                process = None if node.info is None else node.info.run_id
-                kills = [_Kill(node, tag) for tag in former if tag[0] == process]
-                if kills:
-                    self.own.send_to(node.index, kills, now)
+                process, kills = None if node.info is None else node.info.run_id, self._kills[node.index]
+                for tag in list(node.former):
+                    if tag[0] != process:
+                        node.former.discard(tag)  # It has ended with its process.
+                    elif tag not in kills:
+                        kills[tag] = _Kill(node, tag)
+                        self.own.send_to(node.index, [kills[tag]], now)
 
     def _sweep(self, now: float) -> None:
         """Read late replies in idle sets, send what must follow them, and close sets that have rested for long."""
         self._swept_at = now
+        for kills in self._kills:
+            for tag in [tag for tag, kill in kills.items() if kill.refused]:
+                del kills[tag]
         for link_set in self.pool.idle():
             if not self.pool.take_idle(link_set):
                 continue
@@ -430,10 +444,10 @@ class Maintenance:
         connecting = self._clock() + _LAST_CONNECTIONS
         for thread in list(self._connectors):
             thread.join(max(connecting - self._clock(), 0.0))
+        self._finished = True
         self._take_in()
         self._waker.close()
         self._woken.close()
-        self._finished = True
         self._end_posted()
         self.begun.set()
 
@@ -545,6 +559,8 @@ class Maintenance:
             error = self._registry.note_failure(node, problem)
         self._connected.put((node, link, error))
         self.wake()
+        if self._finished:
+            self._take_in()  # The thread has ended; this ends the connection.
 
     def _connect_for(self, link_set: LinkSet, node: Node) -> None:
         """Connect a node for a set of the pool; runs in a thread for this."""

@@ -95,8 +95,8 @@ class NodeStatus(NamedTuple):
 class Node:
     """One configured node.
 
-    The thread that connects it and the transport that loses it write to it. Every attribute is replaced as a whole, so
-    readers need no lock.
+    The thread that connects it and the sets of links that lose it write to it. Every attribute is replaced as a whole,
+    or changed in one step, so nobody needs a lock.
 
     Attributes:
         index: Its position in the client's list, and its bit in bit sets of nodes.
@@ -151,7 +151,7 @@ class Node:
         self.remembers_since = -math.inf
         self.last_error: str | None = None
         self.tried = False
-        self.former: tuple[tuple[str, int], ...] = ()
+        self.former: Final[set[tuple[str, int]]] = set()
         self.generation = 0
         self._told = "up"
 
@@ -175,8 +175,7 @@ class Node:
 
     def note_former(self, tag: tuple[str, int]) -> None:
         """Record a discarded connection, for the maintenance to end it."""
-        if tag not in self.former:
-            self.former = (*self.former, tag)
+        self.former.add(tag)
 
     def make_connection(self, timeout: float) -> Any:
         """Return a new, unconnected redis-py connection with all its options.

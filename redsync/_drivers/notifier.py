@@ -134,6 +134,7 @@ class EventThread:
             self._thread.join(_LAST_EVENTS)
 
     def _main(self) -> None:
+        self._thread = threading.current_thread()  # The first callback may come before `start` has returned.
         while (event := self._events.get()) is not None:
             try:
                 self._announce(event)

@@ -875,7 +875,7 @@ def test_ended_set_is_closed_and_what_it_had_under_way_failed(desk, orderly):
     assert [far.last_words() for far in fars] == [[b"word"]] * 3, "sent bytes arrive, if the node reads them first"
     assert all(far.ended() for far in fars)
     assert desk.pending() == [1, 1, 0]
-    former = () if orderly else (("process", 70),)
+    former = set() if orderly else {("process", 70)}
     assert desk.nodes[0].former == former, "the node must end it, if the client did not end it in order"
 
 

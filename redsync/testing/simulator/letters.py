@@ -118,7 +118,7 @@ class _Noted(deque[Request]):
 class WatchedLinks(AioLinkSet):
     """A set of links that reports what it sends, and which request gets each reply."""
 
-    POLLS = False  # The loop gives asyncio transports to virtual nodes.
+    WATCHES = False  # The loop gives asyncio transports to virtual nodes.
 
     def __init__(self, runner: SimulatedRunner, *settings: Any) -> None:
         super().__init__(*settings)
