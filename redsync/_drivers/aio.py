@@ -5,9 +5,9 @@
 * **Cancellation** is thrown into the protocol, whose clean-up effects are performed at once: they wait for nothing.
 * **One more task** per client does the work that no caller waits for, see `aio_maintenance`. No thread is started.
 * **One loop**: the client and its connections belong to the loop that first used it.
-* **A process has its own life of a client** (`AioLife`): identity, holds, loop, connections. Every use looks up the life
-  of the process in which it runs. So the child of a fork finds none and begins one: it holds nothing, never writes to
-  its parent's connections, and may use the client in its own loop.
+* **A process has its own life of a client** (`AioLife`): identity, holds, loop, connections. Every use looks up the
+  life of the process in which it runs. So the child of a fork finds none and begins one: it holds nothing, never
+  writes to its parent's connections, and may use the client in its own loop.
 """
 
 from __future__ import annotations

@@ -116,9 +116,7 @@ class AioLinkSet(AnyLinkSet):
 
     WATCHES: ClassVar = sys.platform != "win32"
 
-    def __init__(
-        self, shared: Shared, loop: asyncio.AbstractEventLoop, on_broken: Callable[[Node, str], None]
-    ) -> None:
+    def __init__(self, shared: Shared, loop: asyncio.AbstractEventLoop, on_broken: Callable[[Node, str], None]) -> None:
         """Make a set without links; `on_broken` is called for each discarded link."""
         super().__init__(shared)
         self._loop: Final = loop
@@ -257,7 +255,7 @@ class AioLinkSet(AnyLinkSet):
             del self._asleep[sleeper]
 
     def end_sleeps(self) -> None:
-        """End all sleeps that are no rounds, for good."""
+        """End all sleeps but rounds, and let none begin again."""
         self.closing = True
         for sleeper, (gate, _) in list(self._asleep.items()):
             if not isinstance(sleeper, Request):
@@ -292,7 +290,7 @@ class AioLinkSet(AnyLinkSet):
             self.throw_away()
             raise
 
-    def _write_ready(self, link: Link) -> None:
+    def _write_ready(self, link: Any) -> None:
         """Write what was kept for a node that reads on; the loop calls it."""
         if os.getpid() == self._process:
             self._within(self._unclog, link)

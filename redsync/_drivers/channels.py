@@ -78,7 +78,7 @@ class Channel:
         return data
 
     def take(self) -> socket.socket:
-        """Return the socket, for good."""
+        """Return the socket; this channel no longer closes it."""
         assert self.sock is not None, "it is taken once"
         sock, self.sock = self.sock, None
         return sock

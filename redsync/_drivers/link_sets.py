@@ -2,7 +2,7 @@
 
 One user at a time has a set: a thread that borrows it, or an event loop. It sends, reads and counts; so nothing here
 takes a lock, except the shared tables that `Shared` names. Rounds are mostly decided before all nodes have answered.
-Whoever uses the set next reads the late replies, in their order.
+The next user of the set reads the late replies, in their order.
 
 The users differ only in how they wait. A thread polls (`LinkSet`); a loop calls back, see `aio_link_sets`.
 
@@ -51,7 +51,7 @@ _READ, _WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
 
 
 class Shared(NamedTuple):
-    """What the sets of one client share.
+    """The state and settings that the sets of one client share.
 
     Attributes:
         nodes: The configured nodes.
@@ -387,8 +387,8 @@ class AnyLinkSet(ABC):
         self.on_discarded(link, reason)
         shared.on_change()
 
-    def on_discarded(self, link: AnyLink, reason: str) -> None:
-        """Do nothing more: only the maintenance's set knows from its links which nodes are up."""
+    def on_discarded(self, link: AnyLink, reason: str) -> None:  # noqa: B027  (most sets do nothing more)
+        """Record that a link is gone: by the links of the maintenance's set, nodes are up or down."""
 
     def look(self, now: float) -> None:
         """Find links that have owed replies for too long; only after a read that began after `now`."""
@@ -420,10 +420,8 @@ class LinkSet(AnyLinkSet):
     Attributes:
         arrivals: New connections for this set: index, and the link or why there is none. Any thread may put.
         connecting: The indexes of the nodes to which a connection is being made.
-        used_at: The instant at which it was last given back.
+        used_at: The instant at which it was last returned.
     """
-
-    links: list[Link | None]
 
     def __init__(self, shared: Shared, on_dropped: Callable[[LinkSet], None] | None = None) -> None:
         """Make a set without links; `on_dropped` gets it if all references to it were dropped before its end."""

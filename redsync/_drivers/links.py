@@ -20,7 +20,6 @@ import hiredis
 
 from redsync._core.interruptions import expected
 from redsync._core.replies import MOST_BYTES
-from redsync._drivers.channels import Channel
 from redsync._drivers.kept_calls import receiver, sender
 from redsync._drivers.nodes import Node
 from redsync._drivers.requests import Request
@@ -42,7 +41,7 @@ _RECORDS: Final = 4
 _NO_LINGER: Final = struct.pack("ii", 1, 0)
 _USER_TIMEOUT: Final = getattr(socket, "TCP_USER_TIMEOUT", None)
 NOT_NOW: Final = BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError
-"""What a socket raises that does not block, and can't send or receive now."""
+"""The errors of a socket that does not block, and can't send or receive now."""
 
 
 class LinkFault(Exception):
@@ -152,15 +151,18 @@ class Link(AnyLink):
         receive: Returns received bytes, none if the node closed the connection; raises one of NOT_NOW if nothing came.
     """
 
-    def __init__(self, node: Node, channel: Channel, tag: tuple[str, int] | None = None) -> None:
+    def __init__(self, node: Node, channel: Any, tag: tuple[str, int] | None = None) -> None:
+        """Take over the socket of a channel of either flavour."""
         super().__init__(node, channel.reader, tag)
         self._sock: Final[Any] = channel.take()
         self._sock.setblocking(False)
         bound_silence(self._sock)
         self.fileno = self._sock.fileno()
         self._send: Callable[[bytes], int] = sender(self._sock)
-        tls = isinstance(self._sock, ssl.SSLSocket)
-        self.receive: Callable[[], bytes] = _receiver_of_records(self._sock) if tls else receiver(self._sock)
+        sock = self._sock
+        self.receive: Callable[[], bytes] = (
+            _receiver_of_records(sock) if isinstance(sock, ssl.SSLSocket) else receiver(sock)
+        )
 
     def write(self, data: bytes) -> None:
         if not self.backlog:

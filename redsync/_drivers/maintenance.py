@@ -1,6 +1,6 @@
 """The maintenance: one thread per client that does the work that no caller waits for.
 
-It has a set of links of its own. It runs the watchdog protocol; reads wake-ups for sleeping threads; reconnects nodes
+It has its own set of links. It runs the watchdog protocol; reads wake-ups for sleeping threads; reconnects nodes
 with growing pauses; delivers pending releases; ends sets that were thrown away; reads late replies in idle sets; and
 carries releases for which no set was free. It never runs the application's code: `notifier` has a thread for that.
 
@@ -97,7 +97,7 @@ class Maintenance:
         own: Its set of links; only the thread may use it.
         on_abandoned: Called by the thread when the client was abandoned.
         is_dropped: Tells whether the application has dropped the client, and so abandoned it.
-        begun: Set once the first connections are made, or were waited for.
+        begun: Set once the first connections are made, or enough time has passed.
     """
 
     def __init__(

@@ -43,6 +43,7 @@ _FORGETFUL = r"FORGETFUL (-1|[0-9]{1,15})"
 _CONFIRMED: Final = 2 / 3
 """The part of the quarantine within which witnesses must have been asked; the rest is for drift, and for the vote."""
 
+
 class NodeInfo(NamedTuple):
     """A node's description of itself at the connect.
 
@@ -96,7 +97,7 @@ class Node:
     """One configured node.
 
     The thread that connects it and the sets of links that lose it write to it. Every attribute is replaced as a whole,
-    or changed in one step, so nobody needs a lock.
+    or changed in one step, so no thread needs a lock.
 
     Attributes:
         index: Its position in the client's list, and its bit in bit sets of nodes.

@@ -89,14 +89,14 @@ def database_of(pool: Any) -> Any:
 
 
 def take_socket(connection: Any) -> socket.socket:
-    """Return the socket of a connected connection for threads, for good: redis-py no longer closes it."""
+    """Return the socket of a connected connection for threads; redis-py no longer closes it."""
     sock: socket.socket = connection._sock
     connection._sock = None
     return sock
 
 
 def take_writer(connection: Any) -> asyncio.StreamWriter:
-    """Return the stream of a connected connection for asyncio, for good.
+    """Return the stream of a connected connection for asyncio; redis-py no longer uses it.
 
     Keep it as long as its asyncio transport, which it closes when it is collected.
     """
@@ -121,13 +121,13 @@ class Addresses:
             OSError, RedisError: The server was unreachable or refused the client.
             CancelledError: The task was cancelled.
         """
-        host, tries = getattr(connection, "host", None), 1
+        host, tries, addresses = getattr(connection, "host", None), 1, []
         if host is not None:
             found = await asyncio.get_running_loop().getaddrinfo(host, connection.port, type=socket.SOCK_STREAM)
             addresses = list(dict.fromkeys(place[0] for *_, place in found))
             tries = max(len(addresses), 1)
         for left in reversed(range(tries)):
-            if tries > 1:
+            if host is not None and tries > 1:
                 _aim(connection, host, addresses[self._turn % tries])
             try:
                 await connection.connect()

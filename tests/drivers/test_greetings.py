@@ -1,4 +1,4 @@
-"""Greetings: which scripts a client loads on a connected node, which nodes it refuses, and which connections it ends."""
+"""Greetings: which scripts a client loads on a node, which nodes it refuses, and which connections it ends."""
 
 from contextlib import closing
 

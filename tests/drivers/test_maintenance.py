@@ -33,7 +33,7 @@ class Tended:
     def __init__(self):
         self.desk = Desk()
         self.told = []
-        self.desk.shared = self.desk.shared._replace(on_lag=lambda node: self.maintenance.note_lag(node))
+        self.desk.shared = self.desk.shared._replace(on_lag=self.note_lag)
         self.maintenance = Maintenance(
             shared=self.desk.shared,
             client_id="client",
@@ -55,6 +55,9 @@ class Tended:
         self.fars = [self.connect(index) for index in range(3)]
         self.maintenance._begun = True
         self.turn()
+
+    def note_lag(self, node):
+        self.maintenance.note_lag(node)
 
     def _make_set(self, on_dropped):
         link_set = self.desk.make_set()
@@ -84,7 +87,7 @@ class Tended:
         return sets, fars
 
     def stop(self):
-        """End it, on a clock that goes on."""
+        """End it, on a clock that continues."""
         self.desk.step = 0.01
         self.maintenance.stop()
 
@@ -284,7 +287,7 @@ def test_what_must_follow_a_command_of_an_idle_set_is_sent_over_it(tended):
 
 
 def test_silent_node_is_found_in_an_idle_set_and_asked_over_the_own_link(tended):
-    """A set that nobody uses would not tell for how long its node is silent."""
+    """A set that no thread uses would not tell for how long its node is silent."""
     sets, link_set, fars = rest(tended)
     tended.desk.ask(link_set)
     for far in fars[:2]:
@@ -544,7 +547,9 @@ class Trouble(logging.Handler):
 
 @pytest.mark.parametrize("how", ["blocks", "raises"])
 @pytest.mark.parametrize("where", ["listener", "on_lost", "log handler", "log filter"])
-def test_nothing_that_the_application_does_with_an_event_stops_renewals(make_lasting, nodes, raw, eventually, where, how):
+def test_nothing_that_the_application_does_with_an_event_stops_renewals(
+    make_lasting, nodes, raw, *, eventually, where, how
+):
     trouble = Trouble(how)
     logs = [logging.getLogger("redsync.node"), logging.getLogger("redsync.watchdog")]
     client = make_lasting(lease=SHORT, listeners=[trouble] if where == "listener" else [])

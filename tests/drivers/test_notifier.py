@@ -122,7 +122,7 @@ def test_details_go_to_observers_only(said):
     assert said() == []
 
 
-# In a thread of its own.
+# In its own thread.
 
 
 @pytest.fixture

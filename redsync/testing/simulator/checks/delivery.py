@@ -8,7 +8,8 @@ A command that a node is owed (see `Broadcast.owed_to`), above all a release, is
 
 Until then
 
-* the client keeps it: for the end of the loop's turn, as sent and not answered, or as a pending release. This holds at every instant, so the checker finds a lost command long before its claim expires;
+* the client keeps it: for the end of the loop's turn, as sent and not answered, or as a pending release. This holds at
+  every instant, so the checker finds a lost command long before its claim expires;
 * without faults, the client owes it for at most `bound`: 10 s by a clock that may be slow, after which the client
   abandons a silent connection, and the pauses between two tries to connect. The time starts again with each delayed
   packet that arrives over the connection, because a reply now and then keeps it from being silent.

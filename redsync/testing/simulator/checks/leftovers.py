@@ -153,7 +153,9 @@ class Leftovers(Checker):
 
 def _is_closed(runner: SimulatedRunner) -> bool:
     life = runner.life
-    return runner.closed and not life.active and all(task is None or task.done() for task in (life._opening, life.closing))
+    return (
+        runner.closed and not life.active and all(task is None or task.done() for task in (life._opening, life.closing))
+    )
 
 
 def _entries(links: WatchedLinks) -> Iterator[str]:
