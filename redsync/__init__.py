@@ -177,8 +177,12 @@ _KINDS = (
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    with importing:
-        value = getattr(import_module(_HOMES.get(name, "redsync.exceptions")), name)
+    try:
+        with importing:
+            value = getattr(import_module(_HOMES.get(name, "redsync.exceptions")), name)
+    except AttributeError as error:
+        # `from redsync import ...` would drop it, and with it the name of the library that is too old.
+        raise ImportError(f"redsync.{name} can't be loaded: {error}") from error
     globals()[name] = value
     return value
 

@@ -59,3 +59,13 @@ def test_name_that_does_not_exist_is_an_attribute_error():
     assert not hasattr(redsync, "import_module_of_nothing")
     with pytest.raises(ImportError, match="Clinet"):
         exec("from redsync import Clinet")  # a typing error
+
+
+def test_export_that_a_library_keeps_from_loading_says_so(monkeypatch, tmp_path):
+    """Python drops an AttributeError in `from redsync import ...`, and only says that it can't import the name."""
+    (tmp_path / "module_for_a_newer_library.py").write_text("import json\njson.is_newer")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(redsync._HOMES, "Lock", "module_for_a_newer_library")
+    monkeypatch.delitem(vars(redsync), "Lock", raising=False)
+    with pytest.raises(ImportError, match=r"redsync\.Lock can't be loaded: module 'json' has no attribute 'is_newer'"):
+        exec("from redsync import Lock")

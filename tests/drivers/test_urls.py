@@ -2,6 +2,7 @@
 
 import pickle
 import ssl
+from inspect import signature
 
 import fakeredis
 import pytest
@@ -28,17 +29,23 @@ SAYABLE = [
     {"username": AWKWARD, "password": AWKWARD},
     {"username": "stranger"},
     {"username": "", "password": ""},
-    {"client_name": AWKWARD, "encoding": "latin-1"},
+    {"client_name": "worker-1", "encoding": "latin-1"},
     {"ssl": True},
     {"ssl": True, "password": AWKWARD, "ssl_ca_certs": "/etc/a b/ca&.pem", "ssl_cert_reqs": "none"},
-    {"ssl": True, "ssl_check_hostname": False, "ssl_min_version": ssl.TLSVersion.TLSv1_3},
-    {"ssl": True, "ssl_certfile": "c.pem", "ssl_keyfile": "k.pem", "ssl_password": AWKWARD},
+    {"ssl": True, "ssl_check_hostname": False, "ssl_certfile": "c.pem", "ssl_keyfile": "k.pem"},
     {"unix_socket_path": "/run/r s?#%.sock"},
     {"unix_socket_path": "/run/redis.sock", "db": 3, "username": AWKWARD, "password": AWKWARD},
     # Settings that a client replaces anyway.
     {"socket_timeout": 3.0, "socket_connect_timeout": 4.0, "health_check_interval": 9, "decode_responses": True},
     {"protocol": 3, "retry_on_error": [OSError], "max_connections": 7},
 ]
+
+SAYABLE_LATELY = [
+    ({"client_name": AWKWARD}, "client_name"),
+    ({"ssl": True, "ssl_min_version": ssl.TLSVersion.TLSv1_3}, "ssl_min_version"),
+    ({"ssl": True, "ssl_certfile": "c.pem", "ssl_keyfile": "k.pem", "ssl_password": AWKWARD}, "ssl_password"),
+]
+"""Settings that redis-py before 8.1 reads wrongly in a URL: there they are refused by name."""
 
 REFUSED = [
     ({"credential_provider": redis.UsernamePasswordCredentialProvider("u", "secret")}, "credential_provider"),
@@ -54,6 +61,23 @@ def test_url_connects_like_the_client(given, client_class):
     pool = client_class(**given).connection_pool
     url, unsaid = url_of(pool, client_class)
     assert (url is not None, unsaid) == (True, "")
+    check_same(pool, url, client_class)
+
+
+@pytest.mark.parametrize("client_class", CLASSES)
+@pytest.mark.parametrize(("given", "name"), SAYABLE_LATELY, ids=str)
+def test_setting_that_redis_py_reads_wrongly_is_refused_by_name(given, name, client_class):
+    if name not in signature(client_class).parameters:
+        pytest.skip("this redis-py has no such setting")
+    pool = client_class(**given).connection_pool
+    url, unsaid = url_of(pool, client_class)
+    if redis.VERSION < (8, 1):
+        assert (url, unsaid) == (None, name)
+    else:
+        check_same(pool, url, client_class)
+
+
+def check_same(pool, url, client_class):
     read = client_class.from_url(url).connection_pool
     assert read.connection_class is pool.connection_class
     one, other = read.connection_class(**pool.connection_kwargs), read.connection_class(**read.connection_kwargs)
