@@ -26,7 +26,7 @@ HANDS = (
     "redsync.client_async",
     "redsync.testing",
 )  # hold objects of threading and asyncio
-LINES_MAX = 400
+LINES_MAX = 700
 
 
 @dataclass

@@ -48,7 +48,7 @@ def greet(node: Node, timeout: float, *, raw: bool) -> Talk[NodeInfo]:
                 f"{node.address} is part of a cluster, which keeps most keys on other nodes: give the whole cluster, "
                 f"redis+cluster://host:6379,host:6379?nodes=3"
             )
-        if not re.fullmatch("[0-9]{1,15}", fields.get("uptime_in_seconds", "")):
+        if not re.fullmatch("-?[0-9]{1,15}", fields.get("uptime_in_seconds", "")):
             raise ConnectionError(f"does not tell its uptime: it is not Redis or Valkey ({text!r:.60})")
         server = fields.get("server_name", "redis")
         number = fields.get(f"{server}_version") or fields.get("redis_version", "?")

@@ -47,7 +47,7 @@ _LOOK_AGAIN = 0.02
 _ASK_AGAIN = 1.0
 """Seconds after which the client again asks nodes that did not report their memory."""
 
-_MISTAKES: Final = AssertionError, AttributeError, ImportError, NameError, NotImplementedError, TypeError
+_MISTAKES: Final = AssertionError, AttributeError, ImportError, NameError, TypeError
 """Errors that the next connect will find again."""
 
 _SETTLED = 1.0

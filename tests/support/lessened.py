@@ -15,10 +15,10 @@ import sys
 import time
 
 # They look at what there is when they are loaded.
-import asyncio  # isort: skip
-import multiprocessing.util  # isort: skip
-import ssl  # isort: skip
-import subprocess  # isort: skip
+import asyncio  # noqa: F401  # isort: skip
+import multiprocessing.util  # noqa: F401  # isort: skip
+import ssl  # noqa: F401  # isort: skip
+import subprocess  # noqa: F401  # isort: skip
 
 MISSING = {
     os: r"(register_at_)?fork(pty)?|[gs]et(re|res)?[ug]id|gete[ug]id|[gs]et(pgid|pgrp|sid|priority|groups)|killpg|nice"
@@ -26,7 +26,8 @@ MISSING = {
     r"|eventfd.*|memfd_create|l?chown|fchown|statvfs|sysconf|O_(CLOEXEC|NOCTTY|NONBLOCK|NOFOLLOW|DIRECTORY)",
     select: r"e?poll|kqueue|kevent|(E?POLL|KQ_).*",
     selectors: r"(Epoll|Poll|Kqueue)Selector",
-    signal: r"SIG(HUP|QUIT|ALRM|KILL|CHLD|TSTP|STOP|CONT|TTIN|TTOU|USR1|USR2|PIPE)|alarm|[gs]etitimer|pthread_.*|sig.*wait.*",
+    signal: r"SIG(HUP|QUIT|ALRM|KILL|CHLD|TSTP|STOP|CONT|TTIN|TTOU|USR1|USR2|PIPE)|alarm|[gs]etitimer|pthread_.*"
+    r"|sig.*wait.*",
     socket: r"AF_UNIX|TCP_USER_TIMEOUT|(send|recv)(msg.*|_fds)|CMSG_.*|SCM_.*|MSG_(DONTWAIT|NOSIGNAL)",
     time: r"CLOCK_.*|(pthread_get|clock_[gs]et).*|tzset",
 }
