@@ -1,4 +1,4 @@
-"""redsync on a system without fork, epoll, poll, unix sockets and fcntl: import it, and use a client of each flavour."""
+"""redsync on a system without fork, epoll, poll, unix sockets and fcntl: imports, and a client of each flavour."""
 
 import subprocess
 import sys
@@ -15,7 +15,8 @@ import asyncio, sys
 from redsync import AsyncClient
 
 async def main():
-    async with AsyncClient(sys.argv[1:], restart_guard=0) as client, AsyncClient(sys.argv[1:], restart_guard=0) as other:
+    urls = sys.argv[1:]
+    async with AsyncClient(urls, restart_guard=0) as client, AsyncClient(urls, restart_guard=0) as other:
         async with client.get_lock("x") as hold:
             assert not hold.lost
             assert not await other.get_lock("x").acquire(False)

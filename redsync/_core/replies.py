@@ -25,7 +25,16 @@ from typing import Any, Final
 
 import hiredis
 
-__all__ = ["LINES", "MOST_BYTES", "MOST_ELEMENTS", "MOST_IN_LINE", "NOTHING", "BoundedReader", "ReplyReader", "next_reply"]
+__all__ = [
+    "LINES",
+    "MOST_BYTES",
+    "MOST_ELEMENTS",
+    "MOST_IN_LINE",
+    "NOTHING",
+    "BoundedReader",
+    "ReplyReader",
+    "next_reply",
+]
 
 MOST_BYTES: Final = 8 << 20
 """The longest reply in bytes. Ten thousand permits, all with their holders, take less than half of it."""

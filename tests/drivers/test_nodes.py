@@ -257,7 +257,9 @@ def test_greeting_makes_a_server_with_another_processs_data_newborn(greet_node, 
     assert raw[0].get(BIRTH_KEY) == f"newborn {said.birth.since_ms} {said.process.decode()}"
 
 
-@pytest.mark.parametrize("answer", [b"", b"welcome to something else", b"uptime_in_seconds:soon\r\n", "text", 5, None], ids=repr)
+@pytest.mark.parametrize(
+    "answer", [b"", b"welcome to something else", b"uptime_in_seconds:soon\r\n", "text", 5, None], ids=repr
+)
 def test_greeting_of_a_foreign_server_is_a_plain_error(answer):
     (node,) = make_nodes("redis://a", redis.Redis)
     talk = greet(node, 1.0, raw=True)

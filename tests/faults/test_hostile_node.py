@@ -198,7 +198,16 @@ def make_answer(rng, depth=0):
             return b"%%%d\r\n" % n + b"".join(key + make_answer(rng, depth + 1) for key in keys)
         case "+" | "-":
             words = rng.choice(
-                [b"OK", b"", b"ERR \x1b[31m\xff", b"FORGETFUL 5", b"FORGETFUL -1", b"NOSCRIPT", b"BUSY x", b"MOVED 1 a:1"]
+                [
+                    b"OK",
+                    b"",
+                    b"ERR \x1b[31m\xff",
+                    b"FORGETFUL 5",
+                    b"FORGETFUL -1",
+                    b"NOSCRIPT",
+                    b"BUSY x",
+                    b"MOVED 1 a:1",
+                ]
             )
             return kind.encode() + words + b"\r\n"
     n = rng.choice([0, 1, 2, 3, 4, 5, 6])

@@ -1,4 +1,4 @@
-"""Mistakes in the program while it connects, here in the application's credential provider: loud, and no node's fault."""
+"""Programming errors while a client connects, here in the application's credential provider: loud, and no outage."""
 
 import logging
 
@@ -6,8 +6,6 @@ import pytest
 import redis
 import redis.asyncio
 from redis.credentials import CredentialProvider
-
-from redsync import Client
 
 pytestmark = [pytest.mark.usefixtures("both_flavours"), pytest.mark.asyncio_too]
 
@@ -83,7 +81,10 @@ def test_node_is_tried_again_if_the_application_has_no_password_at_first(connect
     assert client.get_lock("x").acquire(timeout=0.0)
     eventually(lambda: password.asked >= 3)
     assert [(text, str(error)) for _, text, error in complaints()] == [
-        (f"node {client.nodes()[0].address} can't be connected because of an error in this process", "the service is down")
+        (
+            f"node {client.nodes()[0].address} can't be connected because of an error in this process",
+            "the service is down",
+        )
     ]
     password.error = None
     eventually(lambda: client.nodes()[0].state == "up")

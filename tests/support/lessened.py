@@ -5,6 +5,7 @@ differently (its event loop, errors of its sockets) does not show here.
 """
 
 import builtins
+import importlib
 import os
 import re
 import select
@@ -14,11 +15,8 @@ import socket
 import sys
 import time
 
-# They look at what there is when they are loaded.
-import asyncio  # isort: skip
-import multiprocessing.util  # isort: skip
-import ssl  # isort: skip
-import subprocess  # isort: skip
+NEEDING = ("asyncio", "multiprocessing.util", "ssl", "subprocess")
+"""Modules of the standard library that look at what there is when they are loaded."""
 
 MISSING = {
     os: r"(register_at_)?fork(pty)?|[gs]et(re|res)?[ug]id|gete[ug]id|[gs]et(pgid|pgrp|sid|priority|groups)|killpg|nice"
@@ -26,7 +24,8 @@ MISSING = {
     r"|eventfd.*|memfd_create|l?chown|fchown|statvfs|sysconf|O_(CLOEXEC|NOCTTY|NONBLOCK|NOFOLLOW|DIRECTORY)",
     select: r"e?poll|kqueue|kevent|(E?POLL|KQ_).*",
     selectors: r"(Epoll|Poll|Kqueue)Selector",
-    signal: r"SIG(HUP|QUIT|ALRM|KILL|CHLD|TSTP|STOP|CONT|TTIN|TTOU|USR1|USR2|PIPE)|alarm|[gs]etitimer|pthread_.*|sig.*wait.*",
+    signal: r"SIG(HUP|QUIT|ALRM|KILL|CHLD|TSTP|STOP|CONT|TTIN|TTOU|USR1|USR2|PIPE)|alarm|[gs]etitimer|pthread_.*"
+    r"|sig.*wait.*",
     socket: r"AF_UNIX|TCP_USER_TIMEOUT|(send|recv)(msg.*|_fds)|CMSG_.*|SCM_.*|MSG_(DONTWAIT|NOSIGNAL)",
     time: r"CLOCK_.*|(pthread_get|clock_[gs]et).*|tzset",
 }
@@ -44,6 +43,8 @@ def make_pair():
 
 
 def take_away():
+    for name in NEEDING:
+        importlib.import_module(name)
     for module, pattern in MISSING.items():
         for name in [name for name in vars(module) if re.fullmatch(pattern, name)]:
             delattr(module, name)
