@@ -44,7 +44,7 @@ __all__ = [
 log = logging.getLogger("redsync.node")
 
 _OUTAGES: Final = OSError, RedisError, hiredis.HiredisError
-"""Errors that a server or the network may cause, whatever it answers; others are errors of this process."""
+"""Errors that a server or the network may cause; all others are errors of this process."""
 
 _FORGETFUL = r"FORGETFUL (-1|[0-9]{1,15})"
 """A node's answer if it has remembered for less time than a claim needs: the time in ms, or -1 if it can't tell."""
@@ -389,8 +389,8 @@ def describe_error(error: BaseException) -> str:
 def reason_of(error: BaseException, address: str, before: object) -> str:
     """Return why a connect failed, as one short line.
 
-    An error of this process, such as a TypeError in the application's credential provider, is not an outage: it is
-    logged with its traceback, unless the reason was the same `before`.
+    An error of this process, such as a TypeError in the application's credential provider, is logged with its
+    traceback, unless the reason was the same `before`.
     """
     if isinstance(error, _OUTAGES):
         return describe_error(error)
