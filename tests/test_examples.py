@@ -203,7 +203,8 @@ def test_example_prints_what_it_promises_without_warnings(name, raw, python, tmp
         pytest.skip("Celery itself needs Redis 6.2: its broker reads a sorted set by ZRANGE with BYSCORE")
     # Programs of frameworks need a new process, not a fork of this one; and their workers may print any warning.
     path = EXAMPLES / name
-    done = run("-W", "error", str(path)) if name in FRAMEWORKS else python.run(path, tmp_path)
+    own = {"PYTEST_ADDOPTS": "-p no:asyncio"}  # it runs pytest, and warns of its own settings
+    done = run("-W", "error", str(path)) if name in FRAMEWORKS else python.run(path, tmp_path, **own)
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.fullmatch(pattern_of(name), unindented(done.stdout)), done.stdout
     # Without logging configuration, a loss is reported there.

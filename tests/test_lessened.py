@@ -1,4 +1,4 @@
-"""redsync on a system without fork, epoll, poll, unix sockets and fcntl: import it, use a client of each flavour."""
+"""redsync on a system without fork, epoll, poll, unix sockets and fcntl: imports, and a client of each flavour."""
 
 import subprocess
 import sys

@@ -252,8 +252,8 @@ def test_background_command_that_wants_the_terminal_stops_redsync_too(on_termina
 def test_stop_key_works_during_min_hold(on_terminal, eventually):
     process = on_terminal('"$@"; echo stopped; kill %1; fg; echo over', "--min-hold", "60", "--", "echo", "ran")
     process.read_until("ran")
-    # Only the holder and the shell are left, and the holder has the terminal again. In this order: the ended command
-    # had the terminal too, and the key would go to a group without processes.
+    # Only the holder and the shell are left, and the holder has the terminal again. In this order: before, the command
+    # had the terminal, and the key would go to its group, which has no process.
     eventually(lambda: len(process.family()) == 2)
     eventually(lambda: os.tcgetpgrp(process.terminal.master) in process.family())
     process.type("\x1a")

@@ -1,4 +1,4 @@
-"""Mistakes in the program while it connects, here in a credential provider: loud, and not the fault of a node."""
+"""Programming errors while a client connects, here in the application's credential provider: loud, and no outage."""
 
 import logging
 

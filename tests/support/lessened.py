@@ -5,6 +5,7 @@ differently (its event loop, errors of its sockets) does not show here.
 """
 
 import builtins
+import importlib
 import os
 import re
 import select
@@ -14,11 +15,8 @@ import socket
 import sys
 import time
 
-# They look at what there is when they are loaded.
-import asyncio  # noqa: F401  # isort: skip
-import multiprocessing.util  # noqa: F401  # isort: skip
-import ssl  # noqa: F401  # isort: skip
-import subprocess  # noqa: F401  # isort: skip
+NEEDING = ("asyncio", "multiprocessing.util", "ssl", "subprocess")
+"""Modules of the standard library that look at what there is when they are loaded."""
 
 MISSING = {
     os: r"(register_at_)?fork(pty)?|[gs]et(re|res)?[ug]id|gete[ug]id|[gs]et(pgid|pgrp|sid|priority|groups)|killpg|nice"
@@ -45,6 +43,8 @@ def make_pair():
 
 
 def take_away():
+    for name in NEEDING:
+        importlib.import_module(name)
     for module, pattern in MISSING.items():
         for name in [name for name in vars(module) if re.fullmatch(pattern, name)]:
             delattr(module, name)

@@ -60,7 +60,7 @@ def test_replicas_must_be_configured_and_not_observed(monkeypatch):
 
     def observe(locator, witness, replies):
         note(locator, witness, replies)
-        observed = [word.replicas for word in locator._words if not isinstance(word, str)]
+        observed = [word.replicas for word in locator.words if not isinstance(word, str)]
         locator.observed = max(observed, default=2)
 
     monkeypatch.setattr(Locator, "note", observe)
