@@ -17,7 +17,9 @@ It uses these parts that redis-py does not document:
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import socket
+from contextlib import suppress
 from inspect import signature
 from typing import Any, Final
 
@@ -121,13 +123,11 @@ class Addresses:
             OSError, RedisError: The server was unreachable or refused the client.
             CancelledError: The task was cancelled.
         """
-        host, tries, addresses = getattr(connection, "host", None), 1, []
-        if host is not None:
-            found = await asyncio.get_running_loop().getaddrinfo(host, connection.port, type=socket.SOCK_STREAM)
-            addresses = list(dict.fromkeys(place[0] for *_, place in found))
-            tries = max(len(addresses), 1)
+        host = getattr(connection, "host", None)
+        addresses = [] if host is None or _is_address(host) else await _look_up(host, connection.port)
+        tries = max(len(addresses), 1)
         for left in reversed(range(tries)):
-            if host is not None and tries > 1:
+            if tries > 1:
                 _aim(connection, host, addresses[self._turn % tries])
             try:
                 await connection.connect()
@@ -142,6 +142,19 @@ class Addresses:
         if task is not None and task.cancelling():
             # redis-py sends through `asyncio.wait_for`, which swallows some cancellations on Python 3.11.
             raise asyncio.CancelledError
+
+
+def _is_address(host: str) -> bool:
+    with suppress(ValueError):
+        ipaddress.ip_address(host)
+        return True
+    return False
+
+
+async def _look_up(host: str, port: int) -> list[str | int]:
+    """Return the addresses of a name; nothing can stop the thread of a look-up, if no resolver answers."""
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(place[0] for *_, place in found))
 
 
 def _aim(connection: Any, host: str, address: str | int) -> None:

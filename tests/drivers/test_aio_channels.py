@@ -2,24 +2,23 @@
 
 import asyncio
 import functools
-import gc
 import ssl
 from contextlib import asynccontextmanager, suppress
+from unittest.mock import ANY
 
 import fakeredis
 import pytest
 import redis.asyncio
-from redsync._drivers.aio_links import Receiver, open_link
-from redsync._drivers.interruptions import HALF_READ
 
 from redsync import AsyncClient, QuorumError
-from redsync._drivers import aio_links
+from redsync._core.replies import MOST_BYTES
+from redsync._drivers.aio_channels import open_channel
 from redsync._drivers.channels import pack
 from redsync._drivers.given_nodes import make_nodes
-from redsync._drivers.links import BACKLOG_LIMIT
 from redsync._drivers.process import clock
+from redsync._drivers.redis_py import Addresses
 from redsync.testing import FaultProxy, LocalNodes
-from tests.aio_support import both_loops, claims, client_of, in_loop, structures, until, uvloop_in_sweeps
+from tests.aio_support import both_loops, claims, client_of, in_loop, structures, turns, until, uvloop_in_sweeps
 from tests.support.locks import PATIENCE
 
 
@@ -53,18 +52,6 @@ async def use(client, raw=None):
 async def _take(client, name):
     async with client.get_lock(name):
         await asyncio.sleep(0)
-
-
-@pytest.mark.skipif(not aio_links._HAS_EPOLL, reason="no link takes a socket here")
-@in_loop
-async def test_socket_that_the_collector_finds_before_its_link_is_closed_without_a_warning(nodes, recwarn):
-    """An interruption's traceback may be part of a cycle, and refer to both."""
-    link = await open_link(make_nodes(nodes.urls[:1], redis.asyncio.Redis)[0], 5.0)
-    cycle = [link._sock, link]
-    cycle.append(cycle)
-    del cycle, link
-    gc.collect()
-    assert not recwarn.list
 
 
 # TLS.
@@ -139,7 +126,7 @@ async def test_hung_node_behind_tls_delays_no_caller(nodes, raw, certificate, lo
 async def test_node_with_an_unknown_certificate_is_refused(nodes, certificate):
     async with (
         tls_before(nodes.ports[:1], certificate) as ports,
-        client_of([f"rediss://127.0.0.1:{ports[0]}"]) as client,
+        client_of([f"rediss://127.0.0.1:{ports[0]}"], node_timeout=2.0) as client,
     ):
         with pytest.raises(QuorumError, match=r"(?i)certificate"):
             await client.get_lock("x").acquire(False)
@@ -272,8 +259,8 @@ async def test_node_that_answers_nonsense_is_disconnected_and_connected_again(no
     events = []
     async with client_of(nodes, listeners=[events.append], node_timeout=0.1) as client:
         await use(client)
-        link = client.runner._maintenance.transport.links[1]
-        client.runner._maintenance.transport._take_in(link, clock(), NONSENSE[what])
+        links = client.runner.life.links
+        links.take_in(links.links[1], NONSENSE[what], clock())
         for _ in range(3):
             await _take(client, "x")
         await until(lambda: states(client) == ["up"] * 3)
@@ -321,103 +308,61 @@ async def test_network_failures_cost_no_lock(nodes, raw, loop):
 async def test_answers_in_single_bytes_are_read(nodes, raw):
     async with client_of(nodes) as client:
         await _take(client, "x")
-        for link in client.runner._maintenance.transport.links:
-            link.read = link.glance = functools.partial(link._sock.recv, 1)
+        for link in client.runner.life.links.links:
+            link.receive = functools.partial(link._sock.recv, 1)
         await use(client, raw)
 
 
-# Links.
+# The handshake.
 
 
 @pytest.fixture
-def node(nodes, monkeypatch):
-    """A node for links that the loop reads, as it reads those over TLS."""
-    monkeypatch.setattr(aio_links, "_HAS_EPOLL", False)
+def node(nodes):
     return make_nodes(nodes.urls[:1], redis.asyncio.Redis)[0]
 
 
-class Taken:
-    """The output of a link in use."""
-
-    def __init__(self):
-        self.data, self.broken = [], []
-        self.receiver = Receiver(lambda link, now, data: self.data.append(data), self._break_off, clock)
-
-    def _break_off(self, link, reason):
-        self.broken.append(reason)
+def open_one(node):
+    return open_channel(node.make_connection(1.0), Addresses())
 
 
 @both_loops
 @in_loop
-async def test_link_hands_on_what_it_reads_and_reports_its_end(nodes, node, loop):
-    link, taken = await open_link(node, 1.0), Taken()
-    assert await link.ask(pack("PING"), pack("ECHO", "x")) == [b"PONG", b"x"]
-    link.use(taken.receiver)
-    link.write(pack("PING"))
-    await until(lambda: b"".join(taken.data) == b"+PONG\r\n")
-    nodes.kill(0)
-    await until(lambda: taken.broken)
-    link.shut()
-    nodes.restart(0)
-
-
-@in_loop
-async def test_link_that_is_interrupted_before_it_has_handed_on_what_it_reads_breaks(nodes, node):
-    """Later replies would go to other requests."""
-    link, taken = await open_link(node, 1.0), Taken()
-
-    def interrupt():
-        raise KeyboardInterrupt
-
-    link.use(taken.receiver._replace(clock=interrupt))
-    with pytest.raises(KeyboardInterrupt):
-        link.data_received(b":1\r\n")
-    assert taken.broken == [link.broken] == [HALF_READ]
-    link.shut()
+async def test_channel_asks_and_is_taken_over_with_all_that_has_come(nodes, node, loop):
+    channel = await open_one(node)
+    assert await channel.ask(pack("PING"), pack("NONSENSE"), pack("ECHO", "x")) == [b"PONG", ANY, b"x"]
+    assert channel.is_plain()
+    channel.reader.feed(b"+early\r\n")
+    with channel.take() as sock:
+        assert channel.reader.gets() == b"early"
+        sock.setblocking(True)
+        await turns(3)
+        sock.sendall(pack("PING"))
+        assert sock.recv(100) == b"+PONG\r\n", "the end of the asyncio transport is not that of the connection"
 
 
 @both_loops
 @in_loop
-async def test_link_that_ended_before_its_use_reports_it_at_the_first_use(nodes, node, loop):
-    link, taken = await open_link(node, 1.0), Taken()
-    nodes.kill(0)
-    await until(lambda: link._lost)
-    link.use(taken.receiver)
-    assert taken.broken == [link._lost]
-    link.shut()
-    nodes.restart(0)
-
-
-@both_loops
-@in_loop
-async def test_link_that_ends_during_a_question_raises(nodes, node, loop):
-    link = await open_link(node, 1.0)
+async def test_channel_that_ends_during_a_question_raises(nodes, node, loop):
+    channel = await open_one(node)
     nodes.pause(0)
-    asking = asyncio.create_task(link.ask(pack("PING")))
+    asking = asyncio.create_task(channel.ask(pack("PING")))
     await asyncio.sleep(0.01)
     nodes.kill(0)
     with pytest.raises(ConnectionError, match="during the handshake"):
         await asking
-    link.shut()
+    channel.close()
     nodes.restart(0)
 
 
-@both_loops
 @in_loop
-async def test_node_that_does_not_read_is_disconnected(nodes, node, loop):
-    link, taken = await open_link(node, 1.0), Taken()
-    link.use(taken.receiver)
-    nodes.pause(0)
-    piece = pack("PING", "x" * 100_000)
-    for _ in range(BACKLOG_LIMIT // len(piece) + 200):
-        if taken.broken:
-            break
-        link.write(piece)
-        await asyncio.sleep(0)
-    assert "does not read" in taken.broken[0]
-    link.shut()
-    nodes.resume(0)
-    await until(lambda: "closed the connection" in str(taken.broken[-1]) or len(taken.broken) > 1)
+async def test_bytes_of_a_handshake_are_bounded(nodes, node):
+    channel = await open_one(node)
+    asking = asyncio.create_task(channel.ask(pack("PING")))
+    await turns(1)
+    channel.data_received(b"$2000000000\r\n" + b"x" * MOST_BYTES)
+    with pytest.raises(ConnectionError, match="more than 8388608 bytes"):
+        await asking
+    channel.close()
 
 
 @both_loops
@@ -425,14 +370,13 @@ async def test_node_that_does_not_read_is_disconnected(nodes, node, loop):
 async def test_connecting_cancelled_at_any_turn_leaves_no_connection(nodes, node, raw, loop):
     before = raw[0].info("clients")["connected_clients"]
     for k in range(40):
-        task = asyncio.create_task(open_link(node, 1.0))
-        for _ in range(k):
-            await asyncio.sleep(0)
+        task = asyncio.create_task(open_one(node))
+        await turns(k)
         if not task.cancel():
-            task.result().shut()
+            task.result().close()
         await asyncio.wait([task])
         if not task.cancelled():
-            task.result().shut()
+            task.result().close()
     await until(lambda: raw[0].info("clients")["connected_clients"] == before)
 
 
