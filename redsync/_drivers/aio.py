@@ -68,7 +68,7 @@ class AioLife:
         wakeups: The signals that end sleeps.
         loop: The loop that first used the client; None before that.
         maintenance: Keeps it alive; None without a loop.
-        ready: True once the first connections are made, or were waited for.
+        ready: True once the first connections are made, or enough time has passed.
         active: The number of callers' protocols that run.
         idle: Ends when none is left; None unless the client is closing.
         closing: The task that closes it; None before that.

@@ -110,14 +110,14 @@ class AioChannel(asyncio.Protocol):
         return self._transport.get_extra_info("ssl_object") is None and hasattr(sock, "fileno")
 
     def take(self) -> socket.socket:
-        """Return the socket, for good; the asyncio transport ends."""
+        """Return the socket; the asyncio transport ends."""
         self._transport.pause_reading()
         taken = socket.socket(fileno=os.dup(self._transport.get_extra_info("socket").fileno()))
         self._transport.abort()
         return taken
 
     def take_transport(self, protocol: asyncio.Protocol) -> tuple[asyncio.Transport, object]:
-        """Return the asyncio transport, for good, and an object that must live as long."""
+        """Return the asyncio transport, and an object that must live as long."""
         self._transport.set_protocol(protocol)
         return self._transport, self._writer
 

@@ -127,7 +127,7 @@ class Addresses:
         addresses = [] if host is None or _is_address(host) else await _look_up(host, connection.port)
         tries = max(len(addresses), 1)
         for left in reversed(range(tries)):
-            if tries > 1:
+            if host is not None and tries > 1:
                 _aim(connection, host, addresses[self._turn % tries])
             try:
                 await connection.connect()

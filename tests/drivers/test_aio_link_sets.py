@@ -412,8 +412,8 @@ POINTS = [
 @pytest.mark.parametrize("point", POINTS, ids=lambda point: f"{point[0]} {point[1]}{' after' * point[2]}")
 @over_both
 @in_loop
-async def test_interruption_costs_the_connections_and_no_other_task(nodes, append, raw, strike, links, point):
-    """What other tasks have under way is sent again; what nodes must get becomes pending."""
+async def test_interruption_costs_the_connections_and_no_other_task(nodes, append, raw, *, strike, links, point):
+    """The rounds of other tasks are sent again; releases become pending."""
     reported = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context["exception"]))
     async with Rig(nodes.urls, links) as rig:
@@ -441,7 +441,7 @@ async def test_interruption_costs_the_connections_and_no_other_task(nodes, appen
 
 
 def test_keyboard_interrupt_in_the_loops_callback_passes_through_the_loop(nodes, append, monkeypatch):
-    """Whoever runs the loop again finds all in order."""
+    """The code that runs the loop again finds all in order."""
 
     def interrupt(*_):
         monkeypatch.undo()
@@ -580,7 +580,7 @@ async def test_child_of_a_fork_writes_and_reads_nothing(nodes, append, raw, link
                     status = 0
             finally:
                 os._exit(status)
-        assert os.waitpid(child, 0)[1] == 0
+        assert os.waitpid(child, 0)[1] == 0  # noqa: ASYNC222  (it ends at once)
         assert (await rig.carry(request)).won
         await rig.settle()
         assert lists(raw) == [["a"]] * 3

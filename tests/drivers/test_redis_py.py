@@ -1,9 +1,9 @@
-"""What the drivers need of redis-py: options, and the addresses of a server's name."""
+"""The parts of redis-py that the drivers use: options, and the addresses of a server's name."""
 
 import asyncio
 import socket
 import ssl
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
 import pytest
 import redis.asyncio
@@ -136,10 +136,8 @@ async def test_cancelled_connect_ends_even_if_redis_py_swallows_the_cancellation
         host = WORKING
 
         async def connect(self):
-            try:
+            with suppress(asyncio.CancelledError):
                 await asyncio.sleep(60)
-            except asyncio.CancelledError:
-                pass
 
     task = asyncio.create_task(Addresses().connect(Swallowing()))
     await asyncio.sleep(0)
