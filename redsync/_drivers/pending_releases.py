@@ -99,7 +99,11 @@ class PendingReleases:
             unanswered = ours.owed.unanswered
             batch = ours.owed.take(now)
             if ours.size == 1:
-                batch.sort(key=lambda request: request.number <= ours.refused)
+                # Those about one claim keep their order.
+                first: dict[object, Request] = {}
+                for request in batch:
+                    first.setdefault(request.claim, request)
+                batch.sort(key=lambda each: (first[each.claim] is not each, each.number <= ours.refused))
             batch, rest = batch[: ours.size], batch[ours.size :]
             ours.owed.unanswered = unanswered and bool(rest)
             for request in rest:

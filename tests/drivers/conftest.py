@@ -111,7 +111,8 @@ def stand_by(owner, script):
         size, frame = 0, sys._getframe().f_back
         while frame is not None:
             if frame.f_globals["__name__"].startswith("redsync."):
-                size += sum(len(each) for each in frame.f_locals.values() if isinstance(each, (list, set, dict)))
+                kept = [getattr(each, "subscribed", each) for each in frame.f_locals.values()]
+                size += sum(len(each) for each in kept if isinstance(each, (list, set, dict)))
             frame = frame.f_back
         sizes.append(size)
     assert sizes[1] > 0

@@ -174,6 +174,23 @@ def test_release_that_a_node_never_executes_delays_no_other(releases):
     assert releases.count(0) == 1
 
 
+def test_releases_of_one_claim_keep_their_order_while_the_node_refuses(releases):
+    """The earlier one would set a hold count that is no longer true."""
+    made = []
+    for number, count in enumerate((2, 1, 0), 1):
+        made.append(Request(Tell(Command(SCRIPT, (b"key",), (b"claim", count)), ANNA, 0b11, math.inf), None))
+        made[-1].number = number
+    releases.add(0, made, NOW)
+    releases.refuse(0, made[0], NOW)
+    taken, now = [], NOW
+    while len(taken) < 3:
+        now += 1.0
+        for each in releases.take(0, now):
+            taken.append(each)
+            releases.settle(0, each, now)
+    assert taken == made
+
+
 def test_refusal_of_one_in_a_batch_does_not_stop_the_others(releases):
     first, second, third = several(3)
     releases.add(0, [first, second, third], NOW)
