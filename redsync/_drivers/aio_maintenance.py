@@ -278,7 +278,7 @@ class AioMaintenance:
         try:
             self._registry.meet(node, await link.talk(greet(node, self._node_timeout, raw=link.raw)))
             link.tag = await link.talk(end_former(node))
-            await link.talk(load_scripts(node.dialect))
+            await link.talk(load_scripts())
             await link.talk(subscribe(node.dialect, wake_channel(self._client_id), raw=link.raw))
         except BaseException:
             link.shut()

@@ -354,7 +354,7 @@ class Maintenance:
         try:
             info = channel.talk(greet(node, self._node_timeout, raw=channel.raw))
             self._registry.meet(node, info)
-            channel.talk(load_scripts(node.dialect))
+            channel.talk(load_scripts())
             tag = channel.talk(end_former(node))
             channel.talk(subscribe(node.dialect, wake_channel(self._client_id), raw=channel.raw))
             if self._stopping:

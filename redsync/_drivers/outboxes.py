@@ -362,7 +362,7 @@ class Outbox:
         load = Request(_NOTHING_TOLD, None)
         # No command, so a dialect sends these bytes unchanged.
         load.command = None
-        load.data = pack(b"SCRIPT", b"LOAD", link.node.dialect.script(request.command.script).source)
+        load.data = pack(b"SCRIPT", b"LOAD", request.command.script.source)
         now = self._clock()
         batch = [load]
         with self._mutex:

@@ -398,7 +398,7 @@ def test_odd_answer_is_a_failed_vote_and_breaks_the_link(make_script, answer):
 # Commands that a node must get.
 
 
-def test_forgotten_script_is_loaded_as_the_node_has_it(rig):
+def test_forgotten_script_is_loaded_on_a_voter_too(rig):
     """Found by the simulator: a voter of a cluster got EVALSHA of an empty script instead of SCRIPT LOAD."""
     node = rig.nodes[0]
     node.dialect = ClusterDialect(8192)
@@ -406,7 +406,7 @@ def test_forgotten_script_is_loaded_as_the_node_has_it(rig):
     request = rig.ask()
     (asked,) = rig.link.sent
     rig.hear(b"-NOSCRIPT forgotten\r\n")
-    load = pack("SCRIPT", "LOAD", node.dialect.script(rig.script).source)
+    load = pack("SCRIPT", "LOAD", rig.script.source)
     assert rig.link.sent == [asked, load, asked]
     rig.hear(b"$40\r\n" + b"0" * 40 + b"\r\n:1\r\n")
     assert request.tally.verdict is Verdict.WON
