@@ -4,7 +4,7 @@
 -- If the mark is 0, or this node has not remembered for as long as the head requires, the script only wakes the head.
 -- The message names the ask that it answers: "<number or 0> <owner> <lock>". An older script, which knows no leases,
 -- repeats the whole mark: then the head asks. The new holder keeps its place until it releases the lock, so no waiter
--- overtakes it. If its client no longer listens on this node (PUBLISH returned 0), it loses claim and place at once.
+-- overtakes it. If its client no longer listens on this node (wake returned 0), it loses claim and place at once.
 -- Uses KEYS[1] lock, KEYS[2] queue, KEYS[3] places, and the function grant.
 -- include: wake
 while true do

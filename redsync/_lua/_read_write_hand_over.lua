@@ -4,8 +4,8 @@
 -- tells the new holder: "<number or 0> <owner> <lock>". If the mark is 0, or this node has not remembered for as long
 -- as the waiter requires, the script only wakes the waiter; a writer then keeps its place, so that no new reader comes
 -- in before it. At most 64 readers per call: the script only wakes the 64th, whose ask hands the lock over to the next
--- 64; if the 64th is gone, the script does that. A waiter whose client no longer listens on this node (PUBLISH returned
--- 0) loses claim and place.
+-- 64; if the 64th is gone, the script does that. A waiter whose client no longer listens on this node (wake returned 0)
+-- loses claim and place.
 -- Uses KEYS[1] holders, KEYS[2] queue, KEYS[3] places, now, is_live.
 -- include: read_write_claims
 -- include: wake
