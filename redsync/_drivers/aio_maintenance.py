@@ -295,7 +295,7 @@ class AioMaintenance:
             self._registry.meet(node, await channel.talk(greet(node, self._node_timeout, raw=channel.raw)))
             # Before anything else is sent: a late command of a former connection must not come behind it.
             tag = await channel.talk(end_former(node))
-            await channel.talk(load_scripts(node.dialect))
+            await channel.talk(load_scripts())
             await channel.talk(subscribe(node.dialect, wake_channel(self._client_id), raw=channel.raw))
             link = self._link(node, channel, tag)
         except BaseException:

@@ -339,7 +339,7 @@ class AnyLinkSet(ABC):
         request.reloaded |= link.bit
         load = Request(NOTHING_TOLD, None)
         load.command = None
-        load.data = pack(b"SCRIPT", b"LOAD", link.node.dialect.script(request.command.script).source)
+        load.data = pack(b"SCRIPT", b"LOAD", request.command.script.source)
         link.post([load, request], now)
 
     # The fate of a request.

@@ -547,7 +547,7 @@ class Maintenance:
                 self._registry.meet(node, channel.talk(greet(node, self._node_timeout, raw=channel.raw)))
                 # Before anything else is sent: a late command of a former connection must not come behind it.
                 tag = channel.talk(end_former(node))
-                channel.talk(load_scripts(node.dialect))
+                channel.talk(load_scripts())
                 channel.talk(subscribe(node.dialect, wake_channel(self._client_id), raw=channel.raw))
                 link = self._link(node, channel, tag)
             except BaseException:

@@ -16,6 +16,7 @@ from redsync._drivers.given_nodes import make_nodes
 from redsync._drivers.links import AnyLink
 from redsync._drivers.requests import Request
 
+
 class Wire(AnyLink):
     """A link without a network."""
 

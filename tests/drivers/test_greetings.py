@@ -8,7 +8,6 @@ import redis
 
 from redsync._core.scripts import Script
 from redsync._drivers.channels import pack
-from redsync._drivers.dialects import PLAIN
 from redsync._drivers.given_nodes import make_nodes
 from redsync._drivers.greetings import end_former, greet, join, load_scripts
 from redsync._drivers.locators import Location
@@ -23,7 +22,7 @@ LOADS = [pack("SCRIPT", "LOAD", script.source) for script in SHIPPED]
 
 def loaded(known):
     """Return the commands for a node that answers so about its scripts."""
-    talk = load_scripts(PLAIN)
+    talk = load_scripts()
     assert next(talk) == [QUESTION]
     try:
         return talk.send([known])

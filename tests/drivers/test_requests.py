@@ -1,7 +1,6 @@
 import threading
 
 import hiredis
-import pytest
 
 from redsync._core.effects import Broadcast, Command, Packed, Tell
 from redsync._core.ownership import Owner

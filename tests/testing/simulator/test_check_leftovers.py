@@ -64,7 +64,7 @@ def test_checker_finds_connection_that_stays_open_when_its_connect_is_cancelled(
         link = await open_link(node, maintenance._connect_timeout)
         maintenance._registry.meet(node, await link.talk(greet(node, 1.0, raw=link.raw)))
         link.tag = await link.talk(end_former(node))
-        await link.talk(load_scripts(PLAIN))
+        await link.talk(load_scripts())
         await link.talk(subscribe(PLAIN, wake_channel(maintenance._client_id), raw=link.raw))
         maintenance.transport.install(link)
 
