@@ -11,7 +11,8 @@ While rounds are under way, everything that tasks send in one turn of the loop g
 handler, in the loop's callback) throws all links away. The commands that nodes must get become pending releases. The rounds of
 other tasks are not lost: each node that was connected is *returning*. It is connected again at once, and the commands
 that wait for its vote are kept until then, or until that fails. They are sent again, within the timeouts of their
-rounds: scripts are idempotent.
+rounds: scripts are idempotent. The same goes for a node that has forgotten its scripts while several commands were
+under way.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from typing import Any, ClassVar, Final
 from redsync._core.quorum import Tally
 from redsync._drivers.aio_channels import AioChannel
 from redsync._drivers.link_sets import AnyLinkSet, Shared
-from redsync._drivers.links import BACKLOG_LIMIT, AnyLink, Link, bound_silence, let_reset
+from redsync._drivers.links import BACKLOG_LIMIT, AnyLink, Link, LinkFault, bound_silence, let_reset
 from redsync._drivers.nodes import INTERRUPTED, Node, describe_error
 from redsync._drivers.requests import Request, Sleeper
 
@@ -157,8 +158,8 @@ class AioLinkSet(AnyLinkSet):
                 if not voted and self._takes(node, self.links, request, now):
                     request.tally.sent |= link.bit
                     again.append(request)
-        if again:
             again.sort(key=attrgetter("number"))
+        if again:
             self.send_to(link.index, again, now)
         self._drop_kept()
         # Messages may have come before the link took over.
@@ -299,6 +300,14 @@ class AioLinkSet(AnyLinkSet):
         """Take in what the loop has read from a link; without bytes, the node closed the connection."""
         if self.links[link.index] is link and os.getpid() == self._process:
             self._within(self.take_in, link, data, self._clock())
+
+    def _reload(self, link: AnyLink, request: Request, now: float) -> None:
+        try:
+            super()._reload(link, request, now)
+        except LinkFault:
+            # Many rounds may be under way, and all nodes may have forgotten their scripts at once.
+            self.returning |= link.bit
+            raise
 
     # Interruptions.
 
