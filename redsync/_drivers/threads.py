@@ -105,7 +105,7 @@ class Life:
             then waits for the GIL, while all others wait for both: in a process whose threads compute, that is a queue
             that never ends. So a thread that finds it held looks again a moment later.
         ours: The running thread's state.
-        active: One entry per thread that is inside `run`.
+        active: The calls that are inside `run`.
         deferred: Protocols that the maintenance is to run: releases by handlers that interrupted a step.
         owing: For an owner, the sets whose nodes owed it replies when it returned them.
         closing: True once sleeps must end.
@@ -118,7 +118,7 @@ class Life:
         self.client_id: Final = surroundings.new_id()
         self.monitor: Final = threading.Lock()
         self.ours: Final = _OfThread()
-        self.active: Final[deque[None]] = deque()
+        self.active: Final[set[Call]] = set()
         self.deferred: Final[deque[Steps[None]]] = deque()
         self.owing: Final[dict[Owner, list[weakref.ref[LinkSet]]]] = {}
         self.closing = self.started = False
@@ -449,13 +449,13 @@ class ThreadRunner:
         call = Call(life)
         try:
             # Counted before `closed` is read: close() sets that first, then waits for the counted threads.
-            life.active.append(None)
+            life.active.add(call)
             if self.closed or not life.started:
                 self.require_open()
                 life.begin()
             return self.drive(steps, call, self._perform)
         finally:
-            life.active.pop()
+            life.active.discard(call)
             # Again, for an exception that struck as a step ended.
             life.ours.stepping = False
             if call.sets or call.subscribed:

@@ -7,7 +7,6 @@ from typing import Any
 
 from redsync._core.effects import Broadcast, Command, Steps, Tell, broadcast, new_tuple, tell
 from redsync._core.holds import HoldState
-from redsync._core.interruptions import is_interruption
 from redsync._core.quorum import Tally, Verdict
 from redsync._core.runner import Session
 from redsync._protocols.lease import expire, lose, rollback_of, tell_end
@@ -99,8 +98,8 @@ def _break_off(session: Session, state: HoldState, now: float, error: BaseExcept
     """End a release that raised an error."""
     if session.journal is not None and not (state.count and state.live):
         session.journal.note_end(state, now, state.lost)
-    if isinstance(error, LeaseLostError) and not is_interruption(error):
-        return
+    if isinstance(error, LeaseLostError) and state.lost is not None:
+        return  # its own error: the loss has ended the claim
     # Interrupted, perhaps before a byte was sent: renewals end, so the nodes must not keep anything.
     if not state.count:
         session.holds.remove(state)
