@@ -5,7 +5,7 @@ GB, and seconds in which no thread of the process runs: one broken node would st
 the headers before hiredis gets them. Invariants:
 
 * the arrays under way have room for at most `MOST_ELEMENTS` elements that have not come, not counting arrays that
-  announce fewer than a thousand; hiredis nests at most 1,024 of these;
+  announce fewer than a thousand: hiredis nests at most 1,024 of these, before 3.5 as many as fit into `MOST_BYTES`;
 * a line has at most `MOST_IN_LINE` bytes, because the reader searches an unfinished line again with each piece.
 
 Small pieces, and those without a large number after a header's first byte, pass at once. The reader walks the others
