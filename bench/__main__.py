@@ -18,6 +18,7 @@ from pathlib import Path
 
 from bench import (
     against,
+    busy,
     contended,
     held,
     latches,
@@ -44,6 +45,7 @@ _BENCHES = {
     "peers": peers.run,
     "threads": threads.run,
     "tasks": tasks.run,
+    "busy": busy.run,
     "contended": contended.run,
     "permits": permits.run,
     "held": held.run,

@@ -67,6 +67,7 @@ class AnyClient(ABC, Generic[DriverT]):
         drift_factor: float = 0.01,
         restart_guard: float | None = None,
         listeners: Sequence[Callable[[Event], object]] = (),
+        **more: Any,
     ) -> None:
         made = make_nodes(nodes, self._REDIS)
         if restart_guard is None:
@@ -75,18 +76,21 @@ class AnyClient(ABC, Generic[DriverT]):
             restart_guard = lease if len(made) > 1 or made[0].locator is not None else 0.0
         timing = _timing(lease, node_timeout, drift_factor, restart_guard)
         self._prefix = encode_prefix(prefix)
-        self._options = {
+        self._options: dict[str, Any] = {
             "prefix": prefix,
             "lease": lease,
             "node_timeout": node_timeout,
             "drift_factor": drift_factor,
             "restart_guard": restart_guard,
+            **more,
         }
         self._urls = tuple(dict.fromkeys(node.url for node in made))
         self._runner: DriverT = self._make_runner(made, timing, listeners)
         # Dropped without close(): the maintenance closes it, because a finalizer may interrupt anything.
         self._finalizer: weakref.finalize[..., Any] = weakref.finalize(self, self._runner.abandon)
         self._finalizer.atexit = False
+        # Python swallows a finalizer that is interrupted, so the maintenance looks too.
+        self._runner.client = weakref.ref(self)
         for listener in listeners:
             if isinstance(listener, Observer):
                 listener.attach(self)

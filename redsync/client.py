@@ -19,6 +19,7 @@ from redsync._drivers.nodes import Node
 from redsync._drivers.threads import ThreadRunner
 from redsync._importing import importing
 from redsync.any_client import AnyClient
+from redsync.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
     from redsync._facades.exclusive import ExclusiveLock
@@ -51,6 +52,8 @@ class Client(AnyClient[ThreadRunner]):
             data, because it may have forgotten valid claims. It must be at least the longest lease of any client. None:
             the lease, or 0 for a single node with a fixed address. Locks with a longer lease are guarded for that long,
             unless this is 0.
+        max_connections: The most connections per node that threads inside a round use at once; a thread that finds none
+            waits for one, within its own timeout. Releases, renewals and wake-ups never wait for one.
         listeners: Called with each event, in the thread that notices it, often the one that renews all holds: a slow
             listener delays renewals.
 
@@ -60,6 +63,32 @@ class Client(AnyClient[ThreadRunner]):
     """
 
     _REDIS = redis.Redis
+
+    def __init__(
+        self,
+        nodes: Any,
+        *,
+        prefix: str = "redsync:",
+        lease: float = 30.0,
+        node_timeout: float = 0.25,
+        drift_factor: float = 0.01,
+        restart_guard: float | None = None,
+        max_connections: int = 16,
+        listeners: Sequence[Callable[[Event], object]] = (),
+    ) -> None:
+        if not isinstance(max_connections, int) or isinstance(max_connections, bool) or max_connections < 1:
+            raise ConfigurationError(f"max_connections must be a whole number of at least 1, not {max_connections!r}")
+        self._max_connections = max_connections
+        super().__init__(
+            nodes,
+            prefix=prefix,
+            lease=lease,
+            node_timeout=node_timeout,
+            drift_factor=drift_factor,
+            restart_guard=restart_guard,
+            listeners=listeners,
+            max_connections=max_connections,
+        )
 
     def _make_runner(
         self, nodes: list[Node], timing: Timing, listeners: Sequence[Callable[[Event], object]]
@@ -71,6 +100,7 @@ class Client(AnyClient[ThreadRunner]):
             watchdog=self._WATCHDOG,
             farewell=self._FAREWELL,
             surroundings=self._SURROUNDINGS,
+            max_connections=self._max_connections,
         )
         runner.connect()
         return runner

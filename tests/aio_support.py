@@ -129,16 +129,17 @@ def count(raw, key):
 def structures(client):
     """Return the driver's structures for operations under way that are not empty, by name."""
     runner = client.runner
-    transport = runner._maintenance.transport
+    life, links = runner.life, runner.life.links
     found = {
         "holds": len(runner.session.holds),
         "orphans": len(runner.session.holds.orphans),
-        "owners": len([task for task in runner._owners._owners if task is not asyncio.current_task()]),
-        "mailboxes": len(transport.wakeups._mailboxes),
-        "bells": len(transport.wakeups._bells),
-        "asleep": len(transport._asleep),
-        "rounds": transport._rounds,
-        "active": runner._active,
-        "outbox": len(transport._outbox.items),
+        "owners": len([task for task in life.owners._owners if task is not asyncio.current_task()]),
+        "mailboxes": len(life.wakeups._mailboxes),
+        "bells": len(life.wakeups._bells),
+        "asleep": len(links._asleep),
+        "rounds": links._rounds,
+        "active": life.active,
+        "batch": len(links._batch),
+        "kept": len(links._kept),
     }
     return {name: n for name, n in found.items() if n}

@@ -6,13 +6,12 @@ task, and nothing that a loop complains about. The lease is a minute: a claim th
 
 import asyncio
 import random
+import selectors
 from contextlib import asynccontextmanager, suppress
 
 import pytest
 
 from redsync import HoldOrphaned, LeaseLostError, NotOwnedError, QuorumError, RedsyncError
-from redsync._drivers import aio_transport
-from redsync._drivers.pollers import make_poller
 from tests.aio_support import (
     claims,
     client_of,
@@ -78,7 +77,7 @@ async def ground_of(nodes, raw, state):
     events = []
     with pytest.MonkeyPatch.context() as patch:
         if state == "spread":
-            patch.setattr(aio_transport, "make_poller", _LatePoller)
+            patch.setattr(selectors, "DefaultSelector", _LateSelector)
         async with client_of(nodes, listeners=[events.append]) as client, client_of(nodes) as other:
             if state == "paused":
                 nodes.pause(len(raw) - 1)
@@ -91,25 +90,24 @@ async def ground_of(nodes, raw, state):
                     nodes.resume(len(raw) - 1)
 
 
-class _LatePoller:
-    """A poller that reports each link some turns of the loop later than the previous one."""
+class _LateSelector(selectors.DefaultSelector):
+    """A selector that reports each link some turns of the loop later than the previous one."""
 
     def __init__(self):
-        self._poller = make_poller()
+        super().__init__()
         self._turns = {}
-        self.fileno, self.modify, self.close = self._poller.fileno, self._poller.modify, self._poller.close
 
-    def register(self, fd, events):
-        self._poller.register(fd, events)
+    def register(self, fd, events, data=None):
         delay = 2 * len(self._turns)
         self._turns[fd] = [delay, delay]
+        return super().register(fd, events, data)
 
     def unregister(self, fd):
-        self._poller.unregister(fd)
         del self._turns[fd]
+        return super().unregister(fd)
 
-    def poll(self, timeout):
-        return [(fd, events) for fd, events in self._poller.poll(timeout) if self._is_due(self._turns[fd])]
+    def select(self, timeout=None):
+        return [(key, events) for key, events in super().select(timeout) if self._is_due(self._turns[key.fd])]
 
     def _is_due(self, turns):
         delay, left = turns

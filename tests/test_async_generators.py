@@ -308,7 +308,7 @@ async def test_coroutine_dropped_without_a_loop_is_silent(nodes, monkeypatch):
         coroutine = sleep_in(client.get_lock("x"))
         await begin(coroutine)
         with monkeypatch.context() as patched:
-            patched.setattr(client.runner, "_loop", None)
+            patched.setattr(client.runner.life, "loop", None)
             coroutine.close()
 
 

@@ -81,7 +81,7 @@ async def test_other_loop_gets_a_clear_error_for_any_operation(nodes, raw, elsew
             hold.check()
             await hold.extend()
         await until(lambda: claims(raw) == [])
-        assert set(client.runner._owners._owners) <= {asyncio.current_task()}
+        assert set(client.runner.life.owners._owners) <= {asyncio.current_task()}
 
 
 @in_loop
@@ -398,10 +398,10 @@ def test_client_of_a_closed_loop_can_be_closed_elsewhere(nodes, raw, loop):
     own.run_until_complete(asyncio.sleep(0.01))
     for task in asyncio.all_tasks(own):
         task._log_destroy_pending = False
-    maintenance = client.runner._maintenance
+    maintenance = client.runner.life.maintenance
     # A pending connect would keep uvloop from closing.
     maintenance._connect_missing = lambda: None
-    for link in maintenance.transport.links:
+    for link in maintenance.links.links:
         link.shut()
     own.run_until_complete(asyncio.sleep(0.01))
     own.close()
@@ -409,7 +409,7 @@ def test_client_of_a_closed_loop_can_be_closed_elsewhere(nodes, raw, loop):
     with pytest.raises(ClientClosedError):
         client.runner.require_open()
     client.runner.abandon()
-    client.runner._alarm()
+    client.runner.life.alarm()
     del client, maintenance, link, task
     gc.collect()
 
@@ -420,9 +420,9 @@ def test_client_whose_loop_closes_while_it_connects_raises_nothing(nodes, raw):
     own = asyncio.new_event_loop()
     own.set_exception_handler(lambda *_: None)
     own.run_until_complete(_take_and_keep(client))
-    maintenance = client.runner._maintenance
+    maintenance = client.runner.life.maintenance
     nodes.pause(0)
-    maintenance.transport.links[0].shut()
+    maintenance.links.links[0].shut()
     own.run_until_complete(until(functools.partial(maintenance._connecting.get, 0)))
     for task in asyncio.all_tasks(own):
         task._log_destroy_pending = False

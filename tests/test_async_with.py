@@ -166,7 +166,7 @@ async def test_hold_released_inside_can_no_longer_be_lost(make_client):
             state = hold._state
             await hold.release()
             state.valid_until = 0.0
-            client.runner._maintenance.alarm()
+            client.runner.life.maintenance.alarm()
             await asyncio.sleep(0.01)
         await goes_on()
 

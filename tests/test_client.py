@@ -206,7 +206,7 @@ def test_client_is_refused_when_one_server_has_two_addresses(nodes, raw, mainten
         *({"drift_factor": drift} for drift in (-0.1, 1, float("nan"))),
         {"lease": 0.01, "drift_factor": 0.9},
         *({"restart_guard": guard} for guard in (-1, 1e10, float("nan"), float("inf"))),
-        *({"prefix": prefix} for prefix in (b"bytes", None, "x" * 513)),
+        *({"prefix": prefix} for prefix in (b"bytes", None, "x" * 513, "{rs7}", "{rs7979}app:")),
     ],
     ids=str,
 )
@@ -214,6 +214,27 @@ def test_client_is_refused_with_an_invalid_setting(nodes, options, maintenance_t
     with pytest.raises(ConfigurationError):
         Client(nodes.urls, **options)
     assert not maintenance_threads()
+
+
+def test_no_synchronizer_is_named_like_the_keys_of_a_clusters_voter(nodes):
+    """Scripts would look for the birth record, and for waiters, where a plain node has none."""
+    name = "{rs7979}x"
+    with Client(nodes.urls, prefix="") as client:
+        for make in (
+            client.get_lock,
+            client.get_mutex,
+            client.get_fair_lock,
+            client.get_count_down_latch,
+            lambda name: client.get_read_write_lock(name).read_lock,
+            lambda name: client.get_semaphore(name, permits=2),
+            lambda name: client.get_rate_limiter(name, rate=2, per=1.0),
+            client.inspect,
+        ):
+            with pytest.raises(ValueError, match=r"can't begin with \{rs7979\}: that marks the keys of a cluster"):
+                make(name)
+    with Client(nodes.urls, restart_guard=0.0) as client:
+        assert client.get_lock(name).acquire(timeout=10), "its key begins with the prefix"
+        client.get_lock(name).release()
 
 
 def test_client_takes_its_settings_by_name_only(nodes):

@@ -9,8 +9,8 @@ import redsync
 from redsync import _kinds
 from tests.support.warm import WarmPython
 
-ASYNCIO = {f"redsync._drivers.{name}" for name in ("aio", "aio_transport", "aio_links", "aio_maintenance", "tasks")}
-THREADS = {f"redsync._drivers.{name}" for name in ("threads", "transport", "maintenance", "leadership", "pollers")}
+ASYNCIO = {f"redsync._drivers.{name}" for name in ("aio", "aio_link_sets", "aio_channels", "aio_maintenance", "tasks")}
+THREADS = {f"redsync._drivers.{name}" for name in ("threads", "pool", "maintenance")}
 MODULES = {kind.facade: redsync._HOMES[kind.facade].removeprefix("redsync._facades.") for kind in _kinds.KINDS.values()}
 BASIC = MODULES.pop("Lock")
 """Others are based on it."""
@@ -86,8 +86,8 @@ COMMON = {"cli", "cli.exits", "cli.arguments", "cli.nodes", "cli.output"}
             {"lock_command", "taking", "signals", "supervisor", "deadlines", "terminal", "wire"}
             | {"keeper", "keeping", "family", "child", "cgroup"},
         ),
-        (["ls"], {"inspecting", "asking", "listing", "pages", "reading", "writing"}),
-        (["show", "x"], {"inspecting", "asking", "listing", "pages", "reading", "showing", "writing"}),
+        (["ls"], {"inspecting", "asking", "listing", "pages", "writing"}),
+        (["show", "x"], {"inspecting", "asking", "listing", "pages", "showing", "writing"}),
     ],
 )
 def test_command_loads_nothing_of_the_others(arguments, mine, loaded):

@@ -48,7 +48,8 @@ def test_twins_have_the_same_public_names(plain, awaited):
 
 @twins
 def test_twins_have_the_same_signatures(plain, awaited):
-    assert shape(plain) == shape(awaited)
+    # A client for asyncio has one connection per node.
+    assert [each for each in shape(plain) if each[0] != "max_connections"] == shape(awaited)
     for name in public(plain):
         mine, other = inspect.getattr_static(plain, name), inspect.getattr_static(awaited, name)
         assert type(mine) is type(other), name

@@ -19,6 +19,7 @@ import redis
 from redsync import Client, LeaseLostError, QuorumError
 from redsync._drivers.process import REAL, clock
 from tests.support.locks import PATIENCE
+from tests.support.owing import owing, sent_to_all
 
 pytestmark = pytest.mark.usefixtures("all_nodes_met")
 
@@ -210,13 +211,12 @@ def test_majority_that_took_longer_than_the_lease_fails(monkeypatch, nodes, make
     monkeypatch.setattr(Client, "_SURROUNDINGS", REAL._replace(clock=lambda: clock() + sum(ahead)))
     client = make_client(lease=9.0, node_timeout=20.0)
     await_answers(client, eventually)
-    owed = lambda: [bool(link.pending) for link in client.runner._transport.links]  # noqa: E731
-    assert not any(owed())
+    eventually(lambda: not owing(client))
     before = [calls(node, "set") for node in raw]
     for i in range(5):
         nodes.pause(i)
     attempt = other.start(client.get_mutex("x").acquire, False)
-    eventually(lambda: all(owed()))  # sent
+    eventually(lambda: sent_to_all(client))
     # Before the nodes grant it, the client is suspended for longer than its lease.
     ahead.append(9.2)
     for i in range(5):

@@ -198,14 +198,13 @@ def test_modules_are_short_and_have_docstrings():
 
 UNTESTED = {
     "_core/runner.py": "holds data: the state that a client's synchronizers share, and interfaces",
-    "_drivers/interruptions.py": "has no code: the reasons why an interruption breaks links",
     "_protocols/acquire_requests.py": "holds data: the arguments of an acquire, which each test of one has",
     "_protocols/fair_lock.py": "holds data: a kind that differs by its script; its queue is tested in test_places.py",
 }
 """Modules without their own test module, and why."""
 
 
-@pytest.mark.parametrize("part", ["_core", "_drivers", "_protocols"])
+@pytest.mark.parametrize("part", ["_core", "_protocols"])
 def test_each_module_has_its_own_test_module(part):
     """`test_latch_exchange.py` belongs to `latch_exchange.py`, not to `latch.py`."""
     modules = {path.stem for path in (PACKAGE / part).glob("[!_]*.py")}

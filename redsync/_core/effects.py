@@ -35,7 +35,7 @@ from redsync._core.events import Event
 from redsync._core.memory import Guard
 from redsync._core.observing import Detail
 from redsync._core.ownership import Owner
-from redsync._core.quorum import Cast, Judge, Tally, Verdict
+from redsync._core.quorum import Judge, Tally, Verdict
 from redsync._core.scripts import Script
 
 __all__ = [
@@ -50,7 +50,6 @@ __all__ = [
     "Signal",
     "Steps",
     "Tell",
-    "Usual",
     "Wait",
     "Wakeup",
     "new_tuple",
@@ -91,18 +90,8 @@ class Command(NamedTuple):
         return tuple(bytes(arg) if isinstance(arg, Guard) else arg for arg in self.args)
 
 
-Usual: TypeAlias = tuple[Judge, bytes, object, Cast | None]
-"""A judge, the bytes of a reply that it takes for a grant, the number in it, and the vote."""
-
-
 class Packing(Protocol):
-    """Saves the driver from packing a command.
-
-    Attributes:
-        usual: The usual grant in the latest round of the command; None before.
-    """
-
-    usual: Usual | None
+    """Saves the driver from packing a command."""
 
     def data(self, command: Command, pack: Callable[[Command], bytes]) -> bytes:
         """Return the bytes of a command that is about to be sent; `pack` would make them."""
@@ -112,10 +101,9 @@ class Packing(Protocol):
 class Packed:
     """The bytes of a command that may be sent again unchanged."""
 
-    __slots__ = ("_data", "usual")
+    __slots__ = ("_data",)
 
     def __init__(self) -> None:
-        self.usual: Usual | None = None
         self._data = b""
 
     def data(self, command: Command, pack: Callable[[Command], bytes]) -> bytes:
@@ -147,6 +135,8 @@ class Broadcast(NamedTuple):
         lingers: True to wait for the other nodes after the round is won, until `lingers_until`: what they know counts
             too.
         subscribe: Collect wake-ups for this key from before the sending on, so that the `Wait` misses none.
+        patience: The longest time to wait for a connection, in seconds, before the command is sent; None: as long as
+            the driver waits for the first connections.
     """
 
     command: Command | Callable[[], Command | None]
@@ -161,12 +151,12 @@ class Broadcast(NamedTuple):
     thorough: bool | Callable[[Tally], bool] = False
     late: bool = False
     lingers: bool = False
+    patience: float | None = None
 
     def tally(self, nodes: Sequence[str]) -> Tally:
         """Return the tally of the round, without votes."""
-        # In one step: the fields of a named tuple are slow to find, and keywords are slow to pass.
-        _, _, judge, _, _, _, _, decide, _, thorough, late, lingers = self
-        return Tally(nodes, judge, decide, thorough, late, lingers)
+        late, lingers = self.late, self.lingers
+        return Tally(nodes, self.judge, self.decide, thorough=self.thorough, late=late, lingers=lingers)
 
     def lingers_until(self, sent_at: float, won_at: float) -> float:
         """Return until when to wait for the other nodes: after that, by the pace of the first ones, they are hung."""

@@ -7,17 +7,21 @@ queue of `{x}` is spelled differently from that of `x`: two names never share a 
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 from typing import Final, NamedTuple, Self, TypeAlias
 
 from redsync.exceptions import ConfigurationError
 
-__all__ = ["MAX_NAME", "HoldKey", "LatchKeys", "LockKeys", "client_key", "encode_name", "wake_channel"]
+__all__ = ["MAX_NAME", "HoldKey", "LatchKeys", "LockKeys", "client_key", "encode_name", "voter_tag", "wake_channel"]
 
 MAX_NAME = 512
 
 HoldKey: TypeAlias = bytes | tuple[bytes, bytes]
 """A lock's key, or a pair of key and mode. No name, whatever its bytes, makes a key equal to a pair."""
+
+_TAG: Final = re.compile(rb"\{rs\d+\}")
+"""The tag before all keys of a cluster's voter, by which scripts know it; see `spellings`."""
 
 
 def encode_name(name: str | bytes) -> bytes:
@@ -42,7 +46,7 @@ def encode_prefix(prefix: str) -> bytes:
     """Return the prefix of all keys as bytes.
 
     Raises:
-        ConfigurationError: It is not a str, or longer than 512 bytes.
+        ConfigurationError: It is not a str, is longer than 512 bytes, or begins like the keys of a cluster's voter.
     """
     refusal = ConfigurationError(f"a prefix is a str of at most {MAX_NAME} bytes, not {prefix!r:.80}")
     if not isinstance(prefix, str):
@@ -53,7 +57,27 @@ def encode_prefix(prefix: str) -> bytes:
         raise refusal from None
     if len(raw) > MAX_NAME:
         raise refusal
+    if tag := voter_tag(raw):
+        raise ConfigurationError(f"a prefix can't begin with {tag.decode()}: that marks the keys of a cluster's voter")
     return raw
+
+
+def voter_tag(key: bytes) -> bytes | None:
+    """Return the tag with which a key begins if it is that of a cluster's voter; None for any other key."""
+    tag = _TAG.match(key)
+    return tag and tag[0]
+
+
+def _key_of(prefix: bytes, name: bytes) -> bytes:
+    """Return the key of a name.
+
+    Raises:
+        ValueError: Scripts would take a plain node for a cluster's voter.
+    """
+    key = prefix + name
+    if tag := voter_tag(key):
+        raise ValueError(f"prefix and name can't begin with {tag.decode()}: that marks the keys of a cluster's voter")
+    return key
 
 
 @lru_cache(maxsize=16)
@@ -86,7 +110,7 @@ class LockKeys:
     __slots__ = ("all", "channel", "held", "hold", "lock", "places", "queue", "token")
 
     def __init__(self, prefix: bytes, name: bytes, mode: bytes = b"") -> None:
-        lock = prefix + name
+        lock = _key_of(prefix, name)
         tagged = b"{" in lock
         ours = b":" + lock if tagged else b"{" + lock + b"}"
         self.lock: Final = lock
@@ -104,6 +128,9 @@ class LockKeys:
         """Return the keys of the lock with that name; `mode` distinguishes holds that one owner may have at once.
 
         A name that may be neither str nor bytes, and so perhaps not hashable, goes through `encode_name` first.
+
+        Raises:
+            ValueError: The name is invalid, or begins like the keys of a cluster's voter.
         """
         return cls(prefix, encode_name(name), mode)
 
@@ -125,8 +152,12 @@ class LatchKeys(NamedTuple):
 
     @classmethod
     def of(cls, prefix: bytes, name: bytes) -> LatchKeys:
-        """Return the keys of the latch with that name."""
-        full = prefix + name
+        """Return the keys of the latch with that name.
+
+        Raises:
+            ValueError: The name begins like the keys of a cluster's voter.
+        """
+        full = _key_of(prefix, name)
         ours = b":" + full if b"{" in full else b"{" + full + b"}"
         latch, waiters = b"redsync_latch:" + ours, b"redsync_latch_waiters:" + ours
         # Not `of`: with prefix and braces, these may be more bytes than a name has.

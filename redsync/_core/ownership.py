@@ -12,6 +12,7 @@ owner's place in a queue; places are kept under the owner alone.
 
 from __future__ import annotations
 
+import weakref
 from typing import TYPE_CHECKING, Final
 
 from redsync._core.keys import HoldKey, wake_channel
@@ -31,9 +32,10 @@ class Owner:
         wire: The owner in the nodes' queues, UTF-8.
         channel: The channel over which nodes wake this owner.
         holds: Its holds, lost or not, by `LockKeys.hold`; see `HoldTable`.
+        object: The object to which its hold belongs; None for a thread or task.
     """
 
-    __slots__ = ("channel", "client_id", "holds", "serial", "wire")
+    __slots__ = ("channel", "client_id", "holds", "object", "serial", "wire")
 
     def __init__(self, client_id: str, serial: int) -> None:
         self.client_id: Final = client_id
@@ -41,6 +43,12 @@ class Owner:
         self.wire: Final = f"{client_id}:{serial}".encode()
         self.channel: Final = wake_channel(client_id)
         self.holds: Final[dict[HoldKey, HoldState]] = {}
+        self.object: weakref.ref[object] | None = None
+
+    @property
+    def is_gone(self) -> bool:
+        """True if its object was dropped: a finalizer tells that too, but Python swallows one that is interrupted."""
+        return self.object is not None and self.object() is None
 
     def claim(self, number: int) -> bytes:
         """Return the owner's claim of that number, as nodes store it."""

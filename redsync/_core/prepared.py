@@ -14,7 +14,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, TypeVar
 
-from redsync._core.effects import Arg, Command, Usual, new_tuple
+from redsync._core.effects import Arg, Command, new_tuple
 from redsync._core.memory import Processes
 from redsync._core.scripts import Script
 from redsync._core.timing import Timing, milliseconds, renew_at
@@ -72,13 +72,12 @@ class _Begins(dict[int, bytes]):
 class Spelling:
     """A command of one lock, packed except for the claim, which is its first argument; see `Packing`."""
 
-    __slots__ = ("_args", "_begins", "_keys", "_named", "_processes", "_script", "_tail", "usual")
+    __slots__ = ("_args", "_begins", "_keys", "_named", "_processes", "_script", "_tail")
 
     def __init__(self, script: Script, keys: tuple[bytes, ...], args: tuple[Arg, ...], processes: Processes) -> None:
         """Pack it; `args`: those after the claim, `processes`: those that a guard among them names."""
         self._script, self._keys, self._args = script, keys, args
         self._processes = processes
-        self.usual: Usual | None = None
         words = b"EVALSHA", script.sha, b"%d" % len(keys), *keys
         self._begins = _Begins(b"*%d\r\n" % (len(words) + 1 + len(args)) + b"".join(map(_spell, words)))
         self._named = self._tail = b""

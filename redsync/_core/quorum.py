@@ -21,12 +21,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from enum import Enum
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from redsync._core.interruptions import is_interruption
 from redsync._core.text import outline
 
-__all__ = ["NO_REPLY", "Cast", "Choice", "Judge", "Tally", "Verdict", "Vote", "Votes", "quorum_of"]
+__all__ = ["Cast", "Choice", "Judge", "Tally", "Verdict", "Vote", "Votes", "quorum_of", "verdict_of"]
 
 
 class Choice(Enum):
@@ -45,12 +45,8 @@ class Verdict(Enum):
     LOST = "lost"
 
 
-# Module-level names spare the hot path an attribute look-up on the enum classes.
 _GRANTED, _REFUSED, _FAILED = Choice.GRANTED, Choice.REFUSED, Choice.FAILED
 _PENDING, _WON, _LOST = Verdict.PENDING, Verdict.WON, Verdict.LOST
-
-NO_REPLY: Final = object()
-"""No reply, not even a null."""
 
 Judge: TypeAlias = Callable[[Any], object]
 """Reads a script's reply and returns its meaning: true for a grant, false for a refusal.
@@ -70,6 +66,23 @@ def quorum_of(nodes: int) -> int:
     if nodes < 1:
         raise ValueError("a quorum needs at least one node")
     return nodes // 2 + 1
+
+
+def verdict_of(choices: Sequence[Choice | None], *, silence_refuses: bool = True) -> Verdict:
+    """Return the verdict of a round in which each configured node cast that choice; None if it has not voted.
+
+    If silence does not refuse, a round is LOST only by refusals that rule a quorum out, or when every node has voted.
+    """
+    nodes = len(choices)
+    quorum = nodes // 2 + 1
+    granted, refused, missing = choices.count(_GRANTED), choices.count(_REFUSED), choices.count(None)
+    if granted >= quorum:
+        return _WON
+    if granted + missing >= quorum:
+        return _PENDING  # The missing votes decide.
+    if missing and not silence_refuses and nodes - refused >= quorum:
+        return _PENDING  # Failures alone rule a quorum out.
+    return _LOST
 
 
 class Vote(NamedTuple):
@@ -100,19 +113,21 @@ class Votes:
         nodes: The addresses of the configured nodes.
         quorum: The number of grants that win.
         cast: Each node's vote; None if it has not voted.
+        choices: Each node's choice; None if it has not voted.
     """
 
-    __slots__ = ("cast", "nodes", "quorum")
+    __slots__ = ("cast", "choices", "nodes", "quorum")
 
-    def __init__(self, nodes: Sequence[str], cast: list[Cast | None]) -> None:
+    def __init__(self, nodes: Sequence[str]) -> None:
+        """Begin without votes."""
         self.nodes = nodes
-        self.quorum = len(nodes) // 2 + 1
-        self.cast = cast
+        self.quorum = quorum_of(len(nodes))
+        self.cast: list[Cast | None] = [None] * len(nodes)
+        self.choices: list[Choice | None] = [None] * len(nodes)
 
-    @property
-    def choices(self) -> list[Choice | None]:
-        """Each node's choice; None if it has not voted."""
-        return [None if vote is None else vote[0] for vote in self.cast]
+    def add(self, node: int, vote: Cast) -> None:
+        """Record the vote of the node with that index."""
+        self.cast[node], self.choices[node] = vote, vote[0]
 
     @property
     def answers(self) -> list[Any]:
@@ -123,6 +138,21 @@ class Votes:
     def replies(self) -> list[Any]:
         """Each node's raw reply, or the reason (text) why it FAILED; for people to read."""
         return [None if vote is None else vote[2] for vote in self.cast]
+
+    @property
+    def granted(self) -> int:
+        """The number of nodes that GRANTED."""
+        return self.choices.count(_GRANTED)
+
+    @property
+    def refused(self) -> int:
+        """The number of nodes that REFUSED."""
+        return self.choices.count(_REFUSED)
+
+    @property
+    def failed(self) -> int:
+        """The number of nodes that FAILED."""
+        return self.choices.count(_FAILED)
 
     @property
     def unheard(self) -> int:
@@ -164,50 +194,24 @@ class Tally(Votes):
     """The votes of one round so far; has the attributes of `Votes`, and these.
 
     Attributes:
-        granted: The number of nodes that GRANTED; `refused`, `failed` likewise. They add up to the nodes that voted.
-        verdict: WON, LOST or PENDING; once it is WON or LOST, neither it nor the counts change any more.
+        verdict: WON, LOST or PENDING; once it is WON or LOST, it does not change any more.
         late: True to record votes that come after the round was won, see `all_votes`.
-        lingers: True to wait for these votes too, and record failures among them, until the tally is frozen.
+        lingers: True to wait for these votes too, and count them, until the tally is frozen.
         sent: Bit set of the nodes to which the driver handed the command: only these may ever execute it.
         sent_at: The instant before the first byte was sent, seconds on the driver's clock.
         at: The instant at which the protocol was resumed, seconds on the driver's clock.
         judge: Reads a reply.
         decide: Replaces the plain count of votes; None if they are simply counted, or once it has decided.
-        same: The number that each reply so far was, if all are grants and more of them decide nothing before they are a
-            quorum; else NO_REPLY. For nodes that reply with it a driver may cast `vote` and add to `granted` by itself,
-            and then call `conclude`. It may set both from a former round of the same command with the same judge.
-        vote: The vote of the latest grant.
-        grant: The number that was that node's reply; NO_REPLY if it was none. It outlives the verdict.
-        further: The same number once `conclude` has won a round that records `late` votes; else NO_REPLY. For nodes
-            that reply with it a driver may just add their bits to `confirmed`.
     """
 
-    __slots__ = (
-        "_late_votes",
-        "_thorough",
-        "at",
-        "confirmed",
-        "decide",
-        "failed",
-        "further",
-        "grant",
-        "granted",
-        "judge",
-        "late",
-        "lingers",
-        "refused",
-        "same",
-        "sent",
-        "sent_at",
-        "verdict",
-        "vote",
-    )
+    __slots__ = ("_late_votes", "_thorough", "at", "decide", "judge", "late", "lingers", "sent", "sent_at", "verdict")
 
-    def __init__(  # noqa: PLR0917  (keywords would cost the hot path a fifth of a microsecond)
+    def __init__(
         self,
         nodes: Sequence[str],
         judge: Judge,
         decide: Callable[[Tally], Verdict] | None = None,
+        *,
         thorough: bool | Callable[[Tally], bool] = False,
         late: bool = False,
         lingers: bool = False,
@@ -218,113 +222,99 @@ class Tally(Votes):
             nodes: The addresses of the configured nodes.
             judge: Reads a reply.
             decide: Replaces the plain count of votes, from the vote on by which a quorum has granted, or a node has
-                refused or failed. May be called once for several equal grants, so more of them must not change what it
-                has decided.
-            thorough: The round is LOST only by refusals that rule a quorum out, or when every node has voted: silence
-                must not count as a refusal. A function returns whether these refusals also say enough about the holder.
+                refused or failed.
+            thorough: Silence must not count as a refusal, see `verdict_of`. A function returns whether the refusals
+                also say enough about the holder.
             late: Record votes that come after the round was won.
-            lingers: Record votes and failures that come after that, and wait for them.
+            lingers: Count votes and failures that come after that, and wait for them.
         """
-        # Inlined: each round makes a tally, and `super` is not cheap.
-        n = len(nodes)
-        self.nodes, self.quorum = nodes, n // 2 + 1
-        self.cast = [None] * n
-        self.granted = self.refused = self.failed = self.confirmed = self.sent = 0
+        super().__init__(nodes)
         self.verdict = _PENDING
-        self.late = late or lingers
-        self.lingers = lingers
+        self.late, self.lingers = late or lingers, lingers
+        self.sent = 0
         self.sent_at = self.at = 0.0
         self.judge = judge
-        self.same = self.grant = self.further = NO_REPLY
-        self.vote: Cast | None = None
-        # Nodes and their votes; replaced as a whole.
-        self._late_votes: tuple[tuple[int, Cast], ...] = ()
         self.decide = decide
         self._thorough = thorough
+        # Nodes and their votes; replaced as a whole.
+        self._late_votes: tuple[tuple[int, Cast], ...] = ()
 
     def record(self, node: int, reply: object) -> bool | None:
         """Count the reply of the node with that index; return True if this vote ended the wait.
 
         None means that the judge does not know such a reply, so the vote FAILED: it may answer another command.
         """
-        if self.verdict is not _PENDING:
-            return self._note_late(node, reply) if self.late and self.verdict is _WON else False
-        cast = self.cast
-        if cast[node] is not None:
-            return False
-        if reply is not self.grant:
-            try:
-                answer = self.judge(reply)
-                grants = True if answer else False  # noqa: SIM210  (`bool` would be a call)
-            except _ODD as error:
-                if is_interruption(error):
-                    raise
-                self.fail(node, f"unexpected reply {outline(reply)}")
-                return None
-            if not grants:
-                self.same = NO_REPLY
-                cast[node] = _REFUSED, answer, reply
-                self.refused += 1
-                return self._decided()
-            # First: an interruption of the call below must not leave a number that the new vote does not belong to.
-            self.same = NO_REPLY
-            self.vote, self.grant = (_GRANTED, answer, reply), reply if reply.__class__ is int else NO_REPLY
-            if not (self.granted or self.refused or self._may_be_lost()):
-                self.same = self.grant
-        cast[node] = self.vote
-        self.granted = votes = self.granted + 1
-        if votes < self.quorum:
-            if not (self.refused or self.failed):
-                # Before a quorum has granted, only refusals and failures decide anything.
-                return False
-        elif self.decide is None:
-            self.verdict, self.same = _WON, NO_REPLY
-            return True
-        return self._decided()
-
-    def conclude(self) -> bool:
-        """Decide after grants that a driver has counted; return True if that ended the wait."""
-        if self.granted < self.quorum or self.verdict is not _PENDING:
-            return False
-        if self.decide is not None:
-            return self._decided()
-        self.verdict, self.same, self.grant = _WON, NO_REPLY, self.same
-        if self.late and not self.lingers:
-            self.further = self.grant
-        return True
-
-    def _note_late(self, node: int, reply: object) -> bool | None:
-        """Record a vote that no longer counts, but shows which nodes keep the claim; returns the same as `record`."""
-        vote = self.vote
-        if reply is not self.grant or vote is None:
-            vote = self._judge_late(reply)
-        if not self.lingers:
-            # Kept apart, because the protocol may be reading the tally.
-            self._late_votes += ((node, vote),)
-            return False if vote[0] is not _FAILED else None
         if self.cast[node] is not None:
             return False
-        self.cast[node] = vote
-        return not self.open if vote[0] is not _FAILED else None
-
-    def _judge_late(self, reply: object) -> Cast:
+        if self.verdict is not _PENDING and not (self.open or (self.late and self.won)):
+            return False
         try:
             answer = self.judge(reply)
-            return _GRANTED if answer else _REFUSED, answer, reply
+            vote = (_GRANTED if answer else _REFUSED), answer, reply
         except _ODD as error:
             if is_interruption(error):
                 raise
-            return _FAILED, None, f"unexpected reply {outline(reply)}"
+            self._count(node, (_FAILED, None, f"unexpected reply {outline(reply)}"))
+            return None
+        return self._count(node, vote)
+
+    def fail(self, node: int, reason: str) -> bool:
+        """Count the node as FAILED for that reason, if it has not voted; return True if that ended the wait."""
+        return self.open and self._count(node, (_FAILED, None, reason))
+
+    def close(self, reason: str) -> None:
+        """End the round: nodes that have not voted become FAILED for that reason, and the verdict is WON or LOST."""
+        for node in range(len(self.nodes)):
+            if self.verdict is _PENDING:
+                self._count(node, (_FAILED, None, reason))
+        if self.verdict is _PENDING:
+            # Only a custom decision can leave a full tally PENDING. No more votes will come, so the round was not won.
+            self.verdict = _LOST
+
+    def _count(self, node: int, vote: Cast) -> bool:
+        """Count a node's vote, if it is its first; return True if it ended the wait."""
+        if self.cast[node] is not None:
+            return False
+        if self.verdict is _PENDING:
+            self.cast[node], self.choices[node] = vote, vote[0]
+            self.verdict = self._decided()
+            return self.verdict is not _PENDING
+        if self.open:
+            self.add(node, vote)
+            return not self.open
+        # Kept apart, because the protocol may be reading the tally.
+        self._late_votes = (*self._late_votes, (node, vote))
+        return False
+
+    def _decided(self) -> Verdict:
+        if self.decide is not None:
+            return self._decided_by(self.decide)
+        thorough = self._thorough
+        verdict = verdict_of(self.choices, silence_refuses=not thorough)
+        if verdict is _LOST and callable(thorough) and None in self.choices and not thorough(self):
+            return _PENDING
+        return verdict
+
+    def _decided_by(self, decide: Callable[[Tally], Verdict]) -> Verdict:
+        granted, missing = self.granted, self.unheard
+        if granted < self.quorum and granted + missing == len(self.nodes):
+            return _PENDING
+        verdict = decide(self)
+        if verdict is not _PENDING:
+            # Not needed again. It may refer to a hold that refers to this tally: only the cycle collector would free
+            # both.
+            self.decide = None
+        return verdict
 
     @property
     def all_votes(self) -> Votes:
         """All votes so far, late ones included; the returned object never changes."""
-        if not (self._late_votes or self.confirmed):
+        if not self._late_votes:
             return self
-        votes = Votes(self.nodes, self.cast[:])
-        usual = [(node, self.vote) for node in range(len(self.nodes)) if self.confirmed >> node & 1]
-        for node, vote in (*self._late_votes, *usual):
-            votes.cast[node] = votes.cast[node] or vote
+        votes = Votes(self.nodes)
+        for node, vote in (*enumerate(self.cast), *self._late_votes):
+            if vote is not None and votes.cast[node] is None:
+                votes.add(node, vote)
         return votes
 
     @property
@@ -335,56 +325,6 @@ class Tally(Votes):
     def freeze(self) -> None:
         """Record no more votes of a round that lingers."""
         self.late = self.lingers = False
-
-    def fail(self, node: int, reason: str) -> bool:
-        """Count the node as FAILED for that reason, if it has not voted; return True if that ended the wait."""
-        if self.verdict is not _PENDING:
-            if not self.open or self.cast[node] is not None:
-                return False
-            self.cast[node] = _FAILED, None, reason
-            return not self.open
-        if self.cast[node] is not None:
-            # An interruption may have struck after that vote was counted, but before the verdict.
-            return self.conclude() or self._decided()
-        # As in `record`.
-        same, self.same = self.same, NO_REPLY
-        self.cast[node] = _FAILED, None, reason
-        self.failed += 1
-        if not self._may_be_lost():
-            self.same = same
-        return self._decided()
-
-    def _may_be_lost(self) -> bool:
-        """Return True if failures may decide the round although all replies are grants."""
-        return self.failed > 0 and (self.decide is not None or self.without_quorum)
-
-    def close(self, reason: str) -> None:
-        """End the round: nodes that have not voted become FAILED for that reason, and the verdict is WON or LOST."""
-        for node, vote in enumerate(self.cast):
-            if vote is None and self.verdict is _PENDING:
-                self.fail(node, reason)
-        # An interruption may have struck after a driver counted the votes, but before the verdict.
-        if self.verdict is _PENDING and not self.conclude():
-            # Only a custom decision can leave a full tally PENDING. No more votes will come, so the round was not won.
-            self.verdict = _LOST
-
-    def _decided(self) -> bool:
-        """Update the verdict after a vote, and return whether it is final; `record` detects a plain win by itself."""
-        if self.decide is not None:
-            self.verdict = self.decide(self)
-            if self.verdict is not _PENDING:
-                # Not needed again. It may refer to a hold that refers to this tally: only the cycle collector would
-                # free both.
-                self.decide, self.same = None, NO_REPLY
-        elif len(self.nodes) - self.refused - self.failed < self.quorum and self._is_definite():
-            self.verdict = _LOST
-        return self.verdict is not _PENDING
-
-    def _is_definite(self) -> bool:
-        if not self._thorough or None not in self.cast:
-            return True
-        ruled_out = self.refused > len(self.nodes) - self.quorum
-        return ruled_out and (self._thorough is True or self._thorough(self))
 
     @property
     def won(self) -> bool:

@@ -1,85 +1,46 @@
-"""The spelling of keys and scripts on a node.
+"""The spelling of keys on a node.
 
-A plain node has them unchanged. A voter of a cluster keeps all its keys in one slot: each begins with a hash tag. It
-gets its own scripts, in which the keys that scripts spell themselves have the tag too, and messages go over channels of
-that slot. A cluster spreads a plain PUBLISH to all its servers, so one voter's message would look like all voters'.
+A plain node has them unchanged. A voter of a cluster keeps all its keys in one slot: each begins with a hash tag, such
+as `{rs7979}`. The scripts are the same for all nodes. They know a voter by the tag before KEYS[1], put it before the
+keys that they spell themselves, and send messages over channels of that slot (`_lua/_tag.lua`, `_lua/_wake.lua`). So no
+key of a plain node may begin with such a tag: `keys` refuses names and prefixes that would make one.
 """
 
 from __future__ import annotations
 
-import hashlib
-import re
 from binascii import crc_hqx
 from functools import cache
 from itertools import count
 from typing import Final
 
 from redsync._core.effects import Command
-from redsync._core.scripts import Script
 
-__all__ = ["SLOTS", "Spelling", "Tagged", "slots_of", "tag_of"]
+__all__ = ["SLOTS", "Spelling", "slots_of", "tag_of"]
 
 SLOTS: Final = 16384
 
-_OWN_KEY: Final = rb"'(redsync_birth|redsync:client:)'"
-_PUBLISH: Final = rb"redis\.call\('publish', ([^,]+), ([^\n]*)"
-
 
 class Spelling:
-    """The spelling of a plain node, which changes nothing."""
+    """The spelling of keys on a plain node, or on the voter that has a slot.
+
+    Attributes:
+        tag: The text with which all keys begin; empty on a plain node.
+    """
+
+    def __init__(self, slot: int | None = None) -> None:
+        self.tag: Final = b"" if slot is None else b"{%b}" % tag_of(slot)
 
     def key(self, key: bytes) -> bytes:
         """Return the node's spelling of a key."""
-        return key
+        return self.tag + key
 
     def plain(self, key: bytes) -> bytes:
         """Return the plain spelling of the node's key."""
-        return key
-
-    def script(self, script: Script) -> Script:
-        """Return the node's version of a script."""
-        return script
+        return key.removeprefix(self.tag)
 
     def command(self, command: Command) -> Command:
-        """Return the node's version of a command."""
-        return command
-
-
-class Tagged(Spelling):
-    """The spelling of a voter whose keys are all in one slot."""
-
-    def __init__(self, slot: int) -> None:
-        self._tag: Final = b"{%b}" % tag_of(slot)
-        self._scripts: Final[dict[Script, Script]] = {}
-
-    def key(self, key: bytes) -> bytes:
-        return self._tag + key
-
-    def plain(self, key: bytes) -> bytes:
-        return key.removeprefix(self._tag)
-
-    def script(self, script: Script) -> Script:
-        ours = self._scripts.get(script)
-        if ours is None:
-            source = self._tagged(script.source)
-            sha = hashlib.sha1(source, usedforsecurity=False).hexdigest().encode()
-            self._scripts[script] = ours = Script(script.name, source, sha)
-        return ours
-
-    def command(self, command: Command) -> Command:
-        return Command(self.script(command.script), tuple(map(self.key, command.keys)), command.args)
-
-    def _tagged(self, source: bytes) -> bytes:
-        """Return a script whose own keys have the tag, and whose messages name keys without the tag."""
-        source = re.sub(_OWN_KEY, rb"'%b\1'" % self._tag, source)
-        untagged = b"string.sub(KEYS[1], %d)" % (len(self._tag) + 1)
-        return re.sub(
-            _PUBLISH,
-            lambda found: (
-                b"redis.call('spublish', '%b' .. %b, %b" % (self._tag, found[1], found[2].replace(b"KEYS[1]", untagged))
-            ),
-            source,
-        )
+        """Return a command with the node's spelling of its keys."""
+        return Command(command.script, tuple(map(self.key, command.keys)), command.args)
 
 
 @cache

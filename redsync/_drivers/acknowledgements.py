@@ -10,9 +10,6 @@ existed), it would wait for nothing. So a small write precedes it (`Dialect.touc
 
 A release or a rollback does not have to last: a claim that a lost one leaves behind expires.
 
-Most writes get the same replies in one piece. So a piece that sufficed for a write of the same kind once, and was
-nothing but its replies, is not parsed and judged again.
-
 Nodes send messages while the script runs, before any acknowledgement. So a hand-over in a message is not proof: it
 wakes the waiter, which then asks.
 """
@@ -30,16 +27,14 @@ from redsync._core.replies import NOTHING
 from redsync._core.text import outline
 from redsync._drivers.channels import pack
 from redsync._drivers.dialects import Dialect
-from redsync._drivers.links import Link
+from redsync._drivers.links import AnyLink
 from redsync._drivers.requests import Request
-from redsync._drivers.wakeups import MESSAGES
+from redsync._drivers.wakeups import is_message
 
 __all__ = ["UNACKNOWLEDGED", "hold_back", "reason_against", "wait_commands"]
 
 UNACKNOWLEDGED: Final = "UNACKNOWLEDGED"
 """The first word of the error that replaces a vote that too few replicas have."""
-
-_MOST_PIECES: Final = 64
 
 
 def wait_commands(dialect: Dialect, needed: int, timeout: float) -> list[bytes]:
@@ -65,80 +60,54 @@ def reason_against(dialect: Dialect, replies: Sequence[Any], needed: int) -> str
     return f"{count} of its replicas have the vote, {needed} must have it"
 
 
-def hold_back(link: Link, needed: int, timeout: float) -> None:
+def hold_back(link: AnyLink, needed: int, timeout: float) -> None:
     """Make a link hand out votes only once `needed` replicas have acknowledged them.
 
     The link is not in use yet. A round waits `timeout` seconds for the node. The node waits half of that for its
     replicas, and the connection stalls meanwhile; so the round learns that there were too few.
     """
     acknowledged = _Acknowledged(link, needed, timeout / 2)
-    link.swift = False
-    link.parts = acknowledged.parts
-    link.feed, link.gets = acknowledged.feed, acknowledged.gets
-    # So the link is never `at_rest`: each piece passes this layer.
-    link.has_more = lambda: True
+    link.encode, link.gets = acknowledged.encode, acknowledged.gets
 
 
 class _Acknowledged:
     """A layer between a link and its node; it does not refer to the link, which must not be part of a cycle."""
 
-    def __init__(self, link: Link, needed: int, timeout: float) -> None:
+    def __init__(self, link: AnyLink, needed: int, timeout: float) -> None:
         self._dialect: Final = link.node.dialect
-        self._feed, self._gets, self._has_more = link.feed, link.gets, link.has_more
+        self._gets: Final = link.gets
         self._needed: Final = needed
         commands = wait_commands(self._dialect, needed, timeout)
         self._commands: Final = b"".join(commands)
         self._following: Final = len(commands)
-        # For each write in flight, which of its votes must last, and how many replies there will be. The sending thread
-        # appends, the reading one pops.
+        # For each write in flight, which of its votes must last, and how many replies there will be.
         self._writes: Final[deque[tuple[tuple[bool, ...], int]]] = deque()
         self._replies: list[Any] = []
         self._ready: Final[deque[Any]] = deque()
-        # Pieces that were all replies to one write, and that write: its votes, which suffice. Most pieces are alike.
-        self._known: Final[dict[tuple[bytes, tuple[bool, ...]], list[int]]] = {}
-        # True if the next piece begins with the first reply to a write; and the latest piece that did.
-        self._between = False
-        self._piece: bytes | None = None
 
-    def parts(self, batch: Sequence[Request]) -> list[bytes]:
-        """Return the bytes of a batch about to be written; see `Link.parts`."""
+    def encode(self, batch: Sequence[Request]) -> bytes:
+        """Return the bytes of a batch about to be written; see `AnyLink.encode`."""
         lasting = tuple([request.command is not None and request.command.script.must_last for request in batch])
-        if not lasting:
-            return []
         data, replies = [self._dialect.data(request) for request in batch], len(lasting)
         if True in lasting:
             data.append(self._commands)
             replies += self._following
         self._writes.append((lasting, replies))
-        return [b"".join(data)]
-
-    def feed(self, data: Any) -> None:
-        """Take what was read; see `Link.feed`."""
-        between, self._between = self._between, False
-        if between and self._writes:
-            lasting = self._writes[0][0]
-            votes = self._known.get((data, lasting))
-            if votes is not None:
-                self._writes.popleft()
-                self._ready.extend(votes)
-                self._between = True
-                return
-        self._piece = data if between else None
-        self._feed(data)
+        return b"".join(data)
 
     def gets(self) -> Any:
-        """Return the next reply that may be handed out; see `Link.gets`."""
+        """Return the next reply that may be handed out; see `AnyLink.gets`."""
         if self._ready:
             return self._ready.popleft()
         while (reply := self._gets()) is not NOTHING:
             if reply.__class__ is hiredis.PushNotification:
-                self._piece = None
                 return _unproven(reply)
+            if not self._writes:
+                return reply  # to no command, as the link finds out
             lasting, replies = self._writes[0]
             self._replies.append(reply)
             if len(self._replies) == replies:
                 self._writes.popleft()
-                self._between = not self._has_more()
                 self._judge(lasting)
                 return self._ready.popleft()
         return NOTHING
@@ -147,23 +116,14 @@ class _Acknowledged:
         votes, following = self._replies[: len(lasting)], self._replies[len(lasting) :]
         self._replies = []
         reason = reason_against(self._dialect, following, self._needed) if following else None
-        if reason is None:
-            self._ready.extend(votes)
-            if self._piece is not None and self._between and {int}.issuperset(map(type, votes)):
-                if len(self._known) >= _MOST_PIECES:
-                    self._known.clear()
-                self._known[self._piece, lasting] = votes
-            self._piece = None
-            return
-        self._piece = None
         for vote, must_last in zip(votes, lasting, strict=True):
-            counts = not must_last or isinstance(vote, hiredis.ReplyError)
+            counts = reason is None or not must_last or isinstance(vote, hiredis.ReplyError)
             self._ready.append(vote if counts else hiredis.ReplyError(f"{UNACKNOWLEDGED} {reason}"))
 
 
 def _unproven(push: Any) -> Any:
     """Return a node's message without its hand-over mark."""
-    if push[0] not in MESSAGES or not isinstance(push[-1], bytes):
+    if not is_message(push) or not isinstance(push[-1], bytes):
         return push
     _, _, key = push[-1].partition(b" ")
     return hiredis.PushNotification([*push[:-1], b"0 " + key])

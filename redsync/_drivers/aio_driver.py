@@ -5,28 +5,27 @@ A protocol's own code awaits nothing, so it runs alone. A cancellation arises in
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Final, TypeAlias, TypeVar, assert_never
+from collections.abc import Callable, Coroutine, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, assert_never
 
 from redsync._core.effects import Broadcast, Effect, Notify, Reply, Signal, Steps, Tell, Wait, Wakeup
 from redsync._core.events import Event
 from redsync._core.quorum import Tally
-from redsync._drivers.aio_maintenance import AioMaintenance
-from redsync._drivers.aio_transport import AioTransport
+from redsync._drivers.aio_link_sets import AioLinkSet
 from redsync._drivers.notifier import Notifier
+from redsync._drivers.process import forked
 from redsync._drivers.requests import Request, Retry
 
-__all__ = ["AioDriver", "Subscribed"]
+if TYPE_CHECKING:
+    from redsync._drivers.aio import AioLife
+
+__all__ = ["AioCall", "AioDriver", "Perform"]
 
 T = TypeVar("T")
 
 log = logging.getLogger("redsync")
-
-Subscribed: TypeAlias = set[bytes | Retry]
-"""The resources of a running protocol: subscriptions to keys' wake-ups, and its turn to repeat a round."""
 
 _LAST_CHANCE = 0.03
 """Seconds that nodes always have to answer, no matter how long the first connections took."""
@@ -36,171 +35,164 @@ class _Dropped(BaseException):
     """Replaces GeneratorExit in a protocol: `yield from` would not pass that on, but close the inner generator."""
 
 
+class AioCall:
+    """One run of a protocol.
+
+    Attributes:
+        life: The client in this process.
+        subscribed: Its subscriptions to keys' wake-ups, and its turn to repeat a round.
+    """
+
+    __slots__ = ("life", "subscribed")
+
+    def __init__(self, life: AioLife) -> None:
+        self.life = life
+        self.subscribed: set[bytes | Retry] = set()
+
+
+Perform: TypeAlias = Callable[[Effect, AioCall], Coroutine[Any, Any, Reply] | None]
+"""Performs an effect; returns what to await for its reply, None if there is none."""
+
+
 class AioDriver(ABC):
     """Performs effects for a runner of asyncio; `aio` begins and ends a client."""
 
-    _loop: asyncio.AbstractEventLoop | None
-    _maintenance: AioMaintenance | None
-    _ready: bool
-    _active: int
-    _idle: asyncio.Future[None] | None
-
     def __init__(
-        self, addresses: Sequence[str], now: Callable[[], float], listeners: Sequence[Callable[[Event], object]]
+        self, addresses: Sequence[str], clock: Callable[[], float], listeners: Sequence[Callable[[Event], object]]
     ) -> None:
-        """Make a driver; `now` is the clock, each of `listeners` is called with each event."""
-        self.now: Final = now
+        """Make a driver; each of `listeners` is called with each event."""
+        self.clock: Final = clock
         self._addresses: Final = addresses
-        self._notifier: Final = Notifier(listeners, self._contain, addresses, now)
+        self.notifier: Final = Notifier(listeners, self._contain, addresses, clock)
 
     @abstractmethod
     def require_open(self) -> None:
         """Raise `ClientClosedError` if the client was closed."""
 
     @abstractmethod
-    async def _await_opening(self, timeout: float) -> None:
-        """Wait until the client has connected, for at most `timeout` seconds."""
+    def _contain(self, error: BaseException) -> bool:
+        """Keep a callback's error from ending the maintenance; return True if that was done."""
 
-    async def _drive(  # noqa: PLR0912  (each is a step of the hot path)
-        self, steps: Steps[T], perform: Callable[[Effect], Awaitable[Reply]] | None = None
-    ) -> T:
+    async def drive(self, steps: Steps[T], call: AioCall, perform: Perform) -> T:
         """Perform the protocol's effects until it returns; return its result or raise its error.
 
-        An error of an effect, above all a cancellation, is thrown into the protocol. Then `_drive` performs all of the
+        An error of an effect, above all a cancellation, is thrown into the protocol. Then this performs all of the
         protocol's clean-up effects. These wait for nothing, so a second cancellation finds nothing to interrupt. For
         the same reason even a dropped coroutine, which can't await anything any more, cleans up.
-
-        Args:
-            steps: The protocol.
-            perform: Performs its effects, instead of `_perform`; such a protocol is not one of the `_active`.
         """
         reply: Reply = None
         interruption: BaseException | None = None
-        subscribed: Subscribed = set()
-        if perform is None:
-            self._active += 1
+        while True:
+            try:
+                effect = steps.send(reply) if interruption is None else steps.throw(interruption)
+            except StopIteration as stop:
+                result: T = stop.value
+                return result
+            except _Dropped:
+                raise GeneratorExit from None
+            finally:
+                # The error refers to this frame, so this frame must not refer to the error.
+                interruption = None
+            try:
+                performing = perform(effect, call)
+                reply = None if performing is None else await performing
+            except GeneratorExit:
+                interruption = _Dropped()
+            except BaseException as error:
+                interruption = error
+
+    async def drive_call(self, steps: Steps[T], call: AioCall) -> T:
+        """Run a protocol for a caller: a closing client waits for it."""
+        life = call.life
+        life.active += 1
+        try:
+            return await self.drive(steps, call, self.perform)
+        finally:
+            life.active -= 1
+            for kept in call.subscribed:
+                life.wakeups.unsubscribe(kept)
+            if not life.active and life.idle is not None and not life.idle.done():
+                life.idle.set_result(None)
+
+    def perform(self, effect: Effect, call: AioCall) -> Coroutine[Any, Any, Reply] | None:
+        """Perform an effect in the calling task."""
+        match effect:
+            case Broadcast():
+                return self._broadcast(effect, call)
+            case Tell():
+                self._tell(effect, call)
+            case Wait():
+                return self._wait(effect, call)
+            case Signal(key):
+                call.life.wakeups.ring(key)
+            case Notify(event):
+                self.notifier.announce(event)
+            case _:
+                assert_never(effect)
+        return None
+
+    def perform_by_maintenance(self, effect: Effect, call: AioCall) -> Coroutine[Any, Any, Reply] | None:
+        """Perform an effect of the watchdog; the maintenance works while the watchdog sleeps."""
+        return self._maintain(effect, call) if isinstance(effect, Wait) else self.perform(effect, call)
+
+    async def _maintain(self, effect: Wait, call: AioCall) -> Wakeup:
+        assert call.life.maintenance is not None, "it runs this"
+        await call.life.maintenance.sleep(effect.until)
+        return Wakeup(self.clock(), 0)
+
+    def _links(self, effect: Broadcast | Tell, call: AioCall) -> AioLinkSet:
+        """Return the links for a command; raise in another process: no child of a fork acts for its parent."""
+        owner, life = effect.owner, call.life
+        if not life.is_current() or (owner is not None and owner.client_id != life.client_id):
+            raise forked()
+        assert life.maintenance is not None, "what runs has a loop"
+        return life.maintenance.links
+
+    def _tell(self, effect: Tell, call: AioCall) -> None:
+        self._links(effect, call).send_soon(Request(effect, None))
+
+    async def _broadcast(self, effect: Broadcast, call: AioCall) -> Tally:
+        links, left, clock = self._links(effect, call), effect.timeout, self.clock
+        if not call.life.ready:
+            # The first use. Connecting is part of the round, so a caller's timeout holds even if nodes hang.
+            asked_at = clock()
+            await call.life.await_opening(left)
+            left = max(left - (clock() - asked_at), min(left, _LAST_CHANCE))
+        if effect.subscribe is not None:
+            call.life.wakeups.subscribe(effect.subscribe, effect.guard)
+            call.subscribed.add(effect.subscribe)
+        tally = effect.tally(self._addresses)
+        request = Request(effect, tally)
+        if request.make():
+            tally.sent_at = sent_at = clock()
+            links.send_soon(request)
+            if not request.done:
+                await links.wait(request, sent_at + left)
+                if not request.done:
+                    links.close_round(request, f"no answer within {effect.timeout:g} s")
+            if effect.lingers and tally.open:
+                await links.linger(request, tally, effect.lingers_until(sent_at, clock()))
+        else:
+            tally.close("nothing to send")
+        if tally.failed and self.notifier.ears:
+            self.notifier.note_votes(tally)
+        tally.at = clock()
+        return tally
+
+    async def _wait(self, effect: Wait, call: AioCall) -> Wakeup:
+        life, links = call.life, call.life.links
+        retry = next((kept for kept in call.subscribed if isinstance(kept, Retry)), None)
+        if retry is None and effect.retry_at is not None:
+            retry = Retry()
+            call.subscribed.add(retry)
+        waits = life.wakeups.waits(effect, retry)
         try:
             while True:
                 try:
-                    effect = steps.send(reply) if interruption is None else steps.throw(interruption)
+                    sleeper, until = next(waits)
                 except StopIteration as stop:
-                    result: T = stop.value
-                    return result
-                except _Dropped:
-                    raise GeneratorExit from None
-                finally:
-                    # The error refers to this frame, so this frame must not refer to the error.
-                    interruption = None
-                try:
-                    if perform is not None:
-                        reply = await perform(effect)
-                    elif effect.__class__ is Broadcast:
-                        # The hot path skips the match over all effects, and one coroutine.
-                        reply = await self._broadcast(subscribed, effect)
-                    else:
-                        reply = await self._perform(subscribed, effect)
-                except GeneratorExit:
-                    interruption = _Dropped()
-                except BaseException as error:
-                    interruption = error
+                    self.require_open()
+                    return Wakeup(self.clock(), *stop.value)
+                await links.sleep(sleeper, until)
         finally:
-            if perform is None:
-                self._active -= 1
-                if subscribed or self._idle is not None:
-                    self._end(subscribed)
-
-    async def _perform(self, subscribed: Subscribed, effect: Effect) -> Reply:
-        match effect:
-            case Broadcast():
-                return await self._broadcast(subscribed, effect)
-            case Tell():
-                self._transport.send(Request(effect, None))
-                return None
-            case Wait():
-                return await self._wait(effect, subscribed)
-            case Signal(key):
-                self._transport.wakeups.ring(key)
-                return None
-            case Notify(event):
-                self._notifier.announce(event)
-                return None
-            case _:
-                assert_never(effect)
-
-    @property
-    def _transport(self) -> AioTransport:
-        assert self._maintenance is not None, "what runs has a loop"
-        return self._maintenance.transport
-
-    async def _broadcast(self, subscribed: Subscribed, effect: Broadcast) -> Tally:
-        assert self._maintenance is not None, "what runs has a loop"
-        transport, left = self._maintenance.transport, effect.timeout
-        if not self._ready:
-            # The first use. Connecting is part of the round, so a caller's timeout holds even if nodes hang.
-            asked_at = self.now()
-            await self._await_opening(left)
-            left = max(left - (self.now() - asked_at), min(left, _LAST_CHANCE))
-        if effect.subscribe is not None:
-            transport.wakeups.subscribe(effect.subscribe, effect.guard)
-            subscribed.add(effect.subscribe)
-        tally = effect.tally(self._addresses)
-        request = Request(effect, tally)
-        tally.sent_at = sent_at = self.now()
-        transport.send(request)
-        if not request.done:
-            # Inlined from `wait`: the hot path has one coroutine less.
-            future = transport.lie_down(request, sent_at + left)
-            try:
-                await future
-            finally:
-                transport.get_up(request)
-            if not request.done:
-                await transport.wait(request, sent_at + left)
-                if not request.done:
-                    await transport.end_round(request, effect.timeout)
-        if effect.lingers and tally.open:
-            await transport.linger(request, tally, effect.lingers_until(sent_at, self.now()))
-        if tally.failed and self._notifier.ears:
-            self._notifier.note_votes(tally)
-        tally.at = self.now()
-        return tally
-
-    async def _wait(self, effect: Wait, subscribed: Subscribed) -> Wakeup:
-        transport = self._transport
-        retry = next((kept for kept in subscribed if isinstance(kept, Retry)), None)
-        if retry is None and effect.retry_at is not None:
-            retry = Retry()
-            subscribed.add(retry)
-        signals = await transport.wait_for_wakeup(transport.wakeups.waits(effect, retry))
-        self.require_open()
-        return Wakeup(self.now(), *signals)
-
-    def _end(self, subscribed: Subscribed) -> None:
-        """End an active protocol."""
-        for kept in subscribed:
-            self._transport.wakeups.unsubscribe(kept)
-        if self._idle is not None and not self._active and not self._idle.done():
-            self._idle.set_result(None)
-
-    async def _perform_watchdog(self, effect: Effect) -> Reply:
-        """Perform the watchdog's effects; the maintenance works while the watchdog sleeps."""
-        if not isinstance(effect, Wait):
-            return await self._perform(set(), effect)
-        assert self._maintenance is not None, "what runs has a loop"
-        await self._maintenance.sleep(effect.until)
-        return Wakeup(self.now(), 0)
-
-    def _contain(self, error: BaseException) -> bool:
-        """Keep a callback's error from ending the maintenance; `sys.exit()` still ends the loop, as in any callback."""
-        maintenance, loop = self._maintenance, self._loop
-        if maintenance is None or loop is None or not maintenance.is_current():
-            return False
-        if isinstance(error, asyncio.CancelledError):
-            log.error("a callback raised %r in the client's own task, which continues", error)
-        else:
-            loop.call_soon(_raise, error)
-        return True
-
-
-def _raise(error: BaseException) -> None:
-    raise error
+            waits.close()

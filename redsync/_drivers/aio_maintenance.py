@@ -1,7 +1,8 @@
 """Maintenance of an asyncio client: one task that does the work that no caller waits for.
 
-It runs the watchdog protocol. While the watchdog sleeps, it reconnects nodes with growing pauses, looks for nodes that
-owe replies, and reports changes of nodes' states. Each connect has its own task, one at a time per node.
+It runs the watchdog protocol. While the watchdog sleeps, it reconnects nodes with growing pauses, delivers pending
+releases, looks for nodes that owe replies, and reports changes of nodes' states. Each connect has its own task, one at
+a time per node.
 
 A loop that ends cancels all its tasks. The maintenance then closes the client, which releases its holds while that is
 still possible.
@@ -13,22 +14,23 @@ import asyncio
 import logging
 import math
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 from redsync._core.events import Event
 from redsync._core.keys import wake_channel
 from redsync._core.memory import FIRST_USE, Processes
+from redsync._core.timing import Timing
 from redsync._drivers.acknowledgements import hold_back
-from redsync._drivers.aio_links import open_link
-from redsync._drivers.aio_transport import AioTransport
+from redsync._drivers.aio_channels import AioChannel, open_channel, open_fake_channel
+from redsync._drivers.aio_link_sets import AioLinkSet
 from redsync._drivers.aio_watches import AioWatches
 from redsync._drivers.greetings import end_former, greet, load_scripts, subscribe
-from redsync._drivers.handshakes import TIMEOUTS
-from redsync._drivers.links import speak
-from redsync._drivers.lookups import Lookups
+from redsync._drivers.link_sets import Shared
+from redsync._drivers.links import AnyLink, speak
 from redsync._drivers.maintenance import PAUSE_AFTER_FAILURE, STRAGGLERS, TICK, Stopped
 from redsync._drivers.node_registry import NodeRegistry
-from redsync._drivers.nodes import Node, NodeStatus
+from redsync._drivers.nodes import TIMEOUTS, Node, NodeStatus
+from redsync._drivers.redis_py import Addresses
 
 __all__ = ["AioMaintenance"]
 
@@ -36,53 +38,51 @@ log = logging.getLogger("redsync.watchdog")
 
 
 class AioMaintenance:
-    """The transport of one client and the task that keeps it alive. Everything happens in the loop's thread.
+    """The links of one client and the task that keeps it alive. Everything happens in the loop's thread.
 
     Attributes:
-        transport: The client's transport.
+        links: The client's set of links.
     """
-
-    _TRANSPORT: ClassVar = AioTransport
 
     def __init__(
         self,
         *,
-        nodes: Sequence[Node],
+        shared: Shared,
         client_id: str,
-        clock: Callable[[], float],
         random: Callable[[], float],
-        node_timeout: float,
-        restart_guard: float,
+        timing: Timing,
         processes: Processes,
-        loop: asyncio.AbstractEventLoop,
         tell: Callable[[Event], None],
+        loop: asyncio.AbstractEventLoop,
     ) -> None:
+        self._shared: Final = shared
+        self._nodes: Final = shared.nodes
+        self._clock: Final = shared.clock
         self._client_id: Final = client_id
-        self._clock: Final = clock
-        self._node_timeout: Final = node_timeout
-        self._connect_timeout: Final = max(4 * node_timeout, 1.0)
+        self._node_timeout: Final = timing.node_timeout
+        self._connect_timeout: Final = max(4 * timing.node_timeout, 1.0)
         self._loop: Final = loop
-        self.transport: Final[AioTransport] = self._TRANSPORT(
-            nodes, clock, node_timeout, loop, on_broken=self._on_broken, on_change=self._wake
-        )
-        self._lookups: Final = Lookups()
-        self._watches: Final = AioWatches(nodes, self._connect_timeout, clock, self._on_moved, self._lookups)
+        self.links = self._make_links(shared)
+        self._addresses: Final = [Addresses() for _ in self._nodes]
+        self._watches: Final = AioWatches(self._nodes, self._connect_timeout, self._clock, self._on_moved)
         self._registry: Final = NodeRegistry(
-            nodes,
-            self.transport,
-            clock,
-            restart_guard=restart_guard,
+            self._nodes,
+            self.links,
+            self._clock,
+            restart_guard=timing.restart_guard,
             processes=processes,
             tell=tell,
-            wake=self._wake,
+            wake=self.wake,
             random=random,
         )
         self._connecting: Final[dict[int, asyncio.Task[None]]] = {}
         self._task: asyncio.Task[None] | None = None
         self._waiting: asyncio.Future[None] | None = None
-        self._stopping = self._hurried = False
+        self._stopping = self._hurried = self._alarmed = False
         self._patient_until = math.inf
-        self._alarmed = False
+
+    def _make_links(self, shared: Shared) -> AioLinkSet:
+        return AioLinkSet(shared, self._loop, self._on_broken)
 
     # Life.
 
@@ -118,11 +118,11 @@ class AioMaintenance:
         registry, timeout = self._registry, self._node_timeout
         end = self._clock() + FIRST_USE + timeout
         while self._clock() < end and not self._hurried:
-            request = registry.initialize(self.transport.send)
+            request = registry.initialize(self.links.send_soon)
             if request is not None:
-                await self.transport.wait(request, self._clock() + timeout)
+                await self.links.wait(request, self._clock() + timeout)
                 if not request.done:
-                    await self.transport.end_round(request, timeout)
+                    self.links.close_round(request, "no answer in time")
             elif registry.initialize_at < end:
                 await self._wait_until(registry.initialize_at, lambda: self._hurried)
             else:
@@ -138,6 +138,7 @@ class AioMaintenance:
                 except Exception:
                     # An unrelated error must not cost a hold: log it, and continue with a new watchdog.
                     log.exception("the watchdog failed and starts again; please report this")
+                    self.links.throw_away()
                     await asyncio.sleep(PAUSE_AFTER_FAILURE)
         except Stopped:
             return
@@ -151,8 +152,8 @@ class AioMaintenance:
     async def stop(self) -> None:
         """End the task and all connections; a cancellation meanwhile propagates when that is done."""
         self._stopping = True
-        self._wake()
-        ending = [*self._connecting.values(), *self._watches.tasks, *self._lookups.under_way]
+        self.wake()
+        ending = [*self._connecting.values(), *self._watches.tasks]
         for task in ending:
             task.cancel()
         if self._task is not None and self._task is not asyncio.current_task():
@@ -166,7 +167,7 @@ class AioMaintenance:
                 cancelled = error
         # A task cancelled before its first step never runs, and does not remove itself.
         self._connecting.clear()
-        self.transport.dispose()
+        self.links.end("the client was closed", orderly=True)
         if cancelled is not None:
             raise cancelled
 
@@ -176,14 +177,14 @@ class AioMaintenance:
             await asyncio.wait(pending)
         # Rollbacks may be in flight. Closing a socket with unread replies resets the connection and would lose them.
         self._patient_until = min(self._patient_until, self._clock() + self._node_timeout)
-        while await self.transport.tend() and self._clock() < self._patient_until:  # noqa: ASYNC110  (no event ends it)
+        while await self._tend() and self._clock() < self._patient_until:  # noqa: ASYNC110  (no event ends it)
             await asyncio.sleep(0.001)
         return True
 
     def hurry(self) -> None:
         """Stop waiting for first connections: a round proceeds without them, and its claim needs the watchdog."""
         self._hurried = True
-        self._wake()
+        self.wake()
 
     def is_current(self) -> bool:
         """Return True in the maintenance's own task."""
@@ -192,25 +193,26 @@ class AioMaintenance:
     def alarm(self) -> None:
         """Make the watchdog look at once."""
         self._alarmed = True
-        self._wake()
+        self.wake()
 
     def _on_broken(self, node: Node, reason: str) -> None:
         self._registry.note_broken(node, reason)
-        self._wake()
+        self.wake()
 
     def _on_moved(self, node: Node) -> None:
-        self._registry.move(node, self.transport.part)
-        self._wake()
+        self._registry.move(node)
+        self.wake()
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
+        """Make the task look at once."""
         # Tasks that outlive their closed loop come here when they are garbage-collected.
         if self._waiting is not None and not self._waiting.done() and not self._loop.is_closed():
             self._waiting.set_result(None)
 
     async def _wait_for(self, seconds: float) -> None:
-        """Sleep for at most `seconds`, or until `_wake`."""
+        """Sleep for at most `seconds`, or until `wake`."""
         self._waiting = waiting = self._loop.create_future()
-        timer = self._loop.call_later(seconds, self._wake)
+        timer = self._loop.call_later(seconds, self.wake)
         try:
             await waiting
         finally:
@@ -226,10 +228,10 @@ class AioMaintenance:
         Raises:
             Stopped: The client is closing.
         """
-        registry = self._registry
+        registry, releases = self._registry, self._shared.releases
         while True:
-            owing = await self.transport.tend()
-            registry.initialize(self.transport.send)
+            owing = await self._tend()
+            registry.initialize(self.links.send_soon)
             registry.tell_changes()
             self._connect_missing()
             if self._stopping:
@@ -238,17 +240,31 @@ class AioMaintenance:
             if self._alarmed or now >= until:
                 self._alarmed = False
                 return
-            tick = self._node_timeout / 2 if owing else TICK
-            soon = min(until, registry.next_try(self._connecting), self.transport.retry_at, registry.initialize_at)
-            await self._wait_for(min(max(soon - now, 0.001), tick))
+            soon = min(until, registry.next_try(self._connecting), registry.initialize_at)
+            if releases.some:
+                soon = min(soon, *(releases.due_at(node.index) for node in self._nodes if node.connected), math.inf)
+            await self._wait_for(min(max(soon - now, 0.001), self._node_timeout / 2 if owing else TICK))
+
+    async def _tend(self) -> bool:
+        """Deliver due releases, and look for links that must be replaced; return True while nodes owe replies."""
+        links, now = self.links, self._clock()
+        links.recover()
+        for node in self._nodes:
+            link = links.links[node.index]
+            if link is not None and link.generation != node.generation:
+                links.discard(link, node.moved() or node.excuse)
+            elif link is not None and self._shared.releases.some:
+                links.deliver(node, now)
+        if links.owes:
+            links.look(await links.read_all())
+        return links.owes
 
     # Nodes.
 
     def statuses(self) -> list[NodeStatus]:
         """Return each node's state."""
-        return [
-            status._replace(pending=self.transport.pending(i)) for i, status in enumerate(self._registry.statuses())
-        ]
+        count = self._shared.releases.count
+        return [status._replace(pending=count(i)) for i, status in enumerate(self._registry.statuses())]
 
     def _connect_missing(self) -> None:
         if not self._stopping:
@@ -266,21 +282,32 @@ class AioMaintenance:
         finally:
             self._connecting.pop(node.index, None)
         self._registry.note_tried(node, error)
-        self._wake()
+        if error is not None:
+            self.links.note_failed(node, error)
+        self.wake()
 
     async def _connect_link(self, node: Node) -> None:
         await self._watches.locate(node)
-        link = await open_link(node, self._connect_timeout, self._lookups)
+        channel = await open_fake_channel(node)
+        if channel is None:
+            channel = await open_channel(node.make_connection(self._connect_timeout), self._addresses[node.index])
         try:
-            self._registry.meet(node, await link.talk(greet(node, self._node_timeout, raw=link.raw)))
-            link.tag = await link.talk(end_former(node))
-            await link.talk(load_scripts(node.dialect))
-            await link.talk(subscribe(node.dialect, wake_channel(self._client_id), raw=link.raw))
+            self._registry.meet(node, await channel.talk(greet(node, self._node_timeout, raw=channel.raw)))
+            # Before anything else is sent: a late command of a former connection must not come behind it.
+            tag = await channel.talk(end_former(node))
+            await channel.talk(load_scripts())
+            await channel.talk(subscribe(node.dialect, wake_channel(self._client_id), raw=channel.raw))
+            link = self._link(node, channel, tag)
         except BaseException:
-            link.shut()
+            channel.close()
             raise
+        self._shared.releases.clear_pause(node.index)
+        self.links.install(link)
+
+    def _link(self, node: Node, channel: AioChannel, tag: tuple[str, int] | None) -> AnyLink:
+        link = self.links.make_link(node, channel, tag)
         if node.is_lent:
             speak(link)
         if node.needed:
             hold_back(link, node.needed, self._node_timeout)
-        self.transport.install(link)
+        return link

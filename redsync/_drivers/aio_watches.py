@@ -7,11 +7,9 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from redis.exceptions import ResponseError
-
-from redsync._drivers.channels import reply_error
-from redsync._drivers.lookups import Lookups
-from redsync._drivers.nodes import Node, new_connection
+from redsync._drivers.aio_channels import open_channel
+from redsync._drivers.nodes import Node
+from redsync._drivers.redis_py import Addresses, new_connection
 from redsync._drivers.watches import ASK_EVERY, Follower
 
 if TYPE_CHECKING:
@@ -24,16 +22,11 @@ class AioWatches:
     """Follows the servers of a client's nodes."""
 
     def __init__(
-        self,
-        nodes: Sequence[Node],
-        timeout: float,
-        clock: Callable[[], float],
-        on_moved: Callable[[Node], None],
-        lookups: Lookups,
+        self, nodes: Sequence[Node], timeout: float, clock: Callable[[], float], on_moved: Callable[[Node], None]
     ) -> None:
-        """Make the watches; arguments as for `Watches`, and the client's lookups."""
+        """Make the watches; arguments as for `Watches`."""
         self._of_node: Final = {
-            node.index: _Watch(lookups, node, node.locator, timeout, clock, on_moved)
+            node.index: _Watch(node, node.locator, timeout, clock, on_moved)
             for node in nodes
             if node.locator is not None
         }
@@ -62,9 +55,9 @@ class AioWatches:
 class _Watch(Follower):
     """A task for each witness."""
 
-    def __init__(self, lookups: Lookups, node: Node, locator: Locator, *settings: Any) -> None:
+    def __init__(self, node: Node, locator: Locator, *settings: Any) -> None:
         super().__init__(node, locator, *settings)
-        self._lookups: Final = lookups
+        self._addresses: Final = [Addresses() for _ in locator.witnesses]
         self._news = asyncio.Event()
         self.tasks: list[asyncio.Task[None]] = []
 
@@ -93,44 +86,20 @@ class _Watch(Follower):
             except Exception as error:
                 self._note_failure(index, error)
                 self._news.set()
-            await _pause()
+            await asyncio.sleep(ASK_EVERY)
 
     async def _ask(self, index: int, witness: Witness) -> None:
-        connection = new_connection(witness.pool, self._timeout, protocol=2)
+        async with asyncio.timeout(self._timeout):
+            connection = new_connection(witness.pool, self._timeout)
+            channel = await open_channel(connection, self._addresses[index])
         try:
-            async with asyncio.timeout(self._timeout):
-                await self._lookups.connect(connection, self._timeout)
             while True:
                 async with asyncio.timeout(self._timeout):
-                    replies = await self._question(index, connection)
+                    replies = await channel.ask(*self._ask_now(index))
                 moved = self._hear(index, replies)
                 self._news.set()
                 if moved:
                     self._on_moved(self._node)
-                await _pause()
+                await asyncio.sleep(ASK_EVERY)
         finally:
-            await connection.disconnect(nowait=True)
-
-    async def _question(self, index: int, connection: Any) -> list[Any]:
-        questions = self._ask_now(index)
-        await connection.send_packed_command(questions, check_health=False)
-        replies = []
-        for _ in questions:
-            try:
-                replies.append(await connection.read_response(disable_decoding=True))
-            except ResponseError as error:
-                replies.append(reply_error(error))
-        return replies
-
-
-async def _pause() -> None:
-    """Sleep until the next question is due.
-
-    Raises:
-        CancelledError: The task was cancelled, now or before: redis-py sends through `asyncio.wait_for`, which swallows
-            some cancellations on Python 3.11, and a close of the client waits for the end of this task.
-    """
-    task = asyncio.current_task()
-    if task is not None and task.cancelling():
-        raise asyncio.CancelledError
-    await asyncio.sleep(ASK_EVERY)
+            channel.close()

@@ -1,4 +1,4 @@
-"""Channels: the handshake with a node over a new redis-py connection, before a link takes over its socket.
+"""Channels: the handshake with a node over a new connection, before a link takes over its socket.
 
 Bytes and seconds are bounded, no matter which server answers.
 """
@@ -11,11 +11,10 @@ from collections.abc import Generator
 from typing import Any, Final, TypeAlias, TypeVar
 
 import hiredis
-from redis.exceptions import ResponseError
 
-from redsync._core.replies import MOST_BYTES, NOTHING, ReplyReader, next_reply
+from redsync._core.replies import MOST_BYTES, NOTHING, new_reader, next_reply
 
-__all__ = ["Channel", "Talk", "pack", "reply_error"]
+__all__ = ["Channel", "Talk", "pack"]
 
 T = TypeVar("T")
 
@@ -34,26 +33,25 @@ def pack(*parts: bytes | str) -> bytes:
 
 
 class Channel:
-    """A new connection to a node, still blocking: for the handshake, before a link takes its socket."""
+    """A new connection to a node, still blocking: for the handshake, before a link takes its socket.
 
-    def __init__(self, connection: Any, timeout: float, until: float) -> None:
+    Attributes:
+        sock: The socket; None once it was taken.
+        reader: Reads replies.
+        raw: False for a fakeredis instance, which does not describe itself.
+    """
+
+    def __init__(self, sock: socket.socket, timeout: float, until: float, *, raw: bool = True) -> None:
         """Make a channel; `timeout` is the most seconds of silence, `until` the monotonic instant of its end."""
-        self.connection: Final = connection
+        self.sock: socket.socket | None = sock
+        self.reader: Final = new_reader()
+        self.raw: Final = raw
         self._timeout: Final = timeout
         self._until: Final = until
-        sock = connection._sock
-        self.sock: Final[socket.SocketType | None] = sock if isinstance(sock, socket.SocketType) else None
-        self.reader: Final = ReplyReader()
-
-    @property
-    def raw(self) -> bool:
-        """True if there is a real socket; fakeredis has none, so it is called instead."""
-        return self.sock is not None
 
     def ask(self, *commands: bytes) -> list[Any]:
         """Send commands in one write; return their replies, errors as values, without pushes."""
-        if self.sock is None:
-            return [self.call(command) for command in commands]
+        assert self.sock is not None, "no link has taken it"
         self.sock.sendall(b"".join(commands))
         replies: list[Any] = []
         size = 0
@@ -69,7 +67,7 @@ class Channel:
                 replies.append(reply)
         return replies
 
-    def _receive(self, sock: socket.SocketType) -> bytes:
+    def _receive(self, sock: socket.socket) -> bytes:
         left = self._until - time.monotonic()
         if left <= 0:
             raise TimeoutError("did not finish the handshake in time")
@@ -79,13 +77,11 @@ class Channel:
             raise ConnectionError("closed the connection during the handshake")
         return data
 
-    def call(self, command: bytes) -> Any:
-        """Send one command through redis-py and return its reply; an error that the node replied is a value."""
-        self.connection.send_packed_command([command], check_health=False)
-        try:
-            return self.connection.read_response()
-        except ResponseError as error:
-            return reply_error(error)
+    def take(self) -> socket.socket:
+        """Return the socket; this channel no longer closes it."""
+        assert self.sock is not None, "it is taken once"
+        sock, self.sock = self.sock, None
+        return sock
 
     def talk(self, talk: Talk[T]) -> T:
         """Hold a conversation; return its result or raise its error."""
@@ -100,12 +96,5 @@ class Channel:
 
     def close(self) -> None:
         """Close the connection without a farewell to the node."""
-        self.connection.disconnect()
-
-
-def reply_error(error: ResponseError) -> hiredis.ReplyError:
-    """Return a node's error as a value, with the error code that redis-py cuts off."""
-    code = {"NoScriptError": "NOSCRIPT", "ReadOnlyError": "READONLY"}
-    name = code.get(type(error).__name__, "")
-    text = str(error)
-    return hiredis.ReplyError(f"{name} {text}" if name and not text.startswith(name) else text)
+        if self.sock is not None:
+            self.sock.close()

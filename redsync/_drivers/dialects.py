@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 from typing import Any, Final
 
-from redsync._core.spellings import Spelling, Tagged
+from redsync._core.spellings import Spelling
 from redsync._drivers.channels import pack
 from redsync._drivers.requests import Request, pack_command
 
-__all__ = ["PLAIN", "ClusterDialect", "Dialect", "dialect_of"]
+__all__ = ["PLAIN", "ClusterDialect", "Dialect"]
 
 _VOTES: Final = b"redsync:wake:votes"
 """A channel without listeners; users that may wake waiters may publish to it."""
@@ -44,7 +43,7 @@ class Dialect(Spelling):
 PLAIN: Final = Dialect()
 
 
-class ClusterDialect(Tagged, Dialect):
+class ClusterDialect(Dialect):
     """Commands for keys of one slot."""
 
     def __init__(self, slot: int) -> None:
@@ -61,9 +60,3 @@ class ClusterDialect(Tagged, Dialect):
 
     def subscription(self, channel: bytes) -> bytes:
         return pack("SSUBSCRIBE", self.key(channel))
-
-
-@cache
-def dialect_of(slot: int) -> ClusterDialect:
-    """Return the dialect of a slot: one for all clients, because each dialect has its own scripts, 130 kB of them."""
-    return ClusterDialect(slot)

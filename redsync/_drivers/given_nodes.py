@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from redsync._drivers.dialects import dialect_of
+from redsync._drivers.dialects import ClusterDialect
 from redsync._drivers.nodes import Node
 from redsync._drivers.urls import url_of
 from redsync._importing import importing
@@ -116,7 +116,7 @@ def _voters(first: int, url: str, client_class: type[Any]) -> list[Node]:
     from redsync._drivers.clusters import lent  # late: most programs use none
 
     return [
-        Node(index, pool, address, url, locator=locator, dialect=dialect_of(locator.slot))
+        Node(index, pool, address, url, locator=locator, dialect=ClusterDialect(locator.slot))
         for index, (address, pool, locator) in enumerate(lent(url, client_class), first)
     ]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import logging
 import re
 from typing import Any, Final
 
@@ -18,11 +17,11 @@ from redsync._drivers.dialects import Dialect
 from redsync._drivers.nodes import Node, NodeInfo
 from redsync.exceptions import ConfigurationError
 
-__all__ = ["INITIALIZE", "end_former", "greet", "load_scripts", "subscribe"]
-
-log = logging.getLogger("redsync.node")
+__all__ = ["INITIALIZE", "end_former", "greet", "join", "load_scripts", "subscribe"]
 
 INITIALIZE: Final = Script.load("node_initialize")
+
+_HELLO: Final = pack("HELLO", "3")
 
 
 def greet(node: Node, timeout: float, *, raw: bool) -> Talk[NodeInfo]:
@@ -39,7 +38,8 @@ def greet(node: Node, timeout: float, *, raw: bool) -> Talk[NodeInfo]:
     """
     version, uptime, run_id, history = "fakeredis", None, None, ""
     if raw:
-        replies = yield from _ask("INFO", pack("INFO", "server"), pack("INFO", "replication"))
+        hello, *replies = yield from _ask("a greeting", _HELLO, pack("INFO", "server"), pack("INFO", "replication"))
+        _require_resp3(hello)
         text, fields = _fields(replies[0])
         replication = _fields(replies[1])[1]
         _require_master(replication)
@@ -55,14 +55,13 @@ def greet(node: Node, timeout: float, *, raw: bool) -> Talk[NodeInfo]:
         version = printable(f"{server} {number:.60}")
         uptime, run_id = float(int(fields["uptime_in_seconds"])), fields.get("run_id")
         history = replication.get("master_replid", "0")
-    initialize = node.dialect.script(INITIALIZE)
-    words: list[bytes | str] = [initialize.sha, "1", node.dialect.key(BIRTH_KEY), LOOK]
+    words: list[bytes | str] = [INITIALIZE.sha, "1", node.dialect.key(BIRTH_KEY), LOOK]
     if node.location is not None:
         if run_id is None:
             raise ConnectionError("hides its run_id: clients can't tell it from the server that it replaced")
         words += [b"", elected(run_id, node.location.epoch, history)]
     waiting = wait_commands(node.dialect, node.needed, timeout) if node.needed else []
-    load, look = pack("SCRIPT", "LOAD", initialize.source), pack("EVALSHA", *words)
+    load, look = pack("SCRIPT", "LOAD", INITIALIZE.source), pack("EVALSHA", *words)
     _, reply, *following = yield from _ask("the birth record", load, look, *waiting)
     reason = reason_against(node.dialect, following, node.needed) if waiting else None
     if reason is not None:
@@ -73,6 +72,35 @@ def greet(node: Node, timeout: float, *, raw: bool) -> Talk[NodeInfo]:
     except (TypeError, ValueError, OverflowError) as error:
         raise ConnectionError(f"the birth record was not understood: {error}") from None
     return NodeInfo(run_id, version, uptime, pushes=raw, birth=birth, process=process)
+
+
+def join(node: Node) -> Talk[tuple[str, int] | None]:
+    """Make one more connection to a node that is known; return an entry for `Node.former`, as `end_former` does.
+
+    Raises:
+        ConnectionError: Another server answers, or another process of it: the node must be greeted first. Or it is
+            busy, so the connection could not be ended later.
+    """
+    if node.info is None or node.info.run_id is None:
+        return None
+    hello, reply, number = yield [_HELLO, pack("INFO", "server"), pack("CLIENT", "ID")]
+    _require_resp3(hello)
+    if isinstance(reply, hiredis.ReplyError):
+        raise ConnectionError(f"INFO was refused: {reply}")
+    process = _fields(reply)[1].get("run_id")
+    if process != node.info.run_id:
+        raise ConnectionError("another server process answers than the one that is known")
+    if isinstance(number, hiredis.ReplyError) and str(number).startswith("BUSY"):
+        raise ConnectionError(f"CLIENT was refused: {number}")
+    return (process, number) if isinstance(number, int) else None
+
+
+def _require_resp3(hello: Any) -> None:
+    """Refuse a server that can't mix messages and replies on one connection."""
+    if isinstance(hello, hiredis.ReplyError):
+        raise ConnectionError(f"HELLO was refused: {hello}")
+    if not isinstance(hello, dict):
+        raise ConnectionError(f"answers HELLO with {outline(hello)}: it does not speak RESP3")
 
 
 def _fields(reply: Any) -> tuple[str, dict[str, str]]:
@@ -102,27 +130,25 @@ def end_former(node: Node) -> Talk[tuple[str, int] | None]:
         ConnectionError: The node is busy, and must be asked again before anything else is sent. Otherwise a former
             connection would live on, or this one could not be ended later.
     """
-    process, former = node.info.run_id if node.info is not None else None, node.former
+    process, former = node.info.run_id if node.info is not None else None, list(node.former)
     if process is None:
         return None
     numbers = [str(number) for known, number in former if known == process]
     reply, *ended = yield [pack("CLIENT", "ID"), *(pack("CLIENT", "KILL", "ID", number) for number in numbers)]
-    for number, answer in zip(numbers, ended, strict=True):
-        log.debug("node %s was asked to end the former connection %s: %s", node.address, number, answer)
     for answer in (reply, *ended):
         if isinstance(answer, hiredis.ReplyError) and str(answer).startswith("BUSY"):
             raise ConnectionError(f"CLIENT was refused: {answer}")
-    node.former = tuple(tag for tag in node.former if tag not in former)
+    node.former.difference_update(former)
     return (process, reply) if isinstance(reply, int) else None
 
 
-def load_scripts(dialect: Dialect) -> Talk[None]:
+def load_scripts() -> Talk[None]:
     """Load the scripts that a node lacks, before their first use; a node that refuses them gets them when needed.
 
-    The question saves most connections 130 kB, and the node 0.5 ms of hashing. A node that does not answer it gets all
+    The question saves most connections 150 kB, and the node 0.5 ms of hashing. A node that does not answer it gets all
     scripts.
     """
-    question, loads = _scripts(dialect)
+    question, loads = _scripts()
     (known,) = yield [question]
     if not isinstance(known, list) or len(known) != len(loads):
         known = [0] * len(loads)
@@ -131,9 +157,9 @@ def load_scripts(dialect: Dialect) -> Talk[None]:
 
 
 @functools.cache
-def _scripts(dialect: Dialect) -> tuple[bytes, list[bytes]]:
+def _scripts() -> tuple[bytes, list[bytes]]:
     """Return the command that asks which scripts a node has, and the commands that load them."""
-    shipped = [dialect.script(script) for script in Script.shipped()]
+    shipped = Script.shipped()
     question = pack("SCRIPT", "EXISTS", *(script.sha for script in shipped))
     return question, [pack("SCRIPT", "LOAD", script.source) for script in shipped]
 

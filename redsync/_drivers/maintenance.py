@@ -1,52 +1,55 @@
 """The maintenance: one thread per client that does the work that no caller waits for.
 
-It runs the watchdog protocol. While the watchdog sleeps, it reconnects nodes with growing pauses, reads late replies
-when no caller does, detects idle connections that were closed, and reports changes of nodes' states.
+It has its own set of links. It runs the watchdog protocol; reads wake-ups for sleeping threads; reconnects nodes
+with growing pauses; delivers pending releases; ends sets that were thrown away; reads late replies in idle sets; and
+carries releases for which no set was free. It never runs the application's code: `notifier` has a thread for that.
 
 A connect may block until its timeout, and renewals must not wait for it. So each connect has its own thread, which ends
-with it, one at a time per node.
+with it.
 
-Only the maintenance thread writes the state here, except where a comment names the lock.
+Only the maintenance thread writes the state here, except where a comment says otherwise.
 """
 
 from __future__ import annotations
 
 import logging
 import math
+import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
+from queue import Empty, SimpleQueue
 from typing import Final
 
 from redsync._core.events import Event
-from redsync._core.interruptions import is_interruption
+from redsync._core.interruptions import expected
 from redsync._core.keys import wake_channel
 from redsync._core.memory import FIRST_USE, Processes
+from redsync._core.timing import Timing
 from redsync._drivers.acknowledgements import hold_back
-from redsync._drivers.greetings import end_former, greet, load_scripts, subscribe
-from redsync._drivers.handshakes import TIMEOUTS
-from redsync._drivers.interruptions import INTERRUPTED
-from redsync._drivers.links import make_link, speak
+from redsync._drivers.channels import Channel, pack
+from redsync._drivers.greetings import end_former, greet, join, load_scripts, subscribe
+from redsync._drivers.link_sets import LinkSet, Shared
+from redsync._drivers.links import AnyLink, Link, speak
 from redsync._drivers.node_registry import NodeRegistry
-from redsync._drivers.nodes import Node, NodeStatus, describe_error
-from redsync._drivers.pollers import READ, make_poller
-from redsync._drivers.reentry import BUSY, CALLING, Doing
-from redsync._drivers.transport import Transport
-from redsync._drivers.wakers import Waker
+from redsync._drivers.nodes import TIMEOUTS, Node, NodeStatus, describe_error, reason_of
+from redsync._drivers.notifier import quietly
+from redsync._drivers.pool import Pool
+from redsync._drivers.requests import NOTHING_TOLD, Request
 from redsync._drivers.watches import Watches
 
 __all__ = ["PAUSE_AFTER_FAILURE", "STRAGGLERS", "TICK", "Maintenance", "Stopped"]
 
-watchdog_log = logging.getLogger("redsync.watchdog")
+log = logging.getLogger("redsync.watchdog")
 
 TICK = 1.0
-"""Seconds between two checks of idle connections, where the system does not report their end."""
+"""Seconds between two looks at idle sets."""
 
 PAUSE_AFTER_FAILURE = 0.1
 
 STRAGGLERS = 0.05
 """Seconds that a new client waits for more nodes once a quorum is connected."""
-
 
 _LAST_CONNECTIONS = 2.0
 """The most seconds that a closing client waits for pending connects."""
@@ -56,174 +59,216 @@ class Stopped(BaseException):
     """Thrown into the watchdog when the client is closed."""
 
 
-class Maintenance:
-    """The transport of one client and the thread that keeps it alive.
+class _OwnSet(LinkSet):
+    """The maintenance's set: a node is up while it has a link here."""
+
+    def __init__(self, shared: Shared, on_broken: Callable[[Node, str], None]) -> None:
+        super().__init__(shared)
+        self._on_broken: Final = on_broken
+
+    def on_discarded(self, link: AnyLink, reason: str) -> None:
+        self._on_broken(link.node, reason)
+
+
+class _Kill(Request):
+    """Ends a former connection of this client, which is remembered until the node has answered.
 
     Attributes:
-        transport: The client's transport.
+        refused: True if the node is busy, and must be told again.
+    """
+
+    def __init__(self, node: Node, tag: tuple[str, int]) -> None:
+        super().__init__(NOTHING_TOLD, None)
+        self.command = None
+        self.data = pack("CLIENT", "KILL", "ID", str(tag[1]))
+        self.refused = False
+        self._node, self._tag = node, tag
+
+    def settle(self, reply: object) -> None:
+        self.refused = isinstance(reply, str) and reply.startswith("BUSY")
+        if not self.refused:
+            self._node.former.discard(self._tag)
+
+
+class Maintenance:
+    """The thread that keeps one client alive.
+
+    Attributes:
+        own: Its set of links; only the thread may use it.
         on_abandoned: Called by the thread when the client was abandoned.
+        is_dropped: Tells whether the application has dropped the client, and so abandoned it.
+        begun: Set once the first connections are made, or enough time has passed.
     """
 
     def __init__(
         self,
         *,
-        nodes: Sequence[Node],
+        shared: Shared,
         client_id: str,
-        clock: Callable[[], float],
         random: Callable[[], float],
-        node_timeout: float,
-        restart_guard: float,
+        timing: Timing,
         processes: Processes,
         tell: Callable[[Event], None],
-        doing: Doing,
     ) -> None:
-        self._nodes: Final = nodes
+        self._shared: Final = shared
+        self._nodes: Final = shared.nodes
+        self._clock: Final = shared.clock
         self._client_id: Final = client_id
-        self._clock: Final = clock
-        self._node_timeout: Final = node_timeout
-        self._connect_timeout: Final = max(4 * node_timeout, 1.0)
-        self._doing: Final = doing
-        self.transport: Final = Transport(nodes, clock, node_timeout, self._on_broken, self._waker_up, doing)
-        self._watches: Final = Watches(nodes, self._connect_timeout, clock, self._on_moved)
-        self._waker: Final = Waker()
-        self._poller: Final = make_poller()
-        self._poller.register(self._waker.fileno, READ)
+        self._node_timeout: Final = timing.node_timeout
+        self.connect_timeout: Final = max(4 * timing.node_timeout, 1.0)
+        self._waker, self._woken = socket.socketpair()
+        self._waker.setblocking(False)
+        self._woken.setblocking(False)
+        self.own: Final = _OwnSet(shared, self._on_broken)
+        self.own.watch(self._woken.fileno())
+        self.pool: Pool
+        self._watches: Final = Watches(self._nodes, self.connect_timeout, self._clock, self._on_moved)
         self._thread: threading.Thread | None = None
-        self._begun = self._stopping = self._disposing = False
-        self._abandoned = False
-        self._alarmed = False
+        self.begun: Final = threading.Event()
+        self._begun = self._stopping = self._abandoned = self._alarmed = self._finished = False
+        self._swept_at = 0.0
         self.on_abandoned: Callable[[], None] = self.stop
-        # Guards the attributes below; connecting threads write them, and a new client waits for them.
-        self._settled: Final = threading.Condition()
-        self._connecting: Final[dict[int, threading.Thread]] = {}
-        self._overdue_at: Final[dict[int, float]] = {}
+        self.is_dropped: Callable[[], bool] = lambda: False
+        # Filled by other threads: connections made; requests to carry, each with its deadline; nodes that lag.
+        self._connected: Final[SimpleQueue[tuple[Node, Link | None, str | None]]] = SimpleQueue()
+        self._posted: Final[deque[tuple[Request, float]]] = deque()
+        self._lagging: Final[deque[Node]] = deque()
+        self._carried: list[tuple[Request, float]] = []
+        # For each node, the commands under way that end former connections.
+        self._kills: Final[list[dict[tuple[str, int], _Kill]]] = [{} for _ in self._nodes]
+        self._connecting: Final[dict[int, float]] = {}  # the instant from which the try is overdue
+        self._connectors: Final[set[threading.Thread]] = set()
         self._registry: Final = NodeRegistry(
-            nodes,
-            self.transport,
-            clock,
-            restart_guard=restart_guard,
+            self._nodes,
+            self.own,
+            self._clock,
+            restart_guard=timing.restart_guard,
             processes=processes,
             tell=tell,
-            wake=self._waker_up,
-            guard=self._settled,
+            wake=self.wake,
             random=random,
         )
+
+    # Called by other threads; none of these blocks.
+
+    def wake(self) -> None:
+        """Make the thread look at once."""
+        with expected(OSError):  # It is readable already, or the client was closed.
+            self._waker.send(b"\0")
+
+    def alarm(self) -> None:
+        """Make the watchdog look at once."""
+        self._alarmed = True
+        self.wake()
+
+    def abandon(self) -> None:
+        """Make the thread call `on_abandoned` and end."""
+        self._abandoned = True
+        self.wake()
+
+    def post(self, request: Request, deadline: float = 0.0) -> None:
+        """Let the thread send a request; it is done by the deadline at the latest, if it has a tally."""
+        self._posted.append((request, deadline))
+        self.wake()
+        if self._finished:
+            self._end_posted()
+
+    def _end_posted(self) -> None:
+        """End requests that came too late."""
+        while self._posted:
+            self.own.close_round(self._posted.popleft()[0], "the client was closed")
+
+    def note_lag(self, node: Node) -> None:
+        """Record that a node owes another set replies for too long: the thread asks it, too."""
+        self._lagging.append(node)
+        self.wake()
+
+    def connect(self, link_set: LinkSet, nodes: Sequence[Node]) -> None:
+        """Begin to connect a set to these nodes."""
+        for node in nodes:
+            self._start_connector(self._connect_for, link_set, node)
+
+    def _on_broken(self, node: Node, reason: str) -> None:
+        self._kills[node.index].clear()  # The next connection begins with them.
+        self._registry.note_broken(node, reason)
+
+    def _on_moved(self, node: Node) -> None:
+        self._registry.move(node)
+        self.wake()
 
     # Life.
 
     def start(self, watch: Callable[[], object]) -> None:
-        """Start the thread, and wait briefly for the first connections.
+        """Start the thread."""
+        self._thread = threading.Thread(target=self._main, args=(watch,), name="redsync-maintenance", daemon=True)
+        self._watches.start()
+        self._thread.start()
+
+    def await_begun(self, timeout: float) -> None:
+        """Wait for the first connections.
 
         Raises:
             ConfigurationError: Two nodes are the same server.
             Exception: A programming error while connecting.
         """
-        self._thread = threading.Thread(target=self._main, args=(watch,), name="redsync-maintenance", daemon=True)
-        self._watches.start()
-        self._connect_missing()
-        self._thread.start()
-        self._await_first_connections()
-        self._initialize_first()
+        self.begun.wait(max(timeout, 0.0))
         self._registry.require_usable()
 
-    def _await_first_connections(self) -> None:
-        registry, deadline = self._registry, self._clock() + self._connect_timeout
-        with self._settled:
-            self._settled.wait_for(lambda: registry.is_heard() or registry.has_quorum(), self._connect_timeout)
-            left = deadline - self._clock()
-            if not registry.may_be_first_use():
-                left = min(left, STRAGGLERS)
-            self._settled.wait_for(registry.is_heard, max(left, 0.0))
-
-    def _main(self, watch: Callable[[], object]) -> None:
-        self._doing.what = BUSY
-        while True:
-            try:
-                watch()
-            except Stopped:
-                if self._abandoned and not self._stopping:
-                    self.on_abandoned()
-                return
-            except Exception:
-                # An unrelated error must not cost a hold: log it, and continue with a new watchdog.
-                watchdog_log.exception("the watchdog failed and starts again; please report this")
-                time.sleep(PAUSE_AFTER_FAILURE)
-
-    def stop(self) -> None:
-        """End the thread and all connections; after an interruption, call it again."""
-        self._stopping = True
-        self._waker.wake()
-        # A thread can't be joined if it did not start: there were no more threads, or an interruption came first.
-        if self._thread is not None and not self.is_current() and self._thread.is_alive():
-            self._thread.join()
-        self._watches.stop()
-        with self._settled:
-            connecting = list(self._connecting.values())
-        # No longer, because a node may be silent forever. A later connection is closed at once.
-        deadline = self._clock() + min(2 * self._connect_timeout, _LAST_CONNECTIONS)
-        for thread in connecting:
-            if thread.is_alive():
-                thread.join(max(deadline - self._clock(), 0.0))
-        self.settle()
-        self._disposing = True
-        self.transport.dispose()
-        self._poller.close()
-        self._waker.close()
-
-    def settle(self) -> None:
-        """Wait briefly for replies that nodes still owe.
-
-        Rollbacks may be in flight. Closing a socket with unread replies resets the connection and would lose them.
-        """
-        deadline = self._clock() + self._node_timeout
-        while not self._disposing and self.transport.tend() and self._clock() < deadline:
-            time.sleep(0.0005)
-
-    def await_interrupted(self, timeout: float) -> None:
-        """Wait until the nodes that lost their connection by an interruption are connected again."""
-        self.await_connections([node for node in self._nodes if node.excuse in INTERRUPTED], timeout)
-
-    def await_connections(self, nodes: Sequence[Node], timeout: float) -> None:
-        """Connect these nodes, and wait for them at most `timeout` seconds."""
-        deadline = self._clock() + timeout
-        with self._settled:
-            while not all(node.connected for node in nodes) and (left := deadline - self._clock()) > 0:
-                # The maintenance thread may be the one that waits here.
-                self._connect_missing()
-                self._settled.wait(min(left, max(self._next_try() - self._clock(), 0.01)))
-
-    def join(self, timeout: float) -> None:
-        """Wait at most `timeout` seconds for the thread's end, unless it is the calling thread."""
-        if self._thread is not None and not self.is_current() and self._thread.is_alive():
-            self._thread.join(timeout)
+    @property
+    def patience(self) -> float:
+        """Seconds that the first connections take at most."""
+        return TIMEOUTS * self.connect_timeout + FIRST_USE + self._node_timeout
 
     def is_current(self) -> bool:
         """Return True in the maintenance's own thread."""
         return self._thread is threading.current_thread()
 
-    def abandon(self) -> None:
-        """Make the thread call `on_abandoned` and end; never blocks."""
-        self._abandoned = True
-        self._waker.wake()
+    def _main(self, watch: Callable[[], object]) -> None:
+        while True:
+            try:
+                if not self.begun.is_set():
+                    self._begin()
+                watch()
+            except Stopped:
+                if self._abandoned and not self._stopping:
+                    self.on_abandoned()
+                self._finish()
+                return
+            except Exception:
+                # An unrelated error must not cost a hold: log it, and continue with a new watchdog.
+                quietly(log.exception, "the maintenance failed and starts again; please report this")
+                for link in list(self.own.links):
+                    if link is not None:
+                        self.own.discard(link, "the maintenance failed")
+                time.sleep(PAUSE_AFTER_FAILURE)
 
-    def release_waiters(self) -> None:
-        """End all sleeps, except those of sleepers that `lasts`."""
-        self.transport.close()
+    def _begin(self) -> None:
+        """Make the first connections, and learn what new nodes remember."""
+        registry, own = self._registry, self.own
+        deadline = self._clock() + TIMEOUTS * self.connect_timeout
+        patient_until = deadline
+        while not registry.is_heard() and (now := self._clock()) < patient_until:
+            self.turn(patient_until)
+            if registry.has_quorum() and patient_until == deadline and not registry.may_be_first_use():
+                patient_until = min(now + STRAGGLERS, deadline)
+            self._require_running()
+        end = self._clock() + FIRST_USE + self._node_timeout
+        while (now := self._clock()) < end:
+            request = registry.initialize(own.send)
+            if request is not None:
+                self.carry(request, now + self._node_timeout, "no answer in time")
+            elif registry.initialize_at < end:
+                self.turn(registry.initialize_at)
+            else:
+                break
+            self._require_running()
+        self._begun = True
+        self.begun.set()
 
-    def forget(self) -> None:
-        """Close a forked child's copies of the parent's descriptors."""
-        self._watches.forget()
-        self.transport.forget()
-        self._poller.close()
-        self._waker.close()
-
-    def alarm(self) -> None:
-        """Make the watchdog look at once; callable from any thread, never blocks."""
-        self._alarmed = True
-        self._waker.wake()
-
-    def _waker_up(self) -> None:
-        self._waker.wake()
+    def _require_running(self) -> None:
+        self._abandoned = self._abandoned or self.is_dropped()
+        if self._stopping or self._abandoned:
+            raise Stopped
 
     def sleep(self, until: float) -> None:
         """Do the maintenance's work until an instant or an alarm.
@@ -232,137 +277,311 @@ class Maintenance:
             Stopped: The client is closing.
         """
         while True:
-            owing = self.transport.tend()
-            initialize_at = float("inf")
-            if self._begun:
-                self._registry.initialize(self.transport.send)
-                initialize_at = self._registry.initialize_at
-            self._doing.what = CALLING
-            self._registry.tell_changes()
-            self._doing.what = BUSY
-            self._connect_missing()
-            if self._stopping or self._abandoned:
-                raise Stopped
-            now = self._clock()
-            if self._alarmed or now >= until:
+            self._require_running()
+            if self._alarmed or self._clock() >= until:
                 self._alarmed = False
                 return
-            tick = self._node_timeout / 2 if owing else TICK
-            soon = min(until, self._next_try(), initialize_at, self.transport.retry_at)
-            self._poller.poll(min(max(soon - now, 0.001), tick))
-            self._waker.drain()
+            self.turn(until)
 
-    def _initialize_first(self) -> None:
-        """Initialize new nodes in the thread that makes the client; its first claims wait briefly for that."""
-        transport, registry = self.transport, self._registry
-        end = self._clock() + FIRST_USE + self._node_timeout
-        while self._clock() < end:
-            request = registry.initialize(transport.send)
-            if request is not None:
-                transport.wait(request, self._clock() + self._node_timeout)
-                if not request.done:
-                    transport.end_round(request, "no answer in time")
-            elif registry.initialize_at < end:
-                time.sleep(max(registry.initialize_at - self._clock(), 0.0))
-            else:
+    def carry(self, request: Request, deadline: float, reason: str) -> None:
+        """Do the maintenance's work until a request is done that was sent over the own set, or to the deadline."""
+        while not request.done:
+            overdue = self._clock() >= deadline
+            self.turn(deadline)
+            if overdue:
                 break
-        self._begun = True
+        if not request.done:
+            self.own.close_round(request, reason)
+
+    def turn(self, until: float) -> None:
+        """Do what there is to do; then read what comes, until that instant at most."""
+        own, now = self.own, self._clock()
+        self._end_torn(now)
+        self._send_posted()
+        self._connect_missing(now)
+        if self._begun:
+            self._registry.initialize(own.send)
+        self._registry.tell_changes()
+        self._deliver(now)
+        if now - self._swept_at >= (self._node_timeout / 2 if self._is_owed() else TICK):
+            self._sweep(now)
+        asked_at = self._clock()
+        if own.read(max(min(self._next_at(until) - asked_at, TICK), 0.0)):
+            with expected(BlockingIOError):
+                while self._woken.recv(4096):
+                    pass
+        own.look(asked_at)
+        self._end_carried(asked_at)
+        self._take_in()
+
+    def _next_at(self, until: float) -> float:
+        """Return when there is something to do, without news."""
+        if self._posted or self._alarmed or self.pool.torn:
+            return -math.inf
+        instants = [until, self._registry.next_try(self._connecting), *self._connecting.values()]
+        if self._begun:
+            instants.append(self._registry.initialize_at)
+        if self._shared.releases.some:
+            instants += [self._shared.releases.due_at(node.index) for node in self._nodes if node.connected]
+        if self._is_owed():
+            instants.append(self._swept_at + self._node_timeout / 2)
+        instants += [deadline for _, deadline in self._carried]
+        return min(instants)
+
+    def _is_owed(self) -> bool:
+        return self.own.owes or any(link_set.owes for link_set in self.pool.idle())
+
+    # Requests of others.
+
+    def _send_posted(self) -> None:
+        while self._posted:
+            request, deadline = self._posted.popleft()
+            self.own.send(request)
+            if request.tally is not None and not request.done:
+                self._carried.append((request, deadline))
+
+    def _end_carried(self, now: float) -> None:
+        """End the rounds whose deadline had passed before the sockets were last read."""
+        if not self._carried:
+            return
+        left = []
+        for request, deadline in self._carried:
+            if not request.done and deadline <= now:
+                self.own.close_round(request, "no answer in time")
+            if not request.done:
+                left.append((request, deadline))
+        self._carried = left
+
+    # Sets of others.
+
+    def _end_torn(self, now: float) -> None:
+        """End sets that were thrown away; then end their connections on the nodes, before anything else goes there."""
+        while self.pool.torn:
+            link_set = self.pool.torn.popleft()
+            link_set.end("an interruption struck while it was in use", orderly=False)
+            self.pool.note_ended(link_set)
+        for node in self._nodes:
+            link = self.own.links[node.index]
+            if node.former and link is not None:
+                process, kills = None if node.info is None else node.info.run_id, self._kills[node.index]
+                for tag in list(node.former):
+                    if tag[0] != process:
+                        node.former.discard(tag)  # It has ended with its process.
+                    elif tag not in kills:
+                        kills[tag] = _Kill(node, tag)
+                        self.own.send_to(node.index, [kills[tag]], now)
+
+    def _sweep(self, now: float) -> None:
+        """Read late replies in idle sets, send what must follow them, and close sets that have rested for long."""
+        self._swept_at = now
+        for kills in self._kills:
+            for tag in [tag for tag, kill in kills.items() if kill.refused]:
+                del kills[tag]
+        for link_set in self.pool.idle():
+            if not self.pool.take_idle(link_set):
+                continue
+            link_set.take_arrivals()
+            link_set.follow(now)
+            link_set.read(0.0)
+            link_set.look(now)
+            if not self.pool.return_idle(link_set, now):
+                link_set.end("it was idle", orderly=True)
+                self.pool.note_ended(link_set)
+
+    def _deliver(self, now: float) -> None:
+        """Send pending releases to the nodes that can be reached."""
+        releases = self._shared.releases
+        if not releases.some:
+            return
+        for node in self._nodes:
+            if self.own.links[node.index] is not None and (batch := releases.take(node.index, now)):
+                for request in batch:
+                    request.pending_release = True
+                self.own.send_to(node.index, batch, now)
+
+    # The end.
+
+    def stop(self) -> None:
+        """End the thread and all connections; after an interruption, call it again."""
+        self._stopping = True
+        self.wake()
+        # A thread can't be joined if it did not start: there were no more threads, or an interruption came first.
+        if self._thread is None or self._thread.ident is None:
+            self._finish()
+        elif not self.is_current():
+            self._thread.join(self._node_timeout + 2 * _LAST_CONNECTIONS + 1.0)
+
+    def join(self, timeout: float) -> None:
+        """Wait at most `timeout` seconds for the thread's end, unless it is the calling thread."""
+        if self._thread is not None and not self.is_current() and self._thread.is_alive():
+            self._thread.join(timeout)
+
+    def _finish(self) -> None:
+        """Send what is left, wait briefly for replies that nodes still owe, and end all connections."""
+        self._stopping = True
+        # Rollbacks may be in flight. Closing a socket with unread replies resets the connection and would lose them.
+        own, releases, deadline = self.own, self._shared.releases, self._clock() + self._node_timeout
+        free = self.pool.close()
+        while True:
+            now = self._clock()
+            self._take_in()
+            self._end_torn(now)
+            self._send_posted()
+            self._deliver(now)
+            for link_set in free:
+                link_set.follow(now)
+                link_set.read(0.0)
+            owing = own.owes or any(link_set.owes for link_set in free)
+            left = any(own.links[node.index] is not None and releases.count(node.index) for node in self._nodes)
+            own.read(0.001 if owing or left else 0.0)
+            if now >= deadline or not (owing or left or self._posted):
+                break
+        for request, _ in self._carried:
+            own.close_round(request, "the client was closed")
+        for link_set in (*free, own):
+            link_set.end("the client was closed", orderly=True)
+        self._watches.stop()
+        connecting = self._clock() + _LAST_CONNECTIONS
+        for thread in list(self._connectors):
+            thread.join(max(connecting - self._clock(), 0.0))
+        self._finished = True
+        self._take_in()
+        self._waker.close()
+        self._woken.close()
+        self._end_posted()
+        self.begun.set()
+
+    def forget(self, *, close: bool) -> None:
+        """In the child of a fork: drop the copies of the parent's descriptors.
+
+        `close` them right after the fork. Later they may be other files: a daemon closes all that it finds.
+        """
+        self.own.forget(close=close)
+        self.pool.forget(close=close)
+        for sock in (self._waker, self._woken):
+            if close:
+                sock.close()
+            else:
+                sock.detach()
+        if close:
+            self._watches.forget()
 
     # Nodes.
 
     def statuses(self) -> list[NodeStatus]:
         """Return each node's state."""
-        return [
-            status._replace(pending=self.transport.pending(i)) for i, status in enumerate(self._registry.statuses())
-        ]
+        count = self._shared.releases.count
+        return [status._replace(pending=count(i)) for i, status in enumerate(self._registry.statuses())]
 
-    def _on_broken(self, node: Node, reason: str) -> None:
-        """Record that the transport lost its link to a node; called in the thread that noticed."""
-        self._registry.note_broken(node, reason)
-        self._waker.wake()
-
-    def _on_moved(self, node: Node) -> None:
-        """Follow a node to another server; called in the thread that learned of the move."""
-        self._registry.move(node, self.transport.part)
-        self._waker.wake()
+    def _take_in(self) -> None:
+        """Take in what other threads have found out: new connections, and nodes that lag."""
+        while True:
+            try:
+                node, link, error = self._connected.get_nowait()
+            except Empty:
+                break
+            self._connecting.pop(node.index, None)
+            if link is not None and (self._stopping or self.own.links[node.index] is not None):
+                link.shut()
+                continue
+            if link is not None:
+                self.own.install(link)
+                self._shared.releases.clear_pause(node.index)
+            if not self._stopping:
+                self._registry.note_tried(node, error)
+        while self._lagging:
+            node = self._lagging.popleft()
+            lagging = self.own.links[node.index]
+            if lagging is not None and not lagging.pending:
+                ping = Request(NOTHING_TOLD, None)
+                ping.command = None
+                ping.data = pack("PING")
+                self.own.send_to(node.index, [ping], self._clock())
+        for node in self._nodes:
+            link = self.own.links[node.index]
+            if link is not None and link.generation != node.generation:
+                self.own.discard(link, node.moved() or node.excuse)
 
     # Connecting.
 
-    def _next_try(self) -> float:
-        with self._settled:
-            return self._registry.next_try(self._connecting)
-
-    def _connect_missing(self) -> None:
-        with self._settled:
-            if self._stopping:
-                return
-            self._note_overdue()
-            for node in self._registry.due(self._connecting):
-                thread = threading.Thread(
-                    target=self._connect, args=(node,), name=f"redsync-connect-{node.address}", daemon=True
-                )
-                self._connecting[node.index] = thread
-                self._overdue_at[node.index] = self._clock() + TIMEOUTS * self._connect_timeout
-                try:
-                    thread.start()
-                except RuntimeError as error:  # There are no more threads, or the interpreter is shutting down.
-                    if is_interruption(error):
-                        raise
-                    del self._connecting[node.index]
-                    self._registry.note_tried(node, describe_error(error))
-
-    def _note_overdue(self) -> None:
-        """Count a connect as tried if its thread has waited beyond all timeouts.
-
-        Each byte of a TLS handshake restarts these timeouts, and they do not bound the resolver.
-        """
-        now = self._clock()
-        for index in self._connecting:
-            if self._overdue_at[index] <= now:
-                self._overdue_at[index] = math.inf
+    def _connect_missing(self, now: float) -> None:
+        for index, overdue_at in self._connecting.items():
+            if overdue_at <= now:
+                # Each byte of a TLS handshake restarts the timeouts, and they do not bound the resolver.
+                self._connecting[index] = math.inf
                 self._registry.note_overdue(self._nodes[index], "neither connected nor refused in time")
+        for node in self._registry.due(self._connecting):
+            self._connecting[node.index] = now + TIMEOUTS * self.connect_timeout
+            self._start_connector(self._connect_own, node)
 
-    def _connect(self, node: Node) -> None:
-        """Connect a node; runs in a thread for this node."""
-        self._doing.what = BUSY
-        error: str | None = None
+    def _start_connector(self, target: Callable[..., None], *args: object) -> None:
+        node = args[-1]
+        assert isinstance(node, Node), "each connector has one"
+        thread = threading.Thread(target=self._run_connector, args=(target, *args), daemon=True)
+        thread.name = f"redsync-connect-{node.address}"
+        self._connectors.add(thread)
         try:
-            self._connect_link(node)
+            thread.start()
+        except RuntimeError as error:  # There are no more threads, or the interpreter is shutting down.
+            self._connectors.discard(thread)
+            if target == self._connect_own:
+                self._connected.put((node, None, describe_error(error)))
+            else:
+                link_set = args[0]
+                assert isinstance(link_set, LinkSet), "it is for one"
+                link_set.arrivals.put((node.index, describe_error(error)))
+
+    def _run_connector(self, target: Callable[..., None], *args: object) -> None:
+        try:
+            target(*args)
+        finally:
+            self._connectors.discard(threading.current_thread())
+
+    def _connect_own(self, node: Node) -> None:
+        """Connect a node for the maintenance; runs in a thread for this."""
+        link, error = None, None
+        try:
+            self._watches.locate(node)
+            channel = node.open(self.connect_timeout)
+            try:
+                self._registry.meet(node, channel.talk(greet(node, self._node_timeout, raw=channel.raw)))
+                # Before anything else is sent: a late command of a former connection must not come behind it.
+                tag = channel.talk(end_former(node))
+                channel.talk(load_scripts())
+                channel.talk(subscribe(node.dialect, wake_channel(self._client_id), raw=channel.raw))
+                link = self._link(node, channel, tag)
+            except BaseException:
+                channel.close()
+                raise
         except BaseException as problem:
             # This also catches a `sys.exit()` by the application's credential provider; otherwise the node would never
             # be tried again.
             error = self._registry.note_failure(node, problem)
-        with self._settled:
-            # A closing client ends the try, which says nothing about the node.
-            if not self._stopping:
-                self._registry.note_tried(node, error)
-            del self._connecting[node.index]
-            self._settled.notify_all()
-        self._waker.wake()
+        self._connected.put((node, link, error))
+        self.wake()
+        if self._finished:
+            self._take_in()  # The thread has ended; this ends the connection.
 
-    def _connect_link(self, node: Node) -> None:
-        self._watches.locate(node)
-        # redis-py may ask the application for a password.
-        self._doing.what = CALLING
+    def _connect_for(self, link_set: LinkSet, node: Node) -> None:
+        """Connect a node for a set of the pool; runs in a thread for this."""
+        result: Link | str
         try:
-            channel = node.open(self._connect_timeout)
-        finally:
-            self._doing.what = BUSY
-        try:
-            info = channel.talk(greet(node, self._node_timeout, raw=channel.raw))
-            self._registry.meet(node, info)
-            channel.talk(load_scripts(node.dialect))
-            tag = channel.talk(end_former(node))
-            channel.talk(subscribe(node.dialect, wake_channel(self._client_id), raw=channel.raw))
-            if self._stopping:
-                raise ConnectionError("connected after the client was closed")
-        except BaseException:
-            channel.close()
-            raise
-        link = make_link(node, channel)
-        link.tag = tag
+            channel = node.open(self.connect_timeout)
+            try:
+                result = self._link(node, channel, channel.talk(join(node)))
+            except BaseException:
+                channel.close()
+                raise
+        except BaseException as problem:  # as above
+            result = reason_of(problem, node.address, node.excuse)
+        link_set.arrivals.put((node.index, result))
+        if link_set.closed:
+            link_set.drop_arrivals()
+
+    def _link(self, node: Node, channel: Channel, tag: tuple[str, int] | None) -> Link:
+        link = Link(node, channel, tag)
         if node.is_lent:
             speak(link)
         if node.needed:
             hold_back(link, node.needed, self._node_timeout)
-        self.transport.install(link)
+        return link

@@ -8,13 +8,12 @@ which node's state has changed.
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final, Protocol
 
 from redsync._core.effects import Broadcast, Command
-from redsync._core.events import Event, NodeChanged
+from redsync._core.events import Event
 from redsync._core.memory import (
     BIRTH_KEY,
     BLANK,
@@ -30,13 +29,11 @@ from redsync._core.memory import (
 from redsync._core.quorum import Choice, Tally, Verdict
 from redsync._core.timing import retry_delay
 from redsync._drivers.greetings import INITIALIZE
-from redsync._drivers.nodes import Node, NodeInfo, NodeStatus, reason_of
+from redsync._drivers.nodes import INTERRUPTED, Node, NodeInfo, NodeStatus, reason_of
 from redsync._drivers.requests import Request
 from redsync.exceptions import ConfigurationError
 
 __all__ = ["NodeRegistry"]
-
-log = logging.getLogger("redsync.node")
 
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
 """The shortest and longest pause between connects of a node, in seconds: one that is back counts again within 1 s."""
@@ -66,10 +63,6 @@ class Transport(Protocol):
 
     @property
     def links(self) -> Sequence[Linked | None]: ...
-
-    def reconsider(self) -> None:
-        """Recompute which nodes take part."""
-        ...
 
 
 class NodeRegistry:
@@ -179,18 +172,17 @@ class NodeRegistry:
             node.last_error = node.excuse = reason
             if node.connected:  # otherwise it broke during the connect, which counts by itself
                 node.connected = False
-                if self._clock() - node.connected_at >= _SETTLED:
+                if reason == INTERRUPTED or self._clock() - node.connected_at >= _SETTLED:
                     self._failures[node.index] = 0
                 else:
                     self.put_off(node)
 
-    def move(self, node: Node, part: Callable[[Node, str], None]) -> None:
-        """Connect a node that has another server now, without a pause; `part` discards its connection."""
+    def move(self, node: Node) -> None:
+        """Connect a node that has another server now, without a pause; its connections lead to a former one."""
         with self._guard:
             self._failures[node.index], self._retry_at[node.index] = 0, 0.0
-        reason = node.moved()
-        if reason is not None:
-            part(node, reason)
+        if node.moved() is not None:
+            node.generation += 1
 
     # The start.
 
@@ -261,13 +253,11 @@ class NodeRegistry:
         if not self._restart_guard:
             return None
         with self._guard:
-            news = self._take_answers()
+            self._take_answers()
             now = self._clock()
             question = self._question(now) if self.is_heard() else None
             self.initialize_at = float("inf") if question is None else self._not_before
             request = None if question is None or now < self._not_before else self._ask(*question, now)
-        if news:
-            self._transport.reconsider()
         if request is not None:
             send(request)
         return request
@@ -307,13 +297,12 @@ class NodeRegistry:
         self._seasoned = self._seasoned or step == NEWBORN
         return step, ()
 
-    def _take_answers(self) -> bool:
-        """Record the nodes' answers about their memory; return True if there are new ones."""
+    def _take_answers(self) -> None:
+        """Record the nodes' answers about their memory."""
         if self._asking is None:
-            return False
+            return
         step, request = self._asking
         assert request.tally is not None, "it is answered"
-        answered = len(self._answered)
         votes = zip(self._nodes, request.tally.choices, request.tally.replies, self._taken_for, strict=True)
         for node, choice, reply, before in votes:
             # Skip the answer of a node whose record has changed meanwhile.
@@ -331,7 +320,6 @@ class NodeRegistry:
             self._asking = None
             settled = step == LOOK and len(self._steady) == len(self._nodes)
             self._not_before = self._clock() + (0.0 if settled else _LOOK_AGAIN)
-        return len(self._answered) > answered
 
     def _judge(self, node: Node, birth: Birth | None) -> Birth | None:
         """Return the record that counts for a node; this client may have known it before it was emptied."""
@@ -353,12 +341,11 @@ class NodeRegistry:
         return [node.status(now, self._is_suspect(node), self._restart_guard) for node in self._nodes]
 
     def tell_changes(self) -> None:
-        """Log the changes of state since the last call, and report them to listeners."""
+        """Report the changes of state since the last call."""
         now = self._clock()
         for node in self._nodes:
             change = node.change(now, self._is_suspect(node), self._restart_guard)
             if change is not None:
-                _log_change(change)
                 self._tell(change)
 
     def _is_suspect(self, node: Node) -> bool:
@@ -368,10 +355,3 @@ class NodeRegistry:
 
 def _when_all_have_voted(tally: Tally) -> Verdict:
     return Verdict.PENDING if None in tally.cast else Verdict.WON
-
-
-def _log_change(change: NodeChanged) -> None:
-    if change.state == "up":
-        log.info("node %s is up", change.node)
-    else:
-        log.warning("node %s is %s: %s", change.node, change.state, change.reason)

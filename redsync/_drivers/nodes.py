@@ -1,73 +1,47 @@
-"""Nodes: how to reach them, their descriptions of themselves, and whether they may vote.
-
-redis-py opens and authenticates the connections, so all its options work: URLs, TLS, unix sockets, ACL, credential
-providers, Sentinel. The client takes the pool's connection class and arguments, never a connection of the pool, and
-replaces what would hurt a quorum client: no retries, explicit timeouts, RESP3, no maintenance notifications. After the
-handshake the driver takes over the socket.
-"""
+"""Nodes: how to reach them, their descriptions of themselves, and whether they may vote."""
 
 from __future__ import annotations
 
 import logging
 import math
 import re
+import socket
 import time
-from inspect import signature
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import hiredis
-import redis.connection
-from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
-from redis.retry import Retry
 
 from redsync._core.events import NodeChanged
 from redsync._core.memory import BLANK, JOINING, NEWBORN, Birth
 from redsync._core.text import one_line
 from redsync._drivers.channels import Channel
 from redsync._drivers.dialects import PLAIN, Dialect
-from redsync._drivers.handshakes import TIMEOUTS, parser_for
-from redsync._drivers.interruptions import INTERRUPTED
+from redsync._drivers.fake_nodes import fake_socket
+from redsync._drivers.notifier import quietly
+from redsync._drivers.redis_py import database_of, new_connection, take_socket
 
 if TYPE_CHECKING:
     from redsync._drivers.locators import Location, Locator
 
-__all__ = [
-    "Node",
-    "NodeInfo",
-    "NodeStatus",
-    "describe_error",
-    "new_connection",
-    "reason_of",
-]
+__all__ = ["INTERRUPTED", "TIMEOUTS", "Node", "NodeInfo", "NodeStatus", "describe_error", "reason_of"]
 
 log = logging.getLogger("redsync.node")
 
 _OUTAGES: Final = OSError, RedisError, hiredis.HiredisError
-"""Errors that a server or the network may cause; all others are errors of this process."""
+"""Errors that a server or the network may cause, whatever it answers; others are errors of this process."""
+
+TIMEOUTS: Final = 2
+"""The most timeouts that a connection may take before it is usable."""
+
+INTERRUPTED: Final = "an exception interrupted its use"
+"""Why the connection of a working node was discarded; it is connected again at once."""
 
 _FORGETFUL = r"FORGETFUL (-1|[0-9]{1,15})"
 """A node's answer if it has remembered for less time than a claim needs: the time in ms, or -1 if it can't tell."""
 
 _CONFIRMED: Final = 2 / 3
 """The part of the quarantine within which witnesses must have been asked; the rest is for drift, and for the vote."""
-
-_DROPPED = (
-    *("maint_notifications_pool_handler", "oss_cluster_maint_notifications_handler", "parser_class"),
-    *("driver_info", "lib_name", "lib_version"),
-)
-
-_UNINTRODUCED = (
-    {"driver_info": None} if "driver_info" in signature(redis.connection.AbstractConnection.__init__).parameters else {}
-)
-"""Keeps a connection from computing its own description, which takes longer than everything else."""
-
-
-class _Once(Retry):
-    """No retries. Connections copy their retry policy, which would take as long as making them; this copy is free."""
-
-    def __deepcopy__(self, _memo: object) -> _Once:
-        return self
 
 
 class NodeInfo(NamedTuple):
@@ -122,8 +96,8 @@ class NodeStatus(NamedTuple):
 class Node:
     """One configured node.
 
-    The thread that connects it and the transport that loses it write to it. Every attribute is replaced as a whole, so
-    readers need no lock.
+    The thread that connects it and the sets of links that lose it write to it. Every attribute is replaced as a whole,
+    or changed in one step, so no thread needs a lock.
 
     Attributes:
         index: Its position in the client's list, and its bit in bit sets of nodes.
@@ -146,6 +120,7 @@ class Node:
         tried: True once a connect has succeeded or failed; before that there is no state to report.
         former: The discarded connections, each by the server's process and its number there. The next connection begins
             by ending them.
+        generation: The number of its server: it grows when the node has another server, or another process of it.
     """
 
     def __init__(
@@ -177,26 +152,31 @@ class Node:
         self.remembers_since = -math.inf
         self.last_error: str | None = None
         self.tried = False
-        self.former: tuple[tuple[str, int], ...] = ()
+        self.former: Final[set[tuple[str, int]]] = set()
+        self.generation = 0
         self._told = "up"
 
     @property
     def home(self) -> str:
         """The place of its keys: its address and the number of the database."""
         place = self.address if self.locator is None else self.locator.home
-        return f"{place}/{self._pool.connection_kwargs.get('db') or 0}"
+        return f"{place}/{database_of(self._pool)}"
 
     @property
     def server(self) -> str | None:
         """Its process and database, independent of its URL; None while it is not connected, or if it does not tell."""
         if not self.connected or self.info is None or self.info.run_id is None:
             return None
-        return f"{self.info.run_id}/{self._pool.connection_kwargs.get('db') or 0}"
+        return f"{self.info.run_id}/{database_of(self._pool)}"
 
     def forget(self) -> None:
         """Start over, in the child of a fork."""
         self.connected = self.tried = False
         self.excuse = "not connected yet"
+
+    def note_former(self, tag: tuple[str, int]) -> None:
+        """Record a discarded connection, for the maintenance to end it."""
+        self.former.add(tag)
 
     def make_connection(self, timeout: float) -> Any:
         """Return a new, unconnected redis-py connection with all its options.
@@ -205,6 +185,10 @@ class Node:
         """
         place = {} if self.location is None else {"host": self.location.host, "port": self.location.port}
         return new_connection(self._pool, timeout, **place)
+
+    def fake_socket(self) -> socket.socket | None:
+        """Return a connection to the fakeredis instance that this node is; None for all other nodes."""
+        return fake_socket(self._pool)
 
     @property
     def is_lent(self) -> bool:
@@ -241,16 +225,20 @@ class Node:
             OSError, RedisError: The node was unreachable or refused the client.
         """
         until = time.monotonic() + TIMEOUTS * timeout
+        if (fake := self.fake_socket()) is not None:
+            return Channel(fake, timeout, until, raw=False)
         connection = self.make_connection(timeout)
         try:
             connection.connect()
         except BaseException:
             connection.disconnect()
             raise
-        return Channel(connection, timeout, until)
+        return Channel(take_socket(connection), timeout, until)
 
     def meet(self, info: NodeInfo, now: float) -> None:
         """Record the node's description of itself, and since when it has remembered everything."""
+        if self.info is not None and self.info.run_id != info.run_id:
+            self.generation += 1
         self.info, self.connected_at = info, now
         if info.uptime is not None:
             # A node subtracts two instants in whole seconds, so its uptime may be 1 s too high, but never too low.
@@ -321,7 +309,7 @@ class Node:
     def change(self, now: float, suspect: bool, guard: float) -> NodeChanged | None:
         """Return the change of state since the last call, None if there was none."""
         state = self._state(now, suspect, guard)
-        if state == "down" and self.excuse in INTERRUPTED:
+        if state == "down" and self.excuse == INTERRUPTED:
             return None  # The node works, and is being reconnected.
         if state == self._told or not self.tried or (state == "quarantined" and self.remembers_since == math.inf):
             # The meaning of a missing birth record is unknown until the node and its peers were asked.
@@ -343,44 +331,6 @@ class Node:
         return "quarantined" if self.unfit(now, guard) is not None else "up"
 
 
-def _no_maintenance() -> Any:
-    try:
-        from redis.maint_notifications import MaintNotificationsConfig
-    except ImportError:
-        return None
-    return MaintNotificationsConfig(enabled=False)
-
-
-_NO_MAINTENANCE = _no_maintenance()
-
-
-def new_connection(pool: Any, timeout: float, **settings: Any) -> Any:
-    """Return a new, unconnected redis-py connection with a pool's options.
-
-    `timeout` is the time in seconds for connecting, and for each answer until then. The settings override the pool's.
-    """
-    kwargs = {key: value for key, value in pool.connection_kwargs.items() if key not in _DROPPED}
-    kwargs.update(
-        protocol=3,
-        retry=_Once(NoBackoff(), 0),
-        retry_on_error=[],
-        socket_timeout=timeout,
-        socket_connect_timeout=timeout,
-        health_check_interval=0,
-        decode_responses=False,
-        parser_class=parser_for(pool.connection_class),
-        **_UNINTRODUCED,
-    )
-    kwargs.update(settings)
-    if "maint_notifications_config" in kwargs:
-        kwargs["maint_notifications_config"] = _NO_MAINTENANCE
-    connection = pool.connection_class(**kwargs)
-    # Keep it from introducing itself as redis-py, which needs a permission that servers before 7.2 do not know by name.
-    # Set attributes, because the argument's name differs between versions of redis-py.
-    connection.driver_info = connection.lib_name = connection.lib_version = None
-    return connection
-
-
 def describe_error(error: BaseException) -> str:
     """Return an error as one short line."""
     return one_line(str(error)) or type(error).__name__
@@ -389,12 +339,12 @@ def describe_error(error: BaseException) -> str:
 def reason_of(error: BaseException, address: str, before: object) -> str:
     """Return why a connect failed, as one short line.
 
-    An error of this process, such as a TypeError in the application's credential provider, is logged with its
-    traceback, unless the reason was the same `before`.
+    An error of this process, such as a TypeError in the application's credential provider, is not an outage: it is
+    logged with its traceback, unless the reason was the same `before`.
     """
     if isinstance(error, _OUTAGES):
         return describe_error(error)
     reason = one_line(f"{type(error).__name__}: {error}")
     if reason != before:
-        log.error("node %s can't be connected because of an error in this process", address, exc_info=error)
+        quietly(log.error, "node %s can't be connected because of an error in this process", address, exc_info=error)
     return reason

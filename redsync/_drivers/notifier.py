@@ -3,17 +3,32 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
+import traceback
 from collections.abc import Callable, Sequence
+from queue import SimpleQueue
 from typing import Any, Final
 
 from redsync._core.events import Event, HoldLost, HoldOrphaned, NodeChanged
 from redsync._core.observing import Detail, Ear, Observer
 from redsync._core.quorum import Tally
 
-__all__ = ["Notifier"]
+__all__ = ["EventThread", "Notifier", "quietly"]
 
 log = logging.getLogger("redsync.watchdog")
+node_log = logging.getLogger("redsync.node")
+
+_LAST_EVENTS = 1.0
+"""The most seconds that a closing client waits for listeners and callbacks."""
+
+
+def quietly(write: Callable[..., None], *args: object, **options: Any) -> None:
+    """Write a log line; if the application's own filter or handler raises, show that on standard error instead."""
+    try:
+        write(*args, **options)
+    except Exception:
+        traceback.print_exc()
 
 
 class Notifier:
@@ -43,7 +58,7 @@ class Notifier:
         self._contain: Final = contain
 
     def announce(self, event: Event | Detail) -> None:
-        """Report an event of a hold: log it, then call the holder's callbacks, then the listeners.
+        """Report an event: log it, then call the holder's callbacks, then the listeners.
 
         Only observers get details.
         """
@@ -52,12 +67,17 @@ class Notifier:
                 self._call(ear.hear, event)
             return
         if isinstance(event, HoldLost):
-            log.error("lost the hold of %r by %s: %s", event.name, event.owner, event.reason)
+            quietly(log.error, "lost the hold of %r by %s: %s", event.name, event.owner, event.reason)
             # Each callback is called once, however often its holder re-entered the lock object.
             for callback in (*dict.fromkeys(event.state.on_lost), *event.state.watching):
                 self._call(callback, event.state)
         elif isinstance(event, HoldOrphaned):
-            log.warning("released the hold of %r for %s, which ended without releasing it", event.name, event.owner)
+            text = "released the hold of %r for %s, which ended without releasing it"
+            quietly(log.warning, text, event.name, event.owner)
+        elif event.state == "up":
+            quietly(node_log.info, "node %s is up", event.node)
+        else:
+            quietly(node_log.warning, "node %s is %s: %s", event.node, event.state, event.reason)
         self.tell(event)
 
     def tell(self, event: Event) -> None:
@@ -75,7 +95,49 @@ class Notifier:
             function(*args)
         except Exception:
             # The application's own callback failed; the hold, the watchdog and the other listeners continue.
-            logging.getLogger("redsync").exception("%r raised", function)
+            quietly(logging.getLogger("redsync").exception, "%r raised", function)
         except BaseException as error:
             if self._contain is None or not self._contain(error):
                 raise
+
+
+class EventThread:
+    """Reports the events that the maintenance notices in its own thread, which the first one starts.
+
+    So nothing that the application's listeners, callbacks, log handlers and filters do keeps holds from being renewed.
+    """
+
+    def __init__(self, announce: Callable[[Event | Detail], None]) -> None:
+        self._announce: Final = announce
+        self._events: Final[SimpleQueue[Event | Detail | None]] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def post(self, event: Event | Detail) -> None:
+        """Report an event soon; only the maintenance calls it."""
+        self._events.put(event)
+        if self._thread is None:
+            thread = threading.Thread(target=self._main, name="redsync-events", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:
+                return  # There are no more threads now: the next event starts it.
+            self._thread = thread
+
+    def is_current(self) -> bool:
+        """Return True in the thread that reports events."""
+        return self._thread is threading.current_thread()
+
+    def close(self) -> None:
+        """Let the thread end after the events so far, and wait for it briefly."""
+        self._events.put(None)
+        if self._thread is not None and not self.is_current():
+            self._thread.join(_LAST_EVENTS)
+
+    def _main(self) -> None:
+        self._thread = threading.current_thread()  # The first callback may come before `start` has returned.
+        while (event := self._events.get()) is not None:
+            try:
+                self._announce(event)
+            except BaseException as error:
+                # A callback that calls `sys.exit()` must not keep the others from being called.
+                quietly(log.error, "a callback raised %r in the client's own thread, which continues", error)

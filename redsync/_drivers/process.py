@@ -15,13 +15,19 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from redsync._core.presence import ClientRecord
+from redsync.exceptions import ClientClosedError
 
-__all__ = ["REAL", "Surroundings", "at_exit", "clock", "describe_process"]
+__all__ = ["REAL", "Surroundings", "at_exit", "clock", "describe_process", "forked"]
 
 # While a machine is suspended, its leases run on at the nodes, so where possible they run on here too.
 clock: Callable[[], float] = (
     partial(time.clock_gettime, time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic
 )
+
+
+def forked() -> ClientClosedError:
+    """Return the error of a call that was begun before a fork, in the child."""
+    return ClientClosedError("this process was forked inside the call, which continues in its parent alone")
 
 
 def describe_process() -> ClientRecord:

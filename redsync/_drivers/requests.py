@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from operator import attrgetter
 from typing import Any, Protocol
 
 from redsync._core.effects import Arg, Broadcast, Command, Tell
 from redsync._core.quorum import Tally
+from redsync._core.scripts import Script
 from redsync._drivers.channels import pack
 
-__all__ = ["Gate", "Mailbox", "Owed", "Request", "Retry", "Sleeper", "pack_command"]
+__all__ = ["NOTHING_TOLD", "Gate", "Mailbox", "Owed", "Request", "Retry", "Sleeper", "pack_command"]
+
+NOTHING_TOLD = Tell(Command(Script("", b"", b""), (), ()), None)
+"""The effect of a request that a transport makes by itself."""
 
 _STALE_LIMIT = 10_000
 """The most expired requests kept for a node that left commands unanswered; the first to expire is dropped first."""
@@ -38,22 +41,15 @@ class Gate(Protocol):
 
 
 class Sleeper:
-    """Something that a thread or task waits for. Guarded by the transport's mutex.
+    """Something that a thread or task waits for.
 
     Attributes:
         done: True once the wait is over.
-        leads: True while the waiting thread reads for all.
         gate: The gate that the thread or task sleeps on; None while it does not sleep.
-        lasts: True if the wait continues to its end even while the transport closes.
-        rest: Frees the sleeping thread for another call; returns a function that resumes the wait. Set by the code that
-            makes it sleep.
     """
 
     done = False
-    leads = False
     gate: Gate | None = None
-    lasts = False
-    rest: Callable[[Sleeper], Callable[[], None]]
 
     def wake(self) -> None:
         """Wake the sleeping thread or task, which then looks again."""
@@ -73,64 +69,46 @@ class Request(Sleeper):
         command: The command; None until it is sent, if it is made then.
         data: Its bytes; empty until it is sent, if it is made then.
         number: Its position in the transport's order; 0 if it has none.
-        healed: Bit set of the nodes to which it was sent again after NOSCRIPT.
-        usual: The bytes of a reply that grants it; it is usual while `said` is `tally.same`.
-        said: The number in these bytes; None before there are any.
+        reloaded: Bit set of the nodes to which it was sent again after NOSCRIPT.
+        pending_release: True once it was sent as a pending release.
     """
 
-    lasts = True
-    healed = 0
-    data = usual = b""
-    number = 0
+    reloaded = number = 0
+    pending_release = False
+    data = b""
     command: Command | None = None
-    said: object = None
 
     def __init__(self, effect: Broadcast | Tell, tally: Tally | None) -> None:
         self.effect = effect
-        # Not left to the class: attributes of an object are found faster, and these are read all the time.
-        self.done = self.leads = False
         self.guard = effect.guard
         self.tally = tally
-        # Packed here, not by the flushing thread, which has enough to do: an error here concerns this caller.
         command = effect.command
         if command.__class__ is Command:
             self.command = command
-            packing = command.packing
-            if packing is None:
-                self.data = pack_command(command)
-                return
-            self.data = packing.data(command, pack_command)
-            if packing.usual is not None and tally is not None and tally.decide is None:
-                judge, data, number, vote = packing.usual
-                if judge is tally.judge:
-                    self.usual, self.said = data, number
-                    tally.same, tally.vote = number, vote
+            self._pack(command)
 
-    def make(self, number: int) -> bool:
+    def make(self) -> bool:
         """Make the command and its bytes, unless they exist; return False if there is nothing to send.
 
-        Called at the instant of sending, in the transport's order; a call after an interruption continues the work.
+        Called right before it is sent, in the transport's order.
         """
-        self.number = number
         if self.command is None and not isinstance(self.effect.command, Command):
             self.command = self.effect.command()
-        if self.command is None:
-            return False
-        if not self.data:
-            packing = self.command.packing
-            self.data = pack_command(self.command) if packing is None else packing.data(self.command, pack_command)
-        return True
+            if self.command is not None:
+                self._pack(self.command)
+        return self.command is not None
 
-    def learn(self, grant: Any) -> None:
-        """Keep the number of the latest grant for this and the command's next rounds, if its tally expects it again."""
-        tally, command = self.tally, self.command
-        assert tally is not None, "its replies are counted"
-        assert command is not None, "it was sent"
-        # The vote of a single node decides the round, so it is never `same`.
-        if grant is tally.same or tally.quorum == 1:
-            self.usual, self.said = b":%d\r\n" % grant, grant
-            if command.packing is not None:
-                command.packing.usual = tally.judge, self.usual, grant, tally.vote
+    def _pack(self, command: Command) -> None:
+        packing = command.packing
+        self.data = pack_command(command) if packing is None else packing.data(command, pack_command)
+
+    def finish(self) -> None:
+        """Record that it is done, and wake the thread that waits for it."""
+        self.done = True
+        self.wake()
+
+    def settle(self, reply: Any) -> None:
+        """Take the reply to a command whose replies no tally counts; an error comes as its text."""
 
     def owed(self, bit: int) -> bool:
         """Return True if the node with that bit must get it, now or later."""
@@ -141,18 +119,6 @@ class Request(Sleeper):
         """The claim that it concerns: the key, and the identity, which is the first argument of such scripts."""
         command = self.command
         return () if command is None else command.keys[:1] + command.args[:1]
-
-    def precedes(self, later: Request) -> bool:
-        """Return True if it must not be sent again after `later`.
-
-        Two commands of one owner for one key keep their order. A command for several owners (a renewal) is never sent
-        again after another command. Any command may follow it, because it renews nothing that was released before.
-        """
-        if self.command is None or later.command is None or later.number <= self.number:
-            return False
-        if self.effect.owner is None:
-            return True
-        return self.effect.owner is later.effect.owner and self.command.keys[0] == later.command.keys[0]
 
 
 class Owed:

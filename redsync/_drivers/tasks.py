@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 from redsync._core.ownership import Owner
@@ -14,13 +16,14 @@ __all__ = ["TaskOwners", "TaskScope"]
 class TaskOwners:
     """The owner of each task. When a task ends, its owner ends too, and `on_ended` is called.
 
-    Everything happens in one thread, the loop's.
+    Everything happens in one thread, the loop's. A task that lives on does not keep this object in memory.
     """
 
     def __init__(self, new_owner: Callable[[], Owner], on_ended: Callable[[Owner], object]) -> None:
         self._new_owner: Final = new_owner
         self._on_ended: Final = on_ended
         self._owners: Final[dict[asyncio.Task[Any], Owner]] = {}
+        self._on_done: Final = partial(_end, weakref.ref(self))
 
     def __call__(self) -> Owner:
         """Return the running task's owner.
@@ -34,11 +37,23 @@ class TaskOwners:
             if task is None:
                 raise RuntimeError("an async lock belongs to a task: call this in a coroutine, not in a callback")
             owner = self._owners[task] = self._new_owner()
-            task.add_done_callback(self._end)
+            task.add_done_callback(self._on_done)
         return owner
 
-    def _end(self, task: asyncio.Task[Any]) -> None:
+    def end(self, task: asyncio.Task[Any]) -> None:
+        """End the owner of a task that has ended."""
         self._on_ended(self._owners.pop(task))
+
+    def close(self) -> None:
+        """Forget all owners: the client was closed."""
+        while self._owners:
+            task, _ = self._owners.popitem()
+            task.remove_done_callback(self._on_done)
+
+
+def _end(owners: weakref.ref[TaskOwners], task: asyncio.Task[Any]) -> None:
+    if (alive := owners()) is not None:
+        alive.end(task)
 
 
 class TaskScope:

@@ -7,21 +7,21 @@ transport resumes it when the sleeper is done or the instant has come. The trans
 
 from __future__ import annotations
 
-import math
-import threading
 from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Final, TypeAlias
 
+import hiredis
+
 from redsync._core.effects import Wait
-from redsync._core.keys import wake_channel
 from redsync._core.retries import RetryQueue
 from redsync._core.text import outline
 from redsync._drivers.nodes import Node
 from redsync._drivers.requests import Mailbox, Retry, Sleeper
 
-__all__ = ["MESSAGES", "Waits", "Wakeups"]
+__all__ = ["Waits", "Wakeups", "is_message"]
 
-MESSAGES: Final = frozenset({b"message", b"smessage"})
+_MESSAGES: Final = [b"message"], [b"smessage"]
 """The first elements of pushes that carry a message."""
 
 Waits: TypeAlias = Generator[tuple[Sleeper, float], None, tuple[int, int]]
@@ -29,23 +29,23 @@ Waits: TypeAlias = Generator[tuple[Sleeper, float], None, tuple[int, int]]
 nodes that signalled with the mark."""
 
 
+def is_message(push: Sequence[Any]) -> bool:
+    """Return whether a push carries a message; a node may send anything."""
+    return push[:1] in _MESSAGES
+
+
 class Wakeups:
-    """One transport's mailboxes and bells, and its queue of runs that found no quorum.
+    """One client's mailboxes and bells, and its queue of runs that found no quorum."""
 
-    Attributes:
-        known: A message as nodes send it, and as the parser returns it, so that it needs no parser: the latest one that
-            came, or the one by which nodes would hand a lock over to the latest waiter. One tuple, because a thread
-            reads it without the lock, and a piece with the message of another would be a vote that no node gave.
-    """
-
-    def __init__(self, mutex: threading.Lock, clock: Callable[[], float], awaken: Callable[[Sleeper], None]) -> None:
+    def __init__(
+        self, mutex: AbstractContextManager[Any], clock: Callable[[], float], awaken: Callable[[Sleeper], None]
+    ) -> None:
         self._mutex: Final = mutex
         self._clock: Final = clock
         self._awaken: Final = awaken
         self._mailboxes: Final[dict[bytes, Mailbox]] = {}
         self._bells: Final[dict[bytes, list[Mailbox]]] = {}
         self._retries: Final[RetryQueue[Retry]] = RetryQueue(self._call)
-        self.known: tuple[bytes, Sequence[Any]] = (b"", ())
 
     def subscribe(self, key: bytes, guard: float = 0.0) -> None:
         """Collect nodes' wake-ups for that key from now on; forget earlier ones.
@@ -76,27 +76,24 @@ class Wakeups:
             return self.wait_for_bell(effect.key, effect.until, effect.unless)
         return self.wait_for_nodes(effect.key, effect.until, effect.enough, effect.grace, effect.mark)
 
-    def deliver(self, push: Sequence[Any], nodes: Sequence[Node]) -> None:
-        """Put the wake-up that these nodes have sent into its mailbox, if there is one; with the mutex held."""
-        if push[0] not in MESSAGES:
+    def take_in(self, push: Sequence[Any], node: Node) -> None:
+        """Put the wake-up that a node has sent into its mailbox, if there is one."""
+        if not is_message(push):
             return
         message = push[-1]
         if message.__class__ is not bytes:
-            raise TypeError(f"a message is text, not {outline(message)}")
+            raise hiredis.ProtocolError(f"sent {outline(message)} as a message")
         mark, _, key = message.partition(b" ")
-        mailbox = self._mailboxes.get(key)
-        if mailbox is None:
-            return
-        # A node that remembers for less than the guard has no vote for new claims, so none for one that it hands over.
-        since = self._clock() - mailbox.guard if mailbox.guard else math.inf
-        bits = 0
-        for node in nodes:
-            if node.remembers_since <= since:
-                bits |= node.bit
+        with self._mutex:
+            mailbox = self._mailboxes.get(key)
+            if mailbox is None:
+                return
+            # A node that remembers for less than the guard has no vote for new claims, so none for one that it hands
+            # over.
+            if not mailbox.guard or node.remembers_since <= self._clock() - mailbox.guard:
+                mailbox.signal(node.bit, mark)
             else:
                 mailbox.signal(node.bit)
-        if bits:
-            mailbox.signal(bits, mark)
 
     def wait_for_nodes(
         self, key: bytes | None, until: float, enough: int, grace: float, mark: bytes | None = None
@@ -107,8 +104,6 @@ class Wakeups:
         """
         with self._mutex:
             mailbox = self._mailboxes.get(key) if key is not None else None
-            if mailbox is not None and key is not None and mark is not None:
-                self._expect(key, mark)
         if mailbox is None:
             yield Sleeper(), until
             return 0, 0
@@ -120,12 +115,6 @@ class Wakeups:
         if patient:
             yield mailbox, min(until, self._clock() + grace)
         return mailbox.signals.bit_count(), mailbox.marks.get(mark, 0) if mark is not None else 0
-
-    def _expect(self, key: bytes, mark: bytes) -> None:
-        """Make a hand-over's message known."""
-        channel, text = wake_channel(key.partition(b":")[0].decode()), b"%b %b" % (mark, key)
-        piece = b">3\r\n$7\r\nmessage\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n" % (len(channel), channel, len(text), text)
-        self.known = piece, (b"message", channel, text)
 
     def wait_for_bell(self, key: bytes, until: float, unless: Callable[[], bool]) -> Waits:
         """Sleep until `ring` is called for that key or the instant has come; not at all if `unless()` is true."""

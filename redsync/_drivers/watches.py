@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from redsync._core.interruptions import expected
 from redsync._drivers.channels import Channel
-from redsync._drivers.nodes import Node, new_connection, reason_of
+from redsync._drivers.nodes import Node, reason_of
+from redsync._drivers.redis_py import new_connection, take_socket
 from redsync.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
@@ -203,10 +204,10 @@ class _Watch(Follower):
 
 
 def _open(pool: Any, timeout: float) -> Channel:
-    connection = new_connection(pool, timeout, protocol=2)
+    connection = new_connection(pool, timeout)
     try:
         connection.connect()
     except BaseException:
         connection.disconnect()
         raise
-    return Channel(connection, timeout, math.inf)
+    return Channel(take_socket(connection), timeout, math.inf)

@@ -1,6 +1,7 @@
 -- Purpose: walk along the waiters, from the front, as long as the slots that they want fit into `room`. A dead waiter
 -- (its place has expired, or its client no longer listens) loses its place. Uses KEYS[1] claim, KEYS[2] queue, KEYS[3]
 -- places, now, freed.
+-- include: wake
 
 -- Returns how many slots the waiters before `me` want, or all waiters if `me` has no place; more than `room` if they do
 -- not fit. With `before`: wakes the waiters, except `me`, that fit into `room` and did not fit into `before`.
@@ -18,8 +19,7 @@ local function line(room, me, before)
       if lives then
         ahead = ahead + wants
         if ahead > room then return ahead end
-        if before and ahead > before and waiter ~= me
-            and redis.call('publish', channel, '0 ' .. waiter .. ' ' .. KEYS[1]) == 0 then
+        if before and ahead > before and waiter ~= me and wake(channel, '0', waiter) == 0 then
           lives, ahead = false, ahead - wants
         end
       end

@@ -4,7 +4,8 @@
 -- this node's clock, and starts again if the clock was set back. An "original" record means: long enough for any guard.
 -- The key is the same for all names, so it is not among KEYS. Uses guard: "<ms>,<process>,<process>,". Sets remembered;
 -- since, ms, nil if the record does not count; and foreign, an error, if the record is of another type.
-local birth = redis.pcall('get', 'redsync_birth')
+-- include: tag
+local birth = redis.pcall('get', tag .. 'redsync_birth')
 local foreign = type(birth) == 'table' and birth
 local kind, since, process = string.match(not foreign and birth or '', '^(%l+) (%d+) (%S+)$')
 local remembered = -1
@@ -17,7 +18,7 @@ elseif kind == 'newborn' then
   local now = time[1] * 1000 + math.floor(time[2] / 1000)
   if now < tonumber(since) then
     since = string.format('%.0f', now)
-    redis.call('set', 'redsync_birth', 'newborn ' .. since .. ' ' .. process)
+    redis.call('set', tag .. 'redsync_birth', 'newborn ' .. since .. ' ' .. process)
   end
   remembered = now - since
 end

@@ -4,10 +4,11 @@
 -- tells the new holder: "<number or 0> <owner> <lock>". If the mark is 0, or this node has not remembered for as long
 -- as the waiter requires, the script only wakes the waiter; a writer then keeps its place, so that no new reader comes
 -- in before it. At most 64 readers per call: the script only wakes the 64th, whose ask hands the lock over to the next
--- 64; if the 64th is gone, the script does that. A waiter whose client no longer listens on this node (PUBLISH returned
--- 0) loses claim and place.
+-- 64; if the 64th is gone, the script does that. A waiter whose client no longer listens on this node (wake returned 0)
+-- loses claim and place.
 -- Uses KEYS[1] holders, KEYS[2] queue, KEYS[3] places, now, is_live.
 -- include: read_write_claims
+-- include: wake
 local told = false
 while not told and not find_blocker(KEYS[1], '', 'r:') do
 -- include: read_write_next
@@ -33,7 +34,7 @@ while not told and not find_blocker(KEYS[1], '', 'r:') do
       local ends = lease and now + lease or tonumber(until_ms)
       if i == 64 or (mark ~= '0' and type(put(KEYS[1], claim, ends, '1')) == 'table') then mark, number = '0', nil end
       mark = number or mark
-      heard = redis.call('publish', channel, mark .. ' ' .. heir .. ' ' .. KEYS[1]) > 0
+      heard = wake(channel, mark, heir) > 0
       if mark ~= '0' and not heard then redis.call('zrem', KEYS[1], claim) end
       stays = heard and mark == '0' and mode == 'w:'
     end

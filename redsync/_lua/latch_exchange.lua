@@ -67,10 +67,11 @@ end
 if hearsay then reply[#reply + 1] = tonumber(life) end
 
 if replaced or left <= 0 then
+-- include: wake
   -- Waiters for an earlier generation may continue: a later one is set only if the earlier one was open.
   for _, waiter in ipairs(redis.call('zrange', KEYS[2], 0, -1)) do
     local channel, owner = string.match(waiter, '^(%S+) (%S+)$')
-    redis.call('publish', channel, '0 ' .. owner .. ' ' .. KEYS[1])
+    wake(channel, '0', owner)
   end
   redis.call('del', KEYS[2])
 end

@@ -3,7 +3,7 @@
 -- KEYS[1] lock: hash, or mutex: string    KEYS[2] queue: zset owner -> rank
 -- KEYS[3] places: hash owner -> "expiry number mark guard channel"
 -- ARGV[1] the claim of any owner   ARGV[2] the type of value to remove: hash | string
--- ARGV[3] Redisson's channel, on which to announce the release
+-- ARGV[3] Redisson's channel, on which to announce the release, except on a voter of a cluster
 -- Reply: 1 that claim held it | 0 it did not | -1 the key holds another type, no change
 local kind = redis.call('type', KEYS[1]).ok
 if kind == 'none' then return 0 end
@@ -11,7 +11,9 @@ if kind ~= ARGV[2] then return -1 end
 local holder = kind == 'hash' and redis.call('hkeys', KEYS[1])[1] or redis.call('get', KEYS[1])
 if holder ~= ARGV[1] then return 0 end
 redis.call('del', KEYS[1])
-redis.call('publish', ARGV[3], '0')
+-- include: tag
+-- Redisson does not use a voter's keys.
+if tag == '' then redis.call('publish', ARGV[3], '0') end
 -- A holder that had waited for the lock has kept its place at the head.
 -- include: leave_queue
 if kind == 'hash' then

@@ -8,10 +8,11 @@
 --         {waiting owners, longest wait first}, the record of the holder's client, msgpack, or nothing}. For a
 --         read-write lock the third element lists the writer and the readers whose claims last longest, 64 at most:
 --         {{claim, count, r or w, remaining ms, record or ""} ...}. For a semaphore it is empty
+-- include: tag
 local function find_record(claim)
   -- Our claims are "<client uuid>:<serial>:<number>"; the record's key depends on the holder, so it is not among KEYS.
   local client = string.match(claim or '', '^([%x-]+):%d+:%d+$')
-  local record = client and redis.pcall('get', 'redsync:client:' .. client)
+  local record = client and redis.pcall('get', tag .. 'redsync:client:' .. client)
   return type(record) == 'string' and record or nil
 end
 

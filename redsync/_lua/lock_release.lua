@@ -3,7 +3,7 @@
 -- KEYS[1] lock: hash claim -> hold count   KEYS[2] queue: zset owner -> arrival ms, or ticket of a fair lock
 -- KEYS[3] places: hash owner -> "expiry number mark guard channel"
 -- ARGV[1] claim: "<owner>:<number>"   ARGV[2] remaining hold count
--- ARGV[3] Redisson's channel, on which to announce the release
+-- ARGV[3] Redisson's channel, on which to announce the release, except on a voter of a cluster
 -- Reply: 1 this node had our claim | 0 it did not
 if ARGV[2] ~= '0' then
   if redis.pcall('hexists', KEYS[1], ARGV[1]) ~= 1 then return 0 end
@@ -20,7 +20,9 @@ if ours ~= 1 then
 -- include: leave_queue
   return 0
 end
-redis.call('publish', ARGV[3], '0')
+-- include: tag
+-- Redisson does not use a voter's keys.
+if tag == '' then redis.call('publish', ARGV[3], '0') end
 if redis.call('exists', KEYS[2]) == 1 then
   -- A renewal may have made the claim here while our place was still queued. Without this we would wake ourselves.
 -- include: leave_queue

@@ -13,10 +13,11 @@
 -- include: read_write
 local most = tonumber(ARGV[1])
 
+-- include: tag
 local function find_record(owner)
   -- Our owners are "<client uuid>:<serial>"; the record's key depends on the holder, so it is not among KEYS.
   local client = string.match(owner, '^([%x-]+):%d+')
-  local record = client and redis.pcall('get', 'redsync:client:' .. client)
+  local record = client and redis.pcall('get', tag .. 'redsync:client:' .. client)
   return type(record) == 'string' and record or ''
 end
 

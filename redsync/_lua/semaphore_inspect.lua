@@ -26,7 +26,7 @@ local holders, told = {}, {}
 local function tell(permit, slots, expiry)
   -- Our permits are "<client uuid>:<serial>:<number>"; the record's key depends on the holder, so it is not among KEYS.
   local client = string.match(permit, '^([%x-]+):%d+:%d+$') or ''
-  local record = not told[client] and redis.pcall('get', 'redsync:client:' .. client)
+  local record = not told[client] and redis.pcall('get', tag .. 'redsync:client:' .. client)
   told[client] = true
   holders[#holders + 1] = {permit, slots, math.ceil(expiry - now), type(record) == 'string' and record or ''}
 end

@@ -119,9 +119,10 @@ class Attempt:
             command = claim.ask(self.id, place.ask(now))
             self._mark = place.mark
             key, enough = self._wake_key, place.enough
-        # The last two: record late votes, do not linger.
+        patience = max(self.deadline - now, _LAST_TRY) if request.timeout else None
+        # Before the last: record late votes, do not linger.
         ask = command, request.owner, claim.judge, timeout, claim.guard, 0, 0.0, claim.decide, key, enough, True, False
-        return new_tuple(Broadcast, ask)
+        return new_tuple(Broadcast, (*ask, patience))
 
     def timeout_at(self, now: float) -> float:
         """Return for how many seconds a round that begins now may wait for nodes."""

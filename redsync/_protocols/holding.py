@@ -7,7 +7,6 @@ from typing import Any
 
 from redsync._core.effects import Broadcast, Command, Steps, Tell, broadcast, new_tuple, tell
 from redsync._core.holds import HoldState
-from redsync._core.interruptions import is_interruption
 from redsync._core.quorum import Tally, Verdict
 from redsync._core.runner import Session
 from redsync._protocols.lease import expire, lose, rollback_of, tell_end
@@ -77,9 +76,9 @@ def _release(
         if state.lost is not None:
             raise _lost(state)
         command, timeout = state.release_command(session.prepared), state.forms.terms.round_timeout
-        # The last three: thorough, without late votes, without lingering.
+        # The last four: thorough, without late votes, without lingering, patient.
         ask = command, state.owner, _had, timeout, 0.0, state.touched, state.kept_until, None, None, True, False, False
-        tally = yield from broadcast(new_tuple(Broadcast, ask))
+        tally = yield from broadcast(new_tuple(Broadcast, (*ask, None)))
     except BaseException as error:
         yield from _break_off(session, state, now, error)
         raise
@@ -99,8 +98,8 @@ def _break_off(session: Session, state: HoldState, now: float, error: BaseExcept
     """End a release that raised an error."""
     if session.journal is not None and not (state.count and state.live):
         session.journal.note_end(state, now, state.lost)
-    if isinstance(error, LeaseLostError) and not is_interruption(error):
-        return
+    if isinstance(error, LeaseLostError) and state.lost is not None:
+        return  # its own error: the loss has ended the claim
     # Interrupted, perhaps before a byte was sent: renewals end, so the nodes must not keep anything.
     if not state.count:
         session.holds.remove(state)

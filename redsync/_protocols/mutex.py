@@ -7,6 +7,8 @@ other client.
 
 from __future__ import annotations
 
+import weakref
+
 from redsync._core.claims import ClaimKind
 from redsync._core.effects import Steps
 from redsync._core.holds import HoldState
@@ -31,7 +33,7 @@ class Possession:
         acquired_by: The thread or task that acquired that hold.
     """
 
-    __slots__ = ("acquired_by", "state")
+    __slots__ = ("__weakref__", "acquired_by", "state")
 
     def __init__(self) -> None:
         self.state: HoldState | None = None
@@ -67,4 +69,5 @@ def acquire(
         yield from lose(last, "the nodes gave it to another acquire of the same object")
         yield from check(last, now)
     possession.state, possession.acquired_by = state, acquirer
+    state.owner.object = weakref.ref(possession)
     return state

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from redsync._core.effects import Command
-from redsync._core.keys import MAX_NAME, LatchKeys
+from redsync._core.keys import MAX_NAME, LatchKeys, voter_tag
 from redsync._core.presence import Claim, ClientRecord
 from redsync._core.scripts import Script
 from redsync._core.slots import SlotKeys
@@ -187,5 +187,6 @@ def name_of_key(prefix: bytes, key: bytes) -> bytes | None:
     side = _SIDE_KEY.fullmatch(key)
     full = (side["braced"] or side["tagged"] or b"") if side else key
     name = full.removeprefix(prefix)
-    is_name = full.startswith(prefix) and not full.startswith(b"redsync_") and 1 <= len(name) <= MAX_NAME
-    return name if is_name else None
+    if not full.startswith(prefix) or full.startswith(b"redsync_") or voter_tag(full):
+        return None
+    return name if 1 <= len(name) <= MAX_NAME else None

@@ -11,8 +11,9 @@
   its own lease is filled up for the rest of that lease.
 
 The renewals of many holds of one kind travel as one script call. The client composes it at the instant of sending, from
-the holds that are live at that instant, and a release ends `live` before it is sent. All commands go out in one order,
-so a renewal can't revive a released hold.
+the holds that are live at that instant, and a release ends `live` before it is sent. But a release may go out over
+other connections, and be executed before a renewal that was composed earlier. That renewal would make the claim again.
+So the client rolls back each hold that has ended by the time the renewal is answered, over the same connections.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from redsync._core.cohorts import MOST, Cohort, Composed
-from redsync._core.effects import Broadcast, Command, Packed, Steps, broadcast, notify
+from redsync._core.effects import Broadcast, Command, Packed, Steps, broadcast, notify, tell
 from redsync._core.holds import HoldState
 from redsync._core.limits import Limit
 from redsync._core.observing import HoldsRenewed
 from redsync._core.quorum import Choice, Tally, Verdict
 from redsync._core.runner import Session
 from redsync._core.timing import milliseconds, renew_at
-from redsync._protocols.lease import lose
+from redsync._protocols.lease import lose, rollback_of
 
 __all__ = ["fill_up", "is_bare", "renew"]
 
@@ -246,7 +247,13 @@ def _ask(
         if kept_until > state.kept_until:  # noqa: PLR1730  (for ten thousand holds, calls are most of the cost)
             state.kept_until = kept_until
     shared = None if len(holds) > 1 else holds[0].owner
-    return (yield from broadcast(Broadcast(renewal.command, shared, renewal.judge, timeout, decide=decide)))
+    try:
+        return (yield from broadcast(Broadcast(renewal.command, shared, renewal.judge, timeout, decide=decide)))
+    finally:
+        for state in renewal.holds:
+            if not state.live or state.lost is not None:
+                # Its end went out meanwhile, perhaps over other connections: this command may have come after it.
+                yield from tell(rollback_of(state, leave=True))
 
 
 def _settle_together(session: Session, renewal: _Renewal, tally: Tally, cohort: Cohort) -> bool:

@@ -126,12 +126,12 @@ class SlotSearch:
 
     def agreed(self, tally: Tally) -> tuple[int, ...]:
         """Return the slots that a quorum granted, all of these nodes the same ones, as usual; else empty."""
-        vote = tally.vote
+        grants = tally.grants
         # Of a quorum that agrees, only the nodes that also tell what is taken must be looked at one by one.
-        if self.tells or vote is None or tally.cast.count(vote) < tally.quorum:
+        if self.tells or len(grants) < tally.quorum:
             return ()
-        slots: tuple[int, ...] = vote[1].slots
-        return slots
+        usual = max(grants, key=grants.count)
+        return usual.slots if grants.count(usual) >= tally.quorum else ()
 
     def won(self, tally: Tally) -> tuple[int, ...]:
         """Return the wanted number of slots: those that most nodes have granted."""

@@ -31,11 +31,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from redsync._core.effects import Arg, Broadcast, Command, Steps, Usual, broadcast
+from redsync._core.effects import Arg, Broadcast, Command, Steps, broadcast
 from redsync._core.holds import HoldState
 from redsync._core.keys import LockKeys
 from redsync._core.ownership import Owner
-from redsync._core.quorum import Choice, Judge, Tally
+from redsync._core.quorum import Judge, Tally
 from redsync._core.runner import Session
 from redsync._core.scripts import Script
 from redsync._protocols.acquire_requests import AcquireRequest
@@ -78,8 +78,7 @@ class Fence:
 
     Attributes:
         latest: The highest token that it has handed out; it asks for a higher one, even if all nodes forgot theirs.
-        judge: Returns the token of a grant, or the refusal. Most objects have the same function, so each knows the
-            grant that another one expects.
+        judge: Returns the token of a grant, or the refusal.
     """
 
     __slots__ = ("_highest", "_keys", "judge", "latest")
@@ -100,11 +99,10 @@ class Fence:
 
     def read(self, tally: Tally) -> tuple[int, bool]:
         """Return the token of a won round, and whether a quorum is known to stand at it."""
-        vote = tally.vote
-        assert vote is not None, "the round was won"
-        token: int = vote[1]
-        # The usual case, without a look at each vote: a quorum stands at the token that was read last.
-        if tally.cast.count(vote) >= tally.quorum:
+        tokens = tally.grants
+        token: int = max(tokens, key=tokens.count)
+        # The usual case: late votes can't outweigh a quorum.
+        if tokens.count(token) >= tally.quorum:
             self.latest = max(token, self.latest)
             return token, True
         tokens = tally.all_votes.grants
@@ -125,13 +123,6 @@ class Fence:
             self._highest = token - 1
             self.judge = partial(_read_token, highest=self._highest)
         return written
-
-    def expected_after(self, token: int) -> Usual | None:
-        """Return the grant to expect after a token, unless a node lags or others acquire the lock in between."""
-        expected = token + 1
-        if expected > self._highest:
-            return None
-        return self.judge, b":%d\r\n" % expected, expected, (Choice.GRANTED, expected, expected)
 
 
 class FencedState(HoldState):
@@ -196,9 +187,7 @@ class FencedClaim(Claim):
                 return Settlement(written, at)
 
     def hold(self, *terms: Any) -> HoldState:
-        state, ask = super().hold(*terms), self._forms.ask
+        state = super().hold(*terms)
         assert isinstance(state, FencedState), "the hold that comes of a token"
         state.fencing_token = self._token
-        if ask is not None:
-            ask.usual = self._fence.expected_after(self._token)
         return state

@@ -73,6 +73,8 @@ def _give_back_orphan(session: Session, state: HoldState) -> Steps[None]:
 
 def _look(session: Session, cohort: Cohort, now: float) -> Steps[None]:
     """Renew the cohort if one of its holds is due, or else fill up its bare majorities: one round at most."""
+    for state in [state for state in cohort.holds if state.owner.object is not None and state.owner.is_gone]:
+        yield from _give_back_orphan(session, state)
     if any(state.renew_at <= now and state.lost is None for state in cohort.holds):
         last = now + soon(cohort.lease)
         session.holds.gather(cohort, last)

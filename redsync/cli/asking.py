@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from redsync._core.cluster_urls import ClusterUrl
 from redsync._core.sentinel_urls import GroupUrl, GroupUrlError
 from redsync._core.spellings import Spelling
-from redsync.cli.exits import FINE, UNCONFIGURED, UNREADABLE, SetupError, status_without_quorum
+from redsync.cli.exits import FINE, UNCONFIGURED, UNREADABLE, USAGE, SetupError, status_without_quorum
 from redsync.cli.nodes import no_url, prefix_of, urls_of
 
 if TYPE_CHECKING:
@@ -157,15 +157,12 @@ def _nodes(number: int, url: str, timeout: float) -> list[Node]:
     from redis.backoff import NoBackoff
     from redis.retry import Retry
 
-    from redsync.cli.reading import BoundedParser
-
     settings = {
         "socket_timeout": timeout,
         "socket_connect_timeout": timeout,
         "retry": Retry(NoBackoff(), 0),
         "protocol": 2,
         "decode_responses": False,
-        "parser_class": BoundedParser,
         **_without_introduction(),
     }
     try:
@@ -220,7 +217,7 @@ def in_one_line(error: Exception) -> str:
 
 
 def spelling_of(client: redis.Redis) -> Spelling:
-    """Return how keys and scripts are spelled on a client's node."""
+    """Return how keys are spelled on a client's node."""
     spelling: Spelling = getattr(client, "spelling", PLAIN)
     return spelling
 
@@ -281,10 +278,17 @@ def count_existing(client: redis.Redis, groups: Sequence[Sequence[bytes]]) -> li
 
 
 def questions(prefix: bytes, names: Iterable[bytes], most: int = 100) -> dict[bytes, Command]:
-    """Return the commands that ask a node about each name, and to identify `most` holders and waiters at most."""
+    """Return the commands that ask a node about each name, and to identify `most` holders and waiters at most.
+
+    Raises:
+        SetupError: No synchronizer can have such a name.
+    """
     from redsync._protocols.name_survey import look_command
 
-    return {name: look_command(prefix, name, most) for name in names}
+    try:
+        return {name: look_command(prefix, name, most) for name in names}
+    except ValueError as error:
+        raise SetupError(str(error), USAGE) from None
 
 
 def look_at(client: redis.Redis, asked: Mapping[bytes, Command]) -> dict[bytes, NameLook]:

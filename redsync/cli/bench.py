@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from statistics import median, quantiles
 from typing import Any, Final
 
-from redsync._core.spellings import Tagged
 from redsync.cli.asking import Node, Nodes, spelling_of
 from redsync.cli.exits import FINE, UNAVAILABLE, UNCONFIGURED, SetupError, status_of
 from redsync.cli.output import put, write_json
@@ -28,7 +27,7 @@ LEASE: Final = 10.0
 def bench(options: Any) -> int:
     """Time pairs of acquire and release, in turn with pairs on bare sockets."""
     with Nodes.chosen(options) as nodes:
-        if any(isinstance(spelling_of(node.redis), Tagged) for node in nodes.nodes):
+        if any(spelling_of(node.redis).tag for node in nodes.nodes):
             # The bare sockets do not know which server has a slot.
             raise SetupError("bench can't measure a cluster: give it plain nodes", UNCONFIGURED)
         answers = nodes.ask(lambda client: median(_spent(client.ping) for _ in range(PINGS)))

@@ -17,7 +17,7 @@ from redis.sentinel import Sentinel
 from redsync._core.cluster_nodes import owner_in, read_cluster
 from redsync._core.cluster_urls import ClusterUrl
 from redsync._core.sentinel_urls import GroupUrl
-from redsync._core.spellings import Tagged, slots_of
+from redsync._core.spellings import Spelling, slots_of
 from redsync._core.text import printable
 from redsync.cli.asking import in_one_line
 
@@ -143,12 +143,12 @@ class VoterClient(redis.Redis):
     """A client of the server that has a slot.
 
     Attributes:
-        spelling: The spelling of keys and scripts there.
+        spelling: The spelling of keys there.
     """
 
     def __init__(self, slot: int, pool: redis.ConnectionPool) -> None:
         super().__init__(connection_pool=pool)
-        self.spelling: Final = Tagged(slot)
+        self.spelling: Final = Spelling(slot)
         self._server = ""
 
     def go_to(self, server: str) -> None:

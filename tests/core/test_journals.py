@@ -6,7 +6,7 @@ import pytest
 
 from redsync._core.journals import _MOST_EARLY, LONG, Journal, Journals
 from redsync._core.observing import AcquireRecord
-from tests.support.injection import inject
+from tests.support.injection import inject_at_calls as inject
 
 
 def make_record(name="x", *, rounds=1):

@@ -5,7 +5,8 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from redis.crc import key_slot
 
-from redsync._core.keys import LockKeys, client_key, encode_name, encode_prefix, wake_channel
+from redsync._core.keys import LatchKeys, LockKeys, client_key, encode_name, encode_prefix, wake_channel
+from redsync._core.slots import SlotKeys
 from redsync.exceptions import ConfigurationError
 
 ODD = [
@@ -70,6 +71,24 @@ def test_name_of_no_or_more_than_512_bytes_is_refused(name):
 def test_name_that_is_neither_str_nor_bytes_is_refused(name):
     with pytest.raises(TypeError, match="str or bytes"):
         encode_name(name)
+
+
+@pytest.mark.parametrize(
+    ("prefix", "name"), [(b"", b"{rs7979}x"), (b"", b"{rs0}"), (b"{rs", b"7}x"), (b"{rs1", b"}"), (b"{rs2}", b"x")]
+)
+@pytest.mark.parametrize("keys", [LockKeys, SlotKeys, LatchKeys])
+def test_name_that_makes_a_key_like_those_of_a_clusters_voter_is_refused(keys, prefix, name):
+    with pytest.raises(ValueError, match=r"can't begin with \{rs\d+\}: that marks the keys of a cluster's voter"):
+        keys.of(prefix, name)
+
+
+@pytest.mark.parametrize(
+    "name", [b"{rs}x", b"{rsx}", b"{rs7", b"x{rs7}", b"{{rs7}}", b"{Rs7}x", "{rs\u0663}x".encode()]
+)
+@pytest.mark.parametrize("keys", [LockKeys, SlotKeys, LatchKeys])
+def test_any_other_name_in_braces_is_accepted(keys, name):
+    assert name in keys.of(b"", name).all[0]
+    assert keys.of(b"redsync:", b"{rs7}" + name)
 
 
 # Keys.
@@ -155,6 +174,12 @@ def test_prefix_is_kept_as_utf8(prefix):
 @pytest.mark.parametrize("prefix", ["x" * 513, "ü" * 257, b"bytes", None, 7, "\ud800"])
 def test_prefix_that_is_not_text_or_too_long_is_refused(prefix):
     with pytest.raises(ConfigurationError):
+        encode_prefix(prefix)
+
+
+@pytest.mark.parametrize("prefix", ["{rs7979}", "{rs0}app:"])
+def test_prefix_that_begins_like_the_keys_of_a_clusters_voter_is_refused(prefix):
+    with pytest.raises(ConfigurationError, match=r"a prefix can't begin with \{rs\d+\}: that marks the keys"):
         encode_prefix(prefix)
 
 

@@ -1,37 +1,25 @@
-"""One transport or one runner on real nodes, without the layers above it."""
+"""Drivers and their parts, on real nodes or scripted ones."""
 
 import hashlib
 import itertools
 import logging
 import shutil
-import socket
 import subprocess
 import sys
 import time
-from collections import Counter
 
 import pytest
 import redis
 
 from redsync import Client
-from redsync._core.effects import Broadcast, Command, Tell, broadcast
-from redsync._core.ownership import Owner
-from redsync._core.quorum import Verdict
+from redsync._core.effects import Broadcast, Command, broadcast
 from redsync._core.scripts import Script
-from redsync._drivers.channels import pack
-from redsync._drivers.dialects import PLAIN
-from redsync._drivers.given_nodes import make_nodes
-from redsync._drivers.greetings import greet, subscribe
-from redsync._drivers.links import make_link
-from redsync._drivers.process import clock
-from redsync._drivers.reentry import Doing
-from redsync._drivers.requests import Request
-from redsync._drivers.transport import Transport
 from redsync.exceptions import QuorumError
 from redsync.testing import LocalNodes
 from tests.support import injection
 from tests.support.leftovers import claims
 from tests.support.locks import PATIENCE
+from tests.support.scripted import Desk
 from tests.support.sentinels import FakeSentinels
 
 NODES = 3
@@ -78,114 +66,12 @@ def make_lasting(nodes):
         client.close()
 
 
-def everybody(tally):
-    """Decide when all nodes have voted."""
-    return Verdict.PENDING if None in tally.choices else Verdict.WON
-
-
-def words(args):
-    return tuple(arg.encode() if isinstance(arg, str) else arg for arg in args)
-
-
-class Rig:
-    """A transport with a client's arguments, but without maintenance: a test connects and tends it itself."""
-
-    append = script("append", "redis.call('rpush', KEYS[1], ARGV[1]) return 1")
-    echo = script("echo", "return ARGV[1]")
-    number = script("number", "return tonumber(ARGV[1])")
-
-    def __init__(self, urls, node_timeout=0.25):
-        self.nodes = make_nodes(urls, redis.Redis)
-        self.broken = []
-        self.changes = Counter()
-        self.transport = Transport(self.nodes, clock, node_timeout, self._on_broken, self._on_change, Doing())
-        self._serials = 0
-
-    def _on_broken(self, node, reason):
-        self.broken.append((node.index, reason))
-
-    def _on_change(self):
-        self.changes["suspect"] += 1
-
-    def connect(self, *indices, load=True):
-        for i in indices or range(len(self.nodes)):
-            channel = self.nodes[i].open(2.0)
-            channel.talk(greet(self.nodes[i], 1.0, raw=channel.raw))
-            channel.talk(subscribe(PLAIN, b"wake", raw=channel.raw))
-            if load:
-                channel.ask(*(pack(b"SCRIPT", b"LOAD", each.source) for each in (self.append, self.echo, self.number)))
-            self.transport.install(make_link(self.nodes[i], channel))
-        return self
-
-    def owner(self):
-        self._serials += 1
-        return Owner("rig", self._serials)
-
-    def send(self, script, owner, *args, key=b"list", judge=lambda reply: True, decide=None, timeout=60.0, **options):
-        """Send a command without waiting for it; return its request."""
-        command = Command(script, (key,), words(args))
-        effect = Broadcast(command, owner, judge, timeout, decide=decide, **options)
-        request = Request(effect, effect.tally([node.address for node in self.nodes]))
-        request.tally.sent_at = clock()
-        self.transport.send(request)
-        return request
-
-    def finish(self, request):
-        """Wait for a request like the runner; return its tally."""
-        self.transport.wait(request, request.tally.sent_at + request.effect.timeout)
-        if not request.done:
-            self.transport.end_round(request, "no answer in time")
-        if request.tally.open:
-            self.transport.linger(request, request.tally, clock() + request.effect.timeout)
-        return request.tally
-
-    def ask(self, *args, **options):
-        return self.finish(self.send(*args, **options))
-
-    def tell(self, script, owner, *args, key=b"list", owed_to=0, owed_until=0.0):
-        command = Command(script, (key,), words(args))
-        self.transport.send(Request(Tell(command, owner, owed_to, owed_until), None))
-
-    def settle(self, within=PATIENCE):
-        """Tend the transport until no node owes replies."""
-        deadline = time.monotonic() + within
-        while self.transport.tend():
-            assert time.monotonic() < deadline, "nodes still owe replies"
-            time.sleep(0.001)
-
-
 @pytest.fixture
-def make_rig(nodes):
-    rigs = []
-
-    def make_rig(urls=None, **options):
-        rigs.append(Rig(nodes.urls if urls is None else urls, **options))
-        return rigs[-1]
-
-    yield make_rig
-    for rig in rigs:
-        rig.transport.close()
-        rig.transport.dispose()
-
-
-@pytest.fixture
-def rig(make_rig):
-    """A transport connected to all nodes."""
-    return make_rig().connect()
-
-
-@pytest.fixture
-def narrow(make_rig):
-    """A transport to nodes, one of which accepts few bytes at once."""
-    rig = make_rig(node_timeout=60.0).connect()
-    rig.transport.links[1]._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65536)
-    return rig
-
-
-@pytest.fixture
-def all_votes():
-    """Decides a round only once all nodes have voted."""
-    return everybody
+def desk():
+    """Sets of links to scripted nodes, on the test's own clock."""
+    desk = Desk()
+    yield desk
+    desk.close()
 
 
 @pytest.fixture
@@ -225,7 +111,8 @@ def stand_by(owner, script):
         size, frame = 0, sys._getframe().f_back
         while frame is not None:
             if frame.f_globals["__name__"].startswith("redsync."):
-                size += sum(len(each) for each in frame.f_locals.values() if isinstance(each, (list, set, dict)))
+                kept = [getattr(each, "subscribed", each) for each in frame.f_locals.values()]
+                size += sum(len(each) for each in kept if isinstance(each, (list, set, dict)))
             frame = frame.f_back
         sizes.append(size)
     assert sizes[1] > 0

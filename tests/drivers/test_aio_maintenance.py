@@ -1,18 +1,25 @@
 """The maintenance task of an asyncio client: first connections, a failing watchdog, a stop at any turn."""
 
 import asyncio
+import itertools
 import logging
 import random
+import threading
 
 import pytest
 import redis.asyncio
 
 from redsync import NodeChanged
 from redsync._core.memory import Processes
+from redsync._core.timing import Timing
 from redsync._drivers import aio_maintenance
 from redsync._drivers.aio_maintenance import AioMaintenance
 from redsync._drivers.given_nodes import make_nodes
+from redsync._drivers.link_sets import Shared
+from redsync._drivers.pending_releases import PendingReleases
 from redsync._drivers.process import clock
+from redsync._drivers.requests import Sleeper
+from redsync._drivers.wakeups import Wakeups
 from tests.aio_support import both_loops, client_of, in_loop, other_tasks, turns, until
 from tests.support.locks import PATIENCE
 
@@ -20,17 +27,28 @@ ENDLESS = 30
 
 
 def make(urls, *, node_timeout=0.25, restart_guard=0.0, events=None):
-    return AioMaintenance(
-        nodes=make_nodes(urls, redis.asyncio.Redis),
-        client_id="maintained",
-        clock=clock,
-        random=random.random,
-        node_timeout=node_timeout,
-        restart_guard=restart_guard,
-        processes=Processes(),
-        loop=asyncio.get_running_loop(),
-        tell=[].append if events is None else events.append,
+    nodes, guard = make_nodes(urls, redis.asyncio.Redis), threading.RLock()
+    shared = Shared(
+        nodes,
+        clock,
+        node_timeout,
+        PendingReleases(len(nodes), guard),
+        Wakeups(guard, clock, Sleeper.wake),
+        itertools.count(1).__next__,
+        (),
+        lambda: maintenance.wake(),
+        lambda _: maintenance.wake(),
     )
+    maintenance = AioMaintenance(
+        shared=shared,
+        client_id="maintained",
+        random=random.random,
+        timing=Timing(30.0, node_timeout, 0.01, restart_guard),
+        processes=Processes(),
+        tell=[].append if events is None else events.append,
+        loop=asyncio.get_running_loop(),
+    )
+    return maintenance
 
 
 def states(maintenance):
@@ -188,7 +206,7 @@ async def test_cancelled_maintenance_closes_the_client_once(nodes, caplog, failu
     await asyncio.wait([task])
     assert task.cancelled()
     assert watch.cancelled == ["once"]
-    assert maintenance.transport.links == [None] * 3
+    assert maintenance.links.links == [None] * 3
     await until(lambda: not other_tasks())
 
 
@@ -206,7 +224,7 @@ async def test_stop_cancelled_at_any_turn_ends_all_connections(nodes, loop):
         while not stopping.done():
             stopping.cancel()
             await turns(1)
-        assert maintenance.transport.links == [None] * 3
+        assert maintenance.links.links == [None] * 3
         await until(lambda: not other_tasks())
         if not stopping.cancelled():
             break

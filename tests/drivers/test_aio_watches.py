@@ -4,11 +4,9 @@ import asyncio
 import time
 
 import pytest
-from redis.asyncio import Connection
 
 from redsync import AsyncClient, ConfigurationError, QuorumError
 from tests.aio_support import run, until
-from tests.support.locks import PATIENCE
 from tests.support.sentinels import FakeSentinels
 
 LEASE = 0.6
@@ -54,27 +52,5 @@ def test_closed_client_asks_no_sentinel(sentinels, servers):
             watching = [task for task in asyncio.all_tasks() if task.get_name().startswith("redsync-watch-")]
             assert len(watching) == 3
         assert all(task.done() for task in watching)
-
-    run(main)
-
-
-def test_close_ends_a_question_whose_send_swallows_the_cancellation(sentinels, servers, monkeypatch):
-    async def main():
-        async with AsyncClient(sentinels.url, lease=LEASE, node_timeout=1.0) as client:
-            await client.get_lock("x").acquire()
-            swallowed, asking = [], asyncio.Event()
-            send = Connection.send_packed_command
-
-            async def swallow(connection, command, check_health=True):
-                asking.set()
-                try:
-                    await asyncio.sleep(PATIENCE)
-                except asyncio.CancelledError as error:
-                    swallowed.append(error)
-                await send(connection, command, check_health)
-
-            monkeypatch.setattr(Connection, "send_packed_command", swallow)
-            await asking.wait()
-        assert swallowed
 
     run(main)

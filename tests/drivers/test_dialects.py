@@ -27,7 +27,7 @@ def request(script, *keys):
 def test_request_is_encoded_for_a_voter(voter):
     script = Script.load("lock_renew")
     asked = request(script, b"x", b"{y}")
-    words = "EVALSHA", voter.script(script).sha, "2", TAG + b"x", TAG + b"{y}", b"claim", "7"
+    words = "EVALSHA", script.sha, "2", TAG + b"x", TAG + b"{y}", b"claim", "7"
     assert voter.data(asked) == pack(*words)
     assert PLAIN.data(asked) is asked.data
     load = request(script)

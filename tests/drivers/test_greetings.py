@@ -1,4 +1,4 @@
-"""Greetings: which scripts a client loads on a connected node, and which nodes it refuses."""
+"""Greetings: which scripts a client loads on a node, which nodes it refuses, and which connections it ends."""
 
 from contextlib import closing
 
@@ -8,10 +8,12 @@ import redis
 
 from redsync._core.scripts import Script
 from redsync._drivers.channels import pack
-from redsync._drivers.dialects import PLAIN
 from redsync._drivers.given_nodes import make_nodes
-from redsync._drivers.greetings import greet, load_scripts
+from redsync._drivers.greetings import end_former, greet, join, load_scripts
 from redsync._drivers.locators import Location
+from redsync._drivers.nodes import NodeInfo
+from tests.support.hostile import Hostile, bulk, greeting
+from tests.support.trouble import busy, version_of
 
 SHIPPED = Script.shipped()
 QUESTION = pack("SCRIPT", "EXISTS", *(script.sha for script in SHIPPED))
@@ -20,7 +22,7 @@ LOADS = [pack("SCRIPT", "LOAD", script.source) for script in SHIPPED]
 
 def loaded(known):
     """Return the commands for a node that answers so about its scripts."""
-    talk = load_scripts(PLAIN)
+    talk = load_scripts()
     assert next(talk) == [QUESTION]
     try:
         return talk.send([known])
@@ -64,3 +66,126 @@ def test_server_that_hides_its_run_id_replaces_no_other():
     next(talk)
     with pytest.raises(ConnectionError, match="hides its run_id"):
         talk.send([b"redis_version:7.0.0\r\nuptime_in_seconds:5\r\n", b"role:master\r\n"])
+
+
+# Former connections: bytes written to them are dead, if the node can end them.
+
+
+def test_new_connection_ends_former_ones(nodes):
+    """Before any owed command is sent, so the node executes nothing that former connections still carry."""
+    url = nodes.urls[0]
+    with redis.Redis.from_url(url).client() as former, redis.Redis.from_url(url).client() as other:
+        (node,) = make_nodes(nodes.urls[:1], redis.Redis)
+        channel = node.open(5.0)
+        node.meet(channel.talk(greet(node, 1.0, raw=True)), 0.0)
+        process = node.info.run_id
+        node.former.update({(process, former.client_id()), ("another process", other.client_id())})
+        tag = channel.talk(end_former(node))
+        assert tag == (process, channel.ask(b"CLIENT ID\r\n")[0])
+        assert not node.former
+        with pytest.raises(redis.ConnectionError, match="closed by server"):
+            former.connection.can_read(60)
+        assert other.ping()
+        channel.close()
+
+
+def test_connection_is_not_used_if_a_busy_node_does_not_tell_its_number():
+    """It could not be ended later. Not all servers answer CLIENT ID with BUSY."""
+
+    def answer(words):
+        if words[0].upper() == b"EVALSHA":
+            return [b"*3\r\n" + bulk(b"original 1 -") + b":1000\r\n" + bulk(b"-")]
+        return [b"-BUSY a script runs\r\n" if words[:2] == [b"CLIENT", b"ID"] else greeting(words)]
+
+    with Hostile(answer) as server:
+        (node,) = make_nodes([server.url], redis.Redis)
+        with closing(node.open(5.0)) as channel:
+            node.meet(channel.talk(greet(node, 1.0, raw=True)), 0.0)
+            with pytest.raises(ConnectionError, match="BUSY"):
+                channel.talk(end_former(node))
+
+
+def test_former_connections_are_remembered_while_the_node_is_busy(nodes, raw):
+    """Nothing else is sent over the new connection; the next one asks again."""
+    (node,) = make_nodes(nodes.urls[:1], redis.Redis)
+    with closing(node.open(5.0)) as channel:
+        node.meet(channel.talk(greet(node, 1.0, raw=True)), 0.0)
+        former = {(node.info.run_id, raw[0].client_id())}
+        node.former.update(former)
+        with busy(raw[:1]), pytest.raises(ConnectionError, match="BUSY"):
+            channel.talk(end_former(node))
+        assert node.former == former
+        channel.talk(end_former(node))
+        assert not node.former
+
+
+def test_node_that_refuses_to_number_or_end_connections_is_still_used(nodes, raw):
+    channels = ["&*"] if version_of(raw[0]) >= (6, 2) else []
+    raw[0].execute_command("ACL", "SETUSER", "app", "reset", "on", ">secret", "~*", *channels, "+@all", "-client")
+    try:
+        (node,) = make_nodes([nodes.urls[0].replace("//", "//app:secret@")], redis.Redis)
+        channel = node.open(5.0)
+        node.meet(channel.talk(greet(node, 1.0, raw=True)), 0.0)
+        node.former.add((node.info.run_id, 1))
+        assert channel.talk(end_former(node)) is None
+        assert not node.former
+        assert channel.ask(b"PING\r\n") == [b"PONG"]
+        channel.close()
+    finally:
+        raw[0].execute_command("ACL", "DELUSER", "app")
+
+
+# Further connections.
+
+
+@pytest.fixture
+def known():
+    """A node that was greeted."""
+    (node,) = make_nodes(["redis://a"], redis.Redis)
+    node.info = NodeInfo("process", "redis 7.0.0", 100.0, pushes=True)
+    return node
+
+
+def joined(node, *replies):
+    talk = join(node)
+    assert next(talk) == [pack("INFO", "server"), pack("CLIENT", "ID")]
+    with pytest.raises(StopIteration) as stop:
+        talk.send(list(replies))
+    return stop.value.value
+
+
+def test_further_connection_learns_its_number(known):
+    assert joined(known, b"run_id:process\r\n", 7) == ("process", 7)
+
+
+def test_further_connection_without_a_number_is_still_used(known):
+    assert joined(known, b"run_id:process\r\n", hiredis.ReplyError("NOPERM")) is None
+
+
+@pytest.mark.parametrize(
+    ("replies", "reason"),
+    [
+        ((b"run_id:another\r\n", 7), "another server process"),
+        ((b"", 7), "another server process"),
+        ((hiredis.ReplyError("NOPERM"), 7), "INFO was refused: NOPERM"),
+        ((b"run_id:process\r\n", hiredis.ReplyError("BUSY")), "CLIENT was refused: BUSY"),
+    ],
+)
+def test_further_connection_is_refused_if_it_is_not_the_known_server_or_can_not_be_ended(known, replies, reason):
+    with pytest.raises(ConnectionError, match=reason):
+        joined(known, *replies)
+
+
+def test_further_connection_to_a_node_that_does_not_describe_itself_needs_nothing(known):
+    known.info = NodeInfo(None, "fakeredis", None, pushes=False)
+    with pytest.raises(StopIteration):
+        next(join(known))
+
+
+def test_further_connection_to_a_server(nodes, raw):
+    (node,) = make_nodes(nodes.urls[:1], redis.Redis)
+    with closing(node.open(20.0)) as first, closing(node.open(20.0)) as second:
+        node.meet(first.talk(greet(node, 1.0, raw=True)), 0.0)
+        process, number = second.talk(join(node))
+        assert process == node.info.run_id
+        assert number in {int(each["id"]) for each in raw[0].client_list()}

@@ -1,387 +1,669 @@
-"""Nodes that lost their memory, on real servers: which take no part in new grants, from when on, and for how long.
+"""The maintenance of a client for threads: one turn after the other on scripted nodes, and its threads on real ones."""
 
-The uptime would hide what these tests check, so the servers are older than the guard of the clients here.
-"""
-
+import contextlib
 import logging
+import math
+import socket
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 
 import pytest
 
-from redsync import NodeChanged, QuorumError
-from redsync._core.memory import LOOK, NEWBORN, ORIGINAL, next_step
-from redsync._drivers.maintenance import Maintenance
-from redsync._drivers.node_registry import NodeRegistry
-from redsync._drivers.transport import Transport
-from tests.support.hostile import Hostile
+from redsync import Client, NodeChanged
+from redsync._core.memory import Processes
+from redsync._core.timing import Timing
+from redsync._drivers import pool as pools
+from redsync._drivers.maintenance import Maintenance, Stopped
+from redsync._drivers.pool import Pool
+from tests.support.hostile import Hostile, bulk, greeting
+from tests.support.locks import PATIENCE, SHORT
+from tests.support.scripted import LATER, NODE_TIMEOUT, Desk, choices
 
-GUARD = 1.5
-"""Seconds; long enough for a test's steps within it on a busy machine."""
+YES, OK = b":1\r\n", b"+OK\r\n"
 
-BIRTH = "redsync_birth"
+
+class Tended:
+    """A maintenance that a test runs turn by turn, on scripted nodes that are all connected.
+
+    Attributes:
+        fars: The far ends of its own links.
+        told: The events so far.
+    """
+
+    def __init__(self):
+        self.desk = Desk()
+        self.told = []
+        self.desk.shared = self.desk.shared._replace(on_lag=self.note_lag)
+        self.maintenance = Maintenance(
+            shared=self.desk.shared,
+            client_id="client",
+            random=lambda: 0.5,
+            timing=Timing(30.0, NODE_TIMEOUT),
+            processes=Processes(),
+            tell=self.told.append,
+        )
+        self.own = self.maintenance.own
+        self.pool = self.maintenance.pool = Pool(
+            self._make_set,
+            self.maintenance.connect,
+            self.maintenance.wake,
+            clock=self.desk.clock,
+            limit=4,
+            quorum=2,
+            guard=threading.RLock(),
+        )
+        self.fars = [self.connect(index) for index in range(3)]
+        self.maintenance._begun = True
+        self.turn()
+
+    def note_lag(self, node):
+        self.maintenance.note_lag(node)
+
+    def _make_set(self, on_dropped):
+        link_set = self.desk.make_set()
+        link_set._on_dropped = on_dropped
+        return link_set
+
+    def connect(self, index):
+        """Give it a new link to a node, like a thread that has connected it; return the far end."""
+        link, far = self.desk.link(index, ("process", 10 + index))
+        self.maintenance._connected.put((self.desk.nodes[index], link, None))
+        self.maintenance._take_in()
+        return far
+
+    def turn(self, later=0.0):
+        self.desk.now += later
+        self.maintenance.turn(self.desk.now)
+
+    def lend(self):
+        """Return a set of the pool with a link to each node, in use, and its far ends."""
+        for node in self.desk.nodes:
+            node.connected = False
+        sets = []
+        self.pool.borrow(sets, 0.0)
+        for node in self.desk.nodes:
+            node.connected = True
+        fars = [self.desk.install(sets[0], index, ("process", 70 + index)) for index in range(3)]
+        return sets, fars
+
+    def stop(self):
+        """End it, on a clock that continues."""
+        self.desk.step = 0.01
+        self.maintenance.stop()
+
+    def close(self):
+        if not self.maintenance._finished:
+            self.stop()
+        self.desk.close()
 
 
 @pytest.fixture
-def await_age(raw):
-    """Return a function that waits until these servers are older than the guard, by their own uptime."""
+def tended():
+    tended = Tended()
+    yield tended
+    tended.close()
 
-    def await_age(*indices):
-        nodes = [raw[i] for i in indices or range(len(raw))]
-        # A server's uptime may be one second too high, so a client subtracts one.
-        while min(node.info("server")["uptime_in_seconds"] for node in nodes) <= GUARD + 1:
-            time.sleep(0.1)
 
-    return await_age
+# Sets that were thrown away.
+
+
+def test_connections_of_a_torn_set_are_ended_before_anything_else_is_sent(tended):
+    """A late command in them must not come behind the release that follows it."""
+    sets, fars = tended.lend()
+    request = tended.desk.ask(sets[0], b"claim", owed_to=0b111, owed_until=LATER)
+    tended.pool.throw_away(sets)
+    tended.maintenance.post(tended.desk.release(b"posted"))
+    tended.desk.releases.add(0, [tended.desk.release(b"pending")], tended.desk.now)
+    tended.turn()
+    assert request.done
+    assert all(far.ended() for far in fars)
+    assert [far.commands()[0] for far in tended.fars] == [
+        [b"CLIENT", b"KILL", b"ID", b"%d" % (70 + index)] for index in range(3)
+    ]
+    tended.turn()
+    assert len(tended.pool) == 0, "there is room for another"
+
+
+def test_pending_releases_of_a_torn_set_follow_the_end_of_its_connections(tended):
+    sets, _ = tended.lend()
+    tended.desk.ask(sets[0], b"claim")
+    tended.desk.tell(sets[0], b"undo")
+    tended.pool.throw_away(sets)
+    tended.turn()
+    assert [far.last_words() for far in tended.fars] == [[b"%d" % (70 + index), b"undo"] for index in range(3)]
+    for far in tended.fars:
+        far.say(OK, YES)
+    tended.turn()
+    assert tended.desk.pending() == [0, 0, 0]
+    assert not any(node.former for node in tended.desk.nodes)
+    assert not tended.own.owes
+
+
+def test_connection_to_a_former_process_of_a_node_needs_no_end(tended):
+    tended.desk.nodes[1].former.update({("former process", 5), ("process", 6)})
+    tended.turn()
+    assert tended.fars[1].last_words() == [b"6"]
+
+
+def test_busy_node_is_told_again_to_end_a_connection(tended):
+    tended.desk.nodes[1].note_former(("process", 6))
+    tended.turn()
+    assert tended.fars[1].last_words() == [b"6"]
+    for _ in range(3):
+        tended.fars[1].say(b"-BUSY a script runs\r\n")
+        tended.turn()
+        tended.turn()
+        assert tended.fars[1].last_words() == [], "not at once"
+        tended.turn(later=1.0)
+        tended.turn()
+        assert tended.fars[1].last_words() == [b"6"]
+    tended.fars[1].say(b"-ERR No such client\r\n")
+    for _ in range(3):
+        tended.turn(later=1.0)
+    assert tended.fars[1].last_words() == [], "it has ended"
+    assert not tended.desk.nodes[1].former
+
+
+def test_connection_is_not_forgotten_if_the_command_that_ends_it_is_lost(tended):
+    """The next connection begins with ending it."""
+    tended.desk.nodes[1].note_former(("process", 6))
+    tended.turn()
+    assert tended.fars[1].last_words() == [b"6"]
+    tended.own.discard(tended.own.links[1], "no answer")
+    assert tended.desk.nodes[1].former == {("process", 6), ("process", 11)}
+
+
+# Requests of other threads.
+
+
+def test_posted_round_ends_with_its_verdict(tended):
+    request = tended.desk.request(b"release", owed_to=0b111, owed_until=LATER)
+    tended.maintenance.post(request, tended.desk.now + 1.0)
+    tended.turn()
+    assert [far.last_words() for far in tended.fars] == [[b"release"]] * 3
+    for far in tended.fars[:2]:
+        far.say(YES)
+    assert not request.done
+    tended.turn()
+    assert request.tally.won
+
+
+def test_posted_round_ends_at_its_deadline_even_if_no_node_answers(tended):
+    request = tended.desk.request(b"release", owed_to=0b111, owed_until=LATER)
+    tended.maintenance.post(request, tended.desk.now + 1.0)
+    tended.turn()
+    tended.turn(later=0.9)
+    assert not request.done
+    assert tended.maintenance._next_at(math.inf) <= tended.desk.now + 0.1
+    tended.turn(later=0.2)
+    assert request.done
+    assert request.tally.without_quorum
+
+
+def test_answers_that_came_in_time_count_after_the_process_was_suspended(tended):
+    request = tended.desk.request(b"release", owed_to=0b111, owed_until=LATER)
+    tended.maintenance.post(request, tended.desk.now + 1.0)
+    tended.turn()
+    for far in tended.fars:
+        far.say(YES)
+    tended.turn(later=100.0)
+    assert request.tally.won
+    assert all(tended.own.links)
+
+
+def test_posted_round_that_no_node_gets_ends_at_once(tended):
+    for link in list(tended.own.links):
+        tended.own.discard(link, "gone")
+    request = tended.desk.request(b"release", owed_to=0b111, owed_until=LATER)
+    tended.maintenance.post(request, tended.desk.now + 1.0)
+    tended.maintenance._send_posted()
+    assert request.done
+    assert tended.desk.pending() == [1, 1, 1]
+
+
+def test_posted_command_without_votes_is_just_sent(tended):
+    tended.maintenance.post(tended.desk.release(b"undo"))
+    tended.turn()
+    assert [far.last_words() for far in tended.fars] == [[b"undo"]] * 3
+    assert tended.maintenance._carried == []
+
+
+def test_pending_releases_of_nodes_that_are_all_down_wait(tended):
+    for index, link in enumerate(list(tended.own.links)):
+        tended.maintenance._connecting[index] = math.inf
+        tended.own.discard(link, "gone")
+    tended.desk.releases.add(1, [tended.desk.release(b"undo")], tended.desk.now)
+    tended.turn()
+    assert tended.desk.pending() == [0, 1, 0]
+
+
+def test_request_posted_to_a_closed_client_is_done(tended):
+    """Its thread waits for that, without a limit."""
+    tended.stop()
+    request = tended.desk.request(b"release")
+    tended.maintenance.post(request, tended.desk.now + 1.0)
+    assert request.done
+
+
+def test_request_carried_when_the_client_closes_is_done(tended):
+    request = tended.desk.request(b"release")
+    tended.maintenance.post(request, LATER)
+    tended.turn()
+    tended.stop()
+    assert request.done
+
+
+# Idle sets.
+
+
+def rest(tended):
+    sets, fars = tended.lend()
+    return sets, sets[0], fars
+
+
+def test_late_replies_in_idle_sets_are_read(tended):
+    """Their votes show which nodes keep a claim."""
+    sets, link_set, fars = rest(tended)
+    request = tended.desk.ask(link_set, late=True)
+    for far in fars[:2]:
+        far.say(YES)
+    link_set.read(0.0)
+    tended.pool.give_back(sets)
+    assert tended.maintenance._is_owed()
+    assert tended.maintenance._next_at(math.inf) <= tended.desk.now + NODE_TIMEOUT / 2
+    fars[2].say(YES)
+    tended.turn(later=NODE_TIMEOUT / 2)
+    assert choices(request.tally.all_votes) == ["granted"] * 3
+    assert not tended.maintenance._is_owed()
+
+
+def test_what_must_follow_a_command_of_an_idle_set_is_sent_over_it(tended):
+    sets, link_set, fars = rest(tended)
+    tended.desk.ask(link_set, b"claim")
+    tended.pool.give_back(sets)
+    link_set.following.append((1, tended.desk.release(b"undo")))
+    tended.turn(later=1.0)
+    assert fars[1].last_words() == [b"claim", b"undo"]
+
+
+def test_silent_node_is_found_in_an_idle_set_and_asked_over_the_own_link(tended):
+    """A set that no thread uses would not tell for how long its node is silent."""
+    sets, link_set, fars = rest(tended)
+    tended.desk.ask(link_set)
+    for far in fars[:2]:
+        far.say(YES)
+    link_set.read(0.0)
+    tended.pool.give_back(sets)
+    tended.turn(later=NODE_TIMEOUT * 1.1)
+    tended.turn()
+    assert link_set.links[2].suspect
+    assert tended.fars[2].commands() == [[b"PING"]]
+    tended.turn(later=NODE_TIMEOUT * 1.1)
+    assert [event for event in tended.told if isinstance(event, NodeChanged)] == []
+    tended.turn()
+    (event,) = tended.told
+    assert (event.node, event.state) == (tended.desk.addresses[2], "suspect")
+    tended.fars[2].say(b"+PONG\r\n")
+    tended.turn()
+    tended.turn()
+    assert [event.state for event in tended.told] == ["suspect", "up"]
+
+
+def test_connection_that_ended_in_an_idle_set_is_dropped(tended):
+    sets, link_set, fars = rest(tended)
+    tended.pool.give_back(sets)
+    fars[1].sock.shutdown(socket.SHUT_RDWR)
+    tended.turn(later=1.0)
+    assert link_set.links[1] is None
+    assert link_set.links[0] is not None
+
+
+def test_set_in_use_is_left_alone(tended):
+    sets, link_set, fars = rest(tended)
+    request = tended.desk.ask(link_set)
+    for far in fars:
+        far.say(YES)
+    tended.turn(later=100.0)
+    assert not request.done
+    link_set.read(0.0)
+    assert request.done
+    tended.pool.give_back(sets)
+
+
+def test_sets_that_rest_for_long_are_closed_but_for_one(tended, monkeypatch):
+    (first, _, first_fars), (second, _, second_fars) = rest(tended), rest(tended)
+    tended.pool.give_back(first)
+    tended.pool.give_back(second)
+    tended.turn(later=pools._KEPT_IDLE - 1.0)
+    assert len(tended.pool) == 2
+    tended.turn(later=2.0)
+    tended.turn(later=2.0)
+    assert len(tended.pool) == 1
+    assert sorted([all(far.ended() for far in fars) for fars in (first_fars, second_fars)]) == [False, True]
+    tended.turn(later=1000.0)
+    assert len(tended.pool) == 1
+
+
+# Pending releases.
+
+
+def test_pending_releases_go_out_as_soon_as_the_node_is_connected(tended):
+    tended.own.discard(tended.own.links[1], "gone")
+    tended.maintenance._connecting[1] = math.inf
+    first, second = tended.desk.release(b"first"), tended.desk.release(b"second")
+    tended.desk.releases.add(1, [first, second], tended.desk.now)
+    tended.turn()
+    assert tended.desk.pending() == [0, 2, 0]
+    far = tended.connect(1)
+    tended.turn()
+    assert far.last_words() == [b"11", b"first", b"second"], "the former connection ends first"
+    far.say(OK, YES, YES)
+    tended.turn()
+    assert tended.desk.pending() == [0, 0, 0]
+    assert not tended.desk.releases.some
+
+
+def test_refused_release_goes_out_again_when_its_pause_is_over(tended):
+    release = tended.desk.tell(tended.own, b"undo", owed_to=0b010)
+    tended.fars[1].take()
+    for _ in range(3):
+        tended.fars[1].say(b"-BUSY a script runs\r\n")
+        tended.turn()
+        tended.turn()
+        assert tended.fars[1].commands() == []
+        at = tended.maintenance._next_at(math.inf)
+        assert tended.desk.now < at < tended.desk.now + 1.0
+        tended.turn(later=at - tended.desk.now)
+        assert tended.fars[1].last_words() == [b"undo"]
+    tended.fars[1].say(YES)
+    tended.turn(later=1.0)
+    assert tended.desk.pending() == [0, 0, 0]
+    assert tended.fars[1].commands() == []
+    assert release.pending_release
+
+
+def test_pending_releases_that_were_lost_again_wait_for_the_next_connection(tended):
+    tended.desk.releases.add(1, [tended.desk.release(b"undo")], tended.desk.now)
+    tended.turn()
+    assert tended.fars[1].last_words() == [b"undo"]
+    tended.maintenance._connecting[1] = math.inf
+    tended.fars[1].sock.shutdown(socket.SHUT_RDWR)
+    tended.turn()
+    assert tended.desk.pending() == [0, 1, 0]
+    far = tended.connect(1)
+    tended.turn()
+    assert far.last_words() == [b"11", b"undo"]
+
+
+# Nodes.
+
+
+def test_node_with_another_server_is_connected_anew(tended):
+    node = tended.desk.nodes[1]
+    tended.maintenance._connecting[1] = math.inf
+    node.generation += 1
+    tended.turn()
+    assert tended.own.links[1] is None
+    assert tended.fars[1].ended()
+    assert not node.connected
+
+
+def test_node_that_broke_its_link_is_down_and_told(tended):
+    tended.maintenance._connecting[1] = math.inf
+    tended.fars[1].sock.shutdown(socket.SHUT_RDWR)
+    tended.turn()
+    tended.turn()
+    (event,) = tended.told
+    assert (event.node, event.state, event.reason) == (tended.desk.addresses[1], "down", "closed the connection")
+    assert not tended.desk.nodes[1].connected
+
+
+def test_connection_that_came_twice_is_closed(tended):
+    far = tended.connect(1)
+    assert far.ended()
+    assert not tended.fars[1].ended()
+
+
+def test_try_that_takes_too_long_is_reported(tended):
+    """A TLS handshake byte by byte, or a resolver that hangs: no caller waits for its outcome."""
+    tended.own.discard(tended.own.links[1], "gone")
+    tended.maintenance._connecting[1] = tended.desk.now + 5.0
+    tended.turn(later=4.0)
+    assert tended.desk.nodes[1].last_error == "gone"
+    tended.turn(later=2.0)
+    assert tended.desk.nodes[1].last_error == "neither connected nor refused in time"
+
+
+# A new connection.
 
 
 @pytest.fixture
-def make_guarded(make_client, nodes, await_age):
-    """Make guarded clients of three empty nodes that are older than the guard."""
-    await_age()
-    return lambda **options: make_client(**{"restart_guard": GUARD, **options})
+def make_recorded():
+    """Make a server that greets like a node, and records the commands that it gets."""
+    with contextlib.ExitStack() as stack:
+
+        def make():
+            got = []
+
+            def answer(words):
+                got.append(words)
+                if words[0].upper() == b"EVALSHA" and words[-1] == b"look":
+                    return [b"*3\r\n" + bulk(b"original 1 -") + b":1000\r\n" + bulk(b"-")]
+                if words[0].upper() == b"INFO":
+                    return [bulk(b"run_id:process\r\nredis_version:7.0.0\r\nuptime_in_seconds:100000\r\n")]
+                if words[:2] == [b"CLIENT", b"ID"]:
+                    return [b":%d\r\n" % len(got)]
+                if words[:2] == [b"SCRIPT", b"EXISTS"]:
+                    return [b"*%d\r\n" % (len(words) - 2) + b":1\r\n" * (len(words) - 2)]
+                return [greeting(words) or YES]
+
+            server = stack.enter_context(Hostile(answer))
+            server.got = got
+            return server
+
+        yield make
+
+
+def test_new_connection_ends_former_ones_before_anything_else_is_sent(make_recorded, eventually):
+    """Otherwise a command that still is in them could come behind what this one sends."""
+    server = make_recorded()
+    with Client([server.url], restart_guard=0.0) as client:
+        assert client.get_lock("x").acquire(timeout=PATIENCE)
+        maintenance, node = client.runner.life.maintenance, client.runner.nodes[0]
+        process = node.info.run_id
+        assert not node.former
+        node.note_former((process, 77777))
+        del server.got[:]
+        maintenance.own.links[0]._sock.shutdown(socket.SHUT_RDWR)
+        eventually(lambda: [b"CLIENT", b"KILL", b"ID", b"77777"] in server.got)
+        eventually(lambda: node.connected)
+        words = [b" ".join(words) for words in list(server.got)]
+        kill = words.index(b"CLIENT KILL ID 77777")
+        later = [index for index, each in enumerate(words) if each.startswith((b"SCRIPT EXISTS", b"SUBSCRIBE"))]
+        assert kill < min(later)
+        claims = [each for each in words[:kill] if each.startswith(b"EVALSHA") and b" look" not in each]
+        assert claims == []
+        client.get_lock("x").release()
+
+
+# Its thread.
 
 
 @pytest.fixture
-def client(make_guarded):
-    """A guarded client of nodes that have been in use for a while, by another client too."""
-    return make_guarded()
+def warnings(caplog):
+    caplog.set_level(logging.DEBUG, "redsync.watchdog")
+    return lambda: [record.getMessage() for record in caplog.records if record.name == "redsync.watchdog"]
 
 
-def births(raw):
-    """Return the kind of each node's birth record, None where there is none."""
-    records = [node.get(BIRTH) for node in raw]
-    return [record and record.split()[0] for record in records]
-
-
-def claims(raw, key="redsync:x"):
-    return [node.exists(key) for node in raw]
-
-
-def states(client):
-    return [status.state for status in client.nodes()]
-
-
-def take(client, name="x"):
-    """Acquire and release a lock; return the nodes that granted, and the votes if there was no quorum."""
-    lock = client.get_lock(name)
-    try:
-        return lock.acquire(False)
-    except QuorumError as error:
-        return error.votes
-    finally:
-        if lock.owned():
-            lock.release()
-
-
-def refused_as_forgetful(votes):
-    return [vote.choice.value == "failed" and "may have forgotten claims" in vote.detail for vote in votes]
-
-
-# First use.
-
-
-def test_nodes_at_their_first_use_get_original_records_and_grant_at_once(client, raw, eventually):
-    assert client.get_lock("x").acquire(False)
-    assert births(raw) == ["original"] * 3
-    eventually(lambda: claims(raw) == [1, 1, 1])
-    assert states(client) == ["up"] * 3
-
-
-def test_client_without_a_guard_looks_at_records_only_once(make_guarded, raw, eventually):
-    """Tokens depend on them, and other clients may have a guard."""
-    client = make_guarded(restart_guard=0)
-    eventually(lambda: births(raw) == ["blank"] * 3)
-    for node in raw:
-        node.config_resetstat()
+def test_maintenance_that_fails_says_so_and_starts_again(make_client, nodes, warnings, eventually):
+    """An unrelated error must not cost a hold."""
+    client = make_client(lease=6.0)
     with client.get_lock("x") as hold:
-        hold.extend()
-    for node in raw:
-        assert "cmdstat_get" not in node.info("commandstats")
-    assert births(raw) == ["blank"] * 3
-
-
-@pytest.fixture
-def before_step(monkeypatch):
-    """Return a function that runs an action once, before a client takes a step of its initialization."""
-
-    def before_step(do, *steps):
-        todo = [do]
-
-        def decide(births, **circumstances):
-            step = next_step(births, **circumstances)
-            if step in steps and todo:
-                todo.pop()()
-            return step
-
-        monkeypatch.setattr("redsync._drivers.node_registry.next_step", decide)
-
-    return before_step
-
-
-def write_records(raw, **kinds):
-    """Write new records like another client; they replace blank ones."""
-    for name, kind in kinds.items():
-        node = raw[int(name.removeprefix("node"))]
-        seconds, microseconds = node.time()
-        process = node.info("server")["run_id"][:16]
-        if births([node])[0] in {None, "blank"}:
-            node.set(BIRTH, f"{kind} {seconds * 1000 + microseconds // 1000} {process}")
-
-
-def test_client_that_starts_when_one_of_two_nodes_is_initialized_is_not_locked_out(make_guarded, raw, before_step):
-    write_records(raw, node0="original")
-    before_step(lambda: write_records(raw, node1="original"), LOOK)
-    client = make_guarded(n=2)
-    assert take(client) is True
-    assert states(client) == ["up"] * 2
-    assert births(raw[:2]) == ["original"] * 2
-
-
-def test_new_client_accepts_that_a_node_is_newborn(make_guarded, raw, before_step):
-    before_step(lambda: write_records(raw, node0="newborn"), ORIGINAL)
-    client = make_guarded()
-    assert take(client) is True
-    assert states(client) == ["quarantined", "up", "up"]
-    assert births(raw) == ["newborn", "original", "original"]
-
-
-def test_client_that_knew_the_nodes_before_does_not_believe_that_they_are_new(client, raw, before_step, eventually):
-    """Another client may believe so, if it connects after all of them were emptied."""
-    assert take(client) is True
-    for node in raw:
-        node.flushall()
-    before_step(lambda: write_records(raw, node0="original", node1="original", node2="original"), NEWBORN)
-    assert refused_as_forgetful(take(client)) == [True] * 3
-    eventually(lambda: births(raw) == ["original"] * 3)
-    eventually(lambda: states(client) == ["quarantined"] * 3)
-    assert refused_as_forgetful(take(client)) == [True] * 3
-
-
-def test_node_that_does_not_answer_its_initialization_is_out_until_it_does(
-    make_guarded, nodes, raw, before_step, eventually
-):
-    write_records(raw, node0="original", node1="original")
-    before_step(lambda: nodes.pause(2), NEWBORN)
-    client = make_guarded()
-    assert take(client) is True, "the others are a quorum"
-    nodes.resume(2)
-    eventually(lambda: births(raw) == ["original", "original", "newborn"])
-    eventually(lambda: "takes part in new grants again in" in client.nodes()[2].last_error or states(client)[2] == "up")
-
-
-def test_new_client_initializes_nodes_before_its_maintenance_can(make_guarded, monkeypatch, before_step):
-    """Otherwise its first claims could overtake the command that its maintenance is about to send."""
-    who, looked = [], threading.Event()
-    await_connections, tell_changes = Maintenance._await_first_connections, NodeRegistry.tell_changes
-
-    def look(self):
-        tell_changes(self)
-        looked.set()
-
-    def linger(self):
-        await_connections(self)
-        for _ in range(2):  # The first one may have started earlier.
-            looked.clear()
-            self.alarm()
-            assert looked.wait(20)
-
-    monkeypatch.setattr(NodeRegistry, "tell_changes", look)
-    monkeypatch.setattr(Maintenance, "_await_first_connections", linger)
-    before_step(lambda: who.append(threading.current_thread()), LOOK, ORIGINAL)
-    assert take(make_guarded()) is True
-    assert who[0] is threading.current_thread()
-
-
-def test_first_use_with_a_node_down_waits_for_one_guard(make_guarded, nodes, raw, eventually):
-    """The absent node may remember claims of an earlier use, made together with one of the others."""
-    nodes.kill(2)
-    client = make_guarded()
-    votes = take(client)
-    assert refused_as_forgetful(votes) == [True, True, False]
-    assert births(raw[:2]) == ["newborn"] * 2
-    eventually(lambda: take(client) is True)
-    assert all(_age(node) >= 1000 * GUARD for node in raw[:2])
-
-
-def _age(node):
-    """Return for how many ms a node has remembered, by its own clock."""
-    seconds, microseconds = node.time()
-    return seconds * 1000 + microseconds / 1000 - int(node.get(BIRTH).split()[1])
-
-
-# One node forgets.
-
-
-@pytest.fixture
-def lines(caplog):
-    """Return a function that returns the logged states of a node."""
-    caplog.set_level(logging.INFO, "redsync.node")
-    return lambda: [(record.levelname, record.getMessage()) for record in caplog.records]
-
-
-def test_quarantine_of_an_emptied_node_is_one_warning_and_one_event(make_guarded, raw, lines, eventually):
-    events = []
-    client = make_guarded(listeners=[events.append])
-    assert take(client) is True
-    raw[0].flushall()
-    for _ in range(5):
-        assert take(client) is True
-    address = client.nodes()[0].address
-    eventually(lambda: [level for level, text in lines() if address in text] == ["WARNING"])
-    assert "quarantined" in lines()[0][1]
-    assert "may have forgotten claims" in lines()[0][1]
-    eventually(lambda: len(events) == 2)
-    assert [event.state for event in events] == ["quarantined", "up"]
-    assert all(isinstance(event, NodeChanged) and event.node == address for event in events)
-    eventually(lambda: [level for level, _ in lines()] == ["WARNING", "INFO"])
-
-
-def test_emptied_node_votes_again_after_the_guard(client, nodes, raw, eventually):
-    assert take(client) is True
-    raw[0].flushall()
-    nodes.kill(1)
-    assert refused_as_forgetful(take(client)) == [True, False, False], "the last one alone is not a quorum"
-    eventually(lambda: take(client) is True)
-    assert _age(raw[0]) >= 1000 * GUARD
-    assert states(client) == ["up", "down", "up"]
-
-
-def test_vote_of_an_emptied_node_is_a_failure_with_its_reason(client, raw):
-    assert take(client) is True
-    for node in raw[:2]:
-        node.flushall()
-    votes = take(client)
-    assert refused_as_forgetful(votes) == [True, True, False]
-    assert "Client(restart_guard=...)" in votes[0].detail
-    assert refused_as_forgetful(take(client)) == [True, True, False], "even when that is known before it is asked"
-
-
-def test_renewal_heals_an_emptied_node_and_makes_it_newborn(client, raw, eventually):
-    with client.get_lock("x") as hold:
-        eventually(lambda: claims(raw) == [1, 1, 1])
-        raw[0].flushall()
-        hold.extend()
-        eventually(lambda: claims(raw) == [1, 1, 1])
-        assert births(raw) == ["newborn", "original", "original"]
-        hold.extend()
-
-
-# All nodes forget.
-
-
-def test_nodes_all_emptied_under_a_hold_grant_no_other_while_it_is_valid(make_guarded, raw):
-    """The case that the guard exists for."""
-    first, second = make_guarded(), make_guarded()
-    hold = first.get_lock("x", lease=GUARD).__enter__()
-    for node in raw:
-        node.flushall()
-    lock = second.get_lock("x")
-    while hold.remaining():
-        with suppress(QuorumError):
-            assert not lock.acquire(False), "two valid holds"
-    assert lock.acquire(timeout=20)
-
-
-# A node replaced by another server.
-
-
-def test_node_replaced_by_an_empty_server_is_kept_out_by_its_uptime_and_its_record(client, nodes, raw, eventually):
-    assert take(client) is True
-    nodes.kill(0)
-    nodes.restart(0)
-    eventually(lambda: states(client) == ["quarantined", "up", "up"])
-    eventually(lambda: births(raw) == ["newborn", "original", "original"])
-    eventually(lambda: states(client) == ["up"] * 3)
-
-
-# Earlier data.
-
-
-def test_node_whose_data_was_replaced_while_running_is_kept_out(client, raw, eventually):
-    """Another server's data came in; no connection ended, and the node itself tells its clients."""
-    assert take(client) is True
-    raw[0].set(BIRTH, "original 1 0123456789abcdef")
-    assert take(client) is True, "the others are a quorum"
-    eventually(lambda: states(client) == ["quarantined", "up", "up"])
-    eventually(lambda: births(raw) == ["newborn", "original", "original"])
-
-
-def test_renewal_finds_the_data_of_another_node_of_the_same_client(client, raw, eventually):
-    """A new claim would not find it: the record names a process that the client is connected to."""
-    with client.get_lock("x") as hold:
-        eventually(lambda: claims(raw) == [1, 1, 1])
-        raw[0].set(BIRTH, raw[1].get(BIRTH))
-        hold.extend()
-        eventually(lambda: births(raw) == ["newborn", "original", "original"])
-
-
-def test_client_that_names_wrong_processes_is_corrected_without_a_wait(client, raw, eventually):
-    assert take(client) is True
-    before = [node.get(BIRTH) for node in raw]
-    client._runner.session.processes.named = b",0123456789abcdef,"
-    assert refused_as_forgetful(take(client)) == [True] * 3
-    eventually(lambda: take(client) is True)
-    assert [node.get(BIRTH) for node in raw] == before
-    assert states(client) == ["up"] * 3
-
-
-# The guard of a lock's own lease.
-
-
-def test_longer_lease_of_one_lock_raises_the_guard_for_that_lock_only(make_guarded, raw, eventually):
-    """Claims with this lease that a node may have forgotten are valid for longer."""
-    client = make_guarded(lease=GUARD)
-    eventually(lambda: births(raw) == ["original"] * 3)
-    patient = client.get_lock("y", lease=600.0)
-    with pytest.raises(QuorumError) as caught:
-        patient.acquire(False)
-    assert refused_as_forgetful(caught.value.votes) == [True] * 3, "no server here has run for ten minutes"
-    assert take(client) is True
-    assert states(client) == ["up"] * 3
-    with pytest.raises(QuorumError):
-        patient.acquire(False)
-    assert take(client) is True
-
-
-def test_longer_lease_needs_no_guard_for_a_reentry(make_guarded):
-    """It is not a new claim: it counts only on the nodes of the first one."""
-    lock = make_guarded(lease=GUARD).get_lock("x")
-    with lock:
-        assert lock.acquire(False, lease=600.0)
-        assert lock.remaining() > 500
-        lock.release()
-
-
-# Invalid records.
-
-
-@pytest.mark.parametrize(
-    ("command", "reason"),
-    [(("SET", BIRTH, "a lock"), "is not a birth record"), (("RPUSH", BIRTH, "x"), "the birth record was refused")],
-)
-def test_node_with_another_value_at_the_records_key_is_down_with_the_reason(make_guarded, raw, command, reason):
-    raw[0].execute_command(*command)
-    client = make_guarded()
-    assert states(client)[0] == "down"
-    assert reason in client.nodes()[0].last_error
-
-
-@pytest.mark.parametrize("kind", ["get_lock", "get_mutex"])
-def test_lock_may_have_the_name_of_the_birth_record(kind, make_guarded):
-    client = make_guarded()
-    with getattr(client, kind)("birth") as hold:
+        maintenance = client.runner.life.maintenance
+        tell_changes, failed = maintenance._registry.tell_changes, []
+
+        def fail():
+            maintenance._registry.tell_changes = tell_changes
+            failed.append(True)
+            raise KeyError("odd")
+
+        maintenance._registry.tell_changes = fail
+        maintenance.wake()
+        eventually(lambda: failed)
+        eventually(lambda: all(status.state == "up" for status in client.nodes()))
+        until = hold._state.valid_until
+        eventually(lambda: hold._state.valid_until > until)
         hold.check()
-        assert take(make_guarded(), "another") is True
+    assert "the maintenance failed and starts again; please report this" in warnings()
+    assert maintenance.is_current() is False
+
+
+class Trouble(logging.Handler):
+    """An application's own handler, filter or listener that blocks or raises, until a test is over."""
+
+    def __init__(self, how):
+        super().__init__()
+        self.how = how
+        self.calls = 0
+        self.over = threading.Event()
+
+    def emit(self, record):
+        self(record)
+
+    def filter(self, record):
+        self(record)
+        return True
+
+    def handle(self, record):
+        """Without the lock and the safety net of `logging`."""
+        self.emit(record)
+
+    def __call__(self, event):
+        self.calls += 1
+        if self.how == "blocks":
+            self.over.wait(PATIENCE)
+        raise KeyError("the application's own")
+
+
+@pytest.mark.parametrize("how", ["blocks", "raises"])
+@pytest.mark.parametrize("where", ["listener", "on_lost", "log handler", "log filter"])
+def test_nothing_that_the_application_does_with_an_event_stops_renewals(
+    make_lasting, nodes, raw, *, eventually, where, how
+):
+    trouble = Trouble(how)
+    logs = [logging.getLogger("redsync.node"), logging.getLogger("redsync.watchdog")]
+    client = make_lasting(lease=SHORT, listeners=[trouble] if where == "listener" else [])
+    for log in logs:
+        if where == "log handler":
+            log.addHandler(trouble)
+        if where == "log filter":
+            log.addFilter(trouble)
+    try:
+        with client.get_lock("kept") as hold:
+            client.get_lock("lost", on_lost=trouble if where == "on_lost" else None).acquire()
+            for node in raw:
+                node.delete("redsync:lost")
+            nodes.kill(0)
+            eventually(lambda: trouble.calls)
+            for _ in range(3):
+                until = hold._state.valid_until
+                eventually(lambda until=until: hold._state.valid_until > until)
+            hold.check()
+    finally:
+        trouble.over.set()
+        for log in logs:
+            log.removeHandler(trouble)
+            log.removeFilter(trouble)
+        nodes.restart(0)
+
+
+def test_closed_maintenance_ends_its_watch(tended):
+    tended.maintenance._stopping = True
+    with pytest.raises(Stopped):
+        tended.maintenance.sleep(LATER)
+
+
+def test_alarm_ends_a_sleep(tended):
+    tended.maintenance.alarm()
+    tended.maintenance.sleep(LATER)
+    tended.maintenance.sleep(tended.desk.now)
+
+
+def test_turn_reads_until_something_comes_or_the_instant(tended):
+    threading.Timer(0.05, tended.maintenance.wake).start()
+    tended.maintenance.turn(tended.desk.now + 60.0)
+
+
+def test_nodes_are_connected_again_after_they_were_down(make_client, nodes, raw, eventually):
+    client = make_client(n=3)
+    with client.get_lock("x") as hold:
+        for _ in range(3):
+            nodes.kill(1)
+            eventually(lambda: client.nodes()[1].state == "down")
+            nodes.restart(1)
+            eventually(lambda: client.nodes()[1].state == "up")
+        hold.check()
+    with client.get_lock("x") as hold:
+        eventually(lambda: raw[1].exists("redsync:x"))
+
+
+@pytest.mark.parametrize("whose", ["the set in use", "the maintenance"])
+def test_killed_connections_are_made_again(make_client, raw, eventually, whose):
+    client = make_client(n=3)
+    with client.get_lock("x"):
+        life = client.runner.life
+        link_set = life.maintenance.own if whose == "the maintenance" else life.pool.idle()[0]
+        numbers = [link.tag[1] for link in link_set.links]
+        for node, number in zip(raw, numbers, strict=False):
+            node.client_kill_filter(_id=number)
+        eventually(lambda: all(status.state == "up" for status in client.nodes()))
+    with client.get_lock("y"):
+        eventually(lambda: all(node.exists("redsync:y") for node in raw))
+
+
+def test_client_knows_the_number_of_each_connection(make_client, raw, eventually):
+    """So it can end it later."""
+    client = make_client(n=3)
+    eventually(lambda: all(status.state == "up" for status in client.nodes()))
+    with client.get_lock("x"):
+        life = client.runner.life
+        for link_set in (life.maintenance.own, *life.pool.idle()):
+            for link, node in zip(link_set.links, raw, strict=False):
+                process, number = link.tag
+                assert process == node.info("server")["run_id"]
+                assert number in {int(each["id"]) for each in node.client_list()}
+
+
+# The end.
+
+
+def test_close_waits_briefly_for_the_last_replies(tended):
+    """Closing a socket with unread replies resets the connection, and would lose what was sent."""
+    tended.desk.tell(tended.own, b"undo")
+    tended.maintenance.post(tended.desk.release(b"posted"))
+    for far in tended.fars:
+        far.say(YES, YES)
+    tended.stop()
+    assert [far.last_words() for far in tended.fars] == [[b"undo", b"posted"]] * 3
+    assert all(far.ended() for far in tended.fars)
+
+
+def test_close_ends_the_sets_of_the_pool(tended):
+    (sets, fars), (lent, lent_fars) = tended.lend(), tended.lend()
+    tended.pool.give_back(sets)
+    tended.stop()
+    assert all(far.ended() for far in fars)
+    tended.pool.give_back(lent)
+    assert tended.pool.torn
+    tended.maintenance._end_torn(tended.desk.now)
+    assert all(far.ended() for far in lent_fars)
 
 
 def test_node_still_connecting_when_the_client_closes_is_not_reported(make_client, nodes, eventually):
     nodes.pause(0)
     client = make_client(node_timeout=5.0)
     assert client.get_lock("x").acquire(False)
-    maintenance = client.runner._maintenance
+    maintenance = client.runner.life.maintenance
     assert maintenance._connecting
     with ThreadPoolExecutor(1) as pool:
         closing = pool.submit(client.close)
@@ -401,18 +683,8 @@ def test_close_does_not_wait_for_a_silent_node(make_client, nodes):
             pool.submit(client.close).result(20)
 
 
-def test_link_that_comes_after_the_close_is_closed_too(make_client, nodes, raw, monkeypatch, eventually):
-    make_client(n=3).close()
-    closed, install = threading.Event(), Transport.install
-
-    def install_late(transport, link):
-        if link.node.index == 2:
-            closed.wait(20)
-        install(transport, link)
-
-    monkeypatch.setattr(Transport, "install", install_late)
-    make_client(n=3).close()
-    (late,) = (thread for thread in threading.enumerate() if thread.name.startswith("redsync-connect"))
-    closed.set()
-    late.join(20)
-    eventually(lambda: raw[2].info("clients")["connected_clients"] == 1)
+def test_connection_that_comes_after_the_close_is_closed(make_client, raw, eventually):
+    client = make_client(n=3)
+    client.close()
+    client.runner.life.maintenance._connect_own(client.runner.nodes[0])
+    eventually(lambda: raw[0].info("clients")["connected_clients"] == 1)

@@ -1,6 +1,9 @@
 """The notifier: logs, then the holder's callbacks, then the listeners, no matter what any of them raises."""
 
 import logging
+import sys
+import threading
+import time
 
 import pytest
 
@@ -11,7 +14,8 @@ from redsync._core.keys import LockKeys
 from redsync._core.observing import Ear, Observer, WatchdogWoke
 from redsync._core.ownership import Owner
 from redsync._core.quorum import Tally
-from redsync._drivers.notifier import Notifier
+from redsync._drivers import notifier as notifiers
+from redsync._drivers.notifier import EventThread, Notifier, quietly
 from tests.support.hold_states import new_forms
 
 
@@ -116,3 +120,116 @@ def test_details_go_to_observers_only(said):
     notifier.note_votes(tally)
     assert list(notifier.ears[0].failed) == [("a:1", "down")]
     assert said() == []
+
+
+# In its own thread.
+
+
+@pytest.fixture
+def make_events():
+    made = []
+
+    def make(announce):
+        made.append(EventThread(announce))
+        return made[-1]
+
+    yield make
+    for events in made:
+        events.close()
+
+
+def up(number):
+    return NodeChanged(f"a:{number}", "up", "")
+
+
+def test_events_are_reported_in_order_in_one_other_thread(make_events):
+    told, threads, thread_was_ours = [], set(), []
+
+    def announce(event):
+        told.append(event)
+        threads.add(threading.current_thread())
+        thread_was_ours.append(events.is_current())
+
+    events = make_events(announce)
+    assert not events.is_current()
+    for number in range(20):
+        events.post(up(number))
+    events.close()
+    assert told == [up(number) for number in range(20)]
+    assert len(threads - {threading.current_thread()}) == 1
+    assert thread_was_ours == [True] * 20
+
+
+def test_post_does_not_wait_for_a_callback_that_blocks(make_events):
+    go_on, told = threading.Event(), []
+
+    def announce(event):
+        go_on.wait(30)
+        told.append(event)
+
+    events = make_events(announce)
+    for number in range(3):
+        events.post(up(number))
+    assert told == []
+    go_on.set()
+    events.close()
+    assert len(told) == 3
+
+
+@pytest.mark.parametrize("error", [KeyError("mine"), SystemExit(1), KeyboardInterrupt()], ids=repr)
+def test_callback_that_raises_ends_no_other(make_events, said, error):
+    told = []
+
+    def announce(event):
+        told.append(event)
+        raise error
+
+    events = make_events(announce)
+    events.post(up(1))
+    events.post(up(2))
+    events.close()
+    assert told == [up(1), up(2)]
+    assert [text.startswith(f"a callback raised {error!r}") for _, _, text in said()] == [True, True]
+
+
+def test_close_does_not_wait_forever_for_a_callback(make_events, monkeypatch):
+    monkeypatch.setattr(notifiers, "_LAST_EVENTS", 0.05)
+    go_on = threading.Event()
+    events = make_events(lambda event: go_on.wait(60))
+    events.post(up(1))
+    started_at = time.monotonic()
+    events.close()
+    assert 0.05 <= time.monotonic() - started_at < 30
+    go_on.set()
+
+
+def test_callback_may_close(make_events):
+    closed = []
+    events = make_events(lambda event: closed.append(events.close()))
+    events.post(up(1))
+    events.close()
+    assert closed == [None]
+
+
+def test_events_wait_while_there_are_no_more_threads(make_events, monkeypatch):
+    told, start = [], threading.Thread.start
+
+    def fail(thread):
+        raise RuntimeError("can't start new thread")
+
+    events = make_events(told.append)
+    monkeypatch.setattr(threading.Thread, "start", fail)
+    events.post(up(1))
+    monkeypatch.setattr(threading.Thread, "start", start)
+    events.post(up(2))
+    events.close()
+    assert told == [up(1), up(2)]
+
+
+def test_error_of_a_log_handler_is_shown_and_goes_no_further(capsys):
+    def fail(*args):
+        raise OSError("disk full")
+
+    quietly(fail, "text")
+    assert "disk full" in capsys.readouterr().err
+    assert sys.exc_info() == (None, None, None)

@@ -1,7 +1,6 @@
 import threading
 
 import hiredis
-import pytest
 
 from redsync._core.effects import Broadcast, Command, Packed, Tell
 from redsync._core.ownership import Owner
@@ -15,7 +14,8 @@ ANNA, BERT = Owner("client", 1), Owner("client", 2)
 
 def request(number=1, owner=ANNA, key=b"key", **options):
     made = Request(Tell(Command(SCRIPT, (key,), (b"word", 7)), owner, **options), None)
-    assert made.make(number)
+    made.number = number
+    assert made.make()
     return made
 
 
@@ -31,7 +31,7 @@ def test_request_is_made_into_one_command():
 
 def test_request_without_a_command_is_not_made():
     made = Request(Broadcast(lambda: None, None, bool, 1.0), None)
-    assert not made.make(1)
+    assert not made.make()
     assert made.data == b""
 
 
@@ -39,7 +39,7 @@ def test_request_gets_its_arguments_at_the_instant_of_making():
     words = [b"early"]
     made = Request(Broadcast(lambda: Command(SCRIPT, (b"key",), tuple(words)), None, bool, 1.0), None)
     words[0] = b"late"
-    assert made.make(1)
+    assert made.make()
     assert words_of(made.data)[-1] == b"late"
 
 
@@ -49,7 +49,7 @@ def test_repeated_command_is_packed_once(monkeypatch):
     monkeypatch.setattr(requests, "pack", lambda *words: calls.append(words[-1]) or b" ".join(words))
     for each in (command, command, other, command):
         request = Request(Broadcast(lambda each=each: each, None, bool, 1.0), None)
-        assert request.make(1)
+        assert request.make()
         assert request.data.endswith(each.args[0])
         made.append(request.data)
     assert calls == [b"same", b"other"]
@@ -61,21 +61,6 @@ def test_request_is_guarded_only_if_it_asks_for_a_new_claim():
     assert Request(ask, None).guard == 30.0
     assert Request(ask._replace(guard=0.0), None).guard == 0.0
     assert request().guard == 0.0
-
-
-@pytest.mark.parametrize(
-    ("earlier", "later", "expected"),
-    [
-        (request(1), request(2), True),
-        (request(2), request(1), False),  # in the wrong order
-        (request(1), request(2, key=b"another"), False),
-        (request(1), request(2, owner=BERT), False),
-        (request(1), request(2, owner=None), False),  # a renewal includes nothing that was released before it
-        (request(1, owner=None), request(2, key=b"another"), True),  # a renewal is sent again behind nothing
-    ],
-)
-def test_precedes_tells_which_commands_must_not_be_sent_again_behind_others(earlier, later, expected):
-    assert earlier.precedes(later) is expected
 
 
 def test_owed_returns_the_requests_that_a_node_must_get_in_order():

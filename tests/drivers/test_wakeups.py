@@ -1,6 +1,5 @@
-"""Wake-ups: nodes' signals and hand-overs reach the waiters that listen; by hand, and on the transport for threads."""
+"""Wake-ups: nodes' signals and hand-overs reach the waiters that listen; by hand, and in a thread."""
 
-import contextlib
 import math
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -9,7 +8,6 @@ from typing import NamedTuple
 import hiredis
 import pytest
 
-from redsync import Client
 from redsync._core.effects import Wait
 from redsync._drivers.process import clock
 from redsync._drivers.requests import Retry
@@ -35,7 +33,7 @@ class Sender(NamedTuple):
 
 
 def say(wakeups, bit, mark, key=KEY, kind=b"message"):
-    wakeups.deliver([kind, b"redsync:wake:client-a", mark + b" " + key], [Sender(bit)])
+    wakeups.take_in([kind, b"redsync:wake:client-a", mark + b" " + key], Sender(bit))
 
 
 def sleep(waits, *meanwhile):
@@ -81,12 +79,13 @@ def test_wait_for_nodes_counts_a_node_once_that_first_wakes_and_then_hands_over(
     assert sleep(wakeups.wait_for_nodes(KEY, UNTIL, 2, GRACE, b"7"), signal_twice)[1] == (1, 0b10)
 
 
-def test_hand_over_by_several_nodes_at_once_counts_only_those_that_remember_long_enough(wakeups):
+def test_hand_over_counts_only_from_nodes_that_remember_long_enough(wakeups):
     wakeups.subscribe(KEY, 60.0)
 
     def all_say():
-        nodes = [Sender(0b001), Sender(0b010, NOW - 59.0), Sender(0b100, NOW - 60.0), Sender(0b1000, math.inf)]
-        wakeups.deliver([b"message", b"redsync:wake:client-a", b"7 " + KEY], nodes)
+        nodes = Sender(0b001), Sender(0b010, NOW - 59.0), Sender(0b100, NOW - 60.0), Sender(0b1000, math.inf)
+        for node in nodes:
+            wakeups.take_in([b"message", b"redsync:wake:client-a", b"7 " + KEY], node)
 
     assert sleep(wakeups.wait_for_nodes(KEY, UNTIL, 4, GRACE, b"7"), all_say) == ([UNTIL], (4, 0b101))
 
@@ -104,11 +103,17 @@ def test_wait_for_nodes_is_not_ended_by_other_pushes(wakeups):
     assert sleep(waits, lambda: say(wakeups, 0b1, b"7", kind=b"subscribe")) == ([UNTIL], (0, 0))
 
 
+@pytest.mark.parametrize("push", [[], [[]], [None, {}], [b"7 " + KEY]])
+def test_other_pushes_of_any_shape_are_ignored(wakeups, push):
+    wakeups.take_in(push, Sender(0b1))
+    assert sleep(wakeups.wait_for_nodes(KEY, UNTIL, 1, GRACE, b"7")) == ([UNTIL], (0, 0))
+
+
 @pytest.mark.parametrize("shape", [[], [b"7 " + KEY], 7, None])
 def test_malformed_message_is_the_nodes_fault(wakeups, shape):
-    """The reading thread treats a TypeError as the node's fault; any other error would be the library's."""
-    with contextlib.suppress(TypeError):
-        wakeups.deliver([b"message", b"redsync:wake:client-a", shape], [Sender(0b1)])
+    """Its link ends, as after any reply that is no RESP."""
+    with pytest.raises(hiredis.ProtocolError):
+        wakeups.take_in([b"message", b"redsync:wake:client-a", shape], Sender(0b1))
     assert sleep(wakeups.wait_for_nodes(KEY, UNTIL, 1, GRACE, b"7")) == ([UNTIL], (0, 0))
 
 
@@ -159,69 +164,6 @@ def test_subscribe_forgets_earlier_signals(wakeups, call):
     say(wakeups, 0b1, b"7")
     getattr(wakeups, call)(KEY)
     assert sleep(wakeups.wait_for_nodes(KEY, UNTIL, 1, GRACE, b"7")) == ([UNTIL], (0, 0))
-
-
-# The message that a waiter expects.
-
-
-@pytest.mark.parametrize("key", [KEY, b"client-a:1 redsync:a  name \r\n\xff"])
-def test_expected_message_is_what_the_parser_would_return(wakeups, key):
-    wakeups.subscribe(key)
-    next(wakeups.wait_for_nodes(key, UNTIL, 1, GRACE, b"17"))
-    reader = hiredis.Reader()
-    reader.feed(wakeups.known[0])
-    message = reader.gets()
-    assert isinstance(message, hiredis.PushNotification)
-    assert message == list(wakeups.known[1]) == [b"message", b"redsync:wake:client-a", b"17 " + key]
-    assert not reader.has_data()
-
-
-@pytest.mark.parametrize(("key", "mark"), [(None, b"7"), (b"not listened for", b"7"), (KEY, None)])
-def test_sleep_without_a_mark_or_mailbox_expects_no_message(wakeups, key, mark):
-    next(wakeups.wait_for_nodes(key, UNTIL, 1, GRACE, mark))
-    assert wakeups.known[0] == b""
-
-
-def test_lock_is_handed_over_by_the_expected_message(nodes, eventually):
-    guard = {"restart_guard": 0.0}
-    with Client(nodes.urls, **guard) as holder, Client(nodes.urls, **guard) as waiter, ThreadPoolExecutor(1) as pool:
-        lock, wakeups = holder.get_lock("x"), waiter.runner._transport.wakeups
-        assert lock.acquire()
-        waiting = pool.submit(waiter.get_lock("x").acquire)
-        eventually(lambda: wakeups.known[0] != b"")
-        lock.release()
-        assert waiting.result(20)
-        assert isinstance(wakeups.known[1], tuple), "the parser would have replaced it"
-
-
-# On a transport.
-
-
-def test_message_of_a_node_reports_a_hand_over_to_a_waiter(rig, raw):
-    wakeups = rig.transport.wakeups
-    wakeups.subscribe(KEY)
-    with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(rig.transport.wait_for_wakeup, wakeups.wait_for_nodes(KEY, clock() + 30, 3, 30, b"7"))
-        for node, mark in zip(raw, [b"7", b"6", b"7"], strict=True):
-            node.publish("wake", mark + b" client-a:2 redsync:x")
-            node.publish("wake", mark + b" " + KEY)
-        assert waiting.result(20) == (3, 0b101)
-    wakeups.unsubscribe(KEY)
-
-
-def test_ring_ends_a_sleep_and_hands_nothing_over(rig):
-    wakeups = rig.transport.wakeups
-    with ThreadPoolExecutor(1) as pool:
-        begun = threading.Event()
-
-        def unless():
-            begun.set()
-            return False
-
-        sleeping = pool.submit(rig.transport.wait_for_wakeup, wakeups.wait_for_bell(b"own", clock() + 30, unless))
-        assert begun.wait(10)
-        wakeups.ring(b"own")
-        assert sleeping.result(20) == (1, 0)
 
 
 # Turns to try again.
@@ -333,10 +275,22 @@ def test_sleep_for_a_turn_ends_when_the_transport_is_closed(turns):
     assert wait_once(waits) is None
 
 
-def test_thread_sleeps_until_its_turn(rig):
-    wakeups, first, second = rig.transport.wakeups, Retry(), Retry()
-    rig.transport.wait_for_wakeup(wakeups.take_turn(first, clock(), clock() + 30))
+@pytest.fixture
+def life(make_lasting):
+    """A client for threads in this process."""
+    return make_lasting().runner.life
+
+
+def take_turn(life, retry):
+    """Sleep for a run's turn, in the calling thread."""
+    for sleeper, until in life.wakeups.take_turn(retry, clock(), clock() + 30):
+        life.sleep(sleeper, until)
+
+
+def test_thread_sleeps_until_its_turn(life):
+    first, second = Retry(), Retry()
+    take_turn(life, first)
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(rig.transport.wait_for_wakeup, wakeups.take_turn(second, clock(), clock() + 30))
-        wakeups.unsubscribe(first)
-        assert waiting.result(20) == (0, 0)
+        waiting = pool.submit(take_turn, life, second)
+        life.wakeups.unsubscribe(first)
+        waiting.result(20)

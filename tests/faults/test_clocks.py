@@ -23,6 +23,7 @@ import pytest
 from redsync import HoldLost, LeaseLostError, QuorumError
 from redsync.testing import LocalNodes, ServerStartError
 from redsync.testing.servers import ask, find_server, pinned_server, runnable
+from tests.support.owing import owing
 
 WORKER = Path(__file__).with_name("clock_worker.py")
 
@@ -190,7 +191,7 @@ def take(client, lease, within=60.0):
 def settle(client):
     """Wait until each node has answered: an acquire returns as soon as three have, and leaves the others to be read."""
     deadline = clock() + 60.0
-    while client.runner._transport.tend():
+    while owing(client):
         assert clock() < deadline, "a node does not answer"
         time.sleep(0.0005)
 

@@ -7,6 +7,7 @@ import pytest
 
 from redsync import Client, Hold, HoldLost, LeaseLostError
 from redsync._drivers.process import REAL, clock
+from tests.support.owing import owing
 
 LEASE = 30.0
 PROMPT = 15.0  # a sleeper checks the clock once a second; without that it would sleep until the lease ends
@@ -49,11 +50,8 @@ def lock(client, told):
 def settle(client, eventually):
     """Return a function that waits until the client is idle, so it rarely looks at the clock."""
 
-    def owing():
-        return [link.node for link in client.runner._transport.links if link is not None and link.pending]
-
     def settle():
-        eventually(lambda: not owing())
+        eventually(lambda: not owing(client))
         # Until now it has looked twice in each node_timeout; that it has stopped is not visible from outside.
         time.sleep(0.15)
 

@@ -12,7 +12,7 @@ from redsync.metrics import instruments as i
 from redsync.metrics.prometheus import PrometheusMetrics
 from tests.metrics.test_exporters import otel, prometheus
 from tests.metrics.test_metrics import LOCK, Clock, Hold, Ledger, make_record
-from tests.support.injection import inject
+from tests.support.injection import inject_at_calls as inject
 
 WINS, RE_ENTRIES, BUSY, ROUNDS = 5, 3, 2, 4
 LIMITER = ("rate_limiter", "api")

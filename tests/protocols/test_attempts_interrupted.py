@@ -18,7 +18,7 @@ from redsync._protocols.semaphore import SEMAPHORE
 from redsync._protocols.slot_claims import SlotClaim, WindowClaim
 from redsync._protocols.tokens import Fence, FencedClaim
 from redsync._protocols.windows import Window
-from tests.support.injection import inject
+from tests.support.injection import inject_at_calls as inject
 from tests.support.replies import A, held
 from tests.support.slots import full
 from tests.support.sweeps import swept

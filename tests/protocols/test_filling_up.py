@@ -198,3 +198,12 @@ def test_renewal_makes_the_tally_of_the_acquire_obsolete(toy):
     state = toy.take()
     toy.play(extend(toy.session, state, None, toy.now), ("ask lock_renew", toy.codes(*[OURS] * 5)))
     assert (state.fill_at, state.tally) == (math.inf, None)
+
+
+@pytest.mark.parametrize("answer", [[2], "down"])
+def test_hold_that_is_released_while_it_is_filled_up_is_rolled_back(toy, answer):
+    """Its release may have gone out first, over other connections, and the command made the claim again."""
+    state = toy.take()
+    answers = toy.all_say(answer, meanwhile=lambda: toy.give_back(state))
+    run_fill_up(toy, [state], ("ask lock_renew", answers), "tell lock_abandon, leave")
+    assert state.lost is None

@@ -328,11 +328,15 @@ def test_extend_of_a_hold_that_nodes_no_longer_keep_is_a_loss(toy):
 
 @pytest.mark.parametrize("answer", [[2], [0], "down"])
 def test_extend_of_a_hold_released_meanwhile_is_an_error(toy, answer):
-    """By another thread, through its Hold: neither an outage nor a loss."""
+    """By another thread, through its Hold: neither an outage nor a loss.
+
+    Its release may have come before this renewal, which then made the claim again, so the claim is rolled back.
+    """
     state = toy.take()
     answers = toy.all_say(answer, meanwhile=lambda: toy.give_back(state))
+    steps = extend(toy.session, state, 60.0, toy.now)
     with pytest.raises(NotOwnedError):
-        toy.play(extend(toy.session, state, 60.0, toy.now), ("ask lock_renew", answers))
+        toy.play(steps, ("ask lock_renew", answers), "tell lock_abandon, leave")
     assert state.lost is None
 
 

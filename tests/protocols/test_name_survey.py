@@ -24,6 +24,12 @@ def test_records_are_not_names():
     assert name_of_key(b"redsync:", b"redsync:") is None
 
 
+def test_keys_of_a_clusters_voter_show_no_name():
+    """Someone may look at one of its servers as at a plain node, without a prefix."""
+    for key in (b"{rs7979}redsync:x", b"{rs7979}redsync_queue:{redsync:x}", b"redsync_queue::{rs7979}x"):
+        assert name_of_key(b"", key) is None
+
+
 def test_key_that_is_too_long_for_a_name_shows_none():
     for key in (b"x" * 513, b"redsync_limit:{%s}" % (b"x" * 513), b"redsync_limit:{}"):
         assert name_of_key(b"", key) is None

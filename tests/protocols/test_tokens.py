@@ -4,7 +4,6 @@ from functools import partial
 
 import pytest
 
-from redsync._core.quorum import Choice
 from redsync._protocols.fenced_lock import FENCED_LOCK
 from redsync._protocols.tokens import Fence, FencedClaim
 from redsync.exceptions import QuorumError
@@ -48,22 +47,6 @@ def test_next_acquire_asks_for_more_than_the_latest_token(toy, fenced):
     toy.session.holds.remove(state)
     fenced((ASK, toy.all_say(8)))
     assert toy.commands[-1].args[-1] == 7
-
-
-def test_each_token_tells_which_reply_to_expect_next(toy, fenced):
-    state = fenced((ASK, toy.all_say(7)))
-    judge, data, number, vote = toy.commands[-1].packing.usual
-    assert (data, number, vote) == (b":8\r\n", 8, (Choice.GRANTED, 8, 8))
-    assert judge is Fence(toy.keys).judge, "the same for another lock object"
-    assert judge(8) == 8
-    toy.session.holds.remove(state)
-    fenced((ASK, toy.answers(9, 8, 8, "down", "down")), (WRITE, toy.all_say(9)))
-    assert toy.commands[0].packing.usual[1:3] == (b":10\r\n", 10)
-
-
-def test_nothing_is_expected_after_the_highest_token(toy, fenced):
-    fenced((ASK, toy.all_say(1 << 52)))
-    assert toy.commands[-1].packing.usual is None
 
 
 def test_failed_write_back_is_rolled_back_and_raised(toy, fenced):

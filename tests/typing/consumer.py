@@ -122,7 +122,7 @@ def use_condition(lock: Lock, locks: MultiLock) -> None:
 
 
 class Account:
-    client = Client(URLS)
+    client = Client(URLS, max_connections=16)
 
     @client.locked("account:{self.number}")
     def pay(self, amount: float) -> float:

@@ -14,7 +14,6 @@ import hiredis
 
 from redsync._core.scripts import Script
 from redsync.testing.simulator.replication import GroupServer
-from redsync.testing.simulator.scripting import script_of
 from redsync.testing.simulator.sessions import ClusterSession, Session
 from redsync.testing.simulator.values import Value
 
@@ -105,12 +104,6 @@ class ClusterServer(GroupServer):
         self.propagate()
 
     # For sessions.
-
-    def load(self, source: bytes) -> Script:
-        """Store a script, or the one that replaces it; return it with its name without tags."""
-        named, executed = self.group.cluster.script_of(script_of(source))
-        self.scripts[named.sha] = executed
-        return named
 
     def place_of(self, session: Session) -> int:
         """Return the index of the node for which it executes the current command of a session."""

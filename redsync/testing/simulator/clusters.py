@@ -17,12 +17,10 @@ share a server with that one.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from redsync._core.scripts import Script
-from redsync._core.spellings import slots_of
-from redsync._drivers.dialects import dialect_of
+from redsync._core.spellings import Spelling, slots_of
 from redsync.testing.simulator.checks import OF_CLUSTERS
 from redsync.testing.simulator.cluster_servers import ClusterServer
 from redsync.testing.simulator.groups import Group
@@ -154,14 +152,9 @@ class Cluster(World):
     def __init__(self, sim: Simulation, nodes: int, replicas: int | None, scripts: Mapping[str, Script]) -> None:
         self.sim: Final = sim
         self.slots: Final = slots_of(nodes)
-        self.tags: Final = [dialect_of(slot).key(b"") for slot in self.slots]
+        self.tags: Final = [Spelling(slot).tag for slot in self.slots]
         self.moves: Final[dict[int, Migration]] = {}
         self.random: Final = sim.random_for("cluster")
-        self._scripts: Final = {
-            script.sha: (script, dialect_of(slot).script(scripts[script.name]) if script.name in scripts else script)
-            for slot in self.slots
-            for script in _spelled(slot)
-        }
         count = _REPLICAS if replicas is None else replicas
         self.groups = [Shard(self, i, count, scripts) for i in range(max(nodes + 1, _FEWEST))]
         self._decisions = 0
@@ -189,24 +182,17 @@ class Cluster(World):
         return [(set(range(len(self.slots))), self.servers)]
 
     def spell(self, index: int, words: list[bytes] | None) -> list[bytes] | None:
-        """Return the words of a command with the digest and the keys that it has in a node's slot."""
+        """Return the words of a command with the keys that it has in a node's slot."""
         if words is None or words[0] != b"EVALSHA":
             return words
-        script = next((script for script in Script.shipped() if script.sha == words[1]), None)
-        if script is None:
-            return words
-        split, dialect = 3 + int(words[2]), dialect_of(self.slots[index])
-        return [words[0], dialect.script(script).sha, words[2], *map(dialect.key, words[3:split]), *words[split:]]
+        split, tag = 3 + int(words[2]), self.tags[index]
+        return [*words[:3], *(tag + key for key in words[3:split]), *words[split:]]
 
     def start_faults(self, *, until: float, every: float, lasting: float) -> None:
         """Begin to cause failovers, and to move slots."""
         from redsync.testing.simulator.reshardings import Reshardings  # late: that module imports this one
 
         Reshardings(self, until=until, every=every, lasting=lasting).start()
-
-    def script_of(self, script: Script) -> tuple[Script, Script]:
-        """Return a script as nodes know it, with its name, and the script that they execute instead."""
-        return self._scripts.get(script.sha, (script, script))
 
     # Decisions.
 
@@ -286,9 +272,3 @@ class Cluster(World):
     def note(self, kind: str, text: str) -> None:
         """Record an event of slots."""
         self.sim.saw(Faulted(self.sim.now, f"cluster {kind}", text))
-
-
-@cache
-def _spelled(slot: int) -> tuple[Script, ...]:
-    """Return all shipped scripts as a node with that slot has them."""
-    return tuple(dialect_of(slot).script(script) for script in Script.shipped())

@@ -1,13 +1,13 @@
 """Letters: the commands that a client's own transport sends, recorded at the client's side for trace and checkers.
 
-The transport runs unchanged. This module observes its parts: what the outbox sends, what the links record before they
-send it, and which request gets each reply.
+The transport runs unchanged. This module observes its parts: what a set of links sends, what the links record before
+they send it, and which request gets each reply.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
@@ -15,12 +15,11 @@ import hiredis
 
 from redsync._core.effects import Command
 from redsync._core.replies import NOTHING
-from redsync._drivers.aio_links import AioLink, StreamLink
+from redsync._drivers.aio_link_sets import AioLinkSet, StreamLink
 from redsync._drivers.aio_maintenance import AioMaintenance
-from redsync._drivers.aio_transport import AioTransport
-from redsync._drivers.links import Link
+from redsync._drivers.link_sets import Shared
+from redsync._drivers.links import AnyLink
 from redsync._drivers.nodes import Node
-from redsync._drivers.outboxes import Outbox
 from redsync._drivers.requests import Request
 from redsync.testing.simulator.happenings import Answered, Connected, Disconnected, Handed, Sent
 from redsync.testing.simulator.network import Connection
@@ -29,7 +28,7 @@ from redsync.testing.simulator.sockets import VirtualTransport
 if TYPE_CHECKING:
     from redsync.testing.simulator.runner import SimulatedRunner
 
-__all__ = ["MAKER", "Letter", "WatchedMaintenance", "WatchedTransport", "connection_of"]
+__all__ = ["MAKER", "Letter", "WatchedLinks", "WatchedMaintenance", "connection_of"]
 
 MAKER: Final[ContextVar[SimulatedRunner | None]] = ContextVar("redsync_simulated_maker", default=None)
 """The driver whose connections are made in this context."""
@@ -69,7 +68,6 @@ class _Noted(deque[Request]):
         fresh: The latest requests; the reader clears it.
         settled: The requests no longer pending; the reader clears it.
         heard: The received replies; the reader clears it.
-        parses: True while the parser hands out replies.
         connection: The virtual connection.
     """
 
@@ -81,7 +79,6 @@ class _Noted(deque[Request]):
         self.fresh: set[Request] = set()
         self.settled: list[Request] = []
         self.heard: list[Any] = []
-        self.parses = False
 
     def hear(self, gets: Callable[[], Any]) -> Callable[[], Any]:
         """Return a function that gets a reply and records it."""
@@ -118,35 +115,38 @@ class _Noted(deque[Request]):
         return self
 
 
-class _WatchedOutbox(Outbox):
-    """An outbox that reports what it sends."""
+class WatchedLinks(AioLinkSet):
+    """A set of links that reports what it sends, and which request gets each reply."""
 
-    runner: SimulatedRunner
+    WATCHES = False  # The loop gives asyncio transports to virtual nodes.
 
-    def dispatch(self) -> None:
-        fresh = [item for item in (*self.batch, *self.items) if isinstance(item, Request) and not item.number]
-        noted = self._note_anew()
-        super().dispatch()
-        for request in fresh:
-            if request.command is not None and request.number:
-                self._tell(request, noted)
+    def __init__(self, runner: SimulatedRunner, *settings: Any) -> None:
+        super().__init__(*settings)
+        self._runner: Final = runner
 
-    def post(self, request: Request) -> bool:
-        noted = self._note_anew()
-        posted = super().post(request)
-        if posted:
-            self._tell(request, noted)
-        return posted
+    def install(self, link: AnyLink) -> None:
+        """Start to use a new link, and record everything sent over it."""
+        runner, connection = self._runner, connection_of(link)
+        connection.client = runner.name
+        noted = link.pending = _Noted(connection, runner.letters)
+        connection.requests, link.gets = noted.letters, noted.hear(link.gets)
+        left = max(link.node.remembers_since + runner.session.timing.restart_guard - runner.now(), 0.0)
+        runner.sim.saw(Connected(runner.sim.now, runner.name, link.node.index, left))
+        super().install(link)
 
-    def _note_anew(self) -> list[tuple[int, set[Request]]]:
-        """Return each node's bit, with the set of the requests that it is sent from now on."""
-        noted = [(link.node.bit, _noted(link).fresh) for link in self._table.links if link is not None]
+    def send(self, *requests: Request) -> None:
+        """Send requests, and report them."""
+        # For each node its bit, with the set of the requests that it is sent from now on.
+        noted = [(link.bit, _noted(link).fresh) for link in self.links if link is not None]
         for _, sent in noted:
             sent.clear()
-        return noted
+        super().send(*requests)
+        for request in requests:
+            if request.command is not None:
+                self._tell(request, noted)
 
     def _tell(self, request: Request, noted: Iterable[tuple[int, set[Request]]]) -> None:
-        runner = self.runner
+        runner = self._runner
         nodes = sum([bit for bit, sent in noted if request in sent])
         letter = runner.letters.get(request) or Letter.of(request)
         votes = request.tally is not None
@@ -155,55 +155,17 @@ class _WatchedOutbox(Outbox):
         said = letter.number, letter.script, letter.keys, letter.args
         runner.sim.saw(Sent(runner.sim.now, runner.name, *said, nodes, votes, request))
 
-
-class WatchedTransport(AioTransport):
-    """A transport that reports which request gets each reply."""
-
-    _OUTBOX = _WatchedOutbox
-    runner: SimulatedRunner
-
-    def watch(self, runner: SimulatedRunner) -> None:
-        """Report to `runner` from now on."""
-        self.runner = runner
-        assert isinstance(self._outbox, _WatchedOutbox), "this transport makes no other kind"
-        self._outbox.runner = runner
-
-    def install(self, link: AioLink) -> None:
-        """Start to use a new link, and record everything sent over it."""
-        runner, connection = self.runner, connection_of(link)
-        connection.client = runner.name
-        noted = link.pending = _Noted(connection, runner.letters)  # type: ignore[misc]  # nothing is pending yet
-        connection.requests, link.gets = noted.letters, noted.hear(link.gets)
-        left = max(link.node.remembers_since + runner.session.timing.restart_guard - runner.now(), 0.0)
-        runner.sim.saw(Connected(runner.sim.now, runner.name, link.node.index, left))
-        super().install(link)
-
-    def _hand_out(self, link: Link, now: float, data: Any) -> bool:
+    def _hand_out(self, link: AnyLink, now: float) -> bool:
         noted = _noted(link)
         noted.settled.clear()
         noted.heard.clear()
-        noted.parses = True
         try:
-            return super()._hand_out(link, now, data)
+            return super()._hand_out(link, now)
         finally:
-            noted.parses = False
             self._note_answers(link.index, noted)
 
-    def _settle(self, read: Iterable[tuple[Link, Sequence[Any]]], now: float) -> None:
-        for link, replies in read:
-            noted = _noted(link)
-            if noted.parses:
-                super()._settle(((link, replies),), now)
-                continue
-            noted.settled.clear()
-            noted.heard[:] = replies
-            try:
-                super()._settle(((link, replies),), now)
-            finally:
-                self._note_answers(link.index, noted)
-
     def _note_answers(self, index: int, noted: _Noted) -> None:
-        sim, client, served = self.runner.sim, self.runner.name, noted.connection.served
+        sim, client, served = self._runner.sim, self._runner.name, noted.connection.served
         at = sim.now
         for request, reply in zip(noted.settled, noted.heard, strict=False):  # an error may have come in between
             words, said = served.popleft() if served else ([], None)
@@ -212,15 +174,15 @@ class WatchedTransport(AioTransport):
                 sim.saw(Answered(at, client, index, request.number, reply))
 
 
-def _noted(link: Link) -> _Noted:
+def _noted(link: AnyLink) -> _Noted:
     assert isinstance(link.pending, _Noted), "the link is in use"
     return link.pending
 
 
-def connection_of(link: Link) -> Connection:
+def connection_of(link: AnyLink) -> Connection:
     """Return the virtual connection of a link."""
     assert isinstance(link, StreamLink), "the loop gives asyncio transports to virtual nodes"
-    asyncio_transport = link._asyncio_transport
+    asyncio_transport = link._transport
     assert isinstance(asyncio_transport, VirtualTransport), "the loop makes no other kind"
     return asyncio_transport.connection
 
@@ -228,13 +190,14 @@ def connection_of(link: Link) -> Connection:
 class WatchedMaintenance(AioMaintenance):
     """A maintenance that reports new and lost connections."""
 
-    _TRANSPORT = WatchedTransport
+    links: WatchedLinks
 
-    def watch(self, runner: SimulatedRunner) -> None:
-        """Report to `runner` from now on."""
-        self._runner = runner
-        assert isinstance(self.transport, WatchedTransport), "it makes no other kind"
-        self.transport.watch(runner)
+    def __init__(self, runner: SimulatedRunner, **settings: Any) -> None:
+        self._runner: Final = runner
+        super().__init__(**settings)
+
+    def _make_links(self, shared: Shared) -> AioLinkSet:
+        return WatchedLinks(self._runner, shared, self._loop, self._on_broken)
 
     def _on_broken(self, node: Node, reason: str) -> None:
         self._tell(node, reason)

@@ -13,24 +13,25 @@ import asyncio
 import functools
 import itertools
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import redis.asyncio
 
-from redsync._core.effects import Broadcast, Effect, Reply, Steps, Wait
+from redsync._core.effects import Broadcast, Effect, Reply, Steps, Wait, Wakeup
 from redsync._core.events import Event
 from redsync._core.ownership import Owner
 from redsync._core.presence import ClientRecord
 from redsync._core.quorum import Tally
 from redsync._core.timing import Timing
 from redsync._drivers.aio import AioRunner
+from redsync._drivers.aio_driver import AioCall
 from redsync._drivers.nodes import Node
 from redsync._drivers.process import Surroundings
 from redsync._drivers.requests import Request
 from redsync.client_async import AsyncClient
 from redsync.testing.simulator.happenings import Decided, Told
-from redsync.testing.simulator.letters import Letter, WatchedMaintenance, WatchedTransport
+from redsync.testing.simulator.letters import Letter, WatchedLinks, WatchedMaintenance
 from redsync.testing.simulator.machines import Machine
 
 if TYPE_CHECKING:
@@ -55,8 +56,6 @@ class SimulatedRunner(AioRunner):
         numbers: The numbers of the rounds under way, by their tallies.
         delays: The seconds, by its clock, that passed before each further look at the clock.
     """
-
-    _MAINTENANCE = WatchedMaintenance
 
     def __init__(self, machine: Machine, *, listeners: Sequence[Callable[[Event], object]], **options: Any) -> None:
         """Make a runner for a client on a machine; options as for `AioRunner`."""
@@ -84,16 +83,26 @@ class SimulatedRunner(AioRunner):
         self.sim.runners[self.name] = self
         self.sim.trace.names[self.client_id] = self.name
 
+    def make_maintenance(self, **settings: Any) -> WatchedMaintenance:
+        """Return the maintenance of this client."""
+        assert self.sim.loop.current is self.machine, "a client is used on its own machine"
+        return WatchedMaintenance(self, **settings)
+
     @property
-    def transport(self) -> WatchedTransport | None:
-        """The client's transport; None before its first use."""
-        transport = self._maintenance.transport if self._maintenance is not None else None
-        assert transport is None or isinstance(transport, WatchedTransport), "its maintenance makes no other"
-        return transport
+    def maintenance(self) -> WatchedMaintenance | None:
+        """The client's maintenance; None before its first use."""
+        maintenance = self.life.maintenance
+        assert maintenance is None or isinstance(maintenance, WatchedMaintenance), "it makes no other"
+        return maintenance
+
+    @property
+    def links(self) -> WatchedLinks | None:
+        """The client's set of links; None before its first use."""
+        return self.maintenance.links if self.maintenance is not None else None
 
     def listens(self, key: bytes) -> bool:
         """Return whether a waiter waits, or is about to wait, for nodes' wake-ups for that key."""
-        return self.transport is not None and key in self.transport.wakeups._mailboxes
+        return key in self.life.wakeups._mailboxes
 
     def new_owner(self) -> Owner:
         """Return a new owner, with a number that does not depend on earlier simulations."""
@@ -101,14 +110,6 @@ class SimulatedRunner(AioRunner):
 
     def _hear(self, event: Event) -> None:
         self.sim.saw(Told(self.sim.now, self, event))
-
-    def _require_loop(self) -> Any:
-        assert self.sim.loop.current is self.machine, "a client is used on its own machine"
-        began = self._maintenance is None
-        loop = super()._require_loop()
-        if began and isinstance(self._maintenance, WatchedMaintenance):
-            self._maintenance.watch(self)
-        return loop
 
     async def run(self, steps: Steps[T]) -> T:
         """Perform the protocol's effects until it returns; raise its errors."""
@@ -124,12 +125,17 @@ class SimulatedRunner(AioRunner):
         finally:
             self.machine.stepped = True
 
-    async def _perform(self, subscribed: Any, effect: Effect) -> Reply:
+    def perform(self, effect: Effect, call: AioCall) -> Coroutine[Any, Any, Reply] | None:
+        """Perform an effect, which is a step of the machine."""
         self.machine.stepped = True
-        if self.sim.slowness and isinstance(effect, Wait) and effect.until <= self.now():
-            await self._take_time()
-            self.delays.append(self.now() - effect.until)
-        return await super()._perform(subscribed, effect)
+        if self.sim.slowness and isinstance(effect, Wait) and effect.until <= self.clock():
+            return self._wait_late(effect, call)
+        return super().perform(effect, call)
+
+    async def _wait_late(self, effect: Wait, call: AioCall) -> Wakeup:
+        await self._take_time()
+        self.delays.append(self.clock() - effect.until)
+        return await self._wait(effect, call)
 
     async def _take_time(self) -> None:
         rng, seconds = self._delays, _QUICK * self._delays.random()
@@ -143,13 +149,14 @@ class SimulatedRunner(AioRunner):
         # In a slow process other tasks may run meanwhile; in a paused one this ends when the machine continues.
         await asyncio.sleep(seconds)
 
-    async def _perform_watchdog(self, effect: Effect) -> Reply:
+    def perform_by_maintenance(self, effect: Effect, call: AioCall) -> Coroutine[Any, Any, Reply] | None:
+        """Perform an effect of the watchdog."""
         self.machine.stepped = True
-        return await super()._perform_watchdog(effect)
+        return super().perform_by_maintenance(effect, call)
 
-    async def _broadcast(self, subscribed: Any, effect: Broadcast) -> Tally:
+    async def _broadcast(self, effect: Broadcast, call: AioCall) -> Tally:
         self.machine.stepped = True
-        tally = await super()._broadcast(subscribed, effect)
+        tally = await super()._broadcast(effect, call)
         number = self.numbers.pop(tally, None)
         if number is not None:
             self.sim.saw(Decided.of(self.sim.now, self.name, number, tally))

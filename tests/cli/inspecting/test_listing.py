@@ -58,6 +58,19 @@ def test_show_and_break_refuse_what_is_no_name(redsync, name):
         assert "a name has 1 to 512 bytes" in done.err
 
 
+def test_keys_of_a_clusters_voter_are_no_names(redsync, raw):
+    for node in raw:
+        node.set("{rs7979}redsync:x", "a voter's mutex", px=60_000)
+        node.set("x", "a mutex", px=60_000)
+    done = redsync("ls", "--json", "--prefix", "")
+    assert (done.status, [entry["name"] for entry in done.json["names"]]) == (0, ["x"])
+    for arguments in ("show",), ("break", "--yes", "--owner", "x"), ("lock", "-n"):
+        command = ["--", "true"] if "lock" in arguments else []
+        done = redsync(*arguments, "--prefix", "", "{rs7979}redsync:x", *command)
+        assert done.status == 64
+        assert "can't begin with {rs7979}: that marks the keys of a cluster's voter" in done.err
+
+
 def test_ls_lists_every_kind(everything, redsync):
     done = redsync("ls", "--json")
     assert (done.status, done.err) == (0, "")

@@ -2,9 +2,9 @@
 
 import pytest
 
-from redsync._drivers.connection_table import ConnectionTable
+from redsync._drivers.aio_link_sets import AioLinkSet
+from redsync._drivers.pending_releases import PendingReleases
 from redsync._drivers.requests import Owed
-from redsync._drivers.retries import Retries
 from redsync.testing.simulator import Simulation, SimulationError
 from redsync.testing.simulator.checks import Delivery
 from tests.support.hunting import hunt
@@ -13,22 +13,20 @@ LOST = "the client no longer keeps it"
 
 
 def test_checker_finds_owed_release_that_is_lost_with_its_connection(monkeypatch):
-    settle = ConnectionTable._settle
+    discard = AioLinkSet.discard
 
-    def forget_pending(table, link, reason, now):
+    def forget_pending(links, link, reason, **options):
         for request in link.pending:
-            table.fail(link.node, request, reason)
+            links.fail(request, link.node, reason)
         link.pending.clear()
-        settle(table, link, reason, now)
+        discard(links, link, reason, **options)
 
-    monkeypatch.setattr(ConnectionTable, "_settle", forget_pending)
+    monkeypatch.setattr(AioLinkSet, "discard", forget_pending)
     assert LOST in hunt(Delivery, range(10))
 
 
 def test_checker_finds_owed_release_that_an_absent_node_is_never_owed(monkeypatch):
-    monkeypatch.setattr(
-        ConnectionTable, "miss", lambda table, node, request, reason, now: table.fail(node, request, reason)
-    )
+    monkeypatch.setattr(AioLinkSet, "miss", lambda links, node, request, reason, now: links.fail(request, node, reason))
     assert LOST in hunt(Delivery, range(10))
 
 
@@ -38,7 +36,7 @@ def test_checker_finds_commands_that_the_next_connection_does_not_get(monkeypatc
 
 
 def test_checker_finds_refused_release_that_is_not_kept(monkeypatch):
-    monkeypatch.setattr(ConnectionTable, "retry", lambda table, link, request, now: None)
+    monkeypatch.setattr(PendingReleases, "refuse", lambda releases, index, request, now: None)
     assert LOST in hunt(Delivery, range(4, 20))
 
 
@@ -80,7 +78,7 @@ def test_node_that_forgot_is_owed_nothing(monkeypatch):
 
 def test_checker_finds_retries_that_are_never_due(monkeypatch):
     """A node refuses a release, and gets no retry after it recovers."""
-    monkeypatch.setattr(Retries, "due", lambda retries, now, pending: [])
+    monkeypatch.setattr(AioLinkSet, "deliver", lambda links, node, now: None)
     with Simulation(seed=1, checkers=[Delivery], lease=60.0, restart_guard=0.0) as sim:
         machine = sim.machine("a")
         client = machine.client()

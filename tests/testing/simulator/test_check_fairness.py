@@ -15,14 +15,14 @@ from redsync.testing.simulator.checks.queues import DRAWN
 from tests.support.hunting import KEYS, break_script, hunt
 from tests.support.sweeps import swept
 
-WAKE = "if redis.call('publish', channel, mark .. ' ' .. head .. ' ' .. KEYS[1]) > 0 then break end"
+WAKE = "if wake(channel, mark, head) > 0 then break end"
 LEAVE = "redis.call('zrem', KEYS[2], waiter)\nredis.call('hdel', KEYS[3], waiter)\n"
 QUEUE_UP = "redis.call('zadd', KEYS[2], ticket, waiter)"
 
 GRANT_TO_ANY_OWNER = break_script("fair_lock_acquire", ("if head and head ~= waiter then", "if false then"))
 POP_WHO_IS_WOKEN = break_script(
     "lock_release",
-    (WAKE, "if redis.call('publish', channel, mark .. ' ' .. head .. ' ' .. KEYS[1]) < 0 then break end"),
+    (WAKE, "if wake(channel, mark, head) < 0 then break end"),
 )
 LEAVE_WHEN_GRANTED = break_script("fair_lock_acquire", ("ARGV[3])\nreturn 1", f"ARGV[3])\n{LEAVE}return 1"))
 WRITE_NO_TICKET = break_script("fair_lock_acquire", (QUEUE_UP, ""))

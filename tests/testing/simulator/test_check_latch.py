@@ -13,7 +13,7 @@ from redsync.testing.simulator.workers import LatchWorker
 from redsync.testing.simulator.workload import Workload
 from tests.support.hunting import break_script, hunt
 
-NO_WAKE_UPS = break_script("latch_exchange", ("redis.call('publish', channel", "redis.call('publish', 'unused'"))
+NO_WAKE_UPS = break_script("latch_exchange", ("wake(channel, '0', owner)", "wake('unused', '0', owner)"))
 
 
 def write_nothing_back(monkeypatch):

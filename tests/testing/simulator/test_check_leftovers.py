@@ -8,22 +8,21 @@ import pytest
 from redsync._core.effects import Command, Tell
 from redsync._core.keys import wake_channel
 from redsync._core.scripts import Script
-from redsync._drivers.aio_links import open_link
+from redsync._drivers.aio_channels import open_channel
+from redsync._drivers.aio_link_sets import AioLinkSet, Gate, StreamLink
 from redsync._drivers.aio_maintenance import AioMaintenance
-from redsync._drivers.aio_transport import AioTransport
-from redsync._drivers.alarms import Alarms
 from redsync._drivers.dialects import PLAIN
 from redsync._drivers.greetings import end_former, greet, load_scripts, subscribe
-from redsync._drivers.links import Link
-from redsync._drivers.outboxes import Outbox
+from redsync._drivers.redis_py import Addresses
 from redsync._drivers.requests import Request, Retry, Sleeper
 from redsync._drivers.wakeups import Wakeups
 from redsync.testing.simulator import Simulation, SimulationError
 from redsync.testing.simulator.checks import Leftovers
+from redsync.testing.simulator.loop import VirtualLoop
 from tests.support.hunting import connect, hunt
 
 
-def do_nothing(*_args):
+def do_nothing(*_args, **_options):
     pass
 
 
@@ -41,18 +40,26 @@ def test_checker_finds_mailbox_or_turn_to_ask_again_that_is_never_forgotten(monk
     assert f"{complaint}, and no protocol runs" in hunt(Leftovers, range(10))
 
 
-def test_checker_finds_commands_that_stay_in_the_outbox(monkeypatch):
-    monkeypatch.setattr(AioTransport, "_flush", do_nothing)
-    assert "commands in its outbox" in hunt(Leftovers, range(2, 12))
+def test_checker_finds_commands_that_are_never_sent(monkeypatch):
+    monkeypatch.setattr(AioLinkSet, "flush", do_nothing)
+    assert "commands that were to be sent at the end of the turn" in hunt(Leftovers, range(2, 12))
 
 
 def test_checker_finds_refused_commands_that_are_not_sent_again(monkeypatch):
-    monkeypatch.setattr(Outbox, "_retry", do_nothing)
+    monkeypatch.setattr(AioLinkSet, "_deliver", lambda links, node, now: links._due(node, now))
     assert "refused commands that are not sent again" in hunt(Leftovers, range(4, 20))
 
 
 def test_checker_finds_sleepers_without_a_timer(monkeypatch):
-    monkeypatch.setattr(Alarms, "_enter_new", do_nothing)
+    call_later = VirtualLoop.call_later
+
+    def call_never(loop, delay, callback, *args, **options):
+        timer = call_later(loop, delay, callback, *args, **options)
+        if isinstance(getattr(callback, "__self__", None), Gate):
+            timer.cancel()
+        return timer
+
+    monkeypatch.setattr(VirtualLoop, "call_later", call_never)
     assert "asleep without a timer for their deadline" in hunt(Leftovers, range(10))
 
 
@@ -61,12 +68,12 @@ def test_checker_finds_sleepers_without_a_timer(monkeypatch):
 
 def test_checker_finds_connection_that_stays_open_when_its_connect_is_cancelled(monkeypatch):
     async def connect_and_forget(maintenance, node):
-        link = await open_link(node, maintenance._connect_timeout)
-        maintenance._registry.meet(node, await link.talk(greet(node, 1.0, raw=link.raw)))
-        link.tag = await link.talk(end_former(node))
-        await link.talk(load_scripts(PLAIN))
-        await link.talk(subscribe(PLAIN, wake_channel(maintenance._client_id), raw=link.raw))
-        maintenance.transport.install(link)
+        channel = await open_channel(node.make_connection(maintenance._connect_timeout), Addresses())
+        maintenance._registry.meet(node, await channel.talk(greet(node, 1.0, raw=True)))
+        tag = await channel.talk(end_former(node))
+        await channel.talk(load_scripts(PLAIN))
+        await channel.talk(subscribe(PLAIN, wake_channel(maintenance._client_id), raw=True))
+        maintenance.links.install(maintenance.links.make_link(node, channel, tag))
 
     monkeypatch.setattr(AioMaintenance, "_connect_link", connect_and_forget)
     assert "1 connections to node-" in hunt(Leftovers, range(8, 20))
@@ -74,8 +81,7 @@ def test_checker_finds_connection_that_stays_open_when_its_connect_is_cancelled(
 
 def test_checker_finds_connection_that_is_discarded_and_stays_open(monkeypatch):
     give_up_node()
-    monkeypatch.setattr(Link, "reset", do_nothing)
-    monkeypatch.setattr("redsync._drivers.aio_links.StreamLink.reset", do_nothing)
+    monkeypatch.setattr(StreamLink, "reset", do_nothing)
     with pytest.raises(SimulationError, match=r"leftovers: a has left \d connections to node-1 open"):
         give_up_node()
 
@@ -118,7 +124,7 @@ def finds(sim, text):
 
 
 def test_request_that_nothing_under_way_answers_is_a_leftover(sim, runner):
-    pending = runner.transport.links[0].pending
+    pending = runner.links.links[0].pending
     pending.append(Request(Tell(Command(Script.load("lock_release"), (b"x",), (b"a:1:1", 0)), None), None))
     finds(sim, "leftovers: a has left 1 requests waiting for replies of node-1")
     sim.nodes[0].hang()
@@ -128,37 +134,41 @@ def test_request_that_nothing_under_way_answers_is_a_leftover(sim, runner):
 
 
 def test_sleepers_are_leftovers(sim, runner):
-    sleeper = Sleeper()
-    runner.transport._asleep[sleeper] = math.inf
+    sleeper, gate = Sleeper(), Gate(sim.loop.create_future(), sim.loop)
+    gate.release()
+    runner.links._asleep[sleeper] = gate, math.inf
     finds(sim, "1 asleep that were woken\n.*1 sleepers, and no protocol runs")
-    del runner.transport._asleep[sleeper]
+    del runner.links._asleep[sleeper]
 
 
 def test_round_and_bell_are_leftovers(sim, runner):
-    runner.transport._rounds += 1
+    runner.links._rounds += 1
     finds(sim, "1 rounds under way, and 0 asleep for one")
-    runner.transport._rounds -= 1
-    runner.transport.wakeups._bells[b"x"] = [Sleeper()]
+    runner.links._rounds -= 1
+    runner.life.wakeups._bells[b"x"] = [Sleeper()]
     finds(sim, "a bell for b'x' without a sleeper\n.*1 bells, and no protocol runs")
-    runner.transport.wakeups._bells.clear()
+    runner.life.wakeups._bells.clear()
 
 
-def test_timer_is_a_leftover(sim, runner):
-    maintenance = runner._maintenance
-    timer = sim.loop.call_later(1.0, maintenance._wake, context=sim.machines[0].context.copy())
-    finds(sim, "2 timers of its maintenance")
-    timer.cancel()
-    sim.check()
+def test_timers_are_leftovers(sim, runner):
+    gate = Gate(sim.loop.create_future(), sim.loop)
+    for callback, complaint in (
+        (runner.maintenance.wake, "2 timers of its maintenance"),
+        (gate.release, "1 timers of 0 sleepers"),
+    ):
+        timer = sim.loop.call_later(1.0, callback, context=sim.machines[0].context.copy())
+        finds(sim, complaint)
+        timer.cancel()
+        sim.check()
 
 
-def test_resend_and_ended_task_are_leftovers(sim, runner):
-    link = runner.transport.links[0]
-    link.healing.append(None)
-    finds(sim, "1 commands that were to be sent again after NOSCRIPT")
-    link.healing.clear()
-    runner._left.add(sim.machines[0].tasks[0])
+def test_kept_command_and_ended_task_are_leftovers(sim, runner):
+    runner.links._kept[None] = None
+    finds(sim, "1 commands that are kept for no node")
+    runner.links._kept.clear()
+    runner.life._left.add(sim.machines[0].tasks[0])
     finds(sim, "1 tasks that have ended")
-    runner._left.clear()
+    runner.life._left.clear()
 
 
 def test_waiter_in_a_crowd_is_a_leftover(sim, runner):
@@ -179,7 +189,7 @@ def test_closed_client_has_nothing(sim, runner):
 
 
 def test_checker_finds_what_a_closed_client_keeps(sim, runner, monkeypatch):
-    monkeypatch.setattr(AioTransport, "dispose", do_nothing)
+    monkeypatch.setattr(AioLinkSet, "end", do_nothing)
     close(sim, runner)
     finds(sim, "3 links, and is closed")
     sim.machines[0].crash()
@@ -189,17 +199,17 @@ def test_checker_finds_maintenance_that_outlives_its_closed_client(sim, runner, 
     async def stop():
         pass
 
-    monkeypatch.setattr(runner._maintenance, "stop", stop)
+    monkeypatch.setattr(runner.maintenance, "stop", stop)
     close(sim, runner)
     finds(sim, "3 links, and is closed\n.*1 maintenance tasks, and is closed\n.*1 timers of its maintenance")
     sim.machines[0].crash()
 
 
 def test_connect_that_is_cancelled_before_its_first_step_is_forgotten(sim, runner):
-    maintenance = runner._maintenance
+    maintenance = runner.maintenance
 
     async def stop_at_once():
-        runner.transport._table.discard(runner.transport.links[0], "given up")
+        maintenance.links.discard(maintenance.links.links[0], "given up")
         maintenance._registry._retry_at[0] = 0.0
         maintenance._connect_missing()
         assert list(maintenance._connecting) == [0]

@@ -17,8 +17,7 @@ from tests.support.hunting import KEYS, break_script, hunt
 def test_checker_finds_waiter_that_relies_on_its_wake_up(monkeypatch):
     monkeypatch.setattr(claims, "time_left", lambda tally: 3600.0)
     monkeypatch.setattr(places, "usual_pause", lambda *_: 3600.0)
-    publish = "redis.call('publish', channel, mark .. ' ' .. head .. ' ' .. KEYS[1])"
-    broken = break_script("lock_release", (publish, "1"))
+    broken = break_script("lock_release", ("wake(channel, mark, head)", "1"))
     assert "has not asked since" in hunt(Liveness, range(40), scripts=broken)
 
 

@@ -8,10 +8,9 @@ import pytest
 from redsync._core.effects import Command, Tell
 from redsync._core.ownership import Owner
 from redsync._core.scripts import Script
-from redsync._drivers import outboxes
+from redsync._drivers.aio_link_sets import AioLinkSet
 from redsync._drivers.channels import pack
-from redsync._drivers.outboxes import Outbox
-from redsync._drivers.requests import Owed, Request
+from redsync._drivers.requests import NOTHING_TOLD, Owed, Request
 from redsync.testing.simulator import Simulation, SimulationError
 from redsync.testing.simulator.checks import Order
 from redsync.testing.simulator.happenings import Connected, Executed, Handed
@@ -40,17 +39,13 @@ def take_turns(seed):
 def test_checker_finds_resend_that_overtakes_its_owners_next_claim(monkeypatch):
     assert "forgets all scripts" in take_turns(0)
 
-    def send_again_whatever_came_since(outbox, link, request):
-        if request is outboxes._NO_REQUEST:
-            outbox._retry(link)
-            return
-        load = Request(outboxes._NOTHING_TOLD, None)
+    def send_again_whatever_came_since(links, link, request, now):
+        load = Request(NOTHING_TOLD, None)
+        load.command = None
         load.data = pack(b"SCRIPT", b"LOAD", request.command.script.source)
-        outbox._note(link, [load, request], 0.0)
-        link.healing.clear()
-        outbox._write(link, [load, request], 0.0)
+        link.post([load, request], now)
 
-    monkeypatch.setattr(Outbox, "_resend", send_again_whatever_came_since)
+    monkeypatch.setattr(AioLinkSet, "_reload", send_again_whatever_came_since)
     with pytest.raises(SimulationError, match=r"order: node-3 executed #\d+ of a \(lock_acquire\) behind #\d+"):
         take_turns(0)
 

@@ -6,9 +6,8 @@ from types import SimpleNamespace
 import hiredis
 import pytest
 
-from redsync._drivers.aio_links import StreamLink
+from redsync._drivers.aio_link_sets import AioLinkSet, StreamLink
 from redsync._drivers.channels import pack
-from redsync._drivers.connection_table import ConnectionTable
 from redsync.testing.simulator import Simulation, SimulationError
 from redsync.testing.simulator.checks import Replies
 from redsync.testing.simulator.happenings import Handed
@@ -17,22 +16,21 @@ from tests.support.hunting import hunt
 
 def test_checker_finds_replies_that_slip_by_one_after_a_discard(monkeypatch):
     """A link begins with the last request of the link before it, which the new connection never saw."""
-    settle, install = ConnectionTable._settle, ConnectionTable.install
+    discard, install = AioLinkSet.discard, AioLinkSet.install
     left = {}
 
-    def settle_but_one(table, link, reason, now):
+    def discard_all_but_one(links, link, reason, **options):
         if link.pending:
-            left[table, link.index] = link.pending[-1]
-        settle(table, link, reason, now)
+            left[links, link.index] = link.pending[-1]
+        discard(links, link, reason, **options)
 
-    def install_behind(table, link):
-        owed = install(table, link)
-        if (table, link.index) in left:
-            link.pending.appendleft(left.pop((table, link.index)))
-        return owed
+    def install_behind(links, link):
+        install(links, link)
+        if (links, link.index) in left:
+            link.pending.appendleft(left.pop((links, link.index)))
 
-    monkeypatch.setattr(ConnectionTable, "_settle", settle_but_one)
-    monkeypatch.setattr(ConnectionTable, "install", install_behind)
+    monkeypatch.setattr(AioLinkSet, "discard", discard_all_but_one)
+    monkeypatch.setattr(AioLinkSet, "install", install_behind)
     assert "for the reply to" in hunt(Replies, range(5))
 
 
@@ -67,8 +65,8 @@ def test_checker_finds_late_replies_of_an_old_connection(monkeypatch):
     newest = {}
     make, receive = StreamLink.__init__, StreamLink.data_received
 
-    def note_newest(link, node, connection):
-        make(link, node, connection)
+    def note_newest(link, node, *rest):
+        make(link, node, *rest)
         newest[node] = link
 
     monkeypatch.setattr(StreamLink, "__init__", note_newest)

@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from redsync._drivers import dispatcher
-from redsync._drivers.outboxes import Outbox
+from redsync._drivers import link_sets
+from redsync._drivers.pending_releases import PendingReleases
 from redsync._protocols.attempts import Attempt
 from redsync.testing.simulator import Simulation, SimulationError
 from redsync.testing.simulator.checks import Zombies
@@ -122,10 +122,10 @@ def test_place_of_a_latch_is_found_unless_a_stray_left_it(sim):
 
 def test_checker_finds_release_that_is_not_sent_again(monkeypatch):
     """A node that answered it with an error recovers, and keeps the claim."""
-    monkeypatch.setattr(dispatcher, "is_refused", lambda text: False)
+    monkeypatch.setattr(link_sets, "is_refused", lambda text: False)
     assert "keeps an ownerless claim" in hunt(Zombies, range(3, 23))
 
 
 def test_checker_finds_missing_retries(monkeypatch):
-    monkeypatch.setattr(Outbox, "_retry", lambda outbox, link: None)
+    monkeypatch.setattr(PendingReleases, "refuse", lambda releases, index, request, now: None)
     assert "keeps an ownerless claim" in hunt(Zombies, range(3, 23))

@@ -2,10 +2,6 @@
 
 import pytest
 
-from redsync._core.scripts import Script
-from redsync._drivers.dialects import dialect_of
-from redsync.testing.simulator import Simulation
-
 SIMULATION = {"seed": 3, "nodes": 2, "cluster": True, "checkers": (), "begin": 0.5}
 
 
@@ -69,26 +65,6 @@ def test_slot_that_moves_without_its_keys_loses_them(sim, call, cluster, key):
     assert not any(server.keys_of(cluster.tags[0]) for server in cluster.groups[2].servers)
     assert not any(server.keys_of(cluster.tags[0]) for server in cluster.groups[0].servers)
     assert "1 keys of slot 4096 are lost" in sim.trace.text()
-
-
-def test_scripts_of_a_slot_have_the_names_that_they_have_without_tags(sim, call, cluster):
-    script = Script.load("lock_acquire")
-    server = cluster.groups[0].master
-    ours = dialect_of(cluster.slots[0]).script(script)
-    assert server.load(ours.source) == ours
-    assert server.scripts[ours.sha].name == "lock_acquire"
-    assert server.load(b"return 1").name == "script"
-
-
-def test_replaced_scripts_are_replaced_in_every_slot():
-    with Simulation(
-        seed=3, nodes=2, cluster=True, checkers=(), scripts={"lock_acquire": "return 'redsync_birth'"}
-    ) as sim:
-        dialect = dialect_of(sim.world.slots[1])
-        server = sim.servers[0]
-        ours = dialect.script(Script.load("lock_acquire"))
-        server.load(ours.source)
-        assert server.scripts[ours.sha].source == b"return '%b'" % dialect.key(b"redsync_birth")
 
 
 def test_restarted_process_forgets_which_slots_are_leaving(cluster):

@@ -3,6 +3,8 @@
 Each step is enclosed by two TIME commands on one connection, all sent at once: so the server itself reports how long
 the step took, however busy the machine is. The virtual node's clock is set to the first, and times may differ by at
 most that much. Leases outlast the test, and nothing expires unless a step lets it expire on purpose.
+
+The same scripts run on a virtual voter of a cluster, against a virtual plain node.
 """
 
 import contextlib
@@ -35,6 +37,8 @@ HEARD = {b"wake:a", b"wake:b", LOCKS[0].channel}
 CHANNELS = [*sorted(HEARD), b"wake:c"]
 LEASES = [800_000, 1_700_000, 3_500_000]
 """None is twice another: keys last for twice the lease, and which is longer must not depend on the millisecond."""
+TAG = b"{rs7}"
+"""The start of all keys and channels of a voter."""
 TIMES_MS = range(LEASES[0] // 2, 2**52)
 """Numbers that may be durations or instants, some of which count down from 2**52; tokens begin there."""
 
@@ -163,6 +167,24 @@ class VirtualNode:
             ]
             for key, (value, left) in self._store.snapshot().items()
         }
+
+
+class VirtualVoter(VirtualNode):
+    """A virtual node whose keys and channels begin with a tag; it takes and returns all without it."""
+
+    def _publish(self, channel, message):
+        assert channel.startswith(TAG)
+        return super()._publish(channel.removeprefix(TAG), message)
+
+    def run(self, script, keys, args):
+        if script is CALL:
+            args = [TAG + arg if arg.startswith(b"redsync") else arg for arg in args]
+        return super().run(script, [TAG + key for key in keys], args)
+
+    def dump(self):
+        found = super().dump()
+        assert all(key.startswith(TAG) for key in found)
+        return {key.removeprefix(TAG): content for key, content in found.items()}
 
 
 @pytest.fixture(scope="module")
@@ -574,6 +596,31 @@ def test_scripts_do_the_same_on_a_virtual_node(pair, seed):
     rng = Chance(seed, pair[0].run_id)
     steps = [rng.trouble() if rng.rng.random() < 0.2 else rng.shipped() for _ in range(400)]
     compare(pair, steps, seed)
+
+
+def publish_unsharded(store, channel, message):
+    assert not channel.startswith(TAG), "a cluster would spread it to all servers"
+    return store.publish(channel, message)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_scripts_do_the_same_on_a_voter_of_a_cluster(monkeypatch, seed):
+    monkeypatch.setitem(COMMANDS, b"publish", publish_unsharded)
+    run_id = b"0123456789abcdef"
+    plain, voter = VirtualNode(run_id), VirtualVoter(run_id)
+    rng = Chance(seed, run_id)
+    now = time.time()
+    for number in range(2000):
+        plain.now = voter.now = now + number / 1000
+        name, script, keys, args = rng.trouble() if rng.rng.random() < 0.2 else rng.shipped()
+        shown = f"seed {seed}, step {number}: {name} {keys} {args}"
+        replies = [str(node.run(script, keys, args)) for node in (plain, voter)]
+        assert replies[0] == replies[1], f"{shown}: replies"
+        assert plain.dump() == voter.dump(), f"{shown}: keys"
+    # Redisson can't use a voter's keys, so a voter tells it nothing.
+    announced = LOCKS[0].channel, b"0"
+    assert voter.heard() == [told for told in plain.heard() if told != announced]
+    assert announced not in voter.heard() != []
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -32,7 +32,7 @@ def test_checker_finds_abandon_that_drops_claims_of_others():
 @pytest.mark.sweep
 def test_checker_finds_release_that_drops_claims_of_others():
     not_ours, no_claim = "redis.pcall('hexists', KEYS[1], ARGV[1]) ~= 1", "redis.call('exists', KEYS[1]) == 0"
-    hunt(Exclusion, range(218, 1006), scripts=break_script("lock_release", (not_ours, no_claim)))
+    hunt(Exclusion, range(56, 1006), scripts=break_script("lock_release", (not_ours, no_claim)))
 
 
 @pytest.mark.parametrize(

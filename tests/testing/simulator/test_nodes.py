@@ -6,7 +6,8 @@ import pytest
 
 from redsync._core.keys import wake_channel
 from redsync._core.scripts import Script
-from redsync.testing.simulator.happenings import Disconnected, Executed, Refused, Told
+from redsync.testing.simulator.happenings import Decided, Disconnected, Executed, Refused, Told
+from redsync.testing.simulator.letters import connection_of
 from redsync.testing.simulator.scripting import run_script
 
 SIMULATION = {"seed": 9, "lease": 2.0, "node_timeout": 0.1}
@@ -162,13 +163,13 @@ def test_node_ends_abandoned_connections_if_the_client_may(sim, ends):
     task = start(sim, take)
     sim.run()
     runner = task.result().runner
-    link = runner.transport.links[0]
-    former = link._asyncio_transport.connection
+    links = runner.links
+    former = connection_of(links.links[0])
     sim.partition(sim.machines[0], 0)
-    runner.transport._table.discard(link, "a test")
+    links.discard(links.links[0], "a test")
     sim.heal()
     sim.run(until=sim.now + 2.0)
-    assert runner.transport.links[0] is not None
+    assert links.links[0] is not None
     assert former.open is not ends
     assert sim.nodes[0].listeners(wake_channel(runner.client_id)) == (1 if ends else 2)
 
@@ -183,15 +184,19 @@ async def hold_while(client, fault):
         pass
 
 
-def test_forgotten_scripts_are_sent_again(sim):
+def test_forgotten_scripts_are_loaded_again_and_cost_no_round(sim):
+    forgotten_at = []
+
     def forget():
+        forgotten_at.append(sim.now)
         for node in sim.nodes:
             node.forget_scripts()
 
     start(sim, lambda client: hold_while(client, forget))
     sim.run()
     sim.run(until=sim.now + 1.0)
-    assert not any(isinstance(h, Disconnected) for h in sim.trace.happenings)
+    rounds = [h for h in sim.trace.happenings if isinstance(h, Decided) and h.at > forgotten_at[0]]
+    assert {h.verdict for h in rounds} == {"won"}
     for node in range(3):
         assert [h.reply for h in executions(sim, node, "lock_release")] == [1, 1]
         assert executions(sim, node, "lock_renew")

@@ -1,6 +1,6 @@
 """Sessions of servers of a cluster: the command that a vote writes has a key, and the connection does not record it."""
 
-from redsync._drivers.dialects import dialect_of
+from redsync._drivers.dialects import ClusterDialect
 from redsync.testing.simulator import Simulation
 from tests.testing.simulator.conftest import Caller
 
@@ -8,7 +8,7 @@ SIMULATION = {"seed": 3, "nodes": 1, "replicas": 2, "cluster": True, "checkers":
 
 
 def test_wait_counts_the_replicas_that_have_the_touched_key(sim, call):
-    dialect = dialect_of(sim.world.slots[0])
+    dialect = ClusterDialect(sim.world.slots[0])
     call.connection.requests = []
     assert b"".join(call.ask(*dialect.touch)) == b":1\r\n:1\r\n"
     assert call("WAIT", 2, 500) == b":2\r\n"

@@ -8,8 +8,8 @@ A command that a node is owed (see `Broadcast.owed_to`), above all a release, is
 
 Until then
 
-* the client keeps it: in the outbox, as sent and not answered, as refused and due for a retry, or for the node's next
-  connection. This holds at every instant, so the checker finds a lost command long before its claim expires;
+* the client keeps it: for the end of the loop's turn, as sent and not answered, or as a pending release. This holds at
+  every instant, so the checker finds a lost command long before its claim expires;
 * without faults, the client owes it for at most `bound`: 10 s by a clock that may be slow, after which the client
   abandons a silent connection, and the pauses between two tries to connect. The time starts again with each delayed
   packet that arrives over the connection, because a reply now and then keeps it from being silent.
@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Final
 
 import hiredis
 
+from redsync._drivers.pending_releases import is_refused
 from redsync._drivers.requests import Request
-from redsync._drivers.retries import is_refused
 from redsync.testing.simulator.checks.checker import Checker, Simulation
 from redsync.testing.simulator.happenings import Executed, Faulted, Sent
 from redsync.testing.simulator.letters import connection_of
@@ -110,7 +110,7 @@ class Delivery(Checker):
 
     def _watch(self, whose: tuple[str, int], runner: SimulatedRunner) -> float:
         """Return the arrival time of the latest delayed packet that a look has seen on the current connection."""
-        link = runner.transport.links[whose[1]] if runner.transport is not None else None
+        link = runner.links.links[whose[1]] if runner.links is not None else None
         if link is not None:
             connection = connection_of(link)
             arrives = max(connection.there.arrives, connection.back.arrives)
@@ -121,15 +121,15 @@ class Delivery(Checker):
 
 def _kept(runner: SimulatedRunner, index: int) -> dict[tuple[object, ...], int]:
     """Return the number of the latest command about each claim that a node has yet to get."""
-    transport = runner.transport
-    assert transport is not None, "it has sent a command"
-    link = transport.links[index]
-    requests = list(transport._table._owed[index]._requests.values())
-    if link is not None:
-        requests += [*link.pending, *link.healing, *link.again]
-    # Not numbered yet, or sent again to this node.
-    outbox = (item if isinstance(item, Request) else item[1] for item in transport._outbox.items)
+    links = runner.links
+    assert links is not None, "it has sent a command"
+    link, releases = links.links[index], links._shared.releases._of_node[index]
     kept: dict[tuple[object, ...], int] = {}
-    for request in [*requests, *transport._outbox.batch, *outbox]:
+    for request in [
+        *releases.owed._requests.values(),
+        *releases.under_way,
+        *(link.pending if link is not None else ()),
+        *links._batch,
+    ]:
         kept[request.claim] = max(kept.get(request.claim, 0), request.number)
     return kept

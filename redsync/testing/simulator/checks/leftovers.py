@@ -4,12 +4,13 @@ A client is *settled* at instants when its machine has nothing to run. At every 
 
 * each connection that the client has made and not abandoned is in use, or being made;
 * the client waits for replies only while something is under way, or the node has yet to answer;
-* its outbox is empty, and every command that a node refused to execute is about to be sent again;
-* for each bell and each round, a task sleeps on a future that is not done, and a timer rings by the deadline of each;
+* nothing waits for the end of the loop's turn, every pending release that was sent waits for its answer, and commands
+  are kept only for nodes whose connections were thrown away;
+* for each bell and each round, a task sleeps on a future that is not done, and a timer rings by its deadline;
 * it remembers no task that has ended.
 
 While none of its protocols runs, a client has no mailbox and no bell, its retry queue and its crowds are empty, and
-only its own rounds have sleepers. At the end of a run it has at most one timer for its alarms and one for its
+only its own rounds have sleepers. At the end of a run it has at most one timer for each sleeper, and one for its
 maintenance.
 
 A closed client has no link, no task, no timer and no sleeper.
@@ -21,19 +22,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from redsync._drivers.links import Link
+from redsync._drivers.aio_link_sets import Gate
+from redsync._drivers.links import AnyLink
 from redsync._drivers.requests import Request
 from redsync.testing.simulator.checks.checker import Checker
-from redsync.testing.simulator.letters import WatchedMaintenance, connection_of
+from redsync.testing.simulator.letters import WatchedLinks, WatchedMaintenance, connection_of
 
 if TYPE_CHECKING:
-    from redsync._drivers.aio_transport import AioTransport
+    from redsync.testing.simulator.machines import Machine
     from redsync.testing.simulator.nodes import VirtualNode
     from redsync.testing.simulator.runner import SimulatedRunner
 
 __all__ = ["Leftovers"]
+
+_INEXACT: Final = 1e-6
+"""Seconds by which the instant of a timer may differ from a deadline, because sums of floats are inexact."""
 
 
 class Leftovers(Checker):
@@ -57,24 +62,25 @@ class Leftovers(Checker):
         for machine in self.sim.machines:
             if not (machine.crashed or machine.paused or machine.ready):
                 for runner in machine.runners:
-                    if isinstance(runner._maintenance, WatchedMaintenance):
-                        yield runner, runner._maintenance
+                    if runner.maintenance is not None:
+                        yield runner, runner.maintenance
 
     def _look_at(self, runner: SimulatedRunner, maintenance: WatchedMaintenance) -> Iterator[str]:
-        transport = maintenance.transport
-        left = [*self._connections(runner, maintenance), *_sleepers(transport), *_entries(transport), *_tasks(runner)]
-        for link in transport.links:
+        links = maintenance.links
+        left = [*self._connections(runner, maintenance), *self._sleepers(runner, links), *_entries(links)]
+        left += _tasks(runner)
+        for link in links.links:
             if link is not None:
                 left += self._replies(link)
-        if not runner._active:
-            left += _idle(runner, transport)
+        if not runner.life.active:
+            left += _idle(runner, links)
         if _is_closed(runner):
             left += _closed(maintenance)
         for what in left:
             yield f"{runner.name} has left {what}"
 
     def _connections(self, runner: SimulatedRunner, maintenance: WatchedMaintenance) -> Iterator[str]:
-        used = [connection_of(link) for link in maintenance.transport.links if link is not None]
+        used = [connection_of(link) for link in maintenance.links.links if link is not None]
         for indices, servers in self.sim.world.apart():
             open_ones = [
                 connection
@@ -85,7 +91,7 @@ class Leftovers(Checker):
             if len(open_ones) > len(indices & set(maintenance._connecting)):
                 yield f"{len(open_ones)} connections to {servers[0].name} open that are not in use"
 
-    def _replies(self, link: Link) -> Iterator[str]:
+    def _replies(self, link: AnyLink) -> Iterator[str]:
         """Look for replies that the client waits for although nothing is under way."""
         connection, servers = connection_of(link), self._servers(link.index)
         under_way = connection.there.size or connection.back.size or connection.waits_for_room
@@ -100,62 +106,79 @@ class Leftovers(Checker):
     def _servers(self, index: int) -> Sequence[VirtualNode]:
         return next(servers for indices, servers in self.sim.world.apart() if index in indices)
 
+    def _sleepers(self, runner: SimulatedRunner, links: WatchedLinks) -> Iterator[str]:
+        asleep = links._asleep
+        rings = self._timers(runner)
+        unwatched = sum(rings.get(id(gate), math.inf) > until + _INEXACT for gate, until in asleep.values())
+        if unwatched:
+            yield f"{unwatched} asleep without a timer for their deadline"
+        woken = sum(gate._future.done() for gate, _ in asleep.values())
+        if woken:
+            yield f"{woken} asleep that were woken"
+        rounds = sum(isinstance(sleeper, Request) for sleeper in asleep)
+        if links._rounds > rounds:
+            yield f"{links._rounds} rounds under way, and {rounds} asleep for one"
+        for key, bells in runner.life.wakeups._bells.items():
+            if any(bell not in asleep for bell in bells):
+                yield f"a bell for {key!r} without a sleeper"
+
+    def _timers(self, runner: SimulatedRunner) -> dict[int, float]:
+        """Return when the timers of a machine ring, by the identities of the objects whose methods they call."""
+        return {
+            id(getattr(action._callback, "__self__", None)): action.when()
+            for _, _, host, action, args in self.sim.timeline.entries
+            if host is runner.machine and args is None and not action.cancelled()
+        }
+
     def _look_at_timers(self, runner: SimulatedRunner, maintenance: WatchedMaintenance) -> Iterator[str]:
+        timers = asleep = 0
+        for _, _, host, action, args in self.sim.timeline.entries:
+            if host is runner.machine and args is None and not action.cancelled():
+                whose = getattr(action._callback, "__self__", None)
+                timers += whose is maintenance
+                asleep += isinstance(whose, Gate) and whose._loop is maintenance._loop
         most = 0 if _is_closed(runner) else 1
-        for whose, name in ((maintenance, "maintenance"), (maintenance.transport._alarms, "alarms")):
-            timers = 0
-            for _, _, host, action, args in self.sim.timeline.entries:
-                if host is runner.machine and args is None and not action.cancelled():
-                    timers += getattr(action._callback, "__self__", None) is whose
-            if timers > most:
-                yield f"{runner.name} has left {timers} timers of its {name}"
+        if timers > most:
+            yield f"{runner.name} has left {timers} timers of its maintenance"
+        sleepers = sum(len(each.links._asleep) for each in self._maintenances(runner.machine))
+        if asleep > sleepers:
+            yield f"{runner.name} has left {asleep} timers of {sleepers} sleepers"
+
+    @staticmethod
+    def _maintenances(machine: Machine) -> Iterator[WatchedMaintenance]:
+        for runner in machine.runners:
+            if runner.maintenance is not None:
+                yield runner.maintenance
 
 
 def _is_closed(runner: SimulatedRunner) -> bool:
-    ends = (runner._opening, runner._closing)
-    return runner.closed and not runner._active and all(task is None or task.done() for task in ends)
+    life = runner.life
+    return (
+        runner.closed and not life.active and all(task is None or task.done() for task in (life._opening, life.closing))
+    )
 
 
-def _sleepers(transport: AioTransport) -> Iterator[str]:
-    asleep = transport._asleep
-    deadlines = [at[0] if isinstance(at, list) else at for at in asleep.values()]
-    unwatched = sum(deadline < transport._alarms.next for deadline in deadlines)
-    if unwatched:
-        yield f"{unwatched} asleep without a timer for their deadline"
-    woken = sum(sleeper.gate is None for sleeper in asleep)
-    if woken:
-        yield f"{woken} asleep that were woken"
-    rounds = sum(isinstance(sleeper, Request) for sleeper in asleep)
-    if transport._rounds > rounds:
-        yield f"{transport._rounds} rounds under way, and {rounds} asleep for one"
-    for key, bells in transport.wakeups._bells.items():
-        if any(bell not in asleep for bell in bells):
-            yield f"a bell for {key!r} without a sleeper"
-
-
-def _entries(transport: AioTransport) -> Iterator[str]:
-    outbox = transport._outbox
-    if outbox.items or outbox.batch:
-        yield f"{len(outbox.items) + len(outbox.batch)} commands in its outbox"
-    for link in transport.links:
-        if link is None:
-            continue
-        if link.healing:
-            yield f"{len(link.healing)} commands that were to be sent again after NOSCRIPT"
-        if link.again.under_way and link.again.at == math.inf and link.again._last not in link.pending:
-            yield f"{len(list(link.again))} refused commands that are not sent again"
+def _entries(links: WatchedLinks) -> Iterator[str]:
+    if links._batch:
+        yield f"{len(links._batch)} commands that were to be sent at the end of the turn"
+    if links._kept and not links.returning:
+        yield f"{len(links._kept)} commands that are kept for no node"
+    for link, releases in zip(links.links, links._shared.releases._of_node, strict=True):
+        lost = [request for request in releases.under_way if link is None or request not in link.pending]
+        if lost:
+            yield f"{len(lost)} refused commands that are not sent again"
 
 
 def _tasks(runner: SimulatedRunner) -> Iterator[str]:
-    ended = sum(task.done() for task in (*runner._left, *runner._owners._owners))
+    ended = sum(task.done() for task in (*runner.life._left, *runner.life.owners._owners))
     if ended:
         yield f"{ended} tasks that have ended"
 
 
-def _idle(runner: SimulatedRunner, transport: AioTransport) -> Iterator[str]:
+def _idle(runner: SimulatedRunner, links: WatchedLinks) -> Iterator[str]:
     """While no protocol runs, look for entries that only protocols make."""
-    wakeups, crowds = transport.wakeups, runner.session.crowds
-    asleep = sum(not isinstance(sleeper, Request) for sleeper in transport._asleep)
+    wakeups, crowds = runner.life.wakeups, runner.session.crowds
+    asleep = sum(not isinstance(sleeper, Request) for sleeper in links._asleep)
     retries = len(wakeups._retries._waiting) + len(wakeups._retries._going)
     counts = {
         "mailboxes": len(wakeups._mailboxes),
@@ -170,13 +193,12 @@ def _idle(runner: SimulatedRunner, transport: AioTransport) -> Iterator[str]:
 
 
 def _closed(maintenance: WatchedMaintenance) -> Iterator[str]:
-    transport = maintenance.transport
+    links = maintenance.links
     counts = {
-        "links": sum(link is not None for link in transport.links),
+        "links": sum(link is not None for link in links.links),
         "connecting tasks": len(maintenance._connecting),
         "maintenance tasks": int(maintenance._task is not None and not maintenance._task.done()),
-        "sleepers": len(transport._asleep),
-        "alarms": len(transport._alarms._heap),
+        "sleepers": len(links._asleep),
     }
     for name, count in counts.items():
         if count:

@@ -24,8 +24,8 @@ from typing import Final, TypeAlias
 
 import hiredis
 
+from redsync._drivers.pending_releases import is_refused
 from redsync._drivers.requests import Request
-from redsync._drivers.retries import is_refused
 from redsync.testing.simulator.checks.checker import Checker, Simulation
 from redsync.testing.simulator.happenings import Connected, Executed, Handed
 

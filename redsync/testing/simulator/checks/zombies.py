@@ -41,7 +41,7 @@ from redsync.testing.simulator.happenings import Decided, Executed, Faulted, Sen
 from redsync.testing.simulator.values import Hash, SortedSet
 
 if TYPE_CHECKING:
-    from redsync._drivers.links import Link
+    from redsync._drivers.links import AnyLink
     from redsync.testing.simulator.machines import Machine
     from redsync.testing.simulator.nodes import VirtualNode
     from redsync.testing.simulator.runner import SimulatedRunner
@@ -125,13 +125,14 @@ class Zombies(Checker):
         for machine in self.sim.machines:
             for runner in machine.runners:
                 if not (machine.crashed or machine.paused or runner.closed or self._is_confused(machine.name)):
-                    for line in runner.transport.links if runner.transport is not None else ():
+                    for line in runner.links.links if runner.links is not None else ():
                         if line is not None and not line.pending and not self._is_retrying(runner, line):
                             yield from self._look_at(runner, line)
 
     @staticmethod
-    def _is_retrying(runner: SimulatedRunner, line: Link) -> bool:
-        return bool(line.again) and 0.0 <= line.again.at - runner.now() < _RETRY
+    def _is_retrying(runner: SimulatedRunner, line: AnyLink) -> bool:
+        assert runner.links is not None, "it has that link"
+        return 0.0 <= runner.links._shared.releases.due_at(line.index) - runner.now() < _RETRY
 
     def _note_sent(self, sent: Sent) -> None:
         if sent.script == EXCHANGE:
@@ -167,7 +168,7 @@ class Zombies(Checker):
             elif not executed.script.endswith("_renew"):
                 self._strays.pop(place, None)
 
-    def _look_at(self, runner: SimulatedRunner, line: Link) -> Iterator[tuple[str, float]]:
+    def _look_at(self, runner: SimulatedRunner, line: AnyLink) -> Iterator[tuple[str, float]]:
         node, prefix = self.sim.nodes[line.node.index], f"{runner.client_id}:".encode()
         if self._is_confused(node.name):
             return

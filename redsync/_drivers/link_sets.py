@@ -1,0 +1,563 @@
+"""Sets of links: what a round needs. A set has one link to each node.
+
+One user at a time has a set: a thread that borrows it, or an event loop. It sends, reads and counts; so nothing here
+takes a lock, except the shared tables that `Shared` names. Rounds are mostly decided before all nodes have answered.
+The next user of the set reads the late replies, in their order.
+
+The users differ only in how they wait. A thread polls (`LinkSet`); a loop calls back, see `aio_link_sets`.
+
+**An interruption costs the set.** An exception from outside (a signal's handler) may strike between any two steps, and
+leave a command half sent, or a reply half handed out. The set is then thrown away: its connections end, the requests
+that it had under way have failed, and what their nodes must get becomes a pending release.
+
+**Silence is judged after reading.** A thread may get no processor for longer than a timeout while the replies lie in
+its sockets. So before a reply is called missing, the sockets are polled once more, after the deadline.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Sequence
+from queue import Empty, SimpleQueue
+from typing import Any, Final, NamedTuple
+
+import hiredis
+
+from redsync._core.interruptions import expected
+from redsync._core.quorum import Tally
+from redsync._core.replies import NOTHING
+from redsync._core.text import one_line, outline
+from redsync._drivers.channels import pack
+from redsync._drivers.links import GIVE_UP, NOT_NOW, AnyLink, Link, LinkFault
+from redsync._drivers.nodes import Node, describe_error
+from redsync._drivers.pending_releases import PendingReleases, is_refused
+from redsync._drivers.process import forked
+from redsync._drivers.requests import NOTHING_TOLD, Request
+from redsync._drivers.wakeups import Wakeups
+
+__all__ = ["AnyLinkSet", "LinkSet", "Shared", "fail"]
+
+_MOST_PENDING: Final = 1000
+"""The most commands without an answer over one link; a node that owes more gets only releases."""
+
+_PAUSE: Final = 0.1
+"""Seconds after a failed connection until a set tries again."""
+
+_PUSH, _ERROR = hiredis.PushNotification, hiredis.ReplyError
+_READ, _WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
+
+
+class Shared(NamedTuple):
+    """The state and settings that the sets of one client share.
+
+    Attributes:
+        nodes: The configured nodes.
+        clock: Returns the current instant in seconds.
+        node_timeout: Seconds of silence after which a node gets no new claims.
+        releases: The pending releases.
+        wakeups: The signals that end sleeps.
+        next_number: Returns the next number in the order of the client's commands.
+        noting: For each node, notes how long a reply took, for observers; empty without observers.
+        on_change: Called when the maintenance has something to do; never blocks.
+        on_lag: Called with a node that owes replies for too long.
+    """
+
+    nodes: Sequence[Node]
+    clock: Callable[[], float]
+    node_timeout: float
+    releases: PendingReleases
+    wakeups: Wakeups
+    next_number: Callable[[], int]
+    noting: Sequence[Callable[[float], object]]
+    on_change: Callable[[], None]
+    on_lag: Callable[[Node], None]
+
+
+class AnyLinkSet(ABC):
+    """A link to each node: sending, reading and counting, however one waits.
+
+    Attributes:
+        links: The link to each node, None where there is none.
+        following: Requests that must go over this very set, each with the index of its node: they follow a command that
+            was sent over it and may be executed late. Any thread may append.
+        closed: True once it was thrown away or ended.
+    """
+
+    def __init__(self, shared: Shared) -> None:
+        self.closed = False
+        self._process: Final = os.getpid()
+        self._shared: Final = shared
+        self._clock: Final = shared.clock
+        self.links: Final[list[Any]] = [None] * len(shared.nodes)
+        self.following: Final[deque[tuple[int, Request]]] = deque()
+
+    # Waiting, which subclasses do.
+
+    @abstractmethod
+    def install(self, link: Any) -> None:
+        """Put a new link into use."""
+
+    @abstractmethod
+    def _stop_polling(self, link: Any) -> None:
+        """Poll a link no more."""
+
+    @abstractmethod
+    def _poll_for(self, link: Any) -> None:
+        """Poll a link for what it waits for now."""
+
+    @abstractmethod
+    def read(self) -> object:
+        """Read what has arrived."""
+
+    @property
+    def owes(self) -> bool:
+        """True while nodes owe replies."""
+        return any(link is not None and link.pending for link in self.links)
+
+    # Sending.
+
+    def send(self, *requests: Request) -> None:
+        """Send requests to all nodes, in order; count those that do not get one as failed. Never blocks."""
+        if os.getpid() != self._process:
+            raise forked()
+        now = self._clock()
+        shared, links, timeout = self._shared, self.links, self._shared.node_timeout
+        if self.following:
+            self.follow(now)
+        for link in links:
+            if link is not None and link.pending and now - link.since > timeout:
+                # After the process was suspended, the replies may lie unread.
+                self.read()
+                break
+        guarded = False
+        for request in requests:
+            request.number = shared.next_number()
+            guarded = guarded or request.guard > 0.0
+        for node in shared.nodes:
+            link = links[node.index]
+            if link is None or guarded or link.pending or link.generation != node.generation:
+                ours: Sequence[Request] = [each for each in requests if self._takes(node, links, each, now)]
+            else:
+                ours = requests
+            link = links[node.index]
+            for request in ours:
+                if link is None:  # It was discarded just now.
+                    self.miss(node, request, node.excuse, now)
+                elif request.tally is not None:
+                    request.tally.sent |= link.bit
+            if ours and link is not None:
+                self._post(link, ours, now)
+
+    def _takes(self, node: Node, links: Sequence[Any], request: Request, now: float) -> bool:
+        """Return whether a request goes to a node now; otherwise record why it does not."""
+        reason = self._unfit(node, links[node.index], request, now)
+        if reason is not None:
+            self.miss(node, request, reason, now)
+        return reason is None
+
+    def _unfit(self, node: Node, link: Any, request: Request, now: float) -> str | None:
+        """Return why a node does not get a request; None if it does.
+
+        A node without a connection gets nothing, one that owes replies for too long only releases, a quarantined one no
+        new claims.
+        """
+        if link is None:
+            return self._excuse(node)
+        if link.generation != node.generation:
+            self.discard(link, node.excuse)
+            return node.excuse
+        silence = link.silence(now)
+        if (silence > self._shared.node_timeout or len(link.pending) > _MOST_PENDING) and not request.owed(link.bit):
+            self._doubt(link, silence)
+            return f"owes {len(link.pending)} replies for {silence:.2f} s"
+        return node.unfit(now, request.guard) if request.guard else None
+
+    def _excuse(self, node: Node) -> str:
+        """Return why there is no link to a node."""
+        return node.excuse
+
+    def _doubt(self, link: Any, silence: float) -> None:
+        if not link.suspect:
+            link.suspect = True
+            link.node.last_error = f"owes {len(link.pending)} replies for {silence:.2f} s"
+            self._shared.on_lag(link.node)
+        if silence > GIVE_UP:
+            # The unanswered commands are lost or late; the next connection gets those that the node must get.
+            self.discard(link, f"no answer for {silence:.0f} s")
+
+    def follow(self, now: float) -> None:
+        """Send what must follow a command of this set."""
+        while self.following:
+            index, request = self.following.popleft()
+            self.send_to(index, [request], now)
+
+    def send_to(self, index: int, requests: Sequence[Request], now: float) -> None:
+        """Send requests to one node; they become pending releases if there is no link."""
+        link = self.links[index]
+        if link is None:
+            self._shared.releases.add(index, requests, now)
+            self._shared.on_change()
+            return
+        self._post(link, requests, now)
+
+    def _post(self, link: Any, requests: Sequence[Request], now: float) -> None:
+        try:
+            link.post(requests, now)
+        except LinkFault as fault:
+            self.discard(link, str(fault))
+        except OSError as error:
+            if error.errno is None:
+                raise  # a signal handler's
+            self.discard(link, describe_error(error))
+        else:
+            if link.backlog:
+                self._poll_for(link)
+
+    # Reading.
+
+    def _unclog(self, link: Link) -> None:
+        try:
+            link.flush()
+        except OSError as error:
+            if error.errno is None:
+                raise
+            self.discard(link, describe_error(error))
+            return
+        if not link.backlog:
+            self._poll_for(link)
+
+    def _take(self, link: Link, now: float) -> None:
+        """Read one link, and hand out its replies."""
+        try:
+            data = link.receive()
+        except OSError as error:
+            if error.errno is None:
+                raise  # a signal handler's
+            if not isinstance(error, NOT_NOW):
+                self.discard(link, describe_error(error))
+        else:
+            self.take_in(link, data, now)
+
+    def take_in(self, link: AnyLink, data: bytes | None, now: float) -> None:
+        """Hand out the replies in received bytes: in none if the node closed the connection, None if none are new."""
+        try:
+            if data is not None:
+                if not data:
+                    raise LinkFault("closed the connection")
+                link.feed(data)
+            if not self._hand_out(link, now) and data is not None:
+                link.note_unfinished(len(data))
+        except LinkFault as fault:
+            self.discard(link, str(fault))
+        except hiredis.HiredisError as error:
+            self.discard(link, describe_error(error))
+        except OSError as error:
+            if error.errno is None:
+                raise
+            self.discard(link, describe_error(error))
+
+    def _hand_out(self, link: AnyLink, now: float) -> bool:
+        """Give each reply to the oldest request of its link; return whether there was one."""
+        pending, gets = link.pending, link.gets
+        some = answered = False
+        while True:
+            try:
+                reply = gets()
+            except TypeError as error:
+                if not str(error).startswith("unhashable"):
+                    raise  # a signal handler's
+                raise LinkFault("sent a reply with an unhashable key") from error
+            if reply is NOTHING:
+                if answered:
+                    link.note_answer(now)
+                return some
+            some = True
+            kind = reply.__class__
+            if kind is _PUSH:
+                link.note_message(now)
+                self._shared.wakeups.take_in(reply, link.node)
+                continue
+            if not pending:
+                raise LinkFault("sent a reply to no command")
+            # Removed only once it is counted: if that ends the link, the request counts as missed.
+            request = pending[0]
+            if kind is _ERROR:
+                self._take_error(link, request, str(reply), now)
+            else:
+                self._count(link, request, reply, now)
+            if pending:  # else the link was discarded
+                pending.popleft()
+            answered = True
+
+    def _count(self, link: AnyLink, request: Request, reply: Any, now: float) -> None:
+        tally = request.tally
+        if request.pending_release:
+            self._shared.releases.settle(link.index, request, now)
+        if tally is None:
+            request.settle(reply)
+            return
+        if request.done and not tally.late:
+            return
+        noting = self._shared.noting
+        if noting and not request.done:
+            noting[link.index](max(now - tally.sent_at, 0.0))
+        ended = tally.record(link.index, reply)
+        if ended is None:
+            # A proxy may have lost or repeated an answer, which would shift all later replies to other requests.
+            raise LinkFault(f"sent an unexpected reply {outline(reply)}")
+        if ended:
+            request.finish()
+
+    def _take_error(self, link: AnyLink, request: Request, text: str, now: float) -> None:
+        node = link.node
+        if text.startswith("NOSCRIPT") and request.command is not None:
+            self._reload(link, request, now)
+            return
+        if (reason := node.note_forgetful(text, request.guard, now)) is not None:
+            self._shared.on_change()
+            text = reason
+        node.last_error = said = one_line(text)
+        self.fail(request, node, said)
+        if request.owed(link.bit) and is_refused(text):
+            self._shared.releases.refuse(link.index, request, now)
+            self._shared.on_change()
+        elif request.pending_release:
+            self._shared.releases.settle(link.index, request, now)
+        request.settle(text)
+
+    def _reload(self, link: AnyLink, request: Request, now: float) -> None:
+        """Answer NOSCRIPT: load the script and send the command again, if nothing was sent behind it; else reconnect.
+
+        A new connection begins with all scripts.
+        """
+        assert request.command is not None, "the caller checked it"
+        if len(link.pending) > 1 or request.reloaded & link.bit:
+            raise LinkFault("had forgotten its scripts")
+        request.reloaded |= link.bit
+        load = Request(NOTHING_TOLD, None)
+        load.command = None
+        load.data = pack(b"SCRIPT", b"LOAD", request.command.script.source)
+        link.post([load, request], now)
+
+    # The fate of a request.
+
+    def fail(self, request: Request, node: Node, reason: str) -> None:
+        """Count a node's vote as failed."""
+        fail(request, node, reason)
+
+    def miss(self, node: Node, request: Request, reason: str, now: float) -> None:
+        """Record that a request does not reach a node now."""
+        self.fail(request, node, reason)
+        if request.owed(node.bit):
+            self._shared.releases.add(node.index, (request,), now)
+            self._shared.on_change()
+
+    def close_round(self, request: Request, reason: str) -> None:
+        """Count missing votes as failed, which decides the request's tally."""
+        if request.tally is not None:
+            request.tally.close(reason)
+        request.finish()
+
+    def discard(self, link: AnyLink, reason: str, *, orderly: bool = False) -> None:
+        """Stop using a link: unanswered requests have failed, and become pending releases if the node must get them.
+
+        Unsent bytes are dropped, except at an `orderly` end.
+        """
+        now, index, shared = self._clock(), link.index, self._shared
+        if self.links[index] is not link:
+            return
+        # Each step may be done twice: an exception may strike in between, and then the link is discarded again.
+        self._stop_polling(link)
+        if link.tag is not None and not orderly:
+            link.node.note_former(link.tag)
+        while link.pending:
+            request = link.pending[0]
+            self.fail(request, link.node, reason)
+            shared.releases.add(index, (request,), now, unanswered=True)
+            link.pending.popleft()
+        # Before it is closed: a closed descriptor may belong to another file soon.
+        self.links[index] = None
+        if orderly:
+            link.shut()
+        else:
+            link.reset()
+        self.on_discarded(link, reason)
+        shared.on_change()
+
+    def on_discarded(self, link: AnyLink, reason: str) -> None:  # noqa: B027  (most sets do nothing more)
+        """Record that a link is gone: by the links of the maintenance's set, nodes are up or down."""
+
+    def look(self, now: float) -> None:
+        """Find links that have owed replies for too long; only after a read that began after `now`."""
+        for link in list(self.links):
+            if link is not None and (silence := link.silence(now)) > self._shared.node_timeout:
+                self._doubt(link, silence)
+
+    # The end.
+
+    def end(self, reason: str, *, orderly: bool) -> None:
+        """End all connections; if an exception struck in the middle of something, not `orderly`."""
+        self.closed = True
+        for link in list(self.links):
+            if link is not None:
+                self.discard(link, reason, orderly=orderly)
+        self.follow(self._clock())
+
+    def forget(self, *, close: bool) -> None:
+        """In the child of a fork: drop the copies of the parent's sockets, closed or left open."""
+        self.closed = True
+        for link in self.links:
+            if link is not None:
+                link.forget(close=close)
+
+
+class LinkSet(AnyLinkSet):
+    """A link to each node, for one thread at a time, which polls it.
+
+    Attributes:
+        arrivals: New connections for this set: index, and the link or why there is none. Any thread may put.
+        connecting: The indexes of the nodes to which a connection is being made.
+        used_at: The instant at which it was last returned.
+    """
+
+    def __init__(self, shared: Shared, on_dropped: Callable[[LinkSet], None] | None = None) -> None:
+        """Make a set without links; `on_dropped` gets it if all references to it were dropped before its end."""
+        self._on_dropped: Final = on_dropped
+        super().__init__(shared)
+        self.arrivals: Final[SimpleQueue[tuple[int, Link | str]]] = SimpleQueue()
+        self.connecting: Final[set[int]] = set()
+        self.retry_at: Final = [0.0] * len(shared.nodes)
+        self._excuses: Final = ["no connection yet"] * len(shared.nodes)
+        self.used_at = 0.0
+        self._selector: Final = selectors.DefaultSelector()
+
+    def __del__(self) -> None:
+        # An exception may have dropped the frame that had borrowed it.
+        if not self.closed and self._on_dropped is not None:
+            self._on_dropped(self)
+
+    # Which links it has.
+
+    def install(self, link: Link) -> None:
+        self.links[link.index] = link
+        self._selector.register(link.fileno, _READ, link)
+
+    def watch(self, descriptor: int) -> None:
+        """Let polls end when that descriptor is readable, too."""
+        self._selector.register(descriptor, _READ, None)
+
+    def take_arrivals(self, timeout: float = 0.0) -> bool:
+        """Put new connections into use; wait for the next one if there is none yet. Returns True if one came."""
+        came = False
+        while True:
+            try:
+                index, link = self.arrivals.get(timeout=timeout) if timeout > 0 else self.arrivals.get_nowait()
+            except Empty:
+                return came
+            came, timeout = True, 0.0
+            self.connecting.discard(index)
+            if isinstance(link, Link):
+                self.install(link)
+            else:
+                self.retry_at[index] = self._clock() + _PAUSE
+                self._excuses[index] = link
+
+    def drop_arrivals(self) -> None:
+        """End new connections of a set that has ended."""
+        while True:
+            try:
+                _, link = self.arrivals.get_nowait()
+            except Empty:
+                return
+            if isinstance(link, Link):
+                link.shut()
+
+    def missing(self, now: float) -> list[Node]:
+        """Return the nodes that are known to be up, and have no link here; record that they are being connected."""
+        nodes = [
+            node
+            for node in self._shared.nodes
+            if node.connected
+            and self.links[node.index] is None
+            and node.index not in self.connecting
+            and self.retry_at[node.index] <= now
+        ]
+        self.connecting.update(node.index for node in nodes)
+        return nodes
+
+    def can_have(self, quorum: int) -> bool:
+        """Return whether a quorum of the nodes is connected here, or known to be up."""
+        return sum(self.links[node.index] is not None or node.connected for node in self._shared.nodes) >= quorum
+
+    def _excuse(self, node: Node) -> str:
+        return self._excuses[node.index] if node.connected else node.excuse
+
+    # A round.
+
+    def wait(self, request: Request, deadline: float) -> bool:
+        """Read until the request is done, or the deadline has passed and nothing is left to read; return if done."""
+        clock = self._clock
+        while not request.done:
+            left = deadline - clock()
+            self.read(left if left > 0 else 0.0)
+            if left <= 0:
+                break
+        return request.done
+
+    def linger(self, request: Request, tally: Tally, deadline: float) -> None:
+        """Wait in a won round for the votes of all nodes, at most until the deadline."""
+        request.done = not tally.open
+        self.wait(request, deadline)
+        request.done = True
+        tally.freeze()
+
+    def read(self, timeout: float = 0.0) -> bool:
+        """Read what has arrived, and write what was kept; wait at most `timeout` seconds for something to come.
+
+        Returns True if a descriptor of `watch` is readable.
+        """
+        ready = self._selector.select(timeout)
+        if os.getpid() != self._process:
+            # A signal's handler has forked: what has arrived belongs to the parent.
+            raise forked()
+        now, watched = self._clock(), False
+        for key, events in ready:
+            link = key.data
+            if link is None:
+                watched = True
+            elif self.links[link.index] is link:
+                if events & _WRITE:
+                    self._unclog(link)
+                if events & _READ and self.links[link.index] is link:
+                    self._take(link, now)
+        return watched
+
+    def _poll_for(self, link: Link) -> None:
+        self._selector.modify(link.fileno, _READ | _WRITE if link.backlog else _READ, link)
+
+    def _stop_polling(self, link: Link) -> None:
+        with expected(KeyError):  # It was called before.
+            self._selector.unregister(link.fileno)
+
+    # The end.
+
+    def end(self, reason: str, *, orderly: bool) -> None:
+        self.closed = True
+        self.drop_arrivals()
+        super().end(reason, orderly=orderly)
+        self._selector.close()
+
+    def forget(self, *, close: bool) -> None:
+        super().forget(close=close)
+        if close:
+            self._selector.close()
+
+
+def fail(request: Request, node: Node, reason: str) -> None:
+    """Count a node's vote as failed."""
+    tally = request.tally
+    if tally is not None and tally.fail(node.index, reason):
+        request.finish()

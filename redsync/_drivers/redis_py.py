@@ -1,0 +1,166 @@
+"""redis-py: everything that the drivers need of it beyond its public interface, with the reasons.
+
+redis-py opens and authenticates the connections, so all its options work: URLs, TLS, unix sockets, ACL, credential
+providers, Sentinel. The client takes a pool's connection class and arguments, never a connection of the pool, and
+replaces what would hurt a quorum client: no retries, explicit timeouts, no HELLO, no maintenance notifications.
+
+It uses these parts that redis-py does not document:
+
+* `connection_pool.connection_kwargs`, `connection_class`: the caller's settings; there is no other way to read them.
+* `_sock`, `_reader` and `_writer` of a connection: after the handshake the driver takes over the socket. A connection
+  of redis-py answers one command at a time, and waits for each.
+* `_connection_arguments`, asyncio's: how a connection is opened. asyncio tries the addresses of a name one after the
+  other, and redis-py gives all of them one timeout, so behind an address that swallows packets it finds none.
+* `driver_info`, `lib_name`, `lib_version`: a connection must not introduce itself as redis-py, see below.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import socket
+from contextlib import suppress
+from inspect import signature
+from typing import Any, Final
+
+import redis.connection
+from redis.backoff import NoBackoff
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.retry import Retry
+
+__all__ = ["Addresses", "database_of", "new_connection", "take_socket", "take_writer"]
+
+_DROPPED: Final = (
+    *("maint_notifications_pool_handler", "oss_cluster_maint_notifications_handler", "parser_class"),
+    *("driver_info", "lib_name", "lib_version"),
+)
+
+_UNINTRODUCED: Final = (
+    {"driver_info": None} if "driver_info" in signature(redis.connection.AbstractConnection.__init__).parameters else {}
+)
+"""Keeps a connection from computing its own description, which takes longer than everything else."""
+
+
+class _Once(Retry):
+    """No retries. Connections copy their retry policy, which would take as long as making them; this copy is free."""
+
+    def __deepcopy__(self, _memo: object) -> _Once:
+        return self
+
+
+def _no_maintenance() -> Any:
+    try:
+        from redis.maint_notifications import MaintNotificationsConfig
+    except ImportError:
+        return None
+    return MaintNotificationsConfig(enabled=False)
+
+
+_NO_MAINTENANCE: Final = _no_maintenance()
+
+
+def new_connection(pool: Any, timeout: float, **settings: Any) -> Any:
+    """Return a new, unconnected redis-py connection with a pool's options.
+
+    `timeout` is the time in seconds for connecting, and for each answer until then. The settings override the pool's.
+    """
+    kwargs = {key: value for key, value in pool.connection_kwargs.items() if key not in _DROPPED}
+    kwargs.update(
+        protocol=2,  # redis-py takes any answer to HELLO 3 for a map, so the driver asks by itself
+        retry=_Once(NoBackoff(), 0),
+        retry_on_error=[],
+        socket_timeout=timeout,
+        socket_connect_timeout=timeout,
+        health_check_interval=0,
+        decode_responses=False,
+        **_UNINTRODUCED,
+    )
+    kwargs.update(settings)
+    if "maint_notifications_config" in kwargs:
+        kwargs["maint_notifications_config"] = _NO_MAINTENANCE
+    connection = pool.connection_class(**kwargs)
+    # Keep it from introducing itself as redis-py, which needs a permission that servers before 7.2 do not know by name.
+    # Set attributes, because the argument's name differs between versions of redis-py.
+    connection.driver_info = connection.lib_name = connection.lib_version = None
+    return connection
+
+
+def database_of(pool: Any) -> Any:
+    """Return the number of a pool's database."""
+    return pool.connection_kwargs.get("db") or 0
+
+
+def take_socket(connection: Any) -> socket.socket:
+    """Return the socket of a connected connection for threads; redis-py no longer closes it."""
+    sock: socket.socket = connection._sock
+    connection._sock = None
+    return sock
+
+
+def take_writer(connection: Any) -> asyncio.StreamWriter:
+    """Return the stream of a connected connection for asyncio; redis-py no longer uses it.
+
+    Keep it as long as its asyncio transport, which it closes when it is collected.
+    """
+    writer: asyncio.StreamWriter = connection._writer
+    connection._reader = connection._writer = None
+    return writer
+
+
+class Addresses:
+    """The addresses of one server's name, in an event loop: each connect begins with the one that answered last."""
+
+    def __init__(self) -> None:
+        self._turn = 0
+
+    async def connect(self, connection: Any) -> None:
+        """Connect and authenticate.
+
+        An address that refuses costs nothing, the next one is tried at once. After one that is silent the next connect
+        begins with another one.
+
+        Raises:
+            OSError, RedisError: The server was unreachable or refused the client.
+            CancelledError: The task was cancelled.
+        """
+        host = getattr(connection, "host", None)
+        addresses = [] if host is None or _is_address(host) else await _look_up(host, connection.port)
+        tries = max(len(addresses), 1)
+        for left in reversed(range(tries)):
+            if host is not None and tries > 1:
+                _aim(connection, host, addresses[self._turn % tries])
+            try:
+                await connection.connect()
+            except BaseException as error:
+                self._turn += 1
+                refused = type(error) in (RedisConnectionError, OSError, ConnectionRefusedError)
+                if not (refused and left):
+                    raise
+            else:
+                break
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            # redis-py sends through `asyncio.wait_for`, which swallows some cancellations on Python 3.11.
+            raise asyncio.CancelledError
+
+
+def _is_address(host: str) -> bool:
+    with suppress(ValueError):
+        ipaddress.ip_address(host)
+        return True
+    return False
+
+
+async def _look_up(host: str, port: int) -> list[str | int]:
+    """Return the addresses of a name; nothing can stop the thread of a look-up, if no resolver answers."""
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(place[0] for *_, place in found))
+
+
+def _aim(connection: Any, host: str, address: str | int) -> None:
+    """Make a connection use one address; TLS still checks the name."""
+    arguments = dict(type(connection)._connection_arguments(connection))
+    if "ssl" in arguments:
+        arguments.setdefault("server_hostname", host)
+    arguments["host"] = address
+    connection._connection_arguments = lambda: arguments

@@ -1,0 +1,83 @@
+"""Scripts on a voter of a cluster, whose keys begin with a tag: its birth record, its channels, its records of clients.
+
+`tests/testing/simulator/test_differential.py` compares all scripts with those of a plain node.
+"""
+
+import pytest
+
+from redsync._core.keys import LockKeys, client_key
+from redsync._core.spellings import Spelling
+from tests.core.conftest import KEYS, LEASE, ME, OTHER, PLACE, guard_of, process_of, wake_channel
+
+SPELLING = Spelling(8192)
+PLAIN_BIRTH, BIRTH = b"redsync_birth", SPELLING.key(b"redsync_birth")
+LOCK = tuple(map(SPELLING.key, KEYS.all))
+
+
+@pytest.fixture
+def voter(node):
+    if int(node.redis.info("server")["redis_version"].partition(".")[0]) < 7:
+        pytest.skip("no cluster of redsync has such old servers")
+    return node
+
+
+def queue(voter, claim, mark):
+    return voter.run("lock_acquire", LOCK, claim, 1, LEASE, 0, PLACE, 0, wake_channel(claim), mark)
+
+
+def test_voter_hands_over_on_a_channel_of_its_slot_and_names_the_key_as_clients_know_it(voter):
+    with voter.redis.pubsub() as subscription:
+        subscription.ssubscribe(SPELLING.key(wake_channel(OTHER)))
+        assert subscription.get_message(timeout=5)["type"] == "ssubscribe"
+        assert queue(voter, ME, 7) == 1
+        assert queue(voter, OTHER, 8)[1] == ME
+        assert voter.run("lock_release", LOCK, ME, 0, KEYS.channel) == 1
+        message = subscription.get_message(timeout=5)
+    assert message["type"] == "smessage"
+    assert message["data"] == b"8 %s %s" % (OTHER.rpartition(b":")[0], KEYS.lock)
+    assert voter.redis.hkeys(LOCK[0]) == [OTHER]
+
+
+def test_voter_tells_nothing_to_those_who_listen_without_its_tag(voter):
+    channels = wake_channel(OTHER), SPELLING.key(wake_channel(OTHER)), KEYS.channel, SPELLING.key(KEYS.channel)
+    with voter.listening(*channels) as subscription:
+        queue(voter, ME, 7)
+        queue(voter, OTHER, 8)
+        voter.run("lock_release", LOCK, ME, 0, KEYS.channel)
+        assert voter.messages(subscription) == []
+
+
+def test_voter_remembers_by_the_record_under_its_tag_alone(voter):
+    process = process_of(voter.redis)
+    ask = "lock_acquire", LOCK[:1], ME, 1, LEASE, guard_of(60_000, process)
+    voter.redis.set(PLAIN_BIRTH, f"original 1 {process}")
+    with pytest.raises(Exception, match="FORGETFUL -1"):
+        voter.run(*ask)
+    voter.redis.set(BIRTH, f"original 1 {process}")
+    assert voter.run(*ask) == 1
+
+
+def test_renewal_writes_the_record_under_its_tag(voter):
+    assert voter.run("lock_renew", LOCK[:1], ME, 1, LEASE, 1) == [1]
+    assert voter.redis.get(BIRTH).startswith(b"newborn ")
+    assert not voter.redis.exists(PLAIN_BIRTH)
+
+
+def test_inspection_finds_the_record_of_the_client_under_the_tag(voter):
+    client = "285475da-9152-4c83-822a-67ee2f116a79"
+    voter.run("client_announce", [SPELLING.key(client_key(client))], b"record", LEASE)
+    voter.run("lock_acquire", LOCK[:1], f"{client}:1:1", 1, LEASE, 0)
+    assert voter.run("lock_inspect", (*LOCK[:2], b"t"))[4] == b"record"
+
+
+@pytest.mark.parametrize("name", [b"{rs}x", b"{rsx}", b"{rs7", b"x{rs7}", b"{{rs7}}", b"{Rs7}x", b" {rs7}"])
+def test_plain_node_is_taken_for_no_voter_by_names_like_its_keys(node, name):
+    keys = LockKeys.of(b"", name)
+    process = process_of(node.redis)
+    node.redis.set(PLAIN_BIRTH, f"original 1 {process}")
+    with node.listening(wake_channel(OTHER), keys.channel) as subscription:
+        for claim in (ME, OTHER):
+            node.run("lock_acquire", keys.all, claim, 1, LEASE, guard_of(1, process), PLACE, 0, wake_channel(claim), 8)
+        assert node.run("lock_release", keys.all, ME, 0, keys.channel) == 1
+        told = wake_channel(OTHER), b"8 %s %s" % (OTHER.rpartition(b":")[0], name)
+        assert node.messages(subscription) == [(keys.channel, b"0"), told]

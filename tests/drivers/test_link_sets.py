@@ -1,0 +1,1013 @@
+"""Links and sets of links: rounds, the pairing of replies, silence, broken links, pending releases, and forks."""
+
+import gc
+import math
+import os
+import socket
+import struct
+import threading
+import time
+
+import pytest
+
+from redsync import ClientClosedError
+from redsync._core.memory import BLANK, Birth
+from redsync._core.observing import Ear, noting_of
+from redsync._core.quorum import Verdict
+from redsync._core.replies import MOST_BYTES
+from redsync._drivers import link_sets, links
+from redsync._drivers.acknowledgements import hold_back
+from redsync._drivers.channels import Channel
+from redsync._drivers.dialects import ClusterDialect
+from redsync._drivers.links import GIVE_UP, Link, speak
+from tests.support.forks import in_child, is_open
+from tests.support.ours import of_ours
+from tests.support.scripted import NODE_TIMEOUT, SCRIPT, Desk, choices, message, words_of
+
+YES, NO = b":1\r\n", b":0\r\n"
+
+pytestmark = pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # is multi-threaded, and forks
+
+
+@pytest.fixture
+def connected(desk):
+    """A set with a link to each of three nodes, and the far ends."""
+    link_set, fars = desk.connected()
+    yield link_set, fars
+    if not link_set.closed:
+        link_set.end("the test is over", orderly=True)
+
+
+@pytest.fixture
+def link_set(connected):
+    return connected[0]
+
+
+@pytest.fixture
+def fars(connected):
+    return connected[1]
+
+
+def hear(link_set):
+    """Read what has arrived."""
+    link_set.read(0.0)
+
+
+# A round.
+
+
+def test_round_asks_all_nodes_and_ends_as_soon_as_a_quorum_grants(desk, link_set, fars):
+    request = desk.ask(link_set)
+    assert [far.commands() for far in fars] == [[[b"EVALSHA", b"0" * 40, b"1", b"key", b"word"]]] * 3
+    assert request.tally.sent == 0b111
+    fars[0].say(YES)
+    hear(link_set)
+    assert not request.done
+    fars[2].say(YES)
+    hear(link_set)
+    assert request.done
+    assert request.tally.won
+    assert choices(request.tally) == ["granted", None, "granted"]
+    assert request.number == 1
+
+
+def test_round_is_lost_as_soon_as_a_quorum_is_impossible(desk, link_set, fars):
+    request = desk.ask(link_set)
+    fars[0].say(NO)
+    fars[1].say(NO)
+    hear(link_set)
+    assert (request.done, request.tally.verdict, request.tally.without_quorum) == (True, Verdict.LOST, False)
+
+
+def test_late_replies_of_decided_rounds_are_skipped_in_their_order(desk, link_set, fars):
+    """Also while several rounds owe one, and whatever these replies are."""
+    for _ in range(3):
+        early = desk.ask(link_set)
+        fars[0].say(YES)
+        fars[1].say(YES)
+        hear(link_set)
+        assert early.done
+    request = desk.ask(link_set, b"new")
+    fars[2].say(YES, b"-ERR busy\r\n")
+    hear(link_set)
+    assert choices(request.tally) == [None] * 3
+    fars[2].say(b"$4\r\nwhat\r\n", NO)
+    hear(link_set)
+    assert choices(request.tally) == [None, None, "refused"]
+    assert not link_set.links[2].pending
+    assert choices(early.tally) == ["granted", "granted", None], "the protocol may be reading it"
+
+
+def test_late_votes_are_recorded_apart_if_requested(desk, link_set, fars):
+    request = desk.ask(link_set, late=True)
+    fars[0].say(YES)
+    fars[1].say(YES)
+    hear(link_set)
+    fars[2].say(NO)
+    hear(link_set)
+    assert choices(request.tally.all_votes) == ["granted", "granted", "refused"]
+    assert choices(request.tally) == ["granted", "granted", None], "the protocol may be reading it"
+
+
+def test_late_vote_of_an_unknown_shape_ends_the_link(desk, link_set, fars):
+    request = desk.ask(link_set, late=True)
+    fars[0].say(YES)
+    fars[1].say(YES)
+    hear(link_set)
+    fars[2].say(b":7\r\n")
+    hear(link_set)
+    assert link_set.links[2] is None
+    assert choices(request.tally.all_votes) == ["granted", "granted", "failed"]
+
+
+def test_lingering_round_counts_what_comes_until_its_end_and_nothing_after(desk, link_set, fars):
+    request = desk.ask(link_set, lingers=True)
+    fars[0].say(YES)
+    fars[1].say(YES)
+    hear(link_set)
+    assert request.done
+    fars[2].say(b"-ERR bad\r\n")
+    link_set.linger(request, request.tally, desk.now + 30.0)
+    assert choices(request.tally) == ["granted", "granted", "failed"]
+    assert not request.tally.open
+
+    request = desk.ask(link_set, lingers=True)
+    fars[0].say(YES)
+    fars[1].say(YES)
+    hear(link_set)
+    link_set.linger(request, request.tally, desk.now)
+    fars[2].say(YES)
+    hear(link_set)
+    assert choices(request.tally) == ["granted", "granted", None]
+
+
+def test_wait_ends_with_the_verdict_or_at_the_deadline():
+    desk = Desk()
+    desk.shared = desk.shared._replace(clock=time.monotonic)
+    link_set, fars = desk.connected()
+    request = desk.ask(link_set)
+    started_at = time.monotonic()
+    assert link_set.wait(request, started_at + 0.05) is False
+    assert time.monotonic() >= started_at + 0.05
+    link_set.close_round(request, "no answer")
+    assert request.tally.replies == ["no answer"] * 2 + [None], "these decide it"
+
+    request = desk.ask(link_set)
+    timer = threading.Timer(0.05, lambda: [far.say(YES, YES) for far in fars])
+    timer.start()
+    assert link_set.wait(request, time.monotonic() + 30.0) is True
+    timer.join()
+    link_set.end("over", orderly=True)
+    desk.close()
+
+
+def test_error_is_a_failed_vote_and_the_nodes_last_error(desk, link_set, fars):
+    request = desk.ask(link_set)
+    fars[1].say(b"-ERR \x1b]0;owned\x07 " + b"x" * 1000 + b"\r\n")
+    hear(link_set)
+    assert choices(request.tally) == [None, "failed", None]
+    assert request.tally.replies[1] == desk.nodes[1].last_error
+    assert desk.nodes[1].last_error.startswith(r"ERR \x1b]0;owned\x07 xxx")
+    assert len(desk.nodes[1].last_error) < 210
+    assert desk.pending() == [0, 0, 0], "it need not get it"
+
+
+def test_observers_learn_how_long_each_counted_reply_took():
+    ear = Ear(["a", "b", "c"], print)
+    desk = Desk(noting=noting_of([ear]))
+    link_set, fars = desk.connected()
+    request = desk.ask(link_set)
+    desk.now += 0.25
+    fars[1].say(YES)
+    hear(link_set)
+    request.tally.sent_at = desk.now + 1.0
+    fars[0].say(YES)
+    hear(link_set)
+    assert [list(took) for took in ear.took] == [[0.0], [0.25], []], "never less than nothing"
+    link_set.end("over", orderly=True)
+    desk.close()
+
+
+# Scripts that a node has forgotten.
+
+
+def test_forgotten_script_is_loaded_and_the_command_sent_again(desk, link_set, fars):
+    request = desk.ask(link_set)
+    (asked,) = fars[1].commands()
+    fars[1].say(b"-NOSCRIPT forgotten\r\n")
+    hear(link_set)
+    assert fars[1].commands() == [[b"SCRIPT", b"LOAD", SCRIPT.source], asked]
+    fars[1].say(b"$40\r\n" + b"0" * 40 + b"\r\n")
+    hear(link_set)
+    assert choices(request.tally) == [None] * 3
+    fars[1].say(YES)
+    hear(link_set)
+    assert choices(request.tally) == [None, "granted", None]
+
+
+def test_script_is_loaded_as_the_node_has_it(desk):
+    """Found by the simulator: a voter of a cluster got EVALSHA of an empty script instead of SCRIPT LOAD."""
+    node = desk.nodes[0]
+    node.dialect = ClusterDialect(8192)
+    link, far = desk.link(0)
+    speak(link)
+    link_set = desk.make_set()
+    link_set.install(link)
+    desk.ask(link_set)
+    asked = far.take()
+    far.say(b"-NOSCRIPT forgotten\r\n")
+    hear(link_set)
+    assert far.commands()[0] == [b"SCRIPT", b"LOAD", node.dialect.script(SCRIPT).source]
+    assert b"EVALSHA" in asked
+    link_set.end("over", orderly=True)
+
+
+@pytest.mark.parametrize("case", ["again", "something was sent behind it"])
+def test_link_ends_where_the_script_can_not_be_loaded_in_order(desk, link_set, fars, case):
+    """A new connection begins with all scripts."""
+    first, second = desk.ask(link_set), None
+    if case == "again":
+        fars[1].say(b"-NOSCRIPT forgotten\r\n+OK\r\n-NOSCRIPT forgotten\r\n")
+    else:
+        second = desk.ask(link_set)
+        fars[1].say(b"-NOSCRIPT forgotten\r\n", YES)
+    hear(link_set)
+    assert link_set.links[1] is None
+    for request in filter(None, (first, second)):
+        assert request.tally.replies[1] == "had forgotten its scripts"
+    assert fars[1].ended()
+
+
+# Which nodes get a request.
+
+
+def test_node_without_a_link_fails_at_once_with_its_excuse(desk):
+    link_set = desk.make_set()
+    desk.install(link_set, 0)
+    desk.nodes[1].connected, desk.nodes[1].excuse = False, "gone fishing"
+    request = desk.ask(link_set)
+    assert request.tally.replies == [None, "gone fishing", "no connection yet"]
+    assert request.done
+    assert request.tally.without_quorum
+    assert request.tally.sent == 0b001
+    link_set.end("over", orderly=True)
+
+
+def test_node_that_remembers_too_little_gets_no_new_claims_but_everything_else(desk, link_set, fars):
+    node = desk.nodes[1]
+    node.remembers_since = desk.now - 20.0
+    for guard, vote in [(10.0, None), (50.0, "failed"), (10.0, None), (0.0, None)]:
+        request = desk.ask(link_set, guard=guard)
+        assert choices(request.tally) == [None, vote, None], guard
+        assert len(fars[1].commands()) == (vote is None)
+        assert request.tally.sent == (0b101 if vote else 0b111), "it is not even asked"
+        for far in fars[: 3 if vote is None else 1]:
+            far.say(YES)
+        hear(link_set)
+        fars[2].say(*[YES] * bool(vote))
+        hear(link_set)
+    desk.now += 31.0
+    assert choices(desk.ask(link_set, guard=50.0).tally) == [None] * 3
+
+
+def test_forgetful_node_tells_so_and_is_left_out_from_then_on(desk, link_set, fars):
+    request = desk.ask(link_set, guard=30.0)
+    fars[1].say(b"-FORGETFUL 5000\r\n")
+    hear(link_set)
+    assert choices(request.tally) == [None, "failed", None]
+    assert "in 25.0 s" in request.tally.replies[1]
+    assert desk.changes > 0, "the maintenance has to write its record"
+    assert link_set.links[1] is not None
+    assert choices(desk.ask(link_set, guard=30.0).tally) == [None, "failed", None]
+    assert choices(desk.ask(link_set, guard=5.0).tally) == [None] * 3
+
+
+def test_node_that_can_not_tell_since_when_it_remembers_gets_no_new_claims(desk, link_set, fars):
+    desk.ask(link_set, guard=30.0)
+    fars[1].say(b"-FORGETFUL -1\r\n")
+    hear(link_set)
+    assert "may have forgotten claims" in desk.nodes[1].last_error
+    assert desk.nodes[1].remembers_since == math.inf
+    desk.nodes[1].remember(Birth(BLANK, 0, b"", 0.0), desk.now)
+    assert choices(desk.ask(link_set, guard=1.0).tally) == [None, "failed", None]
+
+
+@pytest.mark.parametrize("age", ["soon", "", "1.5", "-2", "0x10", "1_000", "9" * 400, "-1 or so"])
+def test_malformed_age_of_a_memory_fails_only_that_vote(desk, link_set, fars, age):
+    request = desk.ask(link_set, guard=30.0)
+    fars[1].say(f"-FORGETFUL {age}\r\n".encode())
+    hear(link_set)
+    assert request.tally.replies[1] == desk.nodes[1].last_error
+    assert request.tally.replies[1].startswith("FORGETFUL")
+    assert desk.nodes[1].remembers_since == -math.inf
+    assert choices(desk.ask(link_set, guard=30.0).tally) == [None] * 3
+
+
+def test_link_to_a_former_server_ends_before_anything_is_sent(desk, link_set, fars):
+    owed = desk.ask(link_set, owed_to=0b111, owed_until=math.inf)
+    fars[1].take()
+    desk.nodes[1].generation += 1
+    desk.nodes[1].excuse = "its Sentinels name another master now"
+    request = desk.ask(link_set, b"new")
+    assert choices(request.tally) == [None, "failed", None]
+    assert choices(owed.tally) == [None, "failed", None]
+    assert request.tally.replies[1] == desk.nodes[1].excuse
+    assert fars[1].take() == b""
+    assert fars[1].ended()
+    assert desk.pending() == [0, 1, 0]
+
+
+# Silence.
+
+
+def test_node_that_owes_replies_for_too_long_gets_only_releases(desk, link_set, fars):
+    late = desk.ask(link_set)
+    for far in fars[:2]:
+        far.say(YES)
+    hear(link_set)
+    desk.now += NODE_TIMEOUT
+    assert choices(desk.ask(link_set).tally) == [None] * 3, "not yet"
+    for far in fars[:2]:
+        far.say(YES)
+    hear(link_set)
+    fars[2].take()
+    desk.now += 0.01
+    request = desk.ask(link_set)
+    assert choices(request.tally) == [None, None, "failed"]
+    assert request.tally.replies[2] == "owes 2 replies for 0.26 s"
+    assert request.tally.sent == 0b011
+    assert link_set.links[2].suspect
+    release = desk.ask(link_set, b"release", owed_to=0b111, owed_until=math.inf)
+    assert release.tally.sent == 0b111
+    desk.tell(link_set, b"undo")
+    assert fars[2].last_words() == [b"release", b"undo"]
+    assert desk.lagging == [2], "told once"
+    assert choices(late.tally) == ["granted", "granted", None]
+
+
+def test_suspect_node_is_trusted_again_once_it_answers(desk, link_set, fars):
+    desk.ask(link_set)
+    desk.now += NODE_TIMEOUT + 0.01
+    link_set.look(desk.now)
+    assert [link.suspect for link in link_set.links] == [True] * 3
+    fars[1].say(YES)
+    hear(link_set)
+    assert [link.suspect for link in link_set.links] == [True, False, True]
+    assert choices(desk.ask(link_set).tally) == ["failed", None, "failed"]
+
+
+def test_node_that_owes_nothing_is_never_silent(desk, link_set):
+    desk.now += 1000.0
+    link_set.look(desk.now)
+    assert not any(link.suspect for link in link_set.links)
+    request = desk.ask(link_set)
+    assert choices(request.tally) == [None] * 3
+    desk.now += NODE_TIMEOUT
+    assert choices(desk.ask(link_set).tally) == [None] * 3, "its silence begins with the first command"
+
+
+def test_process_that_was_suspended_reads_before_it_calls_anything_missing(desk, link_set, fars):
+    """The replies lie in its sockets, unread."""
+    first = desk.ask(link_set)
+    for far in fars:
+        far.say(YES)
+    desk.now += 100.0
+    second = desk.ask(link_set)
+    assert first.tally.won
+    assert choices(second.tally) == [None] * 3
+    assert second.tally.sent == 0b111
+    assert all(link_set.links)
+
+
+def test_wait_beyond_its_deadline_reads_once_more(desk, link_set, fars):
+    """The poll that counts began after the deadline."""
+    request = desk.ask(link_set)
+    deadline = desk.now + 1.0
+
+    class Paused:
+        """A clock whose process is suspended in its first poll, and whose replies come meanwhile."""
+
+        reads = 0
+
+        def __call__(self):
+            self.reads += 1
+            return desk.now
+
+    fars[0].say(message(b"1 unknown"))  # ends the first poll
+
+    paused = Paused()
+
+    def clock():
+        paused()
+        if paused.reads == 2:
+            desk.now += 100.0
+            for far in fars:
+                far.say(YES)
+        return desk.now
+
+    link_set._clock = clock
+    assert link_set.wait(request, deadline) is True
+    assert request.tally.won
+
+
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [(b"", b""), (b"$1000000\r\n", b"x"), (b"*500000\r\n", b":1\r\n"), (b"", b">2\r\n+pong\r\n+x\r\n")],
+    ids=["silent", "dribbled text", "dribbled list", "messages only"],
+)
+def test_only_whole_answers_show_that_a_node_works(desk, link_set, fars, first, then):
+    """A connection that is silent for too long is replaced: the node may work again behind a dead one."""
+    request = desk.ask(link_set)
+    release = desk.tell(link_set)
+    fars[0].say(first)
+    link = link_set.links[0]
+    for far in fars[1:]:
+        far.say(NO, NO)
+    while link_set.links[0] is not None:
+        assert desk.now < 111.0
+        assert link.suspect == (desk.now > 100.0 + NODE_TIMEOUT)
+        desk.now += 0.1
+        fars[0].say(then)
+        hear(link_set)
+        link_set.look(desk.now)
+    assert desk.now > 100.0 + GIVE_UP
+    assert choices(request.tally) == ["failed" if request.tally.failed else None, "refused", "refused"]
+    assert fars[0].ended()
+    assert desk.pending() == [1, 0, 0]
+    assert desk.releases.take(0, desk.now) == [release]
+
+
+def test_node_that_answers_in_single_bytes_but_in_time_stays_trusted(desk, link_set, fars):
+    for _ in range(100):
+        request = desk.ask(link_set, judge=lambda reply: reply == b"1")
+        for byte in b"$1\r\n1\r\n":
+            desk.now += NODE_TIMEOUT / 10
+            for far in fars:
+                far.say(bytes([byte]))
+            hear(link_set)
+            link_set.look(desk.now)
+        assert request.tally.won
+        assert not any(link.suspect for link in link_set.links)
+
+
+def test_node_with_too_many_commands_unanswered_gets_only_releases(desk, link_set, fars, monkeypatch):
+    monkeypatch.setattr(link_sets, "_MOST_PENDING", 3)
+    for _ in range(4):
+        assert desk.ask(link_set).tally.sent == 0b111
+    assert desk.ask(link_set).tally.sent == 0
+    assert desk.ask(link_set, owed_to=0b001, owed_until=math.inf).tally.sent == 0b001
+
+
+# Replies that no node sends.
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b":7\r\n",
+        b"_\r\n",
+        b"$4\r\ntext\r\n",
+        b"*1\r\n:1\r\n",
+        b",nan\r\n",
+        b"(" + b"9" * 5000 + b"\r\n",
+        b"=8\r\ntxt:\xff\xfe\xfd1\r\n",
+        b"*1\r\n" * 1000 + b":1\r\n",
+    ],
+    ids=lambda answer: answer[:8],
+)
+def test_reply_of_the_wrong_shape_ends_the_link_and_shifts_no_vote(desk, link_set, fars, answer):
+    """A proxy lost an answer: from then on each answer would go to the command behind its own."""
+    judge = of_ours(lambda reply: {0: False, 1: True}[reply])
+    requests = [desk.ask(link_set, judge=judge) for _ in range(3)]
+    fars[1].say(answer, YES, YES)
+    hear(link_set)
+    assert link_set.links[1] is None
+    assert [choices(request.tally) for request in requests] == [[None, "failed", None]] * 3
+    reasons = [request.tally.replies[1] for request in requests]
+    assert reasons[0].startswith("unexpected reply ")
+    assert reasons[1] == reasons[2] == "sent an " + reasons[0]
+    assert len(reasons[0]) < 120
+    assert fars[1].ended()
+    for far in (fars[0], fars[2]):
+        far.say(YES, YES, YES)
+    hear(link_set)
+    assert [request.tally.won for request in requests] == [True] * 3
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (b":1\r\n:1\r\n", "sent a reply to no command"),
+        (b"%1\r\n*0\r\n:1\r\n", "sent a reply with an unhashable key"),
+        (b">3\r\n$7\r\nmessage\r\n:1\r\n:2\r\n", "sent 2 as a message"),
+        (b"*1\r\n" * 2000 + b":1\r\n", "Max nesting depth exceeded"),
+        (b">3\r\n$7\r\nmessage\r\n:1\r\n" + b"*1\r\n" * 1000 + b":1\r\n", "sent [[[[...]]]] as a message"),
+        (b"\x1b]0;owned\x07\r\n", r'Protocol error, got "\x1b" as reply type byte'),
+        (b"", "closed the connection"),
+    ],
+    ids=lambda it: it[:12] if isinstance(it, bytes) else "",
+)
+def test_bytes_that_no_node_sends_end_the_link_and_fail_what_it_has_to_answer(desk, link_set, fars, answer, reason):
+    broken = []
+    link_set.on_discarded = lambda link, reason: broken.append((link.index, reason))
+    request = desk.ask(link_set, owed_to=0b010, owed_until=math.inf)
+    if answer:
+        fars[1].say(answer)
+    else:
+        fars[1].sock.shutdown(socket.SHUT_RDWR)
+    for _ in range(10):
+        hear(link_set)
+    assert broken == [(1, reason)]
+    assert link_set.links[1] is None
+    assert link_set.links[0] is not None
+    assert desk.changes > 0
+    is_answered = answer == YES + YES
+    assert choices(request.tally) == [None, "granted" if is_answered else "failed", None]
+    assert desk.pending() == [0, 0 if is_answered else 1, 0]
+
+
+@pytest.mark.parametrize("header", [b"$2000000000\r\n", b"*900000\r\n$100000000\r\n", b"=100000000\r\n"])
+def test_answer_without_an_end_ends_the_link(desk, link_set, fars, header):
+    request, piece, sent = desk.ask(link_set), b"x" * 16384, 0
+    fars[1].say(header)
+    while link_set.links[1] is not None:
+        assert sent <= MOST_BYTES
+        fars[1].say(piece)
+        sent += len(piece)
+        hear(link_set)
+    assert sent >= MOST_BYTES - len(piece)
+    assert request.tally.replies[1] == "sent a reply of more than 8388608 bytes"
+
+
+def test_messages_do_not_count_as_an_answer_without_an_end(desk, link_set, fars):
+    """No matter how many bytes come in total."""
+    text = message(b"x" * 8000)
+    for _ in range(MOST_BYTES // 8000 + 100):
+        fars[1].say(text[:4000])
+        hear(link_set)
+        fars[1].say(text[4000:])
+        hear(link_set)
+    assert link_set.links[1] is not None
+
+
+def test_flood_of_messages_ends_the_link(desk, link_set, fars):
+    messages = message(b"0 a key") * 400
+    for _ in range(300):
+        desk.now += 0.1
+        fars[1].say(messages)
+        for _ in range(3):
+            hear(link_set)
+    assert link_set.links[1] is not None
+    request = desk.ask(link_set)
+    for _ in range(100):
+        if link_set.links[1] is None:
+            break
+        fars[1].say(messages)
+        for _ in range(3):
+            hear(link_set)
+    assert request.tally.replies[1] == "sent more than 20000 messages in a second"
+
+
+def test_error_of_a_signal_handler_passes_and_is_not_the_nodes(desk, link_set, fars):
+    """A TimeoutError of a handler is an OSError, but has no number."""
+
+    def judge(reply):
+        raise TimeoutError("time limit")
+
+    request = desk.ask(link_set, judge=judge)
+    fars[1].say(YES)
+    with pytest.raises(TimeoutError, match="time limit"):
+        hear(link_set)
+    assert link_set.links[1] is not None
+    assert desk.nodes[1].last_error is None
+    link_set.end("an interruption struck", orderly=False)
+    assert choices(request.tally) == ["failed", "failed", None]
+    assert request.done
+
+
+# Messages.
+
+
+def test_messages_reach_their_mailboxes_and_no_request(desk, link_set, fars):
+    desk.wakeups.subscribe(b"a:key")
+    request = desk.ask(link_set)
+    fars[1].say(message(b"7 a:key"), YES, message(b"0 another"))
+    fars[2].say(message(b"7 a:key"))
+    hear(link_set)
+    assert choices(request.tally) == [None, "granted", None]
+    mailbox = desk.wakeups._mailboxes[b"a:key"]
+    assert mailbox.done
+    assert mailbox.marks == {b"7": 0b110}
+
+
+@pytest.mark.parametrize("push", [b">0\r\n", b">1\r\n*0\r\n", b">2\r\n+pong\r\n+x\r\n", b">3\r\n:1\r\n:2\r\n:3\r\n"])
+def test_odd_messages_are_ignored(desk, link_set, fars, push):
+    request = desk.ask(link_set)
+    fars[1].say(push, YES)
+    hear(link_set)
+    assert choices(request.tally) == [None, "granted", None]
+
+
+def test_votes_are_held_back_until_replicas_have_acknowledged_them():
+    desk = Desk(nodes=1)
+    link, far = desk.link(0)
+    hold_back(link, 1, NODE_TIMEOUT)
+    link_set = desk.make_set()
+    link_set.install(link)
+    for _ in range(3):
+        request = desk.ask(link_set)
+        for line, is_counted in ((YES, False), (NO, False), (YES, True)):
+            far.say(line)
+            hear(link_set)
+            assert request.done == is_counted
+        assert request.tally.won
+    link_set.end("over", orderly=True)
+    desk.close()
+
+
+# Commands that a node must get.
+
+
+def test_release_becomes_pending_where_it_can_not_be_sent(desk):
+    link_set = desk.make_set()
+    fars = {index: desk.install(link_set, index) for index in (0, 1)}
+    release = desk.tell(link_set, owed_to=0b101)
+    assert fars[0].last_words() == [b"release"]
+    assert desk.pending() == [0, 0, 1]
+    assert desk.releases.take(2, desk.now) == [release]
+    assert desk.changes == 1
+    link_set.end("over", orderly=True)
+
+
+def test_unanswered_releases_become_pending_when_their_link_ends(desk, link_set, fars):
+    first, claim, second = desk.tell(link_set, b"first"), desk.ask(link_set), desk.tell(link_set, b"second")
+    fars[1].say(YES)
+    hear(link_set)
+    fars[1].sock.shutdown(socket.SHUT_RDWR)
+    hear(link_set)
+    assert choices(claim.tally) == [None, "failed", None]
+    assert desk.pending() == [0, 1, 0]
+    assert desk.releases.take(1, desk.now) == [second]
+    link_set.end("over", orderly=False)
+    assert desk.pending() == [2, 0, 2]
+    assert desk.releases.take(0, desk.now) == [first, second]
+
+
+def test_releases_to_a_node_that_left_commands_unanswered_never_expire(desk, link_set, fars):
+    """It may execute a claim whenever it resumes."""
+    desk.ask(link_set)
+    release = desk.tell(link_set, owed_until=desk.now + 1.0)
+    fars[0].say(YES, YES)
+    fars[2].say(YES)
+    hear(link_set)
+    desk.now += 5.0
+    link_set.end("over", orderly=False)
+    assert desk.pending() == [0, 1, 1]
+    desk.now += 1000.0
+    assert desk.releases.take(1, desk.now) == [release]
+
+
+@pytest.mark.parametrize("text", ["BUSY a script runs", "LOADING", "OOM command not allowed", "READONLY", "MISCONF"])
+def test_refused_release_is_pending_with_a_pause(desk, link_set, fars, text):
+    release = desk.ask(link_set, owed_to=0b111, owed_until=math.inf)
+    claim = desk.ask(link_set)
+    fars[1].say(f"-{text}\r\n".encode() * 2)
+    hear(link_set)
+    assert choices(release.tally) == choices(claim.tally) == [None, "failed", None]
+    assert desk.pending() == [0, 1, 0]
+    assert desk.releases.take(1, desk.now) == []
+    assert desk.releases.due_at(1) > desk.now
+    assert desk.changes > 0
+    assert desk.releases.take(1, desk.now + 1.0) == [release]
+
+
+def test_release_that_no_node_would_ever_execute_is_not_sent_again(desk, link_set, fars):
+    desk.tell(link_set)
+    fars[1].say(b"-WRONGTYPE Operation against a key holding the wrong kind of value\r\n")
+    hear(link_set)
+    assert desk.pending() == [0, 0, 0]
+
+
+@pytest.mark.parametrize("answer", [YES, b"-WRONGTYPE\r\n"])
+def test_answer_to_a_pending_release_makes_room_for_the_next(desk, link_set, fars, answer):
+    release = desk.release(owed_to=0b010)
+    desk.releases.add(1, [release], desk.now)
+    (taken,) = desk.releases.take(1, desk.now)
+    taken.pending_release = True
+    link_set.send_to(1, [taken], desk.now)
+    desk.releases.add(1, [desk.release(b"next")], desk.now)
+    assert desk.releases.take(1, desk.now) == [], "one batch at a time"
+    fars[1].say(answer)
+    hear(link_set)
+    assert len(desk.releases.take(1, desk.now)) == 1
+
+
+def test_pending_release_that_is_refused_or_lost_again_stays_pending(desk, link_set, fars):
+    release = desk.release(owed_to=0b010)
+    for answer in (b"-BUSY\r\n", b"+OK", b"-BUSY\r\n"):
+        desk.releases.add(1, [] if desk.pending()[1] else [release], desk.now)
+        desk.now += 1.0
+        (taken,) = desk.releases.take(1, desk.now)
+        taken.pending_release = True
+        link_set.send_to(1, [taken], desk.now)
+        fars[1].say(answer)
+        hear(link_set)
+        if answer == b"+OK":
+            link_set.discard(link_set.links[1], "gone")
+            fars[1] = desk.install(link_set, 1)
+        assert desk.pending() == [0, 1, 0]
+
+
+def test_request_for_one_node_without_a_link_becomes_pending(desk):
+    link_set = desk.make_set()
+    release = desk.release()
+    link_set.send_to(1, [release], desk.now)
+    assert desk.pending() == [0, 1, 0]
+    assert desk.changes == 1
+
+
+def test_what_must_follow_a_command_goes_out_before_the_next(desk, link_set, fars):
+    desk.ask(link_set, b"claim")
+    for index in (1, 2):
+        link_set.following.append((index, desk.release(b"follows")))
+    link_set.discard(link_set.links[2], "gone")
+    desk.ask(link_set, b"next")
+    assert fars[1].last_words() == [b"claim", b"follows", b"next"]
+    assert fars[0].last_words() == [b"claim", b"next"]
+    assert desk.pending() == [0, 0, 1]
+
+
+# A node that does not read.
+
+
+@pytest.fixture
+def narrow(desk, link_set):
+    """The far end of a node that accepts few bytes at once."""
+    link_set.links[1]._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    return link_set
+
+
+def test_bytes_wait_for_room_and_arrive_whole_and_in_order(desk, narrow, fars):
+    words = [b"%d" % number + b"x" * 100_000 for number in range(8)]
+    for word in words:
+        desk.ask(narrow, word)
+        fars[0].take(), fars[2].take()
+    assert narrow.links[1].backlog
+    received = b""
+    while narrow.links[1].backlog:
+        received += fars[1].take()
+        hear(narrow)
+    assert [words[-1] for words in words_of(received + fars[1].take())] == words
+    desk.ask(narrow, b"more")
+    assert fars[1].last_words() == [b"more"]
+    assert not narrow.links[1].backlog
+
+
+def test_node_that_does_not_read_for_too_long_loses_its_link(desk, narrow, fars, monkeypatch):
+    monkeypatch.setattr(links, "BACKLOG_LIMIT", 1_000_000)
+    request = None
+    for _ in range(1000):
+        request = desk.ask(narrow, b"x" * 10_000)
+        if narrow.links[1] is None:
+            break
+        fars[0].take(), fars[2].take()
+    assert request.tally.replies[1] == "does not read: more than 1000000 bytes wait for it"
+    assert choices(request.tally) == [None, "failed", None]
+
+
+def test_first_bytes_to_a_new_link_have_no_limit(desk, narrow, fars, monkeypatch):
+    """The limit is for a node that does not read; releases that waited for the node must not be lost to it."""
+    monkeypatch.setattr(links, "BACKLOG_LIMIT", 1000)
+    releases = [desk.release(b"%d" % number + b"x" * 10_000) for number in range(50)]
+    narrow.send_to(1, releases, desk.now)
+    received = b""
+    while narrow.links[1].backlog:
+        received += fars[1].take()
+        hear(narrow)
+    assert len(words_of(received + fars[1].take())) == 50
+
+
+def test_link_that_breaks_while_bytes_wait_ends(desk, narrow, fars):
+    request = desk.ask(narrow, b"x" * 1_000_000)
+    fars[1].sock.close()
+    hear(narrow)
+    hear(narrow)
+    assert narrow.links[1] is None
+    assert choices(request.tally) == [None, "failed", None]
+
+
+# Which links a set has.
+
+
+def test_missing_are_the_nodes_that_are_up_and_have_no_link(desk):
+    link_set = desk.make_set()
+    desk.nodes[2].connected = False
+    assert link_set.missing(desk.now) == desk.nodes[:2]
+    assert link_set.missing(desk.now) == [], "they are being connected"
+    link, _ = desk.link(0)
+    link_set.arrivals.put((0, link))
+    link_set.arrivals.put((1, "refused"))
+    assert link_set.take_arrivals()
+    assert [each and each.index for each in link_set.links] == [0, None, None]
+    assert link_set.missing(desk.now) == [], "not at once"
+    assert link_set.missing(desk.now + 0.2) == [desk.nodes[1]]
+    link_set.end("over", orderly=True)
+
+
+def test_take_arrivals_waits_for_the_first_one(desk):
+    link_set = desk.make_set()
+    assert not link_set.take_arrivals()
+    assert not link_set.take_arrivals(0.001)
+    link, _ = desk.link(0)
+    timer = threading.Timer(0.02, lambda: link_set.arrivals.put((0, link)))
+    timer.start()
+    assert link_set.take_arrivals(30.0)
+    timer.join()
+    assert link_set.links[0] is link
+    link_set.end("over", orderly=True)
+
+
+def test_connection_that_comes_after_the_end_is_closed(desk):
+    link_set = desk.make_set()
+    link, far = desk.link(0)
+    link_set.arrivals.put((0, link))
+    link_set.arrivals.put((1, "refused"))
+    link_set.end("over", orderly=True)
+    assert far.ended()
+    link, far = desk.link(0)
+    link_set.arrivals.put((0, link))
+    link_set.drop_arrivals()
+    assert far.ended()
+
+
+def test_owes_tells_whether_a_reply_is_missing(desk, link_set, fars):
+    assert not link_set.owes
+    desk.ask(link_set)
+    assert link_set.owes
+    for far in fars:
+        far.say(YES)
+    hear(link_set)
+    assert not link_set.owes
+
+
+def test_read_tells_when_a_watched_descriptor_is_readable(desk, link_set):
+    reader, writer = socket.socketpair()
+    with reader, writer:
+        link_set.watch(reader.fileno())
+        assert link_set.read(0.0) is False
+        writer.send(b"x")
+        assert link_set.read(0.0) is True
+
+
+# The end of links.
+
+
+@pytest.mark.parametrize("orderly", [True, False])
+def test_ended_set_is_closed_and_what_it_had_under_way_failed(desk, orderly):
+    link_set = desk.make_set()
+    fars = [desk.install(link_set, index, ("process", 70 + index)) for index in range(3)]
+    request = desk.ask(link_set, owed_to=0b001, owed_until=math.inf)
+    link_set.following.append((1, desk.release(b"follows")))
+    link_set.end("over", orderly=orderly)
+    assert link_set.closed
+    assert link_set.links == [None] * 3
+    assert request.done
+    assert [far.last_words() for far in fars] == [[b"word"]] * 3, "sent bytes arrive, if the node reads them first"
+    assert all(far.ended() for far in fars)
+    assert desk.pending() == [1, 1, 0]
+    former = set() if orderly else {("process", 70)}
+    assert desk.nodes[0].former == former, "the node must end it, if the client did not end it in order"
+
+
+@pytest.fixture
+def tcp(desk):
+    """A set with one link over TCP, the socket, and its other end."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        near = socket.create_connection(listening.getsockname())
+        far, _ = listening.accept()
+    far.settimeout(30)
+    link_set = desk.make_set()
+    link_set.install(Link(desk.nodes[0], Channel(near, 5.0, math.inf)))
+    with far:
+        yield link_set, link_set.links[0], far
+    link_set.end("the test is over", orderly=True)
+
+
+def read_to_the_end(sock):
+    parts = []
+    while part := sock.recv(1000):
+        parts.append(part)
+    return b"".join(parts)
+
+
+def test_discarded_connection_is_reset(desk, tcp):
+    """The kernel would keep sending unacknowledged bytes for minutes."""
+    link_set, link, far = tcp
+    sock = socket.socket(fileno=os.dup(link.fileno))
+    link_set.discard(link, "gone")
+    assert struct.unpack("ii", sock.getsockopt(socket.SOL_SOCKET, socket.SO_LINGER, 8)) == (1, 0)
+    sock.close()
+    assert read_to_the_end(far) == b""
+
+
+def test_connection_of_a_closed_client_ends_cleanly(desk, tcp):
+    link_set, _, far = tcp
+    desk.ask(link_set)
+    link_set.end("closed", orderly=True)
+    assert read_to_the_end(far).endswith(b"word\r\n")
+    far.send(b"a reply")
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="this system has no such option")
+def test_kernel_drops_a_connection_with_unacknowledged_data(tcp):
+    _, link, _ = tcp
+    assert link._sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == GIVE_UP * 1000
+
+
+def test_dropped_set_is_reported(desk):
+    """An exception may drop the frame that had borrowed it."""
+    link_set, fars = desk.connected()
+    desk.ask(link_set)
+    del link_set
+    gc.collect()
+    (dropped,) = desk.dropped
+    assert all(dropped.links)
+    dropped.end("dropped", orderly=False)
+    desk.dropped.clear()
+    del dropped
+    gc.collect()
+    assert desk.dropped == [], "once ended, it just goes"
+    assert all(far.ended() for far in fars)
+
+
+# Forks.
+
+
+def test_child_of_a_fork_writes_nothing_to_its_parents_connections_and_reads_nothing(desk, link_set, fars):
+    desk.ask(link_set)
+    for far in fars:
+        far.take()
+        far.say(YES)
+
+    def act():
+        said = []
+        for action in (lambda: desk.ask(link_set), lambda: desk.tell(link_set), lambda: link_set.read(0.0)):
+            try:
+                action()
+            except ClientClosedError as error:
+                said.append(str(error))
+        return f"{len(said)} {'forked' in said[0]}"
+
+    assert in_child(act) == "3 True"
+    assert [far.take() for far in fars] == [b""] * 3
+    request = desk.ask(link_set)
+    assert not any(link is None for link in link_set.links)
+    for far in fars[:2]:
+        far.say(YES)
+    hear(link_set)
+    assert request.tally.won, "the first reply of each node was still there"
+
+
+@pytest.mark.parametrize("close", [True, False])
+def test_child_that_forgets_a_set_leaves_the_connections_to_its_parent(desk, link_set, fars, close):
+    fds = [link.fileno for link in link_set.links]
+
+    def forget():
+        link_set.forget(close=close)
+        return f"{link_set.closed} {[is_open(fd) for fd in fds]}"
+
+    assert in_child(forget) == f"True {[not close] * 3}"
+    assert not any(far.ended() for far in fars)
+    request = desk.ask(link_set)
+    for far in fars[:2]:
+        far.say(YES)
+    hear(link_set)
+    assert request.tally.won
+
+
+# TLS.
+
+
+class Endless:
+    """A TLS socket that always has more data, some of it already read from the kernel."""
+
+    def __init__(self, ahead):
+        self.ahead = ahead
+        self.taken = 0
+
+    def recv(self):
+        self.taken += 1
+        return b"x" * 16384
+
+    def pending(self):
+        return 1 if self.taken < self.ahead else 0
+
+
+@pytest.mark.parametrize(("ahead", "taken"), [(0, 4), (7, 7)])
+def test_tls_read_ends_while_the_node_keeps_sending_and_leaves_no_data_hidden_from_polls(desk, ahead, taken):
+    link, _ = desk.link(0)
+    sock = Endless(ahead)
+    link._recv, link._pending_tls = sock.recv, sock.pending
+    assert len(link.receive()) == taken * 16384
+    assert sock.taken == taken
+    link.shut()

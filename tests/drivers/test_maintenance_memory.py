@@ -1,0 +1,362 @@
+"""Nodes that lost their memory, on real servers: which take no part in new grants, from when on, and for how long.
+
+The uptime would hide what these tests check, so the servers are older than the guard of the clients here.
+"""
+
+import logging
+import time
+from contextlib import suppress
+
+import pytest
+
+from redsync import NodeChanged, QuorumError
+from redsync._core.memory import LOOK, NEWBORN, ORIGINAL, next_step
+
+GUARD = 1.5
+"""Seconds; long enough for a test's steps within it on a busy machine."""
+
+BIRTH = "redsync_birth"
+
+
+@pytest.fixture
+def await_age(raw):
+    """Return a function that waits until these servers are older than the guard, by their own uptime."""
+
+    def await_age(*indices):
+        nodes = [raw[i] for i in indices or range(len(raw))]
+        # A server's uptime may be one second too high, so a client subtracts one.
+        while min(node.info("server")["uptime_in_seconds"] for node in nodes) <= GUARD + 1:
+            time.sleep(0.1)
+
+    return await_age
+
+
+@pytest.fixture
+def make_guarded(make_client, nodes, await_age):
+    """Make guarded clients of three empty nodes that are older than the guard."""
+    await_age()
+    return lambda **options: make_client(**{"restart_guard": GUARD, **options})
+
+
+@pytest.fixture
+def client(make_guarded):
+    """A guarded client of nodes that have been in use for a while, by another client too."""
+    return make_guarded()
+
+
+def births(raw):
+    """Return the kind of each node's birth record, None where there is none."""
+    records = [node.get(BIRTH) for node in raw]
+    return [record and record.split()[0] for record in records]
+
+
+def claims(raw, key="redsync:x"):
+    return [node.exists(key) for node in raw]
+
+
+def states(client):
+    return [status.state for status in client.nodes()]
+
+
+def take(client, name="x"):
+    """Acquire and release a lock; return the nodes that granted, and the votes if there was no quorum."""
+    lock = client.get_lock(name)
+    try:
+        return lock.acquire(False)
+    except QuorumError as error:
+        return error.votes
+    finally:
+        if lock.owned():
+            lock.release()
+
+
+def refused_as_forgetful(votes):
+    return [vote.choice.value == "failed" and "may have forgotten claims" in vote.detail for vote in votes]
+
+
+# First use.
+
+
+def test_nodes_at_their_first_use_get_original_records_and_grant_at_once(client, raw, eventually):
+    assert client.get_lock("x").acquire(False)
+    assert births(raw) == ["original"] * 3
+    eventually(lambda: claims(raw) == [1, 1, 1])
+    assert states(client) == ["up"] * 3
+
+
+def test_client_without_a_guard_looks_at_records_only_once(make_guarded, raw, eventually):
+    """Tokens depend on them, and other clients may have a guard."""
+    client = make_guarded(restart_guard=0)
+    eventually(lambda: births(raw) == ["blank"] * 3)
+    for node in raw:
+        node.config_resetstat()
+    with client.get_lock("x") as hold:
+        hold.extend()
+    for node in raw:
+        assert "cmdstat_get" not in node.info("commandstats")
+    assert births(raw) == ["blank"] * 3
+
+
+@pytest.fixture
+def before_step(monkeypatch):
+    """Return a function that runs an action once, before a client takes a step of its initialization."""
+
+    def before_step(do, *steps):
+        todo = [do]
+
+        def decide(births, **circumstances):
+            step = next_step(births, **circumstances)
+            if step in steps and todo:
+                todo.pop()()
+            return step
+
+        monkeypatch.setattr("redsync._drivers.node_registry.next_step", decide)
+
+    return before_step
+
+
+def write_records(raw, **kinds):
+    """Write new records like another client; they replace blank ones."""
+    for name, kind in kinds.items():
+        node = raw[int(name.removeprefix("node"))]
+        seconds, microseconds = node.time()
+        process = node.info("server")["run_id"][:16]
+        if births([node])[0] in {None, "blank"}:
+            node.set(BIRTH, f"{kind} {seconds * 1000 + microseconds // 1000} {process}")
+
+
+def test_client_that_starts_when_one_of_two_nodes_is_initialized_is_not_locked_out(make_guarded, raw, before_step):
+    write_records(raw, node0="original")
+    before_step(lambda: write_records(raw, node1="original"), LOOK)
+    client = make_guarded(n=2)
+    assert take(client) is True
+    assert states(client) == ["up"] * 2
+    assert births(raw[:2]) == ["original"] * 2
+
+
+def test_new_client_accepts_that_a_node_is_newborn(make_guarded, raw, before_step):
+    before_step(lambda: write_records(raw, node0="newborn"), ORIGINAL)
+    client = make_guarded()
+    assert take(client) is True
+    assert states(client) == ["quarantined", "up", "up"]
+    assert births(raw) == ["newborn", "original", "original"]
+
+
+def test_client_that_knew_the_nodes_before_does_not_believe_that_they_are_new(client, raw, before_step, eventually):
+    """Another client may believe so, if it connects after all of them were emptied."""
+    assert take(client) is True
+    for node in raw:
+        node.flushall()
+    before_step(lambda: write_records(raw, node0="original", node1="original", node2="original"), NEWBORN)
+    assert refused_as_forgetful(take(client)) == [True] * 3
+    eventually(lambda: births(raw) == ["original"] * 3)
+    eventually(lambda: states(client) == ["quarantined"] * 3)
+    assert refused_as_forgetful(take(client)) == [True] * 3
+
+
+def test_node_that_does_not_answer_its_initialization_is_out_until_it_does(
+    make_guarded, nodes, raw, before_step, eventually
+):
+    write_records(raw, node0="original", node1="original")
+    before_step(lambda: nodes.pause(2), NEWBORN)
+    client = make_guarded()
+    assert take(client) is True, "the others are a quorum"
+    nodes.resume(2)
+    eventually(lambda: births(raw) == ["original", "original", "newborn"])
+    eventually(lambda: "takes part in new grants again in" in client.nodes()[2].last_error or states(client)[2] == "up")
+
+
+def test_no_claim_goes_out_before_the_first_nodes_are_initialized(make_guarded, before_step, raw):
+    """It could overtake the command that initializes them."""
+    asked = []
+
+    def look():
+        asked.extend(node.info("commandstats").get("cmdstat_evalsha", {"calls": 0})["calls"] for node in raw)
+
+    before_step(look, LOOK, ORIGINAL)
+    for node in raw:
+        node.config_resetstat()
+    assert take(make_guarded()) is True
+    assert asked == [1] * 3, "only the question for its record"
+
+
+def test_first_use_with_a_node_down_waits_for_one_guard(make_guarded, nodes, raw, eventually):
+    """The absent node may remember claims of an earlier use, made together with one of the others."""
+    nodes.kill(2)
+    client = make_guarded()
+    votes = take(client)
+    assert refused_as_forgetful(votes) == [True, True, False]
+    assert births(raw[:2]) == ["newborn"] * 2
+    eventually(lambda: take(client) is True)
+    assert all(_age(node) >= 1000 * GUARD for node in raw[:2])
+
+
+def _age(node):
+    """Return for how many ms a node has remembered, by its own clock."""
+    seconds, microseconds = node.time()
+    return seconds * 1000 + microseconds / 1000 - int(node.get(BIRTH).split()[1])
+
+
+# One node forgets.
+
+
+@pytest.fixture
+def lines(caplog):
+    """Return a function that returns the logged states of a node."""
+    caplog.set_level(logging.INFO, "redsync.node")
+    return lambda: [(record.levelname, record.getMessage()) for record in caplog.records]
+
+
+def test_quarantine_of_an_emptied_node_is_one_warning_and_one_event(make_guarded, raw, lines, eventually):
+    events = []
+    client = make_guarded(listeners=[events.append])
+    assert take(client) is True
+    raw[0].flushall()
+    for _ in range(5):
+        assert take(client) is True
+    address = client.nodes()[0].address
+    eventually(lambda: [level for level, text in lines() if address in text] == ["WARNING"])
+    assert "quarantined" in lines()[0][1]
+    assert "may have forgotten claims" in lines()[0][1]
+    eventually(lambda: len(events) == 2)
+    assert [event.state for event in events] == ["quarantined", "up"]
+    assert all(isinstance(event, NodeChanged) and event.node == address for event in events)
+    eventually(lambda: [level for level, _ in lines()] == ["WARNING", "INFO"])
+
+
+def test_emptied_node_votes_again_after_the_guard(client, nodes, raw, eventually):
+    assert take(client) is True
+    raw[0].flushall()
+    nodes.kill(1)
+    assert refused_as_forgetful(take(client)) == [True, False, False], "the last one alone is not a quorum"
+    eventually(lambda: take(client) is True)
+    assert _age(raw[0]) >= 1000 * GUARD
+    assert states(client) == ["up", "down", "up"]
+
+
+def test_vote_of_an_emptied_node_is_a_failure_with_its_reason(client, raw):
+    assert take(client) is True
+    for node in raw[:2]:
+        node.flushall()
+    votes = take(client)
+    assert refused_as_forgetful(votes) == [True, True, False]
+    assert "Client(restart_guard=...)" in votes[0].detail
+    assert refused_as_forgetful(take(client)) == [True, True, False], "even when that is known before it is asked"
+
+
+def test_renewal_heals_an_emptied_node_and_makes_it_newborn(client, raw, eventually):
+    with client.get_lock("x") as hold:
+        eventually(lambda: claims(raw) == [1, 1, 1])
+        raw[0].flushall()
+        hold.extend()
+        eventually(lambda: claims(raw) == [1, 1, 1])
+        assert births(raw) == ["newborn", "original", "original"]
+        hold.extend()
+
+
+# All nodes forget.
+
+
+def test_nodes_all_emptied_under_a_hold_grant_no_other_while_it_is_valid(make_guarded, raw):
+    """The case that the guard exists for."""
+    first, second = make_guarded(), make_guarded()
+    hold = first.get_lock("x", lease=GUARD).__enter__()
+    for node in raw:
+        node.flushall()
+    lock = second.get_lock("x")
+    while hold.remaining():
+        with suppress(QuorumError):
+            assert not lock.acquire(False), "two valid holds"
+    assert lock.acquire(timeout=20)
+
+
+# A node replaced by another server.
+
+
+def test_node_replaced_by_an_empty_server_is_kept_out_by_its_uptime_and_its_record(client, nodes, raw, eventually):
+    assert take(client) is True
+    nodes.kill(0)
+    nodes.restart(0)
+    eventually(lambda: states(client) == ["quarantined", "up", "up"])
+    eventually(lambda: births(raw) == ["newborn", "original", "original"])
+    eventually(lambda: states(client) == ["up"] * 3)
+
+
+# Earlier data.
+
+
+def test_node_whose_data_was_replaced_while_running_is_kept_out(client, raw, eventually):
+    """Another server's data came in; no connection ended, and the node itself tells its clients."""
+    assert take(client) is True
+    raw[0].set(BIRTH, "original 1 0123456789abcdef")
+    assert take(client) is True, "the others are a quorum"
+    eventually(lambda: states(client) == ["quarantined", "up", "up"])
+    eventually(lambda: births(raw) == ["newborn", "original", "original"])
+
+
+def test_renewal_finds_the_data_of_another_node_of_the_same_client(client, raw, eventually):
+    """A new claim would not find it: the record names a process that the client is connected to."""
+    with client.get_lock("x") as hold:
+        eventually(lambda: claims(raw) == [1, 1, 1])
+        raw[0].set(BIRTH, raw[1].get(BIRTH))
+        hold.extend()
+        eventually(lambda: births(raw) == ["newborn", "original", "original"])
+
+
+def test_client_that_names_wrong_processes_is_corrected_without_a_wait(client, raw, eventually):
+    assert take(client) is True
+    before = [node.get(BIRTH) for node in raw]
+    client._runner.session.processes.named = b",0123456789abcdef,"
+    assert refused_as_forgetful(take(client)) == [True] * 3
+    eventually(lambda: take(client) is True)
+    assert [node.get(BIRTH) for node in raw] == before
+    assert states(client) == ["up"] * 3
+
+
+# The guard of a lock's own lease.
+
+
+def test_longer_lease_of_one_lock_raises_the_guard_for_that_lock_only(make_guarded, raw, eventually):
+    """Claims with this lease that a node may have forgotten are valid for longer."""
+    client = make_guarded(lease=GUARD)
+    eventually(lambda: births(raw) == ["original"] * 3)
+    patient = client.get_lock("y", lease=600.0)
+    with pytest.raises(QuorumError) as caught:
+        patient.acquire(False)
+    assert refused_as_forgetful(caught.value.votes) == [True] * 3, "no server here has run for ten minutes"
+    assert take(client) is True
+    assert states(client) == ["up"] * 3
+    with pytest.raises(QuorumError):
+        patient.acquire(False)
+    assert take(client) is True
+
+
+def test_longer_lease_needs_no_guard_for_a_reentry(make_guarded):
+    """It is not a new claim: it counts only on the nodes of the first one."""
+    lock = make_guarded(lease=GUARD).get_lock("x")
+    with lock:
+        assert lock.acquire(False, lease=600.0)
+        assert lock.remaining() > 500
+        lock.release()
+
+
+# Invalid records.
+
+
+@pytest.mark.parametrize(
+    ("command", "reason"),
+    [(("SET", BIRTH, "a lock"), "is not a birth record"), (("RPUSH", BIRTH, "x"), "the birth record was refused")],
+)
+def test_node_with_another_value_at_the_records_key_is_down_with_the_reason(make_guarded, raw, command, reason):
+    raw[0].execute_command(*command)
+    client = make_guarded()
+    assert states(client)[0] == "down"
+    assert reason in client.nodes()[0].last_error
+
+
+@pytest.mark.parametrize("kind", ["get_lock", "get_mutex"])
+def test_lock_may_have_the_name_of_the_birth_record(kind, make_guarded):
+    client = make_guarded()
+    with getattr(client, kind)("birth") as hold:
+        hold.check()
+        assert take(make_guarded(), "another") is True

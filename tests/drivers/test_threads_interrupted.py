@@ -1,0 +1,422 @@
+"""Calls that are interrupted at any point, for threads.
+
+After an exception at any point nothing is held that the caller does not know, nothing hangs, other threads go on, and
+nothing stays on the nodes. The clients' lease is a minute, so any leftover is a bug, and would be renewed for as long as
+it is in a table.
+"""
+
+import random
+import signal
+import threading
+import time
+from contextlib import contextmanager, suppress
+
+import pytest
+
+from redsync import Client, LeaseLostError, NodeChanged, NotOwnedError, OverReleaseError, QuorumError
+from redsync._core.effects import Wait, wait
+from redsync._drivers.process import clock
+from redsync._drivers.threads import Call
+from tests.support.injection import Interruption, inject
+from tests.support.leftovers import claims
+from tests.support.locks import PATIENCE
+from tests.support.sweeps import swept
+
+STRIDE = 6
+"""A sweep tries every sixth of about a thousand points, the other tests eight of them; the seed says which."""
+
+
+@pytest.fixture(params=["a few points", *swept("many points")])
+def points(request, seed):
+    """Return a function that returns points of interruption."""
+
+    def points(most=900):
+        stride = most // 8 if request.param == "a few points" else STRIDE
+        return range(1 + seed % stride, most, stride)
+
+    return points
+
+
+@pytest.fixture
+def client(make_lasting):
+    client = make_lasting()
+    with client.get_lock("warm"):
+        pass
+    return client
+
+
+def become(raw, expected):
+    """Wait until each node has these claims and places and no others; return what they have if they never do."""
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        found = [[key for key in claims(node) if not key.startswith("redsync_limit:")] for node in raw]
+        if found == [sorted(expected)] * len(raw):
+            return None
+        if time.monotonic() > deadline:
+            return found
+        time.sleep(0.002)
+
+
+def use(client):
+    """Use the client in the calling thread."""
+    with client.get_lock("next", timeout=PATIENCE) as hold:
+        hold.check()
+
+
+@pytest.fixture
+def interrupt(raw, points, other):
+    """Return a function that interrupts an action at several points, and checks each time that nothing is left."""
+
+    def interrupt(clients, prepare, do, check=lambda prepared: None, *, keys=(), holds=0):
+        """Interrupt `do(prepare(point))`; `check` follows, and `keys` and `holds` are of other acquisitions."""
+        tables, wrong, struck = [client.runner.session.holds for client in clients], [], 0
+        for point in points():
+            prepared = prepare(point)
+            where = inject(point, lambda prepared=prepared: do(prepared))
+            if where is None:
+                break
+            struck += 1
+            problem = check(prepared)
+            if problem:
+                wrong.append(f"{where}: {problem}")
+            if sum(map(len, tables)) != holds:
+                wrong.append(f"{where}: holds {[state.name for table in tables for state in table]}")
+            if rest := become(raw, keys):
+                wrong.append(f"{where}: left {rest}")
+                break
+            for client in clients:
+                try:
+                    other.do(use, client)
+                    use(client)
+                except (QuorumError, TimeoutError) as error:
+                    wrong.append(f"{where}: {error!r}")
+        print(f"{point} points")
+        assert wrong == []
+        assert struck > 3
+
+    return interrupt
+
+
+# Locks.
+
+
+@pytest.fixture(params=["lock", *swept("mutex", "fair_lock")])
+def make_lock(request, client):
+    """Make locks of several kinds."""
+    return lambda point="": getattr(client, f"get_{request.param}")(f"x {point}".strip())
+
+
+def enter_and_leave(lock):
+    with lock:
+        pass
+
+
+def is_free(lock):
+    """Check that the same object is usable again, and knows no earlier `with`."""
+    if lock.hold_count():
+        return "it counts a hold"
+    with lock as hold:
+        hold.check()
+    return "the next `with` did not release it" if lock.hold_count() else None
+
+
+def test_interrupted_acquire_holds_nothing(interrupt, client, make_lock):
+    interrupt([client], make_lock, lambda lock: lock.acquire(timeout=PATIENCE), is_free)
+
+
+def test_interrupted_with_holds_nothing(interrupt, client, make_lock):
+    interrupt([client], make_lock, enter_and_leave, is_free)
+
+
+def test_with_interrupted_while_an_error_propagates_holds_nothing(interrupt, client, make_lock):
+    def fail(lock):
+        with suppress(KeyError), lock:
+            raise KeyError("the body's own")
+
+    interrupt([client], make_lock, fail, is_free)
+
+
+def test_interrupted_release_has_released_or_can_be_repeated(interrupt, client, make_lock):
+    def acquired(point):
+        lock = make_lock(point)
+        assert lock.acquire(timeout=PATIENCE)
+        return lock
+
+    def released(lock):
+        try:
+            if lock.hold_count():
+                lock.release()
+        except LeaseLostError:
+            return "a rolled-back hold was valid"
+        return is_free(lock)
+
+    interrupt([client], acquired, lambda lock: lock.release(), released)
+
+
+def test_interrupted_reentry_leaves_the_outer_hold(interrupt, client):
+    lock = client.get_lock("outer")
+    with lock as outer:
+
+        def still_held(_):
+            outer.check()
+            return None if lock.hold_count() == 1 else f"held {lock.hold_count()} times"
+
+        interrupt([client], lambda point: lock, enter_and_leave, still_held, keys=["redsync:outer"], holds=1)
+    assert lock.hold_count() == 0
+
+
+def test_interrupted_wait_leaves_no_place_in_a_queue(interrupt, client, make_lock, make_worker):
+    def wait_in_vain(lock):
+        with suppress(QuorumError):  # where connections are discarded, or the machine is busy
+            assert lock.acquire(timeout=0.1) is False
+
+    holder, lock = make_worker(), make_lock()
+    assert holder.do(lock.acquire)
+    interrupt(
+        [client], lambda point: lock, wait_in_vain, lambda lock: lock.hold_count(), keys=["redsync:x"], holds=1
+    )
+    holder.do(lock.release)
+
+
+def test_interrupted_extension_leaves_the_hold(interrupt, client):
+    lock = client.get_lock("x")
+    with lock as hold:
+
+        def still_held(_):
+            hold.check()
+
+        interrupt([client], lambda point: hold, lambda hold: hold.extend(), still_held, keys=["redsync:x"], holds=1)
+
+
+# Several at once.
+
+
+def test_interrupted_semaphore_leaves_no_permit(interrupt, client):
+    def begin(point):
+        return client.get_semaphore(f"x {point}", 3)
+
+    def acquire_and_release(semaphore):
+        with semaphore:
+            assert semaphore.acquire(timeout=PATIENCE, n=2)
+            try:
+                pass
+            finally:
+                semaphore.release(2)
+
+    def released(semaphore):
+        with suppress(OverReleaseError):
+            semaphore.release(2)
+        return None if semaphore.acquire(timeout=PATIENCE, n=3) else "permits are gone", semaphore.release(3)
+
+    interrupt([client], begin, acquire_and_release, lambda semaphore: released(semaphore)[0])
+
+
+@pytest.fixture
+def clients(client, make_lasting):
+    """Two clients for the multi-locks here."""
+    return client, make_lasting(prefix="other:")
+
+
+@pytest.fixture
+def make_multi(clients):
+    first, second = clients
+
+    def make(point=""):
+        locks = second.get_mutex(f"c{point}"), first.get_lock(f"b{point}"), first.get_fair_lock(f"a{point}")
+        return first.get_multi_lock(*locks)
+
+    return make
+
+
+def all_are_free(multi):
+    if any(lock.hold_count() for lock in multi._locks):
+        return "it counts a hold"
+    return is_free(multi)
+
+
+def test_interrupted_multi_lock_holds_none(interrupt, clients, make_multi):
+    interrupt(clients, make_multi, enter_and_leave, all_are_free)
+
+
+def test_multi_lock_interrupted_while_one_is_held_by_another_holds_none(interrupt, clients, make_multi, make_lasting):
+    """Even where it is about to release the locks acquired so far."""
+    held = make_lasting().get_lock("b")  # the last in their order
+    assert held.acquire(timeout=PATIENCE)
+
+    def try_in_vain(multi):
+        with suppress(QuorumError):  # where connections are discarded, or the machine is busy
+            assert multi.acquire(timeout=0.02) is False
+
+    def none_is_held(multi):
+        return [lock for lock in multi._locks if lock.hold_count()]
+
+    interrupt(clients, lambda point: make_multi(), try_in_vain, none_is_held, keys=["redsync:b"])
+    held.release()
+
+
+def test_interrupted_release_of_a_multi_lock_has_released_all_or_none(interrupt, clients, make_multi):
+    def acquired(point):
+        multi = make_multi(point)
+        assert multi.acquire(timeout=PATIENCE)
+        return multi
+
+    def released(multi):
+        counts = {lock.hold_count() for lock in multi._locks}
+        if len(counts) != 1:
+            return f"released some and not others: {counts}"
+        if counts == {1}:
+            multi.release()
+        return all_are_free(multi)
+
+    interrupt(clients, acquired, lambda multi: multi.release(), released)
+
+
+# The client.
+
+
+def test_interrupted_close_leaves_nothing_on_the_nodes(nodes, raw, points):
+    """A second close finds it closed; only an interruption before the first step leaves it open."""
+    wrong = []
+    for point in points(500):
+        client = Client(nodes.urls, lease=60.0, restart_guard=0.0)
+        assert client.get_lock("x").acquire(timeout=PATIENCE)
+        mutex = client.get_mutex("y")
+        assert mutex.acquire(timeout=PATIENCE)
+        where = inject(point, client.close)
+        client.close()
+        if left := become(raw, []):
+            wrong.append(f"{where}: left {left}")
+        if len(client.runner.session.holds):
+            wrong.append(f"{where}: holds {[state.name for state in client.runner.session.holds]}")
+        for node in raw:
+            node.flushall()
+        if where is None:
+            break
+    assert wrong == []
+
+
+def test_interrupted_connect_leaves_no_threads_and_no_connections(nodes, points):
+    """The fixture for all tests looks for these."""
+    for point in points(700):
+        clients = []
+        where = inject(point, lambda clients=clients: clients.append(Client(nodes.urls, restart_guard=0.0).connect()))
+        for client in clients:
+            client.close()
+        if where is None:
+            break
+
+
+# Errors of signal handlers, which look like others.
+
+
+KINDS = {
+    "TimeoutError": lambda: TimeoutError("time limit"),  # of SIGALRM handlers; an OSError
+    "BlockingIOError": lambda: BlockingIOError("busy"),  # of a socket that accepts nothing now
+    "LeaseLostError": lambda: LeaseLostError("other", "it was lost"),  # of `check()` of another lock
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_error_of_a_signal_handler_propagates_and_is_no_failure_of_a_node(nodes, raw, points, kind):
+    downs, swallowed = [], []
+
+    def listen(event):
+        if isinstance(event, NodeChanged) and event.state == "down":
+            downs.append(event)
+
+    def strike():
+        raise KINDS[kind]()
+
+    with Client(nodes.urls, lease=60.0, restart_guard=0.0, listeners=[listen]) as client:
+        use(client)
+        for point in points():
+            lock = client.get_lock(f"x {point}")
+
+            def act(lock=lock):
+                with lock:
+                    pass
+                assert lock.acquire(timeout=PATIENCE)
+                lock.release()
+
+            try:
+                where = inject(point, act, strike)
+            except type(KINDS[kind]()):
+                pass
+            else:
+                if where is None:
+                    break
+                swallowed.append(where)
+            with suppress(NotOwnedError):
+                lock.release()
+            assert become(raw, []) is None
+    assert swallowed == []
+    assert downs == []
+
+
+def test_error_that_looks_like_the_end_of_a_protocol_propagates(client):
+    runner = client.runner
+
+    def asleep():
+        yield from wait(Wait(clock()))
+
+    def perform(effect, call):
+        raise StopIteration("not the result")
+
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        runner.drive(asleep(), Call(runner.life), perform)
+
+
+# Real signals, at any instant.
+
+
+@contextmanager
+def alarms(seconds):
+    """Interrupt the main thread by a signal after some time."""
+
+    def strike(number, frame):
+        raise Interruption
+
+    before = signal.signal(signal.SIGALRM, strike)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.parametrize("times", [30, *swept(1000)])
+def test_signals_at_any_instant_leave_nothing_and_other_threads_go_on(client, raw, seed, times):
+    instants, done, stop = random.Random(seed), [], threading.Event()
+
+    def work():
+        lock = client.get_lock("other")
+        while not stop.is_set():
+            with lock:
+                done.append(1)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    struck = 0
+    try:
+        for number in range(times):
+            lock = client.get_lock(f"x {number}")
+            try:
+                with alarms(instants.uniform(0.0001, 0.006)):
+                    for _ in range(4):
+                        with lock:
+                            pass
+            except Interruption:
+                struck += 1
+            assert lock.hold_count() == 0
+        before = len(done)
+        deadline = time.monotonic() + PATIENCE
+        while len(done) == before:
+            assert time.monotonic() < deadline, "the other thread has stopped"
+            time.sleep(0.001)
+    finally:
+        stop.set()
+        thread.join()
+    assert struck
+    assert become(raw, []) is None
+    assert len(client.runner.life.pool) <= client.runner.max_connections

@@ -1,0 +1,203 @@
+"""Sets of links whose far ends are in the test's hands: it sees each command, and says what each node replies."""
+
+import math
+import socket
+import threading
+from contextlib import suppress
+
+import hiredis
+import redis
+
+from redsync._core.effects import Broadcast, Command, Tell
+from redsync._core.ownership import Owner
+from redsync._core.scripts import Script
+from redsync._drivers.channels import Channel
+from redsync._drivers.given_nodes import make_nodes
+from redsync._drivers.link_sets import LinkSet, Shared
+from redsync._drivers.links import Link
+from redsync._drivers.nodes import NodeInfo
+from redsync._drivers.pending_releases import PendingReleases
+from redsync._drivers.requests import Request, Sleeper
+from redsync._drivers.wakeups import Wakeups
+
+__all__ = ["ANNA", "LATER", "NODE_TIMEOUT", "SCRIPT", "Desk", "Far", "choices", "is_one", "message", "words_of"]
+
+NODE_TIMEOUT = 0.25
+LATER = 1e12
+ANNA = Owner("desk", 1)
+SCRIPT = Script("ask", b"return 1", b"0" * 40)
+
+
+def is_one(reply):
+    """Judge a reply: 1 grants, 0 refuses, anything else has an unknown shape."""
+    if reply not in (0, 1):
+        raise ValueError
+    return reply == 1
+
+
+def choices(tally):
+    """Return each node's vote as text; None if it has not voted."""
+    return [choice and choice.value for choice in tally.choices]
+
+
+def message(text, channel=b"wake"):
+    """Return the bytes of a push message."""
+    return b">3\r\n+message\r\n+%b\r\n$%d\r\n%b\r\n" % (channel, len(text), text)
+
+
+def words_of(data):
+    """Return the commands in these bytes, each as a list of words."""
+    reader = hiredis.Reader()
+    reader.feed(data)
+    commands = []
+    while (words := reader.gets()) is not False:
+        commands.append(words)
+    return commands
+
+
+class Far:
+    """The far end of a link: a node whose replies the test chooses."""
+
+    def __init__(self, sock):
+        self.sock = sock
+        sock.setblocking(False)
+
+    def take(self):
+        """Return the bytes that have arrived."""
+        parts = []
+        with suppress(BlockingIOError, ConnectionError):
+            while part := self.sock.recv(1 << 20):
+                parts.append(part)
+        return b"".join(parts)
+
+    def commands(self):
+        """Return the commands that have arrived, each as a list of words."""
+        return words_of(self.take())
+
+    def last_words(self):
+        """Return the last word of each command that has arrived."""
+        return [words[-1] for words in self.commands()]
+
+    def say(self, *data):
+        for each in data:
+            self.sock.sendall(each)
+
+    def ended(self):
+        """Return True if the client has ended the connection; drops what it has sent before."""
+        try:
+            while self.sock.recv(1 << 20):
+                pass
+        except BlockingIOError:
+            return False
+        except ConnectionError:
+            return True
+        return True
+
+
+class Desk:
+    """The state that the sets of one client share, on the test's own clock, and links to scripted nodes.
+
+    Attributes:
+        now: The instant that the clock shows.
+        step: The time that passes with each look at the clock.
+        changes: The number of times that the maintenance learned to look.
+        lagging: The indexes of the nodes that were reported to lag.
+        dropped: Sets to which all references were dropped.
+    """
+
+    def __init__(self, nodes=3, noting=()):
+        self.now = 100.0
+        self.step = 0.0
+        self.nodes = make_nodes([f"redis://node{index}" for index in range(nodes)], redis.Redis)
+        for node in self.nodes:
+            node.connected = True
+            node.info = NodeInfo("process", "redis 7.0.0", 1e6, pushes=True)
+        self.changes = 0
+        self.lagging = []
+        self.dropped = []
+        self._numbers = 0
+        self._ends = []
+        guard = threading.RLock()
+        self.releases = PendingReleases(nodes, guard)
+        self.wakeups = Wakeups(guard, self.clock, Sleeper.wake)
+        self.shared = Shared(
+            self.nodes,
+            self.clock,
+            NODE_TIMEOUT,
+            self.releases,
+            self.wakeups,
+            self.next_number,
+            noting,
+            self._note_change,
+            lambda node: self.lagging.append(node.index),
+        )
+
+    def clock(self):
+        self.now += self.step
+        return self.now
+
+    def next_number(self):
+        self._numbers += 1
+        return self._numbers
+
+    def _note_change(self):
+        self.changes += 1
+
+    @property
+    def addresses(self):
+        return [node.address for node in self.nodes]
+
+    def make_set(self):
+        """Return a set without links."""
+        return LinkSet(self.shared, self.dropped.append)
+
+    def link(self, index, tag=None):
+        """Return a new link to a node, and its far end."""
+        near, far = socket.socketpair()
+        self._ends.append(far)
+        channel = Channel(near, 5.0, math.inf)
+        return Link(self.nodes[index], channel, tag), Far(far)
+
+    def install(self, link_set, index, tag=None):
+        """Connect a set to a node; return the far end."""
+        link, far = self.link(index, tag)
+        link_set.install(link)
+        return far
+
+    def connected(self):
+        """Return a set with a link to each node, and the far ends."""
+        link_set = self.make_set()
+        return link_set, [self.install(link_set, index) for index in range(len(self.nodes))]
+
+    def request(self, word=b"word", judge=is_one, *, script=SCRIPT, owner=ANNA, **options):
+        """Return a request that asks for votes."""
+        effect = Broadcast(Command(script, (b"key",), (word,)), owner, judge, 1.0, **options)
+        request = Request(effect, effect.tally(self.addresses))
+        request.tally.sent_at = self.now
+        return request
+
+    def ask(self, link_set, *args, **options):
+        """Ask over a set; return the request."""
+        request = self.request(*args, **options)
+        link_set.send(request)
+        return request
+
+    def release(self, word=b"release", *, owed_to=0b111, owed_until=LATER):
+        """Return a request that these nodes must get."""
+        request = Request(Tell(Command(SCRIPT, (b"key",), (word,)), ANNA, owed_to, owed_until), None)
+        request.number = self.next_number()
+        return request
+
+    def tell(self, link_set, word=b"release", **options):
+        """Send something over a set that nodes must get; return the request."""
+        request = self.release(word, **options)
+        link_set.send(request)
+        return request
+
+    def pending(self):
+        """Return how many releases each node has yet to get."""
+        return [self.releases.count(index) for index in range(len(self.nodes))]
+
+    def close(self):
+        for end in self._ends:
+            end.close()
