@@ -65,7 +65,7 @@ def test_server_that_hides_its_run_id_replaces_no_other():
     talk = greet(node, 1.0, raw=True)
     next(talk)
     with pytest.raises(ConnectionError, match="hides its run_id"):
-        talk.send([b"redis_version:7.0.0\r\nuptime_in_seconds:5\r\n", b"role:master\r\n"])
+        talk.send([{b"proto": 3}, b"redis_version:7.0.0\r\nuptime_in_seconds:5\r\n", b"role:master\r\n"])
 
 
 # Former connections: bytes written to them are dead, if the node can end them.
@@ -148,9 +148,9 @@ def known():
 
 def joined(node, *replies):
     talk = join(node)
-    assert next(talk) == [pack("INFO", "server"), pack("CLIENT", "ID")]
+    assert next(talk) == [pack("HELLO", "3"), pack("INFO", "server"), pack("CLIENT", "ID")]
     with pytest.raises(StopIteration) as stop:
-        talk.send(list(replies))
+        talk.send([{b"proto": 3}, *replies])
     return stop.value.value
 
 
