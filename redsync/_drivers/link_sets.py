@@ -418,25 +418,29 @@ class LinkSet(AnyLinkSet):
     """A link to each node, for one thread at a time, which polls it.
 
     Attributes:
-        arrivals: New connections for this set: index, and the link or why there is none. Any thread may put.
+        arrivals: New connections for this set: index, and the link or why there is none.
         connecting: The indexes of the nodes to which a connection is being made.
         used_at: The instant at which it was last returned.
     """
 
+    _on_dropped: Callable[[LinkSet], None] | None = None
+
     def __init__(self, shared: Shared, on_dropped: Callable[[LinkSet], None] | None = None) -> None:
         """Make a set without links; `on_dropped` gets it if all references to it were dropped before its end."""
-        self._on_dropped: Final = on_dropped
         super().__init__(shared)
-        self.arrivals: Final[SimpleQueue[tuple[int, Link | str]]] = SimpleQueue()
+        self.arrivals: Final[deque[tuple[int, Link | str]]] = deque()
+        self._news: Final[SimpleQueue[None]] = SimpleQueue()  # An item for each arrival, to wait for.
         self.connecting: Final[set[int]] = set()
         self.retry_at: Final = [0.0] * len(shared.nodes)
         self._excuses: Final = ["no connection yet"] * len(shared.nodes)
         self.used_at = 0.0
         self._selector: Final = selectors.DefaultSelector()
+        # Last: a set whose making was interrupted has nothing to end.
+        self._on_dropped = on_dropped
 
     def __del__(self) -> None:
         # An exception may have dropped the frame that had borrowed it.
-        if not self.closed and self._on_dropped is not None:
+        if self._on_dropped is not None and not self.closed:
             self._on_dropped(self)
 
     # Which links it has.
@@ -449,31 +453,41 @@ class LinkSet(AnyLinkSet):
         """Let polls end when that descriptor is readable, too."""
         self._selector.register(descriptor, _READ, None)
 
+    def arrive(self, index: int, link: Link | str) -> None:
+        """Bring a new connection, or say why there is none; callable in any thread."""
+        self.arrivals.append((index, link))
+        self._news.put(None)
+        if self.closed:
+            self.drop_arrivals()
+
     def take_arrivals(self, timeout: float = 0.0) -> bool:
         """Put new connections into use; wait for the next one if there is none yet. Returns True if one came."""
+        if not self.arrivals and timeout > 0:
+            with expected(Empty):
+                self._news.get(timeout=timeout)
         came = False
-        while True:
-            try:
-                index, link = self.arrivals.get(timeout=timeout) if timeout > 0 else self.arrivals.get_nowait()
-            except Empty:
-                return came
-            came, timeout = True, 0.0
+        while self.arrivals:
+            index, link = self.arrivals[0]
             self.connecting.discard(index)
             if isinstance(link, Link):
                 self.install(link)
             else:
                 self.retry_at[index] = self._clock() + _PAUSE
                 self._excuses[index] = link
+            # Removed only now: an interruption must not drop a connection that nothing else refers to.
+            self.arrivals.popleft()
+            with expected(Empty):
+                self._news.get_nowait()
+            came = True
+        return came
 
     def drop_arrivals(self) -> None:
         """End new connections of a set that has ended."""
-        while True:
-            try:
-                _, link = self.arrivals.get_nowait()
-            except Empty:
-                return
-            if isinstance(link, Link):
-                link.shut()
+        with expected(IndexError):
+            while True:
+                _, link = self.arrivals.popleft()
+                if isinstance(link, Link):
+                    link.shut()
 
     def missing(self, now: float) -> list[Node]:
         """Return the nodes that are known to be up, and have no link here; record that they are being connected."""

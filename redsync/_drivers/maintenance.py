@@ -230,9 +230,11 @@ class Maintenance:
                     self._begin()
                 watch()
             except Stopped:
-                if self._abandoned and not self._stopping:
-                    self.on_abandoned()
-                self._finish()
+                try:
+                    if self._abandoned and not self._stopping:
+                        self.on_abandoned()
+                finally:
+                    self._finish()
                 return
             except Exception:
                 # An unrelated error must not cost a hold: log it, and continue with a new watchdog.
@@ -408,13 +410,13 @@ class Maintenance:
         # A thread can't be joined if it did not start: there were no more threads, or an interruption came first.
         if self._thread is None or self._thread.ident is None:
             self._finish()
-        elif not self.is_current():
-            self._thread.join(self._node_timeout + 2 * _LAST_CONNECTIONS + 1.0)
+        else:
+            self.join()
 
-    def join(self, timeout: float) -> None:
-        """Wait at most `timeout` seconds for the thread's end, unless it is the calling thread."""
+    def join(self) -> None:
+        """Wait for the thread's end, unless it is the calling thread; not for ever, because a node may hang."""
         if self._thread is not None and not self.is_current() and self._thread.is_alive():
-            self._thread.join(timeout)
+            self._thread.join(2 * self._node_timeout + 2 * _LAST_CONNECTIONS + 1.0)
 
     def _finish(self) -> None:
         """Send what is left, wait briefly for replies that nodes still owe, and end all connections."""
@@ -443,7 +445,8 @@ class Maintenance:
         self._watches.stop()
         connecting = self._clock() + _LAST_CONNECTIONS
         for thread in list(self._connectors):
-            thread.join(max(connecting - self._clock(), 0.0))
+            if thread.is_alive():  # A caller's interruption may have come before its start.
+                thread.join(max(connecting - self._clock(), 0.0))
         self._finished = True
         self._take_in()
         self._waker.close()
@@ -529,7 +532,7 @@ class Maintenance:
             else:
                 link_set = args[0]
                 assert isinstance(link_set, LinkSet), "it is for one"
-                link_set.arrivals.put((node.index, describe_error(error)))
+                link_set.arrive(node.index, describe_error(error))
 
     def _run_connector(self, target: Callable[..., None], *args: object) -> None:
         try:
@@ -574,9 +577,7 @@ class Maintenance:
                 raise
         except BaseException as problem:  # as above
             result = reason_of(problem, node.address, node.excuse)
-        link_set.arrivals.put((node.index, result))
-        if link_set.closed:
-            link_set.drop_arrivals()
+        link_set.arrive(node.index, result)
 
     def _link(self, node: Node, channel: Channel, tag: tuple[str, int] | None) -> Link:
         link = Link(node, channel, tag)

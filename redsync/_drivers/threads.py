@@ -200,7 +200,7 @@ class Life:
                 quorum=self.session.quorum,
                 guard=self.guard,
             )
-            maintenance.on_abandoned = runner.close_here
+            maintenance.on_abandoned = lambda: runner._leave(self)
             maintenance.is_dropped = lambda: runner.client() is None
             self.maintenance = maintenance
             try:
@@ -732,49 +732,35 @@ class ThreadRunner:
     # The end.
 
     def close(self) -> None:
-        """Wake waiters, run the farewell protocol, stop the maintenance, end the connections; idempotent.
+        """Wake waiters, wait briefly for other calls, and for the maintenance, which closes the client; idempotent.
 
-        Never waits for a call that the calling thread itself has begun: where a handler or a finalizer interrupts a
-        step, the maintenance does the whole close. So it does for a callback of the client's own threads.
+        So an interruption only ends the wait. A handler or a finalizer that interrupts a step does not wait, and
+        neither does a callback in one of the client's own threads.
         """
         life = self.life
-        maintenance = life.maintenance
-        own = life.events.is_current() or (maintenance is not None and maintenance.is_current())
-        if life.ours.stepping or own:
-            self.closed = True
-            self.abandon()
-        else:
-            self.close_here()
-
-    def close_here(self) -> None:
-        """Close the client in the calling thread."""
-        life = self.life
-        first, self.closed = not self.closed, True
+        self.closed = True
         maintenance = life.maintenance
         if maintenance is None:
             return
+        waits = not (life.ours.stepping or life.events.is_current() or maintenance.is_current())
         try:
             life.end_sleeps()
-            if not first and not maintenance.is_current():
-                # Another thread is closing it; wait, because at the interpreter's exit no thread continues after us.
-                maintenance.join(2 * _CLOSE_TIMEOUT)
             deadline = self.clock() + _CLOSE_TIMEOUT
-            while life.active and not maintenance.is_current() and self.clock() < deadline:
+            while waits and life.active and self.clock() < deadline:
                 time.sleep(0.001)
         finally:
-            # Even after an interruption: a later call finds the client closed, so no other call would do this.
-            try:
-                by = self.perform_by_maintenance if maintenance.is_current() else self._perform
-                call = Call(life)
-                try:
-                    self.drive(self._farewell(life.session), call, by)
-                finally:
-                    call.give_back()
-            finally:
-                try:
-                    maintenance.stop()
-                finally:
-                    life.events.close()
+            maintenance.abandon()
+        if waits:
+            maintenance.join()
+
+    def _leave(self, life: Life) -> None:
+        """Close the client; the maintenance runs this."""
+        self.closed = True
+        try:
+            life.end_sleeps()
+            self.drive(self._farewell(life.session), Call(life), self.perform_by_maintenance)
+        finally:
+            life.events.close()
 
     def abandon(self) -> None:
         """Let the maintenance thread close; safe in a finalizer, which may interrupt anything."""

@@ -1,6 +1,7 @@
 """Links and sets of links: rounds, the pairing of replies, silence, broken links, pending releases, and forks."""
 
 import gc
+import itertools
 import math
 import os
 import socket
@@ -23,6 +24,7 @@ from redsync._drivers.channels import Channel
 from redsync._drivers.dialects import ClusterDialect
 from redsync._drivers.links import GIVE_UP, Link, speak
 from tests.support.forks import in_child, is_open
+from tests.support.injection import Interruption, inject
 from tests.support.ours import of_ours
 from tests.support.scripted import NODE_TIMEOUT, SCRIPT, Desk, choices, message, words_of
 
@@ -810,8 +812,8 @@ def test_missing_are_the_nodes_that_are_up_and_have_no_link(desk):
     assert link_set.missing(desk.now) == desk.nodes[:2]
     assert link_set.missing(desk.now) == [], "they are being connected"
     link, _ = desk.link(0)
-    link_set.arrivals.put((0, link))
-    link_set.arrivals.put((1, "refused"))
+    link_set.arrive(0, link)
+    link_set.arrive(1, "refused")
     assert link_set.take_arrivals()
     assert [each and each.index for each in link_set.links] == [0, None, None]
     assert link_set.missing(desk.now) == [], "not at once"
@@ -824,7 +826,7 @@ def test_take_arrivals_waits_for_the_first_one(desk):
     assert not link_set.take_arrivals()
     assert not link_set.take_arrivals(0.001)
     link, _ = desk.link(0)
-    timer = threading.Timer(0.02, lambda: link_set.arrivals.put((0, link)))
+    timer = threading.Timer(0.02, lambda: link_set.arrive(0, link))
     timer.start()
     assert link_set.take_arrivals(30.0)
     timer.join()
@@ -835,14 +837,40 @@ def test_take_arrivals_waits_for_the_first_one(desk):
 def test_connection_that_comes_after_the_end_is_closed(desk):
     link_set = desk.make_set()
     link, far = desk.link(0)
-    link_set.arrivals.put((0, link))
-    link_set.arrivals.put((1, "refused"))
+    link_set.arrive(0, link)
+    link_set.arrive(1, "refused")
     link_set.end("over", orderly=True)
     assert far.ended()
     link, far = desk.link(0)
-    link_set.arrivals.put((0, link))
-    link_set.drop_arrivals()
+    link_set.arrive(0, link)
     assert far.ended()
+
+
+def test_interruption_never_drops_a_new_connection(desk, monkeypatch):
+    """It is in use, or still among the arrivals, so the end of the set finds it."""
+    link_set = desk.make_set()
+    link, far = desk.link(0)
+    link_set.arrive(0, link)
+
+    def strike(link):
+        raise Interruption
+
+    monkeypatch.setattr(link_set, "install", strike)
+    with pytest.raises(Interruption):
+        link_set.take_arrivals()
+    link_set.end("interrupted", orderly=False)
+    assert far.ended()
+
+
+def test_set_whose_making_was_interrupted_is_not_reported(desk):
+    """It has nothing to end."""
+    for point in itertools.count(1):
+        if inject(point, lambda: desk.make_set().end("over", orderly=True)) is None:
+            break
+        gc.collect()
+        while desk.dropped:
+            desk.dropped.pop().end("dropped", orderly=False)
+    assert point > 10
 
 
 def test_owes_tells_whether_a_reply_is_missing(desk, link_set, fars):

@@ -333,7 +333,7 @@ def test_several_waiters_get_the_room_of_several_sets(lender, threads, eventuall
 def arrive(lender, link_set, *indices):
     for index in indices:
         link, _ = lender.desk.link(index)
-        link_set.arrivals.put((index, link))
+        link_set.arrive(index, link)
 
 
 def test_new_set_is_lent_once_a_quorum_is_connected_and_the_others_had_a_moment(lender, threads, eventually):

@@ -295,8 +295,12 @@ def test_interrupted_close_leaves_nothing_on_the_nodes(nodes, raw, points):
     assert wrong == []
 
 
+@pytest.mark.filterwarnings("ignore:unclosed <socket.socket fd=.*family=1,:ResourceWarning")
 def test_interrupted_connect_leaves_no_threads_and_no_connections(nodes, points):
-    """The fixture for all tests looks for these."""
+    """The fixture for all tests looks for these.
+
+    Python closes the pair of sockets that wakes a maintenance whose making was interrupted.
+    """
     for point in points(700):
         clients = []
         where = inject(point, lambda clients=clients: clients.append(Client(nodes.urls, restart_guard=0.0).connect()))
