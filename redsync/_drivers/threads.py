@@ -205,6 +205,7 @@ class Life:
             self.maintenance = maintenance
             try:
                 runner.require_open()
+                self.require_process()
                 maintenance.start(self._watch)
             except BaseException:
                 # A later call begins again: nothing was started that another call could use.
@@ -216,7 +217,14 @@ class Life:
         return maintenance
 
     def _make_set(self, on_dropped: Callable[[LinkSet], None]) -> LinkSet:
-        return LinkSet(self.shared, on_dropped)
+        made = LinkSet(self.shared, on_dropped)
+        self.require_process()  # Afterwards: one made in the child of a fork would take that for its process.
+        return made
+
+    def require_process(self) -> None:
+        """Raise if this is the child of a fork within a call, which continues in the parent alone."""
+        if os.getpid() != self.process:
+            raise forked()
 
     def _watch(self) -> None:
         runner = self.runner
@@ -239,8 +247,7 @@ class Life:
             finally:
                 sleeper.gate = None
                 self._asleep.discard(sleeper)
-            if os.getpid() != self.process:
-                raise forked()
+            self.require_process()
 
     def end_sleeps(self) -> None:
         """Wake all sleepers, and let none sleep again."""
@@ -453,13 +460,15 @@ class ThreadRunner:
             if self.closed or not life.started:
                 self.require_open()
                 life.begin()
-            return self.drive(steps, call, self._perform)
+            result = self.drive(steps, call, self._perform)
         finally:
             life.active.discard(call)
             # Again, for an exception that struck as a step ended.
             life.ours.stepping = False
             if call.sets or call.subscribed:
                 call.end()
+        life.require_process()  # Its last reply may have been the parent's.
+        return result
 
     def give_back(self, steps: Steps[None]) -> None:
         """Run a protocol that releases something; leave it to the maintenance if this interrupts a step."""
@@ -622,8 +631,9 @@ class ThreadRunner:
         if not request.done:
             request.gate = gate
         life.begin().post(request, self.clock() + effect.timeout)
-        if not request.done:
-            gate.acquire()
+        while not request.done:
+            gate.acquire(timeout=_LONGEST_SLEEP)
+            life.require_process()
 
     def _tell(self, effect: Tell, call: Call) -> None:
         self._check(effect, call)

@@ -92,17 +92,6 @@ def certificate(tmp_path_factory):
     return made, key
 
 
-@pytest.fixture(params=[pytest.param(12, id="few points"), pytest.param(1, id="all points", marks=pytest.mark.sweep)])
-def points(request, seed):
-    """Return a function that returns the points of interruption: each `stride`-th, or a few of them, by the seed."""
-
-    def points(stride=1):
-        stride *= request.param
-        return itertools.count(1 + seed % stride, stride)
-
-    return points
-
-
 def stand_by(owner, script):
     """Ask repeatedly, listening; return how many more objects redsync's running functions refer to at the end."""
     sizes = []
@@ -156,55 +145,3 @@ def become(raw, expected):
         if time.monotonic() > deadline:
             return found
         time.sleep(0.002)
-
-
-@pytest.fixture
-def interrupt_at_points(raw, inject, points):
-    """Return a function that interrupts an action at each point, and checks each time that nothing is left.
-
-    The clients' lease is a minute, so any leftover is a bug, and would be renewed for as long as it is in a table.
-    """
-
-    def interrupt(clients, stride, prepare, do, check=lambda prepared: None, *, keys=(), holds=0):
-        """Interrupt `do(prepare(point))`; `check` follows, and `keys` and `holds` are of other acquisitions."""
-        tables = [client.runner.session.holds for client in clients]
-        wrong = []
-        for point in points(stride):
-            prepared = prepare(point)
-            where = inject(point, lambda prepared=prepared: do(prepared))
-            if where is None:
-                break
-            problem = check(prepared)
-            if problem:
-                wrong.append(f"{where}: {problem}")
-            if sum(map(len, tables)) != holds:
-                wrong.append(f"{where}: holds {[state.name for table in tables for state in table]}")
-            rest = become(raw, keys)
-            if rest is not None:
-                wrong.append(f"{where}: left {rest}")
-                break
-            try:
-                for client in clients:
-                    # Repeatedly discarded connections come back after growing pauses.
-                    with client.get_lock("next", timeout=PATIENCE):
-                        pass
-            except QuorumError as error:
-                wrong.append(f"{where}: {error}")
-                break
-        print(f"{point} points")
-        assert wrong == []
-        assert point > 50
-
-    return interrupt
-
-
-@pytest.fixture
-def boom():
-    """The interruption that a test raises."""
-    return injection.Interruption
-
-
-@pytest.fixture
-def inject():
-    """Interrupts a function at its n-th point."""
-    return injection.inject

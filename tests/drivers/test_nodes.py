@@ -265,7 +265,7 @@ def test_greeting_of_a_foreign_server_is_a_plain_error(answer):
     talk = greet(node, 1.0, raw=True)
     next(talk)
     with pytest.raises(ConnectionError, match="not Redis or Valkey"):
-        talk.send([answer, b""])
+        talk.send([{b"proto": 3}, answer, b""])
 
 
 @pytest.mark.parametrize(

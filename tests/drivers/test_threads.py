@@ -5,20 +5,19 @@ import signal as signals
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
-from functools import partial
+from contextlib import contextmanager
 
 import pytest
 import redis
 from redis.credentials import CredentialProvider
 
-from redsync import Client, LeaseLostError, QuorumError
+from redsync import Client
 from redsync._core.effects import Broadcast, Command, Tell, Wait, broadcast, signal, tell, wait
 from redsync._drivers import threads
 from redsync._drivers.process import clock
-from tests.drivers.conftest import LOOKS, become, stand_by
+from tests.drivers.conftest import LOOKS, stand_by
+from tests.support.injection import Interruption
 from tests.support.locks import PATIENCE
-from tests.support.sweeps import swept
 from tests.support.traced import at_each_line
 
 
@@ -133,7 +132,7 @@ def test_signals_are_never_lost_between_check_and_sleep(runner):
 # Interruptions.
 
 
-def test_protocol_is_interrupted_at_its_effect_and_cleans_up(runner, boom, raw, make_script):
+def test_protocol_is_interrupted_at_its_effect_and_cleans_up(runner, raw, make_script):
     append = make_script("append", "redis.call('rpush', KEYS[1], ARGV[1]) return 1")
     owner = runner.owner()
     for node in raw:
@@ -141,12 +140,12 @@ def test_protocol_is_interrupted_at_its_effect_and_cleans_up(runner, boom, raw, 
     seen = []
 
     def unless():
-        raise boom
+        raise Interruption
 
     def work():
         try:
             yield from wait(Wait(clock() + 30, b"key", unless=unless))
-        except boom as error:
+        except Interruption as error:
             seen.append(error)
             yield from tell(Tell(Command(append, (b"list",), (b"told",)), owner))
             command = Command(append, (b"list",), (b"asked",))
@@ -154,137 +153,10 @@ def test_protocol_is_interrupted_at_its_effect_and_cleans_up(runner, boom, raw, 
             seen.append(tally.won)
             raise
 
-    with pytest.raises(boom):
+    with pytest.raises(Interruption):
         runner.run(work())
     assert seen[1:] == [True]
     assert sum(node.lrange("list", 0, -1) == ["told", "asked"] for node in raw) >= 2
-
-
-STRIDE = 5
-"""A sweep tries every fifth of about 200 points; the seed says which."""
-
-
-@pytest.fixture
-def interrupt(interrupt_at_points, client):
-    return partial(interrupt_at_points, [client], STRIDE)
-
-
-@pytest.fixture(params=["lock", *swept("mutex")])
-def make_lock(request, client):
-    """Make locks of both kinds."""
-    return getattr(client, f"get_{request.param}")
-
-
-def enter_and_leave(lock):
-    with lock:
-        pass
-
-
-def is_free(lock):
-    """Check that the same object is usable again, and knows no earlier `with`."""
-    if lock.hold_count():
-        return "it counts a hold"
-    with lock as hold:
-        hold.check()
-    return "the next `with` did not release it" if lock.hold_count() else None
-
-
-def test_acquire_interrupted_at_any_point_leaves_nothing_held(interrupt, make_lock):
-    interrupt(
-        lambda point: make_lock(f"x {point}"),
-        lambda lock: lock.acquire(timeout=PATIENCE),
-        lambda lock: lock.hold_count(),
-    )
-
-
-def test_with_interrupted_at_any_point_leaves_nothing_held(interrupt, make_lock):
-    interrupt(lambda point: make_lock(f"x {point}"), enter_and_leave, is_free)
-
-
-def test_with_interrupted_while_an_error_propagates_leaves_nothing_held(interrupt, make_lock):
-    def fail(lock):
-        try:
-            with lock:
-                raise KeyError("the body's own")
-        except KeyError:
-            pass
-
-    interrupt(lambda point: make_lock(f"x {point}"), fail, is_free)
-
-
-def test_release_interrupted_at_any_point_leaves_nothing_behind(interrupt, make_lock):
-    """If the release had not begun, the lock is held, and can be released."""
-
-    def acquired(point):
-        lock = make_lock(f"x {point}")
-        assert lock.acquire(timeout=PATIENCE)
-        return lock
-
-    def released(lock):
-        try:
-            if lock.hold_count():
-                lock.release()
-        except LeaseLostError:
-            return "a rolled-back hold was valid"
-
-    interrupt(acquired, lambda lock: lock.release(), released)
-
-
-def test_reentry_interrupted_at_any_point_leaves_the_outer_hold(interrupt, client):
-    lock = client.get_lock("outer")
-    with lock as outer:
-
-        def still_held(_):
-            outer.check()
-            return None if lock.hold_count() == 1 else f"held {lock.hold_count()} times"
-
-        interrupt(lambda point: lock, enter_and_leave, still_held, keys=["redsync:outer"], holds=1)
-    assert lock.hold_count() == 0
-
-
-def test_waiting_interrupted_at_any_point_leaves_no_place_in_a_queue(interrupt, make_lock, client):
-    def wait_in_vain(lock):
-        with suppress(QuorumError):  # where connections are discarded, or the machine is busy
-            assert lock.acquire(timeout=0.1) is False
-
-    holder = make_lock("x")
-    with ThreadPoolExecutor(1) as pool:
-        # Held by another thread, so by another owner.
-        assert pool.submit(holder.acquire).result(20)
-        interrupt(
-            lambda point: make_lock("x"),
-            wait_in_vain,
-            lambda lock: lock.hold_count(),
-            keys=["redsync:x"],
-            holds=1,
-        )
-        pool.submit(holder.release).result(20)
-
-
-def test_close_interrupted_at_any_point_leaves_nothing_on_the_nodes(nodes, raw, inject, points):
-    """A second close finds it closed; only an interruption before the very first step leaves it open."""
-    wrong = []
-    for point in points(STRIDE):
-        client = Client(nodes.urls, lease=60.0, restart_guard=0.0)
-        assert client.get_lock("x").acquire(timeout=PATIENCE)
-        mutex = client.get_mutex("y")
-        assert mutex.acquire(timeout=PATIENCE)
-        where = inject(point, client.close)
-        if not client.runner.closed:
-            client.close()
-        left = become(raw, [])
-        if left is not None:
-            wrong.append(f"{where}: left {left}")
-        if len(client.runner.session.holds):
-            wrong.append(f"{where}: holds {[state.name for state in client.runner.session.holds]}")
-        for node in raw:
-            node.flushall()
-        del client, mutex
-        if where is None:
-            break
-    print(f"{point} points")
-    assert wrong == []
-    assert point > 50
 
 
 # Connecting threads.
@@ -308,7 +180,7 @@ def no_more_threads():
 def test_node_is_connected_once_there_are_threads_again(client, nodes, no_more_threads, eventually):
     with client.get_lock("x"):
         pass
-    maintenance = client.runner._maintenance._thread
+    maintenance = client.runner.life.maintenance._thread
     with no_more_threads():
         nodes.restart(0)
         eventually(lambda: "thread" in (client.nodes()[0].last_error or ""))
@@ -354,7 +226,7 @@ def test_child_closes_client_although_another_thread_was_closing_it_during_the_f
     client.close()
 
     def close():
-        with client.runner._opening:  # held for an instant, or until the threads of a new client that failed have ended
+        with client.runner.life._opening:  # held for an instant, or until the threads of a new client have ended
             closing.set()
             assert go_on.wait(PATIENCE)
 

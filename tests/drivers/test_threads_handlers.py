@@ -78,6 +78,16 @@ def at_any_point(inject, seed):
     return at_any_point
 
 
+@contextmanager
+def stepping(client):
+    """Be in the middle of a step, as a signal's handler may be."""
+    client.runner.life.ours.stepping = True
+    try:
+        yield
+    finally:
+        client.runner.life.ours.stepping = False
+
+
 # At every point of a handler's call.
 
 
@@ -150,7 +160,7 @@ def test_client_closed_by_a_handler_at_any_point_releases_everything(at_any_poin
 
         def check():
             eventually(lambda: not held(raw))
-            eventually(lambda: not client.runner._maintenance._thread.is_alive())
+            eventually(lambda: not client.runner.life.maintenance._thread.is_alive())
             with pytest.raises(ClientClosedError):
                 lock.acquire()
 
@@ -161,8 +171,7 @@ def test_client_closed_by_a_handler_at_any_point_releases_everything(at_any_poin
 
 def test_closed_client_says_so_even_in_the_middle_of_a_call(client):
     """It does not say that it was called at the wrong moment: then callers would try again."""
-    doing = client.runner._doing
-    with doing.busy():
+    with stepping(client):
         client.close()
         with pytest.raises(ClientClosedError):
             client.get_lock("x").acquire()
@@ -172,7 +181,7 @@ def test_closed_client_says_so_even_in_the_middle_of_a_call(client):
 
 def test_queries_never_wait_in_the_middle_of_a_call(client):
     lock = client.get_lock("x")
-    with lock as hold, client.runner._doing.busy():
+    with lock as hold, stepping(client):
         assert lock.owned()
         assert lock.remaining() > 0
         assert not hold.lost
@@ -184,7 +193,7 @@ def test_queries_never_wait_in_the_middle_of_a_call(client):
 def test_failed_release_by_the_maintenance_is_logged(client, caplog, eventually):
     lock = client.get_lock("x")
     with lock as hold:
-        with client.runner._doing.busy():
+        with stepping(client):
             hold.release()
             hold.release()
         eventually(lambda: hold.lost or hold._released)
@@ -209,30 +218,6 @@ def alarm(handler, seconds=0.2):
         signal.signal(signal.SIGALRM, before)
 
 
-@pytest.fixture(params=["alone", "while another thread reads for it"])
-def company(request, client):
-    """True if another thread of the client waits too, and came first."""
-    if request.param == "alone":
-        yield None
-        return
-    mutex = client.get_mutex("company")
-    hold = mutex.__enter__()
-
-    def keep_company():
-        with suppress(ClientClosedError):
-            hold.wait_lost()
-
-    thread = threading.Thread(target=keep_company)
-    thread.start()
-    while not client.runner._transport._leadership.leading:
-        time.sleep(0.001)
-    yield
-    with suppress(ClientClosedError):
-        mutex.release()
-    thread.join()
-
-
-@pytest.mark.usefixtures("company")
 def test_handler_uses_the_client_while_its_thread_waits_for_a_lock(client, make_lasting, raw, eventually):
     holder, done = make_lasting().get_lock("x"), []
     hold = holder.__enter__()
@@ -254,9 +239,8 @@ def test_handler_uses_the_client_while_its_thread_waits_for_a_lock(client, make_
     client.get_lock("x").release()
 
 
-@pytest.mark.usefixtures("company")
 def test_handler_that_waits_is_served(client, make_lasting):
-    """Its own thread or the leader reads for it, and the interrupted wait continues."""
+    """Its wake-up comes, and the interrupted wait continues."""
     other = make_lasting()
     first, second = other.get_mutex("first"), other.get_mutex("second")
     first.acquire()
@@ -271,7 +255,6 @@ def test_handler_that_waits_is_served(client, make_lasting):
         hold.check()
 
 
-@pytest.mark.usefixtures("company")
 def test_close_by_a_handler_in_a_sleeping_thread_releases_all_holds(client, make_lasting, raw, eventually):
     """By the time `close` returns; the interrupted call rolls back its own request when it continues."""
     blocker = make_lasting().get_lock("x")
@@ -287,7 +270,7 @@ def test_close_by_a_handler_in_a_sleeping_thread_releases_all_holds(client, make
         client.get_lock("x").acquire()
     assert left == [False]
     eventually(lambda: held(raw) == ["redsync:x"])
-    eventually(lambda: not client.runner._maintenance._thread.is_alive())
+    eventually(lambda: not client.runner.life.maintenance._thread.is_alive())
     blocker.release()
 
 
@@ -387,7 +370,7 @@ def test_callback_may_close_the_client(make_lasting, raw, lose, caplog, eventual
     client = make_lasting(lease=1.0)
     client.get_lock("other").acquire()
     lose(client, lambda hold: client.close())
-    thread = client.runner._maintenance._thread
+    thread = client.runner.life.maintenance._thread
     eventually(lambda: not thread.is_alive())
     assert held(raw) == []
     assert [record.getMessage()[:16] for record in caplog.records] == ["lost the hold of"]
