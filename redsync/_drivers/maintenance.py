@@ -413,10 +413,13 @@ class Maintenance:
         else:
             self.join()
 
-    def join(self) -> None:
-        """Wait for the thread's end, unless it is the calling thread; not for ever, because a node may hang."""
-        if self._thread is not None and not self.is_current() and self._thread.is_alive():
-            self._thread.join(2 * self._node_timeout + 2 * _LAST_CONNECTIONS + 1.0)
+    def join(self, ended: threading.Event | None = None) -> None:
+        """Wait for the thread's end, or for that event; not for ever, because a node may hang."""
+        most = 2 * (self._node_timeout + _LAST_CONNECTIONS) + 3.0
+        if ended is not None:
+            ended.wait(most)
+        elif self._thread is not None and not self.is_current() and self._thread.is_alive():
+            self._thread.join(most)
 
     def _finish(self) -> None:
         """Send what is left, wait briefly for replies that nodes still owe, and end all connections."""

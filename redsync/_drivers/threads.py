@@ -25,6 +25,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, TypeAlias, TypeVar, assert_never
 
 from redsync._core.effects import Broadcast, Effect, Notify, Reply, Signal, Steps, Tell, Wait, Wakeup
@@ -105,10 +106,11 @@ class Life:
             then waits for the GIL, while all others wait for both: in a process whose threads compute, that is a queue
             that never ends. So a thread that finds it held looks again a moment later.
         ours: The running thread's state.
-        active: The calls that are inside `run`.
+        active: The calls that are inside `run`, each with its thread.
         deferred: Protocols that the maintenance is to run: releases by handlers that interrupted a step.
         owing: For an owner, the sets whose nodes owed it replies when it returned them.
         closing: True once sleeps must end.
+        left: Set once a closing client has released all holds.
     """
 
     def __init__(self, runner: ThreadRunner) -> None:
@@ -118,7 +120,8 @@ class Life:
         self.client_id: Final = surroundings.new_id()
         self.monitor: Final = threading.Lock()
         self.ours: Final = _OfThread()
-        self.active: Final[set[Call]] = set()
+        self.active: Final[dict[Call, int]] = {}
+        self.left: Final = threading.Event()
         self.deferred: Final[deque[Steps[None]]] = deque()
         self.owing: Final[dict[Owner, list[weakref.ref[LinkSet]]]] = {}
         self.closing = self.started = False
@@ -200,7 +203,7 @@ class Life:
                 quorum=self.session.quorum,
                 guard=self.guard,
             )
-            maintenance.on_abandoned = lambda: runner._leave(self)
+            maintenance.on_abandoned = partial(runner._leave, self, maintenance)
             maintenance.is_dropped = lambda: runner.client() is None
             self.maintenance = maintenance
             try:
@@ -361,7 +364,7 @@ class ThreadRunner:
         self.max_connections: Final = max_connections
         self._farewell: Final = farewell
         self._addresses: Final = [node.address for node in nodes]
-        self.notifier: Final = Notifier(listeners, None, self._addresses, self.clock)
+        self.notifier: Final = Notifier(listeners, self._contain, self._addresses, self.clock)
         self.closed = False
         self.client: Callable[[], object] = lambda: self
         self._lives: Final[dict[int, Life]] = {}
@@ -456,19 +459,26 @@ class ThreadRunner:
         call = Call(life)
         try:
             # Counted before `closed` is read: close() sets that first, then waits for the counted threads.
-            life.active.add(call)
+            life.active[call] = threading.get_ident()
             if self.closed or not life.started:
                 self.require_open()
                 life.begin()
             result = self.drive(steps, call, self._perform)
         finally:
-            life.active.discard(call)
+            life.active.pop(call, None)
             # Again, for an exception that struck as a step ended.
             life.ours.stepping = False
             if call.sets or call.subscribed:
                 call.end()
         life.require_process()  # Its last reply may have been the parent's.
         return result
+
+    def _contain(self, error: BaseException) -> bool:
+        """Log that a callback exits, if it runs in the client's own thread: the others are called, too."""
+        if not self.life.events.is_current():
+            return False
+        quietly(log.error, "a callback raised %r in the client's own thread, which continues", error)
+        return True
 
     def give_back(self, steps: Steps[None]) -> None:
         """Run a protocol that releases something; leave it to the maintenance if this interrupts a step."""
@@ -742,12 +752,13 @@ class ThreadRunner:
     # The end.
 
     def close(self) -> None:
-        """Wake waiters, wait briefly for other calls, and for the maintenance, which closes the client; idempotent.
+        """Wake waiters, wait briefly for other threads' calls, and for the maintenance, which closes; idempotent.
 
-        So an interruption only ends the wait. A handler or a finalizer that interrupts a step does not wait, and
-        neither does a callback in one of the client's own threads.
+        So an interruption only ends the wait. A handler that interrupts a call waits until all holds are released; the
+        call continues afterwards, and the maintenance still carries what it gives up. A handler or a finalizer that
+        interrupts a step does not wait at all, and neither does a callback in one of the client's own threads.
         """
-        life = self.life
+        life, me = self.life, threading.get_ident()
         self.closed = True
         maintenance = life.maintenance
         if maintenance is None:
@@ -756,20 +767,29 @@ class ThreadRunner:
         try:
             life.end_sleeps()
             deadline = self.clock() + _CLOSE_TIMEOUT
-            while waits and life.active and self.clock() < deadline:
+            while waits and any(thread != me for thread in list(life.active.values())) and self.clock() < deadline:
                 time.sleep(0.001)
         finally:
             maintenance.abandon()
-        if waits:
+        if waits and me in list(life.active.values()):
+            maintenance.join(life.left)
+        elif waits:
             maintenance.join()
 
-    def _leave(self, life: Life) -> None:
+    def _leave(self, life: Life, maintenance: Maintenance) -> None:
         """Close the client; the maintenance runs this."""
         self.closed = True
         try:
             life.end_sleeps()
             self.drive(self._farewell(life.session), Call(life), self.perform_by_maintenance)
+            life.left.set()
+            deadline = self.clock() + _CLOSE_TIMEOUT
+            while life.active and (now := self.clock()) < deadline:
+                maintenance.turn(now + 0.001)
+            if life.session.holds:
+                self.drive(self._farewell(life.session), Call(life), self.perform_by_maintenance)
         finally:
+            life.left.set()
             life.events.close()
 
     def abandon(self) -> None:

@@ -14,6 +14,7 @@ from functools import partial
 import pytest
 
 from redsync import ClientClosedError, LeaseLostError, QuorumError, ReentrantCallError
+from tests.support.injection import inject
 from tests.support.leftovers import claims
 from tests.support.locks import PATIENCE
 
@@ -56,7 +57,7 @@ def aside(function):
 
 
 @pytest.fixture
-def at_any_point(inject, seed):
+def at_any_point(seed):
     """Return a function that calls a handler at each point of another function, one by one."""
 
     def at_any_point(prepare):
@@ -277,6 +278,7 @@ def test_close_by_a_handler_in_a_sleeping_thread_releases_all_holds(client, make
 PROGRAM = """
 import signal, sys
 from redsync import Client
+from tests.support.injection import inject
 from tests.support.leftovers import claims
 
 client = Client(sys.argv[1:], lease=600, restart_guard=0)
