@@ -1,0 +1,317 @@
+"""Threads and their sets of connections: the limit, who waits for a set and who never does, and order between sets."""
+
+import asyncio
+import gc
+import time
+from contextlib import contextmanager
+
+import pytest
+
+from redsync import AsyncClient, Client, QuorumError
+from redsync._drivers.link_sets import LinkSet
+from redsync._drivers.process import clock
+from tests.support.forks import in_child
+from tests.support.injection import Interruption
+from tests.support.leftovers import claims
+from tests.support.locks import PATIENCE, timed
+
+
+@pytest.fixture
+def narrow(make_lasting):
+    """A client with one set of connections."""
+    client = make_lasting(max_connections=1)
+    with client.get_lock("warm"):
+        pass
+    return client
+
+
+@contextmanager
+def all_sets_lent(client):
+    """Have all free sets, as threads do that are inside a round; yields them."""
+    pool, lent = client.runner.life.pool, []
+    while not lent or lent[-1]:
+        lent.append([])
+        pool.borrow_free(lent[-1])
+    lent.pop()
+    assert lent
+    try:
+        yield [each[0] for each in lent]
+    finally:
+        for each in lent:
+            pool.give_back(each)
+
+
+# The limit.
+
+
+def test_nested_locks_of_many_threads_do_not_deadlock_on_one_set(narrow, make_worker):
+    """A thread has a set only during a round: not while it holds a lock, waits for one, or runs the application."""
+    inside = []
+
+    def work(number):
+        for _ in range(10):
+            with narrow.get_lock(f"outer {number % 2}", timeout=PATIENCE), narrow.get_lock("inner", timeout=PATIENCE):
+                inside.append(number)
+                assert narrow.get_semaphore("permits", 2).acquire(timeout=PATIENCE)
+                narrow.get_semaphore("permits", 2).release()
+                assert len(inside) == 1
+                inside.pop()
+
+    threads = [make_worker().start(work, number) for number in range(5)]
+    for thread in threads:
+        thread.result(3 * PATIENCE)
+    assert len(narrow.runner.life.pool) == 1
+
+
+def test_thread_that_finds_all_sets_in_use_waits_within_its_timeout_and_says_why(narrow, raw):
+    with all_sets_lent(narrow):
+        error, seconds = timed(narrow.get_lock("x").acquire, timeout=0.2)
+    assert isinstance(error, QuorumError)
+    assert "all 1 connections of this client were in use: Client(max_connections=1)" in str(error)
+    assert 0.15 < seconds < PATIENCE
+    assert not any(claims(node) for node in raw)
+
+
+def test_thread_that_waits_in_line_gets_the_set_that_comes_back(narrow, other, eventually):
+    with all_sets_lent(narrow):
+        waiter = other.start(narrow.get_lock("x").acquire, timeout=PATIENCE)
+        eventually(lambda: narrow.runner.life.pool._line)
+        assert not waiter.done()
+    assert waiter.result(PATIENCE)
+
+
+@pytest.mark.parametrize("kind", ["lock", "mutex", "fair_lock"])
+def test_release_waits_for_no_set(narrow, raw, eventually, kind):
+    """The maintenance carries it."""
+    lock = getattr(narrow, f"get_{kind}")("x")
+    assert lock.acquire(timeout=PATIENCE)
+    with all_sets_lent(narrow):
+        lock.release()
+        eventually(lambda: not any(claims(node) for node in raw))
+    assert lock.acquire(timeout=PATIENCE)
+    lock.release()
+
+
+def test_renewal_waits_for_no_set(make_lasting, eventually):
+    client = make_lasting(max_connections=1, lease=1.0)
+    with client.get_lock("x") as hold, all_sets_lent(client):
+        before = hold._state.valid_until
+        eventually(lambda: hold._state.valid_until > before + 1.0)
+        hold.check()
+
+
+def test_wake_up_waits_for_no_set(narrow, make_lasting, other, eventually):
+    """It comes over the connections of the maintenance."""
+    holder = make_lasting().get_lock("x")
+    assert holder.acquire(timeout=PATIENCE)
+    waiter = other.start(narrow.get_lock("x").acquire, timeout=PATIENCE)
+    eventually(lambda: narrow.runner.life._asleep)
+    assert narrow.runner.life.pool.idle(), "it gave its set back before it slept"
+    holder.release()
+    assert waiter.result(PATIENCE)
+
+
+@pytest.mark.parametrize("by", ["handler", "finalizer"])
+def test_code_that_interrupts_a_round_borrows_another_set(make_lasting, monkeypatch, by):
+    client, wait, used = make_lasting(), LinkSet.wait, []
+    with client.get_lock("warm"):
+        pass
+
+    def use():
+        with client.get_lock("other", timeout=PATIENCE) as hold:
+            hold.check()
+
+    class Job:
+        def __init__(self):
+            self.me = self
+
+        def __del__(self):
+            use()
+
+    def interrupted(link_set, *args):
+        used.append(link_set)
+        if len(used) == 1:
+            if by == "handler":
+                use()
+            else:
+                Job()
+                gc.collect()
+        return wait(link_set, *args)
+
+    monkeypatch.setattr(LinkSet, "wait", interrupted)
+    with client.get_lock("x", timeout=PATIENCE) as hold:
+        hold.check()
+    assert len(used) > 2
+    assert used[0] is not used[1]
+
+
+# Order between sets.
+
+
+def test_release_also_follows_what_nodes_have_not_answered_over_another_set(make_lasting, nodes, raw, eventually):
+    """A node that hangs may execute the claim after the release, if that comes only over another connection."""
+    client = make_lasting()
+    with client.get_lock("warm"):
+        pass
+    lock = client.get_lock("x")
+    nodes.pause(2)
+    try:
+        assert lock.acquire(timeout=PATIENCE)
+        with all_sets_lent(client) as sets:
+            (former,) = [each for each in sets if each.owes]
+            before = len(former.links[2].pending)
+            lock.release()
+            assert [index for index, _ in former.following] == [2]
+        eventually(lambda: not former.following)
+        assert len(former.links[2].pending) == before + 1
+    finally:
+        nodes.resume(2)
+    eventually(lambda: not any(claims(node) for node in raw))
+    assert not client.runner.life.owing
+
+
+def test_release_over_the_same_set_follows_by_itself(make_lasting, nodes, raw, eventually):
+    client = make_lasting()
+    with client.get_lock("warm"):
+        pass
+    lock = client.get_lock("x")
+    nodes.pause(2)
+    try:
+        assert lock.acquire(timeout=PATIENCE)
+        lock.release()
+        assert not any(each.following for each in client.runner.life.pool.idle())
+    finally:
+        nodes.resume(2)
+    eventually(lambda: not any(claims(node) for node in raw))
+
+
+def test_rollback_after_an_interruption_is_left_to_the_maintenance(make_lasting, raw, monkeypatch, eventually):
+    """Which first ends the connections that were in use: the claim may still be in one of them."""
+    client = make_lasting()
+    with client.get_lock("warm"):
+        pass
+    life, wait, struck, borrowed = client.runner.life, LinkSet.wait, [], []
+    borrow_free = life.pool.borrow_free
+
+    def strike(link_set, *args):
+        if struck:
+            return wait(link_set, *args)
+        struck.append(link_set)
+        raise Interruption
+
+    monkeypatch.setattr(LinkSet, "wait", strike)
+    monkeypatch.setattr(life.pool, "borrow_free", lambda into: borrowed.append(1) or borrow_free(into))
+    with pytest.raises(Interruption):
+        client.get_lock("x").acquire(timeout=PATIENCE)
+    assert borrowed == []
+    eventually(lambda: struck[0].closed)
+    eventually(lambda: not any(claims(node) for node in raw))
+    eventually(lambda: not any(node.former for node in client.runner.nodes))
+
+
+# Processes and clocks.
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # is multi-threaded, and forks
+def test_child_of_a_fork_begins_with_an_empty_pool_and_a_new_identity(make_lasting, raw):
+    client = make_lasting()
+    lock = client.get_lock("x")
+    assert lock.acquire(timeout=PATIENCE)
+    parent = client.runner.life
+
+    def use():
+        life = client.runner.life
+        fresh = life is not parent and life.maintenance is None and life.client_id != parent.client_id
+        held, granted = lock.owned(), lock.acquire(blocking=False)
+        assert client.get_lock("y").acquire(timeout=PATIENCE)
+        said = f"{fresh} {held} {granted} {len(life.pool)} {len(parent.session.holds)}"
+        client.close()
+        return said
+
+    assert in_child(use) == "True False False 1 0"
+    assert lock.owned()
+    assert client.runner.life is parent
+    lock.release()
+    assert not any(claims(node) for node in raw)
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_child_of_a_fork_whose_hook_did_not_run_has_its_own_identity_too(make_lasting, monkeypatch):
+    """Python swallows an exception that strikes inside such a hook."""
+    client = make_lasting()
+    lock = client.get_lock("x")
+    assert lock.acquire(timeout=PATIENCE)
+    parent = client.runner.client_id
+    monkeypatch.setattr(client.runner, "close_copies", lambda: None)
+
+    def use():
+        held, granted = lock.owned(), lock.acquire(blocking=False)
+        said = f"{held} {granted} {client.runner.client_id != parent}"
+        client.close()
+        return said
+
+    assert in_child(use) == "False False True"
+    assert lock.owned()
+    lock.release()
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_sets_made_in_the_child_of_a_fork_are_none_of_its_parents(make_lasting):
+    """A handler that forks within a call: the child's copy of the call must not act for the parent."""
+    client = make_lasting()
+    with client.get_lock("warm"):
+        pass
+    life = client.runner.life
+
+    def borrow():
+        said = []
+        for act in (lambda: life.pool.borrow([], clock() + 1.0), life.begin, life.require_process):
+            life.pool._free.clear()
+            try:
+                act()
+            except Exception as error:
+                said.append(type(error).__name__)
+        return " ".join(said)
+
+    assert in_child(borrow) == "ClientClosedError ClientClosedError ClientClosedError"
+
+
+def test_client_connects_while_time_stands_still_for_the_application(nodes, monkeypatch):
+    """As under freezegun; every reading of time goes through one function."""
+    for name in ("monotonic", "time", "perf_counter"):
+        now = getattr(time, name)()
+        monkeypatch.setattr(time, name, lambda now=now: now)
+    with Client(nodes.urls, restart_guard=0.0) as client:
+        assert client.get_lock("x").acquire(timeout=PATIENCE)
+        client.get_lock("x").release()
+
+
+def test_asyncio_client_connects_while_time_stands_still_for_the_application(nodes, monkeypatch):
+    """The loop's own clock runs, as under freezegun with `real_asyncio`."""
+
+    async def use():
+        async with AsyncClient(nodes.urls, restart_guard=0.0) as client:
+            lock = client.get_lock("x")
+            assert await lock.acquire(timeout=PATIENCE)
+            await lock.release()
+
+    monotonic = time.monotonic
+    monkeypatch.setattr(asyncio.BaseEventLoop, "time", lambda loop: monotonic())
+    for name in ("monotonic", "time", "perf_counter"):
+        now = getattr(time, name)()
+        monkeypatch.setattr(time, name, lambda now=now: now)
+    asyncio.run(use())
+
+
+def test_threads_that_end_leave_no_sets_lent(make_lasting, make_worker):
+    client = make_lasting(max_connections=3)
+
+    def use():
+        with client.get_lock("x", timeout=PATIENCE):
+            pass
+
+    workers = [make_worker() for _ in range(6)]
+    for thread in [worker.start(use) for worker in workers]:
+        thread.result(PATIENCE)
+    pool = client.runner.life.pool
+    assert len(pool.idle()) == len(pool) <= 3
