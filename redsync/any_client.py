@@ -6,7 +6,8 @@ import os
 import threading
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
 from redsync._core.effects import Steps
@@ -56,6 +57,8 @@ class AnyClient(ABC, Generic[DriverT]):
     _WATCHDOG = staticmethod(watchdog)
     _FAREWELL = staticmethod(farewell)
     _SURROUNDINGS: ClassVar[Surroundings] = REAL
+    # The options of one flavour only.
+    _more: Mapping[str, Any] = MappingProxyType({})
 
     def __init__(
         self,
@@ -67,7 +70,6 @@ class AnyClient(ABC, Generic[DriverT]):
         drift_factor: float = 0.01,
         restart_guard: float | None = None,
         listeners: Sequence[Callable[[Event], object]] = (),
-        **more: Any,
     ) -> None:
         made = make_nodes(nodes, self._REDIS)
         if restart_guard is None:
@@ -82,7 +84,7 @@ class AnyClient(ABC, Generic[DriverT]):
             "node_timeout": node_timeout,
             "drift_factor": drift_factor,
             "restart_guard": restart_guard,
-            **more,
+            **self._more,
         }
         self._urls = tuple(dict.fromkeys(node.url for node in made))
         self._runner: DriverT = self._make_runner(made, timing, listeners)

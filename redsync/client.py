@@ -78,7 +78,7 @@ class Client(AnyClient[ThreadRunner]):
     ) -> None:
         if not isinstance(max_connections, int) or isinstance(max_connections, bool) or max_connections < 1:
             raise ConfigurationError(f"max_connections must be a whole number of at least 1, not {max_connections!r}")
-        self._max_connections = max_connections
+        self._more = {"max_connections": max_connections}
         super().__init__(
             nodes,
             prefix=prefix,
@@ -87,7 +87,6 @@ class Client(AnyClient[ThreadRunner]):
             drift_factor=drift_factor,
             restart_guard=restart_guard,
             listeners=listeners,
-            max_connections=max_connections,
         )
 
     def _make_runner(
@@ -100,7 +99,7 @@ class Client(AnyClient[ThreadRunner]):
             watchdog=self._WATCHDOG,
             farewell=self._FAREWELL,
             surroundings=self._SURROUNDINGS,
-            max_connections=self._max_connections,
+            **self._more,
         )
         runner.connect()
         return runner

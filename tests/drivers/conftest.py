@@ -1,7 +1,6 @@
 """Drivers and their parts, on real nodes or scripted ones."""
 
 import hashlib
-import itertools
 import logging
 import shutil
 import subprocess
@@ -14,7 +13,6 @@ import redis
 from redsync import Client
 from redsync._core.effects import Broadcast, Command, broadcast
 from redsync._core.scripts import Script
-from redsync.exceptions import QuorumError
 from redsync.testing import LocalNodes
 from tests.support import injection
 from tests.support.leftovers import claims
@@ -145,3 +143,9 @@ def become(raw, expected):
         if time.monotonic() > deadline:
             return found
         time.sleep(0.002)
+
+
+@pytest.fixture
+def inject():
+    """Interrupts a function at its n-th point."""
+    return injection.inject

@@ -1,8 +1,8 @@
 """Calls that are interrupted at any point, for threads.
 
 After an exception at any point nothing is held that the caller does not know, nothing hangs, other threads go on, and
-nothing stays on the nodes. The clients' lease is a minute, so any leftover is a bug, and would be renewed for as long as
-it is in a table.
+nothing stays on the nodes. The clients' lease is a minute, so any leftover is a bug, and would be renewed for as long
+as it is in a table.
 """
 
 import random
@@ -15,8 +15,8 @@ import pytest
 
 from redsync import Client, LeaseLostError, NodeChanged, NotOwnedError, OverReleaseError, QuorumError
 from redsync._core.effects import Wait, wait
+from redsync._drivers.lives import Call
 from redsync._drivers.process import clock
-from redsync._drivers.threads import Call
 from tests.support.injection import Interruption, inject
 from tests.support.leftovers import claims
 from tests.support.locks import PATIENCE
@@ -172,9 +172,7 @@ def test_interrupted_wait_leaves_no_place_in_a_queue(interrupt, client, make_loc
 
     holder, lock = make_worker(), make_lock()
     assert holder.do(lock.acquire)
-    interrupt(
-        [client], lambda point: lock, wait_in_vain, lambda lock: lock.hold_count(), keys=["redsync:x"], holds=1
-    )
+    interrupt([client], lambda point: lock, wait_in_vain, lambda lock: lock.hold_count(), keys=["redsync:x"], holds=1)
     holder.do(lock.release)
 
 
@@ -329,7 +327,7 @@ def test_error_of_a_signal_handler_propagates_and_is_no_failure_of_a_node(nodes,
             downs.append(event)
 
     def strike():
-        raise KINDS[kind]()
+        raise KINDS[kind]()  # noqa: RSE102  (a function that makes it)
 
     with Client(nodes.urls, lease=60.0, restart_guard=0.0, listeners=[listen]) as client:
         use(client)

@@ -6,6 +6,7 @@ that is at the beginning of functions, after calls of C, and where loops start o
 
 import gc
 import inspect
+import linecache
 import sys
 import weakref
 from pathlib import Path
@@ -28,6 +29,14 @@ def _is_in_finalizer(frame):
     while frame is not None and frame.f_code.co_name != "__del__" and frame.f_code.co_filename != weakref.__file__:
         frame = frame.f_back
     return frame is not None
+
+
+def _is_with(frame):
+    """Return whether the line begins a `with`, to which Python also returns at its end.
+
+    Python looks for no signals between the end of the block and the call of `__exit__`: no lock would be safe.
+    """
+    return linecache.getline(frame.f_code.co_filename, frame.f_lineno).lstrip().startswith("with ")
 
 
 class _Points:
@@ -55,7 +64,7 @@ class _Points:
         return self._line if frame.f_code.co_filename.startswith(_DRIVERS) and not _is_in_finalizer(frame) else None
 
     def _line(self, frame, event, argument):
-        if event == "line":
+        if event == "line" and not _is_with(frame):
             self._count(frame)
         return self._line
 
