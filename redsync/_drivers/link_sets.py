@@ -149,6 +149,8 @@ class AnyLinkSet(ABC):
                 elif request.tally is not None:
                     request.tally.sent |= link.bit
             if ours and link is not None:
+                if shared.releases.some:
+                    shared.releases.supersede(node.index, ours)
                 self._post(link, ours, now)
 
     def _takes(self, node: Node, links: Sequence[Any], request: Request, now: float) -> bool:
@@ -322,7 +324,7 @@ class AnyLinkSet(ABC):
         node.last_error = said = one_line(text)
         self.fail(request, node, said)
         if request.owed(link.bit) and is_refused(text):
-            self._shared.releases.refuse(link.index, request, now)
+            self._shared.releases.refuse(link.index, request, now, superseded=link.owes(request, behind=True))
             self._shared.on_change()
         elif request.pending_release:
             self._shared.releases.settle(link.index, request, now)
