@@ -38,10 +38,11 @@ from redsync._core.presence import digests_of
 from redsync._core.quorum import Tally
 from redsync._core.runner import Session
 from redsync._core.timing import Timing
-from redsync._drivers.link_sets import LinkSet, Shared, fail
+from redsync._drivers.link_sets import LinkSet, Shared
 from redsync._drivers.maintenance import Maintenance
 from redsync._drivers.nodes import Node, NodeStatus
 from redsync._drivers.notifier import EventThread, Notifier, quietly
+from redsync._drivers.owing import Owing
 from redsync._drivers.pending_releases import PendingReleases
 from redsync._drivers.pool import Pool
 from redsync._drivers.process import Surroundings, at_exit, forked
@@ -107,7 +108,7 @@ class Life:
         ours: The running thread's state.
         active: The calls that are inside `run`.
         deferred: Protocols that the maintenance is to run: releases by handlers that interrupted a step.
-        owing: For an owner, the sets whose nodes owed it replies when it returned them.
+        owing: The sets whose nodes owed their borrowers replies.
         closing: True once sleeps must end.
     """
 
@@ -120,7 +121,6 @@ class Life:
         self.ours: Final = _OfThread()
         self.active: Final[set[Call]] = set()
         self.deferred: Final[deque[Steps[None]]] = deque()
-        self.owing: Final[dict[Owner, list[weakref.ref[LinkSet]]]] = {}
         self.closing = self.started = False
         self._opening: Final = threading.RLock()
         # Reentrant: a finalizer may come in between. Guards wake-ups, sleepers, pending releases and the pool's line.
@@ -131,6 +131,7 @@ class Life:
         self.wakeups: Final = Wakeups(self.guard, runner.clock, Sleeper.wake)
         releases = PendingReleases(len(nodes), self.guard)
         self._numbers: Final = itertools.count(1)
+        self.owing: Final = Owing(self._numbers.__next__)
         self.shared: Final = Shared(
             nodes,
             runner.clock,
@@ -288,9 +289,7 @@ class Call:
         """Send what must follow over this set, and remember that its nodes owe replies to this owner."""
         link_set, owner = self.sets[0], self.owner
         if owner is not None and link_set.owes:
-            owing = self.life.owing
-            former = [each for each in owing.get(owner, ()) if each() is not link_set and each() is not None]
-            owing[owner] = [*former, weakref.ref(link_set)]
+            self.life.owing.note(owner, link_set)
         if link_set.following:
             try:
                 link_set.follow(self.life.runner.clock())
@@ -576,8 +575,8 @@ class ThreadRunner:
         if not request.done:
             link_set = self._borrow(effect, call)
             tally.sent_at = sent_at = clock()
-            if effect.owed_to and life.owing:
-                self._follow(request, effect, call, link_set)
+            if effect.owed_to and life.owing.sets and life.owing.follow(request, link_set):
+                life.wake()
             if link_set is None:
                 self._carry_otherwise(request, tally, effect, life)
             else:
@@ -632,8 +631,8 @@ class ThreadRunner:
         if not (call.sets or call.torn or life.closing):
             life.pool.borrow_free(call.sets)
         link_set = call.sets[0] if call.sets else None
-        if life.owing:
-            self._follow(request, effect, call, link_set)
+        if life.owing.sets and life.owing.follow(request, link_set):
+            life.wake()
         if link_set is None:
             life.begin().post(request)
             return
@@ -642,27 +641,6 @@ class ThreadRunner:
         except BaseException:
             call.throw_away()
             raise
-
-    def _follow(self, request: Request, effect: Broadcast | Tell, call: Call, link_set: LinkSet | None) -> None:
-        """Let a release also follow what was sent for its claim over other sets, on nodes that have not answered there.
-
-        Such a node may execute that claim after the release, which comes over another connection. It gets the release
-        over both, so its vote says nothing.
-        """
-        owner, life = effect.owner, call.life
-        if owner is None:
-            return
-        for reference in life.owing.pop(owner, ()):
-            former = reference()
-            if former is None or former is link_set:
-                continue
-            for link in list(former.links):
-                if link is not None and request.owed(link.bit) and link.owes(request):
-                    again = Request(effect, None)
-                    again.number = request.number
-                    former.following.append((link.index, again))
-                    fail(request, link.node, "has not answered an earlier command for this claim")
-                    life.wake()
 
     def _wait(self, effect: Wait, call: Call) -> Wakeup:
         life = call.life
@@ -695,6 +673,8 @@ class ThreadRunner:
                 request = self._request(effect, tally, life)
                 tally.sent_at = sent_at = self.clock()
                 if not request.done:
+                    if effect.owed_to and life.owing.sets:
+                        life.owing.follow(request, maintenance.own)
                     maintenance.own.send(request)
                     reason = f"no answer within {effect.timeout:g} s"
                     maintenance.carry(request, sent_at + effect.timeout, reason)
@@ -707,7 +687,10 @@ class ThreadRunner:
                 tally.at = self.clock()
                 return tally
             case Tell():
-                maintenance.own.send(Request(effect, None))
+                request = Request(effect, None)
+                if life.owing.sets:
+                    life.owing.follow(request, maintenance.own)
+                maintenance.own.send(request)
                 return None
             case Wait():
                 while life.deferred:
