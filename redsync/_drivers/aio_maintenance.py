@@ -274,8 +274,9 @@ class AioMaintenance:
 
     async def _connect(self, node: Node) -> None:
         error: str | None = None
+        limit = asyncio.timeout(TIMEOUTS * self._connect_timeout)
         try:
-            async with asyncio.timeout(TIMEOUTS * self._connect_timeout) as limit:
+            async with limit:
                 await self._connect_link(node)
         except Exception as problem:
             late = TimeoutError("did not finish the handshake in time") if limit.expired() else problem

@@ -149,8 +149,6 @@ class AnyLinkSet(ABC):
                 elif request.tally is not None:
                     request.tally.sent |= link.bit
             if ours and link is not None:
-                if shared.releases.some:
-                    shared.releases.supersede(node.index, ours)
                 self._post(link, ours, now)
 
     def _takes(self, node: Node, links: Sequence[Any], request: Request, now: float) -> bool:
@@ -206,6 +204,8 @@ class AnyLinkSet(ABC):
         self._post(link, requests, now)
 
     def _post(self, link: Any, requests: Sequence[Request], now: float) -> None:
+        if self._shared.releases.some:
+            self._shared.releases.supersede(link.index, requests)
         try:
             link.post(requests, now)
         except LinkFault as fault:

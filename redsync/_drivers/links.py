@@ -131,9 +131,11 @@ class AnyLink(ABC):
 
         `behind`: only to a later one.
         """
-        claim, after = request.claim, request.number if behind else -1
+        after = request.number if behind else -1
         return any(
-            other.claim == claim and other.number > after for other in list(self.pending) if other is not request
+            other.concerns(request.claim) and other.number > after
+            for other in list(self.pending)
+            if other is not request
         )
 
     @abstractmethod

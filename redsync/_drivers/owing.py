@@ -4,6 +4,9 @@ A link has an order, and two links have none between them. If an owner asks over
 node that has not answered the ask yet may execute it behind the release, and would keep a claim that nobody wants. So
 such a node gets the release over both sets. Its vote for the release says nothing, and counts as failed.
 
+So it is with a renewal, which goes out over the maintenance's set, and creates claims that a node has forgotten: one
+that was decided early may be executed behind the release on the other nodes.
+
 Exclusion does not depend on it: each claim has its own number.
 """
 
@@ -29,13 +32,19 @@ class Owing:
     Any thread may call it; two at the same time have different owners.
 
     Attributes:
-        sets: By owner; empty if there is nothing to follow.
+        sets: By owner.
+        own: The maintenance's set; its commands are for all owners.
     """
 
     def __init__(self, next_number: Callable[[], int]) -> None:
         """Make it empty; `next_number` returns the next number in the order of the client's commands."""
         self._next_number: Final = next_number
         self.sets: Final[dict[Owner, list[weakref.ref[AnyLinkSet]]]] = {}
+        self.own: AnyLinkSet | None = None
+
+    def some(self) -> bool:
+        """Return False if there is nothing to follow."""
+        return bool(self.sets) or (self.own is not None and self.own.owes)
 
     def note(self, owner: Owner, link_set: AnyLinkSet) -> None:
         """Record that an owner returns a set whose nodes owe it replies."""
@@ -50,11 +59,13 @@ class Owing:
         Returns True if it must, on some node: a user of that set sends it, or the maintenance.
         """
         owner, some = request.effect.owner, False
-        if owner not in self.sets:
+        if owner is None:
             return False
-        # Kept for as long as something is owed: the owner may release other claims later.
-        self._keep(owner, self._others(owner))
-        for other in self._others(owner, link_set):
+        if owner in self.sets:
+            # Kept for as long as something is owed: the owner may release other claims later.
+            self._keep(owner, self._others(owner))
+        own = [self.own] if self.own is not None and self.own is not link_set else []
+        for other in self._others(owner, link_set) + own:
             for link in list(other.links):
                 if link is not None and request.owed(link.bit) and link.owes(request):
                     again = Request(request.effect, None)
@@ -64,8 +75,8 @@ class Owing:
                     some = True
         return some
 
-    def _others(self, owner: Owner | None, but: AnyLinkSet | None = None) -> list[AnyLinkSet]:
-        known = [reference() for reference in self.sets.get(owner, ())] if owner is not None else []
+    def _others(self, owner: Owner, but: AnyLinkSet | None = None) -> list[AnyLinkSet]:
+        known = [reference() for reference in self.sets.get(owner, ())]
         return [each for each in known if each is not None and each is not but and each.owes]
 
     def _keep(self, owner: Owner, sets: list[AnyLinkSet]) -> None:

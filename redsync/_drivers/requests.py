@@ -121,6 +121,13 @@ class Request(Sleeper):
         command = self.command
         return () if command is None else command.keys[:1] + command.args[:1]
 
+    def concerns(self, claim: tuple[Arg, ...]) -> bool:
+        """Return whether it is about that claim, perhaps among others: a renewal is about many."""
+        command = self.command
+        if command is None or len(claim) < 2:
+            return False
+        return claim[0] in command.keys and claim[1] in command.args
+
 
 class Owed:
     """The requests that an absent node gets as soon as it is back, in the transport's order.

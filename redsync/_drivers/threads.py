@@ -201,6 +201,7 @@ class Life:
                 quorum=self.session.quorum,
                 guard=self.guard,
             )
+            self.owing.own = maintenance.own
             maintenance.on_abandoned = runner.close_here
             maintenance.is_dropped = lambda: runner.client() is None
             self.maintenance = maintenance
@@ -575,7 +576,7 @@ class ThreadRunner:
         if not request.done:
             link_set = self._borrow(effect, call)
             tally.sent_at = sent_at = clock()
-            if effect.owed_to and life.owing.sets and life.owing.follow(request, link_set):
+            if effect.owed_to and life.owing.some() and life.owing.follow(request, link_set):
                 life.wake()
             if link_set is None:
                 self._carry_otherwise(request, tally, effect, life)
@@ -631,7 +632,7 @@ class ThreadRunner:
         if not (call.sets or call.torn or life.closing):
             life.pool.borrow_free(call.sets)
         link_set = call.sets[0] if call.sets else None
-        if life.owing.sets and life.owing.follow(request, link_set):
+        if life.owing.some() and life.owing.follow(request, link_set):
             life.wake()
         if link_set is None:
             life.begin().post(request)
@@ -673,7 +674,7 @@ class ThreadRunner:
                 request = self._request(effect, tally, life)
                 tally.sent_at = sent_at = self.clock()
                 if not request.done:
-                    if effect.owed_to and life.owing.sets:
+                    if effect.owed_to:
                         life.owing.follow(request, maintenance.own)
                     maintenance.own.send(request)
                     reason = f"no answer within {effect.timeout:g} s"
@@ -688,8 +689,7 @@ class ThreadRunner:
                 return tally
             case Tell():
                 request = Request(effect, None)
-                if life.owing.sets:
-                    life.owing.follow(request, maintenance.own)
+                life.owing.follow(request, maintenance.own)
                 maintenance.own.send(request)
                 return None
             case Wait():

@@ -88,6 +88,24 @@ def test_each_of_two_claims_is_followed(desk, sets, order):
     assert (1, b"another") in followers(first)
 
 
+def test_release_follows_a_renewal_of_many_claims_over_the_maintenances_set(desk, sets, order):
+    """It was decided early, and creates claims that nodes have forgotten."""
+    (own, second, third), fars = sets
+    order.own = own
+    assert not order.some()
+    renewal = desk.request(b"another")
+    renewal.command = renewal.command._replace(args=(b"another", 1, b"claim", 1))
+    own.send(renewal)
+    for far in (fars[0], fars[2]):
+        far.say(YES)
+    own.read(0.0)
+    assert order.some()
+    assert not order.follow(release(desk, b"third"), second)
+    assert not order.follow(release(desk), own)
+    assert order.follow(release(desk), third)
+    assert followers(own) == [(1, b"claim")]
+
+
 def test_what_follows_keeps_its_order_even_as_a_pending_release(desk, sets, order):
     """The connection may break before it is sent."""
     (first, second, _), fars = sets
