@@ -274,11 +274,13 @@ class AioMaintenance:
 
     async def _connect(self, node: Node) -> None:
         error: str | None = None
+        limit = asyncio.timeout(TIMEOUTS * self._connect_timeout)
         try:
-            async with asyncio.timeout(TIMEOUTS * self._connect_timeout):
+            async with limit:
                 await self._connect_link(node)
         except Exception as problem:
-            error = self._registry.note_failure(node, problem)
+            late = TimeoutError("did not finish the handshake in time") if limit.expired() else problem
+            error = self._registry.note_failure(node, late)
         finally:
             self._connecting.pop(node.index, None)
         self._registry.note_tried(node, error)

@@ -204,6 +204,8 @@ class AnyLinkSet(ABC):
         self._post(link, requests, now)
 
     def _post(self, link: Any, requests: Sequence[Request], now: float) -> None:
+        if self._shared.releases.some:
+            self._shared.releases.supersede(link.index, requests)
         try:
             link.post(requests, now)
         except LinkFault as fault:
@@ -322,7 +324,7 @@ class AnyLinkSet(ABC):
         node.last_error = said = one_line(text)
         self.fail(request, node, said)
         if request.owed(link.bit) and is_refused(text):
-            self._shared.releases.refuse(link.index, request, now)
+            self._shared.releases.refuse(link.index, request, now, superseded=link.owes(request, behind=True))
             self._shared.on_change()
         elif request.pending_release:
             self._shared.releases.settle(link.index, request, now)

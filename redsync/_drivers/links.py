@@ -126,10 +126,17 @@ class AnyLink(ABC):
         """Return for how many seconds the node has owed replies."""
         return now - self.since if self.pending else 0.0
 
-    def owes(self, request: Request) -> bool:
-        """Return whether the node owes a reply to a command for the same claim; callable in any thread."""
-        claim = request.claim
-        return any(earlier.claim == claim for earlier in list(self.pending))
+    def owes(self, request: Request, *, behind: bool = False) -> bool:
+        """Return whether the node owes a reply to another command for the same claim; callable in any thread.
+
+        `behind`: only to a later one.
+        """
+        after = request.number if behind else -1
+        return any(
+            other.concerns(request.claim) and other.number > after
+            for other in list(self.pending)
+            if other is not request
+        )
 
     @abstractmethod
     def shut(self) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import itertools
 import os
 import threading
-import weakref
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -26,6 +25,7 @@ from redsync._drivers.link_sets import LinkSet, Shared
 from redsync._drivers.maintenance import Maintenance
 from redsync._drivers.nodes import Node
 from redsync._drivers.notifier import EventThread
+from redsync._drivers.owing import Owing
 from redsync._drivers.pending_releases import PendingReleases
 from redsync._drivers.pool import Pool
 from redsync._drivers.process import forked
@@ -82,7 +82,7 @@ class Life:
         ours: The running thread's state.
         active: The calls that are inside `run`, each with its thread.
         deferred: Protocols that the maintenance is to run: releases by handlers that interrupted a step.
-        owing: For an owner, the sets whose nodes owed it replies when it returned them.
+        owing: The sets whose nodes owed their borrowers replies.
         closing: True once sleeps must end.
         left: Set once a closing client has released all holds.
     """
@@ -97,7 +97,6 @@ class Life:
         self.active: Final[dict[Call, int]] = {}
         self.left: Final = threading.Event()
         self.deferred: Final[deque[Steps[None]]] = deque()
-        self.owing: Final[dict[Owner, list[weakref.ref[LinkSet]]]] = {}
         self.closing = self.started = False
         self._opening: Final = threading.RLock()
         # Reentrant: a finalizer may come in between. Guards wake-ups, sleepers, pending releases and the pool's line.
@@ -108,6 +107,7 @@ class Life:
         self.wakeups: Final = Wakeups(self.guard, runner.clock, Sleeper.wake)
         releases = PendingReleases(len(nodes), self.guard)
         self._numbers: Final = itertools.count(1)
+        self.owing: Final = Owing(self._numbers.__next__)
         self.shared: Final = Shared(
             nodes,
             runner.clock,
@@ -177,6 +177,7 @@ class Life:
                 quorum=self.session.quorum,
                 guard=self.guard,
             )
+            self.owing.own = maintenance.own
             maintenance.on_abandoned = partial(runner.leave, self, maintenance)
             maintenance.is_dropped = lambda: runner.client() is None
             self.maintenance = maintenance
@@ -272,9 +273,7 @@ class Call:
         """Send what must follow over this set, and remember that its nodes owe replies to this owner."""
         link_set, owner = self.sets[0], self.owner
         if owner is not None and link_set.owes:
-            owing = self.life.owing
-            former = [each for each in owing.get(owner, ()) if each() is not link_set and each() is not None]
-            owing[owner] = [*former, weakref.ref(link_set)]
+            self.life.owing.note(owner, link_set)
         if link_set.following:
             try:
                 link_set.follow(self.life.runner.clock())

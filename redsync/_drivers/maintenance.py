@@ -39,7 +39,7 @@ from redsync._drivers.pool import Pool
 from redsync._drivers.requests import NOTHING_TOLD, Request
 from redsync._drivers.watches import Watches
 
-__all__ = ["PAUSE_AFTER_FAILURE", "STRAGGLERS", "TICK", "Maintenance", "Stopped"]
+__all__ = ["PAUSE_AFTER_FAILURE", "STRAGGLERS", "TICK", "Kill", "Maintenance", "Stopped"]
 
 log = logging.getLogger("redsync.watchdog")
 
@@ -70,7 +70,7 @@ class _OwnSet(LinkSet):
         self._on_broken(link.node, reason)
 
 
-class _Kill(Request):
+class Kill(Request):
     """Ends a former connection of this client, which is remembered until the node has answered.
 
     Attributes:
@@ -135,7 +135,7 @@ class Maintenance:
         self._lagging: Final[deque[Node]] = deque()
         self._carried: list[tuple[Request, float]] = []
         # For each node, the commands under way that end former connections.
-        self._kills: Final[list[dict[tuple[str, int], _Kill]]] = [{} for _ in self._nodes]
+        self._kills: Final[list[dict[tuple[str, int], Kill]]] = [{} for _ in self._nodes]
         self._connecting: Final[dict[int, float]] = {}  # the instant from which the try is overdue
         self._connectors: Final[set[threading.Thread]] = set()
         self._registry: Final = NodeRegistry(
@@ -299,6 +299,7 @@ class Maintenance:
         """Do what there is to do; then read what comes, until that instant at most."""
         own, now = self.own, self._clock()
         self._end_torn(now)
+        own.follow(now)
         self._send_posted()
         self._connect_missing(now)
         if self._begun:
@@ -370,7 +371,7 @@ class Maintenance:
                     if tag[0] != process:
                         node.former.discard(tag)  # It has ended with its process.
                     elif tag not in kills:
-                        kills[tag] = _Kill(node, tag)
+                        kills[tag] = Kill(node, tag)
                         self.own.send_to(node.index, [kills[tag]], now)
 
     def _sweep(self, now: float) -> None:
@@ -431,6 +432,7 @@ class Maintenance:
             now = self._clock()
             self._take_in()
             self._end_torn(now)
+            own.follow(now)
             self._send_posted()
             self._deliver(now)
             for link_set in free:

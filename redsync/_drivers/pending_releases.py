@@ -7,6 +7,10 @@ makes a claim with a new number, so a late command finds none of the later claim
 A node that runs a slow script (BUSY), loads its data, or is out of memory refuses releases too. It gets a single one
 first, with growing pauses, and another one each time: it may refuse a single one forever. Once one is executed, it
 gets more and more of the others. So a node in trouble gets few commands, and a recovered one gets all of them soon.
+
+A refused command must not be executed behind a later one about the same claim: a release that leaves a count of one
+would undo the next re-entry. So the later one replaces it: its sender knows of every claim that the node may keep, and
+releases it in turn. Commands without an answer are not replaced, as the node may still execute what precedes them.
 """
 
 from __future__ import annotations
@@ -67,18 +71,35 @@ class PendingReleases:
         with self._guard:
             ours.owed.unanswered |= unanswered
             for request in requests:
-                ours.under_way.pop(request, None)
-                ours.owed.add(request, 1 << index, now)
-            self.some = self.some or len(ours.owed) > 0
+                request.refused &= ~(1 << index)
+                self._keep(ours, 1 << index, request, now)
 
-    def refuse(self, index: int, request: Request, now: float) -> None:
-        """Keep a request that the node must get, and has answered with an error."""
+    def _keep(self, ours: _OfNode, bit: int, request: Request, now: float) -> None:
+        ours.under_way.pop(request, None)
+        ours.owed.add(request, bit, now)
+        self.some = self.some or len(ours.owed) > 0
+
+    def refuse(self, index: int, request: Request, now: float, *, superseded: bool = False) -> None:
+        """Keep a request that the node must get, and has answered with an error.
+
+        Not if it is `superseded`: a later one about the same claim is under way over its link.
+        """
         ours = self._of_node[index]
         with self._guard:
             if not ours.under_way.keys() - {request}:
                 ours.pause = min(max(2 * ours.pause, _SHORTEST), _LONGEST)
                 ours.at, ours.size, ours.refused = now + ours.pause, 1, request.number
-            self.add(index, (request,), now)
+            if superseded:
+                ours.under_way.pop(request, None)
+            else:
+                request.refused |= 1 << index
+                self._keep(ours, 1 << index, request, now)
+
+    def supersede(self, index: int, requests: Iterable[Request]) -> None:
+        """Forget refused requests about the claims of these later ones, which the node gets now."""
+        with self._guard:
+            for request in requests:
+                self._of_node[index].owed.supersede(request)
 
     def settle(self, index: int, request: Request, now: float) -> None:
         """Record that the node has executed a request that was delivered from here."""

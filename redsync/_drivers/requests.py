@@ -70,10 +70,11 @@ class Request(Sleeper):
         data: Its bytes; empty until it is sent, if it is made then.
         number: Its position in the transport's order; 0 if it has none.
         reloaded: Bit set of the nodes to which it was sent again after NOSCRIPT.
+        refused: Bit set of the nodes that answered it with an error last, and so have not executed it.
         pending_release: True once it was sent as a pending release.
     """
 
-    reloaded = number = 0
+    reloaded = refused = number = 0
     pending_release = False
     data = b""
     command: Command | None = None
@@ -120,6 +121,13 @@ class Request(Sleeper):
         command = self.command
         return () if command is None else command.keys[:1] + command.args[:1]
 
+    def concerns(self, claim: tuple[Arg, ...]) -> bool:
+        """Return whether it is about that claim, perhaps among others: a renewal is about many."""
+        command = self.command
+        if command is None or len(claim) < 2:
+            return False
+        return claim[0] in command.keys and claim[1] in command.args
+
 
 class Owed:
     """The requests that an absent node gets as soon as it is back, in the transport's order.
@@ -139,6 +147,7 @@ class Owed:
 
     def __init__(self) -> None:
         self._requests: dict[Command, Request] = {}
+        self._refused: dict[tuple[Arg, ...], Request] = {}  # by claim
         self._purge_at = _PURGE_FROM
         self.unanswered = False
 
@@ -153,13 +162,25 @@ class Owed:
         same = self._requests.get(request.command)
         if same is None or same.number < request.number:
             self._requests[request.command] = request
+            if request.refused & bit:
+                self._refused[request.claim] = request
             if len(self._requests) >= self._purge_at:
                 self._purge(now)
+
+    def supersede(self, request: Request) -> None:
+        """Forget a refused request about the claim of a later one, which the node gets now."""
+        earlier = self._refused.get(request.claim)
+        if earlier is not None and earlier.number < request.number:
+            del self._refused[request.claim]
+            assert earlier.command is not None, "what is owed was made"
+            if self._requests.get(earlier.command) is earlier:
+                del self._requests[earlier.command]
 
     def take(self, now: float) -> list[Request]:
         """Return the requests that the node must get, and forget all."""
         requests = [request for request in self._requests.values() if not self._is_pointless(request, now)]
         self._requests.clear()
+        self._refused.clear()
         self._purge_at = _PURGE_FROM
         self.unanswered = False
         return sorted(requests, key=attrgetter("number"))
@@ -174,6 +195,11 @@ class Owed:
         # A new table replaces the old one in one step, so no interruption can split it.
         self._requests = {
             request.command: request for request in kept if request.command and request.effect.owed_until > after
+        }
+        self._refused = {
+            claim: request
+            for claim, request in self._refused.items()
+            if request.command and self._requests.get(request.command) is request
         }
         self._purge_at = max(2 * len(self._requests), _PURGE_FROM)
 

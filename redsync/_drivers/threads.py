@@ -32,7 +32,7 @@ from redsync._core.ownership import Owner
 from redsync._core.quorum import Tally
 from redsync._core.runner import Session
 from redsync._core.timing import Timing
-from redsync._drivers.link_sets import LinkSet, fail
+from redsync._drivers.link_sets import LinkSet
 from redsync._drivers.lives import LONGEST_SLEEP, Call, Life, Tag
 from redsync._drivers.maintenance import Maintenance
 from redsync._drivers.nodes import Node, NodeStatus
@@ -334,8 +334,8 @@ class ThreadRunner:
         if not request.done:
             link_set = self._borrow(effect, call)
             tally.sent_at = sent_at = clock()
-            if effect.owed_to and life.owing:
-                self._follow(request, effect, call, link_set)
+            if effect.owed_to and life.owing.some() and life.owing.follow(request, link_set):
+                life.wake()
             if link_set is None:
                 self._carry_otherwise(request, tally, effect, life)
             else:
@@ -391,8 +391,8 @@ class ThreadRunner:
         if not (call.sets or call.torn or life.closing):
             life.pool.borrow_free(call.sets)
         link_set = call.sets[0] if call.sets else None
-        if life.owing:
-            self._follow(request, effect, call, link_set)
+        if life.owing.some() and life.owing.follow(request, link_set):
+            life.wake()
         if link_set is None:
             life.begin().post(request)
             return
@@ -401,27 +401,6 @@ class ThreadRunner:
         except BaseException:
             call.throw_away()
             raise
-
-    def _follow(self, request: Request, effect: Broadcast | Tell, call: Call, link_set: LinkSet | None) -> None:
-        """Let a release also follow what was sent for its claim over other sets, on nodes that have not answered there.
-
-        Such a node may execute that claim after the release, which comes over another connection. It gets the release
-        over both, so its vote says nothing.
-        """
-        owner, life = effect.owner, call.life
-        if owner is None:
-            return
-        for reference in life.owing.pop(owner, ()):
-            former = reference()
-            if former is None or former is link_set:
-                continue
-            for link in list(former.links):
-                if link is not None and request.owed(link.bit) and link.owes(request):
-                    again = Request(effect, None)
-                    again.number = request.number
-                    former.following.append((link.index, again))
-                    fail(request, link.node, "has not answered an earlier command for this claim")
-                    life.wake()
 
     def _wait(self, effect: Wait, call: Call) -> Wakeup:
         life = call.life
@@ -454,6 +433,8 @@ class ThreadRunner:
                 request = self._request(effect, tally, life)
                 tally.sent_at = sent_at = self.clock()
                 if not request.done:
+                    if effect.owed_to:
+                        life.owing.follow(request, maintenance.own)
                     maintenance.own.send(request)
                     reason = f"no answer within {effect.timeout:g} s"
                     maintenance.carry(request, sent_at + effect.timeout, reason)
@@ -466,7 +447,9 @@ class ThreadRunner:
                 tally.at = self.clock()
                 return tally
             case Tell():
-                maintenance.own.send(Request(effect, None))
+                request = Request(effect, None)
+                life.owing.follow(request, maintenance.own)
+                maintenance.own.send(request)
                 return None
             case Wait():
                 while life.deferred:

@@ -677,7 +677,7 @@ def test_releases_to_a_node_that_left_commands_unanswered_never_expire(desk, lin
 @pytest.mark.parametrize("text", ["BUSY a script runs", "LOADING", "OOM command not allowed", "READONLY", "MISCONF"])
 def test_refused_release_is_pending_with_a_pause(desk, link_set, fars, text):
     release = desk.ask(link_set, owed_to=0b111, owed_until=math.inf)
-    claim = desk.ask(link_set)
+    claim = desk.ask(link_set, b"another")
     fars[1].say(f"-{text}\r\n".encode() * 2)
     hear(link_set)
     assert choices(release.tally) == choices(claim.tally) == [None, "failed", None]
@@ -686,6 +686,31 @@ def test_refused_release_is_pending_with_a_pause(desk, link_set, fars, text):
     assert desk.releases.due_at(1) > desk.now
     assert desk.changes > 0
     assert desk.releases.take(1, desk.now + 1.0) == [release]
+
+
+def test_refused_release_gives_way_to_a_later_command_for_its_claim(desk, link_set, fars):
+    """Behind it, it would undo it: a release that leaves a count of one undoes the next re-entry."""
+    first, second = (desk.ask(link_set, owed_to=0b111, owed_until=math.inf) for _ in range(2))
+    fars[1].say(b"-BUSY\r\n")
+    hear(link_set)
+    assert desk.pending() == [0, 0, 0], "the second is under way"
+    fars[1].say(b"-BUSY\r\n")
+    hear(link_set)
+    assert desk.pending() == [0, 1, 0]
+    desk.ask(link_set, b"another")
+    assert desk.pending() == [0, 1, 0]
+    desk.ask(link_set)
+    assert desk.pending() == [0, 0, 0]
+    assert choices(first.tally) == choices(second.tally) == [None, "failed", None]
+
+
+def test_unanswered_release_is_sent_again_whatever_follows_it(desk, link_set, fars):
+    """The node may still execute the claim before it, over the former connection."""
+    release = desk.ask(link_set, owed_to=0b111, owed_until=math.inf)
+    link_set.discard(link_set.links[1], "gone")
+    desk.install(link_set, 1)
+    desk.ask(link_set)
+    assert desk.releases.take(1, desk.now) == [release]
 
 
 def test_release_that_no_node_would_ever_execute_is_not_sent_again(desk, link_set, fars):

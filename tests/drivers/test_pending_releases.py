@@ -191,6 +191,32 @@ def test_releases_of_one_claim_keep_their_order_while_the_node_refuses(releases)
     assert taken == made
 
 
+def test_later_command_replaces_what_was_refused_but_nothing_unanswered(releases):
+    refused, again, unanswered, other = request(1, b"mine"), request(2, b"again"), request(3, b"yours"), request(5)
+    for each in (refused, again, other):
+        releases.refuse(0, each, NOW)
+    releases.add(0, [unanswered], NOW, unanswered=True)
+    later = [request(6, b"mine"), request(7, b"yours"), request(4, b"5")]
+    releases.supersede(1, later)
+    assert releases.count(0) == 4
+    releases.supersede(0, later)
+    assert releases.count(0) == 3
+    releases.clear_pause(0)
+    assert releases.take(0, NOW) == [again, unanswered, other]
+    releases.refuse(0, again, NOW, superseded=True)
+    releases.refuse(0, other, NOW)
+    releases.settle(0, unanswered, NOW)
+    assert releases.take(0, NOW + 1.0) == [other]
+
+
+def test_refused_release_that_expires_is_forgotten(monkeypatch):
+    monkeypatch.setattr(requests, "_PURGE_FROM", 4)
+    releases = PendingReleases(2, threading.RLock())
+    for number in range(1, 100):
+        releases.refuse(0, request(number, until=NOW + number + 1.5), NOW + number)
+    assert len(releases._of_node[0].owed._refused) <= 8
+
+
 def test_refusal_of_one_in_a_batch_does_not_stop_the_others(releases):
     first, second, third = several(3)
     releases.add(0, [first, second, third], NOW)

@@ -31,10 +31,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--unlisted", type=int, default=0, help="leave that many nodes off the list of every other machine (default: 0)"
     )
+    parser.add_argument(
+        "--sets", type=int, help="the number of sets of links of each client (default: the seed decides)"
+    )
     options = parser.parse_args(arguments)
     if options.cluster and options.unlisted:
         parser.error("--cluster and --unlisted exclude each other: clients list all nodes of a cluster or none")
-    how = {name: getattr(options, name) for name in ("long", "nodes", "replicas", "cluster", "unlisted")}
+    how = {name: getattr(options, name) for name in ("long", "nodes", "replicas", "cluster", "unlisted", "sets")}
     if options.seeds is not None:
         seeds = range(options.first, options.first + options.seeds)
         return not Campaign(seeds, options.jobs, options.kind, **how).run()

@@ -63,7 +63,7 @@ class Campaign:
         seeds: The seeds.
         jobs: The number of processes; None for one per core.
         kind: The kind of synchronizer that the runs contend for.
-        **how: Options for all runs, as for `simulate`: `long`, `nodes`, `replicas`, `cluster`, `unlisted`.
+        **how: Options for all runs, as for `simulate`: `long`, `nodes`, `replicas`, `cluster`, `unlisted`, `sets`.
 
     Attributes:
         outcome: The sum of all successful runs.

@@ -130,12 +130,20 @@ class WatchedLinks(AioLinkSet):
         connection.client = runner.name
         noted = link.pending = _Noted(connection, runner.letters)
         connection.requests, link.gets = noted.letters, noted.hear(link.gets)
+        self._note_connected(link)
+        super().install(link)
+
+    def _note_connected(self, link: AnyLink) -> None:
+        """Record that a node is up."""
+        runner = self._runner
         left = max(link.node.remembers_since + runner.session.timing.restart_guard - runner.now(), 0.0)
         runner.sim.saw(Connected(runner.sim.now, runner.name, link.node.index, left))
-        super().install(link)
 
     def send(self, *requests: Request) -> None:
         """Send requests, and report them."""
+        if (sets := self._runner.sets) is not None:
+            for request in requests:
+                sets.follow(request, self)
         # For each node its bit, with the set of the requests that it is sent from now on.
         noted = [(link.bit, _noted(link).fresh) for link in self.links if link is not None]
         for _, sent in noted:
@@ -195,6 +203,19 @@ class WatchedMaintenance(AioMaintenance):
     def __init__(self, runner: SimulatedRunner, **settings: Any) -> None:
         self._runner: Final = runner
         super().__init__(**settings)
+
+    async def _tend(self) -> bool:
+        sets = self._runner.sets
+        owing = sets is not None and await sets.tend(self._clock())
+        return await super()._tend() or owing
+
+    async def stop(self) -> None:
+        """End the task and all connections."""
+        try:
+            await super().stop()
+        finally:
+            if self._runner.sets is not None:
+                self._runner.sets.end()
 
     def _make_links(self, shared: Shared) -> AioLinkSet:
         return WatchedLinks(self._runner, shared, self._loop, self._on_broken)

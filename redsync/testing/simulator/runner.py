@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import redis.asyncio
 
-from redsync._core.effects import Broadcast, Effect, Reply, Steps, Wait, Wakeup
+from redsync._core.effects import Broadcast, Effect, Notify, Reply, Steps, Tell, Wait, Wakeup
 from redsync._core.events import Event
 from redsync._core.ownership import Owner
 from redsync._core.presence import ClientRecord
@@ -26,6 +26,7 @@ from redsync._core.quorum import Tally
 from redsync._core.timing import Timing
 from redsync._drivers.aio import AioRunner
 from redsync._drivers.aio_driver import AioCall
+from redsync._drivers.aio_link_sets import AioLinkSet
 from redsync._drivers.nodes import Node
 from redsync._drivers.process import Surroundings
 from redsync._drivers.requests import Request
@@ -33,6 +34,7 @@ from redsync.client_async import AsyncClient
 from redsync.testing.simulator.happenings import Decided, Told
 from redsync.testing.simulator.letters import Letter, WatchedLinks, WatchedMaintenance
 from redsync.testing.simulator.machines import Machine
+from redsync.testing.simulator.sets import Sets
 
 if TYPE_CHECKING:
     from redsync.testing.simulator.simulation import Simulation
@@ -54,6 +56,7 @@ class SimulatedRunner(AioRunner):
         name: The client's name in the trace: its machine's name, numbered from the second client on.
         letters: The commands that the client has sent.
         numbers: The numbers of the rounds under way, by their tallies.
+        sets: The sets of links that calls borrow; None if all use one.
         delays: The seconds, by its clock, that passed before each further look at the clock.
     """
 
@@ -66,6 +69,8 @@ class SimulatedRunner(AioRunner):
         self.letters: Final[dict[Request, Letter]] = {}
         self.numbers: Final[dict[Tally, int]] = {}
         self.delays: Final[list[float]] = []
+        self.sets: Sets | None = None
+        self._watchdog: AioCall | None = None
         self._serials: Final = itertools.count(1)
         self._delays: Final = self.sim.random_for(f"delays of {self.name}")
         rng = machine.random
@@ -86,7 +91,10 @@ class SimulatedRunner(AioRunner):
     def make_maintenance(self, **settings: Any) -> WatchedMaintenance:
         """Return the maintenance of this client."""
         assert self.sim.loop.current is self.machine, "a client is used on its own machine"
-        return WatchedMaintenance(self, **settings)
+        maintenance = WatchedMaintenance(self, **settings)
+        if self.sim.sets > 1:
+            self.sets = Sets(self, maintenance, settings["shared"], self.sim.sets - 1)
+        return maintenance
 
     @property
     def maintenance(self) -> WatchedMaintenance | None:
@@ -99,6 +107,12 @@ class SimulatedRunner(AioRunner):
     def links(self) -> WatchedLinks | None:
         """The client's set of links; None before its first use."""
         return self.maintenance.links if self.maintenance is not None else None
+
+    @property
+    def link_sets(self) -> list[WatchedLinks]:
+        """The maintenance's set, then those that calls borrow."""
+        own = [] if self.links is None else [self.links]
+        return [*own, *(() if self.sets is None else self.sets.all)]
 
     def listens(self, key: bytes) -> bool:
         """Return whether a waiter waits, or is about to wait, for nodes' wake-ups for that key."""
@@ -128,6 +142,8 @@ class SimulatedRunner(AioRunner):
     def perform(self, effect: Effect, call: AioCall) -> Coroutine[Any, Any, Reply] | None:
         """Perform an effect, which is a step of the machine."""
         self.machine.stepped = True
+        if self.sets is not None and isinstance(effect, (Wait, Notify)):
+            self.sets.give_back(call)
         if self.sim.slowness and isinstance(effect, Wait) and effect.until <= self.clock():
             return self._wait_late(effect, call)
         return super().perform(effect, call)
@@ -152,15 +168,36 @@ class SimulatedRunner(AioRunner):
     def perform_by_maintenance(self, effect: Effect, call: AioCall) -> Coroutine[Any, Any, Reply] | None:
         """Perform an effect of the watchdog."""
         self.machine.stepped = True
+        self._watchdog = call
         return super().perform_by_maintenance(effect, call)
 
     async def _broadcast(self, effect: Broadcast, call: AioCall) -> Tally:
         self.machine.stepped = True
-        tally = await super()._broadcast(effect, call)
+        if self.sets is None or call is self._watchdog:
+            tally = await super()._broadcast(effect, call)
+        else:
+            try:
+                await self.sets.borrow(call, effect)
+                tally = await super()._broadcast(effect, call)
+            except BaseException:
+                self.sets.throw_away(call)
+                raise
         number = self.numbers.pop(tally, None)
         if number is not None:
             self.sim.saw(Decided.of(self.sim.now, self.name, number, tally))
         return tally
+
+    async def drive_call(self, steps: Steps[T], call: AioCall) -> T:
+        """Run a protocol for a caller."""
+        try:
+            return await super().drive_call(steps, call)
+        finally:
+            if self.sets is not None:
+                self.sets.give_back(call)
+
+    def _links(self, effect: Broadcast | Tell, call: AioCall) -> AioLinkSet:
+        links = super()._links(effect, call)
+        return links if self.sets is None else self.sets.links(call, effect)
 
     def dispose(self) -> None:
         """End protocols that still run without performing their effects: the simulation is over."""

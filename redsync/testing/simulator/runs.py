@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple, Self
 
-from redsync.testing.simulator.checks import OF_GROUPS, Checker
+from redsync.testing.simulator.checks import OF_GROUPS, Checker, Order
 from redsync.testing.simulator.faults import Nemesis
 from redsync.testing.simulator.happenings import Faulted
 from redsync.testing.simulator.injectors import shape_wire
@@ -43,6 +44,12 @@ _REWINDING = 0.4
 
 _SLOWNESS = 0.15
 """The probability that a process is slow or paused before it looks at the clock again."""
+
+_SEVERAL_FROM = 10_000
+"""Only from this seed on runs have clients with several sets of links, as clients for threads do."""
+
+_SEVERAL = [1, 1, 2, 4]
+"""The numbers of sets of links, of which a run draws one."""
 
 _WIRE = 0.5
 """The share of runs that also have faults of the wire."""
@@ -156,6 +163,7 @@ def simulate(
     replicas: int | None = None,
     cluster: bool = False,
     unlisted: int = 0,
+    sets: int | None = None,
 ) -> Outcome:
     """Make one run; the seed also decides the number of machines, and how long leases last.
 
@@ -170,20 +178,28 @@ def simulate(
         replicas: The number of replicas of each node, which makes it a Sentinel group; None for single servers.
         cluster: True for nodes that are masters of a cluster, as for `Simulation`.
         unlisted: The number of last nodes that every other machine leaves off its list.
+        sets: The number of sets of links of each client; None if the seed decides.
 
     Raises:
         SimulationError: A promise was broken.
     """
-    replay = how_to_replay(seed, kind, long=long, cluster=cluster, nodes=nodes, replicas=replicas, unlisted=unlisted)
+    replay = how_to_replay(
+        seed, kind, long=long, cluster=cluster, nodes=nodes, replicas=replicas, sets=sets, unlisted=unlisted
+    )
     count = _nodes(seed) if nodes is None else nodes
     if checkers is None:
         checkers = (OF_GROUPS if unlisted else world_for(replicas, cluster=cluster).CHECKERS)[kind]
+    several = _sets(seed) if sets is None else sets
+    if several > 1:
+        # Between two sets there is no order.
+        checkers = [checker for checker in checkers if checker is not Order]
     sim = Simulation(
         seed,
         nodes=count,
         replicas=replicas,
         cluster=cluster,
         unlisted=unlisted,
+        sets=several,
         scripts=scripts,
         checkers=checkers,
         replay=replay,
@@ -236,6 +252,10 @@ def how_to_replay(seed: int, kind: str, *, unlisted: int = 0, **how: int | None)
         if value is not None and value is not False
     ]
     return " ".join(["python -m redsync.testing.simulator --seed", str(seed), *words])
+
+
+def _sets(seed: int) -> int:
+    return random.Random(f"{seed} sets").choice(_SEVERAL) if seed >= _SEVERAL_FROM else 1
 
 
 def _nodes(seed: int) -> int:

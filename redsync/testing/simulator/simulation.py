@@ -82,6 +82,7 @@ class Simulation(Troubles):
         replicas: The number of replicas of each node, which makes it a Sentinel group; None for single servers.
         cluster: True for nodes that are masters of a cluster, each with `replicas` replicas, by default one.
         unlisted: The number of last nodes that the clients of every other machine leave off their lists.
+        sets: The number of sets of links that a client has; with several, its calls borrow them, as threads do.
         scripts: Sources that replace shipped scripts on all nodes, by name, to plant mistakes.
         checkers: The checkers to use.
         timeout: The longest time that `run` waits for programs to end, in virtual seconds.
@@ -113,6 +114,7 @@ class Simulation(Troubles):
         replicas: int | None = None,
         cluster: bool = False,
         unlisted: int = 0,
+        sets: int = 1,
         scripts: Mapping[str, str] | None = None,
         checkers: Iterable[type[Checker]] = ALL,
         timeout: float = 3600.0,
@@ -124,6 +126,7 @@ class Simulation(Troubles):
         self.trace: Final = Trace()
         self.client_options: Final = client_options
         self.unlisted: Final = unlisted
+        self.sets: Final = sets
         self.slowness = 0.0
         self.machines: list[Machine] = []
         self.runners: dict[str, SimulatedRunner] = {}

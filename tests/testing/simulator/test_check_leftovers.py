@@ -71,7 +71,7 @@ def test_checker_finds_connection_that_stays_open_when_its_connect_is_cancelled(
         channel = await open_channel(node.make_connection(maintenance._connect_timeout), Addresses())
         maintenance._registry.meet(node, await channel.talk(greet(node, 1.0, raw=True)))
         tag = await channel.talk(end_former(node))
-        await channel.talk(load_scripts(PLAIN))
+        await channel.talk(load_scripts())
         await channel.talk(subscribe(PLAIN, wake_channel(maintenance._client_id), raw=True))
         maintenance.links.install(maintenance.links.make_link(node, channel, tag))
 

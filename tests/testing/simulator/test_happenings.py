@@ -23,7 +23,7 @@ def test_trace_shows_senders_receivers_commands_and_votes():
         "a asks node-1,2: #2 lock_acquire(redsync:x | a:1:1 1 2000 0)\n",
         "node-1 executes for a: lock_acquire(redsync:x | a:1:1 1 2000 0) -> 1\n",
         "a hears from node-2: #2 -> 1\n",
-        f"a counts #4: WON: node-1 granted, node-2 granted, node-3 failed ({refused})\n",
+        f"a counts #3: WON: node-1 granted, node-2 granted, node-3 failed ({refused})\n",
     ):
         assert line in text
     assert sim.trace.text(last=2) == "".join(f"{line}\n" for line in text.splitlines()[-2:])

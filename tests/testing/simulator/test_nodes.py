@@ -197,9 +197,11 @@ def test_forgotten_scripts_are_loaded_again_and_cost_no_round(sim):
     sim.run(until=sim.now + 1.0)
     rounds = [h for h in sim.trace.happenings if isinstance(h, Decided) and h.at > forgotten_at[0]]
     assert {h.verdict for h in rounds} == {"won"}
-    for node in range(3):
-        assert [h.reply for h in executions(sim, node, "lock_release")] == [1, 1]
-        assert executions(sim, node, "lock_renew")
+    for index, node in enumerate(sim.nodes):
+        # Before the leases end; a node whose connection was replaced may have got the second release alone.
+        assert node.store.peek(b"redsync:x") is node.store.peek(b"redsync:y") is None
+        assert [h.keys[0] for h in executions(sim, index, "lock_release")] == [b"redsync:x", b"redsync:y"]
+        assert executions(sim, index, "lock_renew")
 
 
 @pytest.mark.parametrize("code", ["MOVED", "CLUSTERDOWN"])
@@ -209,8 +211,8 @@ def test_redirecting_node_costs_its_vote_and_gets_the_release_later(sim, code):
     assert executions(sim, 0, "lock_release") == []
     sim.nodes[0].recover()
     sim.run(until=sim.now + 2.0)
-    assert sim.nodes[0].store.peek(b"redsync:x") is None
-    assert [h.keys[0] for h in executions(sim, 0, "lock_release") if h.reply == 1] == [b"redsync:x"]
+    assert sim.nodes[0].store.peek(b"redsync:x") is sim.nodes[0].store.peek(b"redsync:y") is None
+    assert b"redsync:x" in [h.keys[0] for h in executions(sim, 0, "lock_release") if h.reply == 1]
 
 
 def test_connections_that_nodes_end_are_replaced(sim):

@@ -31,6 +31,7 @@ from redsync.testing.simulator.happenings import Executed, Faulted, Sent
 from redsync.testing.simulator.letters import connection_of
 
 if TYPE_CHECKING:
+    from redsync.testing.simulator.letters import WatchedLinks
     from redsync.testing.simulator.runner import SimulatedRunner
 
 __all__ = ["Delivery"]
@@ -110,8 +111,9 @@ class Delivery(Checker):
 
     def _watch(self, whose: tuple[str, int], runner: SimulatedRunner) -> float:
         """Return the arrival time of the latest delayed packet that a look has seen on the current connection."""
-        link = runner.links.links[whose[1]] if runner.links is not None else None
-        if link is not None:
+        for link in (links.links[whose[1]] for links in runner.link_sets):
+            if link is None:
+                continue
             connection = connection_of(link)
             arrives = max(connection.there.arrives, connection.back.arrives)
             if arrives > self.sim.now + _UNDELAYED:
@@ -130,6 +132,16 @@ def _kept(runner: SimulatedRunner, index: int) -> dict[tuple[object, ...], int]:
         *releases.under_way,
         *(link.pending if link is not None else ()),
         *links._batch,
+        *_under_way(runner.link_sets[1:], index),
     ]:
         kept[request.claim] = max(kept.get(request.claim, 0), request.number)
     return kept
+
+
+def _under_way(sets: Iterable[WatchedLinks], index: int) -> Iterator[Request]:
+    """Yield what other sets have sent to a node, or will send behind that."""
+    for links in sets:
+        if (link := links.links[index]) is not None:
+            yield from link.pending
+        yield from links._batch
+        yield from (request for node, request in links.following if node == index)

@@ -31,7 +31,6 @@ from redsync.testing.simulator.checks.checker import Checker
 from redsync.testing.simulator.letters import WatchedLinks, WatchedMaintenance, connection_of
 
 if TYPE_CHECKING:
-    from redsync.testing.simulator.machines import Machine
     from redsync.testing.simulator.nodes import VirtualNode
     from redsync.testing.simulator.runner import SimulatedRunner
 
@@ -69,9 +68,10 @@ class Leftovers(Checker):
         links = maintenance.links
         left = [*self._connections(runner, maintenance), *self._sleepers(runner, links), *_entries(links)]
         left += _tasks(runner)
-        for link in links.links:
-            if link is not None:
-                left += self._replies(link)
+        for each in runner.link_sets:
+            for link in each.links:
+                if link is not None:
+                    left += self._replies(link)
         if not runner.life.active:
             left += _idle(runner, links)
         if _is_closed(runner):
@@ -80,7 +80,8 @@ class Leftovers(Checker):
             yield f"{runner.name} has left {what}"
 
     def _connections(self, runner: SimulatedRunner, maintenance: WatchedMaintenance) -> Iterator[str]:
-        used = [connection_of(link) for link in maintenance.links.links if link is not None]
+        used = [connection_of(link) for links in runner.link_sets for link in links.links if link is not None]
+        joining = 0 if runner.sets is None else len(runner.sets.joining)
         for indices, servers in self.sim.world.apart():
             open_ones = [
                 connection
@@ -88,7 +89,7 @@ class Leftovers(Checker):
                 for connection in self.sim.network.route(runner.machine, server).connections
                 if connection.maker is runner and not connection.given_up and connection not in used
             ]
-            if len(open_ones) > len(indices & set(maintenance._connecting)):
+            if len(open_ones) > len(indices & set(maintenance._connecting)) + joining:
                 yield f"{len(open_ones)} connections to {servers[0].name} open that are not in use"
 
     def _replies(self, link: AnyLink) -> Iterator[str]:
@@ -140,15 +141,9 @@ class Leftovers(Checker):
         most = 0 if _is_closed(runner) else 1
         if timers > most:
             yield f"{runner.name} has left {timers} timers of its maintenance"
-        sleepers = sum(len(each.links._asleep) for each in self._maintenances(runner.machine))
+        sleepers = sum(len(links._asleep) for each in runner.machine.runners for links in each.link_sets)
         if asleep > sleepers:
             yield f"{runner.name} has left {asleep} timers of {sleepers} sleepers"
-
-    @staticmethod
-    def _maintenances(machine: Machine) -> Iterator[WatchedMaintenance]:
-        for runner in machine.runners:
-            if runner.maintenance is not None:
-                yield runner.maintenance
 
 
 def _is_closed(runner: SimulatedRunner) -> bool:

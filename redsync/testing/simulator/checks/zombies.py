@@ -29,7 +29,7 @@ nodes that came back with older data, for as long as a claim or a place may last
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 from redsync._core.permits import PermitState, read_slots
@@ -77,7 +77,7 @@ class Zombies(Checker):
     def __init__(self, sim: Simulation) -> None:
         super().__init__(sim)
         self._rounds: Final = Rounds()
-        self._strays: Final[dict[tuple[int, bytes, bytes, bytes], None]] = {}
+        self._strays: Final[dict[tuple[int, bytes, bytes, bytes], int]] = {}
         self._names: Final[dict[bytes, tuple[bytes, bytes]]] = {}
         self._slots: Final[dict[bytes, bytes]] = {}
         self._latches: Final[dict[bytes, bytes]] = {}
@@ -126,8 +126,16 @@ class Zombies(Checker):
             for runner in machine.runners:
                 if not (machine.crashed or machine.paused or runner.closed or self._is_confused(machine.name)):
                     for line in runner.links.links if runner.links is not None else ():
-                        if line is not None and not line.pending and not self._is_retrying(runner, line):
+                        if line is not None and not self._is_busy(runner, line) and not self._is_retrying(runner, line):
                             yield from self._look_at(runner, line)
+
+    @staticmethod
+    def _is_busy(runner: SimulatedRunner, line: AnyLink) -> bool:
+        """Return whether the node has yet to answer, or to end a former connection."""
+        ours = [links.links[line.index] for links in runner.link_sets]
+        following = any(index == line.index for links in runner.link_sets for index, _ in links.following)
+        former = len(ours) > 1 and bool(line.node.former)
+        return following or former or any(link is not None and bool(link.pending) for link in ours)
 
     @staticmethod
     def _is_retrying(runner: SimulatedRunner, line: AnyLink) -> bool:
@@ -161,11 +169,11 @@ class Zombies(Checker):
     def _note_executed(self, executed: Executed) -> None:
         if not (executed.stray or self._strays):
             return
-        for key, whose, mode in _concerned(executed):
+        for key, whose, mode in _concerned(executed, self._names):
             place = executed.node, key, whose, mode
             if executed.stray:
-                self._strays[place] = None
-            elif not executed.script.endswith("_renew"):
+                self._strays[place] = executed.number
+            elif not executed.script.endswith("_renew") and executed.number >= self._strays.get(place, 0):
                 self._strays.pop(place, None)
 
     def _look_at(self, runner: SimulatedRunner, line: AnyLink) -> Iterator[tuple[str, float]]:
@@ -251,11 +259,14 @@ class Zombies(Checker):
                     yield f"{node.name} keeps a claim on {name!r} for too long"
 
 
-def _concerned(executed: Executed) -> Iterator[tuple[bytes, bytes, bytes]]:
+def _concerned(executed: Executed, names: Mapping[bytes, tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes, bytes]]:
     """Return the claims or places that a command was about: each as a key, an owner or its claim, and a mode."""
+    # A rollback by a waiter that stays leaves its place as it is; so does an ask without one.
+    stays = executed.script.endswith("_abandon") and executed.args[1] == 0
     for claim in claims(executed.script, executed.keys, executed.args):
-        for whose in (claim.id, claim.owner):
-            yield claim.key, whose, claim.mode
+        yield claim.key, claim.id, claim.mode
+        if not stays and names.get(claim.key, executed.keys)[0] in executed.keys:
+            yield claim.key, claim.owner, claim.mode
     if executed.script in _PLACE_OF_LATCH and (place := executed.args[_PLACE_OF_LATCH[executed.script]]):
         assert isinstance(place, bytes), "it names a channel and an owner"
         yield executed.keys[0], place.rpartition(b" ")[2], b""
