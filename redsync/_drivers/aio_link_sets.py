@@ -2,9 +2,9 @@
 
 A round sleeps on a gate, a future. One timer serves all deadlines. There are two kinds of links:
 
-* `Link`, over a plain socket: it reads and writes as in a thread. The loop watches one descriptor for all of them, that
-  of a selector. So one callback reads what all nodes have sent by then.
-* `StreamLink`, over an asyncio transport: TLS, Windows, and loops of a simulation. The loop reads and writes.
+* `Link`, over a plain socket, where the system has epoll: it reads and writes as in a thread. The loop watches one
+  descriptor for all of them. So one callback reads what all nodes have sent by then.
+* `StreamLink`, over an asyncio transport: TLS, other systems, and loops of a simulation. The loop reads and writes.
 
 When that callback has handed out all replies, the tasks whose rounds are decided run on at once, without another turn
 of the loop. While rounds are under way, everything that tasks send in one turn of the loop goes out in one write per
@@ -23,7 +23,7 @@ from __future__ import annotations
 import asyncio
 import math
 import os
-import selectors
+import select
 from collections import deque
 from collections.abc import Callable
 from contextvars import Context
@@ -41,7 +41,8 @@ from redsync._drivers.requests import Request, Sleeper
 
 __all__ = ["AioLinkSet", "Gate", "StreamLink"]
 
-_READ, _WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
+_READABLE: Final = getattr(select, "EPOLLIN", 1)
+_WRITABLE: Final = getattr(select, "EPOLLOUT", 4)
 
 _LONGEST: Final = 86_400.0
 """The longest sleep in seconds; some loops know no longer ones."""
@@ -104,17 +105,21 @@ class StreamLink(AnyLink, asyncio.Protocol):
 
 
 class Gate(asyncio.Future[None]):
-    """What a sleeping task awaits. When it ends, the set lets the task run on, see `AioLinkSet.let_run`."""
+    """What a sleeping task awaits. When it ends, the set lets the task run on, see `AioLinkSet.let_run`.
+
+    Attributes:
+        step: The next step of the task, and its context; None before it sleeps, and once it runs.
+    """
 
     def __init__(self, links: AioLinkSet, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(loop=loop)
         self._links: Final = links
-        self._step: tuple[Callable[[Gate], object], Context] | None = None
+        self.step: tuple[Callable[[Gate], object], Context] | None = None
 
     def add_done_callback(self, step: Any, *, context: Context | None = None) -> None:
         """Keep the next step of the task; the task itself calls this."""
         if context is not None and isinstance(step, BuiltinFunctionType):
-            self._step = step, context
+            self.step = step, context
         else:
             # Tasks written in Python may run their loop inside a step (nest_asyncio): that loop could not read while
             # our own callback has not returned.
@@ -133,27 +138,17 @@ class Gate(asyncio.Future[None]):
             self._links.let_run(self)
         return cancelled
 
-    def run(self) -> None:
-        """Let the task do its next step, unless it has done it."""
-        if self._step is not None:
-            step, context = self._step
-            context.run(step, self)
-
-    def leave(self) -> None:
-        """Record that the task runs."""
-        self._step = None
-
 
 class AioLinkSet(AnyLinkSet):
     """A link to each node, for all tasks of one loop.
 
     Attributes:
-        WATCHES: True where a loop can watch the descriptor of a selector.
+        WATCHES: True where a loop can watch one descriptor for many sockets.
         returning: Bit set of the nodes whose connections were thrown away, until they are back or fail to come back.
         closing: True once sleeps must end; rounds still continue.
     """
 
-    WATCHES: ClassVar = hasattr(selectors.DefaultSelector, "fileno")
+    WATCHES: ClassVar = hasattr(select, "epoll")
 
     def __init__(self, shared: Shared, loop: asyncio.AbstractEventLoop, on_broken: Callable[[Node, str], None]) -> None:
         """Make a set without links; `on_broken` is called for each discarded link."""
@@ -167,7 +162,8 @@ class AioLinkSet(AnyLinkSet):
         self._rings_at = math.inf
         self._woken: Final[deque[Gate]] = deque()
         self._in_turn = False
-        self._selector: Final[Any] = selectors.DefaultSelector() if self.WATCHES else None
+        self._epoll: Final[Any] = select.epoll() if self.WATCHES else None
+        self._polled: Final[dict[int, Link]] = {}
         self._watched = False
         self._torn = False
         self.returning = 0
@@ -192,10 +188,11 @@ class AioLinkSet(AnyLinkSet):
         node, now = link.node, self._clock()
         self.links[link.index] = link
         if isinstance(link, Link):
-            self._selector.register(link.fileno, _READ, link)
+            self._polled[link.fileno] = link
+            self._epoll.register(link.fileno, _READABLE)
             if not self._watched:
                 self._watched = True
-                self._loop.add_reader(self._selector.fileno(), self._read_ready)
+                self._loop.add_reader(self._epoll.fileno(), self._read_ready)
         again = self._due(node, now)
         if self.returning & link.bit:
             self.returning &= ~link.bit
@@ -231,12 +228,13 @@ class AioLinkSet(AnyLinkSet):
 
     def _poll_for(self, link: AnyLink) -> None:
         if isinstance(link, Link):
-            self._selector.modify(link.fileno, _READ | _WRITE if link.backlog else _READ, link)
+            self._epoll.modify(link.fileno, _READABLE | _WRITABLE if link.backlog else _READABLE)
 
     def _stop_polling(self, link: AnyLink) -> None:
-        if isinstance(link, Link):
-            with expected(KeyError):  # It was called before.
-                self._selector.unregister(link.fileno)
+        if isinstance(link, Link) and self._polled.get(link.fileno) is link:
+            with expected(FileNotFoundError):  # An exception struck below.
+                self._epoll.unregister(link.fileno)
+            del self._polled[link.fileno]
 
     # Sending.
 
@@ -251,25 +249,38 @@ class AioLinkSet(AnyLinkSet):
 
     def flush(self) -> None:
         """Send what waits for the end of this turn."""
-        self._within(self._flush)
-
-    def _flush(self) -> None:
-        while self._batch:  # A finalizer may add to it.
-            count = len(self._batch)
-            self.send(*self._batch)
-            del self._batch[:count]
+        try:
+            while self._batch:  # A finalizer may add to it.
+                count = len(self._batch)
+                self.send(*self._batch)
+                del self._batch[:count]
+        except BaseException:
+            self.throw_away()
+            raise
 
     # Waiting.
 
+    async def sleep(self, sleeper: Sleeper, until: float) -> None:
+        """Return when the sleeper is done, at the instant, or when the client closes; rounds wait on."""
+        is_round = isinstance(sleeper, Request)
+        while not sleeper.done and (is_round or not self.closing) and self._clock() < until:
+            gate = sleeper.gate = Gate(self, self._loop)
+            self._asleep[sleeper] = gate, until
+            self._rounds += is_round
+            if until < self._rings_at:
+                self._set_timer(until)
+            try:
+                await gate
+            finally:
+                gate.step = sleeper.gate = None
+                del self._asleep[sleeper]
+                self._rounds -= is_round
+                if isinstance(sleeper, Request):
+                    self._kept.pop(sleeper, None)
+
     async def wait(self, request: Request, deadline: float) -> None:
         """Return once the request is done, or at the deadline, after everything that came by then was read."""
-        self._rounds += 1
-        try:
-            while not request.done and self._clock() < deadline:
-                await self._sleep(request, deadline)
-        finally:
-            self._rounds -= 1
-            self._kept.pop(request, None)
+        await self.sleep(request, deadline)
         if not request.done:
             self.look(await self.read_all())
 
@@ -279,24 +290,6 @@ class AioLinkSet(AnyLinkSet):
         await self.wait(request, deadline)
         request.done = True
         tally.freeze()
-
-    async def sleep(self, sleeper: Sleeper, until: float) -> None:
-        """Return when the sleeper is done, at the instant, or when the client closes."""
-        while not (sleeper.done or self.closing) and self._clock() < until:
-            await self._sleep(sleeper, until)
-
-    async def _sleep(self, sleeper: Sleeper, until: float) -> None:
-        """Sleep until the sleeper is woken, or about until an instant."""
-        gate = sleeper.gate = Gate(self, self._loop)
-        self._asleep[sleeper] = gate, until
-        if until < self._rings_at:
-            self._set_timer(until)
-        try:
-            await gate
-        finally:
-            gate.leave()
-            sleeper.gate = None
-            del self._asleep[sleeper]
 
     def _set_timer(self, until: float) -> None:
         if self._timer is not None:
@@ -330,7 +323,10 @@ class AioLinkSet(AnyLinkSet):
         woken, self._in_turn = self._woken, True
         try:
             while woken:
-                woken.popleft().run()
+                gate = woken.popleft()
+                if gate.step is not None:  # else it runs already
+                    step, context = gate.step
+                    context.run(step, gate)
         finally:
             self._in_turn = False
             self.flush()
@@ -359,15 +355,17 @@ class AioLinkSet(AnyLinkSet):
     # Reading.
 
     def read(self) -> None:
-        if self._selector is None:
+        if not self._polled:
             return
-        ready = self._selector.select(0)
+        ready = self._epoll.poll(0, len(self._polled))
         now = self._clock()
-        for key, events in ready:
-            link = key.data
-            if events & _WRITE:
+        for fileno, events in ready:
+            link = self._polled.get(fileno)
+            if link is None:
+                continue  # It was discarded just now.
+            if events & _WRITABLE:
                 self._unclog(link)
-            if events & _READ and self.links[link.index] is link:
+            if events != _WRITABLE:
                 self._take(link, now)
 
     def _read_ready(self) -> None:
@@ -457,13 +455,13 @@ class AioLinkSet(AnyLinkSet):
         self.returning = 0
         super().end(reason, orderly=orderly)
         self._set_timer(math.inf)
-        if self._selector is not None:
-            if self._watched and not self._loop.is_closed():
-                self._loop.remove_reader(self._selector.fileno())
-            self._watched = False
-            self._selector.close()
+        if self._watched and not self._loop.is_closed():
+            self._loop.remove_reader(self._epoll.fileno())
+        self._watched = False
+        if self._epoll is not None:
+            self._epoll.close()
 
     def forget(self, *, close: bool) -> None:
         super().forget(close=close)
-        if close and self._selector is not None:
-            self._selector.close()
+        if close and self._epoll is not None:
+            self._epoll.close()
