@@ -167,7 +167,9 @@ class AioDriver(ABC):
             tally.sent_at = sent_at = clock()
             links.send_soon(request)
             if not request.done:
-                await links.wait(request, sent_at + left)
+                await links.sleep(request, sent_at + left)
+                if not request.done:
+                    await links.wait(request, sent_at + left)
                 if not request.done:
                     links.close_round(request, f"no answer within {effect.timeout:g} s")
             if effect.lingers and tally.open:

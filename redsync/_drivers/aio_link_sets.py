@@ -1,11 +1,14 @@
 """The set of links of a client for asyncio: one for all its tasks, used in the thread of its loop.
 
-A round waits on a future, with a timer for its deadline. There are two kinds of links:
+A round sleeps on a gate, a future. One timer serves all deadlines. There are two kinds of links:
 
-* `Link`, over a plain socket: the loop watches its descriptor, and the link reads and writes as in a thread.
-* `StreamLink`, over an asyncio transport: TLS, Windows, and loops of a simulation. The loop reads and writes.
+* `Link`, over a plain socket, where the system has epoll: it reads and writes as in a thread. The loop watches one
+  descriptor for all of them. So one callback reads what all nodes have sent by then.
+* `StreamLink`, over an asyncio transport: TLS, other systems, and loops of a simulation. The loop reads and writes.
 
-While rounds are under way, everything that tasks send in one turn of the loop goes out in one write per node.
+When that callback has handed out all replies, the tasks whose rounds are decided run on at once, without another turn
+of the loop. While rounds are under way, everything that tasks send in one turn of the loop goes out in one write per
+node.
 
 **An interruption costs the connections.** An exception from outside that strikes inside the transport (a signal's
 handler, in the loop's callback) throws all links away. The commands that nodes must get become pending releases. The
@@ -18,12 +21,17 @@ under way.
 from __future__ import annotations
 
 import asyncio
+import math
 import os
-import sys
+import select
+from collections import deque
 from collections.abc import Callable
+from contextvars import Context
 from operator import attrgetter
+from types import BuiltinFunctionType
 from typing import Any, ClassVar, Final
 
+from redsync._core.interruptions import expected
 from redsync._core.quorum import Tally
 from redsync._drivers.aio_channels import AioChannel
 from redsync._drivers.link_sets import AnyLinkSet, Shared
@@ -32,6 +40,9 @@ from redsync._drivers.nodes import INTERRUPTED, Node, describe_error
 from redsync._drivers.requests import Request, Sleeper
 
 __all__ = ["AioLinkSet", "Gate", "StreamLink"]
+
+_READABLE: Final = getattr(select, "EPOLLIN", 1)
+_WRITABLE: Final = getattr(select, "EPOLLOUT", 4)
 
 _LONGEST: Final = 86_400.0
 """The longest sleep in seconds; some loops know no longer ones."""
@@ -93,29 +104,51 @@ class StreamLink(AnyLink, asyncio.Protocol):
         """Do nothing: a forked child can't use its parent's event loop, and must not touch it."""
 
 
-class Gate:
-    """Ends the sleep of a task."""
+class Gate(asyncio.Future[None]):
+    """What a sleeping task awaits. When it ends, the set lets the task run on, see `AioLinkSet.let_run`.
 
-    __slots__ = ("_future", "_loop")
+    Attributes:
+        step: The next step of the task, and its context; None before it sleeps, and once it runs.
+    """
 
-    def __init__(self, future: asyncio.Future[None], loop: asyncio.AbstractEventLoop) -> None:
-        self._future, self._loop = future, loop
+    def __init__(self, links: AioLinkSet, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(loop=loop)
+        self._links: Final = links
+        self.step: tuple[Callable[[Gate], object], Context] | None = None
+
+    def add_done_callback(self, step: Any, *, context: Context | None = None) -> None:
+        """Keep the next step of the task; the task itself calls this."""
+        if context is not None and isinstance(step, BuiltinFunctionType):
+            self.step = step, context
+        else:
+            # Tasks written in Python may run their loop inside a step (nest_asyncio): that loop could not read while
+            # our own callback has not returned.
+            super().add_done_callback(step, context=context)
 
     def release(self) -> None:
-        if not self._future.done() and not self._loop.is_closed():
-            self._future.set_result(None)
+        """End the sleep."""
+        if not self.done() and not self.get_loop().is_closed():
+            self.set_result(None)
+            self._links.let_run(self)
+
+    def cancel(self, msg: Any = None) -> bool:
+        """End the sleep by a cancellation."""
+        cancelled = super().cancel(msg)
+        if cancelled:
+            self._links.let_run(self)
+        return cancelled
 
 
 class AioLinkSet(AnyLinkSet):
     """A link to each node, for all tasks of one loop.
 
     Attributes:
-        WATCHES: True where loops can watch a descriptor.
+        WATCHES: True where a loop can watch one descriptor for many sockets.
         returning: Bit set of the nodes whose connections were thrown away, until they are back or fail to come back.
         closing: True once sleeps must end; rounds still continue.
     """
 
-    WATCHES: ClassVar = sys.platform != "win32"
+    WATCHES: ClassVar = hasattr(select, "epoll")
 
     def __init__(self, shared: Shared, loop: asyncio.AbstractEventLoop, on_broken: Callable[[Node, str], None]) -> None:
         """Make a set without links; `on_broken` is called for each discarded link."""
@@ -125,6 +158,13 @@ class AioLinkSet(AnyLinkSet):
         self._rounds = 0
         self._batch: Final[list[Request]] = []
         self._asleep: Final[dict[Sleeper, tuple[Gate, float]]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._rings_at = math.inf
+        self._woken: Final[deque[Gate]] = deque()
+        self._in_turn = False
+        self._epoll: Final[Any] = select.epoll() if self.WATCHES else None
+        self._polled: Final[dict[int, Link]] = {}
+        self._watched = False
         self._torn = False
         self.returning = 0
         self._kept: Final[dict[Request, None]] = {}
@@ -148,7 +188,11 @@ class AioLinkSet(AnyLinkSet):
         node, now = link.node, self._clock()
         self.links[link.index] = link
         if isinstance(link, Link):
-            self._loop.add_reader(link.fileno, self._read_ready, link)
+            self._polled[link.fileno] = link
+            self._epoll.register(link.fileno, _READABLE)
+            if not self._watched:
+                self._watched = True
+                self._loop.add_reader(self._epoll.fileno(), self._read_ready)
         again = self._due(node, now)
         if self.returning & link.bit:
             self.returning &= ~link.bit
@@ -183,50 +227,60 @@ class AioLinkSet(AnyLinkSet):
         self._on_broken(link.node, reason)
 
     def _poll_for(self, link: AnyLink) -> None:
-        if link.backlog:
-            self._loop.add_writer(link.fileno, self._write_ready, link)
-        else:
-            self._loop.remove_writer(link.fileno)
+        if isinstance(link, Link):
+            self._epoll.modify(link.fileno, _READABLE | _WRITABLE if link.backlog else _READABLE)
 
     def _stop_polling(self, link: AnyLink) -> None:
-        if isinstance(link, Link) and not self._loop.is_closed():
-            self._loop.remove_reader(link.fileno)
-            self._loop.remove_writer(link.fileno)
+        if isinstance(link, Link) and self._polled.get(link.fileno) is link:
+            with expected(FileNotFoundError):  # An exception struck below.
+                self._epoll.unregister(link.fileno)
+            del self._polled[link.fileno]
 
     # Sending.
 
     def send_soon(self, request: Request) -> None:
         """Send a request to all nodes, in the order of the calls: at once, or together with others of this turn."""
         self._batch.append(request)
-        if len(self._batch) > 1:
-            return
-        if self._rounds and not self._loop.is_closed():
+        if not self._rounds or self._loop.is_closed():
+            self.flush()
+        elif len(self._batch) == 1 and not self._in_turn:
             # Other tasks have rounds under way, and are likely to send something in this turn of the loop too.
             self._loop.call_soon(self.flush)
-        else:
-            self.flush()
 
     def flush(self) -> None:
         """Send what waits for the end of this turn."""
-        self._within(self._flush)
-
-    def _flush(self) -> None:
-        while self._batch:  # A finalizer may add to it.
-            count = len(self._batch)
-            self.send(*self._batch)
-            del self._batch[:count]
+        try:
+            while self._batch:  # A finalizer may add to it.
+                count = len(self._batch)
+                self.send(*self._batch)
+                del self._batch[:count]
+        except BaseException:
+            self.throw_away()
+            raise
 
     # Waiting.
 
+    async def sleep(self, sleeper: Sleeper, until: float) -> None:
+        """Return when the sleeper is done, at the instant, or when the client closes; rounds wait on."""
+        is_round = isinstance(sleeper, Request)
+        while not sleeper.done and (is_round or not self.closing) and self._clock() < until:
+            gate = sleeper.gate = Gate(self, self._loop)
+            self._asleep[sleeper] = gate, until
+            self._rounds += is_round
+            if until < self._rings_at:
+                self._set_timer(until)
+            try:
+                await gate
+            finally:
+                gate.step = sleeper.gate = None
+                del self._asleep[sleeper]
+                self._rounds -= is_round
+                if isinstance(sleeper, Request):
+                    self._kept.pop(sleeper, None)
+
     async def wait(self, request: Request, deadline: float) -> None:
         """Return once the request is done, or at the deadline, after everything that came by then was read."""
-        self._rounds += 1
-        try:
-            while not request.done and (left := deadline - self._clock()) > 0:
-                await self._sleep(request, left)
-        finally:
-            self._rounds -= 1
-            self._kept.pop(request, None)
+        await self.sleep(request, deadline)
         if not request.done:
             self.look(await self.read_all())
 
@@ -237,23 +291,47 @@ class AioLinkSet(AnyLinkSet):
         request.done = True
         tally.freeze()
 
-    async def sleep(self, sleeper: Sleeper, until: float) -> None:
-        """Return when the sleeper is done, at the instant, or when the client closes."""
-        while not (sleeper.done or self.closing) and (left := until - self._clock()) > 0:
-            await self._sleep(sleeper, left)
+    def _set_timer(self, until: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._rings_at = until
+        if until < math.inf:
+            self._timer = self._loop.call_later(min(until - self._clock(), _LONGEST), self._ring)
 
-    async def _sleep(self, sleeper: Sleeper, seconds: float) -> None:
-        """Sleep until the sleeper is woken, or for some seconds at most."""
-        future = self._loop.create_future()
-        gate = sleeper.gate = Gate(future, self._loop)
-        timer = self._loop.call_later(min(seconds, _LONGEST), gate.release)
-        self._asleep[sleeper] = gate, self._clock() + seconds
+    def _ring(self) -> None:
+        """Wake the sleepers whose time has come; the loop calls it."""
+        now, next_at = self._clock(), math.inf
+        for sleeper, (gate, until) in list(self._asleep.items()):
+            if sleeper.done or until <= now:
+                gate.release()
+            elif until < next_at:
+                next_at = until
+        self._set_timer(next_at)
+
+    def let_run(self, gate: Gate) -> None:
+        """Let a task run on: once all replies are handed out, or in the next turn of the loop."""
+        self._woken.append(gate)
+        if len(self._woken) == 1 and not self._in_turn:
+            self._loop.call_soon(self._resume)
+
+    def _resume(self) -> None:
+        """Let woken tasks run on; what they send goes out together.
+
+        If an interruption strikes in between, `recover` finds who still sleeps.
+        """
+        woken, self._in_turn = self._woken, True
         try:
-            await future
+            while woken:
+                gate = woken.popleft()
+                if gate.step is not None:  # else it runs already
+                    step, context = gate.step
+                    context.run(step, gate)
         finally:
-            timer.cancel()
-            sleeper.gate = None
-            del self._asleep[sleeper]
+            self._in_turn = False
+            self.flush()
+            if woken:
+                self._loop.call_soon(self._resume)
 
     def end_sleeps(self) -> None:
         """End all sleeps but rounds, and let none begin again."""
@@ -277,24 +355,28 @@ class AioLinkSet(AnyLinkSet):
     # Reading.
 
     def read(self) -> None:
-        for link in list(self.links):
-            if isinstance(link, Link):
-                self._take(link, self._clock())
+        if not self._polled:
+            return
+        ready = self._epoll.poll(0, len(self._polled))
+        now = self._clock()
+        for fileno, events in ready:
+            link = self._polled.get(fileno)
+            if link is None:
+                continue  # It was discarded just now.
+            if events & _WRITABLE:
+                self._unclog(link)
+            if events != _WRITABLE:
+                self._take(link, now)
 
-    def _read_ready(self, link: Link) -> None:
-        """Read a link that has something; the loop calls it."""
+    def _read_ready(self) -> None:
+        """Read what has arrived, and let the tasks run on that waited for it; the loop calls it."""
         if os.getpid() != self._process:
             return  # A forked child that runs its parent's loop: what has arrived belongs to the parent.
+        self._in_turn = True
         try:
-            self._take(link, self._clock())
-        except BaseException:
-            self.throw_away()
-            raise
-
-    def _write_ready(self, link: Any) -> None:
-        """Write what was kept for a node that reads on; the loop calls it."""
-        if os.getpid() == self._process:
-            self._within(self._unclog, link)
+            self._within(self.read)
+        finally:
+            self._resume()
 
     def hear(self, link: AnyLink, data: bytes) -> None:
         """Take in what the loop has read from a link; without bytes, the node closed the connection."""
@@ -341,11 +423,12 @@ class AioLinkSet(AnyLinkSet):
         """Catch up on what an exception has kept the loop's callbacks from doing."""
         if self._torn:
             self.throw_away()
+        self._in_turn = False
         self.flush()
-        now = self._clock()
-        for sleeper, (gate, until) in list(self._asleep.items()):
-            if sleeper.done or until <= now:
-                gate.release()
+        self._ring()
+        self._woken.extend(gate for gate, _ in self._asleep.values() if gate.done())
+        if self._woken:
+            self._loop.call_soon(self._resume)
 
     def fail(self, request: Request, node: Node, reason: str) -> None:
         """Count a node's vote as failed, unless the node is returning."""
@@ -371,3 +454,14 @@ class AioLinkSet(AnyLinkSet):
     def end(self, reason: str, *, orderly: bool) -> None:
         self.returning = 0
         super().end(reason, orderly=orderly)
+        self._set_timer(math.inf)
+        if self._watched and not self._loop.is_closed():
+            self._loop.remove_reader(self._epoll.fileno())
+        self._watched = False
+        if self._epoll is not None:
+            self._epoll.close()
+
+    def forget(self, *, close: bool) -> None:
+        super().forget(close=close)
+        if close and self._epoll is not None:
+            self._epoll.close()

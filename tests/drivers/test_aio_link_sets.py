@@ -16,6 +16,7 @@ from redsync._core.ownership import Owner
 from redsync._core.quorum import Verdict
 from redsync._drivers.aio_channels import AioChannel, open_channel
 from redsync._drivers.aio_link_sets import AioLinkSet, StreamLink
+from redsync._drivers.channels import pack
 from redsync._drivers.dialects import PLAIN
 from redsync._drivers.given_nodes import make_nodes
 from redsync._drivers.greetings import subscribe
@@ -73,6 +74,7 @@ class Rig:
 
     async def open(self, i):
         channel = await open_channel(self.nodes[i].make_connection(2.0), Addresses())
+        await channel.ask(pack("HELLO", "3"))
         await channel.talk(subscribe(PLAIN, b"wake", raw=True))
         return self.set.make_link(self.nodes[i], channel, None)
 

@@ -55,7 +55,7 @@ def test_checker_finds_sleepers_without_a_timer(monkeypatch):
 
     def call_never(loop, delay, callback, *args, **options):
         timer = call_later(loop, delay, callback, *args, **options)
-        if isinstance(getattr(callback, "__self__", None), Gate):
+        if isinstance(getattr(callback, "__self__", None), AioLinkSet):
             timer.cancel()
         return timer
 
@@ -134,8 +134,8 @@ def test_request_that_nothing_under_way_answers_is_a_leftover(sim, runner):
 
 
 def test_sleepers_are_leftovers(sim, runner):
-    sleeper, gate = Sleeper(), Gate(sim.loop.create_future(), sim.loop)
-    gate.release()
+    sleeper, gate = Sleeper(), Gate(runner.links, sim.loop)
+    gate.set_result(None)
     runner.links._asleep[sleeper] = gate, math.inf
     finds(sim, "1 asleep that were woken\n.*1 sleepers, and no protocol runs")
     del runner.links._asleep[sleeper]
@@ -151,14 +151,15 @@ def test_round_and_bell_are_leftovers(sim, runner):
 
 
 def test_timers_are_leftovers(sim, runner):
-    gate = Gate(sim.loop.create_future(), sim.loop)
-    for callback, complaint in (
-        (runner.maintenance.wake, "2 timers of its maintenance"),
-        (gate.release, "1 timers of 0 sleepers"),
+    for callback, count, complaint in (
+        (runner.maintenance.wake, 1, "2 timers of its maintenance"),
+        (runner.links._ring, 2, "2 timers of its sleepers"),
     ):
-        timer = sim.loop.call_later(1.0, callback, context=sim.machines[0].context.copy())
+        context = sim.machines[0].context
+        timers = [sim.loop.call_later(1.0, callback, context=context.copy()) for _ in range(count)]
         finds(sim, complaint)
-        timer.cancel()
+        for timer in timers:
+            timer.cancel()
         sim.check()
 
 

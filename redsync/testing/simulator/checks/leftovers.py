@@ -6,11 +6,11 @@ A client is *settled* at instants when its machine has nothing to run. At every 
 * the client waits for replies only while something is under way, or the node has yet to answer;
 * nothing waits for the end of the loop's turn, every pending release that was sent waits for its answer, and commands
   are kept only for nodes whose connections were thrown away;
-* for each bell and each round, a task sleeps on a future that is not done, and a timer rings by its deadline;
+* for each bell and each round, a task sleeps on a gate that is not open, and the timer rings by its deadline;
 * it remembers no task that has ended.
 
 While none of its protocols runs, a client has no mailbox and no bell, its retry queue and its crowds are empty, and
-only its own rounds have sleepers. At the end of a run it has at most one timer for each sleeper, and one for its
+only its own rounds have sleepers. At the end of a run it has at most one timer for all sleepers, and one for its
 maintenance.
 
 A closed client has no link, no task, no timer and no sleeper.
@@ -24,7 +24,6 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-from redsync._drivers.aio_link_sets import Gate
 from redsync._drivers.links import AnyLink
 from redsync._drivers.requests import Request
 from redsync.testing.simulator.checks.checker import Checker
@@ -109,11 +108,11 @@ class Leftovers(Checker):
 
     def _sleepers(self, runner: SimulatedRunner, links: WatchedLinks) -> Iterator[str]:
         asleep = links._asleep
-        rings = self._timers(runner)
-        unwatched = sum(rings.get(id(gate), math.inf) > until + _INEXACT for gate, until in asleep.values())
+        rings_at = self._timers(runner).get(id(links), math.inf)
+        unwatched = sum(rings_at > until + _INEXACT for _, until in asleep.values())
         if unwatched:
             yield f"{unwatched} asleep without a timer for their deadline"
-        woken = sum(gate._future.done() for gate, _ in asleep.values())
+        woken = sum(gate.done() for gate, _ in asleep.values())
         if woken:
             yield f"{woken} asleep that were woken"
         rounds = sum(isinstance(sleeper, Request) for sleeper in asleep)
@@ -132,18 +131,17 @@ class Leftovers(Checker):
         }
 
     def _look_at_timers(self, runner: SimulatedRunner, maintenance: WatchedMaintenance) -> Iterator[str]:
-        timers = asleep = 0
+        timers = alarms = 0
         for _, _, host, action, args in self.sim.timeline.entries:
             if host is runner.machine and args is None and not action.cancelled():
                 whose = getattr(action._callback, "__self__", None)
                 timers += whose is maintenance
-                asleep += isinstance(whose, Gate) and whose._loop is maintenance._loop
+                alarms += any(whose is links for links in runner.link_sets)
         most = 0 if _is_closed(runner) else 1
         if timers > most:
             yield f"{runner.name} has left {timers} timers of its maintenance"
-        sleepers = sum(len(links._asleep) for each in runner.machine.runners for links in each.link_sets)
-        if asleep > sleepers:
-            yield f"{runner.name} has left {asleep} timers of {sleepers} sleepers"
+        if alarms > most * len(runner.link_sets):
+            yield f"{runner.name} has left {alarms} timers of its sleepers"
 
 
 def _is_closed(runner: SimulatedRunner) -> bool:
