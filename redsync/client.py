@@ -52,8 +52,8 @@ class Client(AnyClient[ThreadRunner]):
             data, because it may have forgotten valid claims. It must be at least the longest lease of any client. None:
             the lease, or 0 for a single node with a fixed address. Locks with a longer lease are guarded for that long,
             unless this is 0.
-        max_connections: The most connections per node for threads that ask at the same time; one more thread waits, within
-            its own timeout. Releases, renewals and wake-ups never wait.
+        max_connections: The most connections per node for threads that ask at the same time; one more thread waits,
+            within its own timeout. Releases, renewals and wake-ups never wait.
         listeners: Called with each event, in the thread that notices it, or in one that the client has for this: a slow
             listener delays your calls or later events, not renewals.
 
