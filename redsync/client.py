@@ -52,10 +52,10 @@ class Client(AnyClient[ThreadRunner]):
             data, because it may have forgotten valid claims. It must be at least the longest lease of any client. None:
             the lease, or 0 for a single node with a fixed address. Locks with a longer lease are guarded for that long,
             unless this is 0.
-        max_connections: The most connections per node that threads inside a round use at once; a thread that finds none
-            waits for one, within its own timeout. Releases, renewals and wake-ups never wait for one.
-        listeners: Called with each event, in the thread that notices it, often the one that renews all holds: a slow
-            listener delays renewals.
+        max_connections: The most connections per node for threads that ask at the same time; one more thread waits,
+            within its own timeout. Releases, renewals and wake-ups never wait.
+        listeners: Called with each event, in the thread that notices it, or in one that the client has for this: a slow
+            listener delays your calls or later events, not renewals.
 
     Raises:
         ConfigurationError: There is no node, a server is listed twice, or settings contradict each other. The message

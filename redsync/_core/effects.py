@@ -16,9 +16,10 @@ The protocols' correctness rests on two promises of every driver:
 * **Steps are atomic.** Between two yields a protocol runs alone: no other protocol of the same client runs at the same
   time, in any thread. So state that protocols share (the table of holds) needs no lock, and a protocol reads like
   asyncio code: the state can change at a yield, and nowhere else.
-* **Order per owner.** Each node executes the commands of one owner in the order in which they were yielded, over one
-  connection. A late acquire is always followed by its release. A command written to a connection that was given up may
-  come later. Exclusion does not rest on order, as each hold has its own claim.
+* **Order per owner.** A late acquire is always followed by its release or rollback. A node executes what it gets over
+  one connection in the order in which it was yielded, and a command that it is owed (`owed_to`) also goes over each
+  other connection that owes a reply for the same claim. A command written to a connection that was given up may come
+  later. Exclusion does not rest on order, as each hold has its own claim.
 
 An interruption (KeyboardInterrupt, a cancelled task, a closed client) is *thrown in* at the yield. The driver then
 continues until it has performed all of the protocol's clean-up effects. It never closes a protocol half-way.

@@ -3,8 +3,8 @@
 Invariants:
 
 * A record is in the table from the step in which a quorum granted the claim until the step that begins its last
-  release. A renewal looks at `live` at the instant of sending, and a release ends `live` before it is sent. Neither can
-  overtake the other, because one connection to each node carries both.
+  release. A renewal looks at `live` at the instant of sending, and a release ends `live` before it is sent. So no
+  renewal is sent after the release. One that was sent before may be executed after it; `renewal` rolls that back.
 * `valid_until` only moves forward, and only while the hold is not lost.
 * `lost` is set once and never cleared. A lost hold stays in the table until its owner has released each of its
   acquisitions, so that each release raises the loss.

@@ -56,8 +56,8 @@ class Limit:
             `shrinking`.
         scarce: True if nodes chose different slots when this client last asked for a rate limiter's. These run out on
             each node at another instant, so if few are free the client needs to know which.
-        released: Slots that this client released, the latest last. Its next acquires start from these: nodes execute a
-            client's commands in order, so most likely all of them have these slots free.
+        released: Slots that this client released, the latest last. Its next acquires start from these: most
+            likely all nodes have these slots free.
     """
 
     __slots__ = ("_proven", "_void", "lowered", "per_us", "permits", "released", "scarce", "version")

@@ -109,7 +109,7 @@ class Node:
         dialect: The encoding of commands for it.
         info: Its description of itself at the last connect.
         connected_at: The time of the last connect, in seconds on the client's clock.
-        connected: True while the client's transport is connected to it.
+        connected: True while the client's maintenance has a link to it.
         excuse: Why it is not connected.
         started_at: The instant at which its server started, in seconds on the client's clock; minus infinity if it does
             not tell.

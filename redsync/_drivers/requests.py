@@ -1,4 +1,4 @@
-"""Requests, the commands that a transport carries, and sleepers, which wait."""
+"""Requests, the commands on their way to nodes, and sleepers, which wait."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from redsync._drivers.channels import pack
 __all__ = ["NOTHING_TOLD", "Gate", "Mailbox", "Owed", "Request", "Retry", "Sleeper", "pack_command"]
 
 NOTHING_TOLD = Tell(Command(Script("", b"", b""), (), ()), None)
-"""The effect of a request that a transport makes by itself."""
+"""The effect of a request that the driver makes by itself."""
 
 _STALE_LIMIT = 10_000
 """The most expired requests kept for a node that left commands unanswered; the first to expire is dropped first."""
@@ -68,7 +68,7 @@ class Request(Sleeper):
         tally: The votes; None for a command whose replies are ignored.
         command: The command; None until it is sent, if it is made then.
         data: Its bytes; empty until it is sent, if it is made then.
-        number: Its position in the transport's order; 0 if it has none.
+        number: Its position in the order of the client's commands; 0 if it has none.
         reloaded: Bit set of the nodes to which it was sent again after NOSCRIPT.
         refused: Bit set of the nodes that answered it with an error last, and so have not executed it.
         pending_release: True once it was sent as a pending release.
@@ -91,7 +91,7 @@ class Request(Sleeper):
     def make(self) -> bool:
         """Make the command and its bytes, unless they exist; return False if there is nothing to send.
 
-        Called right before it is sent, in the transport's order.
+        Called right before it is sent.
         """
         if self.command is None and not isinstance(self.effect.command, Command):
             self.command = self.effect.command()
@@ -130,7 +130,7 @@ class Request(Sleeper):
 
 
 class Owed:
-    """The requests that an absent node gets as soon as it is back, in the transport's order.
+    """The requests that an absent node gets as soon as it is back, in the order of the client's commands.
 
     After its `owed_until` a request is pointless, because the claim that it removes has expired. The exception is a
     node that left commands unanswered: a hung node executes them when it resumes, however late, and their claims live

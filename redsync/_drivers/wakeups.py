@@ -1,8 +1,8 @@
 """Wake-ups: mailboxes for nodes' signals, bells for signals of other threads of this process, turns to try again.
 
 A waiter opens a mailbox or a bell before it checks the condition that it waits for, so no signal is lost between check
-and sleep. The transport does the sleeping: here a sleep is a generator of *waits*, each a sleeper and an instant. The
-transport resumes it when the sleeper is done or the instant has come. The transport's mutex guards everything here.
+and sleep. The driver does the sleeping: here a sleep is a generator of *waits*, each a sleeper and an instant. The
+driver resumes it when the sleeper is done or the instant has come. The client's guard guards everything here.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ class Wakeups:
                     break
                 yield retry, min(look_at, until)
                 now = self._clock()
-                # Woken neither by a call nor by the clock: the transport is closed.
+                # Woken neither by a call nor by the clock: the client is closed.
                 waits = now < until and (retry.done or now >= look_at)
         finally:
             with self._mutex:

@@ -336,7 +336,7 @@ def test_idle_connections_are_replaced_before_they_are_needed(client, admin, eve
     for i in range(5):
         admin.ask(i, "CLIENT", "KILL", "TYPE", "normal")
         admin.ask(i, "CLIENT", "KILL", "TYPE", "pubsub")
-    # The client has one connection to each node, and noticed by itself that it was gone.
+    # The maintenance has one subscribed connection to each node, and noticed by itself that it was gone.
     eventually(lambda: all(admin.ask(i, "CLIENT", "LIST").count("sub=1") == 1 for i in range(5)))
     assert client.get_lock("x").acquire(blocking=False)
     client.get_lock("x").release()
