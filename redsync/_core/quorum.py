@@ -244,19 +244,17 @@ class Tally(Votes):
 
         None means that the judge does not know such a reply, so the vote FAILED: it may answer another command.
         """
-        if self.cast[node] is not None:
-            return False
-        if self.verdict is not _PENDING and not (self.open or (self.late and self.won)):
+        if self.cast[node] is not None or not (self.verdict is _PENDING or self.open or (self.late and self.won)):
             return False
         try:
             answer = self.judge(reply)
-            vote = (_GRANTED if answer else _REFUSED), answer, reply
+            choice = _GRANTED if answer else _REFUSED
         except _ODD as error:
             if is_interruption(error):
                 raise
             self._count(node, (_FAILED, None, f"unexpected reply {outline(reply)}"))
             return None
-        return self._count(node, vote)
+        return self._count(node, (choice, answer, reply))
 
     def fail(self, node: int, reason: str) -> bool:
         """Count the node as FAILED for that reason, if it has not voted; return True if that ended the wait."""
@@ -290,7 +288,9 @@ class Tally(Votes):
         if self.decide is not None:
             return self._decided_by(self.decide)
         thorough = self._thorough
-        verdict = verdict_of(self.choices, silence_refuses=not thorough)
+        if not thorough:
+            return verdict_of(self.choices)
+        verdict = verdict_of(self.choices, silence_refuses=False)
         if verdict is _LOST and callable(thorough) and None in self.choices and not thorough(self):
             return _PENDING
         return verdict

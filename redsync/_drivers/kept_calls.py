@@ -6,7 +6,8 @@ interval, 5 ms each. A round sends to every node and reads from most, so it woul
 `ctypes.PyDLL` calls the same functions with the GIL kept, which is right for calls that never block. So a round gives
 the GIL up once: where it waits for the nodes.
 
-TLS keeps its own way, and so does a system without `ctypes` or such functions.
+A call that fails is made again by the socket, which raises the error: asking `ctypes` for `errno` would double the
+price of each call. TLS keeps its own way, and so does a system without `ctypes` or such functions.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ import os
 import socket
 import ssl
 from collections.abc import Callable
-from errno import EINTR
 from typing import Any, Final, NamedTuple
 
 __all__ = ["receiver", "sender"]
@@ -26,10 +26,10 @@ _SEND_FLAGS: Final = _FLAGS | getattr(socket, "MSG_NOSIGNAL", 0)
 
 
 class _Library(NamedTuple):
-    send: Callable[..., int]
-    recv: Callable[..., int]
-    errno: Callable[[], int]
+    send: Callable[[int, bytes, int, int], int]
+    recv: Callable[[int, int, int, int], int]
     buffer: Callable[[int], Any]
+    address: Callable[[Any], int]
 
 
 def _load() -> _Library | None:
@@ -38,14 +38,14 @@ def _load() -> _Library | None:
     try:
         import ctypes
 
-        library = ctypes.PyDLL(None, use_errno=True)
+        library = ctypes.PyDLL(None)
         send, recv = library.send, library.recv
     except (ImportError, OSError, AttributeError):
         return None
     send.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_int)
     recv.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
     send.restype = recv.restype = ctypes.c_ssize_t
-    return _Library(send, recv, ctypes.get_errno, ctypes.create_string_buffer)
+    return _Library(send, recv, ctypes.create_string_buffer, ctypes.addressof)
 
 
 _LIBRARY: Final = _load()
@@ -54,17 +54,16 @@ _LIBRARY: Final = _load()
 def sender(sock: Any) -> Callable[[bytes], int]:
     """Return a function that sends bytes over a non-blocking socket and returns how many the system took.
 
-    It raises the OSErrors of `socket.send`, each with its `errno`. It must not be called once the socket is closed.
+    It raises the OSErrors of `socket.send`. It must not be called once the socket is closed.
     """
+    plain: Callable[[bytes], int] = sock.send
     if _LIBRARY is None or isinstance(sock, ssl.SSLSocket):
-        plain: Callable[[bytes], int] = sock.send
         return plain
-    function, errno_of, descriptor = _LIBRARY.send, _LIBRARY.errno, sock.fileno()
+    function, descriptor = _LIBRARY.send, sock.fileno()
 
     def send(data: bytes) -> int:
-        while (sent := function(descriptor, data, len(data), _SEND_FLAGS)) < 0:
-            _raise_unless_interrupted(errno_of())
-        return sent
+        sent = function(descriptor, data, len(data), _SEND_FLAGS)
+        return sent if sent >= 0 else plain(data)
 
     return send
 
@@ -72,22 +71,17 @@ def sender(sock: Any) -> Callable[[bytes], int]:
 def receiver(sock: Any) -> Callable[[], bytes]:
     """Return a function that receives bytes from a non-blocking socket: none at the end of the connection.
 
-    It raises the OSErrors of `socket.recv`, each with its `errno`. It must not be called once the socket is closed.
+    It raises the OSErrors of `socket.recv`. It must not be called once the socket is closed.
     """
+    plain: Callable[[int], bytes] = sock.recv
     if _LIBRARY is None or isinstance(sock, ssl.SSLSocket):
-        return lambda: sock.recv(_SIZE)
-    function, errno_of, descriptor = _LIBRARY.recv, _LIBRARY.errno, sock.fileno()
+        return lambda: plain(_SIZE)
+    function, descriptor = _LIBRARY.recv, sock.fileno()
     buffer = _LIBRARY.buffer(_SIZE)
-    received = memoryview(buffer)
+    address, received = _LIBRARY.address(buffer), memoryview(buffer)
 
     def receive() -> bytes:
-        while (size := function(descriptor, buffer, _SIZE, _FLAGS)) < 0:
-            _raise_unless_interrupted(errno_of())
-        return received[:size].tobytes()
+        size = function(descriptor, address, _SIZE, _FLAGS)
+        return received[:size].tobytes() if size >= 0 else plain(_SIZE)
 
     return receive
-
-
-def _raise_unless_interrupted(number: int) -> None:
-    if number != EINTR:
-        raise OSError(number, os.strerror(number))

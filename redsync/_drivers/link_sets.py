@@ -124,39 +124,49 @@ class AnyLinkSet(ABC):
         if os.getpid() != self._process:
             raise forked()
         now = self._clock()
-        shared, links, timeout = self._shared, self.links, self._shared.node_timeout
+        shared, links = self._shared, self.links
         if self.following:
             self.follow(now)
+        silent = now - shared.node_timeout
         for link in links:
-            if link is not None and link.pending and now - link.since > timeout:
+            if link is not None and link.pending and link.since < silent:
                 # After the process was suspended, the replies may lie unread.
                 self.read()
                 break
-        guarded = False
+        guard = 0.0
         for request in requests:
             request.number = shared.next_number()
-            guarded = guarded or request.guard > 0.0
+            guard = max(guard, request.guard)
         for node in shared.nodes:
             link = links[node.index]
-            if link is None or guarded or link.pending or link.generation != node.generation:
-                ours: Sequence[Request] = [each for each in requests if self._takes(node, links, each, now)]
-            else:
-                ours = requests
-            link = links[node.index]
-            for request in ours:
-                if link is None:  # It was discarded just now.
-                    self.miss(node, request, node.excuse, now)
-                elif request.tally is not None:
-                    request.tally.sent |= link.bit
-            if ours and link is not None:
+            ours: Sequence[Request] = requests
+            if (
+                link is None
+                or link.generation != node.generation
+                or (link.pending and (link.since < silent or len(link.pending) > _MOST_PENDING))
+                or (guard and (node.locator is not None or now - node.remembers_since < guard))
+            ):
+                ours, link = self._for_node(node, requests, now), links[node.index]
+            if ours:
+                for request in ours:
+                    if request.tally is not None:
+                        request.tally.sent |= node.bit
                 self._post(link, ours, now)
 
-    def _takes(self, node: Node, links: Sequence[Any], request: Request, now: float) -> bool:
-        """Return whether a request goes to a node now; otherwise record why it does not."""
-        reason = self._unfit(node, links[node.index], request, now)
-        if reason is not None:
-            self.miss(node, request, reason, now)
-        return reason is None
+    def _for_node(self, node: Node, requests: Sequence[Request], now: float) -> Sequence[Request]:
+        """Return the requests that a node gets; record of the others why it does not."""
+        ours = []
+        for request in requests:
+            reason = self._unfit(node, self.links[node.index], request, now)
+            if reason is None:
+                ours.append(request)
+            else:
+                self.miss(node, request, reason, now)
+        if ours and self.links[node.index] is None:  # It was discarded just now.
+            for request in ours:
+                self.miss(node, request, node.excuse, now)
+            return ()
+        return ours
 
     def _unfit(self, node: Node, link: Any, request: Request, now: float) -> str | None:
         """Return why a node does not get a request; None if it does.
@@ -263,7 +273,7 @@ class AnyLinkSet(ABC):
 
     def _hand_out(self, link: AnyLink, now: float) -> bool:
         """Give each reply to the oldest request of its link; return whether there was one."""
-        pending, gets = link.pending, link.gets
+        pending, gets, index = link.pending, link.gets, link.index
         some = answered = False
         while True:
             try:
@@ -289,18 +299,17 @@ class AnyLinkSet(ABC):
             if kind is _ERROR:
                 self._take_error(link, request, str(reply), now)
             else:
-                self._count(link, request, reply, now)
+                if request.pending_release:
+                    self._shared.releases.settle(index, request, now)
+                if request.tally is None:
+                    request.settle(reply)
+                else:
+                    self._count(link, request, request.tally, reply, now)
             if pending:  # else the link was discarded
                 pending.popleft()
             answered = True
 
-    def _count(self, link: AnyLink, request: Request, reply: Any, now: float) -> None:
-        tally = request.tally
-        if request.pending_release:
-            self._shared.releases.settle(link.index, request, now)
-        if tally is None:
-            request.settle(reply)
-            return
+    def _count(self, link: AnyLink, request: Request, tally: Tally, reply: Any, now: float) -> None:
         if request.done and not tally.late:
             return
         noting = self._shared.noting

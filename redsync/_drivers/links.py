@@ -174,10 +174,14 @@ class Link(AnyLink):
     def write(self, data: bytes) -> None:
         if not self.backlog:
             try:
-                data = data[self._send(data) :]
+                sent = self._send(data)
             except NOT_NOW as error:
                 if error.errno is None:
                     raise  # a signal handler's
+                sent = 0
+            if sent == len(data):
+                return
+            data = data[sent:]
         # A new link begins with the releases that its node must get, no matter how many.
         elif len(self.backlog) + len(data) > BACKLOG_LIMIT:
             raise LinkFault(f"does not read: more than {BACKLOG_LIMIT} bytes wait for it")
