@@ -33,7 +33,7 @@ from redsync._drivers.greetings import end_former, greet, join, load_scripts, su
 from redsync._drivers.link_sets import LinkSet, Shared
 from redsync._drivers.links import AnyLink, Link, speak
 from redsync._drivers.node_registry import NodeRegistry
-from redsync._drivers.nodes import TIMEOUTS, Node, NodeStatus, describe_error, reason_of
+from redsync._drivers.nodes import INTERRUPTED, TIMEOUTS, Node, NodeStatus, describe_error, reason_of
 from redsync._drivers.notifier import quietly
 from redsync._drivers.pool import Pool
 from redsync._drivers.requests import NOTHING_TOLD, Request
@@ -361,7 +361,7 @@ class Maintenance:
         """End sets that were thrown away; then end their connections on the nodes, before anything else goes there."""
         while self.pool.torn:
             link_set = self.pool.torn.popleft()
-            link_set.end("an interruption struck while it was in use", orderly=False)
+            link_set.end(INTERRUPTED, orderly=False)
             self.pool.note_ended(link_set)
         for node in self._nodes:
             link = self.own.links[node.index]

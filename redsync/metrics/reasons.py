@@ -19,9 +19,11 @@ _LOSSES: Final = {
 }
 _VOTES: Final = {
     "timeout": re.compile(r"no answer (within|in time|for)\b"),
-    "suspect": re.compile(r"suspect: owes|owes \d+ replies"),
+    "suspect": re.compile(r"suspect: owes|owes \d+ replies|has not answered an earlier"),
     "quarantined": re.compile(r"may have forgotten"),
     "unconfirmed": re.compile(r"have not said lately"),
+    "connections": re.compile(r"all \d+ connections"),
+    "interrupted": re.compile(r"an exception interrupted"),
     "reply": re.compile(r"unexpected reply|sent a|sent more than"),
     "error": re.compile(r"[A-Z]{3,}\b"),
 }

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from redsync._drivers.nodes import INTERRUPTED
 from redsync.metrics.reasons import LOSSES, VOTES, loss_reason, vote_reason
 
 PACKAGE = Path(__file__).parents[2] / "redsync"
@@ -36,6 +37,9 @@ def test_loss_has_a_label(sentence, label):
         ("suspect: owes 3 replies for 0.31 s", "suspect"),
         ("restarted or emptied, may have forgotten claims that are still believed: takes part ...", "quarantined"),
         ("its Sentinels have not said lately that 10.0.0.1:6379 is still the master: takes part ...", "unconfirmed"),
+        ("has not answered an earlier command for this claim", "suspect"),
+        ("all 16 connections of this client were in use: Client(max_connections=16)", "connections"),
+        (INTERRUPTED, "interrupted"),
         ("unexpected reply [1, 2]", "reply"),
         ("sent a reply to no command", "reply"),
         ("sent an unexpected reply 7", "reply"),
