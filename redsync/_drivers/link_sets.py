@@ -273,7 +273,7 @@ class AnyLinkSet(ABC):
 
     def _hand_out(self, link: AnyLink, now: float) -> bool:
         """Give each reply to the oldest request of its link; return whether there was one."""
-        pending, gets, index = link.pending, link.gets, link.index
+        pending, gets = link.pending, link.gets
         some = answered = False
         while True:
             try:
@@ -299,17 +299,18 @@ class AnyLinkSet(ABC):
             if kind is _ERROR:
                 self._take_error(link, request, str(reply), now)
             else:
-                if request.pending_release:
-                    self._shared.releases.settle(index, request, now)
-                if request.tally is None:
-                    request.settle(reply)
-                else:
-                    self._count(link, request, request.tally, reply, now)
+                self._count(link, request, reply, now)
             if pending:  # else the link was discarded
                 pending.popleft()
             answered = True
 
-    def _count(self, link: AnyLink, request: Request, tally: Tally, reply: Any, now: float) -> None:
+    def _count(self, link: AnyLink, request: Request, reply: Any, now: float) -> None:
+        tally = request.tally
+        if request.pending_release:
+            self._shared.releases.settle(link.index, request, now)
+        if tally is None:
+            request.settle(reply)
+            return
         if request.done and not tally.late:
             return
         noting = self._shared.noting

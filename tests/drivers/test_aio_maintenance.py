@@ -28,6 +28,10 @@ ENDLESS = 30
 
 def make(urls, *, node_timeout=0.25, restart_guard=0.0, events=None):
     nodes, guard = make_nodes(urls, redis.asyncio.Redis), threading.RLock()
+
+    def wake(*_):
+        maintenance.wake()
+
     shared = Shared(
         nodes,
         clock,
@@ -36,8 +40,8 @@ def make(urls, *, node_timeout=0.25, restart_guard=0.0, events=None):
         Wakeups(guard, clock, Sleeper.wake),
         itertools.count(1).__next__,
         (),
-        lambda: maintenance.wake(),
-        lambda _: maintenance.wake(),
+        wake,
+        wake,
     )
     maintenance = AioMaintenance(
         shared=shared,
