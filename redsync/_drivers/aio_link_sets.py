@@ -105,7 +105,7 @@ class StreamLink(AnyLink, asyncio.Protocol):
 
 
 class Gate(asyncio.Future[None]):
-    """What a sleeping task awaits. When it ends, the set lets the task run on, see `AioLinkSet.let_run`.
+    """The gate of a sleeping task. When it ends, the set lets the task run on, see `AioLinkSet.let_run`.
 
     Attributes:
         step: The next step of the task, and its context; None before it sleeps, and once it runs.

@@ -415,7 +415,7 @@ class Maintenance:
             self.join()
 
     def join(self, ended: threading.Event | None = None) -> None:
-        """Wait for the thread's end, or for that event; not for ever, because a node may hang."""
+        """Wait for the thread's end, or for that event; but not without limit: a node may hang."""
         most = 2 * (self._node_timeout + _LAST_CONNECTIONS) + 3.0
         if ended is not None:
             ended.wait(most)

@@ -1,7 +1,7 @@
 """Order across sets: a release also goes out over the other sets whose nodes may execute its claim late.
 
 A link has an order, and two links have none between them. If an owner asks over one set and releases over another, a
-node that has not answered the ask yet may execute it behind the release, and would keep a claim that nobody wants. So
+node that has not answered the ask yet may execute it behind the release, and would keep a claim that has ended. So
 such a node gets the release over both sets. Its vote for the release says nothing, and counts as failed.
 
 So it is with a renewal, which goes out over the maintenance's set, and creates claims that a node has forgotten: one

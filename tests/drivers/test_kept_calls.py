@@ -101,7 +101,7 @@ def test_receive_returns_nothing_at_the_end_and_says_when_nothing_has_come(pair)
 
 @pytest.mark.usefixtures("calls")
 def test_receive_tells_that_a_connection_was_reset(tcp):
-    """The system reports a reset once; who asks again learns that the connection has ended."""
+    """The system reports a reset once; a second call learns that the connection has ended."""
     near, far = tcp
     far.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     far.close()

@@ -1,8 +1,8 @@
 """Calls that are interrupted at any point, for threads.
 
-After an exception at any point nothing is held that the caller does not know, nothing hangs, other threads go on, and
-nothing stays on the nodes. The clients' lease is a minute, so any leftover is a bug, and would be renewed for as long
-as it is in a table.
+After an exception at any point nothing is held that the caller does not know, nothing hangs, other threads continue,
+and nothing stays on the nodes. The clients' lease is a minute, so any leftover is a bug, and would be renewed for as
+long as it is in a table.
 """
 
 import random

@@ -1,4 +1,4 @@
-"""Threads and their sets of connections: the limit, who waits for a set and who never does, and order between sets."""
+"""Threads and their sets of connections: the limit, which calls wait for a set, and order between sets."""
 
 import asyncio
 import gc
