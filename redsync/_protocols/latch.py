@@ -63,14 +63,16 @@ def wait_open(session: Session, latch: Latch, owner: Owner, timeout: float | Non
     """Sleep until the latch is open or the timeout is over; return whether it is open.
 
     Raises:
-        QuorumError: Too few nodes answered at the end of the timeout.
+        QuorumError: Too few nodes answered at the end of the timeout. If it cut the last round short, the one before
+            counts.
         KeyTypeError: The key holds a value of another type.
     """
     caller = Caller(session, latch, owner)
     deadline = math.inf if timeout is None else now + timeout
-    awaited, failures, opened, written = math.inf, 0, False, False
+    awaited, failures, opened, written, was_won = math.inf, 0, False, False, False
     try:
         while True:
+            cut_short = deadline - now < session.timing.node_timeout
             tally = yield from caller.exchange(now, timeout=deadline - now, waits=True)
             now, state = tally.at, latch.known
             if tally.won:
@@ -86,8 +88,11 @@ def wait_open(session: Session, latch: Latch, owner: Owner, timeout: float | Non
                 written = True
                 continue
             if now >= deadline:
-                caller.require(tally)
+                # If the deadline cuts the last round short, it may get no answers. Then the round before decides.
+                if not (was_won and cut_short):
+                    caller.require(tally)
                 return False
+            was_won = tally.won
             failures = 0 if tally.won else failures + 1
             if failures:
                 now = (yield from wait(_retry(caller, failures, deadline, now))).at

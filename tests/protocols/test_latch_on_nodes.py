@@ -158,6 +158,13 @@ def test_waiter_that_gives_up_leaves_its_places(world, ada, bob):
     assert [store.execute(b"ZCARD", KEYS.waiters) for store in world.stores] == [0, 0, 0]
 
 
+def test_last_look_that_the_deadline_cuts_short_does_not_hide_that_nodes_answered_before(world, ada, bob):
+    ada.set(1)
+    assert bob.wait(0.3, {A, B, C}, set()) is False
+    with pytest.raises(QuorumError):
+        bob.wait(0.3, set(), *[set()] * 40)
+
+
 def test_interrupted_wait_leaves_its_places(world, ada, bob):
     ada.set(1)
     steps = wait_open(bob.session, bob.latch, bob.owner, None, world.now)
