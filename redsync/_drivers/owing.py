@@ -42,15 +42,15 @@ class Owing:
         self.sets: Final[dict[Owner, list[weakref.ref[AnyLinkSet]]]] = {}
         self.own: AnyLinkSet | None = None
 
-    def some(self) -> bool:
-        """Return False if there is nothing to follow."""
-        return bool(self.sets) or (self.own is not None and self.own.owes)
-
     def note(self, owner: Owner, link_set: AnyLinkSet) -> None:
         """Record that an owner returns a set whose nodes owe it replies."""
+        known = self.sets.get(owner)
+        if known is not None and len(known) == 1 and known[0]() is link_set:
+            return
         if len(self.sets) >= _MANY:
             for each in list(self.sets):
-                self._keep(each, self._others(each))
+                if not self._others(each):
+                    self.sets.pop(each, None)
         self.sets[owner] = [*(weakref.ref(other) for other in self._others(owner, link_set)), weakref.ref(link_set)]
 
     def follow(self, request: Request, link_set: AnyLinkSet | None) -> bool:
@@ -61,11 +61,11 @@ class Owing:
         owner, some = request.effect.owner, False
         if owner is None:
             return False
-        if owner in self.sets:
-            # Kept for as long as something is owed: the owner may release other claims later.
-            self._keep(owner, self._others(owner))
-        own = [self.own] if self.own is not None and self.own is not link_set else []
-        for other in self._others(owner, link_set) + own:
+        # They stay known for as long as something is owed: the owner may release other claims later.
+        others = self._others(owner, link_set)
+        if self.own is not None and self.own is not link_set and self.own.owes:
+            others.append(self.own)
+        for other in others:
             for link in list(other.links):
                 if link is not None and request.owed(link.bit) and link.owes(request):
                     again = Request(request.effect, None)
@@ -76,11 +76,8 @@ class Owing:
         return some
 
     def _others(self, owner: Owner, but: AnyLinkSet | None = None) -> list[AnyLinkSet]:
-        known = [reference() for reference in self.sets.get(owner, ())]
-        return [each for each in known if each is not None and each is not but and each.owes]
-
-    def _keep(self, owner: Owner, sets: list[AnyLinkSet]) -> None:
-        if sets:
-            self.sets[owner] = [weakref.ref(each) for each in sets]
-        else:
-            self.sets.pop(owner, None)
+        """Return the sets, but one, whose nodes still owe the owner replies."""
+        known = self.sets.get(owner)
+        if known is None:
+            return []
+        return [each for ref in known if (each := ref()) is not None and each is not but and each.owes]

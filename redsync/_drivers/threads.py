@@ -334,7 +334,7 @@ class ThreadRunner:
         if not request.done:
             link_set = self._borrow(effect, call)
             tally.sent_at = sent_at = clock()
-            if effect.owed_to and life.owing.some() and life.owing.follow(request, link_set):
+            if effect.owed_to and life.owing.follow(request, link_set):
                 life.wake()
             if link_set is None:
                 self._carry_otherwise(request, tally, effect, life)
@@ -391,7 +391,7 @@ class ThreadRunner:
         if not (call.sets or call.torn or life.closing):
             life.pool.borrow_free(call.sets)
         link_set = call.sets[0] if call.sets else None
-        if life.owing.some() and life.owing.follow(request, link_set):
+        if life.owing.follow(request, link_set):
             life.wake()
         if link_set is None:
             life.begin().post(request)
