@@ -9,10 +9,10 @@ While rounds are under way, everything that tasks send in one turn of the loop g
 
 **An interruption costs the connections.** An exception from outside that strikes inside the transport (a signal's
 handler, in the loop's callback) throws all links away. The commands that nodes must get become pending releases. The
-rounds of other tasks are not lost: each node that was connected is *returning*. It is connected again at once, and the commands
-that wait for its vote are kept until then, or until that fails. They are sent again, within the timeouts of their
-rounds: scripts are idempotent. The same goes for a node that has forgotten its scripts while several commands were
-under way.
+rounds of other tasks are not lost: each node that was connected is *returning*. It is connected again at once, and the
+commands that wait for its vote are kept until then, or until that fails. They are sent again, within the timeouts of
+their rounds: scripts are idempotent. The same goes for a node that has forgotten its scripts while several commands
+were under way.
 """
 
 from __future__ import annotations
