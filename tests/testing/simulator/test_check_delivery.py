@@ -36,7 +36,7 @@ def test_checker_finds_commands_that_the_next_connection_does_not_get(monkeypatc
 
 
 def test_checker_finds_refused_release_that_is_not_kept(monkeypatch):
-    monkeypatch.setattr(PendingReleases, "refuse", lambda releases, index, request, now: None)
+    monkeypatch.setattr(PendingReleases, "refuse", lambda *_, **__: None)
     assert LOST in hunt(Delivery, range(4, 20))
 
 

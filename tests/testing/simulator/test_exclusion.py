@@ -1,6 +1,7 @@
 """The checker of exclusion: it finds two believers, and a lock broken on purpose."""
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +11,7 @@ from redsync._drivers.nodes import Node
 from redsync._protocols.attempts import Attempt
 from redsync.testing.simulator import Simulation, SimulationError
 from redsync.testing.simulator.checks import Exclusion, SlidingWindow
+from redsync.testing.simulator.scenario import Scenario
 from tests.support.hunting import break_script, hunt, trust_records
 from tests.support.sweeps import swept
 
@@ -29,10 +31,11 @@ def test_checker_finds_abandon_that_drops_claims_of_others():
     hunt(Exclusion, range(1, 10), scripts=break_script("lock_abandon", (ours, any_claim)))
 
 
-@pytest.mark.sweep
 def test_checker_finds_release_that_drops_claims_of_others():
-    not_ours, no_claim = "redis.pcall('hexists', KEYS[1], ARGV[1]) ~= 1", "redis.call('exists', KEYS[1]) == 0"
-    hunt(Exclusion, range(56, 1006), scripts=break_script("lock_release", (not_ours, no_claim)))
+    ours, any_claim = "redis.pcall('hdel', KEYS[1], ARGV[1])", "redis.pcall('del', KEYS[1])"
+    story = Scenario.read(Path(__file__).parents[2] / "scenarios" / "late_release.txt")
+    with pytest.raises(SimulationError, match=r"is held by a:1 on a .* and b:1 on b"):
+        story.run(scripts=break_script("lock_release", (ours, any_claim)))
 
 
 @pytest.mark.parametrize(
