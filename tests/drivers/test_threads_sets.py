@@ -9,6 +9,7 @@ import pytest
 
 from redsync import AsyncClient, Client, QuorumError
 from redsync._drivers.link_sets import LinkSet
+from redsync._drivers.lives import Call
 from redsync._drivers.process import clock
 from tests.support.forks import in_child
 from tests.support.injection import Interruption
@@ -28,17 +29,17 @@ def narrow(make_lasting):
 @contextmanager
 def all_sets_lent(client):
     """Have all free sets, as threads do that are inside a round; yields them."""
-    pool, lent = client.runner.life.pool, []
-    while not lent or lent[-1]:
-        lent.append([])
-        pool.borrow_free(lent[-1])
-    lent.pop()
-    assert lent
+    life, calls = client.runner.life, []
+    while not calls or calls[-1].sets:
+        calls.append(Call(life))
+        life.pool.borrow_free(calls[-1].sets)
+    calls.pop()
+    assert calls
     try:
-        yield [each[0] for each in lent]
+        yield [call.sets[0] for call in calls]
     finally:
-        for each in lent:
-            pool.give_back(each)
+        for call in calls:
+            call.give_back()
 
 
 # The limit.
@@ -162,7 +163,7 @@ def test_release_also_follows_what_nodes_have_not_answered_over_another_set(make
             before = len(former.links[2].pending)
             lock.release()
             assert [index for index, _ in former.following] == [2]
-        eventually(lambda: not former.following)
+        assert not former.following
         assert len(former.links[2].pending) == before + 1
     finally:
         nodes.resume(2)
