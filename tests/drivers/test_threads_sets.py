@@ -11,6 +11,7 @@ from redsync import AsyncClient, Client, QuorumError
 from redsync._drivers.link_sets import LinkSet
 from redsync._drivers.lives import Call
 from redsync._drivers.process import clock
+from redsync._drivers.requests import NOTHING_TOLD, Request
 from tests.support.forks import in_child
 from tests.support.injection import Interruption
 from tests.support.leftovers import claims
@@ -208,6 +209,29 @@ def test_rollback_after_an_interruption_is_left_to_the_maintenance(make_lasting,
     eventually(lambda: struck[0].closed)
     eventually(lambda: not any(claims(node) for node in raw))
     eventually(lambda: not any(node.former for node in client.runner.nodes))
+
+
+def test_set_whose_return_is_interrupted_is_thrown_away(make_lasting, eventually):
+    client = make_lasting()
+    with client.get_lock("warm"):
+        pass
+    call, struck = Call(client.runner.life), []
+    client.runner.life.pool.borrow_free(call.sets)
+    (link_set,) = call.sets
+    follow = link_set.follow
+
+    def strike(now):
+        if struck:
+            return follow(now)
+        struck.append(now)
+        raise Interruption
+
+    link_set.follow = strike
+    link_set.following.append((0, Request(NOTHING_TOLD, None)))
+    with pytest.raises(Interruption):
+        call.give_back()
+    assert call.sets == []
+    eventually(lambda: link_set.closed)
 
 
 # Processes and clocks.
