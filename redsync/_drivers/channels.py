@@ -6,17 +6,20 @@ Bytes and seconds are bounded, no matter which server answers.
 from __future__ import annotations
 
 import socket
-import time
 from collections.abc import Generator
 from typing import Any, Final, TypeAlias, TypeVar
 
 import hiredis
 
 from redsync._core.replies import MOST_BYTES, NOTHING, new_reader, next_reply
+from redsync._drivers.process import clock
 
 __all__ = ["Channel", "Talk", "pack"]
 
 T = TypeVar("T")
+
+_LAST_LOOK: Final = 0.001
+"""Seconds of a read after the deadline: a reply may have come while this process got no processor."""
 
 Talk: TypeAlias = Generator[list[bytes], list[Any], T]
 """A conversation with a node over any connection: yields commands, gets replies (errors as values), returns T."""
@@ -42,7 +45,7 @@ class Channel:
     """
 
     def __init__(self, sock: socket.socket, timeout: float, until: float, *, raw: bool = True) -> None:
-        """Make a channel; `timeout` is the most seconds of silence, `until` the monotonic instant of its end."""
+        """Make a channel; `timeout` is the most seconds of silence, `until` the instant of its end."""
         self.sock: socket.socket | None = sock
         self.reader: Final = new_reader()
         self.raw: Final = raw
@@ -54,11 +57,18 @@ class Channel:
         assert self.sock is not None, "no link has taken it"
         self.sock.sendall(b"".join(commands))
         replies: list[Any] = []
-        size = 0
+        size, overdue = 0, False
         while len(replies) < len(commands):
             reply = next_reply(self.reader.gets)
             if reply is NOTHING:
-                data = self._receive(self.sock)
+                if overdue:
+                    raise TimeoutError("did not finish the handshake in time")
+                left = self._until - clock()
+                overdue = left <= 0
+                self.sock.settimeout(min(max(left, _LAST_LOOK), self._timeout))
+                data = self.sock.recv(65536)
+                if not data:
+                    raise ConnectionError("closed the connection during the handshake")
                 size += len(data)
                 if size > MOST_BYTES:
                     raise ConnectionError(f"sent more than {MOST_BYTES} bytes during the handshake")
@@ -66,16 +76,6 @@ class Channel:
             elif not isinstance(reply, hiredis.PushNotification):
                 replies.append(reply)
         return replies
-
-    def _receive(self, sock: socket.socket) -> bytes:
-        left = self._until - time.monotonic()
-        if left <= 0:
-            raise TimeoutError("did not finish the handshake in time")
-        sock.settimeout(min(left, self._timeout))
-        data = sock.recv(65536)
-        if not data:
-            raise ConnectionError("closed the connection during the handshake")
-        return data
 
     def take(self) -> socket.socket:
         """Return the socket; this channel no longer closes it."""

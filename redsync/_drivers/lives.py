@@ -171,7 +171,7 @@ class Life:
             self.pool = maintenance.pool = Pool(
                 self._make_set,
                 maintenance.connect,
-                maintenance.wake,
+                maintenance.note_torn,
                 clock=runner.clock,
                 limit=runner.max_connections,
                 quorum=self.session.quorum,

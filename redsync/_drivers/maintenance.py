@@ -38,6 +38,7 @@ from redsync._drivers.notifier import quietly
 from redsync._drivers.pool import Pool
 from redsync._drivers.requests import NOTHING_TOLD, Request
 from redsync._drivers.watches import Watches
+from redsync.exceptions import RedsyncError
 
 __all__ = ["PAUSE_AFTER_FAILURE", "STRAGGLERS", "TICK", "Kill", "Maintenance", "Stopped"]
 
@@ -177,6 +178,14 @@ class Maintenance:
         """End requests that came too late."""
         while self._posted:
             self.own.close_round(self._posted.popleft()[0], "the client was closed")
+
+    def note_torn(self) -> None:
+        """Let the thread end a set that was thrown away; once the thread has ended, the caller does."""
+        self.wake()
+        if self._finished:
+            with expected(IndexError):
+                while True:
+                    self.pool.torn.popleft().end("the client was closed", orderly=False)
 
     def note_lag(self, node: Node) -> None:
         """Record that a node owes another set replies for too long: the thread asks it, too."""
@@ -453,6 +462,7 @@ class Maintenance:
             if thread.is_alive():  # A caller's interruption may have come before its start.
                 thread.join(max(connecting - self._clock(), 0.0))
         self._finished = True
+        self.note_torn()
         self._take_in()
         self._waker.close()
         self._woken.close()
@@ -531,6 +541,8 @@ class Maintenance:
         try:
             thread.start()
         except RuntimeError as error:  # There are no more threads, or the interpreter is shutting down.
+            if isinstance(error, RedsyncError):
+                raise  # a signal handler's
             self._connectors.discard(thread)
             if target == self._connect_own:
                 self._connected.put((node, None, describe_error(error)))

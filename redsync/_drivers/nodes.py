@@ -6,7 +6,6 @@ import logging
 import math
 import re
 import socket
-import time
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import hiredis
@@ -19,6 +18,7 @@ from redsync._drivers.channels import Channel
 from redsync._drivers.dialects import PLAIN, Dialect
 from redsync._drivers.fake_nodes import fake_socket
 from redsync._drivers.notifier import quietly
+from redsync._drivers.process import clock
 from redsync._drivers.redis_py import database_of, new_connection, take_socket
 
 if TYPE_CHECKING:
@@ -224,7 +224,7 @@ class Node:
         Raises:
             OSError, RedisError: The node was unreachable or refused the client.
         """
-        until = time.monotonic() + TIMEOUTS * timeout
+        until = clock() + TIMEOUTS * timeout
         if (fake := self.fake_socket()) is not None:
             return Channel(fake, timeout, until, raw=False)
         connection = self.make_connection(timeout)

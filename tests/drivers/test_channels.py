@@ -70,3 +70,20 @@ def test_bytes_are_bounded(channel_to):
 def test_a_byte_now_and_then_does_not_extend_the_deadline(channel_to):
     with pytest.raises(TimeoutError, match=r"did not finish the handshake in time|timed out"):
         channel_to(islice(dribble(b"$1000000\r\n"), 100), timeout=0.3).ask(ASK)
+
+
+def test_reply_that_came_in_time_is_read_after_the_deadline(channel_to):
+    """A process may get no processor for longer than a timeout."""
+    channel = channel_to([b":7\r\n"])
+    channel.sock.sendall(ASK)
+    channel.sock.setblocking(True)
+    assert channel.sock.recv(1, socket.MSG_PEEK)
+    channel._until = 0.0
+    assert channel.ask(ASK) == [7]
+
+
+def test_silent_server_ends_the_handshake_after_the_deadline(channel_to):
+    channel = channel_to([])
+    channel._until = 0.0
+    with pytest.raises(TimeoutError):
+        channel.ask(ASK)

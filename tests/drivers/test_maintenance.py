@@ -659,6 +659,21 @@ def test_close_ends_the_sets_of_the_pool(tended):
     assert all(far.ended() for far in lent_fars)
 
 
+def test_set_thrown_away_after_the_close_is_ended(make_client, eventually):
+    """The frame that had it may live longer than the client."""
+    client = make_client()
+    with client.get_lock("x"):
+        pass
+    life, lent = client.runner.life, []
+    life.pool.borrow_free(lent)
+    (link_set,) = lent
+    client.close()
+    assert not link_set.closed
+    life.pool.throw_away(lent)
+    assert link_set.closed
+    assert not any(link_set.links)
+
+
 def test_node_still_connecting_when_the_client_closes_is_not_reported(make_client, nodes, eventually):
     nodes.pause(0)
     client = make_client(node_timeout=5.0)

@@ -5,11 +5,13 @@ import subprocess
 import sys
 import textwrap
 import threading
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from redsync import Client, HoldLost, HoldOrphaned, LeaseLostError, Mutex, NotOwnedError
+from tests.support.injection import Interruption
 from tests.support.leftovers import claims
 from tests.support.sweeps import swept
 
@@ -293,3 +295,36 @@ def test_closed_or_dropped_client_does_no_harm_at_exit(nodes):
         gc.collect()
     """
     assert run_program(nodes, program).stderr == ""
+
+
+# Finalizers that are interrupted: Python only reports their errors.
+
+
+@pytest.mark.parametrize("what", ["mutex", "client"])
+def test_interrupted_finalizer_leaves_nothing_renewed_for_ever(nodes, keys, monkeypatch, eventually, what):
+    """The maintenance finds out by itself that nothing refers to the object any more."""
+    client = Client(nodes.urls, lease=1.0, restart_guard=0.0)
+    runner, struck = client.runner, []
+    # pytest's own keeps the error, and so the object.
+    monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: None)
+
+    def strike(*_):
+        struck.append(what)
+        raise Interruption
+
+    if what == "mutex":
+        with monkeypatch.context() as patch:
+            mutex = client.get_mutex("x")
+            assert mutex.acquire()
+            patch.setattr(Mutex, "__del__", strike)
+            del mutex
+            gc.collect()
+    else:
+        assert client.get_lock("x").acquire()
+        client._finalizer.detach()
+        weakref.finalize(client, strike)
+        del client
+        gc.collect()
+    assert struck == [what]
+    eventually(lambda: not keys())
+    runner.close()

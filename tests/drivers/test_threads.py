@@ -5,7 +5,7 @@ import signal as signals
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import pytest
 import redis
@@ -14,10 +14,13 @@ from redis.credentials import CredentialProvider
 from redsync import Client
 from redsync._core.effects import Broadcast, Command, Tell, Wait, broadcast, signal, tell, wait
 from redsync._drivers import threads
+from redsync._drivers.maintenance import Maintenance
 from redsync._drivers.process import clock
+from redsync.testing import FaultProxy
 from tests.drivers.conftest import LOOKS, stand_by
+from tests.support.forks import in_child
 from tests.support.injection import Interruption
-from tests.support.locks import PATIENCE
+from tests.support.locks import PATIENCE, timed
 from tests.support.traced import at_each_line
 
 
@@ -177,7 +180,17 @@ def no_more_threads():
     return no_more_threads
 
 
-def test_node_is_connected_once_there_are_threads_again(client, nodes, no_more_threads, eventually):
+@pytest.mark.parametrize("agent", [False, True], ids=["plain", "with an agent that wraps threads' start"])
+def test_node_is_connected_once_there_are_threads_again(
+    client, nodes, no_more_threads, monkeypatch, eventually, *, agent
+):
+    if agent:
+        start = threading.Thread.start
+
+        def wrapped(thread):
+            return start(thread)
+
+        monkeypatch.setattr(threading.Thread, "start", wrapped)
     with client.get_lock("x"):
         pass
     maintenance = client.runner.life.maintenance._thread
@@ -193,6 +206,69 @@ def test_node_is_connected_once_there_are_threads_again(client, nodes, no_more_t
 def test_client_without_threads_says_so_and_leaves_nothing(nodes, no_more_threads):
     with no_more_threads(), pytest.raises(RuntimeError, match="can't start new thread"):
         Client(nodes.urls, restart_guard=0.0)
+
+
+def test_first_use_that_was_interrupted_can_be_repeated(nodes, monkeypatch):
+    """In the child of a fork, too, which connects at its first use."""
+    await_begun, struck = Maintenance.await_begun, []
+
+    def strike(maintenance, timeout):
+        if len(struck) < 2:
+            struck.append(timeout)
+            raise Interruption
+        await_begun(maintenance, timeout)
+
+    monkeypatch.setattr(Maintenance, "await_begun", strike)
+    with pytest.raises(Interruption):
+        Client(nodes.urls, restart_guard=0.0)
+    struck[:] = [None, None]
+    with Client(nodes.urls, restart_guard=0.0) as client:
+
+        def use():
+            struck.clear()
+            monkeypatch.setattr(threading.Event, "is_set", lambda event: False)
+            said = []
+            for _ in range(3):
+                try:
+                    said.append(str(client.get_lock("x").acquire(timeout=PATIENCE)))
+                except Interruption:
+                    said.append("interrupted")
+            client.close()
+            return " ".join(said)
+
+        assert in_child(use) == "interrupted interrupted True"
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_first_use_in_the_child_of_a_fork_keeps_to_its_timeout_although_nodes_hang(client, nodes, promptly):
+    for index in range(2):
+        nodes.pause(index)
+
+    def use():
+        error, seconds = timed(client.get_lock("x").acquire, timeout=0.2)
+        return f"{type(error).__name__} {seconds:.3f}"
+
+    def measure():
+        said, seconds = in_child(use).split()
+        assert said == "QuorumError"
+        return float(seconds)
+
+    try:
+        promptly(measure, within=0.7)
+    finally:
+        for index in range(2):
+            nodes.resume(index)
+
+
+def test_first_try_that_does_not_wait_succeeds_with_nodes_far_away(nodes):
+    with ExitStack() as stack:
+        proxies = [stack.enter_context(FaultProxy(port)) for port in nodes.ports]
+        for proxy in proxies:
+            proxy.delay = 0.1
+        client = stack.enter_context(Client([proxy.url for proxy in proxies], node_timeout=5.0, restart_guard=0.0))
+        lock = client.get_lock("x")
+        assert lock.acquire(blocking=False)
+        lock.release()
 
 
 class Password(CredentialProvider):

@@ -9,7 +9,9 @@ import pytest
 
 from redsync import AsyncClient, Client, QuorumError
 from redsync._drivers.link_sets import LinkSet
+from redsync._drivers.lives import Call
 from redsync._drivers.process import clock
+from redsync._drivers.requests import NOTHING_TOLD, Request
 from tests.support.forks import in_child
 from tests.support.injection import Interruption
 from tests.support.leftovers import claims
@@ -28,17 +30,17 @@ def narrow(make_lasting):
 @contextmanager
 def all_sets_lent(client):
     """Have all free sets, as threads do that are inside a round; yields them."""
-    pool, lent = client.runner.life.pool, []
-    while not lent or lent[-1]:
-        lent.append([])
-        pool.borrow_free(lent[-1])
-    lent.pop()
-    assert lent
+    life, calls = client.runner.life, []
+    while not calls or calls[-1].sets:
+        calls.append(Call(life))
+        life.pool.borrow_free(calls[-1].sets)
+    calls.pop()
+    assert calls
     try:
-        yield [each[0] for each in lent]
+        yield [call.sets[0] for call in calls]
     finally:
-        for each in lent:
-            pool.give_back(each)
+        for call in calls:
+            call.give_back()
 
 
 # The limit.
@@ -162,7 +164,7 @@ def test_release_also_follows_what_nodes_have_not_answered_over_another_set(make
             before = len(former.links[2].pending)
             lock.release()
             assert [index for index, _ in former.following] == [2]
-        eventually(lambda: not former.following)
+        assert not former.following
         assert len(former.links[2].pending) == before + 1
     finally:
         nodes.resume(2)
@@ -207,6 +209,29 @@ def test_rollback_after_an_interruption_is_left_to_the_maintenance(make_lasting,
     eventually(lambda: struck[0].closed)
     eventually(lambda: not any(claims(node) for node in raw))
     eventually(lambda: not any(node.former for node in client.runner.nodes))
+
+
+def test_set_whose_return_is_interrupted_is_thrown_away(make_lasting, eventually):
+    client = make_lasting()
+    with client.get_lock("warm"):
+        pass
+    call, struck = Call(client.runner.life), []
+    client.runner.life.pool.borrow_free(call.sets)
+    (link_set,) = call.sets
+    follow = link_set.follow
+
+    def strike(now):
+        if struck:
+            return follow(now)
+        struck.append(now)
+        raise Interruption
+
+    link_set.follow = strike
+    link_set.following.append((0, Request(NOTHING_TOLD, None)))
+    with pytest.raises(Interruption):
+        call.give_back()
+    assert call.sets == []
+    eventually(lambda: link_set.closed)
 
 
 # Processes and clocks.

@@ -31,12 +31,14 @@ def _is_in_finalizer(frame):
     return frame is not None
 
 
-def _is_with(frame):
-    """Return whether the line begins a `with`, to which Python also returns at its end.
+def _is_safe(frame):
+    """Return whether no version of Python looks for signals at that line.
 
-    Python looks for no signals between the end of the block and the call of `__exit__`: no lock would be safe.
+    Beginnings of `try` and of endless loops do nothing. To a `with` Python also returns at the end of its block: if a
+    signal could strike before the call of `__exit__`, no lock would be safe.
     """
-    return linecache.getline(frame.f_code.co_filename, frame.f_lineno).lstrip().startswith("with ")
+    line = linecache.getline(frame.f_code.co_filename, frame.f_lineno).lstrip()
+    return line.startswith(("with ", "try:", "while True:"))
 
 
 class _Points:
@@ -64,7 +66,7 @@ class _Points:
         return self._line if frame.f_code.co_filename.startswith(_DRIVERS) and not _is_in_finalizer(frame) else None
 
     def _line(self, frame, event, argument):
-        if event == "line" and not _is_with(frame):
+        if event == "line" and not _is_safe(frame):
             self._count(frame)
         return self._line
 
