@@ -105,7 +105,7 @@ class StreamLink(AnyLink, asyncio.Protocol):
 
 
 class Gate(asyncio.Future[None]):
-    """What a sleeping task awaits. When it ends, the set lets the task run on, see `AioLinkSet.let_run`.
+    """The future that a sleeping task awaits. When it ends, the set lets the task run on, see `AioLinkSet.let_run`.
 
     Attributes:
         step: The next step of the task, and its context; None before it sleeps, and once it runs.
@@ -199,7 +199,11 @@ class AioLinkSet(AnyLinkSet):
             for request in self._kept:
                 assert request.tally is not None, "the others are not kept"
                 voted = request.done or request.tally.cast[link.index] is not None
-                if not voted and self._takes(node, self.links, request, now):
+                if voted:
+                    continue
+                if (reason := self._unfit(node, link, request, now)) is not None:
+                    self.miss(node, request, reason, now)
+                else:
                     request.tally.sent |= link.bit
                     again.append(request)
             again.sort(key=attrgetter("number"))
