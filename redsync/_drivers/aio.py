@@ -401,16 +401,15 @@ class AioRunner(AioDriver):
         life = self.life
         if not life.ready or self.closed or life.loop is not asyncio.get_running_loop():
             life.begin_opening()
-        return self.drive_call(steps, AioCall(life))
+        return self.drive(steps, AioCall(life, awaited=True), self.perform)
 
     def run_at_once(self, steps: Steps[T]) -> T:
         """Run a protocol that waits for nothing; in another thread, leave its effects to the loop."""
         self.require_open()
         life = self.life
-        call = AioCall(life)
         if life.loop is None or running_loop() is life.loop:
-            return _at_once(self.drive_call(steps, call))
-        return _at_once(self.drive(steps, call, self._leave_to_loop))
+            return _at_once(self.drive(steps, AioCall(life, awaited=True), self.perform))
+        return _at_once(self.drive(steps, AioCall(life), self._leave_to_loop))
 
     def _leave_to_loop(self, effect: Effect, call: AioCall) -> Coroutine[Any, Any, Reply] | None:
         """Let the loop perform an effect that needs no reply."""

@@ -40,14 +40,25 @@ class AioCall:
 
     Attributes:
         life: The client in this process.
+        awaited: True for a caller's: a closing client waits for it.
         subscribed: Its subscriptions to keys' wake-ups, and its turn to repeat a round.
     """
 
-    __slots__ = ("life", "subscribed")
+    __slots__ = ("awaited", "life", "subscribed")
 
-    def __init__(self, life: AioLife) -> None:
+    def __init__(self, life: AioLife, *, awaited: bool = False) -> None:
         self.life = life
+        self.awaited = awaited
         self.subscribed: set[bytes | Retry] = set()
+
+    def end(self) -> None:
+        """End a caller's run: its subscriptions, and the wait of a closing client if no other one runs."""
+        life = self.life
+        life.active -= 1
+        for kept in self.subscribed:
+            life.wakeups.unsubscribe(kept)
+        if not life.active and life.idle is not None and not life.idle.done():
+            life.idle.set_result(None)
 
 
 Perform: TypeAlias = Callable[[Effect, AioCall], Coroutine[Any, Any, Reply] | None]
@@ -82,37 +93,30 @@ class AioDriver(ABC):
         """
         reply: Reply = None
         interruption: BaseException | None = None
-        while True:
-            try:
-                effect = steps.send(reply) if interruption is None else steps.throw(interruption)
-            except StopIteration as stop:
-                result: T = stop.value
-                return result
-            except _Dropped:
-                raise GeneratorExit from None
-            finally:
-                # The error refers to this frame, so this frame must not refer to the error.
-                interruption = None
-            try:
-                performing = perform(effect, call)
-                reply = None if performing is None else await performing
-            except GeneratorExit:
-                interruption = _Dropped()
-            except BaseException as error:
-                interruption = error
-
-    async def drive_call(self, steps: Steps[T], call: AioCall) -> T:
-        """Run a protocol for a caller: a closing client waits for it."""
-        life = call.life
-        life.active += 1
+        if call.awaited:
+            call.life.active += 1
         try:
-            return await self.drive(steps, call, self.perform)
+            while True:
+                try:
+                    effect = steps.send(reply) if interruption is None else steps.throw(interruption)
+                except StopIteration as stop:
+                    result: T = stop.value
+                    return result
+                except _Dropped:
+                    raise GeneratorExit from None
+                finally:
+                    # The error refers to this frame, so this frame must not refer to the error.
+                    interruption = None
+                try:
+                    performing = perform(effect, call)
+                    reply = None if performing is None else await performing
+                except GeneratorExit:
+                    interruption = _Dropped()
+                except BaseException as error:
+                    interruption = error
         finally:
-            life.active -= 1
-            for kept in call.subscribed:
-                life.wakeups.unsubscribe(kept)
-            if not life.active and life.idle is not None and not life.idle.done():
-                life.idle.set_result(None)
+            if call.awaited:
+                call.end()
 
     def perform(self, effect: Effect, call: AioCall) -> Coroutine[Any, Any, Reply] | None:
         """Perform an effect in the calling task."""

@@ -105,7 +105,7 @@ class StreamLink(AnyLink, asyncio.Protocol):
 
 
 class Gate(asyncio.Future[None]):
-    """The gate of a sleeping task. When it ends, the set lets the task run on, see `AioLinkSet.let_run`.
+    """The future that a sleeping task awaits. When it ends, the set lets the task run on, see `AioLinkSet.let_run`.
 
     Attributes:
         step: The next step of the task, and its context; None before it sleeps, and once it runs.
@@ -232,7 +232,7 @@ class AioLinkSet(AnyLinkSet):
 
     def _stop_polling(self, link: AnyLink) -> None:
         if isinstance(link, Link) and self._polled.get(link.fileno) is link:
-            with expected(FileNotFoundError):  # An exception struck below.
+            with expected(OSError):  # It was done before, or the descriptor is closed.
                 self._epoll.unregister(link.fileno)
             del self._polled[link.fileno]
 
@@ -329,7 +329,8 @@ class AioLinkSet(AnyLinkSet):
                     context.run(step, gate)
         finally:
             self._in_turn = False
-            self.flush()
+            if self._batch:
+                self.flush()
             if woken:
                 self._loop.call_soon(self._resume)
 
@@ -374,7 +375,10 @@ class AioLinkSet(AnyLinkSet):
             return  # A forked child that runs its parent's loop: what has arrived belongs to the parent.
         self._in_turn = True
         try:
-            self._within(self.read)
+            self.read()
+        except BaseException:
+            self.throw_away()
+            raise
         finally:
             self._resume()
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 import pytest
 
 from redsync._core.effects import Signal, Wait, Wakeup, signal, wait
-from redsync._drivers.aio_driver import AioDriver
+from redsync._drivers.aio_driver import AioCall, AioDriver
 from redsync._drivers.process import clock
 
 
@@ -23,7 +23,7 @@ class Driver(AioDriver):
 
 
 def drive(steps, perform):
-    return Driver([], clock, []).drive(steps, None, lambda effect, call: perform(effect))
+    return Driver([], clock, []).drive(steps, AioCall(None), lambda effect, call: perform(effect))
 
 
 class Performer:

@@ -541,6 +541,49 @@ async def test_maintenance_catches_up_on_wakeups_and_writes_that_an_interruption
 
 
 @in_loop
+async def test_maintenance_lets_a_woken_task_run_on_that_an_interruption_has_left_asleep(nodes, monkeypatch):
+    async with Rig(nodes.urls) as rig:
+        bell = Mailbox()
+        sleeping = asyncio.create_task(rig.set.sleep(bell, math.inf))
+        await turns(1)
+        with monkeypatch.context() as patched:
+            patched.setattr(asyncio.get_running_loop(), "call_soon", lambda *_, **__: None)
+            bell.done = True
+            bell.wake()
+        await turns(3)
+        assert not sleeping.done()
+        rig.set.recover()
+        rig.set.recover()
+        await sleeping
+        assert not rig.set._asleep
+
+
+def test_task_that_ends_the_loop_costs_no_other_woken_task(nodes):
+    bells = [Mailbox(), Mailbox()]
+
+    async def sleep(rig, bell, error=None):
+        await rig.set.sleep(bell, math.inf)
+        if error is not None:
+            raise error
+
+    with asyncio.Runner() as runner:
+        loop = runner.get_loop()
+        rig = runner.run(connected(nodes.urls))
+        first = loop.create_task(sleep(rig, bells[0], KeyboardInterrupt()))
+        second = loop.create_task(sleep(rig, bells[1]))
+        runner.run(turns(1))
+        for bell in bells:
+            bell.done = True
+            bell.wake()
+        with pytest.raises(KeyboardInterrupt):
+            loop.run_until_complete(asyncio.wait([second]))
+        assert isinstance(first.exception(), KeyboardInterrupt)
+        runner.run(asyncio.wait_for(second, PATIENCE))
+        assert all(rig.links)
+        runner.run(rig.__aexit__(None, None, None))
+
+
+@in_loop
 async def test_interruption_of_what_cleans_up_after_one_is_made_good(nodes, append, monkeypatch):
     async with Rig(nodes.urls) as rig:
         await rig.connect()
