@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, assert_never
 
-from redsync._core.effects import Broadcast, Effect, Notify, Reply, Signal, Steps, Tell, Wait, Wakeup
+from redsync._core.effects import Broadcast, Command, Effect, Notify, Reply, Signal, Steps, Tell, Wait, Wakeup
 from redsync._core.events import Event
 from redsync._core.quorum import Tally
 from redsync._drivers.aio_link_sets import AioLinkSet
@@ -170,6 +170,9 @@ class AioDriver(ABC):
         if request.make():
             tally.sent_at = sent_at = clock()
             links.send_soon(request)
+            if not isinstance(effect.command, Command):
+                # It is made of the holds that live now: none may end before it is sent.
+                links.flush()
             if not request.done:
                 await links.sleep(request, sent_at + left)
                 if not request.done:

@@ -7,6 +7,7 @@ from redsync.testing.simulator.runs import simulate
 FOUND = [
     ("lock", 1013974, "a waiter whose clock was set back and runs slow"),
     ("lock", 1044192, "a clock that had caught up unseen, mistaken for one that was never wrong"),
+    ("lock", 1000950, "a renewal that was made before its hold ended in the same turn, and sent after it"),
     ("fair", 2001725, "four nodes that drew different tickets: two named one head, and two another"),
     ("fair", 2018814, "a ticket equal to one that its owner had left: it overtook later waiters"),
     ("fair", 2098523, "a client with a slow clock that is slow to abandon a silent connection"),
