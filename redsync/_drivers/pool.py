@@ -28,7 +28,7 @@ __all__ = ["GRACE", "Pool"]
 GRACE: Final = 0.05
 """Seconds that a new set waits for more nodes once a quorum is connected."""
 
-_LONG_IDLE: Final = 1.0
+_LONG_IDLE: Final = 0.01
 """Seconds of rest after which a set looks for connections that have ended before it is used."""
 
 _KEPT_IDLE: Final = 30.0
@@ -110,10 +110,11 @@ class Pool:
     def _prepare(self, into: list[LinkSet], until: float) -> None:
         link_set, now = into[0], self._clock()
         try:
-            if now - link_set.used_at > _LONG_IDLE:
-                link_set.read(0.0)
             if link_set.connecting:
                 link_set.take_arrivals()
+            if now - link_set.used_at > _LONG_IDLE:
+                link_set.read(0.0)  # late replies,
+                link_set.read(0.0)  # and the ends of connections behind them
             if None in link_set.links and (missing := link_set.missing(now)):
                 self._connect(link_set, missing)
             if link_set.connecting or link_set.links.count(None) > len(link_set.links) - self._quorum:

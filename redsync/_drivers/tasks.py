@@ -42,7 +42,9 @@ class TaskOwners:
 
     def end(self, task: asyncio.Task[Any]) -> None:
         """End the owner of a task that has ended."""
-        self._on_ended(self._owners.pop(task))
+        owner = self._owners.pop(task, None)
+        if owner is not None:  # else the client was closed in the same turn of the loop
+            self._on_ended(owner)
 
     def close(self) -> None:
         """Forget all owners: the client was closed."""

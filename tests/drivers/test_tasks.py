@@ -50,6 +50,22 @@ async def test_owner_belongs_to_the_running_task_not_to_the_awaited_coroutine():
     assert await asyncio.create_task(ask()) is not book.owners()
 
 
+@in_loop
+async def test_task_may_end_in_the_turn_in_which_the_owners_are_closed():
+    book, complaints = Book(), []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+
+    async def ask():
+        book.owners()
+
+    task = asyncio.create_task(ask())
+    await asyncio.sleep(0)
+    assert task.done()
+    book.owners.close()
+    await turns(3)
+    assert (book.ended, complaints) == ([], [])
+
+
 @pytest.mark.parametrize("ending", ["return", "error", "cancelled"])
 @in_loop
 async def test_ended_task_is_reported_once_and_forgotten(ending):
