@@ -258,25 +258,24 @@ class Tally(Votes):
 
     def fail(self, node: int, reason: str) -> bool:
         """Count the node as FAILED for that reason, if it has not voted; return True if that ended the wait."""
-        return self.open and self._count(node, (_FAILED, None, reason))
+        return self.open and self.cast[node] is None and self._count(node, (_FAILED, None, reason))
 
     def close(self, reason: str) -> None:
         """End the round: nodes that have not voted become FAILED for that reason, and the verdict is WON or LOST."""
         for node in range(len(self.nodes)):
-            if self.verdict is _PENDING:
+            if self.verdict is _PENDING and self.cast[node] is None:
                 self._count(node, (_FAILED, None, reason))
         if self.verdict is _PENDING:
             # Only a custom decision can leave a full tally PENDING. No more votes will come, so the round was not won.
             self.verdict = _LOST
 
     def _count(self, node: int, vote: Cast) -> bool:
-        """Count a node's vote, if it is its first; return True if it ended the wait."""
-        if self.cast[node] is not None:
-            return False
+        """Count a node's vote, which is its first; return True if it ended the wait."""
         if self.verdict is _PENDING:
             self.cast[node], self.choices[node] = vote, vote[0]
-            self.verdict = self._decided()
-            return self.verdict is not _PENDING
+            plain = self.decide is None and not self._thorough
+            self.verdict = verdict = verdict_of(self.choices) if plain else self._decided()
+            return verdict is not _PENDING
         if self.open:
             self.add(node, vote)
             return not self.open
@@ -288,9 +287,7 @@ class Tally(Votes):
         if self.decide is not None:
             return self._decided_by(self.decide)
         thorough = self._thorough
-        if not thorough:
-            return verdict_of(self.choices)
-        verdict = verdict_of(self.choices, silence_refuses=False)
+        verdict = verdict_of(self.choices, silence_refuses=not thorough)
         if verdict is _LOST and callable(thorough) and None in self.choices and not thorough(self):
             return _PENDING
         return verdict

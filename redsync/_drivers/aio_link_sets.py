@@ -199,7 +199,7 @@ class AioLinkSet(AnyLinkSet):
             for request in self._kept:
                 assert request.tally is not None, "the others are not kept"
                 voted = request.done or request.tally.cast[link.index] is not None
-                if not voted and self._for_node(node, (request,), now):
+                if not voted and self.fit(node, (request,), now):
                     request.tally.sent |= link.bit
                     again.append(request)
             again.sort(key=attrgetter("number"))

@@ -130,34 +130,42 @@ class AnyLinkSet(ABC):
         shared, links = self._shared, self.links
         if self.following:
             self.follow(now)
-        silent = now - shared.node_timeout
-        for link in links:
-            if link is not None and link.pending and link.since < silent:
-                # After the process was suspended, the replies may lie unread.
-                self.read()
-                break
         guard = 0.0
         for request in requests:
             request.number = shared.next_number()
-            guard = max(guard, request.guard)
+            guard = guard or request.guard
+        data = requests[0].data if len(requests) == 1 else b"".join([request.data for request in requests])
+        silent = now - shared.node_timeout
         for node in shared.nodes:
             link = links[node.index]
-            ours: Sequence[Request] = requests
             if (
                 link is None
                 or link.generation != node.generation
                 or (link.pending and (link.since < silent or len(link.pending) > _MOST_PENDING))
                 or (guard and (node.locator is not None or now - node.remembers_since < guard))
             ):
-                ours, link = self._for_node(node, requests, now), links[node.index]
-            if ours:
-                for request in ours:
-                    if request.tally is not None:
-                        request.tally.sent |= node.bit
-                self._post(link, ours, now)
+                self._send_fit(node, requests, now)
+                continue
+            for request in requests:
+                if request.tally is not None:
+                    request.tally.sent |= link.bit
+            self._post(link, requests, data, now)
 
-    def _for_node(self, node: Node, requests: Sequence[Request], now: float) -> Sequence[Request]:
-        """Return the requests that a node gets; record of the others why it does not."""
+    def _send_fit(self, node: Node, requests: Sequence[Request], now: float) -> None:
+        """Send a node the requests that it may get, and record of the others why it does not get them."""
+        link = self.links[node.index]
+        if link is not None and link.silence(now) > self._shared.node_timeout:
+            # After the process was suspended, the replies may lie unread.
+            self.read()
+        ours = self.fit(node, requests, now)
+        for request in ours:
+            if request.tally is not None:
+                request.tally.sent |= node.bit
+        if ours:
+            self.send_to(node.index, ours, now)
+
+    def fit(self, node: Node, requests: Sequence[Request], now: float) -> list[Request]:
+        """Return the requests that a node gets now; record of the others why it does not."""
         ours = []
         for request in requests:
             reason = self._unfit(node, self.links[node.index], request, now)
@@ -165,10 +173,10 @@ class AnyLinkSet(ABC):
                 ours.append(request)
             else:
                 self.miss(node, request, reason, now)
-        if ours and self.links[node.index] is None:  # It was discarded just now.
+        if self.links[node.index] is None:  # It was discarded just now.
             for request in ours:
                 self.miss(node, request, node.excuse, now)
-            return ()
+            return []
         return ours
 
     def _unfit(self, node: Node, link: Any, request: Request, now: float) -> str | None:
@@ -214,32 +222,32 @@ class AnyLinkSet(ABC):
             self._shared.releases.add(index, requests, now)
             self._shared.on_change()
             return
-        self._post(link, requests, now)
+        self._post(link, requests, b"".join([request.data for request in requests]), now)
 
-    def _post(self, link: Any, requests: Sequence[Request], now: float) -> None:
+    def _post(self, link: Any, requests: Sequence[Request], data: bytes, now: float) -> None:
         if self._shared.releases.some:
             self._shared.releases.supersede(link.index, requests)
         try:
-            link.post(requests, now)
-        except LinkFault as fault:
-            self.discard(link, str(fault))
-        except OSError as error:
-            if error.errno is None:
-                raise  # a signal handler's
-            self.discard(link, describe_error(error))
+            link.post(requests, data, now)
+        except (LinkFault, OSError) as error:
+            self._lose(link, error)
         else:
             if link.backlog:
                 self._poll_for(link)
+
+    def _lose(self, link: AnyLink, error: Exception) -> None:
+        """Discard a link because of its error, which is being handled; raise the error of a signal handler."""
+        if isinstance(error, OSError) and error.errno is None:
+            raise  # noqa: PLE0704  (its caller handles it)
+        self.discard(link, str(error) if isinstance(error, LinkFault) else describe_error(error))
 
     # Reading.
 
     def _unclog(self, link: Link) -> None:
         try:
             link.flush()
-        except OSError as error:
-            if error.errno is None:
-                raise
-            self.discard(link, describe_error(error))
+        except (LinkFault, OSError) as error:
+            self._lose(link, error)
             return
         if not link.backlog:
             self._poll_for(link)
@@ -249,63 +257,53 @@ class AnyLinkSet(ABC):
         try:
             data = link.receive()
         except OSError as error:
-            if error.errno is None:
-                raise  # a signal handler's
-            if not isinstance(error, NOT_NOW):
-                self.discard(link, describe_error(error))
+            if error.errno is None or not isinstance(error, NOT_NOW):
+                self._lose(link, error)
         else:
             self.take_in(link, data, now)
 
     def take_in(self, link: AnyLink, data: bytes | None, now: float) -> None:
         """Hand out the replies in received bytes: in none if the node closed the connection, None if none are new."""
         try:
-            if data is not None:
-                if not data:
-                    raise LinkFault("closed the connection")
+            if data:
                 link.feed(data)
+            elif data is not None:
+                raise LinkFault("closed the connection")
             if not self._hand_out(link, now) and data is not None:
                 link.note_unfinished(len(data))
-        except LinkFault as fault:
-            self.discard(link, str(fault))
-        except hiredis.HiredisError as error:
-            self.discard(link, describe_error(error))
-        except OSError as error:
-            if error.errno is None:
-                raise
-            self.discard(link, describe_error(error))
+        except (LinkFault, OSError, hiredis.HiredisError) as error:
+            self._lose(link, error)
 
     def _hand_out(self, link: AnyLink, now: float) -> bool:
         """Give each reply to the oldest request of its link; return whether there was one."""
         pending, gets = link.pending, link.gets
         some = answered = False
-        while True:
-            try:
-                reply = gets()
-            except TypeError as error:
-                if not str(error).startswith("unhashable"):
-                    raise  # a signal handler's
-                raise LinkFault("sent a reply with an unhashable key") from error
-            if reply is NOTHING:
-                if answered:
-                    link.note_answer(now)
-                return some
-            some = True
-            kind = reply.__class__
-            if kind is _PUSH:
-                link.note_message(now)
-                self._shared.wakeups.take_in(reply, link.node)
-                continue
-            if not pending:
-                raise LinkFault("sent a reply to no command")
-            # Removed only once it is counted: if that ends the link, the request counts as missed.
-            request = pending[0]
-            if kind is _ERROR:
-                self._take_error(link, request, str(reply), now)
-            else:
-                self._count(link, request, reply, now)
-            if pending:  # else the link was discarded
-                pending.popleft()
-            answered = True
+        try:
+            while (reply := gets()) is not NOTHING:
+                some = True
+                kind = reply.__class__
+                if kind is _PUSH:
+                    link.note_message(now)
+                    self._shared.wakeups.take_in(reply, link.node)
+                    continue
+                if not pending:
+                    raise LinkFault("sent a reply to no command")
+                # Removed only once it is counted: if that ends the link, the request counts as missed.
+                request = pending[0]
+                if kind is _ERROR:
+                    self._take_error(link, request, str(reply), now)
+                else:
+                    self._count(link, request, reply, now)
+                if pending:  # else the link was discarded
+                    pending.popleft()
+                answered = True
+        except TypeError as error:
+            if not str(error).startswith("unhashable"):
+                raise  # a signal handler's
+            raise LinkFault("sent a reply with an unhashable key") from error
+        if answered:
+            link.note_answer(now)
+        return some
 
     def _count(self, link: AnyLink, request: Request, reply: Any, now: float) -> None:
         tally = request.tally
@@ -355,7 +353,7 @@ class AnyLinkSet(ABC):
         load = Request(NOTHING_TOLD, None)
         load.command = None
         load.data = pack(b"SCRIPT", b"LOAD", request.command.script.source)
-        link.post([load, request], now)
+        link.post([load, request], load.data + request.data, now)
 
     # The fate of a request.
 
@@ -554,14 +552,15 @@ class LinkSet(AnyLinkSet):
             raise forked()
         now, watched = self._clock(), False
         for key, events in ready:
+            # A link that was discarded meanwhile has a closed socket, and nothing left.
             link = key.data
             if link is None:
                 watched = True
-            elif self.links[link.index] is link:
-                if events & _WRITE:
-                    self._unclog(link)
-                if events & _READ and self.links[link.index] is link:
-                    self._take(link, now)
+                continue
+            if events & _WRITE:
+                self._unclog(link)
+            if events & _READ:
+                self._take(link, now)
         return watched
 
     def _poll_for(self, link: Link) -> None:

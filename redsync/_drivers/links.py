@@ -83,8 +83,8 @@ class AnyLink(ABC):
         self._unfinished = self._messages = 0
         self._counted_at = 0.0
 
-    def post(self, requests: Sequence[Request], now: float) -> None:
-        """Send requests, and keep what the node does not accept now.
+    def post(self, requests: Sequence[Request], data: bytes, now: float) -> None:
+        """Send requests, whose bytes are `data` but for what `encode` makes of them; keep what can't be sent now.
 
         Raises:
             OSError, LinkFault: The link is broken.
@@ -92,12 +92,7 @@ class AnyLink(ABC):
         if not self.pending:
             self.since = now
         self.pending.extend(requests)
-        if self.encode is not None:
-            self.write(self.encode(requests))
-        elif len(requests) == 1:
-            self.write(requests[0].data)
-        else:
-            self.write(b"".join([request.data for request in requests]))
+        self.write(data if self.encode is None else self.encode(requests))
 
     @abstractmethod
     def write(self, data: bytes) -> None:
