@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import pytest
 
 from redsync import AsyncClient, Client, QuorumError
+from redsync._core.effects import Broadcast, Command, Tell
 from redsync._drivers.link_sets import LinkSet
 from redsync._drivers.lives import Call
 from redsync._drivers.process import clock
@@ -299,6 +300,27 @@ def test_sets_made_in_the_child_of_a_fork_are_none_of_its_parents(make_lasting):
         return " ".join(said)
 
     assert in_child(borrow) == "ClientClosedError ClientClosedError ClientClosedError"
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_child_of_a_fork_performs_no_effect_of_its_parents_calls(make_lasting, make_script, monkeypatch):
+    """Even if no hook ran after the fork: nobody would carry what it posts."""
+    client = make_lasting()
+    runner, life = client.runner, client.runner.life
+    command = Command(make_script("echo", "return ARGV[1]"), (b"k",), (b"1",))
+    monkeypatch.setattr(runner, "close_copies", lambda: None)
+
+    def perform():
+        said = []
+        for effect in (Tell(command, None), Broadcast(command, None, bool, 1.0)):
+            life.pool._free.clear()
+            try:
+                runner._perform(effect, Call(life))
+            except Exception as error:
+                said.append(type(error).__name__)
+        return f"{said} {len(life.maintenance._posted)}"
+
+    assert in_child(perform) == "['ClientClosedError', 'ClientClosedError'] 0"
 
 
 def test_client_connects_while_time_stands_still_for_the_application(nodes, monkeypatch):
