@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 
 from redsync import AsyncClient, Client, QuorumError
-from redsync._core.effects import Broadcast, Command, Tell
+from redsync._core.effects import Broadcast, Command, Tell, broadcast
 from redsync._drivers.link_sets import LinkSet
 from redsync._drivers.lives import Call
 from redsync._drivers.process import clock
@@ -171,6 +171,30 @@ def test_release_also_follows_what_nodes_have_not_answered_over_another_set(make
         nodes.resume(2)
     eventually(lambda: not any(claims(node) for node in raw))
     assert not client.runner.life.owing
+
+
+def test_vote_of_a_node_that_has_not_answered_over_another_set_does_not_count(make_lasting, make_script, nodes, raw):
+    client = make_lasting()
+    with client.get_lock("warm"):
+        pass
+    script = make_script("grant", "return 1")
+    for node in raw:
+        node.script_load(script.source)
+    runner, command = client.runner, Command(script, (b"k",), (b"claim",))
+    owner = runner.owner()
+
+    def ask(**options):
+        return (yield from broadcast(Broadcast(command, owner, bool, 1.0, **options)))
+
+    nodes.pause(2)
+    try:
+        assert runner.run(ask()).won
+        with all_sets_lent(client):
+            tally = runner.run(ask(owed_to=0b111, owed_until=clock() + 60.0))
+    finally:
+        nodes.resume(2)
+    assert tally.won
+    assert tally.replies[2] == "has not answered an earlier command for this claim"
 
 
 def test_release_over_the_same_set_follows_by_itself(make_lasting, nodes, raw, eventually):
