@@ -336,7 +336,7 @@ def test_object_that_releases_a_lock_when_collected_blocks_no_thread(client, raw
 
     def work():
         lock = client.get_lock("x")
-        for i in range(200):
+        for i in range(60):
             if i % 5 == 0:
                 Job(i)
             assert lock.acquire(timeout=20)

@@ -112,6 +112,7 @@ def test_wake_up_waits_for_no_set(narrow, make_lasting, other, eventually):
     assert narrow.runner.life.pool.idle(), "it gave its set back before it slept"
     holder.release()
     assert waiter.result(PATIENCE)
+    assert not narrow.runner.life.wakeups._mailboxes, "the call has ended its subscription"
 
 
 @pytest.mark.parametrize("by", ["handler", "finalizer"])
