@@ -13,6 +13,7 @@ from functools import partial
 import pytest
 
 from redsync import ClientClosedError, LeaseLostError, QuorumError, ReentrantCallError
+from redsync._drivers.link_sets import LinkSet
 from tests.support.injection import inject
 from tests.support.leftovers import claims
 from tests.support.locks import PATIENCE
@@ -274,9 +275,29 @@ def test_close_by_a_handler_in_a_sleeping_thread_releases_all_holds(client, make
     blocker.release()
 
 
+def test_call_whose_client_a_handler_closed_still_gives_up_what_it_asked_for(client, raw, monkeypatch, eventually):
+    """The handler may raise afterwards, as the usual one for SIGTERM does."""
+    with client.get_lock("warm"):
+        pass
+    thread = client.runner.life.maintenance._thread
+
+    def close(link_set, *_):
+        client.close()
+        thread.join(0.5)
+        raise SystemExit
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LinkSet, "wait", close)
+        with pytest.raises(SystemExit):
+            client.get_lock("x").acquire()
+    eventually(lambda: not thread.is_alive())
+    eventually(lambda: not held(raw))
+
+
 PROGRAM = """
 import signal, sys
 from redsync import Client
+from redsync._drivers.link_sets import LinkSet
 from tests.support.injection import inject
 from tests.support.leftovers import claims
 
@@ -336,7 +357,7 @@ def test_object_that_releases_a_lock_when_collected_blocks_no_thread(client, raw
 
     def work():
         lock = client.get_lock("x")
-        for i in range(200):
+        for i in range(60):
             if i % 5 == 0:
                 Job(i)
             assert lock.acquire(timeout=20)

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import pytest
 
 from redsync import AsyncClient, Client, QuorumError
+from redsync._core.effects import Broadcast, Command, Tell, broadcast
 from redsync._drivers.link_sets import LinkSet
 from redsync._drivers.lives import Call
 from redsync._drivers.process import clock
@@ -111,6 +112,7 @@ def test_wake_up_waits_for_no_set(narrow, make_lasting, other, eventually):
     assert narrow.runner.life.pool.idle(), "it gave its set back before it slept"
     holder.release()
     assert waiter.result(PATIENCE)
+    assert not narrow.runner.life.wakeups._mailboxes, "the call has ended its subscription"
 
 
 @pytest.mark.parametrize("by", ["handler", "finalizer"])
@@ -169,6 +171,30 @@ def test_release_also_follows_what_nodes_have_not_answered_over_another_set(make
     finally:
         nodes.resume(2)
     eventually(lambda: not any(claims(node) for node in raw))
+
+
+def test_vote_of_a_node_that_has_not_answered_over_another_set_does_not_count(make_lasting, make_script, nodes, raw):
+    client = make_lasting()
+    with client.get_lock("warm"):
+        pass
+    script = make_script("grant", "return 1")
+    for node in raw:
+        node.script_load(script.source)
+    runner, command = client.runner, Command(script, (b"k",), (b"claim",))
+    owner = runner.owner()
+
+    def ask(**options):
+        return (yield from broadcast(Broadcast(command, owner, bool, 1.0, **options)))
+
+    nodes.pause(2)
+    try:
+        assert runner.run(ask()).won
+        with all_sets_lent(client):
+            tally = runner.run(ask(owed_to=0b111, owed_until=clock() + 60.0))
+    finally:
+        nodes.resume(2)
+    assert tally.won
+    assert tally.replies[2] == "has not answered an earlier command for this claim"
 
 
 def test_release_over_the_same_set_follows_by_itself(make_lasting, nodes, raw, eventually):
@@ -298,6 +324,27 @@ def test_sets_made_in_the_child_of_a_fork_are_none_of_its_parents(make_lasting):
         return " ".join(said)
 
     assert in_child(borrow) == "ClientClosedError ClientClosedError ClientClosedError"
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_child_of_a_fork_performs_no_effect_of_its_parents_calls(make_lasting, make_script, monkeypatch):
+    """Even if no hook ran after the fork: nobody would carry what it posts."""
+    client = make_lasting()
+    runner, life = client.runner, client.runner.life
+    command = Command(make_script("echo", "return ARGV[1]"), (b"k",), (b"1",))
+    monkeypatch.setattr(runner, "close_copies", lambda: None)
+
+    def perform():
+        said = []
+        for effect in (Tell(command, None), Broadcast(command, None, bool, 1.0)):
+            life.pool._free.clear()
+            try:
+                runner._perform(effect, Call(life))
+            except Exception as error:
+                said.append(type(error).__name__)
+        return f"{said} {len(life.maintenance._posted)}"
+
+    assert in_child(perform) == "['ClientClosedError', 'ClientClosedError'] 0"
 
 
 def test_client_connects_while_time_stands_still_for_the_application(nodes, monkeypatch):
