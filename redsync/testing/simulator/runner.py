@@ -25,7 +25,7 @@ from redsync._core.presence import ClientRecord
 from redsync._core.quorum import Tally
 from redsync._core.timing import Timing
 from redsync._drivers.aio import AioRunner
-from redsync._drivers.aio_driver import AioCall
+from redsync._drivers.aio_driver import AioCall, Perform
 from redsync._drivers.aio_link_sets import AioLinkSet
 from redsync._drivers.nodes import Node
 from redsync._drivers.process import Surroundings
@@ -187,10 +187,10 @@ class SimulatedRunner(AioRunner):
             self.sim.saw(Decided.of(self.sim.now, self.name, number, tally))
         return tally
 
-    async def drive_call(self, steps: Steps[T], call: AioCall) -> T:
-        """Run a protocol for a caller."""
+    async def drive(self, steps: Steps[T], call: AioCall, perform: Perform) -> T:
+        """Run a protocol; then give back what it has borrowed."""
         try:
-            return await super().drive_call(steps, call)
+            return await super().drive(steps, call, perform)
         finally:
             if self.sets is not None:
                 self.sets.give_back(call)
