@@ -328,7 +328,7 @@ def test_sets_made_in_the_child_of_a_fork_are_none_of_its_parents(make_lasting):
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 def test_child_of_a_fork_performs_no_effect_of_its_parents_calls(make_lasting, make_script, monkeypatch):
-    """Even if no hook ran after the fork: nobody would carry what it posts."""
+    """Even if no hook ran after the fork: no thread would carry what it posts."""
     client = make_lasting()
     runner, life = client.runner, client.runner.life
     command = Command(make_script("echo", "return ARGV[1]"), (b"k",), (b"1",))

@@ -188,7 +188,7 @@ class SimulatedRunner(AioRunner):
         return tally
 
     async def drive(self, steps: Steps[T], call: AioCall, perform: Perform) -> T:
-        """Run a protocol; then give back what it has borrowed."""
+        """Run a protocol; then return what it has borrowed."""
         try:
             return await super().drive(steps, call, perform)
         finally:
