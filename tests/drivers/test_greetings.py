@@ -74,7 +74,10 @@ def test_server_that_hides_its_run_id_replaces_no_other():
 def test_new_connection_ends_former_ones(nodes):
     """Before any owed command is sent, so the node executes nothing that former connections still carry."""
     url = nodes.urls[0]
-    with redis.Redis.from_url(url).client() as former, redis.Redis.from_url(url).client() as other:
+    with (
+        redis.Redis.from_url(url, single_connection_client=True) as former,
+        redis.Redis.from_url(url, single_connection_client=True) as other,
+    ):
         (node,) = make_nodes(nodes.urls[:1], redis.Redis)
         channel = node.open(5.0)
         node.meet(channel.talk(greet(node, 1.0, raw=True)), 0.0)

@@ -43,7 +43,7 @@ def test_checker_finds_resend_that_overtakes_its_owners_next_claim(monkeypatch):
         load = Request(NOTHING_TOLD, None)
         load.command = None
         load.data = pack(b"SCRIPT", b"LOAD", request.command.script.source)
-        link.post([load, request], now)
+        link.post([load, request], load.data + request.data, now)
 
     monkeypatch.setattr(AioLinkSet, "_reload", send_again_whatever_came_since)
     with pytest.raises(SimulationError, match=r"order: node-3 executed #\d+ of a \(lock_acquire\) behind #\d+"):
