@@ -6,7 +6,7 @@ task, and nothing that a loop complains about. The lease is a minute: a claim th
 
 import asyncio
 import random
-import selectors
+import select
 from contextlib import asynccontextmanager, suppress
 
 import pytest
@@ -77,7 +77,8 @@ async def ground_of(nodes, raw, state):
     events = []
     with pytest.MonkeyPatch.context() as patch:
         if state == "spread":
-            patch.setattr(selectors, "DefaultSelector", _LateSelector)
+            epoll = select.epoll
+            patch.setattr(select, "epoll", lambda: _LateEpoll(epoll()))
         async with client_of(nodes, listeners=[events.append]) as client, client_of(nodes) as other:
             if state == "paused":
                 nodes.pause(len(raw) - 1)
@@ -90,24 +91,27 @@ async def ground_of(nodes, raw, state):
                     nodes.resume(len(raw) - 1)
 
 
-class _LateSelector(selectors.DefaultSelector):
-    """A selector that reports each link some turns of the loop later than the previous one."""
+class _LateEpoll:
+    """An epoll that reports each link some turns of the loop later than the previous one."""
 
-    def __init__(self):
-        super().__init__()
+    def __init__(self, epoll):
+        self._epoll = epoll
         self._turns = {}
 
-    def register(self, fd, events, data=None):
+    def __getattr__(self, name):
+        return getattr(self._epoll, name)
+
+    def register(self, fd, events):
         delay = 2 * len(self._turns)
         self._turns[fd] = [delay, delay]
-        return super().register(fd, events, data)
+        self._epoll.register(fd, events)
 
     def unregister(self, fd):
         del self._turns[fd]
-        return super().unregister(fd)
+        self._epoll.unregister(fd)
 
-    def select(self, timeout=None):
-        return [(key, events) for key, events in super().select(timeout) if self._is_due(self._turns[key.fd])]
+    def poll(self, timeout, most):
+        return [(fd, events) for fd, events in self._epoll.poll(timeout, most) if self._is_due(self._turns[fd])]
 
     def _is_due(self, turns):
         delay, left = turns

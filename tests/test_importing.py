@@ -183,7 +183,6 @@ def run(python, tmp_path):
             ("", "redsync.Client", "redsync.client"),
             ("", ASYNC_CLIENT, "redsync.client_async"),
             ("", ASYNC_CLIENT, "encodings.idna"),
-            ("", ASYNC_CLIENT, "msgpack"),
             ("", "redsync.Client('redis+sentinel://127.0.0.1:1/x')", "redsync._core.cluster_urls"),
             ("", "redsync.Client('redis+sentinel://127.0.0.1:1/x')", "redsync._drivers.sentinels"),
             ("", "redsync.Client('redis+cluster://127.0.0.1:1?nodes=3')", "redsync._drivers.clusters"),

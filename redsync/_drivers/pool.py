@@ -100,12 +100,15 @@ class Pool:
             self._prepare(into, until)
 
     def borrow_free(self, into: list[LinkSet]) -> None:
-        """Lend a set that is free and has connections now, if there is one."""
+        """Lend a set that is free and has a quorum of connections now, if there is one."""
         try:
             into.append(self._free.pop())
         except IndexError:
             return
         self._prepare(into, 0.0)
+        if into[0].links.count(None) > len(into[0].links) - self._quorum:
+            # Nodes have restarted, say. The maintenance is connected first.
+            self.give_back(into)
 
     def _prepare(self, into: list[LinkSet], until: float) -> None:
         link_set, now = into[0], self._clock()

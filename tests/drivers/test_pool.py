@@ -203,6 +203,9 @@ def test_free_set_is_lent_without_a_wait_or_not_at_all(lender):
     link_set = lender.borrow()
     assert lender.borrow_free() is None
     lender.give_back(link_set)
+    assert lender.borrow_free() is None, "it has no connections: the maintenance may have some"
+    arrive(lender, link_set, 0, 2)
+    link_set.take_arrivals()
     assert lender.borrow_free() is link_set
     lender.give_back(link_set)
 
