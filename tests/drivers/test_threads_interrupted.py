@@ -81,6 +81,8 @@ def interrupt(raw, points, other):
                 wrong.append(f"{where}: {problem}")
             if sum(map(len, tables)) != holds:
                 wrong.append(f"{where}: holds {[state.name for table in tables for state in table]}")
+            if any(client.runner.life.active for client in clients):
+                wrong.append(f"{where}: the call never ends, nor does its set")
             if rest := become(raw, keys):
                 wrong.append(f"{where}: left {rest}")
                 break
