@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Final
 
+from redsync._core.interruptions import expected
 from redsync._drivers.link_sets import LinkSet
 from redsync._drivers.nodes import Node
 
@@ -147,11 +148,15 @@ class Pool:
     def give_back(self, lent: list[LinkSet]) -> None:
         """Take the set in that list, for another thread."""
         lent[0].used_at = self._clock()
-        if lent[0].closed or self._closed:
+        if lent[0].closed:
             self.throw_away(lent)
             return
         self._free.append(lent.pop())
-        if self._line:
+        if self._closed:  # Only now: a handler may close the client before any step here.
+            with expected(IndexError):  # `close` took it.
+                self.torn.append(self._free.pop())
+            self._on_torn()
+        elif self._line:
             self._serve_line()
 
     def throw_away(self, lent: list[LinkSet]) -> None:
@@ -241,8 +246,10 @@ class Pool:
         """Lend no more sets, wake all that wait, and return the free ones."""
         with self._guard:
             self._closed = True
-            free = list(self._free)
-            self._free.clear()
             while self._line:
                 self._line.popleft().gate.release()
+        free: list[LinkSet] = []
+        with expected(IndexError):
+            while True:  # Other threads may still return sets: each goes to one of us.
+                free.append(self._free.popleft())
         return free

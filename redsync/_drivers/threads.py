@@ -200,11 +200,15 @@ class ThreadRunner:
                 life.begin()
             result = self.drive(steps, call, self._perform)
         finally:
-            life.active.pop(call, None)
-            # Again, for an exception that struck as a step ended.
-            life.ours.stepping = False
-            if call.sets or call.subscribed:
-                call.end()
+            try:
+                life.active.pop(call, None)
+                # Again, for an exception that struck as a step ended.
+                life.ours.stepping = False
+                if call.sets or call.subscribed:
+                    call.end()
+            finally:
+                # Again, for an exception that struck before the first time: the call would stay there, with its set.
+                life.active.pop(call, None)
         life.require_process()  # Its last reply may have been the parent's.
         return result
 

@@ -477,6 +477,19 @@ def test_close_wakes_all_that_wait_and_lends_no_more(make_lender, threads, event
     assert lender.end_torn() == 1, "a set that comes back after the end is ended"
 
 
+def test_set_whose_return_a_close_interrupts_is_torn(lender):
+    class Interrupted(list):
+        def pop(self):
+            assert lender.pool.close() == []
+            return super().pop()
+
+    first = lender.borrow()
+    lender.pool.give_back(Interrupted([first]))
+    assert list(lender.pool.torn) == [first]
+    assert lender.looks == 1
+    lender.end_torn()
+
+
 def test_close_returns_the_free_sets(lender):
     first, second = lender.borrow(), lender.borrow()
     lender.give_back(first)

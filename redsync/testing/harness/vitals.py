@@ -82,8 +82,11 @@ async def leftovers(
 
 
 def redsync_threads() -> set[threading.Thread]:
-    """Return the threads of this process that clients have started."""
-    return {thread for thread in threading.enumerate() if thread.name.startswith("redsync-")}
+    """Return the threads of this process that clients have started.
+
+    Python also lists a thread whose start was interrupted, for ever.
+    """
+    return {thread for thread in threading.enumerate() if thread.name.startswith("redsync-") and thread.is_alive()}
 
 
 def open_sockets() -> set[tuple[int, int]]:
