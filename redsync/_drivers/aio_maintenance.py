@@ -172,7 +172,7 @@ class AioMaintenance:
             raise cancelled
 
     async def _wait_for_end(self, ending: Sequence[asyncio.Future[Any]]) -> bool:
-        """Wait for tasks, send what is left, and wait for replies that nodes still owe; return True when that is done."""
+        """Wait for tasks, pending releases, and replies that nodes still owe; return True when that is done."""
         if pending := [task for task in ending if not task.done()]:
             await asyncio.wait(pending)
         # Rollbacks may be in flight. Closing a socket with unread replies resets the connection and would lose them.
