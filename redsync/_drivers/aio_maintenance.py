@@ -172,12 +172,16 @@ class AioMaintenance:
             raise cancelled
 
     async def _wait_for_end(self, ending: Sequence[asyncio.Future[Any]]) -> bool:
-        """Wait for tasks, and for replies that nodes still owe; return True when that is done."""
+        """Wait for tasks, pending releases, and replies that nodes still owe; return True when that is done."""
         if pending := [task for task in ending if not task.done()]:
             await asyncio.wait(pending)
         # Rollbacks may be in flight. Closing a socket with unread replies resets the connection and would lose them.
         self._patient_until = min(self._patient_until, self._clock() + self._node_timeout)
-        while await self._tend() and self._clock() < self._patient_until:  # noqa: ASYNC110  (no event ends it)
+        links, count = self.links.links, self._shared.releases.count
+        while self._clock() < self._patient_until:
+            owing = await self._tend()
+            if not (owing or any(link is not None and count(link.index) for link in links)):
+                break
             await asyncio.sleep(0.001)
         return True
 

@@ -335,7 +335,7 @@ class AnyLinkSet(ABC):
         node.last_error = said = one_line(text)
         self.fail(request, node, said)
         if request.owed(link.bit) and is_refused(text):
-            self._shared.releases.refuse(link.index, request, now, superseded=link.owes(request, behind=True))
+            self._shared.releases.refuse(link.index, request, now, superseded=link.replaces(request))
             self._shared.on_change()
         elif request.pending_release:
             self._shared.releases.settle(link.index, request, now)

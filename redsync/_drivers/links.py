@@ -121,17 +121,15 @@ class AnyLink(ABC):
         """Return for how many seconds the node has owed replies."""
         return now - self.since if self.pending else 0.0
 
-    def owes(self, request: Request, *, behind: bool = False) -> bool:
-        """Return whether the node owes a reply to another command for the same claim; callable in any thread.
+    def owes(self, request: Request) -> bool:
+        """Return whether the node owes a reply to another command for the same claim; callable in any thread."""
+        claim = request.claim
+        return any(other.concerns(claim) for other in list(self.pending) if other is not request)
 
-        `behind`: only to a later one.
-        """
-        after = request.number if behind else -1
-        return any(
-            other.concerns(request.claim) and other.number > after
-            for other in list(self.pending)
-            if other is not request
-        )
+    def replaces(self, request: Request) -> bool:
+        """Return whether the node owes a reply to a later command that replaces a refused one."""
+        claim, number = request.claim, request.number
+        return any(other.number > number and other.replaces(claim) for other in self.pending)
 
     @abstractmethod
     def shut(self) -> None:

@@ -10,7 +10,9 @@ gets more and more of the others. So a node in trouble gets few commands, and a 
 
 A refused command must not be executed behind a later one about the same claim: a release that leaves a count of one
 would undo the next re-entry. So the later one replaces it: its sender knows of every claim that the node may keep, and
-releases it in turn. Commands without an answer are not replaced, as the node may still execute what precedes them.
+releases it in turn. A renewal replaces nothing: it wakes no waiter, and a node that refuses the release may refuse it
+too. Behind it the release does no harm, as both leave what the holder still has. Commands without an answer are not
+replaced, as the node may still execute what precedes them.
 """
 
 from __future__ import annotations
@@ -82,7 +84,7 @@ class PendingReleases:
     def refuse(self, index: int, request: Request, now: float, *, superseded: bool = False) -> None:
         """Keep a request that the node must get, and has answered with an error.
 
-        Not if it is `superseded`: a later one about the same claim is under way over its link.
+        Not if it is `superseded`: a later one that replaces it is under way over its link.
         """
         ours = self._of_node[index]
         with self._guard:
@@ -96,7 +98,7 @@ class PendingReleases:
                 self._keep(ours, 1 << index, request, now)
 
     def supersede(self, index: int, requests: Iterable[Request]) -> None:
-        """Forget refused requests about the claims of these later ones, which the node gets now."""
+        """Forget refused requests that these later ones replace, which the node gets now."""
         with self._guard:
             for request in requests:
                 self._of_node[index].owed.supersede(request)

@@ -121,6 +121,14 @@ class Request(Sleeper):
         command = self.command
         return () if command is None else command.keys[:1] + command.args[:1]
 
+    def replaces(self, claim: tuple[Arg, ...]) -> bool:
+        """Return whether it makes an earlier, refused release of that claim needless.
+
+        A renewal, which is made when it is sent, does not: it wakes no waiter, and if the node refuses it too, nothing
+        follows it soon.
+        """
+        return isinstance(self.effect.command, Command) and self.claim == claim
+
     def concerns(self, claim: tuple[Arg, ...]) -> bool:
         """Return whether it is about that claim, perhaps among others: a renewal is about many."""
         command = self.command
@@ -168,9 +176,9 @@ class Owed:
                 self._purge(now)
 
     def supersede(self, request: Request) -> None:
-        """Forget a refused request about the claim of a later one, which the node gets now."""
+        """Forget a refused request that a later one replaces, which the node gets now."""
         earlier = self._refused.get(request.claim)
-        if earlier is not None and earlier.number < request.number:
+        if earlier is not None and earlier.number < request.number and request.replaces(earlier.claim):
             del self._refused[request.claim]
             assert earlier.command is not None, "what is owed was made"
             if self._requests.get(earlier.command) is earlier:

@@ -14,6 +14,7 @@ import hiredis
 import pytest
 
 from redsync import ClientClosedError
+from redsync._core.effects import Broadcast
 from redsync._core.memory import BLANK, Birth
 from redsync._core.observing import Ear, noting_of
 from redsync._core.quorum import Verdict
@@ -23,10 +24,11 @@ from redsync._drivers.acknowledgements import hold_back
 from redsync._drivers.channels import Channel
 from redsync._drivers.dialects import ClusterDialect
 from redsync._drivers.links import GIVE_UP, Link, speak
+from redsync._drivers.requests import Request
 from tests.support.forks import in_child, is_open
 from tests.support.injection import Interruption, inject
 from tests.support.ours import of_ours
-from tests.support.scripted import NODE_TIMEOUT, SCRIPT, Desk, choices, message, words_of
+from tests.support.scripted import ANNA, NODE_TIMEOUT, SCRIPT, Desk, choices, message, words_of
 
 YES, NO = b":1\r\n", b":0\r\n"
 
@@ -702,6 +704,18 @@ def test_refused_release_gives_way_to_a_later_command_for_its_claim(desk, link_s
     desk.ask(link_set)
     assert desk.pending() == [0, 0, 0]
     assert choices(first.tally) == choices(second.tally) == [None, "failed", None]
+
+
+def test_refused_release_stays_pending_whatever_renewal_follows_it(desk, link_set, fars):
+    """The node may refuse that, too."""
+    release = desk.ask(link_set, owed_to=0b111, owed_until=math.inf)
+    renewal = Request(Broadcast(lambda: release.command, ANNA, judge=bool, timeout=1.0), None)
+    assert renewal.make()
+    link_set.send(renewal)
+    fars[1].say(b"-BUSY\r\n" * 2)
+    hear(link_set)
+    link_set.send(renewal)
+    assert desk.releases.take(1, desk.now + 1.0) == [release]
 
 
 def test_unanswered_release_is_sent_again_whatever_follows_it(desk, link_set, fars):

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from redsync._core.effects import Command, Tell
+from redsync._core.effects import Broadcast, Command, Tell
 from redsync._drivers import requests
 from redsync._drivers.pending_releases import PendingReleases, is_refused
 from redsync._drivers.requests import Request
@@ -207,6 +207,17 @@ def test_later_command_replaces_what_was_refused_but_nothing_unanswered(releases
     releases.refuse(0, other, NOW)
     releases.settle(0, unanswered, NOW)
     assert releases.take(0, NOW + 1.0) == [other]
+
+
+def test_renewal_replaces_nothing(releases):
+    """The node may refuse it too, and it wakes no waiter."""
+    refused = request(1, b"mine")
+    releases.refuse(0, refused, NOW)
+    renewal = Request(Broadcast(lambda: refused.command, ANNA, judge=bool, timeout=1.0), None)
+    assert renewal.make()
+    renewal.number = 2
+    releases.supersede(0, [renewal])
+    assert releases.take(0, NOW + 1.0) == [refused]
 
 
 def test_refused_release_that_expires_is_forgotten(monkeypatch):

@@ -8,9 +8,8 @@ import sys
 
 from redsync import Client
 from redsync._core import quorum
-from redsync._core.effects import Notify
 from redsync._core.latches import LatchState
-from redsync._drivers.threads import ThreadRunner
+from redsync._drivers.notifier import Notifier
 from redsync.testing.harness import process
 
 
@@ -23,21 +22,17 @@ def everything():
 
 def win_with_one():
     """Let a single node's grant win a lock."""
-    begin = quorum.Tally.__init__
+    judge = quorum.verdict_of
 
-    def begin_with_one(tally, *args, **kwargs):
-        begin(tally, *args, **kwargs)
-        tally.quorum = 1
+    def judge_with_one(choices, **kwargs):
+        return quorum.Verdict.WON if quorum.Choice.GRANTED in choices else judge(choices, **kwargs)
 
-    quorum.Tally.__init__ = begin_with_one
+    quorum.verdict_of = judge_with_one
 
 
 def report_nothing():
     """Lose holds silently."""
-    perform = ThreadRunner._perform
-    ThreadRunner._perform = lambda runner, effect, *rest: (
-        None if isinstance(effect, Notify) else perform(runner, effect, *rest)
-    )
+    Notifier.announce = lambda notifier, event: None
 
 
 def open_early():
