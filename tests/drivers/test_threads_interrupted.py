@@ -5,6 +5,7 @@ and nothing stays on the nodes. The clients' lease is a minute, so any leftover 
 long as it is in a table.
 """
 
+import gc
 import random
 import signal
 import threading
@@ -381,12 +382,14 @@ def alarms(seconds):
         raise Interruption
 
     before = signal.signal(signal.SIGALRM, strike)
+    gc.disable()  # A signal during a finalizer of the libraries below is not ours.
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+        gc.enable()
 
 
 @pytest.mark.parametrize("times", [30, *swept(1000)])
