@@ -84,7 +84,7 @@ async def leftovers(
 def redsync_threads() -> set[threading.Thread]:
     """Return the threads of this process that clients have started.
 
-    Python also lists a thread whose start was interrupted, for ever.
+    Python also lists a thread whose start was interrupted, forever.
     """
     return {thread for thread in threading.enumerate() if thread.name.startswith("redsync-") and thread.is_alive()}
 
