@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import threading
 import operator
 import sys
 from contextlib import asynccontextmanager, contextmanager
@@ -189,7 +190,9 @@ def each(*groups):
 
 @pytest.fixture(scope="module")
 def client():
-    with Client(NO_NODE) as client:
+    told = threading.Event()
+    with Client(NO_NODE, listeners=[lambda _: told.set()]) as client:
+        assert told.wait(20)  # From then on all its threads run.
         yield client
 
 
