@@ -2,9 +2,9 @@
 
 import functools
 import inspect
-import threading
 import operator
 import sys
+import threading
 from contextlib import asynccontextmanager, contextmanager
 from unittest import mock
 
