@@ -40,7 +40,9 @@ def test_watchdog_keeps_many_locks_with_few_commands(threads, make_client, admin
             ends_at = time.monotonic() + PERIODS * LEASE / 3
             while time.monotonic() < ends_at:
                 ours = [thread.name for thread in threading.enumerate() if thread.name.startswith("redsync")]
-                assert ours == ["redsync-maintenance"]
+                # On a busy machine a node may be late, which is reported, or is connected again.
+                passing = [name for name in ours if name.startswith(("redsync-connect", "redsync-events"))]
+                assert [name for name in ours if name not in passing] == ["redsync-maintenance"]
                 assert all(admin.ask(i, "DBSIZE") == KEYS for i in range(5))
                 time.sleep(0.05)
             calls = [after - calls for after, calls in zip([admin.calls(i) for i in range(5)], before, strict=True)]
