@@ -75,8 +75,7 @@ def test_demo_keeps_every_promise_and_leaves_nothing_but_its_picture(run_demo, t
 @linux
 @pytest.mark.parametrize("after", ["first lock", *swept("servers", "hangs (SIGSTOP)")])
 def test_interrupted_demo_leaves_nothing(run_demo, tmp_path, after):
-    # Python closes a file or socket whose `with` or owner an interruption prevents, for example a module that it imports;
-    # and warns of it.
+    # Python closes a file or socket whose `with` an interruption prevents, for example one that it imports; and warns.
     warnings = "error,ignore:unclosed:ResourceWarning"
     process = run_demo("--seconds", "8", "--processes", "2", "--threads", "2", PYTHONWARNINGS=warnings)
     process.read_until(after)
