@@ -72,7 +72,8 @@ def test_synchronizer_loads_no_other_kind(name, loaded):
 
 def test_optional_and_slow_modules_are_not_loaded(loaded):
     modules = loaded("from redsync import Client, Lock, AsyncClient, AsyncLock")
-    assert {name.partition(".")[0] for name in modules} <= {"importlib", "redsync"}
+    # Some versions of redis-py have loaded ctypes already.
+    assert {name.partition(".")[0] for name in modules} <= {"importlib", "redsync", "ctypes", "_ctypes"}
 
 
 COMMON = {"cli", "cli.exits", "cli.arguments", "cli.nodes", "cli.output"}
