@@ -24,12 +24,8 @@ from typing import Any, Final, TypeVar
 
 from redsync._core.effects import Effect, Reply, Steps
 from redsync._core.events import Event
-from redsync._core.holds import HoldTable
-from redsync._core.keys import client_key
-from redsync._core.memory import Processes
-from redsync._core.observing import journal_of, noting_of
+from redsync._core.observing import noting_of
 from redsync._core.ownership import Owner
-from redsync._core.presence import digests_of
 from redsync._core.runner import Session
 from redsync._core.timing import Timing
 from redsync._drivers.aio_driver import AioCall, AioDriver
@@ -38,7 +34,7 @@ from redsync._drivers.aio_maintenance import AioMaintenance
 from redsync._drivers.link_sets import Shared
 from redsync._drivers.nodes import Node, NodeStatus
 from redsync._drivers.pending_releases import PendingReleases
-from redsync._drivers.process import Surroundings
+from redsync._drivers.process import Surroundings, new_session
 from redsync._drivers.requests import Sleeper
 from redsync._drivers.tasks import TaskOwners, TaskScope
 from redsync._drivers.wakeups import Wakeups
@@ -94,19 +90,8 @@ class AioLife:
             self._wake,
             lambda _: self._wake(),
         )
-        client = surroundings.describe()._replace(nodes=digests_of(runner.homes))
-        self.session: Final = Session(
-            len(nodes),
-            runner.timing,
-            HoldTable(self.alarm),
-            surroundings.random,
-            record_key=client_key(self.client_id),
-            record=client.pack(),
-            processes=Processes(),
-            observed=bool(ears),
-            journal=journal_of(ears),
-            client=client,
-            epoch=client.since - runner.clock(),
+        self.session: Final = new_session(
+            surroundings, self.client_id, homes=runner.homes, timing=runner.timing, ears=ears, alarm=self.alarm
         )
         self.owners: Final = TaskOwners(runner.new_owner, self.session.holds.orphan)
         self.loop: asyncio.AbstractEventLoop | None = None

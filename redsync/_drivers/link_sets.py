@@ -278,29 +278,32 @@ class AnyLinkSet(ABC):
         """Give each reply to the oldest request of its link; return whether there was one."""
         pending, gets = link.pending, link.gets
         some = answered = False
-        try:
-            while (reply := gets()) is not NOTHING:
-                some = True
-                kind = reply.__class__
-                if kind is _PUSH:
-                    link.note_message(now)
-                    self._shared.wakeups.take_in(reply, link.node)
-                    continue
-                if not pending:
-                    raise LinkFault("sent a reply to no command")
-                # Removed only once it is counted: if that ends the link, the request counts as missed.
-                request = pending[0]
-                if kind is _ERROR:
-                    self._take_error(link, request, str(reply), now)
-                else:
-                    self._count(link, request, reply, now)
-                if pending:  # else the link was discarded
-                    pending.popleft()
-                answered = True
-        except TypeError as error:
-            if not str(error).startswith("unhashable"):
-                raise  # a signal handler's
-            raise LinkFault("sent a reply with an unhashable key") from error
+        while True:
+            try:
+                reply = gets()
+            except TypeError as error:
+                if not str(error).startswith("unhashable"):
+                    raise  # a signal handler's
+                raise LinkFault("sent a reply with an unhashable key") from error
+            if reply is NOTHING:
+                break
+            some = True
+            kind = reply.__class__
+            if kind is _PUSH:
+                link.note_message(now)
+                self._shared.wakeups.take_in(reply, link.node)
+                continue
+            if not pending:
+                raise LinkFault("sent a reply to no command")
+            # Removed only once it is counted: if that ends the link, the request counts as missed.
+            request = pending[0]
+            if kind is _ERROR:
+                self._take_error(link, request, str(reply), now)
+            else:
+                self._count(link, request, reply, now)
+            if pending:  # else the link was discarded
+                pending.popleft()
+            answered = True
         if answered:
             link.note_answer(now)
         return some

@@ -15,12 +15,8 @@ from typing import TYPE_CHECKING, Final
 
 from redsync._core.effects import Steps
 from redsync._core.holds import HoldTable
-from redsync._core.keys import client_key
-from redsync._core.memory import Processes
-from redsync._core.observing import journal_of, noting_of
+from redsync._core.observing import noting_of
 from redsync._core.ownership import Owner
-from redsync._core.presence import digests_of
-from redsync._core.runner import Session
 from redsync._drivers.link_sets import LinkSet, Shared
 from redsync._drivers.maintenance import Maintenance
 from redsync._drivers.nodes import Node
@@ -28,7 +24,7 @@ from redsync._drivers.notifier import EventThread
 from redsync._drivers.owing import Owing
 from redsync._drivers.pending_releases import PendingReleases
 from redsync._drivers.pool import Pool
-from redsync._drivers.process import forked
+from redsync._drivers.process import forked, new_session
 from redsync._drivers.requests import Retry, Sleeper
 from redsync._drivers.wakeups import Wakeups
 
@@ -107,7 +103,7 @@ class Life:
         self.wakeups: Final = Wakeups(self.guard, runner.clock, Sleeper.wake)
         releases = PendingReleases(len(nodes), self.guard)
         self._numbers: Final = itertools.count(1)
-        self.owing: Final = Owing(self._numbers.__next__)
+        self.owing: Final = Owing(self._numbers.__next__, self.guard)
         self.shared: Final = Shared(
             nodes,
             runner.clock,
@@ -119,20 +115,8 @@ class Life:
             self.wake,
             self._note_lag,
         )
-        processes = Processes()
-        client = surroundings.describe()._replace(nodes=digests_of(runner.homes))
-        self.session: Final = Session(
-            len(nodes),
-            runner.timing,
-            HoldTable(self.alarm),
-            surroundings.random,
-            record_key=client_key(self.client_id),
-            record=client.pack(),
-            processes=processes,
-            observed=bool(ears),
-            journal=journal_of(ears),
-            client=client,
-            epoch=client.since - runner.clock(),
+        self.session: Final = new_session(
+            surroundings, self.client_id, homes=runner.homes, timing=runner.timing, ears=ears, alarm=self.alarm
         )
         self.maintenance: Maintenance | None = None
         self.pool: Pool

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from typing import Final
+from contextlib import AbstractContextManager
+from typing import Any, Final
 
 from redsync._core.ownership import Owner
 from redsync._drivers.link_sets import AnyLinkSet, fail
@@ -29,16 +30,23 @@ _MANY: Final = 100
 class Owing:
     """The sets whose nodes owed an owner replies when it returned them.
 
-    Any thread may call it; two at the same time have different owners.
+    Any thread may call it; two at the same time have different owners. The guard keeps one from dropping what another
+    records just then.
 
     Attributes:
         sets: By owner.
         own: The maintenance's set; its commands are for all owners.
     """
 
-    def __init__(self, next_number: Callable[[], int]) -> None:
-        """Make it empty; `next_number` returns the next number in the order of the client's commands."""
+    def __init__(self, next_number: Callable[[], int], guard: AbstractContextManager[Any]) -> None:
+        """Make it empty.
+
+        Args:
+            next_number: Returns the next number in the order of the client's commands.
+            guard: Reentrant, because a signal handler may use the client in between.
+        """
         self._next_number: Final = next_number
+        self._guard: Final = guard
         self.sets: Final[dict[Owner, list[weakref.ref[AnyLinkSet]]]] = {}
         self.own: AnyLinkSet | None = None
 
@@ -47,11 +55,13 @@ class Owing:
         known = self.sets.get(owner)
         if known is not None and len(known) == 1 and known[0]() is link_set:
             return
-        if len(self.sets) >= _MANY:
-            for each in list(self.sets):
-                if not self._others(each):
-                    self.sets.pop(each, None)
-        self.sets[owner] = [*(weakref.ref(other) for other in self._others(owner, link_set)), weakref.ref(link_set)]
+        with self._guard:
+            if len(self.sets) >= _MANY:
+                for each in list(self.sets):
+                    if not self._others(each):
+                        self.sets.pop(each, None)
+            others = self._others(owner, link_set)
+            self.sets[owner] = [weakref.ref(each) for each in (*others, link_set)]
 
     def follow(self, request: Request, link_set: AnyLinkSet | None) -> bool:
         """Let a release that goes out over `link_set`, or by the maintenance, also follow its claim over other sets.

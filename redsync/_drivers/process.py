@@ -1,4 +1,4 @@
-"""A client's process: an identity, a clock, random numbers, and a call at the process's end."""
+"""A client's process: identity, clock, random numbers, the state of a new client, and a call at the process's end."""
 
 from __future__ import annotations
 
@@ -9,15 +9,21 @@ import socket
 import sys
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from redsync._core.presence import ClientRecord
+from redsync._core.holds import HoldTable
+from redsync._core.keys import client_key
+from redsync._core.memory import Processes
+from redsync._core.observing import Ear, journal_of
+from redsync._core.presence import ClientRecord, digests_of
+from redsync._core.runner import Session
+from redsync._core.timing import Timing
 from redsync.exceptions import ClientClosedError
 
-__all__ = ["REAL", "Surroundings", "at_exit", "clock", "describe_process", "forked"]
+__all__ = ["REAL", "Surroundings", "at_exit", "clock", "describe_process", "forked", "new_session"]
 
 # While a machine is suspended, its leases run on at the nodes, so where possible they run on here too.
 clock: Callable[[], float] = (
@@ -55,6 +61,32 @@ class Surroundings(NamedTuple):
 
 
 REAL: Final = Surroundings(clock, random.random, lambda: str(uuid.uuid4()), describe_process)
+
+
+def new_session(
+    surroundings: Surroundings,
+    client_id: str,
+    *,
+    homes: Sequence[str],
+    timing: Timing,
+    ears: Sequence[Ear],
+    alarm: Callable[[], None],
+) -> Session:
+    """Return the state of a client that begins in this process; `alarm` wakes its watchdog."""
+    client = surroundings.describe()._replace(nodes=digests_of(homes))
+    return Session(
+        len(homes),
+        timing,
+        HoldTable(alarm),
+        surroundings.random,
+        record_key=client_key(client_id),
+        record=client.pack(),
+        processes=Processes(),
+        observed=bool(ears),
+        journal=journal_of(ears),
+        client=client,
+        epoch=client.since - surroundings.clock(),
+    )
 
 
 def at_exit(function: Callable[[], object]) -> None:

@@ -5,7 +5,6 @@ import logging
 import shutil
 import subprocess
 import sys
-import time
 
 import pytest
 import redis
@@ -15,8 +14,6 @@ from redsync._core.effects import Broadcast, Command, broadcast
 from redsync._core.scripts import Script
 from redsync.testing import LocalNodes
 from tests.support import injection
-from tests.support.leftovers import claims
-from tests.support.locks import PATIENCE
 from tests.support.scripted import Desk
 from tests.support.sentinels import FakeSentinels
 
@@ -130,19 +127,6 @@ def sentinels(servers):
     with FakeSentinels() as sentinels:
         sentinels.say(servers.ports[0], 1)
         yield sentinels
-
-
-def become(raw, expected):
-    """Wait until each node has these claims and places and no others; return what they have if they never do."""
-    # A discarded connection takes a moment to come back; then its node gets what it is owed.
-    deadline = time.monotonic() + PATIENCE
-    while True:
-        found = [[key for key in claims(node) if not key.startswith("redsync_limit:")] for node in raw]
-        if found == [sorted(expected)] * len(raw):
-            return None
-        if time.monotonic() > deadline:
-            return found
-        time.sleep(0.002)
 
 
 @pytest.fixture

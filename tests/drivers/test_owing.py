@@ -2,6 +2,7 @@
 
 import gc
 import math
+import threading
 
 import pytest
 
@@ -24,7 +25,7 @@ def sets(desk):
 
 @pytest.fixture
 def order(desk):
-    return Owing(desk.next_number)
+    return Owing(desk.next_number, threading.RLock())
 
 
 def release(desk, claim=b"claim", owed_to=0b111):
@@ -131,3 +132,27 @@ def test_sets_that_are_answered_or_gone_are_forgotten(desk, sets, order, monkeyp
     desk.ask(third)
     order.note(last := Owner(ANNA.client_id, 78), third)
     assert list(order.sets) == [last]
+
+
+def test_owner_is_not_forgotten_while_it_returns_a_set(desk, sets, order, monkeypatch):
+    """A clean-up by one thread must not drop what another has recorded since it looked."""
+    monkeypatch.setattr(owing, "_MANY", 1)
+    (first, second, _), fars = sets
+    ask(desk, first, fars, silent=[])
+    order.note(ANNA, first)
+    desk.ask(second, b"claim")
+    look = order._others
+    threads = []
+
+    def look_and_be_late(owner, but=None):
+        found = look(owner, but)
+        if owner == ANNA and not threads:
+            threads.append(threading.Thread(target=order.note, args=[ANNA, second]))
+            threads[0].start()
+            threads[0].join(0.1)  # It waits for the guard.
+        return found
+
+    monkeypatch.setattr(order, "_others", look_and_be_late)
+    order.note(Owner(ANNA.client_id, 77), second)
+    threads[0].join()
+    assert order.follow(release(desk), first)

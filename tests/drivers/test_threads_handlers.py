@@ -14,7 +14,7 @@ import pytest
 
 from redsync import ClientClosedError, LeaseLostError, QuorumError, ReentrantCallError
 from redsync._drivers.link_sets import LinkSet
-from tests.support.injection import inject
+from tests.support.injection import alarm, inject
 from tests.support.leftovers import claims
 from tests.support.locks import PATIENCE
 
@@ -209,18 +209,6 @@ def test_failed_release_by_the_maintenance_is_logged(client, caplog, eventually)
 # Signal handlers, in a sleeping thread.
 
 
-@contextmanager
-def alarm(handler, seconds=0.2):
-    """Call a handler once, after some time, in the main thread."""
-    before = signal.signal(signal.SIGALRM, lambda *_: handler())
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-
-
 def test_handler_uses_the_client_while_its_thread_waits_for_a_lock(client, make_lasting, raw, eventually):
     holder, done = make_lasting().get_lock("x"), []
     hold = holder.__enter__()
@@ -300,7 +288,7 @@ PROGRAM = """
 import signal, sys
 from redsync import Client
 from redsync._drivers.link_sets import LinkSet
-from tests.support.injection import inject
+from tests.support.injection import alarm, inject
 from tests.support.leftovers import claims
 
 client = Client(sys.argv[1:], lease=600, restart_guard=0)

@@ -7,7 +7,6 @@ long as it is in a table.
 
 import gc
 import random
-import signal
 import threading
 import time
 from contextlib import contextmanager, suppress
@@ -18,8 +17,8 @@ from redsync import Client, LeaseLostError, NodeChanged, NotOwnedError, OverRele
 from redsync._core.effects import Wait, wait
 from redsync._drivers.lives import Call
 from redsync._drivers.process import clock
-from tests.support.injection import Interruption, inject
-from tests.support.leftovers import claims
+from tests.support.injection import Interruption, alarm, inject
+from tests.support.leftovers import become
 from tests.support.locks import PATIENCE
 from tests.support.sweeps import swept
 
@@ -44,18 +43,6 @@ def client(make_lasting):
     with client.get_lock("warm"):
         pass
     return client
-
-
-def become(raw, expected):
-    """Wait until each node has these claims and places and no others; return what they have if they never do."""
-    deadline = time.monotonic() + PATIENCE
-    while True:
-        found = [[key for key in claims(node) if not key.startswith("redsync_limit:")] for node in raw]
-        if found == [sorted(expected)] * len(raw):
-            return None
-        if time.monotonic() > deadline:
-            return found
-        time.sleep(0.002)
 
 
 def use(client):
@@ -374,21 +361,18 @@ def test_error_that_looks_like_the_end_of_a_protocol_propagates(client):
 # Real signals, at any instant.
 
 
+def strike():
+    raise Interruption
+
+
 @contextmanager
 def alarms(seconds):
     """Interrupt the main thread by a signal after some time."""
-
-    def strike(number, frame):
-        raise Interruption
-
-    before = signal.signal(signal.SIGALRM, strike)
     gc.disable()  # A signal during a finalizer of the libraries below is not ours.
-    signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
-        yield
+        with alarm(strike, seconds):
+            yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
         gc.enable()
 
 

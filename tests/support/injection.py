@@ -7,13 +7,15 @@ that is at the beginning of functions, after calls of C, and where loops start o
 import gc
 import inspect
 import linecache
+import signal
 import sys
 import weakref
+from contextlib import contextmanager
 from pathlib import Path
 
 import redsync
 
-__all__ = ["Interruption", "inject", "inject_at_calls"]
+__all__ = ["Interruption", "alarm", "inject", "inject_at_calls"]
 
 
 class Interruption(BaseException):
@@ -116,3 +118,15 @@ def _run(n, function, handler, *, lines):
         if collects:
             gc.enable()
     return points.where
+
+
+@contextmanager
+def alarm(handler, seconds=0.2):
+    """Call a signal handler once, after some time, in the main thread."""
+    before = signal.signal(signal.SIGALRM, lambda *_: handler())
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

@@ -1,8 +1,11 @@
 """The claims on a node now, to see later what a client has left."""
 
-from redsync.testing.harness.vitals import open_sockets, redsync_threads
+import time
 
-__all__ = ["claims", "is_claim", "open_sockets", "redsync_threads"]
+from redsync.testing.harness.vitals import open_sockets, redsync_threads
+from tests.support.locks import PATIENCE
+
+__all__ = ["become", "claims", "is_claim", "open_sockets", "redsync_threads"]
 
 
 RECORDS = (b"redsync:client:", b"redsync_birth")
@@ -15,3 +18,16 @@ def claims(node, pattern="*"):
 
 def is_claim(key):
     return not (key if isinstance(key, bytes) else key.encode()).startswith(RECORDS)
+
+
+def become(raw, expected):
+    """Wait until each node has these claims and places and no others; return what they have if they never do."""
+    # A discarded connection takes a moment to come back; then its node gets what it is owed.
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        found = [[key for key in claims(node) if not key.startswith("redsync_limit:")] for node in raw]
+        if found == [sorted(expected)] * len(raw):
+            return None
+        if time.monotonic() > deadline:
+            return found
+        time.sleep(0.002)

@@ -11,6 +11,7 @@ over the maintenance's; here other rounds do so too, instead of waiting in line.
 from __future__ import annotations
 
 import asyncio
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Final
 
 from redsync._core.effects import Broadcast, Tell
@@ -77,7 +78,7 @@ class Sets:
         self._maintenance: Final = maintenance
         self._shared: Final = shared
         self._count: Final = count
-        self._owing: Final = Owing(shared.next_number)
+        self._owing: Final = Owing(shared.next_number, nullcontext())
         self._owing.own = maintenance.links
         self._addresses: Final = [Addresses() for _ in shared.nodes]
         self._kills: Final[list[dict[tuple[str, int], Kill]]] = [{} for _ in shared.nodes]
