@@ -8,15 +8,14 @@ with client.get_lock("report:2026") as hold:
     ...
 ```
 
-Names are loaded at their first use: the pytest plugin imports this package in every test run.
+Names are loaded at their first use: the pytest plugin imports this package in every test run. Each client's module
+imports all that its client uses, so that nothing is left to import in a thread while another one forks.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
 from typing import TYPE_CHECKING
-
-from redsync._importing import importing
 
 if TYPE_CHECKING:
     from redsync._core.events import HoldLost, HoldOrphaned, NodeChanged
@@ -178,8 +177,7 @@ def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        with importing:
-            value = getattr(import_module(_HOMES.get(name, "redsync.exceptions")), name)
+        value = getattr(import_module(_HOMES.get(name, "redsync.exceptions")), name)
     except AttributeError as error:
         # `from redsync import ...` would drop it, and with it the name of the library that is too old.
         raise ImportError(f"redsync.{name} can't be loaded: {error}") from error

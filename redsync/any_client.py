@@ -20,7 +20,7 @@ from redsync._core.timing import MAX_LEASE, Timing
 from redsync._drivers.given_nodes import make_nodes
 from redsync._drivers.nodes import Node, NodeStatus
 from redsync._drivers.process import REAL, Surroundings
-from redsync._importing import importing
+from redsync._protocols import lock_survey
 from redsync._protocols.watchdog import farewell, watchdog
 from redsync.exceptions import ConfigurationError
 
@@ -158,9 +158,6 @@ class AnyClient(ABC, Generic[DriverT]):
         return self._runner.statuses()
 
     def _survey(self, name: str | bytes) -> Steps[Tally]:
-        with importing:
-            from redsync._protocols import lock_survey
-
         keys = LockKeys.of(self._prefix, encode_name(name))
         # A new owner, see `Exclusive._holder_steps`.
         return lock_survey.survey(self._runner.session, keys, self._runner.new_owner())

@@ -1,7 +1,6 @@
 """The client for threads: nodes in, synchronizers out; `client_async` is its twin.
 
-Together with `any_client` they are the only modules that join facades and drivers. They get the facades from the
-package, which loads each at its first use: few programs use more than one or two.
+Together with `any_client` they are the only modules that join facades and drivers.
 """
 
 from __future__ import annotations
@@ -12,12 +11,24 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, overlo
 
 import redis
 
-import redsync
 from redsync._core.events import Event
 from redsync._core.timing import Timing
 from redsync._drivers.nodes import Node
 from redsync._drivers.threads import ThreadRunner
-from redsync._importing import importing
+from redsync._facades.decorator import locked_decorator
+from redsync._facades.fair_lock import FairLock
+from redsync._facades.fenced_lock import FencedLock
+from redsync._facades.hold import Hold
+from redsync._facades.latch import CountDownLatch
+from redsync._facades.lock import Lock
+from redsync._facades.lock_info import LockInfo
+from redsync._facades.multi_lock import MultiLock
+from redsync._facades.mutex import Mutex
+from redsync._facades.permit import Permit
+from redsync._facades.rate_limiter import RateLimiter
+from redsync._facades.read_write_lock import ReadWriteLock
+from redsync._facades.semaphore import Semaphore
+from redsync._facades.spin_lock import SpinLock
 from redsync.any_client import AnyClient
 from redsync.exceptions import ConfigurationError
 
@@ -113,8 +124,8 @@ class Client(AnyClient[ThreadRunner]):
         timeout: float | None = None,
         lease: float | None = None,
         max_hold: float | None = None,
-        on_lost: Callable[[redsync.Hold], object] | None = None,
-    ) -> redsync.Lock:
+        on_lost: Callable[[Hold], object] | None = None,
+    ) -> Lock:
         """Return the reentrant lock of that name; all objects of one name are the same lock.
 
         Args:
@@ -128,7 +139,7 @@ class Client(AnyClient[ThreadRunner]):
         Raises:
             ValueError: The name or a number is invalid.
         """
-        return redsync.Lock(self, name, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
+        return Lock(self, name, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
 
     def get_mutex(
         self,
@@ -137,8 +148,8 @@ class Client(AnyClient[ThreadRunner]):
         timeout: float | None = None,
         lease: float | None = None,
         max_hold: float | None = None,
-        on_lost: Callable[[redsync.Hold], object] | None = None,
-    ) -> redsync.Mutex:
+        on_lost: Callable[[Hold], object] | None = None,
+    ) -> Mutex:
         """Return a mutex of that name: the canonical Redlock, non-reentrant, owned by the object that acquires it.
 
         With `prefix=""` it and the locks of redlock-py, redlock-rb, node-redlock and go-redsync exclude each other.
@@ -148,7 +159,7 @@ class Client(AnyClient[ThreadRunner]):
         Raises:
             ValueError: The name or a number is invalid.
         """
-        return redsync.Mutex(self, name, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
+        return Mutex(self, name, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
 
     def get_fair_lock(
         self,
@@ -157,8 +168,8 @@ class Client(AnyClient[ThreadRunner]):
         timeout: float | None = None,
         lease: float | None = None,
         max_hold: float | None = None,
-        on_lost: Callable[[redsync.Hold], object] | None = None,
-    ) -> redsync.FairLock:
+        on_lost: Callable[[Hold], object] | None = None,
+    ) -> FairLock:
         """Return the fair lock of that name: first come, first served.
 
         The options are those of `get_lock`.
@@ -166,7 +177,7 @@ class Client(AnyClient[ThreadRunner]):
         Raises:
             ValueError: The name or a number is invalid.
         """
-        return redsync.FairLock(self, name, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
+        return FairLock(self, name, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
 
     def get_fenced_lock(
         self,
@@ -175,8 +186,8 @@ class Client(AnyClient[ThreadRunner]):
         timeout: float | None = None,
         lease: float | None = None,
         max_hold: float | None = None,
-        on_lost: Callable[[redsync.Hold], object] | None = None,
-    ) -> redsync.FencedLock:
+        on_lost: Callable[[Hold], object] | None = None,
+    ) -> FencedLock:
         """Return the fenced lock of that name: each acquisition gets a token, higher than all before it.
 
         The options are those of `get_lock`.
@@ -184,7 +195,7 @@ class Client(AnyClient[ThreadRunner]):
         Raises:
             ValueError: The name or a number is invalid.
         """
-        return redsync.FencedLock(self, name, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
+        return FencedLock(self, name, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
 
     def get_spin_lock(
         self,
@@ -194,8 +205,8 @@ class Client(AnyClient[ThreadRunner]):
         timeout: float | None = None,
         lease: float | None = None,
         max_hold: float | None = None,
-        on_lost: Callable[[redsync.Hold], object] | None = None,
-    ) -> redsync.SpinLock:
+        on_lost: Callable[[Hold], object] | None = None,
+    ) -> SpinLock:
         """Return a lock of that name that polls instead of queueing.
 
         `backoff` is called with the number of tries so far, and returns the seconds to sleep before the next. By
@@ -205,9 +216,7 @@ class Client(AnyClient[ThreadRunner]):
             ValueError: The name or a number is invalid.
             TypeError: `backoff` is not a function.
         """
-        return redsync.SpinLock(
-            self, name, backoff=backoff, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost
-        )
+        return SpinLock(self, name, backoff=backoff, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
 
     def get_read_write_lock(
         self,
@@ -216,8 +225,8 @@ class Client(AnyClient[ThreadRunner]):
         timeout: float | None = None,
         lease: float | None = None,
         max_hold: float | None = None,
-        on_lost: Callable[[redsync.Hold], object] | None = None,
-    ) -> redsync.ReadWriteLock:
+        on_lost: Callable[[Hold], object] | None = None,
+    ) -> ReadWriteLock:
         """Return the read-write lock of that name: many owners hold its `read_lock`, or one its `write_lock`.
 
         The options are those of `get_lock`, and apply to both locks.
@@ -225,7 +234,7 @@ class Client(AnyClient[ThreadRunner]):
         Raises:
             ValueError: The name or a number is invalid.
         """
-        return redsync.ReadWriteLock(self, name, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
+        return ReadWriteLock(self, name, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
 
     def get_semaphore(
         self,
@@ -235,8 +244,8 @@ class Client(AnyClient[ThreadRunner]):
         timeout: float | None = None,
         lease: float | None = None,
         max_hold: float | None = None,
-        on_lost: Callable[[redsync.Permit], object] | None = None,
-    ) -> redsync.Semaphore:
+        on_lost: Callable[[Permit], object] | None = None,
+    ) -> Semaphore:
         """Return the semaphore of that name: at most `permits` at a time; all objects of one name are the same.
 
         `permits` is a number from 1 to 10,000, the same in all programs, until a resize. The options are those of
@@ -245,7 +254,7 @@ class Client(AnyClient[ThreadRunner]):
         Raises:
             ValueError: The name or a number is invalid.
         """
-        return redsync.Semaphore(self, name, permits, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
+        return Semaphore(self, name, permits, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
 
     def get_rate_limiter(
         self,
@@ -255,7 +264,7 @@ class Client(AnyClient[ThreadRunner]):
         *,
         timeout: float | None = None,
         restart_guard: float | None = None,
-    ) -> redsync.RateLimiter:
+    ) -> RateLimiter:
         """Return the rate limiter of that name: at most `rate` successes in any window of `per` seconds.
 
         Args:
@@ -269,11 +278,11 @@ class Client(AnyClient[ThreadRunner]):
         Raises:
             ValueError: The name or a number is invalid.
         """
-        return redsync.RateLimiter(self, name, rate, per, timeout=timeout, restart_guard=restart_guard)
+        return RateLimiter(self, name, rate, per, timeout=timeout, restart_guard=restart_guard)
 
     def get_count_down_latch(
         self, name: str | bytes, *, timeout: float = 10.0, keep: float = 86400.0
-    ) -> redsync.CountDownLatch:
+    ) -> CountDownLatch:
         """Return the count-down latch of that name; all objects of one name are the same latch.
 
         Args:
@@ -284,9 +293,9 @@ class Client(AnyClient[ThreadRunner]):
         Raises:
             ValueError: The name or a number is invalid.
         """
-        return redsync.CountDownLatch(self, name, timeout=timeout, keep=keep)
+        return CountDownLatch(self, name, timeout=timeout, keep=keep)
 
-    def get_multi_lock(self, *locks: ExclusiveLock, timeout: float | None = None) -> redsync.MultiLock:
+    def get_multi_lock(self, *locks: ExclusiveLock, timeout: float | None = None) -> MultiLock:
         """Return several locks as one: all or none held, acquired in an order that can't deadlock.
 
         Args:
@@ -297,7 +306,7 @@ class Client(AnyClient[ThreadRunner]):
             ValueError: No lock is given, one is given twice, or the timeout is invalid.
             TypeError: An argument is not a lock of this flavour.
         """
-        return redsync.MultiLock(locks, timeout=timeout)
+        return MultiLock(locks, timeout=timeout)
 
     @overload
     def locked(
@@ -342,18 +351,15 @@ class Client(AnyClient[ThreadRunner]):
                 client is for threads; or a generator function or `@contextmanager`, because its body would run without
                 the lock.
         """
-        with importing:
-            from redsync._facades.decorator import locked_decorator
-
         return locked_decorator(self.get_lock, name, timeout, on_busy, options)
 
-    def inspect(self, name: str | bytes) -> redsync.LockInfo:
+    def inspect(self, name: str | bytes) -> LockInfo:
         """Return a lock's holders and waiters, according to the nodes now.
 
         Raises:
             QuorumError: Too few nodes answered.
         """
-        return redsync.LockInfo.read(name, self._runner.run(self._survey(name)))
+        return LockInfo.read(name, self._runner.run(self._survey(name)))
 
     # The end.
 

@@ -9,13 +9,25 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, overlo
 import redis
 import redis.asyncio
 
-import redsync
 from redsync._core.events import Event
 from redsync._core.frames import may_await
 from redsync._core.timing import Timing
 from redsync._drivers.aio import AioRunner
 from redsync._drivers.nodes import Node
-from redsync._importing import importing
+from redsync._facades.decorator import async_locked_decorator
+from redsync._facades.fair_lock import AsyncFairLock
+from redsync._facades.fenced_lock import AsyncFencedLock
+from redsync._facades.hold import AsyncHold
+from redsync._facades.latch import AsyncCountDownLatch
+from redsync._facades.lock import AsyncLock
+from redsync._facades.lock_info import LockInfo
+from redsync._facades.multi_lock_async import AsyncMultiLock
+from redsync._facades.mutex import AsyncMutex
+from redsync._facades.permit import AsyncPermit
+from redsync._facades.rate_limiter import AsyncRateLimiter
+from redsync._facades.read_write_lock import AsyncReadWriteLock
+from redsync._facades.semaphore import AsyncSemaphore
+from redsync._facades.spin_lock import AsyncSpinLock
 from redsync.any_client import AnyClient
 
 if TYPE_CHECKING:
@@ -71,8 +83,8 @@ class AsyncClient(AnyClient[AioRunner]):
         timeout: float | None = None,
         lease: float | None = None,
         max_hold: float | None = None,
-        on_lost: Callable[[redsync.AsyncHold], object] | None = None,
-    ) -> redsync.AsyncLock:
+        on_lost: Callable[[AsyncHold], object] | None = None,
+    ) -> AsyncLock:
         """Return the reentrant lock of that name; all objects of one name are the same lock.
 
         Args:
@@ -86,7 +98,7 @@ class AsyncClient(AnyClient[AioRunner]):
         Raises:
             ValueError: The name or a number is invalid.
         """
-        return redsync.AsyncLock(self, name, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
+        return AsyncLock(self, name, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
 
     def get_mutex(
         self,
@@ -95,8 +107,8 @@ class AsyncClient(AnyClient[AioRunner]):
         timeout: float | None = None,
         lease: float | None = None,
         max_hold: float | None = None,
-        on_lost: Callable[[redsync.AsyncHold], object] | None = None,
-    ) -> redsync.AsyncMutex:
+        on_lost: Callable[[AsyncHold], object] | None = None,
+    ) -> AsyncMutex:
         """Return a mutex of that name: the canonical Redlock, non-reentrant, owned by the object that acquires it.
 
         With `prefix=""` it and the locks of redlock-py, redlock-rb, node-redlock and go-redsync exclude each other.
@@ -106,7 +118,7 @@ class AsyncClient(AnyClient[AioRunner]):
         Raises:
             ValueError: The name or a number is invalid.
         """
-        return redsync.AsyncMutex(self, name, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
+        return AsyncMutex(self, name, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
 
     def get_fair_lock(
         self,
@@ -115,8 +127,8 @@ class AsyncClient(AnyClient[AioRunner]):
         timeout: float | None = None,
         lease: float | None = None,
         max_hold: float | None = None,
-        on_lost: Callable[[redsync.AsyncHold], object] | None = None,
-    ) -> redsync.AsyncFairLock:
+        on_lost: Callable[[AsyncHold], object] | None = None,
+    ) -> AsyncFairLock:
         """Return the fair lock of that name: first come, first served.
 
         The options are those of `get_lock`.
@@ -124,7 +136,7 @@ class AsyncClient(AnyClient[AioRunner]):
         Raises:
             ValueError: The name or a number is invalid.
         """
-        return redsync.AsyncFairLock(self, name, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
+        return AsyncFairLock(self, name, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
 
     def get_fenced_lock(
         self,
@@ -133,8 +145,8 @@ class AsyncClient(AnyClient[AioRunner]):
         timeout: float | None = None,
         lease: float | None = None,
         max_hold: float | None = None,
-        on_lost: Callable[[redsync.AsyncHold], object] | None = None,
-    ) -> redsync.AsyncFencedLock:
+        on_lost: Callable[[AsyncHold], object] | None = None,
+    ) -> AsyncFencedLock:
         """Return the fenced lock of that name: each acquisition gets a token, higher than all before it.
 
         The options are those of `get_lock`.
@@ -142,7 +154,7 @@ class AsyncClient(AnyClient[AioRunner]):
         Raises:
             ValueError: The name or a number is invalid.
         """
-        return redsync.AsyncFencedLock(self, name, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
+        return AsyncFencedLock(self, name, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
 
     def get_spin_lock(
         self,
@@ -152,8 +164,8 @@ class AsyncClient(AnyClient[AioRunner]):
         timeout: float | None = None,
         lease: float | None = None,
         max_hold: float | None = None,
-        on_lost: Callable[[redsync.AsyncHold], object] | None = None,
-    ) -> redsync.AsyncSpinLock:
+        on_lost: Callable[[AsyncHold], object] | None = None,
+    ) -> AsyncSpinLock:
         """Return a lock of that name that polls instead of queueing.
 
         `backoff` is called with the number of tries so far, and returns the seconds to sleep before the next. By
@@ -163,7 +175,7 @@ class AsyncClient(AnyClient[AioRunner]):
             ValueError: The name or a number is invalid.
             TypeError: `backoff` is not a function.
         """
-        return redsync.AsyncSpinLock(
+        return AsyncSpinLock(
             self, name, backoff=backoff, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost
         )
 
@@ -174,8 +186,8 @@ class AsyncClient(AnyClient[AioRunner]):
         timeout: float | None = None,
         lease: float | None = None,
         max_hold: float | None = None,
-        on_lost: Callable[[redsync.AsyncHold], object] | None = None,
-    ) -> redsync.AsyncReadWriteLock:
+        on_lost: Callable[[AsyncHold], object] | None = None,
+    ) -> AsyncReadWriteLock:
         """Return the read-write lock of that name: many owners hold its `read_lock`, or one its `write_lock`.
 
         The options are those of `get_lock`, and apply to both locks.
@@ -183,7 +195,7 @@ class AsyncClient(AnyClient[AioRunner]):
         Raises:
             ValueError: The name or a number is invalid.
         """
-        return redsync.AsyncReadWriteLock(self, name, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
+        return AsyncReadWriteLock(self, name, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
 
     def get_semaphore(
         self,
@@ -193,8 +205,8 @@ class AsyncClient(AnyClient[AioRunner]):
         timeout: float | None = None,
         lease: float | None = None,
         max_hold: float | None = None,
-        on_lost: Callable[[redsync.AsyncPermit], object] | None = None,
-    ) -> redsync.AsyncSemaphore:
+        on_lost: Callable[[AsyncPermit], object] | None = None,
+    ) -> AsyncSemaphore:
         """Return the semaphore of that name: at most `permits` at a time; all objects of one name are the same.
 
         `permits` is a number from 1 to 10,000, the same in all programs, until a resize. The options are those of
@@ -203,9 +215,7 @@ class AsyncClient(AnyClient[AioRunner]):
         Raises:
             ValueError: The name or a number is invalid.
         """
-        return redsync.AsyncSemaphore(
-            self, name, permits, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost
-        )
+        return AsyncSemaphore(self, name, permits, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
 
     def get_rate_limiter(
         self,
@@ -215,7 +225,7 @@ class AsyncClient(AnyClient[AioRunner]):
         *,
         timeout: float | None = None,
         restart_guard: float | None = None,
-    ) -> redsync.AsyncRateLimiter:
+    ) -> AsyncRateLimiter:
         """Return the rate limiter of that name: at most `rate` successes in any window of `per` seconds.
 
         Args:
@@ -229,11 +239,11 @@ class AsyncClient(AnyClient[AioRunner]):
         Raises:
             ValueError: The name or a number is invalid.
         """
-        return redsync.AsyncRateLimiter(self, name, rate, per, timeout=timeout, restart_guard=restart_guard)
+        return AsyncRateLimiter(self, name, rate, per, timeout=timeout, restart_guard=restart_guard)
 
     def get_count_down_latch(
         self, name: str | bytes, *, timeout: float = 10.0, keep: float = 86400.0
-    ) -> redsync.AsyncCountDownLatch:
+    ) -> AsyncCountDownLatch:
         """Return the count-down latch of that name; all objects of one name are the same latch.
 
         Args:
@@ -244,9 +254,9 @@ class AsyncClient(AnyClient[AioRunner]):
         Raises:
             ValueError: The name or a number is invalid.
         """
-        return redsync.AsyncCountDownLatch(self, name, timeout=timeout, keep=keep)
+        return AsyncCountDownLatch(self, name, timeout=timeout, keep=keep)
 
-    def get_multi_lock(self, *locks: AsyncExclusiveLock, timeout: float | None = None) -> redsync.AsyncMultiLock:
+    def get_multi_lock(self, *locks: AsyncExclusiveLock, timeout: float | None = None) -> AsyncMultiLock:
         """Return several locks as one: all or none held, acquired in an order that can't deadlock.
 
         Args:
@@ -257,7 +267,7 @@ class AsyncClient(AnyClient[AioRunner]):
             ValueError: No lock is given, one is given twice, or the timeout is invalid.
             TypeError: An argument is not a lock of this flavour.
         """
-        return redsync.AsyncMultiLock(locks, timeout=timeout)
+        return AsyncMultiLock(locks, timeout=timeout)
 
     @overload
     def locked(
@@ -306,18 +316,15 @@ class AsyncClient(AnyClient[AioRunner]):
             TypeError: The decorated object is not a coroutine function or method, because this client is for asyncio;
                 or it was made of a generator function, because its body could run without the lock.
         """
-        with importing:
-            from redsync._facades.decorator import async_locked_decorator
-
         return async_locked_decorator(self.get_lock, name, timeout, on_busy, options)
 
-    async def inspect(self, name: str | bytes) -> redsync.LockInfo:
+    async def inspect(self, name: str | bytes) -> LockInfo:
         """Return a lock's holders and waiters, according to the nodes now.
 
         Raises:
             QuorumError: Too few nodes answered.
         """
-        return redsync.LockInfo.read(name, await self._runner.run(self._survey(name)))
+        return LockInfo.read(name, await self._runner.run(self._survey(name)))
 
     # The end.
 

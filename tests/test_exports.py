@@ -41,7 +41,7 @@ print([loaded, names, sorted(set(dir()) & set(names))])
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
     loaded, names, imported = ast.literal_eval(result.stdout)
-    assert loaded == ["redsync._importing"]
+    assert loaded == []
     assert {*EXPORTS, "__all__", "__doc__", "__name__"} <= set(names)
     assert names == sorted(set(names))
     assert set(EXPORTS) <= set(imported)

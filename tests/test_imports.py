@@ -5,15 +5,10 @@ It also needs `importlib.resources`, which reads our scripts and loads what it l
 
 import pytest
 
-import redsync
-from redsync import _kinds
 from tests.support.warm import WarmPython
 
 ASYNCIO = {f"redsync._drivers.{name}" for name in ("aio", "aio_link_sets", "aio_channels", "aio_maintenance", "tasks")}
 THREADS = {f"redsync._drivers.{name}" for name in ("threads", "pool", "maintenance")}
-MODULES = {kind.facade: redsync._HOMES[kind.facade].removeprefix("redsync._facades.") for kind in _kinds.KINDS.values()}
-BASIC = MODULES.pop("Lock")
-"""Others are based on it."""
 
 
 @pytest.fixture(scope="module")
@@ -44,9 +39,6 @@ def test_program_of_threads_loads_no_driver_for_asyncio(loaded):
     modules = loaded("from redsync import Client; Client(['redis://127.0.0.1:1']).close()")
     assert modules >= THREADS
     assert of_asyncio(modules) == set()
-    others = {f"redsync{part}.{module}" for module in MODULES.values() for part in ("._facades", "._protocols")}
-    parts = {"_core.permits", "_facades.lock_info", "_protocols.lock_survey", "_protocols.slot_answers"}
-    assert (others | {f"redsync.{part}" for part in parts} | {f"redsync._facades.{BASIC}"}) & modules == set()
 
 
 def test_program_of_tasks_loads_no_driver_for_threads(loaded):
@@ -55,25 +47,36 @@ def test_program_of_tasks_loads_no_driver_for_threads(loaded):
     assert {"redsync._drivers.threads", "redsync.client"} & modules == set()
 
 
-@pytest.mark.parametrize("name", ["Lock", *MODULES])
-def test_synchronizer_loads_no_other_kind(name, loaded):
-    modules = loaded(f"from redsync import Client, {name}")
-    # Kinds that wrap a lock, or share its kind of claim.
-    shared = {"CountDownLatch": {"fenced_lock"}, "RateLimiter": {"semaphore"}}.get(name, set())
-    mine = {MODULES[name]} if name in MODULES else set()
-    assert mine <= {module.removeprefix("redsync._facades.") for module in modules}
-    others = {
-        f"redsync{part}.{module}"
-        for module in {*MODULES.values()} - mine - shared
-        for part in ("._facades", "._protocols")
-    }
-    assert others & modules == set()
-
-
 def test_optional_and_slow_modules_are_not_loaded(loaded):
     modules = loaded("from redsync import Client, Lock, AsyncClient, AsyncLock")
+    needed = {"redsync", "msgpack", "cython_runtime", "encodings", "stringprep", "unicodedata"}
     # Some versions of redis-py have loaded ctypes already.
-    assert {name.partition(".")[0] for name in modules} <= {"importlib", "redsync", "ctypes", "_ctypes"}
+    packages = {name.partition(".")[0] for name in modules if not name.startswith("_cython")}
+    assert packages <= needed | {"importlib", "ctypes", "_ctypes"}
+
+
+USES = """
+import sys
+from redsync import {client}
+before = set(sys.modules)
+client = {client}(["redis://localhost:1"])
+client.get_multi_lock(client.get_lock("x"), client.get_mutex("y"))
+client.get_fair_lock("x"), client.get_fenced_lock("x"), client.get_spin_lock("x"), client.get_read_write_lock("x")
+client.get_semaphore("s", 2), client.get_rate_limiter("r", 2, 1.0), client.get_count_down_latch("l")
+client.locked("x")
+{client}("redis+sentinel://127.0.0.1:1/x"), {client}("redis+cluster://127.0.0.1:1?nodes=3")
+print([name for name in set(sys.modules) - before if name.startswith(("redsync", "encodings", "msgpack"))])
+"""
+
+
+@pytest.mark.parametrize("client", ["Client", "AsyncClient"])
+def test_client_imports_nothing_at_its_first_use(client, python, tmp_path):
+    """A module that a thread imports while another one forks stays locked in the child."""
+    file = tmp_path / "program.py"
+    file.write_text(USES.format(client=client))
+    done = python.run(file, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["[]"]
 
 
 COMMON = {"cli", "cli.exits", "cli.arguments", "cli.nodes", "cli.output"}

@@ -35,7 +35,6 @@ OURS = {path.name for path in ROOT.iterdir()} | {
 OTHERS = {
     "bench/peer_locks.py": {"aioredlock", "redis_lock"},  # installed by `make peers`
     "docs/compare/migrating.md": {"redis_lock"},  # the code before the migration, which no test runs
-    "tests/test_importing.py": {"a"},  # of a planted mistake
     "tools/twins.py": {"ruff"},  # only `make check` and `make twins` format what it generates
 }
 """Files that need more."""

@@ -9,10 +9,9 @@ import hashlib
 import math
 import re
 from collections.abc import Sequence
-from functools import cache
 from typing import Any, Final, NamedTuple
 
-from redsync._importing import importing
+import msgpack
 
 __all__ = ["Claim", "ClientRecord", "digests_of", "owner_of", "told_claim"]
 
@@ -58,13 +57,12 @@ class ClientRecord(NamedTuple):
         """Return the record as msgpack: a map, so that later versions can add to it."""
         # Names that the system could not decode contain lone surrogates, which UTF-8 can't encode. So write escapes.
         fields = {name: value for name, value in self._asdict().items() if name != "held" or value}
-        packed: bytes = _msgpack().packb(fields, unicode_errors="backslashreplace")
+        packed: bytes = msgpack.packb(fields, unicode_errors="backslashreplace")
         return packed
 
     @classmethod
     def unpack(cls, packed: bytes) -> ClientRecord | None:
         """Return the packed record; None if it is not one: other programs may write to the key."""
-        msgpack = _msgpack()
         try:
             fields = msgpack.unpackb(packed)
             host, pid, program = str(fields["host"]), int(fields["pid"]), str(fields["program"])
@@ -75,14 +73,6 @@ class ClientRecord(NamedTuple):
             return record if 0 <= pid < 2**63 and math.isfinite(record.since) else None
         except (ValueError, TypeError, KeyError, OverflowError, msgpack.UnpackException):
             return None
-
-
-@cache
-def _msgpack() -> Any:
-    with importing:
-        import msgpack  # late: `from redsync import Client` need not wait for it
-
-    return msgpack
 
 
 def digests_of(homes: Sequence[str]) -> tuple[str, ...]:

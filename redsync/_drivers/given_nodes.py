@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+# Python imports it at the first look-up of a host's name, which may be in a thread while another one forks.
+import encodings.idna  # noqa: F401
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from redsync._core.cluster_urls import ClusterUrl
+from redsync._core.sentinel_urls import GroupUrlError
+from redsync._drivers import sentinels
+from redsync._drivers.clusters import lent
 from redsync._drivers.dialects import ClusterDialect
 from redsync._drivers.nodes import Node
 from redsync._drivers.urls import url_of
-from redsync._importing import importing
 from redsync.exceptions import ConfigurationError
 
 __all__ = ["make_nodes"]
@@ -34,13 +39,9 @@ def make_nodes(nodes: Any, client_class: type[Any]) -> list[Node]:
         raise ConfigurationError(f"nodes must be {_one(client_class)}, or a list of these, not {_type_of(given)}")
     made: list[Node] = []
     for number, node in enumerate(given, 1):
-        with importing:  # for the late imports below, and those of redis-py
-            made += _make(len(made), f"node {number}", node, client_class)
+        made += _make(len(made), f"node {number}", node, client_class)
     if not made:
         raise ConfigurationError(f"a client needs at least one node: {_one(client_class)}, or a list of these")
-    with importing:
-        # The first look-up of a host's name imports it, else in a connecting thread.
-        import encodings.idna  # noqa: F401
     addresses = [node.address for node in made]
     twice = {address for address in addresses if addresses.count(address) > 1}
     if twice:
@@ -81,9 +82,6 @@ def _make(index: int, which: str, node: Any, client_class: type[Any]) -> list[No
 
 def _located(index: int, which: str, given: Any, client_class: type[Any]) -> list[Node]:
     """Return the nodes that a Sentinel group or a cluster stands for, given as a URL or a redis-py client."""
-    from redsync._core.cluster_urls import ClusterUrl  # late: most programs use none
-    from redsync._core.sentinel_urls import GroupUrlError
-
     try:
         if isinstance(given, str) and ClusterUrl.matches(given):
             nodes = _voters(index, given, client_class)
@@ -104,8 +102,6 @@ def _unknown_option(which: str) -> ConfigurationError:
 
 
 def _group(index: int, given: Any, client_class: type[Any]) -> Node:
-    from redsync._drivers import sentinels  # late: most programs use none
-
     url, unsaid = (given, "") if isinstance(given, str) else (None, "its Sentinels: name them by a URL")
     pool, locator = sentinels.managed(given) if url is None else sentinels.named(url, client_class)
     address = f"{locator.service}@{locator.witnesses[0].address}"
@@ -113,8 +109,6 @@ def _group(index: int, given: Any, client_class: type[Any]) -> Node:
 
 
 def _voters(first: int, url: str, client_class: type[Any]) -> list[Node]:
-    from redsync._drivers.clusters import lent  # late: most programs use none
-
     return [
         Node(index, pool, address, url, locator=locator, dialect=ClusterDialect(locator.slot))
         for index, (address, pool, locator) in enumerate(lent(url, client_class), first)

@@ -19,7 +19,7 @@ from redsync._core.runner import AnyHost, Runner, RunnerT_co
 from redsync._core.timing import check_timeout
 from redsync._facades.claimable import Claimable, HoldT, ThreadClaimable
 from redsync._facades.hold import Hold
-from redsync._importing import importing
+from redsync._protocols import lock_survey
 from redsync._protocols.acquire_requests import AcquireRequest, Outcome
 from redsync._protocols.holding import check, release
 from redsync._protocols.places import Arrival, Place
@@ -123,16 +123,10 @@ class Exclusive(Claimable[RunnerT_co, HoldT]):
     def _holder_steps(self) -> Steps[str | None]:
         # A query has a new owner: a refused release may be sent again behind it, but not behind its own owner's next
         # command.
-        with importing:
-            from redsync._protocols import lock_survey
-
         runner = self._runner
         return lock_survey.holder(runner.session, self._name, self._keys, runner.new_owner())
 
     def _force_steps(self) -> Steps[bool]:
-        with importing:
-            from redsync._protocols import lock_survey
-
         runner = self._runner
         return lock_survey.force_release(runner.session, self._KIND, self._name, self._keys, runner.owner())
 
