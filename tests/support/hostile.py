@@ -6,6 +6,8 @@ import socket
 import threading
 import time
 
+from redsync._drivers.greetings import INITIALIZE
+
 __all__ = ["HELLO", "Hostile", "bulk", "dribble", "greeting", "information"]
 
 HELLO = b"%3\r\n+server\r\n+redis\r\n+version\r\n+7.0.0\r\n+proto\r\n:3\r\n"
@@ -90,10 +92,8 @@ def greeting(words):
             return HELLO
         case b"INFO":
             return information()
-        case b"GET":
-            return bulk(b"original 1000000000000")
-        case b"TIME":
-            return b"*2\r\n+%d\r\n+0\r\n" % time.time()
+        case b"EVALSHA" if words[1] == INITIALIZE.sha:
+            return b"*3\r\n" + bulk(b"original 1000000000000 a") + b":%d\r\n" % (time.time() * 1000) + bulk(b"a")
         case b"SCRIPT":
             return bulk(b"a" * 40)
         case b"SUBSCRIBE":
