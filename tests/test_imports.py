@@ -5,6 +5,7 @@ It also needs `importlib.resources`, which reads our scripts and loads what it l
 
 import pytest
 
+from redsync._kinds import LOCKS
 from tests.support.warm import WarmPython
 
 ASYNCIO = {f"redsync._drivers.{name}" for name in ("aio", "aio_link_sets", "aio_channels", "aio_maintenance", "tasks")}
@@ -61,7 +62,9 @@ from redsync import {client}
 before = set(sys.modules)
 client = {client}(["redis://localhost:1"])
 client.get_multi_lock(client.get_lock("x"), client.get_mutex("y"))
-client.get_fair_lock("x"), client.get_fenced_lock("x"), client.get_spin_lock("x"), client.get_read_write_lock("x")
+for noun in {locks}:
+    getattr(client, "get_" + noun)("x")
+client.get_read_write_lock("x")
 client.get_semaphore("s", 2), client.get_rate_limiter("r", 2, 1.0), client.get_count_down_latch("l")
 client.locked("x")
 {client}("redis+sentinel://127.0.0.1:1/x"), {client}("redis+cluster://127.0.0.1:1?nodes=3")
@@ -73,7 +76,7 @@ print([name for name in set(sys.modules) - before if name.startswith(("redsync",
 def test_client_imports_nothing_at_its_first_use(client, python, tmp_path):
     """A module that a thread imports while another one forks stays locked in the child."""
     file = tmp_path / "program.py"
-    file.write_text(USES.format(client=client))
+    file.write_text(USES.format(client=client, locks=[kind.noun for kind in LOCKS]))
     done = python.run(file, tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == ["[]"]

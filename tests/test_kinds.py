@@ -56,7 +56,7 @@ def test_clients_make_each_registered_kind_and_no_other():
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 def test_kind_matches_its_row(kind):
     for client, facade in ((redsync.Client, kind.facade), (redsync.AsyncClient, f"Async{kind.facade}")):
-        assert inspect.signature(kind.maker(client)).return_annotation == f"redsync.{facade}"
+        assert inspect.signature(kind.maker(client)).return_annotation == facade
     assert KINDS[kind.like].like == kind.like, "it is like a kind that is like itself"
     assert (kind.shown == "") == (kind.like == "multi")
 
