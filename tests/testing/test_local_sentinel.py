@@ -43,7 +43,9 @@ def test_start_gives_a_complete_group(group):
     sentinels = ",".join(f"127.0.0.1:{port}" for _, port in group.sentinels)
     assert group.url == f"redis+sentinel://{sentinels}/mymaster/0?replicas=2"
     with redis.Redis(*first, decode_responses=True) as connection:
-        assert connection.sentinel_get_master_addr_by_name("mymaster") == group.master
+        # redis-py's own method for this raises a TypeError in 6.4.
+        host, port = connection.execute_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", "mymaster")
+        assert (host, int(port)) == group.master
 
 
 def test_failover_promotes_another_under_a_higher_epoch(group):
@@ -99,7 +101,14 @@ def test_paused_master_is_replaced_and_demoted_after_resume(group, eventually):
     group.pause(i)
     eventually(lambda: group.epoch > epoch)
     group.resume(i)
-    eventually(lambda: role(old) == b"slave")
+
+    def is_demoted():
+        try:
+            return role(old) == b"slave"
+        except redis.ConnectionError:  # the Sentinel that demotes it also closes the connections of its clients
+            return False
+
+    eventually(is_demoted)
 
 
 def test_start_gives_up_with_the_logs_when_the_group_stays_incomplete(monkeypatch, tmp_path):
