@@ -153,8 +153,8 @@ class ThreadRunner:
         """
         self.require_open()
         life = self.life
-        maintenance = life.begin()
         try:
+            maintenance = life.begin()  # an interruption may follow its start
             maintenance.await_begun(maintenance.patience)
             # The first set, so that the first round need not wait for it.
             first: list[LinkSet] = []

@@ -17,6 +17,7 @@ from redsync import Client, LeaseLostError, NodeChanged, NotOwnedError, OverRele
 from redsync._core.effects import Wait, wait
 from redsync._drivers.lives import Call
 from redsync._drivers.process import clock
+from redsync._drivers.threads import ThreadRunner
 from tests.support.injection import Interruption, alarm, inject
 from tests.support.leftovers import become
 from tests.support.locks import PATIENCE
@@ -289,13 +290,24 @@ def test_interrupted_connect_leaves_no_threads_and_no_connections(nodes, points)
 
     Python closes the pair of sockets that wakes a maintenance whose making was interrupted.
     """
-    for point in points(700):
+    for point in points(1300):
         clients = []
-        where = inject(point, lambda clients=clients: clients.append(Client(nodes.urls, restart_guard=0.0).connect()))
+        where = inject(point, lambda clients=clients: clients.append(Client(nodes.urls, restart_guard=0.0)))
         for client in clients:
             client.close()
         if where is None:
             break
+
+
+def test_client_interrupted_right_after_its_thread_began_leaves_neither_thread_nor_connections(nodes, monkeypatch):
+    """The fixture for all tests looks for these."""
+
+    def interrupted(runner):
+        raise Interruption
+
+    monkeypatch.setattr(ThreadRunner, "note_begun", interrupted)
+    with pytest.raises(Interruption):
+        Client(nodes.urls, restart_guard=0.0)
 
 
 # Errors of signal handlers, which look like others.
