@@ -91,12 +91,18 @@ class Pool:
     def __len__(self) -> int:
         return len(self._alive)
 
-    def borrow(self, into: list[LinkSet], until: float) -> None:
-        """Lend a set to the calling thread, which has it in its list then; the list stays empty until that instant."""
+    def borrow(self, into: list[LinkSet], until: float, in_line_until: float | None = None) -> None:
+        """Lend a set to the calling thread, which has it in its list then; the list stays empty if none comes free.
+
+        Args:
+            into: The thread's list.
+            until: The instant until which to wait for the connections of a new set.
+            in_line_until: The instant until which to wait for a set to come free; None: the same.
+        """
         try:
             into.append(self._free.pop())
         except IndexError:
-            self._wait_for_one(into, until)
+            self._wait_for_one(into, until if in_line_until is None else in_line_until)
         if into:
             self._prepare(into, until)
 

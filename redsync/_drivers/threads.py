@@ -370,8 +370,12 @@ class ThreadRunner:
             if not call.torn:
                 life.pool.borrow_free(call.sets)
         else:
-            patience = maintenance.patience if effect.patience is None else effect.patience
-            life.pool.borrow(call.sets, self.clock() + patience)
+            now, patience = self.clock(), effect.patience
+            if patience is None:
+                # A call that does not wait: its one round may wait in line as long as for nodes.
+                life.pool.borrow(call.sets, now + maintenance.patience, now + effect.timeout)
+            else:
+                life.pool.borrow(call.sets, now + patience)
         return call.sets[0] if call.sets else None
 
     def _carry_otherwise(self, request: Request, tally: Tally, effect: Broadcast, life: Life) -> None:

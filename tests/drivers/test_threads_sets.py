@@ -75,6 +75,15 @@ def test_thread_that_finds_all_sets_in_use_waits_within_its_timeout_and_says_why
     assert not any(claims(node) for node in raw)
 
 
+def test_call_that_does_not_wait_waits_in_line_as_long_as_for_nodes(make_lasting):
+    """A new client may wait longer, for its first connections."""
+    client = make_lasting(max_connections=1, node_timeout=1.0)
+    with client.get_lock("warm"), all_sets_lent(client):
+        error, seconds = timed(client.get_lock("x").acquire, False)
+    assert isinstance(error, QuorumError)
+    assert 0.9 < seconds < 5.0
+
+
 def test_thread_that_waits_in_line_gets_the_set_that_comes_back(narrow, other, eventually):
     with all_sets_lent(narrow):
         waiter = other.start(narrow.get_lock("x").acquire, timeout=PATIENCE)
