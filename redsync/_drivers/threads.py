@@ -220,9 +220,10 @@ class ThreadRunner:
         return True
 
     def give_back(self, steps: Steps[None]) -> None:
-        """Run a protocol that releases something; leave it to the maintenance if this interrupts a step."""
+        """Run a protocol that releases something; leave it to the maintenance if this interrupts a step, or itself."""
         life = self.life
-        if not life.ours.stepping:
+        maintenance = life.maintenance
+        if not (life.ours.stepping or (maintenance is not None and maintenance.is_current())):
             self.run(steps)
             return
         self.require_open()

@@ -104,6 +104,24 @@ def test_release_waits_for_no_set(narrow, raw, eventually, kind):
     lock.release()
 
 
+def test_finalizer_that_interrupts_the_maintenance_releases_though_no_set_is_free(narrow, raw, eventually, monkeypatch):
+    """The maintenance can't wait for itself to carry the release."""
+    mutex, registry, begun = narrow.get_mutex("x"), narrow.runner.life.maintenance._registry, []
+    assert mutex.acquire(timeout=PATIENCE)
+    tell_changes = registry.tell_changes
+
+    def interrupted():
+        if not begun:
+            begun.append(1)
+            mutex.release()
+        tell_changes()
+
+    with all_sets_lent(narrow):
+        monkeypatch.setattr(registry, "tell_changes", interrupted)
+        narrow.runner.life.wake()
+        eventually(lambda: begun and not any(claims(node) for node in raw))
+
+
 def test_renewal_waits_for_no_set(make_lasting, eventually):
     client = make_lasting(max_connections=1, lease=1.0)
     with client.get_lock("x") as hold, all_sets_lent(client):
