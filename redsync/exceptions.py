@@ -61,7 +61,8 @@ class ClientClosedError(RedsyncError, RuntimeError):
 class ReentrantCallError(RedsyncError, RuntimeError):
     """A signal handler or finalizer called the client during another call of the same thread.
 
-    Nothing was done: a wait for that other call would never end. `release()` and `close()` never raise this error.
+    Or Python ran the finalizer in the client's own thread. Nothing was done: a wait for that other call, or for that
+    thread, would never end. `release()` and `close()` never raise this error.
     """
 
     def __init__(

@@ -141,7 +141,7 @@ def _new_connection(pool: Any) -> Any:
     """Return a blocking connection to the same data, no matter whether the instance is one for asyncio."""
     connection_class = pool.connection_class
     if not issubclass(connection_class, AbstractConnection):
-        import fakeredis  # late: only its users have it
+        import fakeredis  # noqa: PLC0415  (only its users have it, and have imported it)
 
         connection_class = fakeredis.FakeRedis().connection_pool.connection_class
     given = pool.connection_kwargs
@@ -151,7 +151,7 @@ def _new_connection(pool: Any) -> Any:
 
 def _description(pool: Any) -> bytes:
     """Return the reply to INFO. Instances that share their data have the same `run_id`, like clients of a server."""
-    import fakeredis  # late: only its users have it
+    import fakeredis  # noqa: PLC0415  (only its users have it, and have imported it)
 
     data = pool.connection_kwargs.get("server")
     lines = (

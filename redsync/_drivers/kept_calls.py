@@ -36,7 +36,7 @@ def _load() -> _Library | None:
     if os.name != "posix":
         return None
     try:
-        import ctypes
+        import ctypes  # noqa: PLC0415  (some systems lack it; this runs at import)
 
         library = ctypes.PyDLL(None)
         send, recv = library.send, library.recv

@@ -183,6 +183,12 @@ class Life:
         self.require_process()  # Afterwards: one made in the child of a fork would take that for its process.
         return made
 
+    @property
+    def may_wait(self) -> bool:
+        """False where the running thread would wait for itself: within a step, and in the maintenance's thread."""
+        maintenance = self.maintenance
+        return not (self.ours.stepping or (maintenance is not None and maintenance.is_current()))
+
     def require_process(self) -> None:
         """Raise if this is the child of a fork within a call, which continues in the parent alone."""
         if os.getpid() != self.process:

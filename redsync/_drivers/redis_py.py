@@ -18,6 +18,9 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+
+# redis-py imports it when a client is made: in a child that another thread forks meanwhile, it would stay locked.
+import secrets  # noqa: F401
 import socket
 from contextlib import suppress
 from inspect import signature
@@ -50,7 +53,9 @@ class _Once(Retry):
 
 def _no_maintenance() -> Any:
     try:
-        from redis.maint_notifications import MaintNotificationsConfig
+        from redis.maint_notifications import (  # noqa: PLC0415  (older ones lack it; this runs at import)
+            MaintNotificationsConfig,
+        )
     except ImportError:
         return None
     return MaintNotificationsConfig(enabled=False)

@@ -3,8 +3,9 @@
 * **Effects** are performed in the calling thread. It borrows a set of links for its rounds (`pool`), and returns it
   before it sleeps or calls the application.
 * **Steps are atomic**: one lock per client is held while a protocol's own code runs, and never while an effect is
-  performed. A signal's handler or a finalizer may interrupt a step, and must not wait for its end. So the maintenance
-  does what it releases, and all its other calls raise `ReentrantCallError`. Anywhere else it is an ordinary caller.
+  performed. A signal's handler or a finalizer may interrupt a step, and must not wait for its end; a finalizer may run
+  in the maintenance's thread, which must not wait for itself. There the maintenance does later what it releases, and
+  all its other calls raise `ReentrantCallError`. Anywhere else it is an ordinary caller.
 * **Owners are threads**, numbered per process. Numbers are never reused; a thread's number lives in a
   `threading.local`.
 * **Interruptions** are thrown into the protocol; the driver then performs its clean-up effects to the end.
@@ -188,7 +189,7 @@ class ThreadRunner:
     def run(self, steps: Steps[T]) -> T:
         """Perform the protocol's effects until it returns; return its result or raise its error."""
         life = self.life
-        if life.ours.stepping:
+        if not life.may_wait:
             self.require_open()
             raise ReentrantCallError
         call = Call(life)
@@ -220,10 +221,9 @@ class ThreadRunner:
         return True
 
     def give_back(self, steps: Steps[None]) -> None:
-        """Run a protocol that releases something; leave it to the maintenance if this interrupts a step, or itself."""
+        """Run a protocol that releases something; where the thread may not wait, leave it to the maintenance."""
         life = self.life
-        maintenance = life.maintenance
-        if not (life.ours.stepping or (maintenance is not None and maintenance.is_current())):
+        if life.may_wait:
             self.run(steps)
             return
         self.require_open()
@@ -494,7 +494,7 @@ class ThreadRunner:
         maintenance = life.maintenance
         if maintenance is None:
             return
-        waits = not (life.ours.stepping or life.events.is_current() or maintenance.is_current())
+        waits = life.may_wait and not life.events.is_current()
         try:
             life.end_sleeps()
             deadline = self.clock() + _CLOSE_TIMEOUT

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from redsync import AsyncClient, Client, QuorumError
+from redsync import AsyncClient, Client, QuorumError, RedsyncError, ReentrantCallError
 from redsync._core.effects import Broadcast, Command, Tell, broadcast
 from redsync._drivers.link_sets import LinkSet
 from redsync._drivers.lives import Call
@@ -105,21 +105,26 @@ def test_release_waits_for_no_set(narrow, raw, eventually, kind):
 
 
 def test_finalizer_that_interrupts_the_maintenance_releases_though_no_set_is_free(narrow, raw, eventually, monkeypatch):
-    """The maintenance can't wait for itself to carry the release."""
-    mutex, registry, begun = narrow.get_mutex("x"), narrow.runner.life.maintenance._registry, []
+    """The maintenance can't wait for itself to carry the release; and while it waits for a lock, it renews none."""
+    mutex, registry, errors = narrow.get_mutex("x"), narrow.runner.life.maintenance._registry, []
     assert mutex.acquire(timeout=PATIENCE)
     tell_changes = registry.tell_changes
 
     def interrupted():
-        if not begun:
-            begun.append(1)
+        if not errors:
+            errors.append(None)
             mutex.release()
+            try:
+                narrow.get_mutex("y").acquire()
+            except RedsyncError as error:
+                errors.append(type(error))
         tell_changes()
 
     with all_sets_lent(narrow):
         monkeypatch.setattr(registry, "tell_changes", interrupted)
         narrow.runner.life.wake()
-        eventually(lambda: begun and not any(claims(node) for node in raw))
+        eventually(lambda: errors and not any(claims(node) for node in raw))
+    assert errors == [None, ReentrantCallError]
 
 
 def test_renewal_waits_for_no_set(make_lasting, eventually):

@@ -152,7 +152,7 @@ def test_nodes_are_scraped(make_client, nodes, metrics, scrape, eventually):
     assert found["redsync_node_state_changes_total", *sorted([first, "down"])] == 1
 
     def counts_votes_as_down():
-        # The first round after it may still find the old connection, and name another reason.
+        # The others may decide the first round before its connection is known to have ended.
         lock.acquire()
         lock.release()
         return scrape().get(("redsync_node_votes_failed_total", *sorted([first, "down"])), 0) >= 1
