@@ -69,7 +69,14 @@ def orders(ring, seed):
 
 
 def reach_all(clients):
-    return all(node.state == "up" for client in clients for node in client.nodes())
+    """Return whether each client is connected to all nodes, also with the set of links that its next call borrows."""
+    for client in clients:
+        with client.get_lock("reached"):
+            pass
+    sets = [link_set for client in clients for link_set in client.runner.life.pool.idle()]
+    return all(node.state == "up" for client in clients for node in client.nodes()) and all(
+        None not in link_set.links for link_set in sets
+    )
 
 
 def believed(permits):
