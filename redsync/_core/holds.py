@@ -80,12 +80,15 @@ class HoldState:
         what: The noun for it in messages.
         cohort: The cohort with which the watchdog looks at it; None once it has ended.
         entered: True if a `with` statement will release it.
+        dropped: True once nodes were told to drop the claim of a hold that had ended: that a node lacks it no longer
+            shows a loss.
     """
 
     __slots__ = (
         "claim",
         "cohort",
         "count",
+        "dropped",
         "ends_at",
         "entered",
         "fill_at",
@@ -150,7 +153,7 @@ class HoldState:
         self.on_lost: list[Callable[[HoldState], object]] = []
         self.watching: list[Callable[[HoldState], object]] = []
         self.watchers = 0
-        self.entered = False
+        self.entered = self.dropped = False
         self.cohort: Cohort | None = None
 
     def valid(self, now: float) -> bool:

@@ -109,7 +109,8 @@ def _break_off(session: Session, state: HoldState, now: float, error: BaseExcept
 def _settle_for_less(state: HoldState, tally: Tally) -> Steps[None]:
     # Too few nodes were in reach: the others get the release later, or expire the claim. That is not a loss while the
     # claim could still be believed.
-    if tally.refused > len(tally.nodes) - tally.quorum or tally.at >= state.valid_until:
+    was_taken = tally.refused > len(tally.nodes) - tally.quorum and not state.dropped
+    if was_taken or tally.at >= state.valid_until:
         reason = f"at its release {tally.refused} of {len(tally.nodes)} nodes no longer kept the claim"
         if state.live:
             yield from lose(state, reason)

@@ -253,6 +253,8 @@ def _ask(
         for state in renewal.holds:
             if not state.live or state.lost is not None:
                 # Its end went out meanwhile, perhaps over other connections: this command may have come after it.
+                # Or its release comes only now, and finds the claim dropped.
+                state.dropped = True
                 yield from tell(rollback_of(state, leave=True))
 
 

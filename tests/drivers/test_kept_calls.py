@@ -149,7 +149,7 @@ def test_tls_keeps_its_own_calls(certificate, pair):
 def test_calls_do_not_let_a_thread_that_computes_run_in_between(pair):
     """A call that gives the GIL up comes back only after the other thread's switch interval.
 
-    What was sent can be received at once here; over TCP it may take a moment, and a call that fails is made again.
+    A local pair delivers at once; TCP may take a moment, and a receive that finds nothing is made again by the socket.
     """
     near, far = pair
     far.setblocking(False)

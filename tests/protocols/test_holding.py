@@ -7,10 +7,12 @@ import pytest
 from redsync._protocols.holding import check, extend, give_back, release
 from redsync._protocols.lease import wait_end
 from redsync._protocols.mutex import MUTEX
+from redsync._protocols.renewal import renew
 from redsync.exceptions import LeaseLostError, NotOwnedError, QuorumError
 
 NEW = 1
 HAD, HAD_NOT = 1, 0
+OURS = 2
 ALL = 0b11111
 LEASE = 30.0
 LOSS = ("tell lock_abandon, leave", "notify HoldLost")
@@ -110,6 +112,21 @@ def test_release_takes_silence_for_no_refusal_in_any_order_of_answers(make_toy, 
                 run_release(toy, state, script)
         else:
             run_release(toy, state, script)
+
+
+def test_release_that_finds_the_claim_dropped_by_a_renewal_that_was_under_way_is_no_loss(toy):
+    """Both go out over different connections, and the renewal ends first: it drops what it may have made again."""
+    state = toy.take()
+    renewing = renew(toy.session, [state])
+    renewed = toy.perform(toy.start(renewing), toy.codes(*[OURS] * 5))
+
+    def end_renewal():
+        assert toy.begin(renewing.send(renewed)) == "tell lock_abandon, leave"
+        with pytest.raises(StopIteration):
+            renewing.send(None)
+
+    run_release(toy, state, ("ask lock_release", toy.all_say(HAD_NOT, meanwhile=end_renewal)))
+    assert (state.count, state.lost, toy.events) == (0, None, [])
 
 
 def test_release_of_one_of_several_holds_raises_the_loss_for_each(toy):
