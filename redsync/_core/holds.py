@@ -80,7 +80,7 @@ class HoldState:
         what: The noun for it in messages.
         cohort: The cohort with which the watchdog looks at it; None once it has ended.
         entered: True if a `with` statement will release it.
-        dropped: True once nodes were told to drop the claim of a hold that had ended: that a node lacks it no longer
+        dropped: True once a renewal has rolled back the claim of a hold that had ended: that a node lacks it no longer
             shows a loss.
     """
 
