@@ -309,8 +309,9 @@ def test_client_that_names_wrong_processes_is_corrected_without_a_wait(client, r
     client._runner.session.processes.named = b",0123456789abcdef,"
     assert refused_as_forgetful(take(client)) == [True] * 3
     eventually(lambda: take(client) is True)
-    assert [node.get(BIRTH) for node in raw] == before
-    assert states(client) == ["up"] * 3
+    # Two nodes are a quorum: the third may be corrected a moment later.
+    eventually(lambda: states(client) == ["up"] * 3)
+    assert [node.get(BIRTH) for node in raw] == before, "a node counted as one that has forgotten"
 
 
 # The guard of a lock's own lease.
