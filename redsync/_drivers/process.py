@@ -73,7 +73,9 @@ def new_session(
     alarm: Callable[[], None],
 ) -> Session:
     """Return the state of a client that begins in this process; `alarm` wakes its watchdog."""
-    client = surroundings.describe()._replace(nodes=digests_of(homes))
+    client = surroundings.describe()
+    epoch = client.since - surroundings.clock()  # At once: the two instants are to be the same.
+    client = client._replace(nodes=digests_of(homes))
     return Session(
         len(homes),
         timing,
@@ -85,7 +87,7 @@ def new_session(
         observed=bool(ears),
         journal=journal_of(ears),
         client=client,
-        epoch=client.since - surroundings.clock(),
+        epoch=epoch,
     )
 
 
