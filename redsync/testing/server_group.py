@@ -21,6 +21,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import socket
 import subprocess
 import tempfile
 import threading
@@ -39,6 +40,7 @@ from redsync.testing.servers import (
     ServerStartError,
     find_server,
     free_ports,
+    reserve,
     runnable,
 )
 
@@ -78,12 +80,15 @@ class ServerGroup(ABC):
         self._owner = os.getpid()
         self._lock = threading.RLock()
         self._servers: list[ServerProcess] = []
+        # Keep other tests from starting their servers on the port of one that was killed.
+        self._reserved: dict[int, socket.socket | None] = {}
         with contextlib.ExitStack() as stack:
             self._directory = Path(tempfile.mkdtemp(prefix="redsync-nodes-"))
             stack.callback(shutil.rmtree, self._directory)
             self._executable = runnable(self.server, self._directory)
             self._reaper = _Reaper(self._directory)
             stack.callback(self._reaper.dismiss)
+            stack.callback(_give_up, self._reserved)
             stack.callback(_end_all, self._servers, self._reaper)
             self._start_all(stages)
             # Copies, as ports never change from here on, and connecting must not wait for a restart.
@@ -142,6 +147,8 @@ class ServerGroup(ABC):
                 self._await_ready(i, ports)
 
     def _launch(self, i: int, port: int, data: bytes | None = None) -> None:
+        if port not in self._reserved:
+            self._reserved[port] = reserve(port)
         # A new directory, so that no server remembers its predecessor's files.
         directory = Path(tempfile.mkdtemp(prefix=f"{port}-", dir=self._directory))
         if data is not None:
@@ -176,6 +183,7 @@ class ServerGroup(ABC):
 
     def _disown(self) -> None:
         self._reaper.disown()
+        _give_up(self._reserved)
         for server in self._servers:
             server.disown()
 
@@ -218,6 +226,13 @@ def _end_all(servers: Sequence[ServerProcess], reaper: _Reaper) -> None:
     reaper.watch(())
     for server in servers:
         server.reap()
+
+
+def _give_up(reserved: dict[int, socket.socket | None]) -> None:
+    for reservation in reserved.values():
+        if reservation is not None:
+            reservation.close()
+    reserved.clear()
 
 
 def _close_in_owner(owner: int, stack: contextlib.ExitStack) -> None:

@@ -40,6 +40,7 @@ __all__ = [
     "find_server",
     "free_ports",
     "pinned_server",
+    "reserve",
     "runnable",
 ]
 
@@ -154,13 +155,29 @@ def free_ports() -> Iterator[int]:
             continue
         tried.add(port)
         with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
-                probe.bind(("127.0.0.1", port))
+                probe.bind(("127.0.0.1", port))  # without SO_REUSEADDR, which would succeed on a reserved port too
             except OSError:
                 continue
         yield port
     raise ServerStartError(f"every port from {_PORTS.start} to {_PORTS.stop - 1} is in use")
+
+
+def reserve(port: int) -> socket.socket | None:
+    """Return a socket that keeps the port from `free_ports` while no server listens there; None where that can't be.
+
+    Servers bind the port beside it, which only Linux allows. Connections to it are refused.
+    """
+    if sys.platform != "linux":
+        return None
+    reservation = socket.socket()
+    reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        reservation.bind(("127.0.0.1", port))
+    except OSError:  # Another server has the port: ours will find that out.
+        reservation.close()
+        return None
+    return reservation
 
 
 def ask(port: int, command: str, *, timeout: float = 1.0) -> bytes:

@@ -296,6 +296,16 @@ def test_kill_ends_the_process_and_frees_the_port(nodes):
     nodes.kill(0)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a server can't bind a reserved port")
+def test_port_of_a_killed_node_is_not_free(nodes, monkeypatch):
+    """Another test, in another process, would start its server there before the restart."""
+    port = nodes.ports[0]
+    nodes.kill(0)
+    monkeypatch.setattr(servers, "_PORTS", range(port, port + 1))
+    with pytest.raises(ServerStartError, match="in use"):
+        next(free_ports())
+
+
 @pytest.mark.parametrize("prepare", ["alive", "kill", "pause"])
 def test_restart_gives_an_empty_node_on_the_same_port(prepare, nodes):
     urls, pid = nodes.urls, nodes.pids[1]
