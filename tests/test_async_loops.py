@@ -400,7 +400,7 @@ def test_client_of_a_closed_loop_can_be_closed_elsewhere(nodes, raw, loop):
         task._log_destroy_pending = False
     maintenance = client.runner.life.maintenance
     # A pending connect would keep uvloop from closing.
-    maintenance._connect_missing = lambda: None
+    maintenance._start_connect = lambda node: None
     for link in maintenance.own.links:
         link.shut()
     own.run_until_complete(asyncio.sleep(0.01))

@@ -10,6 +10,7 @@ from redsync._core.scripts import Script
 from redsync._drivers.aio_channels import open_channel
 from redsync._drivers.aio_link_sets import AioLinkSet, Gate, StreamLink
 from redsync._drivers.aio_maintenance import AioMaintenance
+from redsync._drivers.link_sets import AnyLinkSet
 from redsync._drivers.redis_py import Addresses
 from redsync._drivers.requests import Request, Retry, Sleeper
 from redsync._drivers.wakeups import Wakeups
@@ -43,7 +44,7 @@ def test_checker_finds_commands_that_are_never_sent(monkeypatch):
 
 
 def test_checker_finds_refused_commands_that_are_not_sent_again(monkeypatch):
-    monkeypatch.setattr(AioLinkSet, "_deliver", lambda links, node, now: links._due(node, now))
+    monkeypatch.setattr(AnyLinkSet, "deliver", lambda links, node, now: links.due(node, now))
     assert "refused commands that are not sent again" in hunt(Leftovers, range(4, 20))
 
 
@@ -204,9 +205,8 @@ def test_connect_that_is_cancelled_before_its_first_step_is_forgotten(sim, runne
     maintenance = runner.maintenance
 
     async def stop_at_once():
-        maintenance.links.discard(maintenance.links.links[0], "given up")
-        maintenance._registry._retry_at[0] = 0.0
-        maintenance._connect_missing()
+        maintenance.own.discard(maintenance.own.links[0], "given up")
+        maintenance._start_connect(maintenance._nodes[0])
         assert list(maintenance._connecting) == [0]
         await maintenance.stop()
 
