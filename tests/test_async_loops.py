@@ -400,8 +400,8 @@ def test_client_of_a_closed_loop_can_be_closed_elsewhere(nodes, raw, loop):
         task._log_destroy_pending = False
     maintenance = client.runner.life.maintenance
     # A pending connect would keep uvloop from closing.
-    maintenance._connect_missing = lambda: None
-    for link in maintenance.links.links:
+    maintenance._start_connect = lambda node: None
+    for link in maintenance.own.links:
         link.shut()
     own.run_until_complete(asyncio.sleep(0.01))
     own.close()
@@ -422,7 +422,7 @@ def test_client_whose_loop_closes_while_it_connects_raises_nothing(nodes, raw):
     own.run_until_complete(_take_and_keep(client))
     maintenance = client.runner.life.maintenance
     nodes.pause(0)
-    maintenance.links.links[0].shut()
+    maintenance.own.links[0].shut()
     own.run_until_complete(until(functools.partial(maintenance._connecting.get, 0)))
     for task in asyncio.all_tasks(own):
         task._log_destroy_pending = False

@@ -111,7 +111,7 @@ class AioLife:
     def links(self) -> AioLinkSet:
         """The client's set of links."""
         assert self.maintenance is not None, "what runs has a loop"
-        return self.maintenance.links
+        return self.maintenance.own
 
     def _wake(self) -> None:
         if self.maintenance is not None:
@@ -246,7 +246,7 @@ class AioLife:
         try:
             if self._opening is not None:
                 await asyncio.wait([self._opening])
-            maintenance.links.end_sleeps()
+            maintenance.own.end_sleeps()
             if self.active:
                 assert self.loop is not None, "there is something to close"
                 self.idle = self.loop.create_future()
@@ -264,7 +264,7 @@ class AioLife:
         self.session.holds.clear()
         if self.maintenance is not None:
             maintenance, self.maintenance = self.maintenance, None
-            maintenance.links.forget(close=close)
+            maintenance.own.forget(close=close)
             # Kept alive: when collected, asyncio's transports would write a farewell to the parent's sockets.
             _inherited.append(maintenance)
 

@@ -150,7 +150,7 @@ class AioDriver(ABC):
         if not life.is_current() or (owner is not None and owner.client_id != life.client_id):
             raise forked()
         assert life.maintenance is not None, "what runs has a loop"
-        return life.maintenance.links
+        return life.maintenance.own
 
     def _tell(self, effect: Tell, call: AioCall) -> None:
         self._links(effect, call).send_soon(Request(effect, None))

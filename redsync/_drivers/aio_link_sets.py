@@ -193,7 +193,7 @@ class AioLinkSet(AnyLinkSet):
             if not self._watched:
                 self._watched = True
                 self._loop.add_reader(self._epoll.fileno(), self._read_ready)
-        again = self._due(node, now)
+        again = self.due(node, now)
         if self.returning & link.bit:
             self.returning &= ~link.bit
             for request in self._kept:
@@ -211,17 +211,7 @@ class AioLinkSet(AnyLinkSet):
 
     def deliver(self, node: Node, now: float) -> None:
         """Send a connected node the pending releases that are due."""
-        self._within(self._deliver, node, now)
-
-    def _deliver(self, node: Node, now: float) -> None:
-        if batch := self._due(node, now):
-            self.send_to(node.index, batch, now)
-
-    def _due(self, node: Node, now: float) -> list[Request]:
-        batch = self._shared.releases.take(node.index, now)
-        for request in batch:
-            request.pending_release = True
-        return batch
+        self._within(super().deliver, node, now)
 
     def on_discarded(self, link: AnyLink, reason: str) -> None:
         self._on_broken(link.node, reason)

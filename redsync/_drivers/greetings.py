@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Callable
 from typing import Any, Final
 
 import hiredis
@@ -17,11 +18,31 @@ from redsync._drivers.dialects import Dialect
 from redsync._drivers.nodes import Node, NodeInfo
 from redsync.exceptions import ConfigurationError
 
-__all__ = ["INITIALIZE", "end_former", "greet", "join", "load_scripts", "subscribe"]
+__all__ = ["INITIALIZE", "end_former", "greet", "introduce", "join", "load_scripts", "subscribe"]
 
 INITIALIZE: Final = Script.load("node_initialize")
 
 _HELLO: Final = pack("HELLO", "3")
+
+
+def introduce(
+    node: Node, timeout: float, channel: bytes, meet: Callable[[NodeInfo], None], *, raw: bool
+) -> Talk[tuple[str, int] | None]:
+    """Begin the connection by which a node is up; return what `end_former` returns.
+
+    Args:
+        node: The node at the other end.
+        timeout: As for `greet`.
+        channel: The client's channel for wake-ups.
+        meet: Called with the node's description of itself; refuses it by an error.
+        raw: As for `greet`.
+    """
+    meet((yield from greet(node, timeout, raw=raw)))
+    # Before anything else is sent: a late command of a former connection must not come behind it.
+    tag = yield from end_former(node)
+    yield from load_scripts()
+    yield from subscribe(node.dialect, channel, raw=raw)
+    return tag
 
 
 def greet(node: Node, timeout: float, *, raw: bool) -> Talk[NodeInfo]:

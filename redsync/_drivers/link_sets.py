@@ -224,6 +224,18 @@ class AnyLinkSet(ABC):
             return
         self._post(link, requests, b"".join([request.data for request in requests]), now)
 
+    def deliver(self, node: Node, now: float) -> None:
+        """Send a connected node the pending releases that are due."""
+        if batch := self.due(node, now):
+            self.send_to(node.index, batch, now)
+
+    def due(self, node: Node, now: float) -> list[Request]:
+        """Return the pending releases that a node gets now."""
+        batch = self._shared.releases.take(node.index, now)
+        for request in batch:
+            request.pending_release = True
+        return batch
+
     def _post(self, link: Any, requests: Sequence[Request], data: bytes, now: float) -> None:
         if self._shared.releases.some:
             self._shared.releases.supersede(link.index, requests)

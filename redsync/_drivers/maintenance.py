@@ -1,8 +1,8 @@
-"""The maintenance: one thread per client that does the work that no caller waits for.
+"""The maintenance of a client for threads: one thread that does the work that no caller waits for.
 
-It has its own set of links. It runs the watchdog protocol; reads wake-ups for sleeping threads; reconnects nodes
-with growing pauses; delivers pending releases; ends sets that were thrown away; reads late replies in idle sets; and
-carries releases for which no set was free. It never runs the application's code: `notifier` has a thread for that.
+`any_maintenance` has what both flavours do. This thread also runs the watchdog protocol; reads wake-ups for sleeping
+threads; ends sets that were thrown away; reads late replies in idle sets; and carries releases for which no set was
+free. It never runs the application's code: `notifier` has a thread for that.
 
 A connect may block until its timeout, and renewals must not wait for it. So each connect has its own thread, which ends
 with it.
@@ -18,46 +18,33 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from queue import Empty, SimpleQueue
-from typing import Final
+from typing import Any, Final
 
-from redsync._core.events import Event
 from redsync._core.interruptions import expected
-from redsync._core.keys import wake_channel
-from redsync._core.memory import FIRST_USE, Processes
-from redsync._core.timing import Timing
-from redsync._drivers.acknowledgements import hold_back
+from redsync._core.memory import FIRST_USE
+from redsync._drivers.any_maintenance import PAUSE_AFTER_FAILURE, AnyMaintenance, Stopped, Work
 from redsync._drivers.channels import Channel, pack
-from redsync._drivers.greetings import end_former, greet, join, load_scripts, subscribe
+from redsync._drivers.greetings import join
 from redsync._drivers.link_sets import LinkSet, Shared
-from redsync._drivers.links import AnyLink, Link, speak
-from redsync._drivers.node_registry import NodeRegistry
-from redsync._drivers.nodes import INTERRUPTED, TIMEOUTS, Node, NodeStatus, describe_error, reason_of
+from redsync._drivers.links import AnyLink, Link
+from redsync._drivers.nodes import INTERRUPTED, TIMEOUTS, Node, describe_error, reason_of
 from redsync._drivers.notifier import quietly
 from redsync._drivers.pool import Pool
 from redsync._drivers.requests import NOTHING_TOLD, Request
 from redsync._drivers.watches import Watches
 from redsync.exceptions import RedsyncError
 
-__all__ = ["PAUSE_AFTER_FAILURE", "STRAGGLERS", "TICK", "Kill", "Maintenance", "Stopped"]
+__all__ = ["Kill", "Maintenance"]
 
 log = logging.getLogger("redsync.watchdog")
 
-TICK = 1.0
-"""Seconds between two looks at idle sets."""
-
-PAUSE_AFTER_FAILURE = 0.1
-
-STRAGGLERS = 0.05
-"""Seconds that a new client waits for more nodes once a quorum is connected."""
+_SWEEP_EVERY: Final = 1.0
+"""Seconds between two looks at idle sets that owe nothing."""
 
 _LAST_CONNECTIONS = 2.0
 """The most seconds that a closing client waits for pending connects."""
-
-
-class Stopped(BaseException):
-    """Thrown into the watchdog when the client is closed."""
 
 
 class _OwnSet(LinkSet):
@@ -91,42 +78,27 @@ class Kill(Request):
             self._node.former.discard(self._tag)
 
 
-class Maintenance:
-    """The thread that keeps one client alive.
+class Maintenance(AnyMaintenance[LinkSet]):
+    """The thread that keeps one client alive; only the thread may use its set.
 
     Attributes:
-        own: Its set of links; only the thread may use it.
         on_abandoned: Called by the thread when the client was abandoned.
         is_dropped: Tells whether the application has dropped the client, and so abandoned it.
         begun: Set once the first connections are made, or enough time has passed.
     """
 
-    def __init__(
-        self,
-        *,
-        shared: Shared,
-        client_id: str,
-        random: Callable[[], float],
-        timing: Timing,
-        processes: Processes,
-        tell: Callable[[Event], None],
-    ) -> None:
-        self._shared: Final = shared
-        self._nodes: Final = shared.nodes
-        self._clock: Final = shared.clock
-        self._client_id: Final = client_id
-        self._node_timeout: Final = timing.node_timeout
-        self.connect_timeout: Final = max(4 * timing.node_timeout, 1.0)
+    def __init__(self, *, shared: Shared, **settings: Any) -> None:
+        """Make a maintenance that has not started; settings as for `AnyMaintenance`."""
+        super().__init__(_OwnSet(shared, self._on_broken), shared=shared, **settings)
         self._waker, self._woken = socket.socketpair()
         self._waker.setblocking(False)
         self._woken.setblocking(False)
-        self.own: Final = _OwnSet(shared, self._on_broken)
         self.own.watch(self._woken.fileno())
         self.pool: Pool
         self._watches: Final = Watches(self._nodes, self.connect_timeout, self._clock, self._on_moved)
         self._thread: threading.Thread | None = None
         self.begun: Final = threading.Event()
-        self._begun = self._stopping = self._abandoned = self._alarmed = self._finished = False
+        self._abandoned = self._finished = False
         self._swept_at = 0.0
         self.on_abandoned: Callable[[], None] = self.stop
         self.is_dropped: Callable[[], bool] = lambda: False
@@ -137,18 +109,9 @@ class Maintenance:
         self._carried: list[tuple[Request, float]] = []
         # For each node, the commands under way that end former connections.
         self._kills: Final[list[dict[tuple[str, int], Kill]]] = [{} for _ in self._nodes]
-        self._connecting: Final[dict[int, float]] = {}  # the instant from which the try is overdue
+        # For each node that is being connected, the instant from which the try is overdue.
+        self._connecting: dict[int, float]
         self._connectors: Final[set[threading.Thread]] = set()
-        self._registry: Final = NodeRegistry(
-            self._nodes,
-            self.own,
-            self._clock,
-            restart_guard=timing.restart_guard,
-            processes=processes,
-            tell=tell,
-            wake=self.wake,
-            random=random,
-        )
 
     # Called by other threads; none of these blocks.
 
@@ -156,11 +119,6 @@ class Maintenance:
         """Make the thread look at once."""
         with expected(OSError):  # It is readable already, or the client was closed.
             self._waker.send(b"\0")
-
-    def alarm(self) -> None:
-        """Make the watchdog look at once."""
-        self._alarmed = True
-        self.wake()
 
     def abandon(self) -> None:
         """Make the thread call `on_abandoned` and end."""
@@ -200,10 +158,6 @@ class Maintenance:
     def _on_broken(self, node: Node, reason: str) -> None:
         self._kills[node.index].clear()  # The next connection begins with them.
         self._registry.note_broken(node, reason)
-
-    def _on_moved(self, node: Node) -> None:
-        self._registry.move(node)
-        self.wake()
 
     # Life.
 
@@ -254,26 +208,7 @@ class Maintenance:
                 time.sleep(PAUSE_AFTER_FAILURE)
 
     def _begin(self) -> None:
-        """Make the first connections, and learn what new nodes remember."""
-        registry, own = self._registry, self.own
-        deadline = self._clock() + TIMEOUTS * self.connect_timeout
-        patient_until = deadline
-        while not registry.is_heard() and (now := self._clock()) < patient_until:
-            self.turn(patient_until)
-            if registry.has_quorum() and patient_until == deadline and not registry.may_be_first_use():
-                patient_until = min(now + STRAGGLERS, deadline)
-            self._require_running()
-        end = self._clock() + FIRST_USE + self._node_timeout
-        while (now := self._clock()) < end:
-            request = registry.initialize(own.send)
-            if request is not None:
-                self.carry(request, now + self._node_timeout, "no answer in time")
-            elif registry.initialize_at < end:
-                self.turn(registry.initialize_at)
-            else:
-                break
-            self._require_running()
-        self._begun = True
+        self._do(self.beginning())
         self.begun.set()
 
     def _require_running(self) -> None:
@@ -287,61 +222,56 @@ class Maintenance:
         Raises:
             Stopped: The client is closing.
         """
-        while True:
-            self._require_running()
-            if self._alarmed or self._clock() >= until:
-                self._alarmed = False
-                return
-            self.turn(until)
+        self._do(self.until(until))
 
     def carry(self, request: Request, deadline: float, reason: str) -> None:
         """Do the maintenance's work until a request is done that was sent over the own set, or to the deadline."""
-        while not request.done:
-            overdue = self._clock() >= deadline
-            self.turn(deadline)
-            if overdue:
-                break
-        if not request.done:
-            self.own.close_round(request, reason)
+        self._do(self.until_done(request, deadline, reason))
 
-    def turn(self, until: float) -> None:
-        """Do what there is to do; then read what comes, until that instant at most."""
-        own, now = self.own, self._clock()
+    def serve(self, until: float) -> None:
+        """Do what there is to do now, and read what comes, until that instant at most."""
+        self._do(self.turn(until))
+
+    def _do(self, work: Work) -> None:
+        asked_at, begun = 0.0, False
+        while True:
+            try:
+                until = work.send(asked_at) if begun else next(work)
+            except StopIteration:
+                return
+            asked_at, begun = self._clock(), True
+            if self.own.read(max(until - asked_at, 0.0)):
+                with expected(BlockingIOError):
+                    while self._woken.recv(4096):
+                        pass
+
+    def _prepare(self, now: float) -> None:
         self._end_torn(now)
-        own.follow(now)
+
+    def _help_others(self, now: float) -> None:
+        self.own.follow(now)
         self._send_posted()
-        self._connect_missing(now)
-        if self._begun:
-            self._registry.initialize(own.send)
-        self._registry.tell_changes()
-        self._deliver(now)
-        if now - self._swept_at >= (self._node_timeout / 2 if self._is_owed() else TICK):
+        if now - self._swept_at >= (self._node_timeout / 2 if self._owes() else _SWEEP_EVERY):
             self._sweep(now)
-        asked_at = self._clock()
-        if own.read(max(min(self._next_at(until) - asked_at, TICK), 0.0)):
-            with expected(BlockingIOError):
-                while self._woken.recv(4096):
-                    pass
-        own.look(asked_at)
-        self._end_carried(asked_at)
-        self._take_in()
+        for index, overdue_at in self._connecting.items():
+            if overdue_at <= now:
+                # Each byte of a TLS handshake restarts the timeouts, and they do not bound the resolver.
+                self._connecting[index] = math.inf
+                self._registry.note_overdue(self._nodes[index], "neither connected nor refused in time")
 
-    def _next_at(self, until: float) -> float:
-        """Return when there is something to do, without news."""
-        if self._posted or self._alarmed or self.pool.torn:
-            return -math.inf
-        instants = [until, self._registry.next_try(self._connecting), *self._connecting.values()]
-        if self._begun:
-            instants.append(self._registry.initialize_at)
-        if self._shared.releases.some:
-            instants += [self._shared.releases.due_at(node.index) for node in self._nodes if node.connected]
-        if self._is_owed():
-            instants.append(self._swept_at + self._node_timeout / 2)
-        instants += [deadline for _, deadline in self._carried]
-        return min(instants)
+    def _instants(self) -> Iterable[float]:
+        if self._posted or self.pool.torn:
+            yield -math.inf
+        yield from self._connecting.values()
+        for _, deadline in self._carried:
+            yield deadline
 
-    def _is_owed(self) -> bool:
+    def _owes(self) -> bool:
         return self.own.owes or any(link_set.owes for link_set in self.pool.idle())
+
+    def _take_in(self, read_by: float) -> None:
+        self._end_carried(read_by)
+        self._take_connected()
 
     # Requests of others.
 
@@ -400,17 +330,6 @@ class Maintenance:
                 link_set.end("it was idle", orderly=True)
                 self.pool.note_ended(link_set)
 
-    def _deliver(self, now: float) -> None:
-        """Send pending releases to the nodes that can be reached."""
-        releases = self._shared.releases
-        if not releases.some:
-            return
-        for node in self._nodes:
-            if self.own.links[node.index] is not None and (batch := releases.take(node.index, now)):
-                for request in batch:
-                    request.pending_release = True
-                self.own.send_to(node.index, batch, now)
-
     # The end.
 
     def stop(self) -> None:
@@ -439,11 +358,10 @@ class Maintenance:
         free = self.pool.close()
         while True:
             now = self._clock()
-            self._take_in()
-            self._end_torn(now)
+            self._take_connected()
+            self._catch_up(now)
             own.follow(now)
             self._send_posted()
-            self._deliver(now)
             for link_set in free:
                 link_set.follow(now)
                 link_set.read(0.0)
@@ -463,7 +381,7 @@ class Maintenance:
                 thread.join(max(connecting - self._clock(), 0.0))
         self._finished = True
         self.note_torn()
-        self._take_in()
+        self._take_connected()
         self._waker.close()
         self._woken.close()
         self._end_posted()
@@ -484,14 +402,9 @@ class Maintenance:
         if close:
             self._watches.forget()
 
-    # Nodes.
+    # Connecting.
 
-    def statuses(self) -> list[NodeStatus]:
-        """Return each node's state."""
-        count = self._shared.releases.count
-        return [status._replace(pending=count(i)) for i, status in enumerate(self._registry.statuses())]
-
-    def _take_in(self) -> None:
+    def _take_connected(self) -> None:
         """Take in what other threads have found out: new connections, and nodes that lag."""
         while True:
             try:
@@ -515,22 +428,10 @@ class Maintenance:
                 ping.command = None
                 ping.data = pack("PING")
                 self.own.send_to(node.index, [ping], self._clock())
-        for node in self._nodes:
-            link = self.own.links[node.index]
-            if link is not None and link.generation != node.generation:
-                self.own.discard(link, node.moved() or node.excuse)
 
-    # Connecting.
-
-    def _connect_missing(self, now: float) -> None:
-        for index, overdue_at in self._connecting.items():
-            if overdue_at <= now:
-                # Each byte of a TLS handshake restarts the timeouts, and they do not bound the resolver.
-                self._connecting[index] = math.inf
-                self._registry.note_overdue(self._nodes[index], "neither connected nor refused in time")
-        for node in self._registry.due(self._connecting):
-            self._connecting[node.index] = now + TIMEOUTS * self.connect_timeout
-            self._start_connector(self._connect_own, node)
+    def _start_connect(self, node: Node) -> None:
+        self._connecting[node.index] = self._clock() + TIMEOUTS * self.connect_timeout
+        self._start_connector(self._connect_own, node)
 
     def _start_connector(self, target: Callable[..., None], *args: object) -> None:
         node = args[-1]
@@ -564,12 +465,7 @@ class Maintenance:
             self._watches.locate(node)
             channel = node.open(self.connect_timeout)
             try:
-                self._registry.meet(node, channel.talk(greet(node, self._node_timeout, raw=channel.raw)))
-                # Before anything else is sent: a late command of a former connection must not come behind it.
-                tag = channel.talk(end_former(node))
-                channel.talk(load_scripts())
-                channel.talk(subscribe(node.dialect, wake_channel(self._client_id), raw=channel.raw))
-                link = self._link(node, channel, tag)
+                link = self._link(node, channel, channel.talk(self._introduce(node, raw=channel.raw)))
             except BaseException:
                 channel.close()
                 raise
@@ -580,7 +476,7 @@ class Maintenance:
         self._connected.put((node, link, error))
         self.wake()
         if self._finished:
-            self._take_in()  # The thread has ended; this ends the connection.
+            self._take_connected()  # The thread has ended; this ends the connection.
 
     def _connect_for(self, link_set: LinkSet, node: Node) -> None:
         """Connect a node for a set of the pool; runs in a thread for this."""
@@ -598,8 +494,5 @@ class Maintenance:
 
     def _link(self, node: Node, channel: Channel, tag: tuple[str, int] | None) -> Link:
         link = Link(node, channel, tag)
-        if node.is_lent:
-            speak(link)
-        if node.needed:
-            hold_back(link, node.needed, self._node_timeout)
+        self._fit_out(link)
         return link

@@ -516,7 +516,7 @@ class ThreadRunner:
             life.left.set()
             deadline = self.clock() + _CLOSE_TIMEOUT
             while life.active and (now := self.clock()) < deadline:
-                maintenance.turn(now + 0.001)
+                maintenance.serve(now + 0.001)
             if life.session.holds:
                 self.drive(self._farewell(life.session), Call(life), self.perform_by_maintenance)
         finally:

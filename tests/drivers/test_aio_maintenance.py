@@ -12,7 +12,7 @@ import redis.asyncio
 from redsync import NodeChanged
 from redsync._core.memory import Processes
 from redsync._core.timing import Timing
-from redsync._drivers import aio_maintenance
+from redsync._drivers import any_maintenance
 from redsync._drivers.aio_maintenance import AioMaintenance
 from redsync._drivers.given_nodes import make_nodes
 from redsync._drivers.link_sets import Shared
@@ -89,7 +89,7 @@ async def started(maintenance, watch):
 @in_loop
 async def test_start_waits_for_the_first_connections(nodes, loop, monkeypatch):
     # As long as it takes on a busy machine; tests below check the usual time.
-    monkeypatch.setattr(aio_maintenance, "STRAGGLERS", PATIENCE)
+    monkeypatch.setattr(any_maintenance, "STRAGGLERS", PATIENCE)
     maintenance = make(nodes.urls, node_timeout=PATIENCE)
     await started(maintenance, Watch(maintenance))
     assert states(maintenance) == ["up"] * 3
@@ -210,7 +210,7 @@ async def test_cancelled_maintenance_closes_the_client_once(nodes, caplog, failu
     await asyncio.wait([task])
     assert task.cancelled()
     assert watch.cancelled == ["once"]
-    assert maintenance.links.links == [None] * 3
+    assert maintenance.own.links == [None] * 3
     await until(lambda: not other_tasks())
 
 
@@ -228,7 +228,7 @@ async def test_stop_cancelled_at_any_turn_ends_all_connections(nodes, loop):
         while not stopping.done():
             stopping.cancel()
             await turns(1)
-        assert maintenance.links.links == [None] * 3
+        assert maintenance.own.links == [None] * 3
         await until(lambda: not other_tasks())
         if not stopping.cancelled():
             break

@@ -13,7 +13,8 @@ from redsync import Client, NodeChanged
 from redsync._core.memory import Processes
 from redsync._core.timing import Timing
 from redsync._drivers import pool as pools
-from redsync._drivers.maintenance import Maintenance, Stopped
+from redsync._drivers.any_maintenance import Stopped
+from redsync._drivers.maintenance import Maintenance
 from redsync._drivers.pool import Pool
 from tests.support.hostile import Hostile, bulk, greeting
 from tests.support.locks import PATIENCE, SHORT
@@ -68,12 +69,12 @@ class Tended:
         """Give it a new link to a node, like a thread that has connected it; return the far end."""
         link, far = self.desk.link(index, ("process", 10 + index))
         self.maintenance._connected.put((self.desk.nodes[index], link, None))
-        self.maintenance._take_in()
+        self.maintenance._take_connected()
         return far
 
     def turn(self, later=0.0):
         self.desk.now += later
-        self.maintenance.turn(self.desk.now)
+        self.maintenance.serve(self.desk.now)
 
     def lend(self):
         """Return a set of the pool with a link to each node, in use, and its far ends."""
@@ -269,12 +270,12 @@ def test_late_replies_in_idle_sets_are_read(tended):
         far.say(YES)
     link_set.read(0.0)
     tended.pool.give_back(sets)
-    assert tended.maintenance._is_owed()
+    assert tended.maintenance._owes()
     assert tended.maintenance._next_at(math.inf) <= tended.desk.now + NODE_TIMEOUT / 2
     fars[2].say(YES)
     tended.turn(later=NODE_TIMEOUT / 2)
     assert choices(request.tally.all_votes) == ["granted"] * 3
-    assert not tended.maintenance._is_owed()
+    assert not tended.maintenance._owes()
 
 
 def test_what_must_follow_a_command_of_an_idle_set_is_sent_over_it(tended):
@@ -591,7 +592,7 @@ def test_alarm_ends_a_sleep(tended):
 
 def test_turn_reads_until_something_comes_or_the_instant(tended):
     threading.Timer(0.05, tended.maintenance.wake).start()
-    tended.maintenance.turn(tended.desk.now + 60.0)
+    tended.maintenance.serve(tended.desk.now + 60.0)
 
 
 def test_nodes_are_connected_again_after_they_were_down(make_client, nodes, raw, eventually):

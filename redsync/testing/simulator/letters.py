@@ -198,16 +198,29 @@ def connection_of(link: AnyLink) -> Connection:
 class WatchedMaintenance(AioMaintenance):
     """A maintenance that reports new and lost connections."""
 
-    links: WatchedLinks
+    own: WatchedLinks
 
     def __init__(self, runner: SimulatedRunner, **settings: Any) -> None:
         self._runner: Final = runner
         super().__init__(**settings)
 
-    async def _tend(self) -> bool:
+    def _prepare(self, now: float) -> None:
+        super()._prepare(now)
+        if self._runner.sets is not None:
+            self._runner.sets.end_former(now)
+
+    def _help_others(self, now: float) -> None:
+        if self._runner.sets is not None:
+            self._runner.sets.follow_up(now)
+
+    async def _read(self) -> float:
+        if self._runner.sets is not None:
+            await self._runner.sets.read()
+        return await super()._read()
+
+    def _owes(self) -> bool:
         sets = self._runner.sets
-        owing = sets is not None and await sets.tend(self._clock())
-        return await super()._tend() or owing
+        return super()._owes() or (sets is not None and any(link_set.owes for link_set in sets.all))
 
     async def stop(self) -> None:
         """End the task and all connections."""
@@ -217,7 +230,7 @@ class WatchedMaintenance(AioMaintenance):
             if self._runner.sets is not None:
                 self._runner.sets.end()
 
-    def _make_links(self, shared: Shared) -> AioLinkSet:
+    def _make_set(self, shared: Shared) -> AioLinkSet:
         return WatchedLinks(self._runner, shared, self._loop, self._on_broken)
 
     def _on_broken(self, node: Node, reason: str) -> None:

@@ -106,7 +106,7 @@ class SimulatedRunner(AioRunner):
     @property
     def links(self) -> WatchedLinks | None:
         """The client's set of links; None before its first use."""
-        return self.maintenance.links if self.maintenance is not None else None
+        return self.maintenance.own if self.maintenance is not None else None
 
     @property
     def link_sets(self) -> list[WatchedLinks]:

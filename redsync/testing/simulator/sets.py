@@ -79,7 +79,7 @@ class Sets:
         self._shared: Final = shared
         self._count: Final = count
         self._owing: Final = Owing(shared.next_number, nullcontext())
-        self._owing.own = maintenance.links
+        self._owing.own = maintenance.own
         self._addresses: Final = [Addresses() for _ in shared.nodes]
         self._kills: Final[list[dict[tuple[str, int], Kill]]] = [{} for _ in shared.nodes]
         self._free: Final[list[LentLinks]] = []
@@ -104,7 +104,7 @@ class Sets:
         """Return the set over which a call sends."""
         link_set, _ = self._lent.get(call, (None, None))
         if link_set is None:
-            return self._maintenance.links
+            return self._maintenance.own
         self._lent[call] = link_set, effect.owner
         return link_set
 
@@ -129,7 +129,7 @@ class Sets:
             self.all.remove(link_set)
             link_set.end(INTERRUPTED, orderly=False)
             # Before the rollback goes out, over the same links.
-            self._end_former(self._shared.clock())
+            self.end_former(self._shared.clock())
 
     async def _connect_missing(self, link_set: LentLinks, timeout: float) -> None:
         """Connect nodes that are known to be up; wait for a quorum, and briefly for the others."""
@@ -151,7 +151,7 @@ class Sets:
 
     async def _connect(self, link_set: LentLinks, node: Node) -> None:
         MAKER.set(self._runner)
-        timeout, index = self._maintenance._connect_timeout, node.index
+        timeout, index = self._maintenance.connect_timeout, node.index
         try:
             async with asyncio.timeout(TIMEOUTS * timeout):
                 channel = await open_channel(node.make_connection(timeout), self._addresses[index])
@@ -175,22 +175,22 @@ class Sets:
 
     # For the maintenance.
 
-    async def tend(self, now: float) -> bool:
-        """End former connections on their nodes, send what must follow, look for silent nodes.
-
-        Returns True while nodes owe replies.
-        """
-        self._end_former(now)
-        self._maintenance.links.follow(now)
+    def follow_up(self, now: float) -> None:
+        """Send what must follow."""
+        self._maintenance.own.follow(now)
         for link_set in list(self.all):
             link_set.follow(now)
+
+    async def read(self) -> None:
+        """Look for silent nodes."""
+        for link_set in list(self.all):
             if link_set.owes:
                 link_set.look(await link_set.read_all())
-        return any(link_set.owes for link_set in self.all)
 
-    def _end_former(self, now: float) -> None:
+    def end_former(self, now: float) -> None:
+        """End former connections on their nodes."""
         for node in self._shared.nodes:
-            link, kills = self._maintenance.links.links[node.index], self._kills[node.index]
+            link, kills = self._maintenance.own.links[node.index], self._kills[node.index]
             for tag in [tag for tag, kill in kills.items() if kill.refused or tag not in node.former]:
                 del kills[tag]
             if link is None:
@@ -202,7 +202,7 @@ class Sets:
                     node.former.discard(tag)  # It has ended with its process.
                 else:
                     kills[tag] = Kill(node, tag)
-                    self._maintenance.links.send_to(node.index, [kills[tag]], now)
+                    self._maintenance.own.send_to(node.index, [kills[tag]], now)
 
     def end(self) -> None:
         """End all sets: the client was closed."""

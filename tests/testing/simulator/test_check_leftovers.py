@@ -6,13 +6,11 @@ import math
 import pytest
 
 from redsync._core.effects import Command, Tell
-from redsync._core.keys import wake_channel
 from redsync._core.scripts import Script
 from redsync._drivers.aio_channels import open_channel
 from redsync._drivers.aio_link_sets import AioLinkSet, Gate, StreamLink
 from redsync._drivers.aio_maintenance import AioMaintenance
-from redsync._drivers.dialects import PLAIN
-from redsync._drivers.greetings import end_former, greet, load_scripts, subscribe
+from redsync._drivers.link_sets import AnyLinkSet
 from redsync._drivers.redis_py import Addresses
 from redsync._drivers.requests import Request, Retry, Sleeper
 from redsync._drivers.wakeups import Wakeups
@@ -46,7 +44,7 @@ def test_checker_finds_commands_that_are_never_sent(monkeypatch):
 
 
 def test_checker_finds_refused_commands_that_are_not_sent_again(monkeypatch):
-    monkeypatch.setattr(AioLinkSet, "_deliver", lambda links, node, now: links._due(node, now))
+    monkeypatch.setattr(AnyLinkSet, "deliver", lambda links, node, now: links.due(node, now))
     assert "refused commands that are not sent again" in hunt(Leftovers, range(4, 20))
 
 
@@ -68,12 +66,9 @@ def test_checker_finds_sleepers_without_a_timer(monkeypatch):
 
 def test_checker_finds_connection_that_stays_open_when_its_connect_is_cancelled(monkeypatch):
     async def connect_and_forget(maintenance, node):
-        channel = await open_channel(node.make_connection(maintenance._connect_timeout), Addresses())
-        maintenance._registry.meet(node, await channel.talk(greet(node, 1.0, raw=True)))
-        tag = await channel.talk(end_former(node))
-        await channel.talk(load_scripts())
-        await channel.talk(subscribe(PLAIN, wake_channel(maintenance._client_id), raw=True))
-        maintenance.links.install(maintenance.links.make_link(node, channel, tag))
+        channel = await open_channel(node.make_connection(maintenance.connect_timeout), Addresses())
+        tag = await channel.talk(maintenance._introduce(node, raw=True))
+        maintenance.own.install(maintenance.own.make_link(node, channel, tag))
 
     monkeypatch.setattr(AioMaintenance, "_connect_link", connect_and_forget)
     assert "1 connections to node-" in hunt(Leftovers, range(8, 20))
@@ -210,9 +205,8 @@ def test_connect_that_is_cancelled_before_its_first_step_is_forgotten(sim, runne
     maintenance = runner.maintenance
 
     async def stop_at_once():
-        maintenance.links.discard(maintenance.links.links[0], "given up")
-        maintenance._registry._retry_at[0] = 0.0
-        maintenance._connect_missing()
+        maintenance.own.discard(maintenance.own.links[0], "given up")
+        maintenance._start_connect(maintenance._nodes[0])
         assert list(maintenance._connecting) == [0]
         await maintenance.stop()
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from redsync._core.memory import elected
-from redsync._drivers import aio_maintenance, greetings, locators
+from redsync._drivers import any_maintenance, greetings, locators
 from redsync._drivers.acknowledgements import wait_commands
 from redsync._drivers.channels import pack
 from redsync._drivers.dialects import Dialect
@@ -33,7 +33,7 @@ def test_vote_must_wait_for_replicas(monkeypatch):
 
 
 def test_vote_must_wait_for_replicas_although_the_record_does(monkeypatch):
-    monkeypatch.setattr(aio_maintenance, "hold_back", lambda *_: None)
+    monkeypatch.setattr(any_maintenance, "hold_back", lambda *_: None)
     with pytest.raises(SimulationError, match=r"is held by a:1 on a .* and c:1 on c"):
         Scenario.read(STORIES / "stale_replicas.txt").run()
 

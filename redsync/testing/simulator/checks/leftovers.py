@@ -64,7 +64,7 @@ class Leftovers(Checker):
                         yield runner, runner.maintenance
 
     def _look_at(self, runner: SimulatedRunner, maintenance: WatchedMaintenance) -> Iterator[str]:
-        links = maintenance.links
+        links = maintenance.own
         left = [*self._connections(runner, maintenance), *self._sleepers(runner, links), *_entries(links)]
         left += _tasks(runner)
         for each in runner.link_sets:
@@ -186,7 +186,7 @@ def _idle(runner: SimulatedRunner, links: WatchedLinks) -> Iterator[str]:
 
 
 def _closed(maintenance: WatchedMaintenance) -> Iterator[str]:
-    links = maintenance.links
+    links = maintenance.own
     counts = {
         "links": sum(link is not None for link in links.links),
         "connecting tasks": len(maintenance._connecting),

@@ -1,0 +1,243 @@
+"""The maintenance of both flavours: what keeps a client's connections alive, however one waits.
+
+It makes the first connections, reconnects nodes with growing pauses, finds out what they remember, delivers pending
+releases, looks for nodes that owe replies, and reports changes of nodes' states.
+
+The steps are generators (`Work`). Each yields the instant until which to read what comes, and gets the instant before
+which everything that had arrived was read. `maintenance` drives them in a thread and `aio_maintenance` in a task.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Iterable
+from typing import Any, Final, Generic, TypeAlias, TypeVar
+
+from redsync._core.events import Event
+from redsync._core.keys import wake_channel
+from redsync._core.memory import FIRST_USE, Processes
+from redsync._core.timing import Timing
+from redsync._drivers.acknowledgements import hold_back
+from redsync._drivers.channels import Talk
+from redsync._drivers.greetings import introduce
+from redsync._drivers.link_sets import AnyLinkSet, Shared
+from redsync._drivers.links import AnyLink, speak
+from redsync._drivers.node_registry import NodeRegistry
+from redsync._drivers.nodes import TIMEOUTS, Node, NodeStatus
+from redsync._drivers.requests import Request
+
+__all__ = ["PAUSE_AFTER_FAILURE", "STRAGGLERS", "AnyMaintenance", "Stopped", "Work"]
+
+PAUSE_AFTER_FAILURE: Final = 0.1
+"""Seconds until the maintenance starts again, after an error of its own."""
+
+_TICK: Final = 1.0
+"""The longest sleep in seconds."""
+
+STRAGGLERS: Final = 0.05
+"""Seconds that a new client waits for more nodes once a quorum is connected."""
+
+Work: TypeAlias = Generator[float, float, None]
+"""Steps of a maintenance: yields instants until which to read, gets instants before which everything was read."""
+
+SetT = TypeVar("SetT", bound=AnyLinkSet)
+
+
+class Stopped(BaseException):
+    """Thrown into the watchdog when the client is closed."""
+
+
+class AnyMaintenance(ABC, Generic[SetT]):
+    """Keeps one client alive.
+
+    Attributes:
+        own: Its set of links: a node is up while it has a link here.
+        connect_timeout: Seconds of silence after which a connect fails.
+    """
+
+    def __init__(
+        self,
+        own: SetT,
+        *,
+        shared: Shared,
+        client_id: str,
+        random: Callable[[], float],
+        timing: Timing,
+        processes: Processes,
+        tell: Callable[[Event], None],
+    ) -> None:
+        self.own: SetT = own
+        self._shared: Final = shared
+        self._nodes: Final = shared.nodes
+        self._clock: Final = shared.clock
+        self._client_id: Final = client_id
+        self._node_timeout: Final = timing.node_timeout
+        self.connect_timeout: Final = max(4 * timing.node_timeout, 1.0)
+        self._begun = self._hurried = self._stopping = self._alarmed = False
+        self._connecting: dict[int, Any] = {}  # by node
+        self._registry: Final = NodeRegistry(
+            self._nodes,
+            own,
+            self._clock,
+            restart_guard=timing.restart_guard,
+            processes=processes,
+            tell=tell,
+            wake=self.wake,
+            random=random,
+        )
+
+    # What differs.
+
+    @abstractmethod
+    def wake(self) -> None:
+        """Make it look at once."""
+
+    @abstractmethod
+    def _start_connect(self, node: Node) -> None:
+        """Begin to connect a node, and record that in `_connecting`."""
+
+    @abstractmethod
+    def _prepare(self, now: float) -> None:
+        """Do what must come before pending releases."""
+
+    def _send(self, request: Request) -> None:
+        self.own.send(request)
+
+    def _help_others(self, now: float) -> None:
+        """Do what other threads left to the maintenance."""
+
+    def _take_in(self, read_by: float) -> None:
+        """Take in what was read, and what other threads have found out."""
+
+    def _instants(self) -> Iterable[float]:
+        """Return further instants at which there is something to do."""
+        return ()
+
+    def _owes(self) -> bool:
+        """Return whether a node owes a reply."""
+        return self.own.owes
+
+    def _require_running(self) -> None:
+        if self._stopping:
+            raise Stopped
+
+    # Called by others.
+
+    def alarm(self) -> None:
+        """Make the watchdog look at once."""
+        self._alarmed = True
+        self.wake()
+
+    def statuses(self) -> list[NodeStatus]:
+        """Return each node's state."""
+        count = self._shared.releases.count
+        return [status._replace(pending=count(i)) for i, status in enumerate(self._registry.statuses())]
+
+    def _on_broken(self, node: Node, reason: str) -> None:
+        self._registry.note_broken(node, reason)
+        self.wake()
+
+    def _on_moved(self, node: Node) -> None:
+        self._registry.move(node)
+        self.wake()
+
+    # The work.
+
+    def beginning(self) -> Work:
+        """Make the first connections, and learn what new nodes remember: before the first claims, which wait for it."""
+        registry, clock = self._registry, self._clock
+        deadline = patient_until = clock() + TIMEOUTS * self.connect_timeout
+        while not (self._hurried or registry.is_heard()) and (now := clock()) < patient_until:
+            yield from self.turn(patient_until)
+            if registry.has_quorum() and patient_until == deadline and not registry.may_be_first_use():
+                patient_until = min(now + STRAGGLERS, deadline)
+            self._require_running()
+        end = clock() + FIRST_USE + self._node_timeout
+        while not self._hurried and (now := clock()) < end:
+            request = registry.initialize(self._send)
+            if request is not None:
+                yield from self.until_done(request, now + self._node_timeout, "no answer in time")
+            elif registry.initialize_at < end:
+                yield from self.turn(registry.initialize_at)
+            else:
+                break
+            self._require_running()
+        self._begun = True
+
+    def until(self, instant: float) -> Work:
+        """Work until an instant or an alarm.
+
+        Raises:
+            Stopped: The client is closing.
+        """
+        while True:
+            self._require_running()
+            if self._alarmed or self._clock() >= instant:
+                self._alarmed = False
+                return
+            yield from self.turn(instant)
+
+    def until_done(self, request: Request, deadline: float, reason: str) -> Work:
+        """Work until a request is done that was sent over the own set, or to the deadline; then it has failed."""
+        while not request.done:
+            overdue = self._clock() >= deadline
+            yield from self.turn(deadline)
+            if overdue:
+                break
+        if not request.done:
+            self.own.close_round(request, reason)
+
+    def turn(self, until: float) -> Work:
+        """Do what there is to do; then read what comes, until that instant at most."""
+        now = self._clock()
+        self._catch_up(now)
+        self._help_others(now)
+        for node in self._registry.due(self._connecting):
+            self._start_connect(node)
+        if self._begun:
+            self._registry.initialize(self._send)
+        self._registry.tell_changes()
+        read_by = yield self._next_at(until)
+        self.own.look(read_by)
+        self._take_in(read_by)
+
+    def _catch_up(self, now: float) -> None:
+        """Send nodes what they must get before anything else: the ends of former connections, then releases."""
+        own = self.own
+        for node in self._nodes:
+            link = own.links[node.index]
+            if link is not None and link.generation != node.generation:
+                own.discard(link, node.moved() or node.excuse)
+        self._prepare(now)
+        if self._shared.releases.some:
+            for node in self._nodes:
+                if own.links[node.index] is not None:
+                    own.deliver(node, now)
+
+    def _next_at(self, until: float) -> float:
+        """Return when there is something to do, without news."""
+        if self._alarmed:
+            return -math.inf
+        now, owes = self._clock(), self._owes()
+        instants = [until, self._registry.next_try(self._connecting), *self._instants()]
+        instants.append(now + (self._node_timeout / 2 if owes else _TICK))
+        if self._begun:
+            instants.append(self._registry.initialize_at)
+        if self._shared.releases.some:
+            instants += [self._shared.releases.due_at(node.index) for node in self._nodes if node.connected]
+        return min(instants)
+
+    # Connecting.
+
+    def _introduce(self, node: Node, *, raw: bool) -> Talk[tuple[str, int] | None]:
+        """Hold the first conversation with a node; return what identifies the connection, as `end_former`."""
+        channel = wake_channel(self._client_id)
+        return introduce(node, self._node_timeout, channel, lambda info: self._registry.meet(node, info), raw=raw)
+
+    def _fit_out(self, link: AnyLink) -> None:
+        """Make a new link speak as its node needs it."""
+        if link.node.is_lent:
+            speak(link)
+        if link.node.needed:
+            hold_back(link, link.node.needed, self._node_timeout)
