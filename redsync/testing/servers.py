@@ -166,7 +166,7 @@ def free_ports() -> Iterator[int]:
 def reserve(port: int) -> socket.socket | None:
     """Return a socket that keeps the port from `free_ports` while no server listens there; None where that can't be.
 
-    Servers bind the port beside it, which only Linux allows. Connections to it are refused.
+    On Linux a server can still bind the port. Until one does, the port refuses connections.
     """
     if sys.platform != "linux":
         return None
