@@ -30,7 +30,7 @@ from redsync._drivers.requests import Request
 __all__ = ["PAUSE_AFTER_FAILURE", "STRAGGLERS", "AnyMaintenance", "Stopped", "Work"]
 
 PAUSE_AFTER_FAILURE: Final = 0.1
-"""Seconds until the maintenance starts again, after an error of its own."""
+"""Seconds until the maintenance starts again, after an error in it."""
 
 _TICK: Final = 1.0
 """The longest sleep in seconds."""
@@ -87,7 +87,7 @@ class AnyMaintenance(ABC, Generic[SetT]):
             random=random,
         )
 
-    # What differs.
+    # The differences between the flavours.
 
     @abstractmethod
     def wake(self) -> None:
