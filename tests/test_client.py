@@ -449,9 +449,20 @@ def test_lock_keeps_its_client_alive(nodes):
     lock.release()
 
 
-@pytest.mark.parametrize("url", ["http://:secret@host", "redis://:secret@host:port", "redis://:secret/@host:1"])
-def test_invalid_url_is_reported_without_its_password(url):
-    with pytest.raises(ConfigurationError, match="node 2 is not a valid URL") as caught:
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("http://:secret@host", "is not a valid URL"),
+        ("redis://:secret@host:port", "is not a valid URL"),
+        ("redis://:secret/@host:1", "is not a valid URL"),
+        ("redis://:1#secret@host:1", "has a # in its URL"),
+        ("redis://:1/secret@host:1", "has a URL without a host"),
+        ("redis+sentinel://:1#secret@host:1/group", "is not a valid URL"),
+        ("redis://:secret@host:1?socket_timeout=secret", "has an option or a value that redis-py does not know"),
+    ],
+)
+def test_invalid_url_is_reported_without_its_password(url, said):
+    with pytest.raises(ConfigurationError, match=f"node 2 {said}") as caught:
         Client(["redis://127.0.0.1:1", url])
     assert "secret" not in str(caught.value)
     assert caught.value.__suppress_context__, "redis-py's error may quote it"

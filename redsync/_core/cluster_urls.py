@@ -11,13 +11,14 @@ import re
 from typing import Final, NamedTuple
 from urllib.parse import parse_qsl, urlencode
 
-from redsync._core.sentinel_urls import GroupUrlError, addresses_in, number_of_replicas
+from redsync._core.node_urls import NodeUrlError
+from redsync._core.sentinel_urls import addresses_in, number_of_replicas
 
 __all__ = ["ClusterUrl"]
 
 _PORT: Final = 6379
 _MOST_NODES: Final = 99
-_URL: Final = re.compile(r"redis(s?)\+cluster://(?:([^@/]*)@)?([^@/?#]+)(?:/0?)?(?:\?([^#]*))?")
+_URL: Final = re.compile(r"redis(s?)\+cluster://(?:([^@/?#]*)@)?([^@/?#]+)(?:/0?)?(?:\?([^#]*))?")
 
 
 class ClusterUrl(NamedTuple):
@@ -45,17 +46,17 @@ class ClusterUrl(NamedTuple):
         """Return the content of a URL.
 
         Raises:
-            GroupUrlError: It is not such a URL.
+            NodeUrlError: It is not such a URL.
         """
         read = _URL.fullmatch(url)
         if read is None:
             like = "redis+cluster://user:password@host:6379,host:6379?nodes=3"
-            raise GroupUrlError(f"is not a valid URL; expected something like {like}")
+            raise NodeUrlError(f"is not a valid URL; expected something like {like}")
         tls, login, hosts, query = read.groups()
         options = dict(parse_qsl(query or "", keep_blank_values=True))
         replicas, nodes = number_of_replicas(options), options.pop("nodes", "")
         if not nodes.isdecimal() or not 0 < int(nodes) <= _MOST_NODES:
-            raise GroupUrlError("needs nodes=, the number of its masters that vote, such as ?nodes=3")
+            raise NodeUrlError("needs nodes=, the number of its masters that vote, such as ?nodes=3")
         begin, settings = f"redis{tls}://{login}@" if login else f"redis{tls}://", urlencode(options)
         seeds = tuple((address, f"{begin}{address}/0?{settings}") for address in addresses_in(hosts, _PORT))
         return cls(f"{begin}server:1/0?{settings}", seeds, int(nodes), replicas)

@@ -13,16 +13,14 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 from urllib.parse import parse_qsl, quote, unquote, urlencode
 
-__all__ = ["GroupUrl", "GroupUrlError", "addresses_in", "number_of_replicas", "require_different"]
+from redsync._core.node_urls import NodeUrlError
+
+__all__ = ["GroupUrl", "addresses_in", "number_of_replicas", "require_different"]
 
 _PORT: Final = 26379
 _MOST_REPLICAS: Final = 100
-_URL: Final = re.compile(r"redis(s?)\+sentinel://(?:([^@/]*)@)?([^@/?#]+)/([^/?#]+)(?:/([0-9]+))?/?(?:\?([^#]*))?")
+_URL: Final = re.compile(r"redis(s?)\+sentinel://(?:([^@/?#]*)@)?([^@/?#]+)/([^/?#]+)(?:/([0-9]+))?/?(?:\?([^#]*))?")
 _HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[^:\[\]]+)(?::([0-9]{1,5}))?")
-
-
-class GroupUrlError(ValueError):
-    """Invalid URL of a Sentinel group; the text says what is wrong, and shows nothing of the URL."""
 
 
 class GroupUrl(NamedTuple):
@@ -55,12 +53,12 @@ class GroupUrl(NamedTuple):
         """Return the content of a URL.
 
         Raises:
-            GroupUrlError: It is not such a URL.
+            NodeUrlError: It is not such a URL.
         """
         read = _URL.fullmatch(url)
         if read is None:
             like = "redis+sentinel://user:password@host:26379,host:26379/mymaster/0"
-            raise GroupUrlError(f"is not a valid URL; expected something like {like}")
+            raise NodeUrlError(f"is not a valid URL; expected something like {like}")
         tls, login, hosts, service, db, query = read.groups()
         options = dict(parse_qsl(query or "", keep_blank_values=True))
         replicas = number_of_replicas(options)
@@ -81,7 +79,7 @@ def addresses_in(hosts: str, port: int) -> list[str]:
     """Return the addresses that a URL lists; `port` is for those without a port.
 
     Raises:
-        GroupUrlError: One is not an address, or is there twice.
+        NodeUrlError: One is not an address, or is there twice.
     """
     addresses = [_address(host.strip(), port) for host in hosts.split(",")]
     require_different(addresses)
@@ -92,28 +90,28 @@ def require_different(addresses: Sequence[str]) -> None:
     """Check a list of addresses.
 
     Raises:
-        GroupUrlError: There is none, or one is there twice.
+        NodeUrlError: There is none, or one is there twice.
     """
     if not addresses:
-        raise GroupUrlError("names no server")
+        raise NodeUrlError("names no server")
     if len(set(addresses)) < len(addresses):
-        raise GroupUrlError("names a server twice: list each once, or one failure would count as several")
+        raise NodeUrlError("names a server twice: list each once, or one failure would count as several")
 
 
 def number_of_replicas(options: dict[str, str]) -> int:
     """Remove the number of replicas from a URL's options, and return it.
 
     Raises:
-        GroupUrlError: It is not a valid number.
+        NodeUrlError: It is not a valid number.
     """
     text = options.pop("replicas", "0")
     if not text.isdecimal() or int(text) > _MOST_REPLICAS:
-        raise GroupUrlError("has replicas= with something that is not a number of replicas")
+        raise NodeUrlError("has replicas= with something that is not a number of replicas")
     return int(text)
 
 
 def _address(host: str, port: int) -> str:
     read = _HOST.fullmatch(host)
     if read is None or not 0 < int(read[2] or port) < 1 << 16:
-        raise GroupUrlError("names a server that is not host:port")
+        raise NodeUrlError("names a server that is not host:port")
     return f"{read[1]}:{read[2] or port}"

@@ -75,7 +75,7 @@ def lent(url: str, client_class: type[Any]) -> list[tuple[str, Any, ClusterLocat
     """Return the name of each voter of a cluster, a pool for its server, and its locator.
 
     Raises:
-        GroupUrlError: The URL does not name a cluster.
+        NodeUrlError: The URL does not name a cluster.
         ValueError: redis-py does not know an option; the message may show it.
     """
     said = ClusterUrl.read(url)

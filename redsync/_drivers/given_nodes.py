@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from redsync._core.cluster_urls import ClusterUrl
-from redsync._core.sentinel_urls import GroupUrlError
+from redsync._core.node_urls import NodeUrlError, check_url
 from redsync._drivers import sentinels
 from redsync._drivers.clusters import lent
 from redsync._drivers.dialects import ClusterDialect
@@ -57,12 +57,12 @@ def _make(index: int, which: str, node: Any, client_class: type[Any]) -> list[No
         if node.startswith(_GROUPS):
             return _located(index, which, node, client_class)
         try:
+            check_url(node)
             pool: Any = client_class.from_url(node).connection_pool
+        except NodeUrlError as error:
+            raise ConfigurationError(f"{which} {error}") from None
         except ValueError:
-            # The ValueError's message is not shown either.
-            raise ConfigurationError(
-                f"{which} is not a valid URL; expected something like redis://:password@host:6379/0"
-            ) from None
+            raise _unknown_option(which) from None
     elif isinstance(node, client_class):
         pool = node.connection_pool
     else:
@@ -89,7 +89,7 @@ def _located(index: int, which: str, given: Any, client_class: type[Any]) -> lis
             nodes = [_group(index, given, client_class)]
         for node in nodes:
             node.try_options()
-    except GroupUrlError as error:
+    except NodeUrlError as error:
         raise ConfigurationError(f"{which} {error}") from None
     except (ValueError, TypeError):
         raise _unknown_option(which) from None

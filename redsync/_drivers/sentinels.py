@@ -72,7 +72,7 @@ def named(url: str, client_class: type[Any]) -> tuple[Any, SentinelLocator]:
     """Return a pool for the master that a URL names, and its locator.
 
     Raises:
-        GroupUrlError: The URL does not name a Sentinel group.
+        NodeUrlError: The URL does not name a Sentinel group.
         ValueError: redis-py does not know an option; the message may show it.
     """
     said = GroupUrl.read(url)
@@ -86,7 +86,7 @@ def managed(pool: Any) -> tuple[Any, SentinelLocator]:
     """Do the same as `named` for the pool of a client from `Sentinel.master_for`.
 
     Raises:
-        GroupUrlError: It has no Sentinels, or one twice.
+        NodeUrlError: It has no Sentinels, or one twice.
     """
     kwargs = {name: value for name, value in pool.connection_kwargs.items() if name != "connection_pool"}
     witnesses = []

@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from redsync._core.cluster_urls import ClusterUrl
-from redsync._core.sentinel_urls import GroupUrl, GroupUrlError
+from redsync._core.node_urls import NodeUrlError
+from redsync._core.sentinel_urls import GroupUrl
 from redsync._core.spellings import Spelling
 from redsync.cli.exits import FINE, UNCONFIGURED, UNREADABLE, USAGE, SetupError, status_without_quorum
-from redsync.cli.nodes import no_url, prefix_of, urls_of
+from redsync.cli.nodes import prefix_of, urls_of
 
 if TYPE_CHECKING:
     import redis
@@ -173,10 +174,10 @@ def _nodes(number: int, url: str, timeout: float) -> list[Node]:
                 Node(address, client, place.replicas, place) for address, client, place in places.named(url, settings)
             ]
         client = redis.Redis.from_url(url, **settings)
-    except GroupUrlError as error:
+    except NodeUrlError as error:
         raise SetupError(f"node {number} {error}", UNCONFIGURED) from None
     except ValueError:
-        raise SetupError(no_url(number), UNCONFIGURED) from None
+        raise SetupError(f"node {number} has an option or a value that redis-py does not know", UNCONFIGURED) from None
     kwargs = client.connection_pool.connection_kwargs
     return [Node(kwargs.get("path") or f"{kwargs.get('host', 'localhost')}:{kwargs.get('port', 6379)}", client)]
 

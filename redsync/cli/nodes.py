@@ -5,18 +5,17 @@ from __future__ import annotations
 import argparse
 import os
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import urlsplit
 
+from redsync._core.node_urls import NodeUrlError, check_url
 from redsync._core.text import split_urls
 from redsync.cli.exits import UNCONFIGURED, SetupError
 
 if TYPE_CHECKING:
     from redsync import Client
 
-__all__ = ["add_arguments", "connect", "no_url", "prefix_of", "urls_of"]
+__all__ = ["add_arguments", "connect", "prefix_of", "urls_of"]
 
-_SCHEMES: Final = ("redis", "rediss", "unix")
-_SEVERAL_HOSTS: Final = ("redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster")
+_SEVERAL_HOSTS: Final = ("redis+sentinel:", "rediss+sentinel:", "redis+cluster:", "rediss+cluster:")
 """Schemes of URLs with several hosts and ports, parsed elsewhere."""
 
 
@@ -50,22 +49,12 @@ def urls_of(options: argparse.Namespace) -> list[str]:
         if "://" in url.partition(",")[2]:
             # redis-py would use the first and ignore the rest.
             raise SetupError(f"node {number} has several URLs: give --url once for each", UNCONFIGURED)
-        if not _is_url(url):
-            raise SetupError(no_url(number), UNCONFIGURED)
+        if not url.startswith(_SEVERAL_HOSTS):
+            try:
+                check_url(url)
+            except NodeUrlError as error:
+                raise SetupError(f"node {number} {error}", UNCONFIGURED) from None
     return urls
-
-
-def no_url(number: int) -> str:
-    """Return the message about an invalid URL. It does not show the URL, which may contain a password."""
-    return f"node {number} is not a valid URL; expected something like redis://:password@host:6379/0"
-
-
-def _is_url(text: str) -> bool:
-    try:
-        parts = urlsplit(text)
-        return parts.scheme in _SEVERAL_HOSTS or (parts.scheme in _SCHEMES and parts.port != 0)
-    except ValueError:
-        return False
 
 
 def prefix_of(options: argparse.Namespace) -> str:

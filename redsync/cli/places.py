@@ -172,7 +172,7 @@ def named(url: str, settings: Mapping[str, Any]) -> list[tuple[str, redis.Redis,
     """Return the label of each node of a group or cluster, the client that queries it, and its place.
 
     Raises:
-        GroupUrlError: The URL does not describe a group or cluster.
+        NodeUrlError: The URL does not describe a group or cluster.
         ValueError: redis-py does not know an option; the message may contain its value.
     """
     return _voters(url, settings) if ClusterUrl.matches(url) else [_group(url, settings)]

@@ -3,7 +3,7 @@
 import pytest
 
 from redsync._core.cluster_urls import ClusterUrl
-from redsync._core.sentinel_urls import GroupUrlError
+from redsync._core.node_urls import NodeUrlError
 
 
 def test_full_url_is_read():
@@ -38,6 +38,7 @@ def test_scheme_identifies_a_cluster(url, matches):
     ("url", "wrong"),
     [
         ("redis+cluster://", "is not a valid URL"),
+        ("redis+cluster://:57#W@s1?nodes=3", "is not a valid URL"),
         ("redis+cluster://s1/1?nodes=3", "is not a valid URL"),
         ("redis+cluster://s1", "needs nodes="),
         ("redis+cluster://s1?nodes=", "needs nodes="),
@@ -51,7 +52,7 @@ def test_scheme_identifies_a_cluster(url, matches):
     ],
 )
 def test_invalid_url_is_refused_and_not_shown(url, wrong):
-    with pytest.raises(GroupUrlError) as caught:
+    with pytest.raises(NodeUrlError) as caught:
         ClusterUrl.read(url)
     assert wrong in str(caught.value)
     assert "s1" not in str(caught.value)

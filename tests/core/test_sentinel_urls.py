@@ -2,7 +2,8 @@
 
 import pytest
 
-from redsync._core.sentinel_urls import GroupUrl, GroupUrlError, require_different
+from redsync._core.node_urls import NodeUrlError
+from redsync._core.sentinel_urls import GroupUrl, require_different
 
 
 def test_full_url_is_read():
@@ -40,6 +41,7 @@ def test_scheme_identifies_a_group(url, matches):
     ("url", "wrong"),
     [
         ("redis+sentinel://", "is not a valid URL"),
+        ("redis+sentinel://:57#W@s1/m", "is not a valid URL"),
         ("redis+sentinel://s1", "is not a valid URL"),
         ("redis+sentinel://s1/", "is not a valid URL"),
         ("redis+sentinel:///m", "is not a valid URL"),
@@ -54,7 +56,7 @@ def test_scheme_identifies_a_group(url, matches):
     ],
 )
 def test_invalid_url_is_refused_and_not_shown(url, wrong):
-    with pytest.raises(GroupUrlError) as caught:
+    with pytest.raises(NodeUrlError) as caught:
         GroupUrl.read(url)
     assert wrong in str(caught.value)
     assert "s1" not in str(caught.value)
@@ -63,5 +65,5 @@ def test_invalid_url_is_refused_and_not_shown(url, wrong):
 def test_list_of_sentinels_has_each_once():
     require_different(["a:1", "a:2"])
     for wrong in ([], ["a:1", "b:1", "a:1"]):
-        with pytest.raises(GroupUrlError):
+        with pytest.raises(NodeUrlError):
             require_different(wrong)
