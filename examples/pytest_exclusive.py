@@ -43,11 +43,21 @@ def main() -> None:
         environment = {**os.environ, "REDSYNC_URLS": ",".join(nodes.urls), "REDSYNC_RESTART_GUARD": "0"}
         command = [sys.executable, "-m", "pytest", "-q", "-n", "2", "-p", "no:cacheprovider"]
         runs = [
-            subprocess.Popen(command, cwd=directory, env=environment, stdout=subprocess.PIPE, text=True)
+            subprocess.Popen(
+                command,
+                cwd=directory,
+                env=environment,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
             for _ in range(2)
         ]
         for number, run in enumerate(runs, 1):
-            out, _ = run.communicate()
+            out, err = run.communicate()
+            if run.returncode:
+                # Only then: pytest-xdist interrupts its workers at their end, which may show there.
+                sys.exit(out + err)
             print(f"run {number}: {out.splitlines()[-1].partition(' in ')[0]}")
 
 

@@ -6,7 +6,7 @@ import os
 import threading
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
@@ -16,7 +16,7 @@ from redsync._core.keys import LockKeys, encode_name, encode_prefix
 from redsync._core.observing import Observer
 from redsync._core.quorum import Tally
 from redsync._core.text import split_urls
-from redsync._core.timing import MAX_LEASE, Timing
+from redsync._core.timing import MAX_LEASE, Timing, finite
 from redsync._drivers.given_nodes import make_nodes
 from redsync._drivers.nodes import Node, NodeStatus
 from redsync._drivers.process import REAL, Surroundings
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from redsync._drivers.threads import ThreadRunner
 
 __all__ = ["AnyClient"]
+
+_LONGEST_RENEWED = 3600.0
+"""The longest lease of a client, in seconds: what a crash leaves behind stays held for as long."""
 
 DriverT = TypeVar("DriverT", "ThreadRunner", "AioRunner")
 
@@ -76,14 +79,14 @@ class AnyClient(ABC, Generic[DriverT]):
             # A single plain node that loses its memory loses all claims with it. Behind a locator, another server may
             # replace it while clients have valid claims that this server lacks.
             restart_guard = lease if len(made) > 1 or made[0].locator is not None else 0.0
-        timing = _timing(lease, node_timeout, drift_factor, restart_guard)
+        timing, listeners = _timing(lease, node_timeout, drift_factor, restart_guard), _check_listeners(listeners)
         self._prefix = encode_prefix(prefix)
         self._options: dict[str, Any] = {
             "prefix": prefix,
-            "lease": lease,
-            "node_timeout": node_timeout,
-            "drift_factor": drift_factor,
-            "restart_guard": restart_guard,
+            "lease": timing.lease,
+            "node_timeout": timing.node_timeout,
+            "drift_factor": timing.drift_factor,
+            "restart_guard": timing.restart_guard,
             **self._more,
         }
         self._urls = tuple(dict.fromkeys(node.url for node in made))
@@ -189,17 +192,45 @@ def _client_of(kind: type[AnyClient[Any]], urls: tuple[str, ...], options: dict[
 
 
 def _timing(lease: float, node_timeout: float, drift_factor: float, restart_guard: float) -> Timing:
-    if not 0 <= drift_factor < 1:
+    """Return the time settings, as floats.
+
+    Raises:
+        ConfigurationError: One is invalid, or two contradict each other.
+    """
+    drift, patience, guard = finite(drift_factor), finite(node_timeout), finite(restart_guard)
+    if drift is None or not 0 <= drift < 1:
         raise ConfigurationError(f"drift_factor must be at least 0 and less than 1, not {drift_factor!r}")
-    if not 0 < node_timeout <= MAX_LEASE:
+    if patience is None or not 0 < patience <= MAX_LEASE:
         raise ConfigurationError(
             f"node_timeout must be a positive number of seconds, at most a year, not {node_timeout!r}"
         )
-    if not 0 <= restart_guard <= MAX_LEASE:
-        raise ConfigurationError(f"restart_guard must be a number of seconds, from 0 to a year, not {restart_guard!r}")
-    timing = Timing(lease, node_timeout, drift_factor, restart_guard)
     try:
-        timing.check_lease(lease)
+        seconds = Timing(0.0, patience, drift).check_lease(lease)
     except ValueError as error:
         raise ConfigurationError(str(error)) from None
-    return timing
+    if guard is None or not 0 <= guard <= MAX_LEASE:
+        raise ConfigurationError(f"restart_guard must be a number of seconds, from 0 to a year, not {restart_guard!r}")
+    if seconds > _LONGEST_RENEWED:
+        raise ConfigurationError(
+            f"a lease of {seconds:g} s is longer than an hour: the unit is seconds, and the client renews it for as "
+            f"long as needed. Give one lock a longer lease that is not renewed: get_lock(name, lease=...)"
+        )
+    if 0 < guard < seconds:
+        raise ConfigurationError(
+            f"restart_guard={guard:g} is shorter than the lease of {seconds:g} s: a node that lost its memory would "
+            f"grant again what others still hold. Omit it, or give at least the lease; 0 turns the guard off"
+        )
+    return Timing(seconds, patience, drift, guard)
+
+
+def _check_listeners(listeners: Sequence[Callable[[Event], object]]) -> tuple[Callable[[Event], object], ...]:
+    """Return the listeners.
+
+    Raises:
+        ConfigurationError: They are not a list of functions.
+    """
+    if isinstance(listeners, Iterable):
+        listeners = tuple(listeners)
+        if all(callable(listener) for listener in listeners):
+            return listeners
+    raise ConfigurationError(f"listeners must be a list of functions that take an event, not {listeners!r}")

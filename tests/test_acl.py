@@ -18,6 +18,7 @@ from redsync._core.scripts import Script
 from redsync._kinds import LOCKS
 from redsync.cli import main
 from redsync.testing import LocalNodes
+from tests.aio_support import until
 
 ROOT = Path(__file__).parents[1]
 SETTINGS, *USERS = re.findall(
@@ -25,7 +26,7 @@ SETTINGS, *USERS = re.findall(
 )
 ALL, LOOK = (user.split()[2:] for user in USERS)
 CALL = re.compile(rb"redis\.p?call\(\s*'(\w+)'")
-LEASE = 5.0
+LEASE = 3.0
 
 
 def commands_of(rule):
@@ -70,7 +71,7 @@ class Guarded:
 
     def client(self, **options):
         # A guard that ends at once: with 0, no client would ask for birth records.
-        return Client(self.urls(), **{"lease": LEASE, "restart_guard": 0.001, "node_timeout": 2.0, **options})
+        return Client(self.urls(), **{"lease": LEASE, "restart_guard": LEASE, "node_timeout": 2.0, **options})
 
     def command(self, *arguments, user="app"):
         """Run a command of the command line; return its status and output."""
@@ -98,7 +99,8 @@ def servers(server_path):
 @pytest.fixture
 def guarded(servers, monkeypatch):
     servers.reset()
-    monkeypatch.setenv("REDSYNC_RESTART_GUARD", "0.001")
+    monkeypatch.setenv("REDSYNC_LEASE", str(LEASE))
+    monkeypatch.setenv("REDSYNC_RESTART_GUARD", str(LEASE))
     guarded = Guarded(servers)
     yield guarded
     for admin in guarded.admins:
@@ -180,7 +182,7 @@ def use_others(one, two, guarded, eventually):
 
 
 async def use_async(urls):
-    async with AsyncClient(urls, lease=LEASE, restart_guard=0.001, node_timeout=2.0) as client:
+    async with AsyncClient(urls, lease=LEASE, restart_guard=LEASE, node_timeout=2.0) as client:
         lock = client.get_fair_lock("tasks")
         await lock.acquire(timeout=20)
         assert not await asyncio.create_task(client.get_fair_lock("tasks").acquire(timeout=0.3))
@@ -229,7 +231,7 @@ def use_commands(guarded, one, eventually):
 def test_rule_suffices_for_everything_and_all_of_it_is_used(guarded, eventually):
     guarded.allow(ALL)
     with guarded.client() as one, guarded.client() as two:
-        eventually(lambda: [node.state for node in one.nodes()] == ["up"] * 3)
+        eventually(lambda: {node.state for client in (one, two) for node in client.nodes()} == {"up"})
         for kind in LOCKS:
             use_lock(one, two, lambda client, kind=kind: kind.maker(client)(kind.noun), eventually)
         use_read_write_lock(one, two, eventually)
@@ -285,9 +287,10 @@ def test_without_a_word_a_command_is_refused(word, guarded, make_worker):
     for admin in guarded.admins:
         admin.script_flush()
     # Some end in an error, others silently: a waiter that can't subscribe polls.
-    with contextlib.suppress(RedsyncError), guarded.client(node_timeout=0.2) as client:
+    options = {"lease": 0.5, "restart_guard": 0.5, "node_timeout": 0.2}
+    with contextlib.suppress(RedsyncError), guarded.client(**options) as client:
         lock = client.get_lock("x")
-        if lock.acquire(False):
+        if lock.acquire(timeout=3.0):
             make_worker().do(lock.acquire, timeout=0.3)  # takes a place in the queue
             lock.release()
     assert guarded.refused()
@@ -299,7 +302,8 @@ def test_lock_that_polls_needs_no_subscription(guarded, make_worker, kind):
     guarded.allow([word for word in ALL if word != "+subscribe"])
 
     async def in_tasks(holder):
-        async with AsyncClient(guarded.urls(), restart_guard=0.001, node_timeout=2.0) as client:
+        async with AsyncClient(guarded.urls(), lease=LEASE, restart_guard=LEASE, node_timeout=2.0) as client:
+            await until(lambda: {node.state for node in client.nodes()} == {"up"})
             lock = kind.maker(client)("x")
             assert not await lock.acquire(timeout=0.3)
             make_worker().start(holder.release)
@@ -322,10 +326,10 @@ def test_additions_for_other_databases_and_prefixes_suffice(guarded):
     places = [word.replace("redsync:*", "billing:*") if word == "~redsync:*" else word for word in ALL]
     guarded.allow([*places, "~redsync:client:*", "+select"])
     urls = [url.removesuffix("/0") + "/3" for url in guarded.urls()]
-    with Client(urls, prefix="billing:", lease=LEASE, restart_guard=0.001) as client:
+    with Client(urls, prefix="billing:", lease=LEASE, restart_guard=LEASE) as client:
         with client.get_fenced_lock("x") as hold:
             hold.extend()
-        assert client.get_semaphore("s", 2).acquire(False)
+        assert client.get_semaphore("s", 2).acquire(timeout=20)
     assert guarded.refused() == set()
     assert {admin.info("keyspace")["db3"]["keys"] > 0 for admin in guarded.admins} == {True}
     assert "db0" not in guarded.admins[0].info("keyspace")

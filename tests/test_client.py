@@ -8,6 +8,8 @@ import time
 import traceback
 import types
 import uuid
+from decimal import Decimal
+from fractions import Fraction
 from urllib.parse import urlsplit
 
 import pytest
@@ -201,11 +203,13 @@ def test_client_is_refused_when_one_server_has_two_addresses(nodes, raw, mainten
 @pytest.mark.parametrize(
     "options",
     [
-        *({"lease": lease} for lease in (0, -1, float("inf"), float("nan"), 0.002)),
-        *({"node_timeout": timeout} for timeout in (0, -1, 1e10, float("inf"), float("nan"))),
-        *({"drift_factor": drift} for drift in (-0.1, 1, float("nan"))),
+        *({"lease": lease} for lease in (0, -1, float("inf"), float("nan"), 0.002, "30", True, None, 10_000)),
+        *({"node_timeout": timeout} for timeout in (0, -1, 1e10, float("inf"), float("nan"), "1", True, None)),
+        *({"drift_factor": drift} for drift in (-0.1, 1, float("nan"), "0.1", True)),
         {"lease": 0.01, "drift_factor": 0.9},
-        *({"restart_guard": guard} for guard in (-1, 1e10, float("nan"), float("inf"))),
+        *({"restart_guard": guard} for guard in (-1, 1e10, float("nan"), float("inf"), "60", True)),
+        *({"restart_guard": guard} for guard in (0.001, 29.9)),  # less than the lease
+        *({"listeners": listeners} for listeners in (5, [5], print)),
         *({"prefix": prefix} for prefix in (b"bytes", None, "x" * 513, "{rs7}", "{rs7979}app:")),
     ],
     ids=str,
@@ -214,6 +218,32 @@ def test_client_is_refused_with_an_invalid_setting(nodes, options, maintenance_t
     with pytest.raises(ConfigurationError):
         Client(nodes.urls, **options)
     assert not maintenance_threads()
+
+
+@pytest.mark.parametrize("number", [Decimal, Fraction, int], ids=["decimal", "fraction", "int"])
+def test_settings_may_be_numbers_of_any_type(nodes, number):
+    settings = {"lease": number(20), "node_timeout": number(1), "drift_factor": number(0), "restart_guard": number(40)}
+    with Client(nodes.urls, **settings) as client:
+        timing = client.runner.session.timing
+        assert timing == (20.0, 1.0, 0.0, 40.0)
+        assert {type(value) for value in timing} == {float}
+        assert client.get_lock("x", timeout=number(1), lease=number(30), max_hold=number(60)) is not None
+
+
+@pytest.mark.parametrize("options", [{"on_lost": 5}, {"on_lost": "print"}], ids=str)
+def test_callback_that_can_not_be_called_is_refused_at_once(client, options):
+    for make in (
+        client.get_lock,
+        client.get_mutex,
+        client.get_fair_lock,
+        client.get_fenced_lock,
+        client.get_spin_lock,
+        client.get_read_write_lock,
+        lambda name, **options: client.get_semaphore(name, 2, **options),
+        lambda name, **options: client.locked(name, **options)(lambda: None),
+    ):
+        with pytest.raises(TypeError, match="on_lost is a function that takes the hold, not"):
+            make("x", **options)
 
 
 def test_no_synchronizer_is_named_like_the_keys_of_a_clusters_voter(nodes):
@@ -291,7 +321,7 @@ def test_from_env_reads_all_variables(environment, nodes, raw, eventually):
 
 def test_from_env_guards_against_restarted_nodes(environment, nodes):
     environment.setenv("REDSYNC_URLS", nodes.urls[0])
-    environment.setenv("REDSYNC_RESTART_GUARD", "20")
+    environment.setenv("REDSYNC_RESTART_GUARD", "60")
     nodes.restart(0)
     with Client.from_env() as client:
         assert states(client) == ["quarantined"]

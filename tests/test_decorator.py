@@ -4,6 +4,7 @@ import builtins
 import inspect
 import sys
 from contextlib import suppress
+from enum import Enum, StrEnum
 
 import pytest
 
@@ -65,6 +66,19 @@ def test_value_of_an_argument_is_not_a_template(client):
         return client.get_lock("x:{secret}{text.real}{").owned()
 
     assert work("{secret}{text.real}{")
+
+
+@pytest.mark.parametrize("bases", [(str, Enum), (StrEnum,)], ids=["str and Enum", "StrEnum"])
+def test_name_of_an_enum_of_strings_is_its_value_as_for_get_lock(client, bases):
+    report = bases[-1]("Kind", {"REPORT": "report"}, type=str if Enum in bases else None).REPORT
+
+    @client.locked("{kind}:{kind:>8}:{kind.name}:{kind.value}")
+    def work(kind):
+        return client.get_lock("report:  report:REPORT:report").owned()
+
+    assert work(report)
+    with client.get_lock(report):
+        assert client.get_lock("report").owned()
 
 
 def test_name_without_fields_is_one_lock_for_all_calls(client, other):

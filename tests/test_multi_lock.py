@@ -82,7 +82,7 @@ def test_multi_lock_is_refused_when_a_lock_is_given_twice(client, make_client, l
 
 
 def test_same_name_is_another_lock_with_another_prefix_or_on_other_nodes(client, make_client, far, nodes):
-    elsewhere = make_client([f"{url}/3" for url in nodes.urls])
+    elsewhere = make_client([f"{url.removesuffix('/0')}/3" for url in nodes.urls])
     clients = [client, make_client(prefix="other:"), far, elsewhere]
     multi = client.get_multi_lock(*[each.get_lock("x") for each in clients])
     with multi as hold:

@@ -131,9 +131,9 @@ def test_without_a_quorum_nothing_succeeds(make_client, nodes):
 
 
 def test_node_that_lost_its_memory_is_kept_out_for_a_window(make_client, raw):
-    limiter = make_client(n=3, restart_guard=0.001).get_rate_limiter("x", 1, DAY)
+    limiter = make_client(n=3, lease=1.0, restart_guard=1.0).get_rate_limiter("x", 1, DAY)
     assert limiter._window.guard > DAY
-    trusted = make_client(n=3, restart_guard=0.001).get_rate_limiter("x", 1, DAY, restart_guard=0.0)
+    trusted = make_client(n=3, lease=1.0, restart_guard=1.0).get_rate_limiter("x", 1, DAY, restart_guard=0.0)
     assert trusted.acquire(False), "whose nodes write everything to disk can tell so"
     for use in (limiter.available, limiter.retry_after):
         with pytest.raises(QuorumError):

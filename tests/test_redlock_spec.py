@@ -379,7 +379,7 @@ def test_restarted_node_does_not_let_a_second_client_in(
     partitioned, nodes, proxies, *, make_remote, make_client, raw, eventually
 ):
     """ "there are again 3 instances that we can lock for the same resource ... violating the safety property" """
-    careful = make_client(restart_guard=4.0)
+    careful = make_client(lease=4.0, restart_guard=4.0)
     eventually(lambda: {careful.nodes()[i].state for i in (0, 1, 3, 4)} == {"up"}, within=20)
     for proxy in proxies[3:]:
         proxy.refuse = True  # D and E, for the first client

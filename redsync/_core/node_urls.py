@@ -26,7 +26,7 @@ def check_url(url: str) -> None:
     """Check that redis-py reads a URL as it was meant.
 
     Raises:
-        NodeUrlError: It does not, or it is no URL.
+        NodeUrlError: It does not, or it is not a URL.
     """
     try:
         parts = urlsplit(url)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-__all__ = ["MAX_LEASE", "Timing", "check_timeout", "milliseconds", "renew_at", "retry_delay"]
+__all__ = ["MAX_LEASE", "Timing", "check_timeout", "finite", "milliseconds", "renew_at", "retry_delay"]
 
 DRIFT_MIN = 0.002
 """Seconds added to the drift allowance for the nodes' expiry resolution and rounding, as in the Redis documentation."""
@@ -79,23 +79,30 @@ class Timing(NamedTuple):
         """Return `lease`, in seconds, if a claim can use it; messages call it by its argument's name, `called`.
 
         Raises:
-            ValueError: It is not a positive, finite number; or it is no longer than its own drift allowance, or longer
-                than `MAX_LEASE`.
+            ValueError: It is not a positive, finite number (True and "3" are none); or it is no longer than its own
+                drift allowance, or longer than `MAX_LEASE`.
         """
-        if not _is_finite(lease) or lease <= 0:
+        seconds = finite(lease)
+        if seconds is None or seconds <= 0:
             raise ValueError(f"{called} is a positive number of seconds, not {lease!r}")
-        if lease <= self.drift(lease):
-            raise ValueError(f"{called} of {lease:g} s is used up by its drift allowance of {self.drift(lease):g} s")
-        if lease > MAX_LEASE:
-            raise ValueError(f"{called} of {lease:g} s is longer than a year: the unit is seconds")
-        return float(lease)
+        if seconds <= self.drift(seconds):
+            raise ValueError(
+                f"{called} of {seconds:g} s is used up by its drift allowance of {self.drift(seconds):g} s"
+            )
+        if seconds > MAX_LEASE:
+            raise ValueError(f"{called} of {seconds:g} s is longer than a year: the unit is seconds")
+        return seconds
 
 
-def _is_finite(number: float) -> bool:
+def finite(number: object) -> float | None:
+    """Return a caller's number as a float, or None if it is not a finite number: True and "3" are no numbers."""
+    if isinstance(number, bool | str | bytes | bytearray):
+        return None
     try:
-        return math.isfinite(number)
-    except OverflowError:  # An integer beyond all floats.
-        return False
+        value = float(number)  # type: ignore[arg-type]  # Whatever is a number knows how: a Decimal, a Fraction.
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return value if math.isfinite(value) else None
 
 
 def check_timeout(blocking: bool, timeout: float | None) -> float | None:
@@ -110,7 +117,11 @@ def check_timeout(blocking: bool, timeout: float | None) -> float | None:
         return None if blocking else 0.0
     if not blocking:
         raise ValueError("can't specify a timeout for a non-blocking call")
-    if not _is_finite(timeout) or timeout < 0:
+    try:
+        valid = math.isfinite(timeout) and timeout >= 0
+    except OverflowError:  # An integer beyond all floats.
+        valid = False
+    if not valid:
         raise ValueError(f"a timeout is a number of seconds, or None or -1 to wait forever; not {timeout!r}")
     return float(timeout)
 

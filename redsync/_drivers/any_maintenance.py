@@ -148,10 +148,10 @@ class AnyMaintenance(ABC, Generic[SetT]):
         """Make the first connections, and learn what new nodes remember: before the first claims, which wait for it."""
         registry, clock = self._registry, self._clock
         deadline = patient_until = clock() + TIMEOUTS * self.connect_timeout
-        while not (self._hurried or registry.is_heard()) and (now := clock()) < patient_until:
+        while not (self._hurried or registry.is_heard()) and clock() < patient_until:
             yield from self.turn(patient_until)
             if registry.has_quorum() and patient_until == deadline and not registry.may_be_first_use():
-                patient_until = min(now + STRAGGLERS, deadline)
+                patient_until = min(clock() + STRAGGLERS, deadline)
             self._require_running()
         end = clock() + FIRST_USE + self._node_timeout
         while not self._hurried and (now := clock()) < end:

@@ -67,6 +67,8 @@ class Claimable(Enterable[RunnerT_co, HoldT]):
         self._timeout = None if timeout is None else check_timeout(True, timeout)
         self._lease = None if lease is None else self._runner.session.timing.check_lease(lease)
         self._max_hold = None if max_hold is None else self._runner.session.timing.check_lease(max_hold, "max_hold")
+        if on_lost is not None and not callable(on_lost):
+            raise TypeError(f"on_lost is a function that takes the hold, not {on_lost!r}")
         self._on_lost = on_lost
         # Not a bound method: a hold must not keep a lock object alive that the program has dropped.
         self._tell_lost = None if on_lost is None else partial(_tell_lost, partial(self._HOLD, host), on_lost)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import string
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Generic, ParamSpec, TypeVar
 
@@ -49,10 +50,19 @@ class _Rule(Generic[LockT]):
         def lock_of_call(*args: Any, **kwargs: Any) -> LockT:
             bound = signature.bind(*args, **kwargs)
             bound.apply_defaults()
-            return self._get_lock(self._template.format(**bound.arguments), **self._options)
+            return self._get_lock(_FORMATTER.vformat(self._template, (), bound.arguments), **self._options)
 
         return lock_of_call
 
+
+class _Formatter(string.Formatter):
+    """Reads text as `get_lock` does: a member of `class Job(str, Enum)` is its value, not `Job.REPORT`."""
+
+    def format_field(self, value: Any, format_spec: str) -> Any:
+        return super().format_field(str.__str__(value) if isinstance(value, str) else value, format_spec)
+
+
+_FORMATTER = _Formatter()
 
 _OF_CLASSES = frozenset({"__class__", "__module__", "__name__", "__qualname__"})
 _INNARDS = frozenset(

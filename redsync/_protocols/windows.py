@@ -49,7 +49,7 @@ from redsync._core.effects import Command
 from redsync._core.keys import LockKeys
 from redsync._core.permits import PermitState, write_slots
 from redsync._core.scripts import Script
-from redsync._core.timing import MAX_LEASE, Timing
+from redsync._core.timing import MAX_LEASE, Timing, finite
 from redsync._protocols.places import PLACE_KEPT
 
 __all__ = ["SETTLE", "Success", "Window", "check_guard", "check_window", "settlement"]
@@ -97,11 +97,12 @@ def check_window(per: float) -> float:
     Raises:
         ValueError: It is not a positive, finite number, or is longer than a year.
     """
-    if not _is_finite(per) or per <= 0:
+    seconds = finite(per)
+    if seconds is None or seconds <= 0:
         raise ValueError(f"a window is a positive number of seconds, not {per!r}")
-    if per > MAX_LEASE:
-        raise ValueError(f"a window of {per:g} s is longer than a year: windows are given in seconds")
-    return float(per)
+    if seconds > MAX_LEASE:
+        raise ValueError(f"a window of {seconds:g} s is longer than a year: windows are given in seconds")
+    return seconds
 
 
 def check_guard(restart_guard: float | None) -> float:
@@ -112,16 +113,10 @@ def check_guard(restart_guard: float | None) -> float:
     """
     if restart_guard is None:
         return math.inf
-    if not _is_finite(restart_guard) or restart_guard < 0:
+    seconds = finite(restart_guard)
+    if seconds is None or seconds < 0:
         raise ValueError(f"restart_guard is a number of seconds from 0 on, or None; not {restart_guard!r}")
-    return float(restart_guard)
-
-
-def _is_finite(number: float) -> bool:
-    try:
-        return not isinstance(number, bool) and math.isfinite(number)
-    except (OverflowError, TypeError):  # An integer beyond all floats, or no number at all.
-        return False
+    return seconds
 
 
 class Success(NamedTuple):

@@ -1,14 +1,16 @@
 """The arithmetic of leases and of waiting."""
 
 import math
+import re
 import threading
+from decimal import Decimal
 from fractions import Fraction
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from redsync._core.timing import DRIFT_MIN, MAX_LEASE, Timing, check_timeout, renew_at, retry_delay
+from redsync._core.timing import DRIFT_MIN, MAX_LEASE, Timing, check_timeout, finite, renew_at, retry_delay
 
 TIMING = Timing(30.0)
 HUGE = 10**400  # An int beyond all floats.
@@ -78,13 +80,27 @@ def test_guard_is_for_the_longest_lease_that_may_have_been_forgotten(restart_gua
     assert Timing(30.0, restart_guard=restart_guard).guard(lease) == expected
 
 
+# Numbers.
+
+
+@pytest.mark.parametrize("number", [1, 2.5, Decimal(3), Fraction(1, 2), -1])
+def test_finite_returns_a_number_as_float(number):
+    assert finite(number) == number
+    assert type(finite(number)) is float
+
+
+@pytest.mark.parametrize("number", ["1", b"1", bytearray(b"1"), True, None, 1j, [1], HUGE, math.inf, math.nan])
+def test_finite_returns_none_for_anything_else(number):
+    assert finite(number) is None
+
+
 # Leases.
 
 
-@pytest.mark.parametrize("lease", [30.0, 1, 0.0021, True, MAX_LEASE, Fraction(1, 2)])
+@pytest.mark.parametrize("lease", [30.0, 1, 0.0021, MAX_LEASE, Fraction(1, 2), Decimal("0.5")])
 def test_check_lease_returns_it_as_float(lease):
     checked = TIMING.check_lease(lease)
-    assert checked == lease
+    assert checked == float(lease)
     assert type(checked) is float
 
 
@@ -108,9 +124,9 @@ def test_check_lease_refuses_integers_beyond_all_floats():
         TIMING.check_lease(HUGE)
 
 
-@pytest.mark.parametrize("lease", ["1", None, [1], 1j, b"1"])
+@pytest.mark.parametrize("lease", ["1", None, [1], 1j, b"1", True])
 def test_check_lease_refuses_anything_but_a_number(lease):
-    with pytest.raises(TypeError):
+    with pytest.raises(ValueError, match=f"a lease is a positive number of seconds, not {re.escape(repr(lease))}"):
         TIMING.check_lease(lease)
 
 

@@ -12,7 +12,7 @@ import pytest
 from redsync import NodeChanged, QuorumError
 from redsync._core.memory import LOOK, NEWBORN, ORIGINAL, next_step
 
-GUARD = 1.5
+GUARD = 2.0
 """Seconds; long enough for a test's steps within it on a busy machine."""
 
 BIRTH = "redsync_birth"
@@ -35,7 +35,7 @@ def await_age(raw):
 def make_guarded(make_client, nodes, await_age):
     """Make guarded clients of three empty nodes that are older than the guard."""
     await_age()
-    return lambda **options: make_client(**{"restart_guard": GUARD, **options})
+    return lambda **options: make_client(**{"lease": GUARD, "restart_guard": GUARD, **options})
 
 
 @pytest.fixture

@@ -50,7 +50,7 @@ def test_client_follows_to_a_new_server_which_grants_after_the_guard(client, sen
 
 def test_hold_whose_claim_the_next_server_has_goes_on(sentinels, servers, eventually):
     lease = 6.0
-    options = {"lease": lease, "restart_guard": 1.0, "node_timeout": 1.0}
+    options = {"lease": lease, "restart_guard": lease, "node_timeout": 1.0}
     with redis.Redis(port=servers.ports[1]) as replica, Client(sentinels.url, **options) as client:
         replica.replicaof("127.0.0.1", str(servers.ports[0]))
         with client.get_lock("x") as hold:

@@ -407,7 +407,7 @@ def test_jumps_mislead_restart_guard(clocks, make_client, nodes, watch, eventual
     # After a jump back an old one looks young, and stays out for the whole guard.
     clocks.shift(MAJORITY, -HOUR)
     elapsed = watch()
-    client = make_client(restart_guard=1.0)
+    client = make_client(lease=1.0, restart_guard=1.0)
     eventually(lambda: [node.state for node in client.nodes()][:3] == ["quarantined"] * 3)
     assert client.get_lock("x").acquire(timeout=1.0 + SLACK)
     assert elapsed() > 0.9

@@ -10,7 +10,7 @@ from redsync import Client, NotOwnedError
 from redsync._core.spellings import slots_of, tag_of
 from redsync.testing import LocalCluster, LocalSentinel
 
-LEASE = 60.0
+LEASE = 4.0
 VOTERS = slots_of(3)
 
 
@@ -23,7 +23,7 @@ def cluster():
 @pytest.fixture
 def client(cluster, eventually):
     """A client whose voters grant."""
-    with Client(cluster.url, lease=LEASE, restart_guard=1.0, node_timeout=1.0) as client:
+    with Client(cluster.url, lease=LEASE, restart_guard=LEASE, node_timeout=1.0) as client:
         eventually(lambda: all(node.state == "up" for node in client.nodes()))
         yield client
 
@@ -169,7 +169,7 @@ def group():
 
 
 def test_doctor_shows_the_server_of_a_group_and_missing_sentinels_and_replicas(redsync, group, eventually):
-    with Client(group.url, restart_guard=1.0, node_timeout=1.0) as client:
+    with Client(group.url, lease=1.0, restart_guard=1.0, node_timeout=1.0) as client:
         eventually(lambda: client.nodes()[0].state == "up")
         (node,) = redsync("doctor", "--json", REDSYNC_URLS=group.url, REDSYNC_RESTART_GUARD="0").json["nodes"]
     assert node["server"] == "{}:{}".format(*group.master)

@@ -36,7 +36,7 @@ async def take(client):
 
 
 def test_lock_that_is_free_in_spite_of_a_waiter_is_found_after_the_bound():
-    with Simulation(seed=1, checkers=[Liveness], lease=2.0, restart_guard=1.0) as sim:
+    with Simulation(seed=1, checkers=[Liveness], lease=2.0, restart_guard=2.0) as sim:
         a = sim.machine("a")
         for node in sim.nodes:
             node.store.execute(b"hset", KEYS.lock, b"unused", b"1")
@@ -49,7 +49,7 @@ def test_lock_that_is_free_in_spite_of_a_waiter_is_found_after_the_bound():
 
 
 def test_time_with_faults_does_not_count():
-    with Simulation(seed=1, checkers=[Liveness], lease=2.0, restart_guard=1.0) as sim:
+    with Simulation(seed=1, checkers=[Liveness], lease=2.0, restart_guard=2.0) as sim:
         a = sim.machine("a")
         sim.partition(a, 0, 1)
         a.start(take(a.client()))
@@ -151,7 +151,7 @@ async def hold(client, seconds, served=None):
 
 def test_newcomer_that_gets_no_ticket_is_found(monkeypatch):
     monkeypatch.setattr(places.Ticket, "learn", lambda place, tally: False)
-    with Simulation(seed=1, checkers=[Liveness], lease=2.0, restart_guard=1.0) as sim:
+    with Simulation(seed=1, checkers=[Liveness], lease=2.0, restart_guard=2.0) as sim:
         a, b = sim.machine("a"), sim.machine("b")
         a.start(hold(a.client(), 60.0))
         sim.run(until=1.0)

@@ -158,7 +158,7 @@ def test_checker_finds_scripts_that_leave_slots_marked(script, first):
 
 def test_checker_finds_free_permit_that_no_waiter_gets():
     broken = break_script("semaphore_acquire", ("+ had - wants", "+ had - wants - 1"))
-    with Simulation(seed=1, scripts=broken, checkers=[Liveness], lease=2.0, restart_guard=1.0) as sim:
+    with Simulation(seed=1, scripts=broken, checkers=[Liveness], lease=2.0, restart_guard=2.0) as sim:
         a = sim.machine("a")
         a.start(hold(a.client(), 1, 1.0))
         with pytest.raises(SimulationError, match=r"liveness: 'redsync:x' has been free for 1\d\.\d+ s"):

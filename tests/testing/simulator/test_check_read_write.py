@@ -72,7 +72,7 @@ def test_checker_finds_hand_over_to_a_writer_that_came_after_readers():
 @pytest.mark.parametrize("shared", [True, False])
 def test_dead_reader_is_found_when_another_one_keeps_its_claim_alive(shared):
     scripts = SHARED_EXPIRY if shared else None
-    sim = Simulation(seed=1, checkers=[Expiry, Zombies], scripts=scripts, lease=2.0, restart_guard=1.0)
+    sim = Simulation(seed=1, checkers=[Expiry, Zombies], scripts=scripts, lease=2.0, restart_guard=2.0)
     a, b = map(sim.machine, "ab")
     a.start(read(a.client(), 60.0))
     b.start(read(b.client(), 10.0))
@@ -146,7 +146,7 @@ async def write(client, served):
 def contend(scripts):
     """Let a writer ask while two read in turns, so that one of them always does; return when it is served."""
     served = []
-    with Simulation(seed=1, checkers=[Liveness], scripts=scripts, lease=2.0, restart_guard=1.0) as sim:
+    with Simulation(seed=1, checkers=[Liveness], scripts=scripts, lease=2.0, restart_guard=2.0) as sim:
         a, b, c = map(sim.machine, "abc")
         a.start(read_in_turns(a.client(), 0.0, 30.0))
         b.start(read_in_turns(b.client(), 0.5, 30.0))
@@ -182,7 +182,7 @@ async def write_and_go_on_reading(client):
 def test_writer_waits_as_long_as_owners_before_it_read(before):
     """An owner that downgrades has overtaken no waiter."""
     served = []
-    with Simulation(seed=1, checkers=[Liveness], lease=2.0, restart_guard=1.0) as sim:
+    with Simulation(seed=1, checkers=[Liveness], lease=2.0, restart_guard=2.0) as sim:
         a, b = map(sim.machine, "ab")
         a.start(before(a.client()))
         b.start(write(b.client(), served))

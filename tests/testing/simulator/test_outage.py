@@ -102,7 +102,7 @@ def test_crowd_asks_little_in_an_outage_and_is_served_soon_after_it(make_crowd, 
 
 def test_crowd_that_waits_for_the_end_of_a_guard_is_served_soon_after_it(make_crowd):
     """Nodes are connected and quick, but may have forgotten something."""
-    crowd = make_crowd(guard=20.0)
+    crowd = make_crowd(guard=20.0, lease=20.0)
     crowd.crash()
     for node in crowd.sim.nodes:
         node.restart(forget=True)

@@ -131,11 +131,11 @@ def test_every_fault_has_a_statement():
 
 def test_settings_are_those_of_the_simulation():
     scenario = Scenario(
-        "seed 7\nnodes 5\nlease 4\nguard 1\nkill no\nclients a\n0.0 a acquires x\n0.5 expect nodes keep x: a a a a a"
+        "seed 7\nnodes 5\nlease 4\nguard 4\nkill no\nclients a\n0.0 a acquires x\n0.5 expect nodes keep x: a a a a a"
     )
     sim = scenario.run()
     assert (sim.seed, len(sim.nodes)) == (7, 5)
-    assert sim.client_options == {"lease": 4.0, "restart_guard": 1.0}
+    assert sim.client_options == {"lease": 4.0, "restart_guard": 4.0}
     assert not any(node.ends_former for node in sim.nodes)
     assert (sim.network.retransmits, sim.network.kept, sim.network.split) == (False, 0.0, 0.0)
 
