@@ -56,13 +56,13 @@ class Client(AnyClient[ThreadRunner]):
             single URL or instance is one node.
         prefix: The start of every key's name.
         lease: Seconds for which nodes keep a claim that the watchdog renews. If the holder crashes, others wait this
-            long.
+            long. At most an hour.
         node_timeout: The longest wait for a node in seconds, while the other nodes have not decided.
         drift_factor: The largest difference between the rates of two clocks; 0.01 is 1 %.
         restart_guard: Seconds for which a node takes no part in new grants after it was started, emptied or given other
-            data, because it may have forgotten valid claims. It must be at least the longest lease of any client. None:
-            the lease, or 0 for a single node with a fixed address. Locks with a longer lease are guarded for that long,
-            unless this is 0.
+            data, because it may have forgotten valid claims. It must be at least the longest lease of any client; less
+            than this client's lease is refused, except 0. None: the lease, or 0 for a single node with a fixed address.
+            Locks with a longer lease are guarded for that long, unless this is 0.
         max_connections: The most connections per node for threads that ask at the same time; one more thread waits,
             within its own timeout. Releases, renewals and wake-ups never wait.
         listeners: Called with each event, in the thread that notices it, or in one that the client has for this: a slow
