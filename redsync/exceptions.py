@@ -63,6 +63,9 @@ class ReentrantCallError(RedsyncError, RuntimeError):
 
     Or Python ran the finalizer in the client's own thread. Nothing was done: a wait for that other call, or for that
     thread, would never end. `release()` and `close()` never raise this error.
+
+    Also raised if a task acquires a lock of a `Client` (for threads) that another task of the same thread holds: for
+    this client both are one owner, so both would be inside. Nothing was done; use `AsyncClient` there.
     """
 
     def __init__(

@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from weakref import ReferenceType
 
 from redsync._core.claims import ClaimKind
 from redsync._core.cohorts import Cohort, Schedule
@@ -80,6 +81,7 @@ class HoldState:
         what: The noun for it in messages.
         cohort: The cohort with which the watchdog looks at it; None once it has ended.
         entered: True if a `with` statement will release it.
+        task: The asyncio task in which a thread acquired it, as a weak reference; None outside of tasks.
         dropped: True once a renewal has rolled back the claim of a hold that had ended: that a node lacks it no longer
             shows a loss.
     """
@@ -106,6 +108,7 @@ class HoldState:
         "renew_at",
         "since",
         "tally",
+        "task",
         "touched",
         "valid_until",
         "watchers",
@@ -155,6 +158,7 @@ class HoldState:
         self.watchers = 0
         self.entered = self.dropped = False
         self.cohort: Cohort | None = None
+        self.task: ReferenceType[Any] | None = None
 
     def valid(self, now: float) -> bool:
         """Return whether the hold may be believed at that instant."""

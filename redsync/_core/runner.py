@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
+from weakref import ReferenceType
 
 from redsync._core.crowds import Crowds
 from redsync._core.effects import Steps
@@ -140,6 +141,10 @@ class Runner(AnyRunner, Protocol):
 
         In a signal handler or a finalizer, another thread may run it a moment later.
         """
+        ...
+
+    def task(self) -> ReferenceType[Any] | None:
+        """Return the asyncio task in whose step the calling thread is, as a weak reference; None outside of tasks."""
         ...
 
 

@@ -17,6 +17,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import itertools
 import logging
@@ -176,6 +177,14 @@ class ThreadRunner:
             life.ours.tag = Tag(life.session.holds, owner)
             life.ours.owner = owner
             return owner
+
+    def task(self) -> weakref.ReferenceType[asyncio.Task[object]] | None:
+        """Return the asyncio task in whose step the calling thread is, as a weak reference; None outside of tasks."""
+        try:
+            task = asyncio.current_task()
+        except RuntimeError:  # No loop runs in this thread.
+            return None
+        return None if task is None else weakref.ref(task)
 
     def new_owner(self) -> Owner:
         """Return a new, unique owner."""

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import cache, partial
 from typing import Any, TypeAlias, TypeVar
+from weakref import ReferenceType
 
 from redsync._core.effects import Steps
 from redsync._core.frames import statement
@@ -121,15 +122,23 @@ class ThreadClaimable(Claimable[Runner, ThreadHoldT], ThreadEnterable[ThreadHold
         request = self._request(timeout, lease, count)
         runner = self._runner
         session = runner.session
+        task = runner.task()
+        if task is not None:
+            self._refuse_other_task(task)
         try:
             begin = self._observed_steps if session.observed else self._acquire_steps
             state = runner.run(begin(session, request, runner.now()))
+            if task is not None and state is not None and state.task is None:
+                state.task = task
         except BaseException:
             if request.outcome.state is not None:
                 self._undo(request.outcome.state, count)
             raise
         # No call here: an interruption at its start would leave a lock held that no caller knows of.
         return state
+
+    def _refuse_other_task(self, task: ReferenceType[Any]) -> None:
+        """Raise if another task of this thread is inside: a thread is one owner, so both would be."""
 
     def _acquire_hold(self, timeout: float | None, lease: float | None, count: int) -> ThreadHoldT | None:
         state = self._acquire(timeout, lease, count)

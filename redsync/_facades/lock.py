@@ -13,6 +13,7 @@ with lock as hold:  # waits; the body never runs without the lock
 from __future__ import annotations
 
 from typing import Any
+from weakref import ReferenceType
 
 from redsync._core.holds import HoldState
 from redsync._core.runner import RunnerT_co
@@ -20,6 +21,7 @@ from redsync._facades.claimable import Acquire, HoldT
 from redsync._facades.exclusive import Exclusive, ExclusiveLock
 from redsync._facades.exclusive_async import AsyncExclusiveLock
 from redsync._protocols import lock as protocol
+from redsync.exceptions import ReentrantCallError
 
 __all__ = ["AsyncLock", "Lock", "Reentrant"]
 
@@ -32,6 +34,15 @@ class Reentrant(Exclusive[RunnerT_co, HoldT]):
 
     def _state(self) -> HoldState | None:
         return self._runner.owner().holds.get(self._keys.hold)
+
+    def _refuse_other_task(self, task: ReferenceType[Any]) -> None:
+        state = self._state()
+        other = None if state is None or state.task is None else state.task()
+        if other is not None and other is not task() and not other.done():
+            raise ReentrantCallError(
+                f"lock {self._name!r} is held by another task of this thread, which is one owner for a Client: both "
+                f"tasks would be inside. With asyncio use AsyncClient, whose locks belong to tasks"
+            )
 
     def _may_release(self, hold: Any) -> bool:
         return hold._entered_by is self._runner.owner()

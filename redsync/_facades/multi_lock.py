@@ -161,9 +161,15 @@ class MultiLock(AnyMultiLock[Runner, ExclusiveLock, MultiHold], ThreadEnterable[
 
     def _acquire(self, timeout: float | None, lease: float | None = None) -> Attempt[Hold]:
         attempt: Attempt[Hold] = Attempt(self._locks, timeout, lease)
+        task = self._runner.task()
+        if task is not None:
+            for lock in self._locks:
+                lock._refuse_other_task(task)
         try:
             try:
                 _follow(attempt.course())
+                for _, hold in attempt.parts():
+                    hold._state.task = hold._state.task or task
                 if attempt.busy is not None:
                     self._undo(attempt)
             except Exception:

@@ -1,0 +1,96 @@
+"""Locks of a client for threads in asyncio tasks: a thread is one owner, so two tasks of it would both be inside."""
+
+import asyncio
+
+import pytest
+
+from redsync import ReentrantCallError
+
+MAKERS = {
+    "lock": lambda client: client.get_lock("x"),
+    "fair": lambda client: client.get_fair_lock("x"),
+    "fenced": lambda client: client.get_fenced_lock("x"),
+    "spin": lambda client: client.get_spin_lock("x"),
+    "read": lambda client: client.get_read_write_lock("x").read_lock,
+    "write": lambda client: client.get_read_write_lock("x").write_lock,
+    "multi": lambda client: client.get_multi_lock(client.get_lock("x"), client.get_lock("y")),
+}
+
+
+@pytest.fixture(params=MAKERS)
+def lock(request, client):
+    return MAKERS[request.param](client)
+
+
+async def enter(lock):
+    with lock:
+        pass
+
+
+def test_second_task_of_a_thread_is_refused_and_changes_nothing(lock):
+    async def main():
+        with lock:
+            for use in (enter(lock), try_once()):
+                with pytest.raises(ReentrantCallError, match="AsyncClient"):
+                    await asyncio.create_task(use)
+            assert lock.hold_count() == 1
+        await asyncio.create_task(enter(lock))
+
+    async def try_once():
+        lock.acquire(False)
+
+    asyncio.run(main())
+    assert not lock.owned()
+
+
+def test_task_may_enter_again(lock):
+    async def main():
+        with lock:
+            await asyncio.sleep(0)
+            with lock:
+                assert lock.hold_count() == 2
+
+    asyncio.run(main())
+
+
+def test_task_may_enter_what_its_thread_holds_around_the_loop(lock):
+    with lock:
+        asyncio.run(enter(lock))
+        assert lock.owned()
+
+
+def test_hold_that_an_ended_task_left_is_its_threads(lock):
+    async def leave():
+        assert lock.acquire()
+
+    async def main():
+        await asyncio.create_task(leave())
+        assert lock.acquire(False)
+        lock.release()
+        lock.release()
+
+    asyncio.run(main())
+    assert not lock.owned()
+
+
+def test_lock_of_a_multi_lock_is_refused_too(client):
+    part = client.get_lock("y")
+
+    async def main():
+        with client.get_multi_lock(client.get_lock("x"), part), pytest.raises(ReentrantCallError):
+            await asyncio.create_task(enter(part))
+
+    asyncio.run(main())
+
+
+def test_mutex_is_not_reentrant_so_its_second_task_only_finds_it_busy(client):
+    mutex = client.get_mutex("x")
+
+    async def try_once():
+        return mutex.acquire(False)
+
+    async def main():
+        with mutex:
+            assert await asyncio.create_task(try_once()) is False
+
+    asyncio.run(main())
