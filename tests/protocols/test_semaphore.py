@@ -236,6 +236,27 @@ def test_interrupted_release_releases_the_rest_without_waiting(toy, pool, take):
     assert len(toy.session.holds) == 0
 
 
+def test_permits_of_a_release_under_way_can_not_be_released_again(toy, pool, take):
+    first, second = take(0), take(1)
+    steps = release_latest(toy.session, pool, 2, toy.now)
+    next(steps)  # It waits for the nodes to answer about the latest.
+    with pytest.raises(OverReleaseError, match="this client has 0"):
+        toy.play(release_latest(toy.session, pool, 1, toy.now))
+    assert not (first.live or second.live), "nothing is renewed from now on"
+    with pytest.raises(KeyboardInterrupt):
+        steps.throw(KeyboardInterrupt)
+        while True:
+            steps.send(None)
+
+
+def test_interrupted_release_leaves_the_rest_of_a_permit_for_several(toy, pool, take):
+    first, _ = take(0, 1, 2), take(3)
+    steps = release_latest(toy.session, pool, 2, toy.now)
+    assert toy.interrupt(steps, [("ask semaphore_release", None)], 0) == ["tell semaphore_abandon, leave"]
+    assert (first.count, first.live) == (2, True)
+    assert list(toy.session.holds.permits(pool.keys.lock)) == [first]
+
+
 # Renewal.
 
 
