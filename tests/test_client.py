@@ -17,6 +17,7 @@ import redis
 import redis.asyncio
 
 from redsync import AsyncClient, Client, ClientClosedError, ConfigurationError, NodeChanged, NodeStatus, QuorumError
+from redsync._kinds import LOCKS
 from redsync.testing import LocalNodes
 from tests.support.locks import PATIENCE, timed
 
@@ -233,11 +234,7 @@ def test_settings_may_be_numbers_of_any_type(nodes, number):
 @pytest.mark.parametrize("options", [{"on_lost": 5}, {"on_lost": "print"}], ids=str)
 def test_callback_that_can_not_be_called_is_refused_at_once(client, options):
     for make in (
-        client.get_lock,
-        client.get_mutex,
-        client.get_fair_lock,
-        client.get_fenced_lock,
-        client.get_spin_lock,
+        *(kind.maker(client) for kind in LOCKS),
         client.get_read_write_lock,
         lambda name, **options: client.get_semaphore(name, 2, **options),
         lambda name, **options: client.locked(name, **options)(lambda: None),

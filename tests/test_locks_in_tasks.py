@@ -5,12 +5,10 @@ import asyncio
 import pytest
 
 from redsync import ReentrantCallError
+from redsync._kinds import LOCKS
 
 MAKERS = {
-    "lock": lambda client: client.get_lock("x"),
-    "fair": lambda client: client.get_fair_lock("x"),
-    "fenced": lambda client: client.get_fenced_lock("x"),
-    "spin": lambda client: client.get_spin_lock("x"),
+    **{kind.word: lambda client, kind=kind: kind.maker(client)("x") for kind in LOCKS if kind.like != "mutex"},
     "read": lambda client: client.get_read_write_lock("x").read_lock,
     "write": lambda client: client.get_read_write_lock("x").write_lock,
     "multi": lambda client: client.get_multi_lock(client.get_lock("x"), client.get_lock("y")),
