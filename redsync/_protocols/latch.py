@@ -167,7 +167,7 @@ def _insist(
     """
     failures = 0
     while True:
-        tally = yield from caller.exchange(now, decide)
+        tally = yield from caller.exchange(now, decide, timeout=deadline - now)
         if tally.won or done():
             return tally
         if tally.at >= deadline or caller.foreign(tally) is not None:
