@@ -113,7 +113,8 @@ class Redsync:
         """Return a decorator that holds a lock while a view runs; `redsync.hold` is the hold.
 
         The reply is `busy` if others hold the lock longer than `timeout`, and 503 if too few nodes answer or the lock
-        is lost. A streaming response is sent after the view has returned, so without the lock.
+        is lost. A streaming response is sent after the view has returned, so without the lock. The view may be `async`,
+        as far as Flask runs such views.
 
         Args:
             name: The lock's name; `{number}` in it stands for the view's argument, `{client}` for the client's address.
@@ -140,7 +141,7 @@ class Redsync:
                 try:
                     with lock as hold:
                         holds.append(hold)
-                        return view(*args, **kwargs)
+                        return cast("R", current_app.ensure_sync(view)(*args, **kwargs))
                 except (AcquireTimeout, QuorumError, LeaseLostError) as error:
                     if error.name != lock.name:
                         raise  # Another lock's error concerns the view.
@@ -181,7 +182,7 @@ class Redsync:
                     raise _refusal(503, UNAVAILABLE, policy.fields) from error
                 if retry_after is not None:
                     raise _refusal(429, LIMITED, policy.refusal(retry_after))
-                reply = make_response(view(*args, **kwargs))
+                reply = make_response(current_app.ensure_sync(view)(*args, **kwargs))
                 reply.headers.update(policy.fields)
                 return reply
 

@@ -27,7 +27,9 @@ def make_client(setting: str, given: Any, case: Callable[[str], str]) -> Client:
         ConfigurationError: The setting is not a mapping, or has an unknown key or a bad value.
     """
     if not isinstance(given, Mapping):
-        raise ConfigurationError(f"{setting} must be a dictionary such as {{{case('urls')!r}: [...]}}, not {given!r}")
+        # Not its value, which may contain a password.
+        what = f"a dictionary such as {{{case('urls')!r}: [...]}}, not a value of type {type(given).__name__}"
+        raise ConfigurationError(f"{setting} must be {what}")
     options = {case(name): name for name in ("urls", *inspect.signature(Client).parameters) if name != "nodes"}
     if unknown := [key for key in given if key not in options]:
         known = ", ".join(sorted(options))

@@ -1,7 +1,9 @@
 """Flask with locks and limits as decorators, in its test client, and in gunicorn with two workers while a node dies."""
 
+import asyncio
 import json
 import os
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -65,6 +67,26 @@ def app(nodes):
     def limited(user):
         return user, 201
 
+    @app.post("/async/<int:number>")
+    @redsync.lock("order:{number}", timeout=0.1)
+    async def pay_async(number):
+        await asyncio.sleep(0)
+        other = threading.Thread(target=busy_elsewhere, args=(redsync.client, number))
+        other.start()
+        other.join()
+        return {"paid": number, "name": redsync.hold.name, "busy": elsewhere.pop()}
+
+    @app.get("/async/limited")
+    @redsync.limit("async", 1, per=60)
+    async def limited_async():
+        await asyncio.sleep(0)
+        return "ok"
+
+    elsewhere = []
+
+    def busy_elsewhere(client, number):
+        elsewhere.append(not client.get_lock(f"order:{number}").acquire(False))
+
     yield app
     app.extensions["redsync"].close()
 
@@ -83,6 +105,11 @@ def test_lock_is_held_while_the_view_runs(web, make_client):
         assert web.post("/loses/7").status_code == 409
         assert web.post("/orders/8").status_code == 200
     assert web.post("/orders/7").status_code == 200
+
+
+def test_view_may_be_async(web):
+    assert web.post("/async/7").json == {"paid": 7, "name": "order:7", "busy": True}
+    assert [web.get("/async/limited").status_code for _ in range(2)] == [200, 429]
 
 
 def test_loss_is_a_503(web):

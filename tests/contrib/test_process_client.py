@@ -89,7 +89,8 @@ def test_settings_become_options(monkeypatch):
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ([], r"REDSYNC must be a dictionary such as {'URLS': \[...\]}, not \[\]"),
+        ([ANYWHERE], r"REDSYNC must be a dictionary such as {'URLS': \[...\]}, not a value of type list"),
+        ("redis://:secret@x", r"REDSYNC must be a dictionary such as {'URLS': \[...\]}, not a value of type str"),
         ({"urls": [ANYWHERE]}, r"REDSYNC\['urls'\] is not a setting; the settings are DRIFT_FACTOR, LEASE, .*, URLS"),
         ({"NODES": [ANYWHERE]}, r"REDSYNC\['NODES'\] is not a setting"),
         ({"URLS": ANYWHERE, "LEASE": 0}, "REDSYNC: .*lease"),
