@@ -22,7 +22,9 @@ def charge(self, order): ...
 from __future__ import annotations
 
 import inspect
+import re
 import weakref
+from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 
 try:
@@ -61,6 +63,9 @@ def _make_client(app: Celery) -> Client:
     return make_client("redsync", app.conf.get("redsync", {}), str.lower)
 
 
+_ADDRESS = re.compile(" at 0x[0-9A-Fa-f]+>")
+
+
 class OnceTask(Task):  # type: ignore[misc]  # Celery has no types
     """Base class (`base=OnceTask`) of a task that at most one worker runs at a time for the same arguments.
 
@@ -70,7 +75,8 @@ class OnceTask(Task):  # type: ignore[misc]  # Celery has no types
 
     Attributes:
         once: The lock's name; `{order}` in it stands for the task's argument `order`. If empty, the name consists of
-            the task's name and all its arguments.
+            the task's name and all its arguments: equal ones give the same name, in whatever order keys come, even
+            if JSON made a list of a tuple.
         once_per_queue: True to give each queue its own lock.
         once_busy: The treatment of a delivery that finds the lock held: "retry" or "skip".
         once_countdown: Seconds until the delivery is sent again, if others hold the lock or too few nodes answer. With
@@ -133,7 +139,8 @@ class OnceTask(Task):  # type: ignore[misc]  # Celery has no types
         if self.once:
             name = NameTemplate(self.once).fill(bound.arguments)
         else:
-            name = f"{self.name}:{shortened(repr(sorted(bound.arguments.items())))}"
+            plain = [(argument, _plain(value)) for argument, value in sorted(bound.arguments.items())]
+            name = f"{self.name}:{shortened(repr(plain))}"
         queue = (self.request.delivery_info or {}).get("routing_key")
         return f"{queue}:{name}" if self.once_per_queue and queue else name
 
@@ -150,6 +157,28 @@ class OnceTask(Task):  # type: ignore[misc]  # Celery has no types
         )
         again.apply_async()
         raise Retry(exc=error, when=self.once_countdown, sig=again) from None
+
+
+def _plain(value: Any) -> Any:
+    """Return a value that reads alike for equal arguments, whatever their order, and whether they came as JSON.
+
+    Raises:
+        TypeError: Equal arguments do not read alike, because their text shows an address.
+    """
+    if isinstance(value, Mapping):
+        return dict(sorted(((_plain(key), _plain(each)) for key, each in value.items()), key=repr))
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    if isinstance(value, set | frozenset):
+        return sorted((_plain(each) for each in value), key=repr)
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if not isinstance(value, str | bytes) and _ADDRESS.search(repr(value)):
+        raise TypeError(
+            f"an argument of type {type(value).__qualname__} can't name the lock, as its text differs from object to "
+            f"object: define its __repr__, or name the lock by `once`"
+        )
+    return value
 
 
 def _check_name(task: type[OnceTask]) -> None:

@@ -226,6 +226,41 @@ def test_name_has_the_task_and_its_arguments_however_they_are_passed(app):
     assert len(charge("x" * 5000)) < 512
 
 
+class Opaque:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"a": 1, "b": 2}, {"b": 2, "a": 1}),
+        ([{"a": {"x": 1, "y": 2}}], [{"a": {"y": 2, "x": 1}}]),
+        ((1, (2, 3)), [1, [2, 3]]),
+        ({"c", "b", "a"}, {"a", "b", "c"}),
+        (1, 1.0),
+    ],
+    ids=["dictionary", "nested", "tuple", "set", "float"],
+)
+def test_name_is_the_same_for_equal_arguments(app, one, other):
+    @app.task(base=OnceTask, shared=False)
+    def build(options, *rest, **more): ...
+
+    names = [build._name((each, each), {"x": each}) for each in (one, other)]
+    assert names[0] == names[1]
+    assert build._name((1,), {"x": one, "y": 2}) == build._name((1,), {"y": 2, "x": other})
+    assert build._name((one,), {}) != build._name(("else",), {})
+
+
+def test_argument_whose_text_shows_its_address_is_refused(app):
+    @app.task(base=OnceTask, shared=False)
+    def build(options): ...
+
+    for value in (Opaque(), [Opaque()], {"a": (Opaque(),)}):
+        with pytest.raises(TypeError, match="an argument of type Opaque can't name the lock"):
+            build._name((value,), {})
+    assert build._name(("<an object at 0x7f>",), {})
+
+
 def test_each_queue_may_have_a_lock_of_its_own(app):
     @app.task(bind=True, base=OnceTask, shared=False, once="x", once_per_queue=True)
     def work(self):
