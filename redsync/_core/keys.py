@@ -13,12 +13,24 @@ from typing import Final, NamedTuple, Self, TypeAlias
 
 from redsync.exceptions import ConfigurationError
 
-__all__ = ["MAX_NAME", "HoldKey", "LatchKeys", "LockKeys", "client_key", "encode_name", "voter_tag", "wake_channel"]
+__all__ = [
+    "MAX_NAME",
+    "HoldKey",
+    "LatchKeys",
+    "LockKeys",
+    "client_key",
+    "encode_name",
+    "is_client_key",
+    "voter_tag",
+    "wake_channel",
+]
 
 MAX_NAME = 512
 
 HoldKey: TypeAlias = bytes | tuple[bytes, bytes]
 """A lock's key, or a pair of key and mode. No name, whatever its bytes, makes a key equal to a pair."""
+
+_RECORD: Final = re.compile(rb"redsync:client:[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 _TAG: Final = re.compile(rb"\{rs\d+\}")
 """The tag before all keys of a cluster's voter, by which scripts know it; see `spellings`."""
@@ -72,9 +84,11 @@ def _key_of(prefix: bytes, name: bytes) -> bytes:
     """Return the key of a name.
 
     Raises:
-        ValueError: Scripts would take a plain node for a cluster's voter.
+        ValueError: Scripts would take a plain node for a cluster's voter, or it is the key of a client's record.
     """
     key = prefix + name
+    if is_client_key(key):
+        raise ValueError(f"prefix and name can't make {key.decode()!r}: that is the key of a client's record")
     if tag := voter_tag(key):
         raise ValueError(f"prefix and name can't begin with {tag.decode()}: that marks the keys of a cluster's voter")
     return key
@@ -89,6 +103,11 @@ def wake_channel(client_id: str) -> bytes:
 def client_key(client_id: str) -> bytes:
     """Return the key of a client's record on the nodes."""
     return f"redsync:client:{client_id}".encode()
+
+
+def is_client_key(key: bytes) -> bool:
+    """Return whether a client may keep its record at that key."""
+    return _RECORD.fullmatch(key) is not None
 
 
 class LockKeys:
@@ -130,7 +149,7 @@ class LockKeys:
         A name that may be neither str nor bytes, and so perhaps not hashable, goes through `encode_name` first.
 
         Raises:
-            ValueError: The name is invalid, or begins like the keys of a cluster's voter.
+            ValueError: The name is invalid, begins like the keys of a cluster's voter, or is that of a client's record.
         """
         return cls(prefix, encode_name(name), mode)
 

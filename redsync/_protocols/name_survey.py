@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from redsync._core.effects import Command
-from redsync._core.keys import MAX_NAME, LatchKeys, voter_tag
+from redsync._core.keys import MAX_NAME, LatchKeys, is_client_key, voter_tag
 from redsync._core.presence import Claim, ClientRecord
 from redsync._core.scripts import Script
 from redsync._core.slots import SlotKeys
@@ -41,7 +41,6 @@ _BY_THREAD: Final = (b"lock", b"fenced lock", b"read-write lock")
 """The kinds whose owner is a thread or task, not an object."""
 
 _SIDE_KEY: Final = re.compile(rb"redsync_(?:queue|limit|latch):(?:\{(?P<braced>.*)\}|:(?P<tagged>.*))", re.DOTALL)
-_RECORD: Final = re.compile(rb"redsync:client:[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 def _text(raw: bytes) -> str:
@@ -182,7 +181,7 @@ def keys_of_name(prefix: bytes, name: bytes) -> tuple[bytes, ...]:
 
 def name_of_key(prefix: bytes, key: bytes) -> bytes | None:
     """Return the name that a key shows; None if it does not belong to a synchronizer, or accompanies another key."""
-    if _RECORD.fullmatch(key):
+    if is_client_key(key):
         return None
     side = _SIDE_KEY.fullmatch(key)
     full = (side["braced"] or side["tagged"] or b"") if side else key
