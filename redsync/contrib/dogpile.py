@@ -23,7 +23,7 @@ try:
 except ImportError as error:  # pragma: no cover
     raise ImportError("redsync.contrib.dogpile needs `pip install redsync-toolkit[dogpile]`") from error
 
-from redsync import Client, Mutex, NotOwnedError, QuorumError
+from redsync import Client, LeaseLostError, Mutex, NotOwnedError, QuorumError
 from redsync.contrib.names import LONGEST, shortened
 
 __all__ = ["RedsyncProxy"]
@@ -37,7 +37,8 @@ class RedsyncProxy(ProxyBackend):
     Args:
         client: The client whose nodes keep the mutexes.
         patience: Seconds that a reader without an old value waits for another process before it computes the entry.
-        max_hold: Seconds after which another process may compute the entry, even if the first one is alive.
+        max_hold: Seconds after which another process may compute the entry, even if the first one is alive. In the
+            first one, readers without an old value then compute it too.
         prefix: The prefix of the mutexes' names; the entry's key follows.
 
     Raises:
@@ -85,6 +86,10 @@ class _CreationMutex(CacheMutex):
                 return True
         except QuorumError:
             pass
+        except LeaseLostError:
+            # A thread of this process has computed for longer than `max_hold`, and still does.
+            if not wait:
+                return False
         self._without.append(os.getpid())
         return True
 

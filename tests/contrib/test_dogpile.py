@@ -105,6 +105,29 @@ def test_child_releases_its_mutex_although_its_parent_continued_without_one(make
     assert not mutex.locked()
 
 
+@pytest.mark.parametrize("old", [True, False])
+def test_creator_that_is_too_slow_costs_the_readers_of_its_process_no_error(make_cache, other, eventually, old):
+    cache = make_cache(patience=1.0, max_hold=0.5)
+    begun, go_on = threading.Event(), threading.Event()
+
+    def compute_slowly():
+        begun.set()
+        assert go_on.wait(20)
+        return "slow"
+
+    if old:
+        cache.set("report", "old")
+    creator = other.start(cache.get_or_create, "report", compute_slowly, expiration_time=0)
+    assert begun.wait(20)
+    mutex = cache.backend.get_mutex("report")
+    eventually(lambda: not mutex.locked())
+    for _ in range(3):
+        assert cache.get_or_create("report", lambda: "new", expiration_time=0) == ("old" if old else "new")
+    go_on.set()
+    assert creator.result(20) == "slow"
+    assert cache.get_or_create("report", lambda: "newer", expiration_time=0) == "newer"
+
+
 def test_lost_mutex_costs_no_entry(make_cache, make_client):
     cache = make_cache()
 
