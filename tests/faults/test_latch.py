@@ -207,10 +207,10 @@ def count_when_nodes_answer(latch, within=60.0):
 @pytest.mark.sweep
 def test_newcomer_does_not_find_it_open_where_most_nodes_came_back_empty(nodes, make_client):
     """No client waits, so none sends the nodes what they have forgotten."""
-    knows = make_client(restart_guard=LEASE).get_count_down_latch("x")
+    knows = make_client(lease=LEASE, restart_guard=LEASE).get_count_down_latch("x")
     assert knows.try_set_count(2)
     knows.count_down()
-    newcomer = make_client(restart_guard=LEASE)
+    newcomer = make_client(lease=LEASE, restart_guard=LEASE)
     mend = hang(nodes, (3, 4))
     for node in range(3):
         nodes.restart(node)

@@ -15,11 +15,11 @@ SECONDS = 6.0
 )
 @pytest.mark.sweep
 def test_no_window_has_more_successes_than_the_rate_while_nodes_come_and_go(nodes, tmp_path, rate, per, least):
-    options = {"work": "eager", "seed": "1", "restart_guard": 0.1, "limit": rate, "per": per}
+    options = {"work": "eager", "seed": "1", "lease": 1.0, "restart_guard": 1.0, "limit": rate, "per": per}
     with havoc.crew_of(nodes, tmp_path, ["rate_limiter:x"], flavours=["threads"] * 2, owners=4, **options) as crew:
         crew.await_all("ready")
         # Servers that have just started grant nothing before a window has passed.
-        time.sleep(per * 1.01 + 0.4)
+        time.sleep(max(per, 1.0) * 1.01 + 0.4)
         crew.go(since := now_ns(), since + int(SECONDS * 1e9))
         time.sleep(1.0)
         nodes.kill(0)
