@@ -448,6 +448,7 @@ class AioLinkSet(AnyLinkSet):
     def end(self, reason: str, *, orderly: bool) -> None:
         self.returning = 0
         super().end(reason, orderly=orderly)
+        self._drop_kept()
         self._set_timer(math.inf)
         if self._watched and not self._loop.is_closed():
             self._loop.remove_reader(self._epoll.fileno())

@@ -3,7 +3,8 @@
 Requests and replies of a connection are matched by counting alone. Once the count slips by one, every later reply goes
 to the wrong request: a refusal counts as a grant. So each time a client matches a reply,
 
-* the request that gets it is, byte for byte, the next one that the node has answered over that connection;
+* the request that gets it is, byte for byte, the next one that the node has answered over that connection; only the
+  names of server processes in it may be later ones, as a command for a voter is spelled whenever it is sent;
 * the reply is the node's answer to that request, or says that too few of the node's replicas have it.
 
 It holds at every instant, whatever the faults: a connection breaks, but never loses or repeats part of a stream.
@@ -18,8 +19,11 @@ from typing import Any
 
 import hiredis
 
+from redsync._core.effects import Command
+from redsync._core.memory import Guard
 from redsync._drivers.acknowledgements import UNACKNOWLEDGED
 from redsync._drivers.channels import pack
+from redsync._drivers.requests import Request
 from redsync.testing.simulator.checks.checker import Checker
 from redsync.testing.simulator.happenings import Handed
 
@@ -38,9 +42,10 @@ class Replies(Checker):
     def see(self, happening: Handed) -> str | None:
         """Compare the request with the one that the reply answers."""
         asked, words = happening.request.data, happening.words
+        expected = self.sim.world.spell(happening.node, _words_in(asked))
         if (
             words
-            and words == self.sim.world.spell(happening.node, _words_in(asked))
+            and (words == expected or words == _with_guards_of(words, happening.request, expected))
             and (_same(happening.said, happening.heard) or _is_unacknowledged(happening.heard))
         ):
             return None
@@ -58,6 +63,16 @@ def _words_in(data: bytes) -> list[bytes] | None:
     reader.feed(data)
     words: list[bytes] = reader.gets()
     return words if pack(*words) == data else None
+
+
+def _with_guards_of(words: list[bytes], request: Request, expected: list[bytes] | None) -> list[bytes] | None:
+    """Return the expected words of a request with the names of processes that the node got."""
+    command = request.command
+    if expected is None or not isinstance(command, Command) or len(words) != len(expected):
+        return expected
+    first = len(expected) - len(command.args)
+    guards = {first + i for i, word in enumerate(command.args) if isinstance(word, Guard)}
+    return [words[i] if i in guards else word for i, word in enumerate(expected)]
 
 
 def _same(said: Any, heard: Any) -> bool:
