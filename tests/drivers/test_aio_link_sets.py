@@ -487,6 +487,23 @@ async def test_round_fails_where_a_returning_node_does_not_come_back(nodes, appe
 
 
 @in_loop
+async def test_closed_set_keeps_nothing_for_nodes_that_were_to_return(nodes, append):
+    """Not even a round that no task waits for, as the maintenance sends."""
+    async with Rig(nodes.urls) as rig:
+        await rig.connect()
+        for i in range(3):
+            nodes.pause(i)
+        rig.set.send_soon(rig.request(append, b"a"))
+        await turns(2)
+        rig.set.throw_away()
+        assert rig.set._kept
+        rig.set.end("the client was closed", orderly=True)
+        assert not rig.set._kept
+        for i in range(3):
+            nodes.resume(i)
+
+
+@in_loop
 async def test_cancelled_round_is_not_sent_again(nodes, append, raw):
     async with Rig(nodes.urls) as rig:
         await rig.connect()
