@@ -31,7 +31,8 @@ def test_masters_begin_with_distinct_epochs(cluster):
     for server in cluster.servers:
         told = [line.split() for line in command(server, "CLUSTER", "NODES").splitlines()]
         epochs = {int(words[1].partition("@")[0].rpartition(":")[2]): int(words[6]) for words in told if words[8:]}
-        assert epochs == {port: number for number, (_, port) in enumerate(cluster.servers[:3], 1)}
+        # Not 1, 2 and 3: other tests of this cluster may have come first.
+        assert len(set(epochs.values()) - {0}) == 3
 
 
 def test_url_names_the_servers_that_were_masters_at_first(cluster):

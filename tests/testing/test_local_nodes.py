@@ -44,6 +44,8 @@ def ping(port):
 def is_refused(port):
     try:
         socket.create_connection(("127.0.0.1", port)).close()
+    except ConnectionResetError:  # The server is just ending.
+        return False
     except ConnectionRefusedError:
         return True
     return False

@@ -6,6 +6,9 @@ from types import SimpleNamespace
 import hiredis
 import pytest
 
+from redsync._core.effects import Command
+from redsync._core.memory import Processes
+from redsync._core.scripts import Script
 from redsync._drivers.aio_link_sets import AioLinkSet, StreamLink
 from redsync._drivers.channels import pack
 from redsync.testing.simulator import Simulation, SimulationError
@@ -79,10 +82,21 @@ def test_checker_finds_late_replies_of_an_old_connection(monkeypatch):
 # By hand.
 
 
-def hand(asked, heard, words, said):
+def hand(asked, heard, words, said, command=None):
     with Simulation(seed=1, checkers=()) as sim:
-        request = SimpleNamespace(data=pack(*asked))
+        request = SimpleNamespace(data=pack(*asked), command=command)
         return Replies(sim).see(Handed(sim.now, "a", 0, request, heard, words, said))
+
+
+def test_names_of_processes_may_be_later_ones_and_nothing_else():
+    script = Script.load("lock_acquire")
+    command = Command(script, (b"x",), (b"c:1:1", 1, 5000, Processes().guard(5000)))
+    asked = [b"EVALSHA", script.sha, b"1", b"x", b"c:1:1", b"1", b"5000", b"5000,-,"]
+    later, other = [*asked[:-1], b"5000,node-1,"], [*asked[:4], b"c:1:2", *asked[5:]]
+    assert hand(asked, 1, later, 1, command) is None
+    for words in (other, [*other[:-1], later[-1]], later[:-1]):
+        assert "for the reply to" in hand(asked, 1, words, 1, command)
+    assert "for the reply to" in hand(asked, 1, later, 2, command)
 
 
 @pytest.mark.parametrize(
