@@ -458,7 +458,9 @@ async def test_wait_for_a_loss_cancelled_at_any_turn_leaves_no_sleeper(nodes, ra
             assert hold._state.watchers == 0
             hold.check()
 
-        assert await for_every_turn(operation, check) > 1
+        # On a busy machine the wait may be over in its first turn.
+        while await for_every_turn(operation, check) == 1:
+            pass
         await hold.release()
 
 
