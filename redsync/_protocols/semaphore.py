@@ -126,23 +126,24 @@ def release_latest(session: Session, pool: Pool, count: int, now: float) -> Step
         raise OverReleaseError(
             f"{count} permits of semaphore {pool.name!r} can't be released: this client has {count - missing}"
         )
-    # All at once: while the nodes are asked about one, another thread's release must not choose the others too.
-    for state, share in chosen:
-        state.count -= share
-        if not state.count and state.valid(now):
-            session.holds.remove(state)  # Nothing is left to renew.
     loss = None
-    while chosen:
-        state, _ = chosen.pop(0)
-        try:
-            yield from release(session, state, now, 0)
-        except LeaseLostError as error:
-            loss = error
-        except BaseException:
-            for left, _ in chosen:
-                if not left.count:
-                    yield from give_back(session, left)
-            raise
+    try:
+        # All at once: while the nodes are asked about one, another thread's release must not choose the others too.
+        for state, share in chosen:
+            state.count -= share
+            if not state.count and state.valid(now):
+                session.holds.remove(state)  # Nothing is left to renew.
+        while chosen:
+            state, _ = chosen.pop(0)
+            try:
+                yield from release(session, state, now, 0)
+            except LeaseLostError as error:
+                loss = error
+    except BaseException:
+        for left, _ in chosen:
+            if not left.count:
+                yield from give_back(session, left)
+        raise
     if loss is not None:
         raise loss
 

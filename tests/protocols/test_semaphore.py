@@ -251,6 +251,21 @@ def test_permits_of_a_release_under_way_can_not_be_released_again(toy, pool, tak
             steps.send(None)
 
 
+def test_release_interrupted_before_it_asks_gives_back_what_it_took(toy, pool, take, monkeypatch):
+    first, second = take(0), take(1)
+    remove, strikes = toy.session.holds.remove, [KeyboardInterrupt]
+
+    def remove_interrupted(state):
+        remove(state)
+        if strikes:
+            raise strikes.pop()
+
+    monkeypatch.setattr(toy.session.holds, "remove", remove_interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        toy.play(release_latest(toy.session, pool, 2, toy.now), "tell semaphore_release")
+    assert (first.count, first.live, second.live) == (1, True, False)
+
+
 def test_interrupted_release_leaves_the_rest_of_a_permit_for_several(toy, pool, take):
     first, _ = take(0, 1, 2), take(3)
     steps = release_latest(toy.session, pool, 2, toy.now)
