@@ -123,7 +123,7 @@ class Birth(NamedTuple):
         The record is None if none was written under that process: a node that is out of memory keeps its old record.
 
         Raises:
-            TypeError, ValueError: The script never replies so.
+            UNREADABLE: The script never replies so.
         """
         record, now_ms, process = reply
         if process.__class__ is not bytes or not process:

@@ -24,6 +24,7 @@ from enum import Enum
 from typing import Any, NamedTuple, TypeAlias
 
 from redsync._core.interruptions import is_interruption
+from redsync._core.replies import UNREADABLE
 from redsync._core.text import outline
 
 __all__ = ["Cast", "Choice", "Judge", "Tally", "Verdict", "Vote", "Votes", "quorum_of", "verdict_of"]
@@ -52,9 +53,6 @@ Judge: TypeAlias = Callable[[Any], object]
 """Reads a script's reply and returns its meaning: true for a grant, false for a refusal.
 
 Raises on a reply of unknown shape."""
-
-_ODD = (TypeError, ValueError, ArithmeticError, IndexError, KeyError, AttributeError, RecursionError)
-"""The errors of a judge that meets a reply of unknown shape."""
 
 
 def quorum_of(nodes: int) -> int:
@@ -249,7 +247,7 @@ class Tally(Votes):
         try:
             answer = self.judge(reply)
             choice = _GRANTED if answer else _REFUSED
-        except _ODD as error:
+        except UNREADABLE as error:
             if is_interruption(error):
                 raise
             self._count(node, (_FAILED, None, f"unexpected reply {outline(reply)}"))

@@ -10,13 +10,16 @@ from typing import Any, Final
 
 import hiredis
 
-__all__ = ["MOST_BYTES", "NOTHING", "new_reader", "next_reply"]
+__all__ = ["MOST_BYTES", "NOTHING", "UNREADABLE", "new_reader", "next_reply"]
 
 MOST_BYTES: Final = 8 << 20
 """The longest reply in bytes. Ten thousand permits, all with their holders, take less than half of it."""
 
 NOTHING: Final = object()
 """A reader returns it when no reply is complete."""
+
+UNREADABLE: Final = (TypeError, ValueError, ArithmeticError, LookupError, AttributeError, RecursionError)
+"""The errors of code that takes a reply apart and meets another shape: a node may answer anything."""
 
 
 def new_reader() -> hiredis.Reader:

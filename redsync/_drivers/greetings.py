@@ -10,6 +10,7 @@ from typing import Any, Final
 import hiredis
 
 from redsync._core.memory import BIRTH_KEY, LOOK, Birth, elected
+from redsync._core.replies import UNREADABLE
 from redsync._core.scripts import Script
 from redsync._core.text import outline, printable
 from redsync._drivers.acknowledgements import reason_against, wait_commands
@@ -90,7 +91,7 @@ def greet(node: Node, timeout: float, *, raw: bool) -> Talk[NodeInfo]:
         raise ConnectionError(f"its birth record must last, but {reason}")
     try:
         process, birth = Birth.initialized(reply)
-    except (TypeError, ValueError, OverflowError) as error:
+    except UNREADABLE as error:
         raise ConnectionError(f"the birth record was not understood: {error}") from None
     return NodeInfo(run_id, version, uptime, pushes=raw, birth=birth, process=process)
 

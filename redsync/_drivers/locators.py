@@ -22,6 +22,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
+from redsync._core.replies import UNREADABLE
 from redsync._core.text import outline
 
 __all__ = ["Location", "Locator", "Witness", "Word", "needed_of"]
@@ -115,7 +116,7 @@ class Locator(ABC):
         """Return a witness's answer, or why there is none.
 
         Raises:
-            TypeError, ValueError, KeyError, AttributeError, IndexError: The server is not such a witness.
+            UNREADABLE: The server is not such a witness.
         """
 
     @abstractmethod
@@ -135,7 +136,7 @@ class Locator(ABC):
         """
         try:
             self.words[witness] = self._read(replies, self.witnesses[witness])
-        except (TypeError, ValueError, KeyError, AttributeError, IndexError):
+        except UNREADABLE:
             told = " and ".join(map(outline, replies))
             raise ConnectionError(f"answers with {told}: it is not one of the {self.WITNESSES}") from None
         self._heard_at[witness] = self._asked_at[witness]

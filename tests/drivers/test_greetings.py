@@ -1,18 +1,21 @@
 """Greetings: which scripts a client loads on a node, which nodes it refuses, and which connections it ends."""
 
+import contextlib
+import random
 from contextlib import closing
 
 import hiredis
 import pytest
 import redis
 
+from redsync._core.replies import new_reader, next_reply
 from redsync._core.scripts import Script
 from redsync._drivers.channels import pack
 from redsync._drivers.given_nodes import make_nodes
-from redsync._drivers.greetings import end_former, greet, join, load_scripts
+from redsync._drivers.greetings import end_former, greet, introduce, join, load_scripts
 from redsync._drivers.locators import Location
 from redsync._drivers.nodes import NodeInfo
-from tests.support.hostile import Hostile, bulk, greeting
+from tests.support.hostile import TEXTS, Hostile, bulk, greeting, make_answer
 from tests.support.trouble import busy, version_of
 
 SHIPPED = Script.shipped()
@@ -56,6 +59,47 @@ def test_server_lists_its_scripts(nodes):
         assert loaded(*channel.ask(QUESTION)) == LOADS[:1]
         channel.ask(LOADS[0])
         assert loaded(*channel.ask(QUESTION)) == []
+
+
+ROUNDS = 3000
+
+
+@pytest.mark.parametrize("url", ["redis://a", "redis+sentinel://s1/m?replicas=2"])
+def test_whatever_a_node_answers_is_a_greeting_or_no_connection(url, seed):
+    rng = random.Random(seed)
+    (node,) = make_nodes(url, redis.Redis)
+    if node.locator is not None:
+        node.location = Location("a", 6379, 7)
+    outcomes = {"greeted": 0, "refused": 0}
+    for _ in range(ROUNDS):
+        talk = introduce(node, 1.0, b"channel", lambda info: setattr(node, "info", info), raw=True)
+        replies = None
+        try:
+            while True:
+                commands = talk.send(replies)
+                replies = [answer_to(command, rng) for command in commands]
+        except StopIteration:
+            outcomes["greeted"] += 1
+        except (ConnectionError, hiredis.ProtocolError):
+            outcomes["refused"] += 1
+    assert min(outcomes.values()) > ROUNDS / 30, outcomes
+
+
+def answer_to(command, rng):
+    """Return a reply to a packed command: often the usual one, or one that is almost so."""
+    words = command.split(b"\r\n")[2::2] or [b"PING"]  # no command is the PING behind a SUBSCRIBE
+    usual = {b"SUBSCRIBE": b"+PONG\r\n", b"PUBLISH": b":0\r\n", b"WAIT": b":1\r\n"}.get(words[0]) or greeting(words)
+    if words[0] == b"EVALSHA" and rng.random() < 0.3:
+        usual = b"*3\r\n" + b"".join(make_answer(rng, 4) for _ in range(3))
+    if words[0] == b"INFO" and rng.random() < 0.3:
+        usual = bulk(b"uptime_in_seconds:%b\r\nrole:%b" % (rng.choice(TEXTS), rng.choice(TEXTS)))
+    while True:
+        reader = new_reader()
+        reader.feed(make_answer(rng) if usual is None or rng.random() < 0.1 else usual)
+        with contextlib.suppress(hiredis.ProtocolError):
+            reply = next_reply(reader.gets)
+            if not isinstance(reply, hiredis.PushNotification):
+                return reply
 
 
 def test_server_that_hides_its_run_id_replaces_no_other():

@@ -8,7 +8,7 @@ import time
 
 from redsync._drivers.greetings import INITIALIZE
 
-__all__ = ["HELLO", "Hostile", "bulk", "dribble", "greeting", "information"]
+__all__ = ["HELLO", "TEXTS", "Hostile", "bulk", "dribble", "greeting", "information", "make_answer"]
 
 HELLO = b"%3\r\n+server\r\n+redis\r\n+version\r\n+7.0.0\r\n+proto\r\n:3\r\n"
 INFO = b"run_id:%b\r\nredis_version:7.0.0\r\nuptime_in_seconds:100000\r\n"
@@ -111,3 +111,59 @@ def dribble(first, then=b"x", every=0.05):
     for _ in itertools.count():
         time.sleep(every)
         yield then
+
+
+NUMBERS = (0, 1, 2, 3, -1, -2, 1000, 29_999, 10**9, 2**53, 2**63 - 1, -(2**63))
+TEXTS = (
+    b"",
+    b"1",
+    b"0 1",
+    b"7 3",
+    b"3,17",
+    b"-5",
+    b"nan",
+    b"1e999",
+    b"client:1",
+    b"9" * 40,
+    b"\xff\xfe",
+    b"\x1b]0;x\x07",
+    b"r:a:1",
+)
+
+
+def make_answer(rng, depth=0):
+    """Return a random reply."""
+    kind = rng.choice("::::$$$$****_,(#%~=+-" if depth < 4 else "::$$_")
+    match kind:
+        case ":":
+            return b":%d\r\n" % rng.choice(NUMBERS)
+        case "$":
+            return bulk(rng.choice(TEXTS))
+        case "=":
+            return b"=%d\r\ntxt:%b\r\n" % (len(text := rng.choice(TEXTS)) + 4, text)
+        case "_" | "#":
+            return {"_": b"_\r\n", "#": b"#t\r\n"}[kind]
+        case ",":
+            return rng.choice([b",nan\r\n", b",inf\r\n", b",-inf\r\n", b",1.5\r\n"])
+        case "(":
+            return b"(" + b"9" * rng.choice([1, 20, 400, 5000]) + b"\r\n"
+        case "%":
+            n = rng.randint(0, 3)
+            keys = [b"*0\r\n" if rng.random() < 0.1 else bulk(b"%d" % i) for i in range(n)]
+            return b"%%%d\r\n" % n + b"".join(key + make_answer(rng, depth + 1) for key in keys)
+        case "+" | "-":
+            words = rng.choice(
+                [
+                    b"OK",
+                    b"",
+                    b"ERR \x1b[31m\xff",
+                    b"FORGETFUL 5",
+                    b"FORGETFUL -1",
+                    b"NOSCRIPT",
+                    b"BUSY x",
+                    b"MOVED 1 a:1",
+                ]
+            )
+            return kind.encode() + words + b"\r\n"
+    n = rng.choice([0, 1, 2, 3, 4, 5, 6])
+    return f"{kind}{n}\r\n".encode() + b"".join(make_answer(rng, depth + 1) for _ in range(n))
