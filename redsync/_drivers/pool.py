@@ -83,9 +83,9 @@ class Pool:
         self._guard: Final = guard
         self._free: Final[deque[LinkSet]] = deque()
         self._line: Final[deque[_Place]] = deque()
-        self._alive: Final[set[int]] = set()
+        # By identity. A plain reference: a weak set's callback would swallow the exception of a signal's handler.
+        self._alive: Final[dict[int, weakref.ref[LinkSet]]] = {}
         self._closed = False
-        self._sets: Final[weakref.WeakSet[LinkSet]] = weakref.WeakSet()
         self.torn: Final[deque[LinkSet]] = deque()
 
     def __len__(self) -> int:
@@ -174,7 +174,7 @@ class Pool:
     def note_ended(self, link_set: LinkSet) -> None:
         """Record that a set's connections have ended: there is room for another."""
         with self._guard:
-            self._alive.discard(id(link_set))
+            self._alive.pop(id(link_set), None)
         self._serve_line()
 
     def _wait_for_one(self, into: list[LinkSet], until: float) -> None:
@@ -186,8 +186,7 @@ class Pool:
                         into.append(self._free.pop())
                     elif not self._closed and len(self._alive) < self._limit:
                         into.append(self._make(self._drop))
-                        self._alive.add(id(into[0]))
-                        self._sets.add(into[0])
+                        self._alive[id(into[0])] = weakref.ref(into[0])
                     elif self._closed or self._clock() >= until:
                         return
                     else:
@@ -245,8 +244,9 @@ class Pool:
 
     def forget(self, *, close: bool) -> None:
         """In the child of a fork: drop the copies of the parent's sockets, see `Maintenance.forget`."""
-        for link_set in list(self._sets):
-            link_set.forget(close=close)
+        for reference in list(self._alive.values()):
+            if (link_set := reference()) is not None:
+                link_set.forget(close=close)
 
     def close(self) -> list[LinkSet]:
         """Lend no more sets, wake all that wait, and return the free ones."""

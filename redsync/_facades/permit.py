@@ -81,11 +81,10 @@ class Permit(_AnyPermit[Runner], Hold, ThreadEnterable["Permit"]):
         return self
 
     def _leave(self, hold: Permit | None) -> None:  # noqa: ARG002  (it is this one)
-        try:
-            if not self._released:
-                self.release()
-        finally:
-            self._note_released()
+        # Not in a `finally`: a release that was interrupted before it began is repeated.
+        if not self._released:
+            self.release()
+        self._note_released()
 
     def __enter__(self) -> Self:
         """Begin a body that releases the permit at its end."""
@@ -106,11 +105,10 @@ class AsyncPermit(_AnyPermit[AsyncRunner], AsyncHold, TaskEnterable["AsyncPermit
     _entered_in = _innermost
 
     async def _leave(self, hold: AsyncPermit | None) -> None:  # noqa: ARG002  (it is this one)
-        try:
-            if not self._released:
-                await self.release()
-        finally:
-            self._note_released()
+        # Not in a `finally`: a release that was interrupted before it began is repeated.
+        if not self._released:
+            await self.release()
+        self._note_released()
 
     async def __aenter__(self) -> Self:
         """Begin a body that releases the permit at its end; a loss of the permit cancels it."""

@@ -109,6 +109,7 @@ def acquire_new(  # noqa: PLR0912, PLR0915  (each is one of the decisions above)
             if wake.handed.bit_count() >= session.quorum and attempt.is_had(now):
                 return attempt.take_over(now)
     except BaseException:
+        refusal = None  # see `Attempt.conclude`
         yield from attempt.drop(settled=settled)
         raise
     finally:

@@ -218,7 +218,10 @@ class Attempt:
     def conclude(self, tally: Tally, now: float, refusal: RedsyncError | None, *, mute: bool, was_held: bool) -> None:
         """End an acquire whose timeout is over: return if others hold the lock, else raise the reason."""
         if refusal is not None:
-            raise refusal
+            try:
+                raise refusal
+            finally:
+                refusal = None  # Or this frame and the error would keep each other alive, and the caller's connections.
         # If the deadline cuts the last round short, it may get no answers. Then the round before decides.
         if mute and not (was_held and self._timeout < self._claim.round_timeout):
             raise no_quorum(self._request.name, tally, self._request.kind.label, at=now)

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from redsync import Client, LeaseLostError, NodeChanged, NotOwnedError, OverReleaseError, QuorumError
+from redsync import Client, KeyTypeError, LeaseLostError, NodeChanged, NotOwnedError, OverReleaseError, QuorumError
 from redsync._core.effects import Wait, wait
 from redsync._drivers.lives import Call
 from redsync._drivers.process import clock
@@ -56,10 +56,13 @@ def use(client):
 def interrupt(raw, points, other):
     """Return a function that interrupts an action at several points, and checks each time that nothing is left."""
 
-    def interrupt(clients, prepare, do, check=lambda prepared: None, *, keys=(), holds=0):
-        """Interrupt `do(prepare(point))`; `check` follows, and `keys` and `holds` are of other acquisitions."""
+    def interrupt(clients, prepare, do, check=lambda prepared: None, *, keys=(), holds=0, most=900):
+        """Interrupt `do(prepare(point))`; `check` follows, and `keys` and `holds` are of other acquisitions.
+
+        The action has about `most` points, or more.
+        """
         tables, wrong, struck = [client.runner.session.holds for client in clients], [], 0
-        for point in points():
+        for point in points(most):
             prepared = prepare(point)
             where = inject(point, lambda prepared=prepared: do(prepared))
             if where is None:
@@ -177,7 +180,54 @@ def test_interrupted_extension_leaves_the_hold(interrupt, client):
         interrupt([client], lambda point: hold, lambda hold: hold.extend(), still_held, keys=["redsync:x"], holds=1)
 
 
+def test_interrupted_wait_for_a_loss_leaves_the_hold(interrupt, client):
+    lock = client.get_lock("x")
+    with lock as hold:
+
+        def still_held(_):
+            hold.check()
+
+        def wait_in_vain(hold):
+            assert not hold.wait_lost(0.005)
+
+        interrupt([client], lambda point: hold, wait_in_vain, still_held, keys=["redsync:x"], holds=1, most=80)
+
+
+def test_interrupted_acquire_of_a_name_that_others_use_leaves_their_value(interrupt, client, raw):
+    for node in raw:
+        node.rpush("redsync:x", "a list of another program")
+
+    def refused(lock):
+        with pytest.raises(KeyTypeError):
+            lock.acquire(timeout=PATIENCE)
+
+    interrupt([client], lambda point: client.get_lock("x"), refused, lambda lock: lock.hold_count(), keys=["redsync:x"])
+    assert {tuple(node.lrange("redsync:x", 0, -1)) for node in raw} == {("a list of another program",)}
+
+
 # Several at once.
+
+
+def test_interrupted_with_of_a_permit_has_released_it(interrupt, client):
+    semaphore = client.get_semaphore("x", 3)
+
+    def use_permit(_):
+        permit = semaphore.acquire(timeout=PATIENCE, n=2)
+        try:
+            with permit:
+                permit.check()
+        finally:
+            with suppress(NotOwnedError):  # The `with` has released it, if it began.
+                permit.release()
+
+    def all_are_free(_):
+        permit = semaphore.acquire(timeout=PATIENCE, n=3)
+        if not permit:
+            return "permits are gone"
+        permit.release()
+        return None
+
+    interrupt([client], lambda point: None, use_permit, all_are_free)
 
 
 def test_interrupted_semaphore_leaves_no_permit(interrupt, client):
@@ -227,6 +277,20 @@ def test_interrupted_multi_lock_holds_none(interrupt, clients, make_multi):
     interrupt(clients, make_multi, enter_and_leave, all_are_free)
 
 
+def test_interrupted_reentry_of_a_multi_lock_leaves_the_outer_holds(interrupt, clients):
+    first, second = clients
+    multi = first.get_multi_lock(first.get_lock("a"), second.get_lock("b"))
+    with multi as outer:
+
+        def still_held(_):
+            outer.check()
+            counts = [lock.hold_count() for lock in multi._locks]
+            return None if counts == [1, 1] else f"held {counts} times"
+
+        interrupt(clients, lambda point: multi, enter_and_leave, still_held, keys=["other:b", "redsync:a"], holds=2)
+    assert [lock.hold_count() for lock in multi._locks] == [0, 0]
+
+
 def test_multi_lock_interrupted_while_one_is_held_by_another_holds_none(interrupt, clients, make_multi, make_lasting):
     """Even where it is about to release the locks acquired so far."""
     held = make_lasting().get_lock("b")  # the last in their order
@@ -258,6 +322,30 @@ def test_interrupted_release_of_a_multi_lock_has_released_all_or_none(interrupt,
         return all_are_free(multi)
 
     interrupt(clients, acquired, lambda multi: multi.release(), released)
+
+
+def test_interrupted_release_of_a_multi_lock_that_lost_one_releases_the_others(interrupt, clients, raw):
+    first, second = clients
+
+    def lost_one(point):
+        multi = first.get_multi_lock(first.get_lock(f"a{point}"), second.get_lock(f"b{point}"))
+        assert multi.acquire(timeout=PATIENCE)
+        for node in raw:
+            node.delete(f"redsync:a{point}")
+        with suppress(LeaseLostError):
+            multi._locks[0].extend()
+        return multi
+
+    def release(multi):
+        with suppress(LeaseLostError):
+            multi.release()
+
+    def released(multi):
+        if any(lock.hold_count() for lock in multi._locks):
+            release(multi)
+        return all_are_free(multi)
+
+    interrupt(clients, lost_one, release, released)
 
 
 # The client.
