@@ -10,7 +10,6 @@ import redis
 import redis.asyncio
 
 from redsync._core.events import Event
-from redsync._core.frames import may_await
 from redsync._core.timing import Timing
 from redsync._drivers.aio import AioRunner
 from redsync._drivers.nodes import Node
@@ -347,7 +346,8 @@ class AsyncClient(AnyClient[AioRunner]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if isinstance(error, GeneratorExit) and not (may_await(error) and self._runner.in_task()):
+        if isinstance(error, GeneratorExit):
+            # A dropped coroutine can't await, and looks like a generator that is closed.
             self._runner.abandon()
         else:
             await self.close()

@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 
 import pytest
 
-from redsync import HoldOrphaned, LeaseLostError
+from redsync import HoldLost, HoldOrphaned, LeaseLostError
 from tests.aio_support import claims, client_of, comes_out, in_loop, run, until, uvloop_in_sweeps
 from tests.support.kinds import KINDS, each_entered
 from tests.support.locks import lose
@@ -26,7 +26,7 @@ async def rows(lock):
 async def is_free(nodes, kind="lock"):
     """Return True if another client gets it at once."""
     async with client_of(nodes) as other:
-        lock = KINDS[kind](other)
+        lock = KINDS["write" if kind == "read" else kind](other)  # readers keep only writers out
         return bool(await lock.acquire(False)) and await lock.release() is None
 
 
@@ -139,15 +139,111 @@ async def test_generator_closed_by_another_loop_is_released_by_its_own(nodes, ra
         await goes_on()
 
 
+# Continued in another task than the one that began it.
+
+
+class EndedTask:
+    """A client, and what it reports; runs coroutines in tasks that end."""
+
+    def __init__(self, nodes):
+        self.events = []
+        self.client = client_of(nodes, listeners=[self.events.append])
+
+    async def run(self, awaitable):
+        """Return once the client has released what the task acquired."""
+        result = await asyncio.create_task(self._work(awaitable))
+        await until(lambda: "acquired" in self.orphans())
+        return result
+
+    async def _work(self, awaitable):
+        result = await awaitable
+        await self.client.get_lock("acquired").acquire()
+        return result
+
+    def orphans(self):
+        return {event.name for event in self.events if isinstance(event, HoldOrphaned)}
+
+
+@each_entered
 @in_loop
-async def test_generator_of_an_ended_task_adds_no_message(nodes, raw):
-    events = []
-    async with client_of(nodes, listeners=[events.append]) as client:
+async def test_fixture_keeps_its_lock_after_the_task_that_began_it(nodes, kind):
+    """As pytest-asyncio and unittest run one: a task for what comes before the `yield`, others for the rest."""
+    ended = EndedTask(nodes)
+    async with ended.client as client:
+        lock = KINDS[kind](client)
+
+        async def fixture():
+            async with lock as hold:
+                yield hold
+
+        stream = fixture()
+        hold = await ended.run(anext(stream))
+        assert not await is_free(nodes, kind)
+        hold.check()
+        assert not hold.lost
+        await hold.extend()
+        assert await asyncio.create_task(_awaiting(anext(stream, "ended"))) == "ended"
+        assert await is_free(nodes, kind)
+        assert not lock._entered
+        assert ended.orphans() == {"acquired"}
+        await goes_on()
+
+
+@each_entered
+@pytest.mark.parametrize("has_ended", [False, True])
+@in_loop
+async def test_exit_stack_closed_in_another_task_releases(nodes, kind, has_ended):
+    ended = EndedTask(nodes)
+    async with ended.client as client:
+        lock, stack, close = KINDS[kind](client), AsyncExitStack(), asyncio.Event()
+
+        async def opener():
+            await stack.enter_async_context(lock)
+            await close.wait()
+
+        if has_ended:
+            await ended.run(stack.enter_async_context(lock))
+        else:
+            task = asyncio.create_task(opener())
+            await until(lambda: is_held(client))
+        assert not await is_free(nodes, kind)
+        await asyncio.create_task(stack.aclose())
+        assert await is_free(nodes, kind)
+        assert not lock._entered
+        if not has_ended:
+            close.set()
+            await task
+
+
+@in_loop
+async def test_ended_task_keeps_only_what_its_open_with_releases(nodes):
+    ended = EndedTask(nodes)
+    async with ended.client as client:
+        lock = client.get_lock("x")
+
+        async def fixture():
+            async with lock:
+                await lock.acquire()
+                yield
+
+        stream = fixture()
+        await ended.run(anext(stream))
+        assert not await is_free(nodes)
+        await anext(stream, None)
+        assert await is_free(nodes)
+
+
+@in_loop
+async def test_loss_after_the_task_has_ended_is_raised_at_the_end_of_the_with(nodes):
+    ended = EndedTask(nodes)
+    async with ended.client as client:
         stream = rows(client.get_lock("x"))
-        await asyncio.create_task(_awaiting(anext(stream)))
-        await until(lambda: [event for event in events if isinstance(event, HoldOrphaned)])
-        await stream.aclose()
-        assert not claims(raw)
+        await ended.run(anext(stream))
+        lose(client)
+        await until(lambda: any(isinstance(event, HoldLost) for event in ended.events))
+        with pytest.raises(LeaseLostError):
+            await stream.aclose()
+        await goes_on()
 
 
 # The loss.
@@ -238,17 +334,25 @@ async def test_dropped_coroutine_leaves_the_hold_of_the_dropping_task(nodes, raw
         lock = client.get_lock("x")
         async with lock as hold:
             await drop(sleep_in(lock))
-            assert lock.hold_count() == 2
-            await until(lambda: lock.hold_count() == 1)
+            assert lock.hold_count() == 1
             hold.check()
         assert not claims(raw)
 
 
 @in_loop
-async def test_dropped_coroutine_with_a_lost_hold_is_logged(nodes, caplog):
+async def test_dropped_coroutine_with_a_lost_hold_raises(nodes):
     async with client_of(nodes) as client:
-        lock = client.get_lock("x", on_lost=print)
-        await drop(_lose_in(client, lock))
+        with pytest.raises(LeaseLostError):
+            await drop(_lose_in(client, client.get_lock("x")))
+        await goes_on()
+
+
+@in_loop
+async def test_coroutine_dropped_in_another_thread_with_a_lost_hold_is_logged(nodes, caplog):
+    async with client_of(nodes) as client:
+        coroutine = _lose_in(client, client.get_lock("x"))
+        await begin(coroutine)
+        await asyncio.to_thread(coroutine.close)
         await until(lambda: "a dropped coroutine" in caplog.text)
         await goes_on()
 
@@ -286,19 +390,9 @@ async def test_closed_generator_has_closed_its_client(nodes, raw):
 
     async with aclosing(stream()) as closing:
         client = await anext(closing)
-    assert client.runner.closed
+    await until(lambda: client.runner.closed)
+    await client.close()
     assert not claims(raw)
-
-
-@in_loop
-async def test_callback_is_not_a_task(nodes):
-    async with client_of(nodes) as client:
-        seen = asyncio.get_running_loop().create_future()
-        asyncio.get_running_loop().call_soon(lambda: seen.set_result(client.runner.in_task()))
-        assert await seen is False
-        assert await asyncio.to_thread(client.runner.in_task) is False
-        assert client.runner.in_task()
-        assert not client_of(nodes).runner.in_task()
 
 
 @in_loop
@@ -315,7 +409,6 @@ async def test_coroutine_dropped_without_a_loop_is_silent(nodes, monkeypatch):
 @each_entered
 @in_loop
 async def test_dropped_coroutine_that_closes_a_generator_itself_still_releases(nodes, kind):
-    """This looks like a generator whose end may await, see `frames`."""
 
     async def work(lock):
         async with aclosing(rows(lock)) as stream:
@@ -327,9 +420,7 @@ async def test_dropped_coroutine_that_closes_a_generator_itself_still_releases(n
     async with client_of(nodes) as client:
         coroutine = work(KINDS[kind](client))
         await begin(coroutine)
-        with pytest.raises(RuntimeError, match="ignored GeneratorExit"):
-            coroutine.close()
-        coroutine.close()
+        coroutine.close()  # RuntimeError if the generator awaited
         await becomes_free(nodes, kind)
         assert not is_held(client)
 

@@ -2,11 +2,12 @@
 
 import gc
 import sys
+import threading
 from contextlib import ExitStack, closing, contextmanager
 
 import pytest
 
-from redsync import LeaseLostError, NotOwnedError
+from redsync import HoldOrphaned, LeaseLostError, NotOwnedError
 from tests.support.kinds import KINDS, each_entered
 from tests.support.locks import lose
 
@@ -17,7 +18,7 @@ def is_free(make_client):
     other = make_client()
 
     def ask(kind="lock"):
-        lock = KINDS[kind](other)
+        lock = KINDS["write" if kind == "read" else kind](other)  # readers keep only writers out
         return bool(lock.acquire(False)) and lock.release() is None
 
     return ask
@@ -29,6 +30,37 @@ def unraisable(monkeypatch):
     found = []
     monkeypatch.setattr(sys, "unraisablehook", lambda args: found.append(args.exc_value))
     return found
+
+
+@pytest.fixture
+def events():
+    return []
+
+
+@pytest.fixture
+def client(make_client, events):
+    """A client with a lease of a minute: what is free sooner was released."""
+    return make_client(lease=60.0, listeners=[events.append])
+
+
+@pytest.fixture
+def in_ended_thread(client, events, eventually):
+    """Run a function in a thread that ends, and return once the client has released what that thread acquired."""
+
+    def run(function, *args):
+        results = []
+
+        def work():
+            results.append(function(*args))
+            client.get_lock("acquired").acquire()
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join(20)
+        eventually(lambda: any(isinstance(event, HoldOrphaned) and event.name == "acquired" for event in events))
+        return results[0]
+
+    return run
 
 
 def rows(lock):
@@ -130,6 +162,142 @@ def test_exit_stack_that_is_handed_on_releases_where_it_is_closed(client, is_fre
     (stack,) = enter(ExitStack())
     stack.close()
     assert is_free()
+
+
+@each_entered
+def test_with_goes_on_after_the_thread_that_began_it(client, is_free, events, other, in_ended_thread, kind):
+    """As FastAPI runs a dependency with a `yield`: in several threads of a pool, which ends idle ones."""
+    lock, holds = KINDS[kind](client), []
+
+    def dependency():
+        with lock as hold:
+            holds.append(hold)
+            yield
+
+    generator = dependency()
+    in_ended_thread(next, generator)
+    assert not is_free(kind)
+    (hold,) = holds
+    hold.check()
+    assert not hold.lost
+    hold.extend()
+    assert other.do(next, generator, "ended") == "ended"
+    assert is_free(kind)
+    assert not lock._entered
+    assert {event.name for event in events if isinstance(event, HoldOrphaned)} == {"acquired"}
+
+
+@each_entered
+@pytest.mark.parametrize("ended", [False, True])
+def test_exit_stack_closed_by_another_thread_releases(client, is_free, other, make_worker, in_ended_thread, kind, ended):
+    lock = KINDS[kind](client)
+    with ExitStack() as stack:
+        (in_ended_thread if ended else make_worker().do)(stack.enter_context, lock)
+        assert not is_free(kind)
+        other.do(stack.close)
+        assert is_free(kind)
+    assert not lock._entered
+
+
+@each_entered
+def test_generator_dropped_after_its_thread_has_ended_releases(client, is_free, in_ended_thread, kind):
+    streams = [rows(KINDS[kind](client))]
+    in_ended_thread(next, streams[0])
+    assert not is_free(kind)
+    streams.clear()
+    gc.collect()
+    assert is_free(kind)
+
+
+def test_ended_thread_keeps_only_what_its_open_with_releases(client, is_free, in_ended_thread):
+    lock = client.get_lock("x")
+
+    def stream():
+        with lock:
+            assert lock.acquire()
+            yield
+
+    generator = stream()
+    in_ended_thread(next, generator)
+    assert not is_free()
+    generator.close()
+    assert is_free()
+
+
+def test_acquire_within_a_with_that_was_released_ends_with_its_thread(client, is_free, in_ended_thread, eventually):
+    lock = client.get_lock("x")
+
+    def stream():
+        with lock:
+            lock.release()
+            assert lock.acquire()
+            yield
+
+    generator = stream()
+    in_ended_thread(next, generator)
+    eventually(is_free)
+    generator.close()
+
+
+def test_exit_stack_that_is_dropped_after_its_thread_is_not_renewed_for_ever(make_client, is_free, eventually):
+    """It has no finalizer: no code will ever leave its `with`."""
+    client = make_client(lease=1.0)
+    thread = threading.Thread(target=lambda: ExitStack().enter_context(client.get_lock("x")))
+    thread.start()
+    thread.join(20)
+    eventually(is_free)
+    kept = [ExitStack()]
+    lock = client.get_lock("x")
+    thread = threading.Thread(target=kept[0].enter_context, args=(lock,))
+    thread.start()
+    thread.join(20)
+    with client.get_lock("y") as later:
+        later.extend()
+    assert not is_free()
+    del lock
+    kept.clear()
+    gc.collect()
+    eventually(is_free)
+
+
+def test_condition_keeps_a_with_open_after_its_thread(client, is_free, in_ended_thread):
+    lock = client.get_lock("x")
+
+    def stream():
+        with lock:
+            lock._acquire_restore(lock._release_save())
+            yield
+
+    generator = stream()
+    in_ended_thread(next, generator)
+    assert not is_free()
+    generator.close()
+    assert is_free()
+
+
+def test_new_thread_does_not_own_the_hold_of_an_ended_one(client, other, in_ended_thread):
+    lock = client.get_lock("x")
+    generator = rows(lock)
+    in_ended_thread(next, generator)
+    assert not other.do(lock.owned)
+    assert not other.do(lock.acquire, False)
+    with pytest.raises(NotOwnedError):
+        other.do(lock.release)
+    other.do(generator.close)
+
+
+def test_exit_without_a_with_releases_what_this_thread_acquired(client, is_free, other):
+    """`stack.push(lock)` after an `acquire`, while a generator elsewhere still has its lost hold of the same object."""
+    lock = client.get_lock("x")
+    generator = other.do(begun, lock)
+    lose(client)
+    client.get_lock("x").force_release()
+    assert lock.acquire()
+    with ExitStack() as stack:
+        stack.push(lock)
+    assert is_free()
+    with pytest.raises(LeaseLostError):
+        generator.close()
 
 
 def test_condition_in_a_generator_goes_on_with_the_hold(client, is_free, other):

@@ -80,7 +80,7 @@ class HoldState:
         watchers: The number of callers that sleep until the hold ends.
         what: The noun for it in messages.
         cohort: The cohort with which the watchdog looks at it; None once it has ended.
-        entered: True if a `with` statement will release it.
+        entered: The objects that open `with` statements returned, each with a weak reference to its context manager.
         task: The asyncio task in which a thread acquired it, as a weak reference; None outside of tasks.
         dropped: True once a renewal has rolled back the claim of a hold that had ended: that a node lacks it no longer
             shows a loss.
@@ -156,7 +156,8 @@ class HoldState:
         self.on_lost: list[Callable[[HoldState], object]] = []
         self.watching: list[Callable[[HoldState], object]] = []
         self.watchers = 0
-        self.entered = self.dropped = False
+        self.entered: dict[object, ReferenceType[object]] = {}
+        self.dropped = False
         self.cohort: Cohort | None = None
         self.task: ReferenceType[Any] | None = None
 
@@ -176,6 +177,11 @@ class HoldState:
         if on_lost in self.on_lost:
             self.on_lost.remove(on_lost)
         del self.on_lost[self.count :]
+
+    @property
+    def open_withs(self) -> int:
+        """The number of `with` statements that will release it: each keeps its context manager alive to its end."""
+        return sum(manager() is not None for manager in list(self.entered.values()))
 
     @property
     def renewed(self) -> bool:
@@ -283,7 +289,7 @@ class HoldTable(Schedule):
         Lazy, so the latest of thousands costs one step. No permit may be added or removed meanwhile.
         """
         ours = self._permits.get(key, {})
-        return (state for entered in (False, True) for state in reversed(ours) if state.entered == entered)
+        return (state for entered in (False, True) for state in reversed(ours) if bool(state.entered) is entered)
 
     def add(self, state: HoldState) -> None:
         """Add a new hold."""
@@ -309,10 +315,11 @@ class HoldTable(Schedule):
             self._alarm()
 
     def orphan(self, owner: Owner) -> None:
-        """Record that an owner has ended, and can no longer release anything.
+        """Record that an owner has ended: only a `with` in another thread or task can still release what it holds.
 
         Finalizers call it, in any thread at any point: it takes no lock, and its look-up is one step.
         """
+        owner.ended = True
         if owner.holds:
             self.orphans.append(owner)
             self._alarm()

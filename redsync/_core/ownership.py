@@ -33,9 +33,10 @@ class Owner:
         channel: The channel over which nodes wake this owner.
         holds: Its holds, lost or not, by `LockKeys.hold`; see `HoldTable`.
         object: The object to which its hold belongs; None for a thread or task.
+        ended: True once the client has learnt that it has ended; see `HoldTable.orphan`.
     """
 
-    __slots__ = ("channel", "client_id", "holds", "object", "serial", "wire")
+    __slots__ = ("channel", "client_id", "ended", "holds", "object", "serial", "wire")
 
     def __init__(self, client_id: str, serial: int) -> None:
         self.client_id: Final = client_id
@@ -44,11 +45,12 @@ class Owner:
         self.channel: Final = wake_channel(client_id)
         self.holds: Final[dict[HoldKey, HoldState]] = {}
         self.object: weakref.ref[object] | None = None
+        self.ended = False
 
     @property
     def is_gone(self) -> bool:
-        """True if its object was dropped: a finalizer tells that too, but Python swallows one that is interrupted."""
-        return self.object is not None and self.object() is None
+        """True if it has ended, or its object was dropped: Python swallows a finalizer that is interrupted."""
+        return self.ended or (self.object is not None and self.object() is None)
 
     def claim(self, number: int) -> bytes:
         """Return the owner's claim of that number, as nodes store it."""

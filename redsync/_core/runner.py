@@ -179,8 +179,8 @@ class AsyncRunner(AnyRunner, Protocol):
         """Open a scope around the running task's code from now on."""
         ...
 
-    def in_task(self) -> bool:
-        """Return whether a task of the client's loop is running: only a task can await a node's answer."""
+    def begin(self, action: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run an action that releases something, up to its first wait; in another thread, leave it to the loop."""
         ...
 
     def leave_to_loop(self, action: Callable[[], Coroutine[Any, Any, None]]) -> None:

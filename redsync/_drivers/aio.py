@@ -372,10 +372,22 @@ class AioRunner(AioDriver):
         if self.closed:
             raise ClientClosedError
 
-    def in_task(self) -> bool:
-        """Return True in a task of the client's loop: only such a task can await a node's answer."""
+    def begin(self, action: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run an action that releases something, up to its first wait, like one that is cancelled then.
+
+        In another thread, leave it to the client's loop.
+        """
         loop = running_loop()
-        return loop is not None and loop is self.life.loop and asyncio.current_task() is not None
+        if loop is None or loop is not self.life.loop:
+            self.leave_to_loop(action)
+            return
+        begun = action()
+        try:
+            begun.send(None)
+        except StopIteration:
+            pass
+        finally:
+            begun.close()
 
     def leave_to_loop(self, action: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Let the client's loop run an action that releases something; callable in a finalizer, in any thread."""

@@ -11,8 +11,9 @@ from abc import abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache, partial
+from types import FrameType
 from typing import Any, TypeAlias, TypeVar
-from weakref import ReferenceType
+from weakref import ReferenceType, ref
 
 from redsync._core.effects import Steps
 from redsync._core.frames import statement
@@ -101,6 +102,15 @@ class Claimable(Enterable[RunnerT_co, HoldT]):
     def _leave_steps(self, hold: HoldT) -> Steps[None]:
         """Return the protocol that releases at the end of the `with` that returned `hold`."""
 
+    def _enter(self, hold: HoldT, frame: FrameType | None) -> None:
+        hold._state.entered[hold] = ref(self)
+        super()._enter(hold, frame)
+
+    def _forget(self, hold: HoldT | None) -> None:
+        if hold is not None:
+            hold._state.entered.pop(hold, None)
+        super()._forget(hold)
+
     def _options(self) -> dict[str, Any]:
         """Return the object's options."""
         return {
@@ -166,7 +176,6 @@ class ThreadClaimable(Claimable[Runner, ThreadHoldT], ThreadEnterable[ThreadHold
         if state is None:
             raise AcquireTimeout(self.name, self._timeout or 0.0)
         try:
-            state.entered = True
             hold = self._HOLD(self._host, state, self._tell_lost)
             self._enter(hold, statement())
         except BaseException:
@@ -228,7 +237,6 @@ class TaskClaimable(Claimable[AsyncRunner, TaskHoldT], TaskEnterable[TaskHoldT])
             raise AcquireTimeout(self.name, self._timeout or 0.0)
         # No await from here on, so nothing comes between the acquire and its `__aexit__`.
         hold = self._HOLD(self._host, state, self._tell_lost)
-        state.entered = True
         if self._on_lost is None:
             hold._open_scope()
         self._enter(hold, statement())

@@ -12,7 +12,7 @@ from functools import partial
 from types import FrameType, TracebackType
 from typing import Generic, TypeVar
 
-from redsync._core.frames import may_await, statement
+from redsync._core.frames import statement
 from redsync._core.interruptions import is_interruption
 from redsync._core.ownership import Owner
 from redsync._core.runner import AsyncRunner, Runner, RunnerT_co
@@ -54,15 +54,22 @@ class Enterable(ABC, Generic[RunnerT_co, EnteredT]):
         self._entered.setdefault(place, []).append(hold)
 
     def _innermost(self, frame: FrameType | None) -> EnteredT | None:
-        """Return the hold of the `with` that ends in the frame; None in the child of a fork, which has none."""
+        """Return the hold of the `with` that ends in the frame; None if no `with` acquired what ends here."""
         owner = self._runner.owner()
-        # A hold entered elsewhere, as by an exit stack that was passed on, is the owner's latest.
-        holds = self._entered.get(frame or owner) or self._entered_of(owner)
+        holds = self._entered.get(frame or owner)
+        if not holds:
+            # Entered elsewhere, as by an exit stack that was passed on: the owner's latest, or else anyone's.
+            everyone = [hold for holds in list(self._entered.values()) for hold in holds]
+            holds = self._entered_of(owner) or [hold for hold in everyone if self._may_end(hold)]
         return holds[-1] if holds else None
 
     def _entered_of(self, owner: Owner) -> list[EnteredT]:
         """Return the holds of all the owner's open statements, innermost last."""
         return [hold for holds in list(self._entered.values()) for hold in holds if hold._entered_by is owner]
+
+    def _may_end(self, hold: EnteredT) -> bool:  # noqa: ARG002  (of any other)
+        """Return False if the owner, who leaves a `with` that it has not entered, rather releases what it acquired."""
+        return True
 
     def _forget(self, hold: EnteredT | None) -> None:
         if hold is None or (place := hold._entered_at) is None:
@@ -131,17 +138,18 @@ class TaskEnterable(Enterable[AsyncRunner, TaskEnteredT]):
             ClientClosedError: The client was closed inside.
 
         If the body raised for another reason, its own error propagates and carries the problem as a note. So does a
-        cancellation from outside, even together with the loss. If an async generator was closed, in any task, its
-        `aclose()` raises a loss. If a coroutine was dropped, where no await is possible, the loop does all this in its
-        next turns.
+        cancellation from outside, even together with the loss. If an async generator was closed, or a coroutine was
+        dropped, the release is sent without waiting for the nodes; its `aclose()` or `close()` raises a known loss.
         """
-        frame, closed = statement(), isinstance(error, GeneratorExit)
-        if isinstance(error, GeneratorExit) and not (may_await(error) and self._runner.in_task()):
-            if (dropped := self._entered_in(frame)) is not None:
-                self._runner.leave_to_loop(partial(self._leave_dropped, dropped))
-            return
-        hold = self._innermost(frame)
-        told = hold._close_scope(error) if hold is not None else closed
+        if not isinstance(error, GeneratorExit):
+            await self._end(self._innermost(statement()), error)
+        elif (hold := self._entered_in(statement())) is not None:
+            # A dropped coroutine can't await, and looks like a generator that is closed.
+            self._runner.begin(partial(self._end, hold, error))
+
+    async def _end(self, hold: TaskEnteredT | None, error: BaseException | None) -> None:
+        closed = isinstance(error, GeneratorExit)
+        told = hold is not None and hold._close_scope(error)
         try:
             await self._leave(hold)
             if hold is not None and told:
@@ -156,7 +164,3 @@ class TaskEnterable(Enterable[AsyncRunner, TaskEnteredT]):
         """Return the hold of the innermost `async with` in the frame."""
         holds = self._entered.get(frame)
         return holds[-1] if holds else None
-
-    async def _leave_dropped(self, hold: TaskEnteredT) -> None:
-        hold._close_scope(None)
-        await self._leave(hold)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any, ClassVar, TypeAlias
+from weakref import ref
 
 from redsync._core.claims import ClaimKind
 from redsync._core.effects import Steps
@@ -87,6 +88,10 @@ class Exclusive(Claimable[RunnerT_co, HoldT]):
     @abstractmethod
     def _may_release(self, hold: HoldT) -> bool:
         """Return True if leaving the `with` that returned `hold`, which has ended, releases the current hold."""
+
+    def _may_end(self, hold: HoldT) -> bool:
+        state = self._state()
+        return state is None or hold._state is state
 
     # The protocols of both flavours.
 
@@ -240,3 +245,4 @@ class ExclusiveLock(Exclusive[Runner, Hold], ThreadClaimable[Hold]):
         if again is not None:
             for hold in self._entered_of(self._runner.owner()):
                 hold._state = again._state
+                hold._state.entered[hold] = ref(self)

@@ -94,6 +94,9 @@ class AnyMultiLock(Enterable[RunnerT_co, MultiHoldT], Generic[RunnerT_co, LockT,
         for lock, part in zip(self._locks, hold._holds, strict=True):
             lock._enter(part, frame)
 
+    def _may_end(self, hold: MultiHoldT) -> bool:
+        return all(lock._may_end(part) for lock, part in zip(self._locks, hold._holds, strict=True))
+
     def __reduce__(self) -> tuple[Any, ...]:
         return partial(type(self), timeout=self._timeout), (self._locks,)
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from types import FrameType
 from typing import Self
+from weakref import ref
 
 from redsync._core.holds import HoldState
 from redsync._core.runner import AnyHost, AsyncRunner, Runner, RunnerT_co
@@ -88,7 +89,7 @@ class Permit(_AnyPermit[Runner], Hold, ThreadEnterable["Permit"]):
 
     def __enter__(self) -> Self:
         """Begin a body that releases the permit at its end."""
-        self._state.entered = True
+        self._state.entered[self] = ref(self)
         return self
 
 
@@ -112,7 +113,7 @@ class AsyncPermit(_AnyPermit[AsyncRunner], AsyncHold, TaskEnterable["AsyncPermit
 
     async def __aenter__(self) -> Self:
         """Begin a body that releases the permit at its end; a loss of the permit cancels it."""
-        self._state.entered = True
+        self._state.entered[self] = ref(self)
         if not self._state.on_lost:
             self._open_scope()
         return self

@@ -43,7 +43,7 @@ def watchdog(session: Session, now: float) -> Steps[None]:
     while True:
         while table.orphans:
             for state in list(table.orphans.popleft().holds.values()):
-                yield from _give_back_orphan(session, state)
+                yield from _end_orphan(session, state)
         for state in table.ended(now):
             yield from expire(state)
         # One cohort at a time: in between this loop reports losses, and the driver does its own work.
@@ -62,7 +62,12 @@ def watchdog(session: Session, now: float) -> Steps[None]:
             yield from notify(WatchdogWoke(now - until))
 
 
-def _give_back_orphan(session: Session, state: HoldState) -> Steps[None]:
+def _end_orphan(session: Session, state: HoldState) -> Steps[None]:
+    """Release what an ended owner has acquired, except what an open `with` will release in another thread or task."""
+    kept = min(state.count, state.open_withs)
+    if kept:
+        state.count = kept
+        return
     lost = state.lost is not None
     # Threads to which the owner gave this hold's object must not believe in it any longer.
     state.count = 0
@@ -73,8 +78,8 @@ def _give_back_orphan(session: Session, state: HoldState) -> Steps[None]:
 
 def _look(session: Session, cohort: Cohort, now: float) -> Steps[None]:
     """Renew the cohort if one of its holds is due, or else fill up its bare majorities: one round at most."""
-    for state in [state for state in cohort.holds if state.owner.object is not None and state.owner.is_gone]:
-        yield from _give_back_orphan(session, state)
+    for state in [state for state in cohort.holds if state.owner.is_gone]:
+        yield from _end_orphan(session, state)
     if any(state.renew_at <= now and state.lost is None for state in cohort.holds):
         last = now + soon(cohort.lease)
         session.holds.gather(cohort, last)

@@ -3,6 +3,7 @@
 import itertools
 import math
 import threading
+import weakref
 
 import pytest
 
@@ -149,6 +150,22 @@ def test_orphan_is_recorded_and_wakes_the_watchdog_if_it_holds_anything(table, a
     table.orphan(state.owner)
     assert list(table.orphans) == [state.owner]
     assert alarm.rung == rung + 1
+
+
+def test_ended_owner_is_gone_even_without_holds(table):
+    owner = new_state().owner
+    assert not owner.is_gone
+    table.orphan(owner)
+    assert owner.is_gone
+
+
+def test_with_is_open_while_its_context_manager_lives():
+    state, managers = new_state(), [HoldTable(lambda: None) for _ in range(2)]
+    for manager in managers:
+        state.entered[object()] = weakref.ref(manager)
+    assert state.open_withs == 2
+    del managers[0], manager
+    assert state.open_withs == 1
 
 
 def test_orphan_with_a_lost_hold_is_recorded_too(table):

@@ -1,5 +1,7 @@
 """Permits: holds of slots, and the nodes' spelling of slots."""
 
+from weakref import ref
+
 import pytest
 
 from redsync._core.holds import HoldTable
@@ -87,7 +89,7 @@ def test_permits_of_a_key_come_latest_first():
     for state in (first, second, other):
         table.add(state)
     assert list(table.permits(b"redsync:x")) == [second, first], "a lock has none"
-    second.entered = True
+    second.entered[second] = ref(table)
     assert list(table.permits(b"redsync:x")) == [first, second], "a `with` releases it"
     table.remove(second)
     assert list(table.permits(b"redsync:x")) == [first]

@@ -1,6 +1,7 @@
 """The semaphore: its limit, looks, releases, and slots in renewals."""
 
 from contextlib import suppress
+from weakref import ref
 
 import pytest
 
@@ -210,7 +211,7 @@ def test_latest_permits_are_released_first_and_the_last_reduced(toy, pool, take)
 
 def test_permit_of_a_with_is_released_last(toy, pool, take):
     first, second = take(0), take(1)
-    second.entered = True
+    second.entered[second] = ref(toy)
     toy.play(release_latest(toy.session, pool, 1, toy.now), ("ask semaphore_release", toy.all_say(1)))
     assert (first.count, second.count) == (0, 1)
 

@@ -1,10 +1,12 @@
 """The watchdog's other work: filling up, releasing for ended owners, announcing; and the farewell."""
 
 import math
+import weakref
 
 import pytest
 
 from redsync._core.events import HoldOrphaned
+from redsync._core.holds import HoldTable
 from redsync._core.observing import ClocksRead, WatchdogWoke
 from redsync._core.presence import ClientRecord, told_claim
 from redsync._protocols.lease import lose, wait_end
@@ -119,6 +121,17 @@ def test_hold_of_an_ended_owner_is_released_at_once(toy, holds):
     assert toy.events == [HoldOrphaned("x", str(toy.owner))]
     assert len(toy.session.holds) == 0
     assert (state.live, state.count) == (False, 0), "no thread that got the hold object believes in it"
+
+
+def test_hold_of_an_ended_owner_stays_while_a_with_is_open(toy):
+    state, manager = toy.take(holds=3), HoldTable(lambda: None)
+    state.entered[object()] = weakref.ref(manager)
+    toy.session.holds.orphan(toy.owner)
+    assert toy.run_watchdog() == ["wait"]
+    assert (state.live, state.count) == (True, 1), "what `acquire` took has ended"
+    del manager
+    toy.now = state.renew_at
+    assert toy.run_watchdog() == ["tell lock_release", "notify HoldOrphaned", "wait"]
 
 
 def test_all_holds_of_an_ended_owner_are_released_and_no_others(toy):
