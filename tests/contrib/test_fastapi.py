@@ -4,12 +4,13 @@ import asyncio
 import threading
 from typing import Annotated
 
+import anyio.to_thread
 import fastapi
 import httpx
 import pytest
 import uvicorn
 
-from redsync import AsyncHold, ConfigurationError
+from redsync import AsyncHold, ConfigurationError, Hold
 from redsync.contrib.fastapi import Redsync
 
 pytestmark = [pytest.mark.framework, pytest.mark.sweep]
@@ -175,3 +176,45 @@ def test_client_exists_only_during_the_lifespan(nodes):
                 assert redsync.client
 
     asyncio.run(main())
+
+
+def test_dependency_in_threads_keeps_its_lock_after_the_thread_that_began_it(make_client, monkeypatch, eventually):
+    """A `def` dependency: anyio runs its `yield` in threads of a pool, and ends those that are idle for 10 s."""
+    monkeypatch.setattr("anyio._backends._asyncio.WorkerThread.MAX_IDLE_TIME", 0.0)
+    events, began = [], []
+    client, theirs = make_client(listeners=[events.append]), make_client().get_lock("x")
+
+    def locked():
+        with client.get_lock("x") as hold:
+            began.append(threading.current_thread())
+            client.get_lock("acquired").acquire()
+            yield hold
+
+    app = fastapi.FastAPI()
+
+    @app.get("/")
+    async def path(hold: Annotated[Hold, fastapi.Depends(locked)]):
+        # Of two busy workers, the one that began is idle first, so the next call takes the other, and ends this one.
+        both, later = threading.Barrier(2), threading.Event()
+
+        def occupy():
+            both.wait(20)
+            if threading.current_thread() is not began[0]:
+                later.wait(20)
+
+        workers = [asyncio.create_task(anyio.to_thread.run_sync(occupy)) for _ in range(2)]
+        await asyncio.wait(workers, return_when=asyncio.FIRST_COMPLETED)
+        later.set()
+        await asyncio.wait(workers)
+        await anyio.to_thread.run_sync(int)
+        await asyncio.to_thread(began[0].join, 20)
+        assert not began[0].is_alive()
+        await asyncio.to_thread(eventually, lambda: [event.name for event in events] == ["acquired"])
+        return {"lost": hold.lost, "free": await asyncio.to_thread(theirs.acquire, False)}
+
+    async def ask():
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://site") as web:
+            return (await web.get("/")).json()
+
+    assert asyncio.run(ask()) == {"lost": False, "free": False}
+    assert theirs.acquire(False)
