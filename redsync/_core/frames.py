@@ -33,4 +33,3 @@ def statement() -> FrameType | None:
             return frame if frame.f_code.co_flags & _CAN_BE_CLOSED else None
         frame = frame.f_back
     return None
-

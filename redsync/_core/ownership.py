@@ -33,7 +33,7 @@ class Owner:
         channel: The channel over which nodes wake this owner.
         holds: Its holds, lost or not, by `LockKeys.hold`; see `HoldTable`.
         object: The object to which its hold belongs; None for a thread or task.
-        ended: True once the client has learnt that it has ended; see `HoldTable.orphan`.
+        ended: True once the client knows that it has ended; see `HoldTable.orphan`.
     """
 
     __slots__ = ("channel", "client_id", "ended", "holds", "object", "serial", "wire")
