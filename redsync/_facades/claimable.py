@@ -103,13 +103,8 @@ class Claimable(Enterable[RunnerT_co, HoldT]):
         """Return the protocol that releases at the end of the `with` that returned `hold`."""
 
     def _enter(self, hold: HoldT, frame: FrameType | None) -> None:
-        hold._state.entered[hold] = ref(self)
         super()._enter(hold, frame)
-
-    def _forget(self, hold: HoldT | None) -> None:
-        if hold is not None:
-            hold._state.entered.pop(hold, None)
-        super()._forget(hold)
+        hold._state.entered[hold] = ref(self)
 
     def _options(self) -> dict[str, Any]:
         """Return the object's options."""

@@ -121,6 +121,7 @@ class AnyHold(Entered, Generic[RunnerT_co]):
         if self._state.lost is not None:
             self._lost_at_release = True
         self._released = True
+        self._state.entered.pop(self, None)
 
     def _is_being_released(self) -> bool:
         """Return True if acquisitions were released since the last call; each call precedes a release."""

@@ -56,7 +56,7 @@ class Lock(Reentrant[Any, Any], ExclusiveLock):
     within one lease after its holder dies. A thread may acquire it repeatedly, and must release it as often.
 
     Without its own lease, the watchdog renews the hold as long as the thread has it. With one, the hold ends with the
-    lease.
+    lease. The hold of a `with` lives as long as the `with`, whichever threads run it.
 
     Algorithm: Redlock with the reentrant layout of Redisson's RLock. Made by `Client.get_lock`.
     """
@@ -68,7 +68,8 @@ class AsyncLock(Reentrant[Any, Any], AsyncExclusiveLock):
     """A reentrant lock over all nodes of a client, owned by the task that acquired it.
 
     The guarantees are those of `Lock`. Only the task that acquired the lock may release it; its `AsyncHold` may be
-    passed on. If a task ends while it holds the lock, the client releases it and logs a warning.
+    passed on. If a task ends without releasing what it acquired by `acquire()`, the client releases it and logs a
+    warning. The hold of an `async with` lives as long as the `async with`, whichever tasks run it.
 
     Made by `AsyncClient.get_lock`.
     """
