@@ -227,7 +227,7 @@ NEUTRAL = {
         "state",
     },
     "_protocols/renewal.py": {"state.lost", "lease", "cohort", "composed"},
-    "_core/holds.py": {"release", "self.lost", "cohort", "state.cohort"},
+    "_core/holds.py": {"manager()", "release", "self.lost", "cohort", "state.cohort"},
     "_core/cohorts.py": {"state.lost", "state.cohort", "cohort"},
 }
 """Modules that must not ask for the kind, and the names that they may compare with None for other reasons."""

@@ -72,8 +72,8 @@ def test_all_holds_of_an_ended_thread_are_released_no_matter_how_often_acquired(
             assert lock.acquire()
 
     run_thread(hold)
+    eventually(lambda: sorted(event.name for event in events) == ["a", "b"])
     eventually(lambda: not keys())
-    assert sorted(event.name for event in events) == ["a", "b"]
     assert len(client.runner.session.holds) == 0
 
 
