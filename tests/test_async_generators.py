@@ -298,6 +298,24 @@ async def test_dropped_coroutine_releases_its_lock_in_the_next_turns(nodes, raw,
 
 
 @in_loop
+async def test_coroutine_dropped_in_the_middle_of_a_step_releases_its_lock_after_the_step(nodes):
+    """The garbage collector may drop it anywhere; a step finds nothing changed meanwhile."""
+    async with client_of(nodes) as client:
+        coroutine = sleep_in(client.get_lock("x"))
+        await begin(coroutine)
+        (state,) = client.runner.session.holds
+
+        def step():
+            coroutine.close()
+            return state.live
+            yield
+
+        assert await client.runner.run(step())
+        await becomes_free(nodes)
+        assert not is_held(client)
+
+
+@in_loop
 async def test_coroutine_dropped_in_another_thread_releases_its_lock_in_the_next_turns(nodes, raw):
     async with client_of(nodes) as client:
         coroutine = sleep_in(client.get_lock("x"))

@@ -66,6 +66,7 @@ class AioLife:
         maintenance: Keeps it alive; None without a loop.
         ready: True once the first connections are made, or enough time has passed.
         active: The number of callers' protocols that run.
+        stepping: True while a protocol's own code runs.
         idle: Ends when none is left; None unless the client is closing.
         closing: The task that closes it; None before that.
         outlived: True if it was closed only because its loop ended.
@@ -98,7 +99,7 @@ class AioLife:
         self.maintenance: AioMaintenance | None = None
         self._opening: asyncio.Task[None] | None = None
         self.closing: asyncio.Task[None] | None = None
-        self.ready = self._finishing = self.outlived = False
+        self.ready = self.stepping = self._finishing = self.outlived = False
         self.active = 0
         self.idle: asyncio.Future[None] | None = None
         self._left: Final[set[asyncio.Task[None]]] = set()
@@ -375,10 +376,11 @@ class AioRunner(AioDriver):
     def begin(self, action: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run an action that releases something, up to its first wait, like one that is cancelled then.
 
-        In another thread, leave it to the client's loop.
+        In another thread, or in the middle of a step (the garbage collector drops coroutines anywhere), leave it to the
+        client's loop.
         """
-        loop = running_loop()
-        if loop is None or loop is not self.life.loop:
+        loop, life = running_loop(), self.life
+        if loop is None or loop is not life.loop or life.stepping:
             self.leave_to_loop(action)
             return
         begun = action()

@@ -91,12 +91,14 @@ class AioDriver(ABC):
         protocol's clean-up effects. These wait for nothing, so a second cancellation finds nothing to interrupt. For
         the same reason even a dropped coroutine, which can't await anything any more, cleans up.
         """
+        life = call.life
         reply: Reply = None
         interruption: BaseException | None = None
         if call.awaited:
-            call.life.active += 1
+            life.active += 1
         try:
             while True:
+                outer, life.stepping = life.stepping, True
                 try:
                     effect = steps.send(reply) if interruption is None else steps.throw(interruption)
                 except StopIteration as stop:
@@ -105,6 +107,7 @@ class AioDriver(ABC):
                 except _Dropped:
                     raise GeneratorExit from None
                 finally:
+                    life.stepping = outer
                     # The error refers to this frame, so this frame must not refer to the error.
                     interruption = None
                 try:
