@@ -97,6 +97,7 @@ class Life:
         self._opening: Final = threading.RLock()
         # Reentrant: a finalizer may come in between. Guards wake-ups, sleepers, pending releases and the pool's line.
         self.guard: Final = threading.RLock()
+        self._if_guarded: Final = threading.Condition(self.guard)
         self._asleep: Final[set[Sleeper]] = set()
         ears = runner.notifier.ears
         self.events: Final = EventThread(runner.notifier.announce)
@@ -188,6 +189,14 @@ class Life:
         """False where the running thread would wait for itself: within a step, and in the maintenance's thread."""
         maintenance = self.maintenance
         return not (self.ours.stepping or (maintenance is not None and maintenance.is_current()))
+
+    def has_guard(self) -> bool:
+        """Return whether the running thread has the guard, because a handler or a finalizer has interrupted it there."""
+        try:
+            self._if_guarded.notify()  # Only a thread that has a condition's lock may do that.
+        except RuntimeError:
+            return False
+        return True
 
     def require_process(self) -> None:
         """Raise if this is the child of a fork within a call, which continues in the parent alone."""

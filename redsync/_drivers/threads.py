@@ -393,6 +393,11 @@ class ThreadRunner:
             most = self.max_connections
             tally.close(f"all {most} connections of this client were in use: Client(max_connections={most})")
             return
+        if life.has_guard():
+            # The maintenance needs it before it can send this, and so would never answer.
+            tally.close("an interrupted thread can't wait for the nodes: they get it in a moment")
+            life.begin().post(Request(effect, None))
+            return
         gate = threading.Lock()
         gate.acquire()
         if not request.done:

@@ -13,7 +13,9 @@ from functools import partial
 import pytest
 
 from redsync import ClientClosedError, LeaseLostError, NotOwnedError, QuorumError, ReentrantCallError
+from redsync._core.keys import wake_channel
 from redsync._drivers.link_sets import LinkSet
+from redsync._drivers.process import clock
 from tests.support.injection import alarm, inject
 from tests.support.leftovers import claims
 from tests.support.locks import PATIENCE
@@ -106,6 +108,23 @@ def test_release_in_a_handler_at_any_point_takes_effect(at_any_point, client, ra
         return use, hold.release, lambda: eventually(lambda: mutex and not held(raw))
 
     at_any_point(prepare)
+
+
+def test_release_in_a_handler_that_interrupts_the_pool_does_not_wait_for_the_maintenance(client, raw, eventually):
+    """Which can't go on before the pool does: each wake-up needs the same lock."""
+    lent, life, mutex = [], client.runner.life, client.get_mutex("x")
+    hold = mutex.__enter__()
+    life.pool.borrow(lent, clock() + PATIENCE)
+
+    def release():
+        with life.guard:
+            for node in raw:
+                node.publish(wake_channel(life.client_id), b"0 any key")
+            hold.release()
+
+    aside(release)
+    eventually(lambda: not held(raw))
+    life.pool.give_back(lent)
 
 
 def test_acquire_in_a_handler_at_any_point_is_performed_or_refused(at_any_point, client, raw, eventually):

@@ -14,4 +14,5 @@ def owing(client: Client) -> bool:
 
 def sent_to_all(client: Client) -> bool:
     """Return whether all nodes owe a reply on one set of connections: a round was sent, and none has answered."""
-    return any(all(link is not None and link.pending for link in each.links) for each in client.runner.life.pool._sets)
+    sets = [reference() for reference in client.runner.life.pool._alive.values()]
+    return any(all(link is not None and link.pending for link in each.links) for each in sets if each is not None)
