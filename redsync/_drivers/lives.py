@@ -191,7 +191,7 @@ class Life:
         return not (self.ours.stepping or (maintenance is not None and maintenance.is_current()))
 
     def has_guard(self) -> bool:
-        """Return whether the running thread has the guard, because a handler or a finalizer has interrupted it there."""
+        """Return whether the running thread has the guard: a handler or a finalizer has interrupted it there."""
         try:
             self._if_guarded.notify()  # Only a thread that has a condition's lock may do that.
         except RuntimeError:
