@@ -4,6 +4,7 @@ import asyncio
 import gc
 import weakref
 from contextlib import suppress
+from types import SimpleNamespace
 
 import pytest
 
@@ -23,7 +24,8 @@ class Driver(AioDriver):
 
 
 def drive(steps, perform):
-    return Driver([], clock, []).drive(steps, AioCall(None), lambda effect, call: perform(effect))
+    call = AioCall(SimpleNamespace(stepping=False))
+    return Driver([], clock, []).drive(steps, call, lambda effect, call: perform(effect))
 
 
 class Performer:

@@ -111,7 +111,7 @@ def test_release_in_a_handler_at_any_point_takes_effect(at_any_point, client, ra
 
 
 def test_release_in_a_handler_that_interrupts_the_pool_does_not_wait_for_the_maintenance(client, raw, eventually):
-    """Which can't go on before the pool does: each wake-up needs the same lock."""
+    """Which can't continue before the pool does: each wake-up needs the same lock."""
     lent, life, mutex = [], client.runner.life, client.get_mutex("x")
     hold = mutex.__enter__()
     life.pool.borrow(lent, clock() + PATIENCE)
