@@ -210,10 +210,9 @@ class AnyMaintenance(ABC, Generic[SetT]):
             if link is not None and link.generation != node.generation:
                 own.discard(link, node.moved() or node.excuse)
         self._prepare(now)
-        if self._shared.releases.some:
-            for node in self._nodes:
-                if own.links[node.index] is not None:
-                    own.deliver(node, now)
+        for node in self._nodes:
+            if own.links[node.index] is not None:
+                own.deliver(node, now)
 
     def _next_at(self, until: float) -> float:
         """Return when there is something to do, without news."""
@@ -224,8 +223,7 @@ class AnyMaintenance(ABC, Generic[SetT]):
         instants.append(now + (self._node_timeout / 2 if owes else _TICK))
         if self._begun:
             instants.append(self._registry.initialize_at)
-        if self._shared.releases.some:
-            instants += [self._shared.releases.due_at(node.index) for node in self._nodes if node.connected]
+        instants += [self._shared.releases.due_at(node.index) for node in self._nodes if node.connected]
         return min(instants)
 
     # Connecting.

@@ -237,8 +237,6 @@ class AnyLinkSet(ABC):
         return batch
 
     def _post(self, link: Any, requests: Sequence[Request], data: bytes, now: float) -> None:
-        if self._shared.releases.some:
-            self._shared.releases.supersede(link.index, requests)
         try:
             link.post(requests, data, now)
         except (LinkFault, OSError) as error:
@@ -350,7 +348,7 @@ class AnyLinkSet(ABC):
         node.last_error = said = one_line(text)
         self.fail(request, node, said)
         if request.owed(link.bit) and is_refused(text):
-            self._shared.releases.refuse(link.index, request, now, superseded=link.replaces(request))
+            self._shared.releases.refuse(link.index, request, now)
             self._shared.on_change()
         elif request.pending_release:
             self._shared.releases.settle(link.index, request, now)

@@ -126,11 +126,6 @@ class AnyLink(ABC):
         claim = request.claim
         return any(other.concerns(claim) for other in list(self.pending) if other is not request)
 
-    def replaces(self, request: Request) -> bool:
-        """Return whether the node owes a reply to a later command that replaces a refused one."""
-        claim, number = request.claim, request.number
-        return any(other.number > number and other.replaces(claim) for other in self.pending)
-
     @abstractmethod
     def shut(self) -> None:
         """End the connection; written bytes still reach the node."""

@@ -2,17 +2,11 @@
 
 A release or a rollback whose command did not reach a node, or was not answered, waits here until the maintenance
 delivers it. (Dynamo calls this a hinted hand-off.) Delivery is safe whenever it happens: each try after a rollback
-makes a claim with a new number, so a late command finds none of the later claims.
+makes a claim with a new number, so a late command finds none of the later claims. The worst is a release that only
+lowers a hold count, executed behind the next re-entry: `inspect` shows the lower count until the next renewal.
 
-A node that runs a slow script (BUSY), loads its data, or is out of memory refuses releases too. It gets a single one
-first, with growing pauses, and another one each time: it may refuse a single one forever. Once one is executed, it
-gets more and more of the others. So a node in trouble gets few commands, and a recovered one gets all of them soon.
-
-A refused command must not be executed behind a later one about the same claim: a release that leaves a count of one
-would undo the next re-entry. So the later one replaces it: its sender knows of every claim that the node may keep, and
-releases it in turn. A renewal replaces nothing: it wakes no waiter, and a node that refuses the release may refuse it
-too. Behind it the release does no harm, as both leave what the holder still has. Commands without an answer are not
-replaced, as the node may still execute what precedes them.
+A node that runs a slow script (BUSY), loads its data, or is out of memory refuses releases too. It gets them again
+after a pause, which grows to half a second; a connection to it that has just been made ends the pause.
 """
 
 from __future__ import annotations
@@ -21,17 +15,25 @@ import math
 import re
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
+from operator import attrgetter
 from typing import Any, Final
 
-from redsync._drivers.requests import Owed, Request
+from redsync._core.effects import Command
+from redsync._drivers.requests import Request
 
 __all__ = ["PendingReleases", "is_refused"]
 
 _SHORTEST, _LONGEST = 0.01, 0.5
 """The shortest and the longest pause in seconds between two tries while a node answers with errors."""
 
-_FASTER, _MOST = 8, 512
-"""The factor by which the number of commands grows after a success, and the most commands sent at once."""
+_MOST = 512
+"""The most commands sent at once: a node that owes more replies gets no new claims."""
+
+_STALE_LIMIT = 10_000
+"""The most expired requests kept for a node that left commands unanswered; the first to expire is dropped first."""
+
+_PURGE_FROM = 256
+"""The number of requests from which a purge pays off."""
 
 _WRONG = r"\bWRONGTYPE\b|^ERR unknown command|^ERR wrong number of arguments|^UNACKNOWLEDGED "
 """Redis 6 puts the place in the script before WRONGTYPE. An UNACKNOWLEDGED command was executed."""
@@ -43,65 +45,96 @@ def is_refused(text: str) -> bool:
 
 
 class _OfNode:
-    """The commands that one node must still get."""
+    """The requests that one node must still get, in the order of the client's commands.
+
+    After its `owed_until` a request is pointless, because the claim that it removes has expired. The exception is a
+    node that left commands unanswered: a hung node executes them when it resumes, however late, and their claims live
+    from then on. So until such a node is back, no request becomes pointless.
+
+    The same command is kept once, at its latest position: a waiter that rolls back each of its tries while the node is
+    away owes it one rollback. So each claim that lives, or lived within its lease, has an entry or two, and these are
+    never dropped. Of expired entries only the latest `_STALE_LIMIT` are kept, because a node that hangs for hours would
+    collect any number of them. A claim whose entry was dropped stays on the node for one lease after it resumes.
+
+    Attributes:
+        requests: By command.
+        unanswered: True if the node left commands unanswered since it was last connected.
+        under_way: The requests that it was sent last, without those that it has answered.
+        at: The instant from which it gets the next ones.
+        pause: The latest pause in seconds; 0.0 if it has executed what it was sent last.
+    """
 
     def __init__(self) -> None:
-        self.owed: Final = Owed()
+        self.requests: dict[Command, Request] = {}
+        self.unanswered = False
         self.under_way: dict[Request, None] = {}
-        self.at = 0.0
-        self.pause = 0.0
-        self.size = _MOST
-        self.refused = 0  # the number of the latest that was refused
+        self.at = self.pause = 0.0
+        self._purge_at = _PURGE_FROM
+
+    def add(self, request: Request, bit: int, now: float) -> None:
+        """Keep a request if the node must get it; it replaces an earlier one with the same command."""
+        self.under_way.pop(request, None)
+        if not request.owed(bit) or self._is_pointless(request, now):
+            return
+        assert request.command is not None, "what is owed was made"
+        same = self.requests.get(request.command)
+        if same is None or same.number < request.number:
+            self.requests[request.command] = request
+            if len(self.requests) >= self._purge_at:
+                self._purge(now)
+
+    def take(self, now: float) -> list[Request]:
+        """Return the requests that the node gets now, and keep the others."""
+        due = [request for request in self.requests.values() if not self._is_pointless(request, now)]
+        due.sort(key=attrgetter("number"))
+        batch, rest = due[:_MOST], due[_MOST:]
+        self.requests = {request.command: request for request in rest if request.command is not None}
+        self.unanswered = self.unanswered and bool(rest)
+        self.under_way = dict.fromkeys(batch)
+        self._purge_at = max(2 * len(rest), _PURGE_FROM)
+        return batch
+
+    def _purge(self, now: float) -> None:
+        """Drop pointless requests; the next purge comes when twice as many are kept."""
+        kept = [request for request in self.requests.values() if not self._is_pointless(request, now)]
+        expired = sorted(
+            (request.effect.owed_until for request in kept if request.effect.owed_until <= now), reverse=True
+        )
+        after = expired[_STALE_LIMIT] if len(expired) > _STALE_LIMIT else -math.inf
+        # A new table replaces the old one in one step, so no interruption can split it.
+        self.requests = {
+            request.command: request for request in kept if request.command and request.effect.owed_until > after
+        }
+        self._purge_at = max(2 * len(self.requests), _PURGE_FROM)
+
+    def _is_pointless(self, request: Request, now: float) -> bool:
+        return request.effect.owed_until <= now and not self.unanswered
 
 
 class PendingReleases:
-    """The pending releases of one client. Any thread may call it.
-
-    Attributes:
-        some: True if there may be any; saves the maintenance a look.
-    """
+    """The pending releases of one client. Any thread may call it."""
 
     def __init__(self, nodes: int, guard: AbstractContextManager[Any]) -> None:
         """Make it empty; `guard` is reentrant, because a finalizer may interrupt a thread that holds it."""
         self._guard: Final = guard
         self._of_node: Final = [_OfNode() for _ in range(nodes)]
-        self.some = False
 
     def add(self, index: int, requests: Iterable[Request], now: float, *, unanswered: bool = False) -> None:
         """Keep those requests that the node must get. `unanswered`: it may still execute what it was sent."""
         ours = self._of_node[index]
         with self._guard:
-            ours.owed.unanswered |= unanswered
+            ours.unanswered |= unanswered
             for request in requests:
-                request.refused &= ~(1 << index)
-                self._keep(ours, 1 << index, request, now)
+                ours.add(request, 1 << index, now)
 
-    def _keep(self, ours: _OfNode, bit: int, request: Request, now: float) -> None:
-        ours.under_way.pop(request, None)
-        ours.owed.add(request, bit, now)
-        self.some = self.some or len(ours.owed) > 0
-
-    def refuse(self, index: int, request: Request, now: float, *, superseded: bool = False) -> None:
-        """Keep a request that the node must get, and has answered with an error.
-
-        Not if it is `superseded`: a later one that replaces it is under way over its link.
-        """
+    def refuse(self, index: int, request: Request, now: float) -> None:
+        """Keep a request that the node must get, and has answered with an error."""
         ours = self._of_node[index]
         with self._guard:
-            if not ours.under_way.keys() - {request}:
+            if ours.at <= now:  # else another one of the same batch was refused just now
                 ours.pause = min(max(2 * ours.pause, _SHORTEST), _LONGEST)
-                ours.at, ours.size, ours.refused = now + ours.pause, 1, request.number
-            if superseded:
-                ours.under_way.pop(request, None)
-            else:
-                request.refused |= 1 << index
-                self._keep(ours, 1 << index, request, now)
-
-    def supersede(self, index: int, requests: Iterable[Request]) -> None:
-        """Forget refused requests that these later ones replace, which the node gets now."""
-        with self._guard:
-            for request in requests:
-                self._of_node[index].owed.supersede(request)
+                ours.at = now + ours.pause
+            ours.add(request, 1 << index, now)
 
     def settle(self, index: int, request: Request, now: float) -> None:
         """Record that the node has executed a request that was delivered from here."""
@@ -110,42 +143,26 @@ class PendingReleases:
             return
         with self._guard:
             ours.under_way.pop(request, None)
-            if not ours.under_way:
-                ours.at, ours.pause, ours.size = now, 0.0, min(_FASTER * ours.size, _MOST)
+            if ours.at <= now:
+                ours.pause = 0.0
 
     def take(self, index: int, now: float) -> list[Request]:
         """Return the requests to send now, in order; `refuse`, `settle` or `add` says what became of each."""
         ours = self._of_node[index]
         with self._guard:
-            if not len(ours.owed) or ours.under_way or now < ours.at:
-                return []
-            unanswered = ours.owed.unanswered
-            batch = ours.owed.take(now)
-            if ours.size == 1:
-                # Those about one claim keep their order.
-                first: dict[object, Request] = {}
-                for request in batch:
-                    first.setdefault(request.claim, request)
-                batch.sort(key=lambda each: (first[each.claim] is not each, each.number <= ours.refused))
-            batch, rest = batch[: ours.size], batch[ours.size :]
-            ours.owed.unanswered = unanswered and bool(rest)
-            for request in rest:
-                ours.owed.add(request, 1 << index, now)
-            ours.under_way = dict.fromkeys(batch)
-            self.some = any(len(each.owed) for each in self._of_node)
-            return batch
+            return [] if not ours.requests or ours.under_way or now < ours.at else ours.take(now)
 
     def due_at(self, index: int) -> float:
         """Return when the node is due for the next ones, if it is connected; infinity if there are none."""
         ours = self._of_node[index]
-        return ours.at if len(ours.owed) and not ours.under_way else math.inf
+        return ours.at if ours.requests and not ours.under_way else math.inf
 
     def count(self, index: int) -> int:
         """Return how many the node has yet to get, besides those in flight."""
-        return len(self._of_node[index].owed)
+        return len(self._of_node[index].requests)
 
     def clear_pause(self, index: int) -> None:
         """Begin again with a node that has just been connected."""
         ours = self._of_node[index]
         with self._guard:
-            ours.at, ours.pause, ours.size = 0.0, 0.0, _MOST
+            ours.at = ours.pause = 0.0

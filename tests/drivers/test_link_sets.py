@@ -690,34 +690,6 @@ def test_refused_release_is_pending_with_a_pause(desk, link_set, fars, text):
     assert desk.releases.take(1, desk.now + 1.0) == [release]
 
 
-def test_refused_release_gives_way_to_a_later_command_for_its_claim(desk, link_set, fars):
-    """Behind it, it would undo it: a release that leaves a count of one undoes the next re-entry."""
-    first, second = (desk.ask(link_set, owed_to=0b111, owed_until=math.inf) for _ in range(2))
-    fars[1].say(b"-BUSY\r\n")
-    hear(link_set)
-    assert desk.pending() == [0, 0, 0], "the second is under way"
-    fars[1].say(b"-BUSY\r\n")
-    hear(link_set)
-    assert desk.pending() == [0, 1, 0]
-    desk.ask(link_set, b"another")
-    assert desk.pending() == [0, 1, 0]
-    desk.ask(link_set)
-    assert desk.pending() == [0, 0, 0]
-    assert choices(first.tally) == choices(second.tally) == [None, "failed", None]
-
-
-def test_refused_release_stays_pending_whatever_renewal_follows_it(desk, link_set, fars):
-    """The node may refuse that, too."""
-    release = desk.ask(link_set, owed_to=0b111, owed_until=math.inf)
-    renewal = Request(Broadcast(lambda: release.command, ANNA, judge=bool, timeout=1.0), None)
-    assert renewal.make()
-    link_set.send(renewal)
-    fars[1].say(b"-BUSY\r\n" * 2)
-    hear(link_set)
-    link_set.send(renewal)
-    assert desk.releases.take(1, desk.now + 1.0) == [release]
-
-
 def test_unanswered_release_is_sent_again_whatever_follows_it(desk, link_set, fars):
     """The node may still execute the claim before it, over the former connection."""
     release = desk.ask(link_set, owed_to=0b111, owed_until=math.inf)

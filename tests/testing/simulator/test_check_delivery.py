@@ -3,8 +3,7 @@
 import pytest
 
 from redsync._drivers.aio_link_sets import AioLinkSet
-from redsync._drivers.pending_releases import PendingReleases
-from redsync._drivers.requests import Owed
+from redsync._drivers.pending_releases import PendingReleases, _OfNode
 from redsync.testing.simulator import Simulation, SimulationError
 from redsync.testing.simulator.checks import Delivery
 from tests.support.hunting import hunt
@@ -31,7 +30,7 @@ def test_checker_finds_owed_release_that_an_absent_node_is_never_owed(monkeypatc
 
 
 def test_checker_finds_commands_that_the_next_connection_does_not_get(monkeypatch):
-    monkeypatch.setattr(Owed, "take", lambda owed, now: owed._requests.clear() or [])
+    monkeypatch.setattr(_OfNode, "take", lambda ours, now: ours.requests.clear() or [])
     assert LOST in hunt(Delivery, range(20))
 
 
@@ -65,14 +64,14 @@ def come_back(*, seconds: float, forget: bool = False):
 
 def test_checker_finds_release_that_is_kept_and_never_sent(monkeypatch):
     assert "node-1 executes for a: lock_release" in come_back(seconds=20.0).trace.text()
-    monkeypatch.setattr(Owed, "take", lambda owed, now: [])
+    monkeypatch.setattr(_OfNode, "take", lambda ours, now: [])
     come_back(seconds=14.0)
     with pytest.raises(SimulationError, match=r"delivery: node-1 has been owed #\d+ of a \(lock_release\) for 2\d"):
         come_back(seconds=20.0)
 
 
 def test_node_that_forgot_is_owed_nothing(monkeypatch):
-    monkeypatch.setattr(Owed, "take", lambda owed, now: [])
+    monkeypatch.setattr(_OfNode, "take", lambda ours, now: [])
     come_back(seconds=20.0, forget=True)
 
 

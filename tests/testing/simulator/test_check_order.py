@@ -10,7 +10,8 @@ from redsync._core.ownership import Owner
 from redsync._core.scripts import Script
 from redsync._drivers.aio_link_sets import AioLinkSet
 from redsync._drivers.channels import pack
-from redsync._drivers.requests import NOTHING_TOLD, Owed, Request
+from redsync._drivers.pending_releases import _OfNode
+from redsync._drivers.requests import NOTHING_TOLD, Request
 from redsync.testing.simulator import Simulation, SimulationError
 from redsync.testing.simulator.checks import Order
 from redsync.testing.simulator.happenings import Connected, Executed, Handed
@@ -51,8 +52,8 @@ def test_checker_finds_resend_that_overtakes_its_owners_next_claim(monkeypatch):
 
 
 def test_checker_finds_owed_commands_in_another_order(monkeypatch):
-    take = Owed.take
-    monkeypatch.setattr(Owed, "take", lambda owed, now: take(owed, now)[::-1])
+    take = _OfNode.take
+    monkeypatch.setattr(_OfNode, "take", lambda ours, now: take(ours, now)[::-1])
     assert "behind" in hunt(Order, range(2, 42))
 
 

@@ -128,7 +128,7 @@ def _kept(runner: SimulatedRunner, index: int) -> dict[tuple[object, ...], int]:
     link, releases = links.links[index], links._shared.releases._of_node[index]
     kept: dict[tuple[object, ...], int] = {}
     for request in [
-        *releases.owed._requests.values(),
+        *releases.requests.values(),
         *releases.under_way,
         *(link.pending if link is not None else ()),
         *links._batch,
