@@ -14,7 +14,6 @@ import hiredis
 import pytest
 
 from redsync import ClientClosedError
-from redsync._core.effects import Broadcast
 from redsync._core.memory import BLANK, Birth
 from redsync._core.observing import Ear, noting_of
 from redsync._core.quorum import Verdict
@@ -24,11 +23,10 @@ from redsync._drivers.acknowledgements import hold_back
 from redsync._drivers.channels import Channel
 from redsync._drivers.dialects import ClusterDialect
 from redsync._drivers.links import GIVE_UP, Link, speak
-from redsync._drivers.requests import Request
 from tests.support.forks import in_child, is_open
 from tests.support.injection import Interruption, inject
 from tests.support.ours import of_ours
-from tests.support.scripted import ANNA, NODE_TIMEOUT, SCRIPT, Desk, choices, message, words_of
+from tests.support.scripted import NODE_TIMEOUT, SCRIPT, Desk, choices, message, words_of
 
 YES, NO = b":1\r\n", b":0\r\n"
 
