@@ -63,11 +63,12 @@ def reason_against(dialect: Dialect, replies: Sequence[Any], needed: int) -> str
 def hold_back(link: AnyLink, needed: int, timeout: float) -> None:
     """Make a link hand out votes only once `needed` replicas have acknowledged them.
 
-    The link is not in use yet. A round waits `timeout` seconds for the node. The node waits half of that for its
-    replicas, and the connection stalls meanwhile; so the round learns that there were too few.
+    The link is not in use yet. A round waits at most `timeout` seconds for the node. The node waits half of that for its
+    replicas, or up to 0.1 s longer, and the connection stalls meanwhile. A round that ends before that learns from
+    `AnyLink.explain` what the node waits for.
     """
     acknowledged = _Acknowledged(link, needed, timeout / 2)
-    link.encode, link.gets = acknowledged.encode, acknowledged.gets
+    link.encode, link.gets, link.explain = acknowledged.encode, acknowledged.gets, acknowledged.explain
 
 
 class _Acknowledged:
@@ -111,6 +112,12 @@ class _Acknowledged:
                 self._judge(lasting)
                 return self._ready.popleft()
         return NOTHING
+
+    def explain(self, reason: str) -> str:
+        """Return the reason for a missing reply; see `AnyLink.explain`."""
+        if self._writes and len(self._replies) >= len(self._writes[0][0]):
+            return f"{UNACKNOWLEDGED} {self._needed} of its replicas must have the vote: {reason}"
+        return reason
 
     def _judge(self, lasting: tuple[bool, ...]) -> None:
         votes, following = self._replies[: len(lasting)], self._replies[len(lasting) :]

@@ -193,7 +193,7 @@ class AnyLinkSet(ABC):
         silence = link.silence(now)
         if (silence > self._shared.node_timeout or len(link.pending) > _MOST_PENDING) and not request.owed(link.bit):
             self._doubt(link, silence)
-            return f"owes {len(link.pending)} replies for {silence:.2f} s"
+            return str(link.explain(f"owes {len(link.pending)} replies for {silence:.2f} s"))
         return node.unfit(now, request.guard) if request.guard else None
 
     def _excuse(self, node: Node) -> str:
@@ -203,7 +203,7 @@ class AnyLinkSet(ABC):
     def _doubt(self, link: Any, silence: float) -> None:
         if not link.suspect:
             link.suspect = True
-            link.node.last_error = f"owes {len(link.pending)} replies for {silence:.2f} s"
+            link.node.last_error = link.explain(f"owes {len(link.pending)} replies for {silence:.2f} s")
             self._shared.on_lag(link.node)
         if silence > GIVE_UP:
             # The unanswered commands are lost or late; the next connection gets those that the node must get.
@@ -383,8 +383,12 @@ class AnyLinkSet(ABC):
 
     def close_round(self, request: Request, reason: str) -> None:
         """Count missing votes as failed, which decides the request's tally."""
-        if request.tally is not None:
-            request.tally.close(reason)
+        tally = request.tally
+        if tally is not None:
+            for link in self.links:
+                if link is not None and not tally.won:
+                    tally.fail(link.index, link.explain(reason))
+            tally.close(reason)
         request.finish()
 
     def discard(self, link: AnyLink, reason: str, *, orderly: bool = False) -> None:

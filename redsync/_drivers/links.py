@@ -63,6 +63,7 @@ class AnyLink(ABC):
         encode: Returns the bytes of requests that are pending and about to be written; None: each as it is.
         feed: Takes received bytes.
         gets: Returns the next complete reply of these; NOTHING if there is none.
+        explain: Returns the reason for a missing reply: the given one, or a better one.
     """
 
     fileno = -1
@@ -80,6 +81,7 @@ class AnyLink(ABC):
         self.encode: Callable[[Sequence[Request]], bytes] | None = None
         self.feed: Callable[[Any], object] = reader.feed
         self.gets: Callable[[], Any] = reader.gets
+        self.explain: Callable[[str], str] = str
         self._unfinished = self._messages = 0
         self._counted_at = 0.0
 

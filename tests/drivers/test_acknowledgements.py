@@ -6,6 +6,7 @@ import hiredis
 import pytest
 import redis
 
+from redsync import QuorumError
 from redsync._core.effects import Broadcast, Command
 from redsync._core.quorum import Tally
 from redsync._core.replies import NOTHING, new_reader
@@ -15,6 +16,7 @@ from redsync._drivers.dialects import PLAIN
 from redsync._drivers.given_nodes import make_nodes
 from redsync._drivers.links import AnyLink
 from redsync._drivers.requests import Request
+from tests.support.sentinels import FakeSentinels
 
 
 class Wire(AnyLink):
@@ -176,3 +178,27 @@ def test_vote_that_wrote_nothing_also_waits_for_replicas(pair, eventually):
         assert ask(client, read, *wait_commands(PLAIN, 1, 0.1)) == [b"ours", 0, 0]
     nodes.resume(1)
     eventually(lambda: ask(client, read, *wait_commands(PLAIN, 1, 1.0)) == [b"ours", 0, 1])
+
+
+@pytest.mark.asyncio_too
+@pytest.mark.parametrize("timeout", [0.0, 0.2, 1.0])
+def test_error_names_the_replicas_if_all_are_gone(pair, make_client, both_flavours, eventually, timeout):
+    """Even if the timeout ends before the master has: only with long rounds does its answer come in time."""
+    nodes, _ = pair
+    with FakeSentinels(replicas=1) as sentinels:
+        sentinels.say(nodes.ports[0], 1)
+        lock = make_client(sentinels.url, lease=3.0).get_lock("x")
+        assert lock.acquire(timeout=20)
+        lock.release()
+
+        def is_named():
+            with pytest.raises(QuorumError) as caught:
+                lock.acquire(timeout=timeout)
+            return "UNACKNOWLEDGED" in str(caught.value)
+
+        nodes.pause(1)
+        try:
+            eventually(is_named)
+        finally:
+            nodes.resume(1)
+        assert lock.acquire(timeout=20)

@@ -632,6 +632,40 @@ def test_votes_are_held_back_until_replicas_have_acknowledged_them():
     desk.close()
 
 
+def test_missing_vote_of_a_node_that_waits_for_its_replicas_is_blamed_on_them():
+    """The node itself has answered, and its answer to the WAIT may come too late for a round that ends soon."""
+    desk = Desk(nodes=3)
+    link_set, fars = desk.make_set(), []
+    for index in range(3):
+        link, far = desk.link(index)
+        hold_back(link, 1, NODE_TIMEOUT)
+        link_set.install(link)
+        fars.append(far)
+    blamed, hung = "UNACKNOWLEDGED 1 of its replicas must have the vote: late", "late"
+
+    first = desk.ask(link_set)
+    fars[0].say(YES)
+    fars[1].say(YES, NO)
+    hear(link_set)
+    link_set.close_round(first, "late")
+    assert first.tally.replies[:2] == [blamed, blamed]
+
+    second = desk.ask(link_set)
+    fars[1].say(NO)
+    fars[2].say(YES, NO, YES)
+    hear(link_set)
+    link_set.close_round(second, "late")
+    assert second.tally.replies[:2] == [blamed, hung], "the first node still waits for the vote before"
+
+    desk.now += 2 * NODE_TIMEOUT
+    assert (
+        desk.ask(link_set).tally.replies[0].startswith("UNACKNOWLEDGED 1 of its replicas must have the vote: owes 2 ")
+    )
+    assert desk.nodes[0].last_error.startswith("UNACKNOWLEDGED")
+    link_set.end("over", orderly=True)
+    desk.close()
+
+
 # Commands that a node must get.
 
 
