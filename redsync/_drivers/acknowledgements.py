@@ -63,8 +63,8 @@ def reason_against(dialect: Dialect, replies: Sequence[Any], needed: int) -> str
 def hold_back(link: AnyLink, needed: int, timeout: float) -> None:
     """Make a link hand out votes only once `needed` replicas have acknowledged them.
 
-    The link is not in use yet. A round waits at most `timeout` seconds for the node. The node waits half of that for its
-    replicas, or up to 0.1 s longer, and the connection stalls meanwhile. A round that ends before that learns from
+    The link is not in use yet. A round waits at most `timeout` seconds for the node. The node waits half of that for
+    its replicas, or up to 0.1 s longer, and the connection stalls meanwhile. A round that ends before that learns from
     `AnyLink.explain` what the node waits for.
     """
     acknowledged = _Acknowledged(link, needed, timeout / 2)

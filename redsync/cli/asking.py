@@ -191,15 +191,11 @@ def _without_introduction() -> dict[str, Any]:
 
 def _ask(node: Node, question: Callable[[redis.Redis], T]) -> Answer[T]:
     from redis.exceptions import InvalidResponse, RedisError
-    from redis.sentinel import MasterNotFoundError
 
     try:
         if node.place is not None:
             node.place.settle(node.redis)
         return Answer(node.address, question(node.redis))
-    except MasterNotFoundError:
-        # Do not show its message: it contains the settings of all connections.
-        return Answer(node.address, None, "no Sentinel knows the master's address")
     except InvalidResponse as error:
         return Answer(node.address, None, f"{UNREADABLE}: {in_one_line(error)}")
     except (OSError, RedisError) as error:

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from redsync.cli.exits import is_refusal
+
 if TYPE_CHECKING:
     from redsync._core.memory import Birth
     from redsync.cli.places import Said
@@ -171,7 +173,12 @@ def checked(info: Mapping[str, Any]) -> Mapping[str, Any]:
 def check_node(report: Report, *, guard: float, node_timeout: float, is_serious: bool) -> list[Finding]:
     """Return the findings about one node; `is_serious`: there are several nodes, not all on this machine."""
     if report.error is not None:
-        return [Finding(f"does not answer: {report.error}", "start it, or correct its URL, password or firewall")]
+        if is_refusal(report.error):
+            advice = "correct the user or password in its URL, or its rule for that user"
+            return [Finding(f"refuses access: {report.error}", advice)]
+        # Of a group or a voter, the server may be unknown.
+        trouble = "does not answer" if report.replicas is None else "can't be reached"
+        return [Finding(f"{trouble}: {report.error}", "start it, or correct its URL or firewall")]
     found: list[Finding] = []
     if not report.info:
         text = "refuses INFO: its version, role, persistence and uptime are unknown"

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from redsync._core.memory import BLANK, JOINING, NEWBORN, elected
 from redsync.cli.doctor_checks import Finding, Report
+from redsync.cli.exits import is_refusal
 from redsync.cli.writing import told
 
 if TYPE_CHECKING:
@@ -50,8 +51,8 @@ def _check_witnesses(report: Report) -> list[Finding]:
         found.append(Finding(text, "start the others, or correct the list in the URL"))
     for each in report.said:
         if each.error is not None:
-            text = f"the {what} {each.witness} does not answer: {each.error}"
-            found.append(Finding(text, "start it, or correct its address, password or firewall"))
+            trouble, advice = _trouble(each.error, what, answered=each.answered)
+            found.append(Finding(f"the {what} {each.witness} {trouble}: {each.error}", advice))
         elif latest is not None and (each.server, each.epoch) != (latest.server, latest.epoch):
             text = (
                 f"the {what} {each.witness} names {each.server} as master (epoch {each.epoch}); "
@@ -60,6 +61,16 @@ def _check_witnesses(report: Report) -> list[Finding]:
             advice = "run the doctor again: it may learn this in a moment; if not, check whether it is cut off"
             found.append(Finding(text, advice))
     return found
+
+
+def _trouble(error: str, what: str, *, answered: bool) -> tuple[str, str]:
+    """Return in which way a witness does not help, and what to do."""
+    if is_refusal(error):
+        return "refuses access", "correct the user or password for it in the URL, or its rule for that user"
+    if answered:
+        named = ", and name it as they do" if what == "Sentinel" else ""
+        return "answers, but does not name the master", f"list only {what}s that know this master{named}"
+    return "does not answer", "start it, or correct its address or firewall"
 
 
 def _check_guard(report: Report, guard: float) -> list[Finding]:

@@ -12,16 +12,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import redis
-from redis.sentinel import Sentinel
 
 from redsync._core.cluster_nodes import owner_in, read_cluster
 from redsync._core.cluster_urls import ClusterUrl
 from redsync._core.sentinel_urls import GroupUrl
 from redsync._core.spellings import Spelling, slots_of
 from redsync._core.text import printable
-from redsync.cli.asking import in_one_line
+from redsync.cli.asking import PLAIN, in_one_line
 
-__all__ = ["Place", "Said", "VoterClient", "named"]
+__all__ = ["Place", "Said", "named"]
 
 Witnesses = list[tuple[str, redis.Redis]]
 """The address of each Sentinel or listed server of a cluster, and a client that queries it."""
@@ -35,12 +34,14 @@ class Said(NamedTuple):
         server: The address of the node's server, `host:port`; None if the witness does not know.
         epoch: The number of the decision that made this server the master.
         error: Why the witness does not know; None if it does.
+        answered: False if it did not answer.
     """
 
     witness: str
     server: str | None = None
     epoch: int = 0
     error: str | None = None
+    answered: bool = True
 
 
 class Place(ABC):
@@ -48,22 +49,35 @@ class Place(ABC):
 
     Attributes:
         WITNESS: The kind of witness, for people.
+        what: What the witnesses know of the server, for people.
         replicas: The number of replicas that the URL gives for the server.
     """
 
     WITNESS: str
 
-    def __init__(self, witnesses: Witnesses, replicas: int) -> None:
+    def __init__(self, what: str, witnesses: Witnesses, replicas: int) -> None:
+        self.what: Final = what
         self.replicas: Final = replicas
         self._witnesses: Final = witnesses
+        self._latest = 0
 
-    @abstractmethod
     def settle(self, client: redis.Redis) -> None:
         """Direct a client to the server that is the master now.
 
         Raises:
             RedisError: No witness knows.
         """
+        # Ask all in turn, starting with the one that answered last time.
+        count, errors = len(self._witnesses), []
+        for number in (*range(self._latest, count), *range(self._latest)):
+            said = self._said(*self._witnesses[number])
+            if said.server is not None:
+                self._latest = number
+                assert isinstance(client, MovingClient)
+                client.go_to(said.server)
+                return
+            errors.append(f"{said.witness}: {said.error}")
+        raise redis.ConnectionError(f"no listed {self.WITNESS} knows {self.what}: {'; '.join(errors)}")
 
     def survey(self) -> list[Said]:
         """Return the answer of each witness."""
@@ -78,7 +92,7 @@ class Place(ABC):
         try:
             server, epoch = self._ask(address, client)
         except (redis.RedisError, OSError) as error:
-            return Said(address, error=in_one_line(error))
+            return Said(address, error=in_one_line(error), answered=isinstance(error, redis.ResponseError))
         except (TypeError, ValueError, KeyError, AttributeError, IndexError):
             return Said(address, error=f"not a {self.WITNESS}")
         return Said(address, server, epoch)
@@ -89,16 +103,13 @@ class Place(ABC):
 
 
 class GroupPlace(Place):
-    """The Sentinels of a group; redis-py itself follows their answers."""
+    """The Sentinels of a group."""
 
     WITNESS = "Sentinel"
 
     def __init__(self, service: str, witnesses: Witnesses, replicas: int) -> None:
-        super().__init__(witnesses, replicas)
+        super().__init__(f"the master {service!r}", witnesses, replicas)
         self._service = service
-
-    def settle(self, client: redis.Redis) -> None:
-        pass
 
     def _ask(self, address: str, client: redis.Redis) -> tuple[str, int]:  # noqa: ARG002
         flat = _raw(client, "SENTINEL", "MASTER", self._service)
@@ -111,25 +122,11 @@ class GroupPlace(Place):
 class VoterPlace(Place):
     """The listed servers of a cluster, and the voter's slot."""
 
-    WITNESS = "server of a cluster"
+    WITNESS = "cluster server"
 
     def __init__(self, slot: int, witnesses: Witnesses, replicas: int) -> None:
-        super().__init__(witnesses, replicas)
+        super().__init__(f"the owner of slot {slot}", witnesses, replicas)
         self._slot = slot
-        self._latest = 0
-
-    def settle(self, client: redis.Redis) -> None:
-        # Ask all in turn, starting with the one that answered last time.
-        count, errors = len(self._witnesses), []
-        for number in (*range(self._latest, count), *range(self._latest)):
-            said = self._said(*self._witnesses[number])
-            if said.server is not None:
-                self._latest = number
-                assert isinstance(client, VoterClient)
-                client.go_to(said.server)
-                return
-            errors.append(f"{said.witness}: {said.error}")
-        raise redis.ConnectionError(f"no listed server knows the owner of slot {self._slot}: {'; '.join(errors)}")
 
     def _ask(self, address: str, client: redis.Redis) -> tuple[str, int]:
         owner = owner_in(read_cluster(_raw(client, "CLUSTER", "NODES")), self._slot)
@@ -139,16 +136,16 @@ class VoterPlace(Place):
         return f"{owner.host or address.rpartition(':')[0]}:{owner.port}", owner.epoch
 
 
-class VoterClient(redis.Redis):
-    """A client of the server that has a slot.
+class MovingClient(redis.Redis):
+    """A client of the server that is the master at the time.
 
     Attributes:
         spelling: The spelling of keys there.
     """
 
-    def __init__(self, slot: int, pool: redis.ConnectionPool) -> None:
+    def __init__(self, pool: redis.ConnectionPool, spelling: Spelling) -> None:
         super().__init__(connection_pool=pool)
-        self.spelling: Final = Spelling(slot)
+        self.spelling: Final = spelling
         self._server = ""
 
     def go_to(self, server: str) -> None:
@@ -190,12 +187,7 @@ def _clients(servers: Sequence[tuple[str, str]], settings: Mapping[str, Any]) ->
 def _group(url: str, settings: Mapping[str, Any]) -> tuple[str, redis.Redis, Place]:
     said = GroupUrl.read(url)
     witnesses = _clients(said.sentinels, settings)
-    manager: Any = Sentinel([])  # type: ignore[no-untyped-call]
-    manager.sentinels = [client for _, client in witnesses]
-    pool = redis.Redis.from_url(said.master, **settings).connection_pool
-    kwargs = {name: value for name, value in pool.connection_kwargs.items() if name not in {"host", "port"}}
-    tls = issubclass(pool.connection_class, redis.SSLConnection)
-    client = manager.master_for(said.service, redis.Redis, ssl=tls, **kwargs)
+    client = MovingClient(redis.Redis.from_url(said.master, **settings).connection_pool, PLAIN)
     return said.address, client, GroupPlace(said.service, witnesses, said.replicas)
 
 
@@ -205,6 +197,6 @@ def _voters(url: str, settings: Mapping[str, Any]) -> list[tuple[str, redis.Redi
     for number, slot in enumerate(slots_of(said.nodes), 1):
         # Each voter has its own clients, because threads query the voters in parallel.
         place = VoterPlace(slot, _clients(said.seeds, settings), said.replicas)
-        client = VoterClient(slot, redis.Redis.from_url(said.server, **settings).connection_pool)
+        client = MovingClient(redis.Redis.from_url(said.server, **settings).connection_pool, Spelling(slot))
         voters.append((f"{said.seeds[0][0]}/{number} of {said.nodes}", client, place))
     return voters

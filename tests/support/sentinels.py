@@ -38,7 +38,7 @@ class FakeSentinels:
         if words[0].upper() != b"SENTINEL":
             return b"+OK\r\n"
         self.questions[index] += 1
-        if self._words[index] is None:
+        if self._words[index] is None or words[2] != b"mymaster":
             return b"-ERR No such master with that name\r\n"
         port, epoch = self._words[index]
         question = words[1].upper()
@@ -53,8 +53,7 @@ class FakeSentinels:
             "config-epoch": epoch,
             "num-slaves": self._replicas,
         }
-        told = _array([str(word).encode() for item in fields.items() for word in item])
-        return b"*1\r\n" + told if question == b"MASTERS" else told
+        return _array([str(word).encode() for item in fields.items() for word in item])
 
     def close(self, index=None):
         """End one of them, or all."""

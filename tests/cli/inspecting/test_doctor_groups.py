@@ -42,7 +42,7 @@ def test_guard_left_follows_from_the_birth_record_of_the_present_decision(kind, 
 
 
 def test_guard_left_is_unknown_without_a_readable_record():
-    silent = Said("s1:26379", error="timed out")
+    silent = Said("s1:26379", error="timed out", answered=False)
     for unknown in (report(), report(silent, is_birth_known=True), Report("m@s1", said=[SAID], is_birth_known=True)):
         assert guard_left(unknown, 30.0) is None
     assert guard_left(report(is_birth_known=True), 30.0) == 30.0, "it has no record yet"
@@ -60,7 +60,7 @@ def test_findings_say_why_a_node_grants_nothing_new():
 
 
 def test_silent_and_outdated_witnesses_are_findings():
-    behind, silent = Said("s2:26379", "10.0.0.2:6379", 6), Said("s3:26379", error="timed out")
+    behind, silent = Said("s2:26379", "10.0.0.2:6379", 6), Said("s3:26379", error="timed out", answered=False)
     asked = report(SAID, behind, silent)
     assert texts(check_group(asked, 0.0)) == [
         (
@@ -74,6 +74,30 @@ def test_silent_and_outdated_witnesses_are_findings():
     assert few[0] == "1 of 3 listed Sentinels name its master, 2 must: clients do not connect"
     assert report(silent).latest is None
     assert report(silent).place == "m@s1:26379"
+
+
+@pytest.mark.parametrize(
+    ("error", "answered", "text", "advice"),
+    [
+        ("timed out", False, "does not answer: timed out", "start it, or correct its address or firewall"),
+        (
+            "No such master with that name",
+            True,
+            "answers, but does not name the master: No such master with that name",
+            "list only Sentinels that know this master, and name it as they do",
+        ),
+        (
+            "Authentication required.",
+            False,
+            "refuses access: Authentication required.",
+            "correct the user or password for it in the URL, or its rule for that user",
+        ),
+    ],
+)
+def test_witness_that_does_not_help_is_described_by_its_answer(error, answered, text, advice):
+    (finding,) = check_group(report(SAID, SAID, Said("s3:26379", error=error, answered=answered)), 0.0)
+    assert finding.text == f"the Sentinel s3:26379 {text}"
+    assert finding.advice == advice
 
 
 def test_row_and_json_show_all_known_facts():

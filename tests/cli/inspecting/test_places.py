@@ -134,7 +134,7 @@ def test_servers_that_are_not_a_cluster_are_an_error(redsync, nodes):
     host = nodes.urls[0].split("//")[1].partition("/")[0]
     done = redsync("ls", REDSYNC_URLS=f"redis+cluster://:secret@{host}?nodes=1")
     assert done.status == 69
-    assert "no listed server knows the owner of slot 8192" in done.err
+    assert "no listed cluster server knows the owner of slot 8192" in done.err
     assert "secret" not in done.out + done.err
 
 
@@ -175,11 +175,18 @@ def test_doctor_shows_the_server_of_a_group_and_missing_sentinels_and_replicas(r
     assert node["server"] == "{}:{}".format(*group.master)
     assert (node["epoch"], node["replicas"], node["in_sync"], node["guard_left"]) == (group.epoch, 2, 2, 0.0)
     assert not [each for each in node["findings"] if each["problem"]]
+    for host, port in group.sentinels:
+        with redis.Redis(host, port) as sentinel:
+            rule = "on >secret -@all +sentinel|master +sentinel|get-master-addr-by-name"
+            sentinel.execute_command("ACL", "SETUSER", "locker", *rule.split())
+    user = f"{group.url}&sentinel_username=locker&sentinel_password=secret"
+    assert redsync("ls", REDSYNC_URLS=user).status == 0, "the documented rule suffices"
     group.kill_replica()
-    lonely = group.url.replace("//", "//127.0.0.1:1,")
+    lonely = group.url.replace("//", "//127.0.0.1:1,{}:{},".format(*group.master))
     done = redsync("doctor", "--json", REDSYNC_URLS=lonely, REDSYNC_RESTART_GUARD="0")
-    found = [each["text"] for each in done.json["nodes"][0]["findings"] if each["problem"]]
+    *found, stranger = [each["text"] for each in done.json["nodes"][0]["findings"] if each["problem"]]
     assert found == [
         "1 of its 2 replicas are in sync; each vote needs 1",
         "the Sentinel 127.0.0.1:1 does not answer: Connection refused",
     ]
+    assert stranger.startswith("the Sentinel {}:{} answers, but does not name the master: ".format(*group.master))
