@@ -49,7 +49,7 @@ class Place(ABC):
 
     Attributes:
         WITNESS: The kind of witness, for people.
-        what: What the witnesses know of the server, for people.
+        what: The name of the server, for people, such as "the owner of slot 8192".
         replicas: The number of replicas that the URL gives for the server.
     """
 
