@@ -194,7 +194,7 @@ def test_hold_of_a_with_goes_on_after_a_wait_and_has_a_new_token(client, other, 
     assert after > before
 
 
-@once
+@reentrant
 def test_wait_keeps_the_lease_of_the_hold(lock, condition):
     assert lock.acquire(lease=20)
     assert condition.wait(0.01) is False
@@ -225,6 +225,18 @@ def test_wait_restores_each_locks_count_in_a_multi_lock(lock, condition, client,
     with condition:
         condition.notify()
     assert waiter.result(20) == ((3, 2, 2), False)
+
+
+def test_holds_of_withs_continue_after_a_wait_of_a_multi_lock(client, raw, eventually):
+    single = client.get_lock("x")
+    condition = threading.Condition(client.get_multi_lock(single, client.get_fenced_lock("a")))
+    with single as part, condition as hold:
+        assert condition.wait(0.01) is False
+        for each in part, hold:
+            each.check()
+            each.extend()
+            assert each.remaining() > 0
+    eventually(lambda: free(raw))
 
 
 @multi

@@ -631,6 +631,24 @@ def test_forced_release_removes_the_claims_it_names_and_no_others(rw, heard):
     assert rw.holders() == set()
 
 
+def test_forced_release_that_comes_twice_wakes_no_waiter_again(rw, heard):
+    rw.ask("write", OTHER)
+    rw.queue("write", ME, mark=0)
+    assert rw.force_release(b"w:" + OTHER) == 1
+    assert heard() == [said(ME, 0)]
+    assert rw.force_release(b"w:" + OTHER) == 0
+    assert heard() == []
+    assert rw.waiters() == {ME}
+
+
+def test_forced_release_of_an_expired_claim_says_that_there_was_no_holder(rw):
+    for mode in ("read", "write"):
+        rw.ask(mode)
+        rw.expire(claim_of(mode))
+        assert rw.force_release(claim_of(mode)) == 0
+        assert rw.holders() == set()
+
+
 # Late commands of an earlier hold, over a connection that was given up.
 
 

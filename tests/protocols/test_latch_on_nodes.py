@@ -68,6 +68,14 @@ def test_count_down_of_an_open_latch_changes_nothing(world, ada):
     assert told(world, A)[0].arrivals == {b"client-1": 1}
 
 
+def test_count_down_that_found_the_latch_open_leaves_it_open_even_without_the_only_node_that_knew(world, ada, bob):
+    ada.set(1)
+    with pytest.raises(QuorumError):
+        ada.down({A, B, C}, {C})
+    bob.down({B, C})
+    assert LatchCaller(world).count({A, B}) == 0
+
+
 def test_call_that_failed_is_repeated_by_the_next(world, ada):
     ada.set(5)
     for reach in ({A}, set()):
@@ -152,6 +160,47 @@ def test_waiter_is_released_if_the_latch_was_opened_and_set_again_meanwhile(worl
     ada.set(7)
     assert finish(steps) is True
     assert bob.count() == 7
+
+
+@pytest.mark.parametrize("timeout", [0.0, 5.0, None])
+def test_latch_that_a_wait_found_open_is_open_for_all_even_without_the_only_node_that_knew(world, ada, bob, timeout):
+    """The waiter's program continues, so from then on no other may find the latch closed."""
+    ada.set(1)
+    with pytest.raises(QuorumError):
+        ada.down({A, B, C}, {C})
+    assert [state.count for state in told(world, A, B, C)] == [1, 1, 0]
+    assert bob.wait(timeout, {B, C}) is True
+    assert LatchCaller(world).count({A, B}) == 0
+
+
+def test_wait_that_can_not_tell_a_quorum_of_the_opening_is_not_over(world, ada, bob):
+    ada.set(1)
+    with pytest.raises(QuorumError):
+        ada.down({A, B, C}, {C})
+    with pytest.raises(QuorumError):
+        bob.wait(0.3, {B, C}, *[{C}] * 40)
+    assert LatchCaller(world).count({A, B}) == 1
+
+
+def test_last_count_down_wakes_the_waiter_on_each_node_although_most_did_not_know_all(world, ada, bob):
+    """Both have looked before either tells; A and B hear ada, B and C hear bob."""
+    ada.set(2)
+    woken = []
+    for node, store in enumerate(world.stores):
+        store.publish = lambda *_, node=node: woken.append(node) or 1
+    waiter = LatchCaller(world)
+    waiting = world.play(wait_open(waiter.session, waiter.latch, waiter.owner, None, world.now))
+    counting = world.play(count_down(bob.session, bob.latch, bob.owner, world.now, n=1, timeout=5.0))
+    for steps in waiting, counting:
+        next(steps)
+        next(steps)
+    ada.down({A, B, C}, {A, B})
+    world.fate = lambda _, node: "lost" if node == A else "ok"
+    next(counting)
+    world.fate = lambda *_: "ok"
+    finish(counting)
+    assert sorted(woken) == [A, B, C]
+    assert finish(waiting) is True
 
 
 def test_waiter_that_gives_up_leaves_its_places(world, ada, bob):

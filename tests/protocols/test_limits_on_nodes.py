@@ -2,6 +2,7 @@
 
 import pytest
 
+from redsync._core.effects import Broadcast
 from redsync._core.limits import Limit
 from redsync._core.ownership import Owner
 from redsync._core.slots import SlotKeys
@@ -93,6 +94,29 @@ def test_permit_beyond_the_limit_keeps_one_from_being_granted_as_long_as_it_is_h
     assert world.run(available(old.session, old.pool, old.owner)) == 0
 
 
+def test_limit_lowered_again_during_an_acquire_also_counts_the_permits_beyond_it(world):
+    """The round shows nothing beyond the earlier limit, and so it says nothing of the later one."""
+    for start, nodes in (0.3, (0, 1)), (0.4, (1, 2)), (0.5, (0, 2)):
+        Program(world).take(nodes, start=start)
+    Program(world).resize(6)
+    newcomer, perform = Program(world), world.perform
+
+    def resize_meanwhile(effect):
+        reply = perform(effect)
+        if isinstance(effect, Broadcast) and reply.won:
+            world.perform = perform
+            world.now += 0.02
+            Program(world).resize(3)
+            assert newcomer.limit == 3, "another thread has looked"
+        return reply
+
+    world.perform = resize_meanwhile
+    first = newcomer.take(start=0.9)
+    assert newcomer.pool.limit.permits == 3
+    newcomer.release(first)
+    assert newcomer.take() is None, "three hold permits"
+
+
 # Nodes that forget.
 
 
@@ -151,6 +175,29 @@ def test_resize_back_restores_the_programs_number(world):
     assert running.take()
     assert running.pool.limit.permits == 10
     assert limits(world) == [10, 10, 10]
+
+
+# Clocks that differ.
+
+
+@pytest.mark.parametrize("back", [0.0, 3600.0])
+def test_resize_prevails_over_an_earlier_one_of_the_same_instant_or_by_clocks_that_were_ahead(world, back):
+    Program(world).resize(9)
+    world.offsets = [-back] * world.n
+    Program(world).resize(2)
+    assert limits(world) == [2, 2, 2]
+    assert Program(world).limit == 2
+
+
+def test_resize_prevails_over_one_that_only_its_own_object_remembers(world):
+    program = Program(world)
+    program.resize(9)
+    for store in world.stores:
+        store.flush()
+    world.offsets = [-3600.0] * world.n
+    program.resize(2)
+    assert [bool(program.take()) for _ in range(3)] == [True, True, False]
+    assert limits(world) == [2, 2, 2]
 
 
 # One node that sends nonsense.

@@ -137,6 +137,17 @@ def test_resize_without_a_quorum_is_an_error(toy, pool):
         toy.play(resize(toy.session, pool, toy.owner, 9), ("ask semaphore_inspect", toy.all_say("down")))
 
 
+def test_resize_that_most_nodes_refuse_is_an_error(toy, pool):
+    """To them the version is void: their clocks are years behind, and they keep the earlier limit."""
+    done, before = [next_version(0, 9, NOW_MS), 9], [0, 4]
+    script = [
+        ("ask semaphore_inspect", toy.all_say(look(*before))),
+        ("ask semaphore_resize", toy.answers(done, done, before, before, before)),
+    ]
+    with pytest.raises(QuorumError):
+        toy.play(resize(toy.session, pool, toy.owner, 9), *script)
+
+
 # Looks.
 
 

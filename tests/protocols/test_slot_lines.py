@@ -1,8 +1,15 @@
 """How a permit without room waits: by a ticket, with a place in the line."""
 
+from contextlib import suppress
+
 import pytest
 
-from redsync._protocols.semaphore import SEMAPHORE
+from redsync._core.effects import Wait
+from redsync._core.limits import Limit
+from redsync._core.slots import SlotKeys
+from redsync._protocols.acquire_requests import AcquireRequest, Outcome
+from redsync._protocols.holding import release
+from redsync._protocols.semaphore import SEMAPHORE, acquire
 from redsync._protocols.slot_lines import SlotLine
 from tests.support.slots import ASK, ROLLBACK, ToySemaphore, full, taken
 
@@ -110,3 +117,90 @@ def test_permit_that_does_not_wait_asks_for_no_place(semaphore):
     toy = semaphore.toy
     assert semaphore.play((ASK, toy.all_say(full())), ROLLBACK) is None
     assert toy.commands[0].args[4:6] == (0, 0)
+
+
+# Waiters that find no quorum, on virtual nodes.
+
+KEYS = SlotKeys.of(b"redsync:", b"x")
+
+
+class Program:
+    """A client of a semaphore of one permit, one effect at a time; `reach`: the nodes that it reaches."""
+
+    def __init__(self, world, reach=(0, 1, 2)):
+        self.world, self.reach = world, reach
+        self.session, self.owner = world.session(restart_guard=0.0)
+        self.state = self.effect = None
+
+    def ask(self, timeout):
+        request = AcquireRequest("x", SEMAPHORE, KEYS, self.owner, Outcome(), timeout=timeout)
+        self.steps = acquire(self.session, request, Limit(1), self.world.now)
+        self.effect = next(self.steps)
+
+    def step(self):
+        """Perform one effect; if it was the last, `state` is the permit."""
+        self.world.fate = lambda _, node: "ok" if node in self.reach else "lost"
+        try:
+            self.effect = self.steps.send(self.world.perform(self.effect))
+        except StopIteration as stop:
+            self.state, self.effect = stop.value, None
+
+    def acquire(self, timeout):
+        self.ask(timeout)
+        while self.effect is not None:
+            self.step()
+        return self.state
+
+    def sleep(self):
+        """Perform all effects before the next wait."""
+        while not isinstance(self.effect, Wait):
+            self.step()
+
+    def give_up(self):
+        """End a call as drivers do: a protocol is never closed half-way."""
+        with suppress(KeyboardInterrupt, StopIteration):
+            self.steps.throw(KeyboardInterrupt())
+            while True:
+                self.steps.send(None)
+
+    def release(self):
+        self.world.run(release(self.session, self.state, self.world.now))
+
+
+@pytest.fixture
+def line(world):
+    """A semaphore of one permit, which is held, and a waiter for it, whose client hears all nodes."""
+    for store in world.stores:
+        store.publish = lambda *_: 1
+    holder, waiter = Program(world), Program(world)
+    holder.acquire(0.0)
+    waiter.ask(1000.0)
+    waiter.sleep()
+    yield holder, waiter
+    waiter.give_up()
+
+
+def test_waiter_that_reaches_too_few_nodes_keeps_the_permit_from_no_other(world, line):
+    holder, waiter = line
+    waiter.reach = (0,)
+    holder.release()
+    other = Program(world, reach=(0, 1))
+    other.ask(10.0)
+    while other.effect is not None:
+        waiter.step()
+        other.step()
+    assert other.state is not None
+
+
+def test_waiter_keeps_its_turn_although_one_of_its_rounds_finds_no_quorum(world, line):
+    holder, waiter = line
+    waiter.step()
+    waiter.reach = (0,)
+    waiter.step()
+    waiter.reach = (0, 1, 2)
+    waiter.sleep()
+    holder.release()
+    assert Program(world).acquire(0.0) is None
+    while waiter.effect is not None:
+        waiter.step()
+    assert waiter.state is not None
