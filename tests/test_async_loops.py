@@ -594,11 +594,27 @@ FORKS = """
             assert not hold.owner.startswith(PARENTS), (hold.owner, PARENTS)
         await one.close()
 
+    async def pass_through(name):
+        async with client.get_lock(name):
+            return True
+
     async def main():
+        other = AsyncClient(sys.argv[1:], lease=60, node_timeout=20, restart_guard=0)
+        theirs = other.get_lock("w")
+        assert await theirs.acquire()
         async with client.get_lock("x") as hold, client.get_mutex("y"):
+            waiting = asyncio.create_task(pass_through("w"))
+            while not (await client.inspect("w")).waiters:
+                await asyncio.sleep(0.01)
             for one in (client, unused):
+                asking = asyncio.create_task(pass_through(one.id))
+                await asyncio.sleep(0)  # It has sent its command, and nodes have yet to answer.
                 _, status = await asyncio.to_thread(os.waitpid, in_child(lambda: use(one, hold)), 0)
                 assert status == 0, status
+                assert await asking
+            await theirs.release()
+            assert await waiting
+            await other.close()
             hold.check()
             await hold.extend()
             assert hold.owner.startswith(PARENTS)
@@ -618,7 +634,10 @@ FORKS = """
 
 
 def test_forked_child_has_its_own_clients_and_an_interrupted_parent_releases_its_holds(nodes, raw):
-    """The child holds nothing and does not harm its parent's connections; nothing closes the parent's clients."""
+    """The child holds nothing and does not harm its parent's connections; nothing closes the parent's clients.
+
+    When it forks, the parent holds locks, waits for one, and has a round under way.
+    """
     # The second fork is that of a process with a thread, of which Python warns from 3.12 on.
     options = ["-W", "error", "-W", "ignore:This process:DeprecationWarning"]
     command = [sys.executable, *options, "-c", textwrap.dedent(FORKS), *nodes.urls]
