@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from redsync._core.quorum import quorum_of
 from redsync.testing.simulator.happenings import Executed
-from redsync.testing.simulator.injectors import Injector, WireFaults
+from redsync.testing.simulator.injectors import Injector, LatePushes, WireFaults
 
 if TYPE_CHECKING:
     from redsync.testing.simulator.machines import Machine
@@ -69,6 +69,8 @@ class Nemesis(Injector):
         super().__init__(sim, "faults", until=until, every=every, lasting=lasting)
         self._rewinding: Final = rewinding
         self._wire: Final = None if wire is None else WireFaults(sim, until=until, every=wire, lasting=lasting)
+        pushes = LatePushes(sim, until=until, every=every / 4, lasting=lasting) if sim.sets > 1 else None
+        self._pushes: Final = pushes
         self._rewinds: Final = sim.random_for("rewinds")
         self._flushed_at = -float("inf")
 
@@ -95,6 +97,8 @@ class Nemesis(Injector):
             self._wait_to_rewind(self._rewinding)
         if self._wire is not None:
             self._wire.start()
+        if self._pushes is not None:
+            self._pushes.start()
 
     def _end(self) -> None:
         """End all faults; crashed machines stay crashed."""

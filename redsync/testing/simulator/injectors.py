@@ -1,7 +1,10 @@
-"""The base of all random faults, and the faults of the wire, which transports must cope with besides those of `faults`.
+"""The base of all random faults, and those of the wire and of pushes, which come in addition to those of `faults`.
 
 On the wire nodes forget their scripts, redirect to another node, end clients' connections, and never answer new ones.
 Connections end in the middle of a command or a reply, and machines accept a few hundred bytes at a time.
+
+Clients for threads get wake-ups and hand-overs over another connection than the replies to their calls. If packets of
+that one are lost, pushes come seconds after replies that nodes sent later.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ if TYPE_CHECKING:
     from redsync.testing.simulator.machines import Machine
     from redsync.testing.simulator.simulation import Simulation
 
-__all__ = ["Injector", "WireFaults", "shape_wire"]
+__all__ = ["Injector", "LatePushes", "WireFaults", "shape_wire"]
 
 _SPLITS = (0.0, 0.0, 0.05, 0.5)
 _ROOMS = (1 << 18, 1 << 18, 1 << 18, 1 << 14)
@@ -22,6 +25,10 @@ _ROOMS = (1 << 18, 1 << 18, 1 << 18, 1 << 14)
 
 _NARROW = (150, 300, 900)
 """Bytes that it keeps for a while: a few commands, or half of one. If it never kept more, no client could connect."""
+
+_PUSH_DELAYS = (0.05, 0.5, 3.0)
+"""Extra seconds that pushes may take: less than a round, as long as a waiter sleeps, and longer than nodes keep places.
+"""
 
 
 def shape_wire(sim: Simulation) -> None:
@@ -136,3 +143,24 @@ class WireFaults(Injector):
     def _narrow(self) -> None:
         self._sim.narrow(self._rng.choice(_NARROW))
         self._later(self._end)
+
+
+class LatePushes(Injector):
+    """Delays pushes until an instant; the caller then ends the last delays. Arguments as for `Injector`."""
+
+    def __init__(self, sim: Simulation, *, until: float, every: float, lasting: float) -> None:
+        super().__init__(sim, "late pushes", until=until, every=every, lasting=lasting)
+
+    def _weighted(self) -> list[tuple[int, Callable[..., object]]]:
+        return [(1, self._delay)]
+
+    def _end(self) -> None:
+        pass
+
+    def _delay(self) -> None:
+        machine = self._machine()
+        if machine is not None:
+            every = len(self._sim.nodes)
+            nodes = self._rng.sample(range(every), self._rng.randint(1, every))
+            self._sim.delay_pushes(machine, *nodes, seconds=self._rng.choice(_PUSH_DELAYS))
+            self._later(self._sim.delay_pushes, machine, *nodes)

@@ -77,8 +77,8 @@ class Stream:
         self.stalled = False
         self.size = 0
 
-    def send(self, message: bytes | Mark) -> None:
-        """Send a message; it arrives after all that were sent before, or never."""
+    def send(self, message: bytes | Mark, *, push: bool = False) -> None:
+        """Send a message; it arrives after all that were sent before, or never; `push`: nobody has asked for it."""
         connection = self._connection
         if not connection.open:
             connection.refuse()
@@ -91,9 +91,9 @@ class Stream:
                 at = 1 + int(wire() * (len(message) - 1))
                 self._send(message[:at], wire)
                 message = message[at:]
-        self._send(message, connection.network.random)
+        self._send(message, connection.network.random, push=push)
 
-    def _send(self, message: bytes | Mark, rng: Callable[[], float]) -> None:
+    def _send(self, message: bytes | Mark, rng: Callable[[], float], *, push: bool = False) -> None:
         connection, path = self._connection, self._path
         if self.held is not None:
             self.held.append(message)
@@ -109,6 +109,8 @@ class Stream:
         arrival = timeline.now + path.shortest + path.spread * rng() ** 6
         if path.delay:
             arrival += path.delay * rng()
+        if push and path.push_delay:
+            arrival += path.push_delay * connection.network.wire()
         self.arrives = arrival = max(arrival, self.arrives)
         if path.tears and message.__class__ is bytes and connection.network.wire() < path.tears:
             message = message[: 1 + int(connection.network.wire() * (len(message) - 1))]
@@ -250,6 +252,7 @@ class Path:
         shortest: The seconds that every packet takes.
         spread: Additional seconds that a packet may take; usually far fewer.
         delay: More seconds that a packet may take while the path is slow.
+        push_delay: More seconds that a push may take; replies that follow it on its connection wait for it.
         blocked: True if nothing gets through.
         loss: The probability that a packet is lost.
         tears: The probability that a connection ends in the middle of a message.
@@ -263,12 +266,12 @@ class Path:
     def mend(self) -> None:
         """Let all packets through again, at full speed."""
         self.blocked = False
-        self.delay = self.loss = self.tears = 0.0
+        self.delay = self.push_delay = self.loss = self.tears = 0.0
 
     @property
     def troubled(self) -> bool:
         """True if the path has a fault."""
-        return self.blocked or self.delay > 0 or self.loss > 0 or self.tears > 0
+        return self.blocked or max(self.delay, self.push_delay, self.loss, self.tears) > 0
 
 
 class Route:

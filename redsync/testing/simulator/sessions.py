@@ -95,7 +95,7 @@ class Session:
         if self._out is not None:
             self._out.append(data)
         else:
-            self.connection.back.send(data)
+            self.connection.back.send(data, push=True)
 
     def _execute(self, words: list[bytes]) -> Any:
         name = words[0].upper()

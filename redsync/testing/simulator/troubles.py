@@ -73,6 +73,12 @@ class Troubles:
             self._note("delay", f"packets {machine.name} <-> {node.name} take up to {seconds:.3f} s longer")
             route.there.delay = route.back.delay = seconds
 
+    def delay_pushes(self, machine: Machine, *nodes: int, seconds: float = 0.0) -> None:
+        """Let wake-ups and hand-overs from nodes to a machine take up to that much longer; replies do not."""
+        for node, route in self._routes(machine, nodes):
+            self._note("late pushes", f"pushes {machine.name} <- {node.name} take up to {seconds:.3f} s longer")
+            route.back.push_delay = seconds
+
     def lose(self, machine: Machine, *nodes: int, there: float = 0.0, back: float = 0.0) -> None:
         """Let packets be lost with that probability; each lost packet ends its connection."""
         for node, route in self._routes(machine, nodes):

@@ -9,8 +9,8 @@ from redsync.testing.simulator.faults import Nemesis
 from redsync.testing.simulator.happenings import Executed, Faulted
 
 
-def unleash(seed, **options):
-    sim = Simulation(seed, nodes=5, lease=2.0)
+def unleash(seed, sets=1, **options):
+    sim = Simulation(seed, nodes=5, lease=2.0, sets=sets)
     for name in "abc":
         sim.machine(name)
     with sim:
@@ -107,7 +107,13 @@ def wired(seed):
         return sim
 
 
-def test_other_faults_are_the_same_with_faults_of_the_wire():
+def test_pushes_come_late_where_clients_have_several_sets():
+    sim = unleash(1, sets=3)
+    assert any(h.kind == "late pushes" for h in sim.trace.happenings if isinstance(h, Faulted))
+    assert not any(sim.network.route(machine, node).troubled for machine in sim.machines for node in sim.nodes)
+
+
+def test_other_faults_are_the_same_with_faults_of_the_wire_and_late_pushes():
     def others(seed, **options):
         return [
             (h.at, h.text)
@@ -115,5 +121,5 @@ def test_other_faults_are_the_same_with_faults_of_the_wire():
             if h.kind.startswith(("machine", "node hang", "node flush"))
         ]
 
-    assert others(1, wire=0.5) == others(1)
+    assert others(1, wire=0.5) == others(1, sets=3) == others(1)
     assert others(1)

@@ -50,6 +50,23 @@ def test_messages_arrive_in_order(wire):
     assert wire.node.messages == [b"%d" % i for i in range(100)]
 
 
+def test_push_may_come_after_a_later_reply_over_another_connection():
+    later = 0
+    for seed in range(20):
+        wire = Wire(seed)
+        other = wire.network.dial(wire.host, wire.machine, wire.node)
+        wire.route.back.push_delay = 2.0
+        wire.connection.back.send(b"push", push=True)
+        wire.connection.back.send(b"reply after it")
+        other.back.send(b"reply")
+        wire.settle(0.1)
+        if wire.machine.messages == [b"reply"]:
+            later += 1
+        wire.settle()
+        assert [message for message in wire.machine.messages if message != b"reply"] == [b"push", b"reply after it"]
+    assert later > 10
+
+
 def test_partition_of_one_direction_holds_only_that_one(wire):
     wire.route.there.blocked = True
     wire.connection.there.send(b"request")

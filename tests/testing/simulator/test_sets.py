@@ -22,7 +22,30 @@ def test_promises_are_kept_with_several_sets(kind):
 
 def test_release_must_follow_its_claim_over_other_sets(monkeypatch):
     monkeypatch.setattr(Owing, "follow", lambda *_: False)
-    hunt(Zombies, range(103, 107), sets=3)
+    hunt(Zombies, range(32, 42), sets=3)
+
+
+def test_waiter_that_leaves_has_no_place_on_a_node_that_executes_its_ask_late():
+    """It has asked over one set and left over another; found by seed."""
+    simulate(9, kind="fair", sets=3)
+
+
+async def wait(client, name):
+    async with client.get_lock(name):
+        pass
+
+
+def test_waiter_whose_wake_ups_come_late_acquires_by_its_own_look():
+    """Its rounds have other connections, so nodes answer at once."""
+    with Simulation(seed=1, sets=3, lease=30.0, restart_guard=0.0) as sim:
+        a, b = sim.machine("a"), sim.machine("b")
+        a.start(hold(a.client(), "x", 1.0))
+        sim.run(until=0.5)
+        sim.delay_pushes(b, seconds=1000.0)
+        b.start(wait(b.client(), "x"))
+        sim.run(until=5.0)
+        assert all(task.done() for task in b.tasks)
+        sim.heal()
 
 
 async def hold(client, name, seconds):
