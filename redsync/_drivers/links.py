@@ -124,9 +124,8 @@ class AnyLink(ABC):
         return now - self.since if self.pending else 0.0
 
     def owes(self, request: Request) -> bool:
-        """Return whether the node owes a reply to another command for the same claim; callable in any thread."""
-        claim = request.claim
-        return any(other.concerns(claim) for other in list(self.pending) if other is not request)
+        """Return whether the node owes a reply to a command that this release must follow; callable in any thread."""
+        return any(other.concerns(request) for other in list(self.pending) if other is not request)
 
     @abstractmethod
     def shut(self) -> None:

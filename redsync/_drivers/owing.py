@@ -7,6 +7,9 @@ such a node gets the release over both sets. Its vote for the release says nothi
 So it is with a renewal, which goes out over the maintenance's set, and creates claims that a node has forgotten: one
 that was decided early may be executed behind the release on the other nodes.
 
+And so it is with an owner's earlier asks, whatever their claims: each may take a place in the queue, which belongs to
+the owner.
+
 Exclusion does not depend on it: each claim has its own number.
 """
 

@@ -112,12 +112,15 @@ class Request(Sleeper):
         command = self.command
         return () if command is None else command.keys[:1] + command.args[:1]
 
-    def concerns(self, claim: tuple[Arg, ...]) -> bool:
-        """Return whether it is about that claim, perhaps among others: a renewal is about many."""
-        command = self.command
-        if command is None or len(claim) < 2:
+    def concerns(self, release: Request) -> bool:
+        """Return whether a release must follow it: it is about that claim, perhaps among others, as a renewal is.
+
+        Or it is another one of that owner for that key: it may take a place, which a release leaves whatever the claim.
+        """
+        command, claim, owner = self.command, release.claim, release.effect.owner
+        if command is None or len(claim) < 2 or claim[0] not in command.keys:
             return False
-        return claim[0] in command.keys and claim[1] in command.args
+        return claim[1] in command.args or (owner is not None and self.effect.owner == owner)
 
 
 _LONGEST_MARK = 20

@@ -28,8 +28,8 @@ def order(desk):
     return Owing(desk.next_number, threading.RLock())
 
 
-def release(desk, claim=b"claim", owed_to=0b111):
-    return desk.request(claim, owed_to=owed_to, owed_until=math.inf)
+def release(desk, claim=b"claim", owed_to=0b111, **options):
+    return desk.request(claim, owed_to=owed_to, owed_until=math.inf, **options)
 
 
 def followers(link_set):
@@ -55,15 +55,24 @@ def test_release_follows_its_claim_on_nodes_that_have_not_answered(desk, sets, o
     assert choices(request.tally) == [None, "failed", None]
 
 
-def test_release_over_the_same_set_or_of_another_claim_or_owner_follows_nothing(desk, sets, order):
+def test_release_over_the_same_set_or_of_another_lock_or_owner_follows_nothing(desk, sets, order):
     (first, second, _), fars = sets
     ask(desk, first, fars, silent=[1])
     order.note(Owner(ANNA.client_id, 77), first)
     assert not order.follow(release(desk), second)
     order.note(ANNA, first)
     assert not order.follow(release(desk), first)
-    assert not order.follow(release(desk, b"another"), second)
+    assert not order.follow(release(desk, b"another", key=b"another lock"), second)
     assert followers(first) == []
+
+
+def test_release_follows_an_ask_of_its_owner_for_an_earlier_claim(desk, sets, order):
+    """That ask takes a place in the queue, and a place belongs to the owner, not to a claim."""
+    (first, second, _), fars = sets
+    ask(desk, first, fars, silent=[1])
+    order.note(ANNA, first)
+    assert order.follow(release(desk, b"later claim"), second)
+    assert followers(first) == [(1, b"later claim")]
 
 
 def test_release_follows_over_all_sets_that_its_owner_has_used(desk, sets, order):
@@ -81,10 +90,10 @@ def test_each_of_two_claims_is_followed(desk, sets, order):
     """One owner holds two locks, and a node that hangs owes answers for both."""
     (first, second, _), fars = sets
     ask(desk, first, fars, silent=[1])
-    desk.ask(first, b"another")
+    desk.ask(first, b"another", key=b"another lock")
     order.note(ANNA, first)
     assert order.follow(release(desk), second)
-    assert order.follow(release(desk, b"another"), second)
+    assert order.follow(release(desk, b"another", key=b"another lock"), second)
     assert (1, b"claim") in followers(first)
     assert (1, b"another") in followers(first)
 
@@ -93,7 +102,7 @@ def test_release_follows_a_renewal_of_many_claims_over_the_maintenances_set(desk
     """It was decided early, and creates claims that nodes have forgotten."""
     (own, second, third), fars = sets
     order.own = own
-    renewal = desk.request(b"another")
+    renewal = desk.request(b"another", owner=None)
     renewal.command = renewal.command._replace(args=(b"another", 1, b"claim", 1))
     own.send(renewal)
     for far in (fars[0], fars[2]):

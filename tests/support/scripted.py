@@ -169,9 +169,9 @@ class Desk:
         link_set = self.make_set()
         return link_set, [self.install(link_set, index) for index in range(len(self.nodes))]
 
-    def request(self, word=b"word", judge=is_one, *, script=SCRIPT, owner=ANNA, **options):
+    def request(self, word=b"word", judge=is_one, *, script=SCRIPT, owner=ANNA, key=b"key", **options):
         """Return a request that asks for votes."""
-        effect = Broadcast(Command(script, (b"key",), (word,)), owner, judge, 1.0, **options)
+        effect = Broadcast(Command(script, (key,), (word,)), owner, judge, 1.0, **options)
         request = Request(effect, effect.tally(self.addresses))
         request.tally.sent_at = self.now
         return request
