@@ -55,6 +55,7 @@ def test_forgotten_limit_gives_way_to_the_proven_one_and_is_not_learned_again():
     limit.prove(4)
     limit.prove(5)
     limit.learn(9, 7)
+    limit.prove(5)
     limit.forget()
     assert (limit.version, limit.permits, limit.lowered) == (5, 3, True)
     assert not limit.learn(9, 7)

@@ -221,6 +221,14 @@ def test_void_limit_gives_way_to_the_last_proven_one(semaphore):
     assert (semaphore.limit.version, semaphore.limit.permits) == (V1, 9)
 
 
+def test_limit_learned_with_a_grant_under_the_earlier_one_is_not_proven_by_it(semaphore):
+    toy = semaphore.toy
+    semaphore.play((ASK, toy.answers(other_limit(VOID, 9), b"2", b"2", b"2", None)))
+    assert semaphore.limit.permits == 9
+    semaphore.play((ASK, toy.all_say(NO_LIMIT)), (ASK, toy.all_say(b"2")))
+    assert (semaphore.limit.version, semaphore.limit.permits) == (0, 4)
+
+
 def test_limit_that_a_minority_refuses_as_void_stays(semaphore):
     toy = semaphore.toy
     semaphore.limit.learn(V1, 9)

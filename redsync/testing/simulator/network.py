@@ -78,7 +78,7 @@ class Stream:
         self.size = 0
 
     def send(self, message: bytes | Mark, *, push: bool = False) -> None:
-        """Send a message; it arrives after all that were sent before, or never; `push`: nobody has asked for it."""
+        """Send a message; it arrives after all sent before, or never; `push`: it answers no request."""
         connection = self._connection
         if not connection.open:
             connection.refuse()
