@@ -54,8 +54,9 @@ class LentLinks(WatchedLinks):
         self.connecting: Final[set[int]] = set()
         self.retry_at: Final = [0.0] * len(shared.nodes)
 
-    def _due(self, _node: Node, _now: float) -> list[Request]:
-        return []  # The maintenance delivers pending releases.
+    def due(self, node: Node, now: float) -> list[Request]:  # noqa: ARG002  (the maintenance delivers them)
+        """Return no pending releases."""
+        return []
 
     def _reload(self, link: AnyLink, request: Request, now: float) -> None:
         AnyLinkSet._reload(self, link, request, now)  # No round waits for a connection that is replaced.
