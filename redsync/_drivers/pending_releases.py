@@ -2,8 +2,9 @@
 
 A release or a rollback whose command did not reach a node, or was not answered, waits here until the maintenance
 delivers it. (Dynamo calls this a hinted hand-off.) Delivery is safe whenever it happens: each try after a rollback
-makes a claim with a new number, so a late command finds none of the later claims. The worst is a release that only
-lowers a hold count, executed behind the next re-entry: `inspect` shows the lower count until the next renewal.
+makes a claim with a new number, so a late command finds none of the later claims. The worst are a release that only
+lowers a hold count, executed behind the next re-entry (`inspect` shows the lower count until the next renewal), and the
+end of a wait for a latch, executed behind the next wait, which then looks by itself, within 1.5 s.
 
 A node that runs a slow script (BUSY), loads its data, or is out of memory refuses releases too. It gets them again
 after a pause, which grows to half a second; a connection to it that has just been made ends the pause.

@@ -11,7 +11,7 @@ executed a later one
 These count as executed before: all commands that the node executed over the present connection, and those that it
 executed over earlier ones if the client got the reply. A command that it executed over a lost connection without the
 client's knowledge is sent again, and so executed twice. Commands that arrive over an abandoned connection are excused,
-and those that the node refused at first: such a release may lower a hold count late, until the next renewal.
+and those that the node refused at first: see `pending_releases` for what they may do.
 
 It holds at every instant, whatever the faults.
 """
@@ -28,7 +28,7 @@ import hiredis
 from redsync._drivers.pending_releases import is_refused
 from redsync._drivers.requests import Request
 from redsync.testing.simulator.checks.checker import Checker, Simulation
-from redsync.testing.simulator.happenings import Connected, Executed, Handed
+from redsync.testing.simulator.happenings import Connected, Executed, Handed, Refused
 
 __all__ = ["Order"]
 
@@ -64,18 +64,21 @@ class Order(Checker):
     """No command overtakes another one of the same owner."""
 
     name = "order"
-    watches = (Connected, Executed, Handed)
+    watches = (Connected, Executed, Refused, Handed)
 
     def __init__(self, sim: Simulation) -> None:
         super().__init__(sim)
         self._executed: Final[defaultdict[tuple[str, int], _Executed]] = defaultdict(_Executed)
         self._abouts: Final[dict[Request, list[Hashable]]] = {}
 
-    def see(self, happening: Connected | Executed | Handed) -> str | None:
+    def see(self, happening: Connected | Executed | Refused | Handed) -> str | None:
         """Compare a command with the commands executed before."""
         executed = self._executed[happening.client, happening.node]
         if isinstance(happening, Connected):
             executed.begin()
+        elif isinstance(happening, Refused):
+            if happening.request is not None:
+                executed.refused.add(happening.request)
         elif isinstance(happening, Handed):
             if happening.request in executed.here:
                 self._note(executed.known, happening.request)
