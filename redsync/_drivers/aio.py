@@ -500,7 +500,9 @@ def running_loop() -> asyncio.AbstractEventLoop | None:
     """Return the running loop; None if there is none."""
     try:
         return asyncio.get_running_loop()
-    except RuntimeError:
+    except RuntimeError as error:
+        if type(error) is not RuntimeError:
+            raise  # a signal handler's
         return None
 
 

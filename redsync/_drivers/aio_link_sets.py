@@ -193,7 +193,7 @@ class AioLinkSet(AnyLinkSet):
             if not self._watched:
                 self._watched = True
                 self._loop.add_reader(self._epoll.fileno(), self._read_ready)
-        again = self.due(node, now)
+        again = self._shared.releases.take(node.index, now)
         if self.returning & link.bit:
             self.returning &= ~link.bit
             for request in self._kept:

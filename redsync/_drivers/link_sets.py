@@ -225,16 +225,17 @@ class AnyLinkSet(ABC):
         self._post(link, requests, b"".join([request.data for request in requests]), now)
 
     def deliver(self, node: Node, now: float) -> None:
-        """Send a connected node the pending releases that are due."""
-        if batch := self.due(node, now):
+        """Send a connected node the pending releases that are due, but none behind a later command about its claim."""
+        releases, link = self._shared.releases, self.links[node.index]
+        batch = releases.take(node.index, now)
+        if batch and link is not None:
+            under_way = {request.claim for request in link.pending}
+            for request in batch:
+                if request.claim in under_way:
+                    releases.refuse(node.index, request, now)
+            batch = [request for request in batch if request.claim not in under_way]
+        if batch:
             self.send_to(node.index, batch, now)
-
-    def due(self, node: Node, now: float) -> list[Request]:
-        """Return the pending releases that a node gets now."""
-        batch = self._shared.releases.take(node.index, now)
-        for request in batch:
-            request.pending_release = True
-        return batch
 
     def _post(self, link: Any, requests: Sequence[Request], data: bytes, now: float) -> None:
         try:
@@ -319,9 +320,8 @@ class AnyLinkSet(ABC):
         return some
 
     def _count(self, link: AnyLink, request: Request, reply: Any, now: float) -> None:
+        self._shared.releases.settle(link.index, request, now)
         tally = request.tally
-        if request.pending_release:
-            self._shared.releases.settle(link.index, request, now)
         if tally is None:
             request.settle(reply)
             return
@@ -347,11 +347,12 @@ class AnyLinkSet(ABC):
             text = reason
         node.last_error = said = one_line(text)
         self.fail(request, node, said)
-        if request.owed(link.bit) and is_refused(text):
-            self._shared.releases.refuse(link.index, request, now)
-            self._shared.on_change()
-        elif request.pending_release:
-            self._shared.releases.settle(link.index, request, now)
+        if request.owed(link.bit):
+            if is_refused(text):
+                self._shared.releases.refuse(link.index, request, now)
+                self._shared.on_change()
+            else:
+                self._shared.releases.settle(link.index, request, now)
         request.settle(text)
 
     def _reload(self, link: AnyLink, request: Request, now: float) -> None:

@@ -194,7 +194,9 @@ class Life:
         """Return whether the running thread has the guard: a handler or a finalizer has interrupted it there."""
         try:
             self._if_guarded.notify()  # Only a thread that has a condition's lock may do that.
-        except RuntimeError:
+        except RuntimeError as error:
+            if type(error) is not RuntimeError:
+                raise  # a signal handler's
             return False
         return True
 

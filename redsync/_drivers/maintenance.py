@@ -34,7 +34,6 @@ from redsync._drivers.notifier import quietly
 from redsync._drivers.pool import Pool
 from redsync._drivers.requests import NOTHING_TOLD, Request
 from redsync._drivers.watches import Watches
-from redsync.exceptions import RedsyncError
 
 __all__ = ["Kill", "Maintenance"]
 
@@ -442,7 +441,7 @@ class Maintenance(AnyMaintenance[LinkSet]):
         try:
             thread.start()
         except RuntimeError as error:  # There are no more threads, or the interpreter is shutting down.
-            if isinstance(error, RedsyncError):
+            if type(error) is not RuntimeError:
                 raise  # a signal handler's
             self._connectors.discard(thread)
             if target == self._connect_own:

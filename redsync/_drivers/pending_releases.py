@@ -2,9 +2,14 @@
 
 A release or a rollback whose command did not reach a node, or was not answered, waits here until the maintenance
 delivers it. (Dynamo calls this a hinted hand-off.) Delivery is safe whenever it happens: each try after a rollback
-makes a claim with a new number, so a late command finds none of the later claims. The worst are a release that only
-lowers a hold count, executed behind the next re-entry (`inspect` shows the lower count until the next renewal), and the
-end of a wait for a latch, executed behind the next wait, which then looks by itself, within 1.5 s.
+makes a claim with a new number, so a late command finds none of the later claims.
+
+A later command about the same claim makes the earlier ones needless: a hold count is set, never subtracted from, and a
+rollback leaves nothing. So of each claim only the latest command waits here, and none once the node has executed a
+later one. One case is left: the node may execute the later one while the earlier one is under way again over another
+connection. The worst of those are a release that only lowers a hold count, behind the next re-entry (`inspect` shows
+the lower count until the next renewal), a rate limiter's permit that one node keeps for a window though it was rolled
+back, and the end of a wait for a latch, behind the next wait, which then looks by itself, within 1.5 s.
 
 A node that runs a slow script (BUSY), loads its data, or is out of memory refuses releases too. It gets them again
 after a pause, which grows to half a second; a connection to it that has just been made ends the pause.
@@ -19,7 +24,7 @@ from contextlib import AbstractContextManager
 from operator import attrgetter
 from typing import Any, Final
 
-from redsync._core.effects import Command
+from redsync._core.effects import Arg
 from redsync._drivers.requests import Request
 
 __all__ = ["PendingReleases", "is_refused"]
@@ -31,7 +36,7 @@ _MOST = 512
 """The most commands sent at once: a node that owes more replies gets no new claims."""
 
 _STALE_LIMIT = 10_000
-"""The most expired requests kept for a node that left commands unanswered; the first to expire is dropped first."""
+"""The most expired requests kept for a node that may have executed some late; the first to expire is dropped first."""
 
 _PURGE_FROM = 256
 """The number of requests from which a purge pays off."""
@@ -49,38 +54,38 @@ class _OfNode:
     """The requests that one node must still get, in the order of the client's commands.
 
     After its `owed_until` a request is pointless, because the claim that it removes has expired. The exception is a
-    node that left commands unanswered: a hung node executes them when it resumes, however late, and their claims live
-    from then on. So until such a node is back, no request becomes pointless.
+    node that may have executed commands late, so that their claims live from then on: one that left some unanswered, as
+    a hung node does, or that refuses some, as it may have hung before. So until such a node has got all, no request
+    becomes pointless.
 
-    The same command is kept once, at its latest position: a waiter that rolls back each of its tries while the node is
-    away owes it one rollback. So each claim that lives, or lived within its lease, has an entry or two, and these are
-    never dropped. Of expired entries only the latest `_STALE_LIMIT` are kept, because a node that hangs for hours would
-    collect any number of them. A claim whose entry was dropped stays on the node for one lease after it resumes.
+    Each claim that lives, or lived within its lease, has one entry, which is never dropped. Of expired entries only the
+    latest `_STALE_LIMIT` are kept, because a node that hangs or refuses for hours would collect any number of them. A
+    claim whose entry was dropped stays on the node for one lease after it resumes.
 
     Attributes:
-        requests: By command.
-        unanswered: True if the node left commands unanswered since it was last connected.
+        requests: The latest one about each claim.
+        late: True if the node may have executed commands late.
         under_way: The requests that it was sent last, without those that it has answered.
         at: The instant from which it gets the next ones.
         pause: The latest pause in seconds; 0.0 if it has executed what it was sent last.
     """
 
     def __init__(self) -> None:
-        self.requests: dict[Command, Request] = {}
-        self.unanswered = False
+        self.requests: dict[tuple[Arg, ...], Request] = {}
+        self.late = False
         self.under_way: dict[Request, None] = {}
         self.at = self.pause = 0.0
         self._purge_at = _PURGE_FROM
 
     def add(self, request: Request, bit: int, now: float) -> None:
-        """Keep a request if the node must get it; it replaces an earlier one with the same command."""
+        """Keep a request if the node must get it; it replaces an earlier one about the same claim."""
         self.under_way.pop(request, None)
         if not request.owed(bit) or self._is_pointless(request, now):
             return
-        assert request.command is not None, "what is owed was made"
-        same = self.requests.get(request.command)
+        claim = request.claim
+        same = self.requests.get(claim)
         if same is None or same.number < request.number:
-            self.requests[request.command] = request
+            self.requests[claim] = request
             if len(self.requests) >= self._purge_at:
                 self._purge(now)
 
@@ -89,11 +94,21 @@ class _OfNode:
         due = [request for request in self.requests.values() if not self._is_pointless(request, now)]
         due.sort(key=attrgetter("number"))
         batch, rest = due[:_MOST], due[_MOST:]
-        self.requests = {request.command: request for request in rest if request.command is not None}
-        self.unanswered = self.unanswered and bool(rest)
+        self.requests = {request.claim: request for request in rest}
+        self.late = self.late and bool(rest)
         self.under_way = dict.fromkeys(batch)
         self._purge_at = max(2 * len(rest), _PURGE_FROM)
         return batch
+
+    def settle(self, request: Request, now: float) -> None:
+        """Record that the node has executed a request, or will never execute it."""
+        if request in self.under_way:
+            del self.under_way[request]
+            if self.at <= now:
+                self.pause = 0.0
+        same = self.requests.get(request.claim)
+        if same is not None and same.number <= request.number:
+            del self.requests[request.claim]
 
     def _purge(self, now: float) -> None:
         """Drop pointless requests; the next purge comes when twice as many are kept."""
@@ -103,13 +118,11 @@ class _OfNode:
         )
         after = expired[_STALE_LIMIT] if len(expired) > _STALE_LIMIT else -math.inf
         # A new table replaces the old one in one step, so no interruption can split it.
-        self.requests = {
-            request.command: request for request in kept if request.command and request.effect.owed_until > after
-        }
+        self.requests = {request.claim: request for request in kept if request.effect.owed_until > after}
         self._purge_at = max(2 * len(self.requests), _PURGE_FROM)
 
     def _is_pointless(self, request: Request, now: float) -> bool:
-        return request.effect.owed_until <= now and not self.unanswered
+        return request.effect.owed_until <= now and not self.late
 
 
 class PendingReleases:
@@ -124,7 +137,7 @@ class PendingReleases:
         """Keep those requests that the node must get. `unanswered`: it may still execute what it was sent."""
         ours = self._of_node[index]
         with self._guard:
-            ours.unanswered |= unanswered
+            ours.late |= unanswered
             for request in requests:
                 ours.add(request, 1 << index, now)
 
@@ -135,17 +148,15 @@ class PendingReleases:
             if ours.at <= now:  # else another one of the same batch was refused just now
                 ours.pause = min(max(2 * ours.pause, _SHORTEST), _LONGEST)
                 ours.at = now + ours.pause
+            ours.late = True
             ours.add(request, 1 << index, now)
 
     def settle(self, index: int, request: Request, now: float) -> None:
-        """Record that the node has executed a request that was delivered from here."""
+        """Record that the node has executed a request, or will never execute it: it needs no earlier one either."""
         ours = self._of_node[index]
-        if request not in ours.under_way:
-            return
-        with self._guard:
-            ours.under_way.pop(request, None)
-            if ours.at <= now:
-                ours.pause = 0.0
+        if ours.requests or ours.under_way:
+            with self._guard:
+                ours.settle(request, now)
 
     def take(self, index: int, now: float) -> list[Request]:
         """Return the requests to send now, in order; `refuse`, `settle` or `add` says what became of each."""

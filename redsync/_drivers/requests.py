@@ -62,11 +62,9 @@ class Request(Sleeper):
         data: Its bytes; empty until it is sent, if it is made then.
         number: Its position in the order of the client's commands; 0 if it has none.
         reloaded: Bit set of the nodes to which it was sent again after NOSCRIPT.
-        pending_release: True once it was sent as a pending release.
     """
 
     reloaded = number = 0
-    pending_release = False
     data = b""
     command: Command | None = None
 

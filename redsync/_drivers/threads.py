@@ -182,7 +182,9 @@ class ThreadRunner:
         """Return the asyncio task in whose step the calling thread is, as a weak reference; None outside of tasks."""
         try:
             task = asyncio.current_task()
-        except RuntimeError:  # No loop runs in this thread.
+        except RuntimeError as error:  # No loop runs in this thread.
+            if type(error) is not RuntimeError:
+                raise  # a signal handler's
             return None
         return None if task is None else weakref.ref(task)
 

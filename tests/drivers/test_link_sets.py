@@ -743,7 +743,6 @@ def test_answer_to_a_pending_release_makes_room_for_the_next(desk, link_set, far
     release = desk.release(owed_to=0b010)
     desk.releases.add(1, [release], desk.now)
     (taken,) = desk.releases.take(1, desk.now)
-    taken.pending_release = True
     link_set.send_to(1, [taken], desk.now)
     desk.releases.add(1, [desk.release(b"next")], desk.now)
     assert desk.releases.take(1, desk.now) == [], "one batch at a time"
@@ -758,7 +757,6 @@ def test_pending_release_that_is_refused_or_lost_again_stays_pending(desk, link_
         desk.releases.add(1, [] if desk.pending()[1] else [release], desk.now)
         desk.now += 1.0
         (taken,) = desk.releases.take(1, desk.now)
-        taken.pending_release = True
         link_set.send_to(1, [taken], desk.now)
         fars[1].say(answer)
         hear(link_set)
@@ -766,6 +764,23 @@ def test_pending_release_that_is_refused_or_lost_again_stays_pending(desk, link_
             link_set.discard(link_set.links[1], "gone")
             fars[1] = desk.install(link_set, 1)
         assert desk.pending() == [0, 1, 0]
+
+
+def test_later_command_about_a_claim_that_a_node_executes_replaces_a_refused_one(desk, link_set, fars):
+    """Behind it, the refused one would undo it: a release that leaves a count of one undoes the next re-entry."""
+    desk.ask(link_set, owed_to=0b111, owed_until=math.inf)
+    desk.ask(link_set)
+    fars[1].say(b"-BUSY\r\n-BUSY\r\n")
+    hear(link_set)
+    assert desk.pending() == [0, 1, 0], "the node has executed neither"
+    desk.ask(link_set, b"another")
+    desk.ask(link_set)
+    fars[1].say(YES)
+    hear(link_set)
+    assert desk.pending() == [0, 1, 0]
+    fars[1].say(YES)
+    hear(link_set)
+    assert desk.pending() == [0, 0, 0]
 
 
 def test_request_for_one_node_without_a_link_becomes_pending(desk):

@@ -80,8 +80,8 @@ def test_each_node_gets_its_own(releases):
     assert releases.take(1, NOW) == [both, second]
 
 
-def test_same_command_is_kept_once_at_its_latest_position(releases):
-    """A waiter rolls back each of its tries while a node is away."""
+def test_latest_command_about_a_claim_is_kept(releases):
+    """A release of one hold is followed by that of the next, and a waiter rolls back tries while a node is away."""
     release = request(2)
     for each in (request(1, b"mine"), release, request(3, b"mine"), request(1, b"mine")):
         releases.add(0, [each], NOW)
@@ -210,15 +210,26 @@ def test_unanswered_batch_goes_out_again(releases):
     assert releases.take(0, NOW) == made[1:]
 
 
-def test_settle_of_what_was_not_delivered_from_here_changes_nothing(releases):
-    made = several(2)
-    releases.add(0, made[:1], NOW)
-    releases.settle(0, made[1], NOW)
-    releases.settle(1, made[0], NOW)
-    assert releases.take(0, NOW) == made[:1]
-    releases.settle(0, made[1], NOW)
-    assert releases.due_at(0) == math.inf
-    releases.add(0, made[1:], NOW)
+def test_node_needs_nothing_about_a_claim_before_what_it_has_executed(releases):
+    first, second, other = request(1, b"mine"), request(2, b"mine"), request(3)
+    releases.add(0, [first, other], NOW)
+    releases.add(1, [first], NOW)
+    releases.settle(0, second, NOW)
+    assert releases.take(0, NOW) == [other]
+    assert releases.take(1, NOW) == [first]
+    releases.refuse(0, second, NOW)
+    releases.settle(0, first, NOW + 1)
+    assert releases.count(0) == 1, "the earlier one came late"
+    releases.settle(0, other, NOW + 1)
+    assert releases.take(0, NOW + 1) == [second]
+
+
+def test_only_what_was_delivered_from_here_makes_room_for_the_next(releases):
+    first, second = several(2)
+    releases.add(0, [first], NOW)
+    assert releases.take(0, NOW) == [first]
+    releases.settle(0, second, NOW)
+    releases.add(0, [second], NOW)
     assert releases.take(0, NOW) == [], "the first is under way"
 
 

@@ -5,6 +5,7 @@ and nothing stays on the nodes. The clients' lease is a minute, so any leftover 
 long as it is in a table.
 """
 
+import asyncio
 import gc
 import random
 import threading
@@ -15,6 +16,7 @@ import pytest
 
 from redsync import Client, KeyTypeError, LeaseLostError, NodeChanged, NotOwnedError, OverReleaseError, QuorumError
 from redsync._core.effects import Wait, wait
+from redsync._drivers.aio import running_loop
 from redsync._drivers.lives import Call
 from redsync._drivers.process import clock
 from redsync._drivers.threads import ThreadRunner
@@ -443,6 +445,20 @@ def test_error_of_a_signal_handler_propagates_and_is_no_failure_of_a_node(nodes,
             assert become(raw, []) is None
     assert swallowed == []
     assert downs == []
+
+
+def test_error_that_looks_like_the_answer_to_a_question_propagates(client, monkeypatch):
+    """It is a RuntimeError, as is the answer that no loop runs in this thread."""
+
+    def strike():
+        raise KINDS["LeaseLostError"]()  # noqa: RSE102
+
+    monkeypatch.setattr(asyncio, "current_task", strike)
+    with pytest.raises(LeaseLostError):
+        client.runner.task()
+    monkeypatch.setattr(asyncio, "get_running_loop", strike)
+    with pytest.raises(LeaseLostError):
+        running_loop()
 
 
 def test_error_that_looks_like_the_end_of_a_protocol_propagates(client):

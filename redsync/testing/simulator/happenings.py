@@ -105,7 +105,6 @@ class Refused(NamedTuple):
     keys: tuple[bytes, ...]
     args: tuple[bytes | int, ...]
     reply: Any
-    request: Request | None = None
 
     def __str__(self) -> str:
         call = _call(self.script, self.keys, self.args)

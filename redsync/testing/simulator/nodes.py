@@ -155,10 +155,10 @@ class VirtualNode:
             keys, args = sent.keys, sent.args
         number = 0 if sent is None else sent.number
         done = at, self.place_of(session), session.connection.client, script.name, keys, args, reply
-        request = None if sent is None else sent.request
         if self._refuses(reply):
-            self._sim.saw(Refused(*done, request))
+            self._sim.saw(Refused(*done))
         else:
+            request = None if sent is None else sent.request
             self._sim.saw(Executed(*done, session.connection.given_up, number, request, self._server))
         return reply
 
@@ -166,8 +166,7 @@ class VirtualNode:
         """Record a script that was refused without execution."""
         if sent is not None:
             client, script = session.connection.client, sent.script
-            what = client, script, sent.keys, sent.args, reply, sent.request
-            self._sim.saw(Refused(self._sim.now, self.place_of(session), *what))
+            self._sim.saw(Refused(self._sim.now, self.place_of(session), client, script, sent.keys, sent.args, reply))
 
     def place_of(self, _session: Session) -> int:
         """Return the index of the node for which it executes the current command of a session."""

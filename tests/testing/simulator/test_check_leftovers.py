@@ -44,7 +44,7 @@ def test_checker_finds_commands_that_are_never_sent(monkeypatch):
 
 
 def test_checker_finds_refused_commands_that_are_not_sent_again(monkeypatch):
-    monkeypatch.setattr(AnyLinkSet, "deliver", lambda links, node, now: links.due(node, now))
+    monkeypatch.setattr(AnyLinkSet, "deliver", lambda links, node, now: links._shared.releases.take(node.index, now))
     assert "refused commands that are not sent again" in hunt(Leftovers, range(4, 20))
 
 

@@ -1,8 +1,8 @@
 """Order: on each node, the commands of one owner are executed in the order in which the client sent them.
 
-A client may send a command again: because its connection was lost, or because the node had forgotten its script. It
-must not be executed after a later command that depends on it. So when a node executes a command, it has not yet
-executed a later one
+A client may send a command again: because its connection was lost, because the node had forgotten its script, or
+because the node refused to execute it. It must not be executed after a later command that depends on it. So when a node
+executes a command, it has not yet executed a later one
 
 * about the same claim (see `Request.claim`): a release behind the next acquire of that claim would end it;
 * of the same owner about the same key, unless the node is owed the earlier one: that one is about another claim then;
@@ -10,8 +10,7 @@ executed a later one
 
 These count as executed before: all commands that the node executed over the present connection, and those that it
 executed over earlier ones if the client got the reply. A command that it executed over a lost connection without the
-client's knowledge is sent again, and so executed twice. Commands that arrive over an abandoned connection are excused,
-and those that the node refused at first: see `pending_releases` for what they may do.
+client's knowledge is sent again, and so executed twice. Commands that arrive over an abandoned connection are excused.
 
 It holds at every instant, whatever the faults.
 """
@@ -28,7 +27,7 @@ import hiredis
 from redsync._drivers.pending_releases import is_refused
 from redsync._drivers.requests import Request
 from redsync.testing.simulator.checks.checker import Checker, Simulation
-from redsync.testing.simulator.happenings import Connected, Executed, Handed, Refused
+from redsync.testing.simulator.happenings import Connected, Executed, Handed
 
 __all__ = ["Order"]
 
@@ -45,14 +44,12 @@ class _Executed:
         known: Commands that the client got the reply to.
         all: Those, and all that arrived over the present connection.
         here: All that arrived over the present connection.
-        refused: Those that the node answered with an error at first.
     """
 
     def __init__(self) -> None:
         self.known: Final[_Latest] = {}
         self.all: _Latest = {}
         self.here: Final[set[Request]] = set()
-        self.refused: Final[set[Request]] = set()
 
     def begin(self) -> None:
         """Record a new connection."""
@@ -64,21 +61,18 @@ class Order(Checker):
     """No command overtakes another one of the same owner."""
 
     name = "order"
-    watches = (Connected, Executed, Refused, Handed)
+    watches = (Connected, Executed, Handed)
 
     def __init__(self, sim: Simulation) -> None:
         super().__init__(sim)
         self._executed: Final[defaultdict[tuple[str, int], _Executed]] = defaultdict(_Executed)
         self._abouts: Final[dict[Request, list[Hashable]]] = {}
 
-    def see(self, happening: Connected | Executed | Refused | Handed) -> str | None:
+    def see(self, happening: Connected | Executed | Handed) -> str | None:
         """Compare a command with the commands executed before."""
         executed = self._executed[happening.client, happening.node]
         if isinstance(happening, Connected):
             executed.begin()
-        elif isinstance(happening, Refused):
-            if happening.request is not None:
-                executed.refused.add(happening.request)
         elif isinstance(happening, Handed):
             if happening.request in executed.here:
                 self._note(executed.known, happening.request)
@@ -89,12 +83,11 @@ class Order(Checker):
     def _judge(self, happening: Executed, request: Request, executed: _Executed) -> str | None:
         reply = happening.reply
         if isinstance(reply, hiredis.ReplyError) and is_refused(str(reply)):
-            executed.refused.add(request)
             return None  # it changed nothing, and the client may send it again
         later = self._overtaker(request, executed.all, owed=request.owed(1 << happening.node))
         self._note(executed.all, request)
         executed.here.add(request)
-        if later is None or request in executed.refused:
+        if later is None:
             return None
         assert later.command is not None, "an executed command is known"
         node, script = self.sim.nodes[happening.node].name, later.command.script.name
