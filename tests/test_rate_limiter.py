@@ -110,6 +110,19 @@ def test_programs_that_disagree_get_an_error(client, daily):
     assert daily.acquire(False)
 
 
+@pytest.mark.parametrize("n", [2, 4])
+def test_failed_call_of_a_program_with_another_rate_keeps_nobody_out(make_client, nodes, n):
+    """It reaches half of the nodes: as many as the others need besides their own half."""
+    wrong, right = make_client(n=n), make_client(n=n)
+    for i in range(n // 2, n):
+        nodes.pause(i)
+    with pytest.raises(QuorumError):
+        wrong.get_rate_limiter("x", 30, DAY).acquire(False)
+    for i in range(n // 2, n):
+        nodes.resume(i)
+    assert right.get_rate_limiter("x", 3, DAY).acquire(timeout=PATIENCE)
+
+
 def test_semaphore_of_the_same_name_is_an_error(client, daily):
     daily.acquire()
     semaphore = client.get_semaphore("x", 2)

@@ -1,6 +1,7 @@
 -- Purpose: roll back an attempt: undo what this node granted, wake the waiters that now fit in, and leave the line if
 -- we stop waiting. A grant removes the waiter's place. A waiter that continues waiting gets its place again, so that no
--- other overtakes it. Idempotent.
+-- other overtakes it. A limit that programs state is forgotten with the last permit under it: one failed try of a
+-- program with a wrong limit must not keep the others out. Idempotent.
 -- KEYS[1] claim: zset permit -> expiry, ms   KEYS[2] queue: zset owner -> ticket
 -- KEYS[3] places: hash owner -> "expiry wants channel"   KEYS[4] slots: hash permit -> "slot,slot"
 -- KEYS[5] taken: bit map   KEYS[6] limit: "version permits"
@@ -16,6 +17,8 @@ if type(mine) == 'string' then
   freed = drop(ARGV[1], mine)
   tidy()
   pass_on()
+  local _, version = read_limit(KEYS[6])
+  if version == 0 and redis.call('exists', KEYS[1]) == 0 then redis.call('del', KEYS[6]) end
 end
 local wants = ARGV[3]
 -- include: waiter

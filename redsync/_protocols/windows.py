@@ -31,7 +31,8 @@ for each other then. The client sees how long that takes, so the time allowed fo
 process is not that: the first telling of an acquire counts as no more than the time allowed for it, or a millisecond.
 Then only the return of a few calls is left. The third part allows 2.4 ms for these, because the system may run others
 just then; that delay cannot be observed. If the clocks agree, the drift allowance covers it as well. Each ask carries
-its own allowance, so clients do not have to agree on it.
+its own allowance, so clients do not have to agree on it. But a node that has forgotten its slots must stay out until
+those of any client have run out, so a round has one longest duration for all clients, whatever their `node_timeout`.
 
 *When there is room again* is at most `per`, the drift allowance and 5 ms from now. That is promised. So the client
 tells nodes that keep a slot for longer, even if it is a small part of a long window. What they need to keep comes
@@ -73,6 +74,10 @@ _WORTH_SHARE, _WORTH = 0.001, 0.001
 
 _AT_FIRST = 0.025
 """Seconds within which a success counts before any round was measured."""
+
+_LONGEST_ROUND = 1.0
+"""The longest time in seconds that a round waits for a node, in any client; the parts of an allowance are at most twice
+as long."""
 
 _ROOM = 2.0
 """A success counts within this many times the mean duration of rounds, or the duration of a longer round before it; so
@@ -158,16 +163,16 @@ class Window:
         """Begin; `restart_guard`: the longest guard in seconds, even if the window would need a longer one."""
         self.per = per
         self._timing = timing
-        self.round_timeout = timing.node_timeout
-        self._longest = 2 * timing.node_timeout
+        self.round_timeout = min(timing.node_timeout, _LONGEST_ROUND)
+        self._longest = 2 * self.round_timeout
         self._least = min(_LEAST_USEFUL, self._longest)
         self._mean = self._mean_telling = 0.0
         self._worth = max(per * _WORTH_SHARE, _WORTH)
         self.spare = (_ROOM_AGAIN - 2 * _RESOLUTION) / (1 + timing.drift_factor) - _WAY
         self.latest: Success | None = None
-        # Windows may be longer than the lease for which the client's guard was made. A guard of 0 stays 0, as the user
-        # chose it.
-        longest = max(timing.restart_guard, self._lease(2 * self._longest)) if timing.restart_guard else 0.0
+        # Windows may be longer than the lease for which the client's guard was made, and another client's allowance
+        # longer than this one's. A guard of 0 stays 0, as the user chose it.
+        longest = max(timing.restart_guard, self._lease(4 * _LONGEST_ROUND)) if timing.restart_guard else 0.0
         self.guard = min(longest, restart_guard)
         self.place_kept = min(max(PLACE_KEPT, per / 7), _LONGEST_PLACE)
 

@@ -103,6 +103,13 @@ def test_guard_covers_the_longest_time_for_which_a_slot_is_kept():
     assert Window(3600.0, Timing(30.0)).guard == 0.0
 
 
+@pytest.mark.parametrize("node_timeout", [0.05, 0.25, 5.0])
+def test_guard_covers_what_clients_that_wait_longer_for_nodes_ask_for(node_timeout):
+    """A node that restarts has forgotten the slots of any client, and stays out by the guard of the next asker."""
+    longest = Window(3600.0, Timing(30.0, node_timeout=60.0, restart_guard=30.0)).terms(100.0, 100.0)[0]
+    assert Window(3600.0, Timing(30.0, node_timeout=node_timeout, restart_guard=30.0)).guard >= longest
+
+
 def test_retry_after_is_long_enough_by_a_clock_that_runs_slow():
     assert Window(60.0, TIMING).room_after(30.0) == pytest.approx(30.3)
 

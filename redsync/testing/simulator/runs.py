@@ -45,6 +45,9 @@ _REWINDING = 0.4
 _SLOWNESS = 0.15
 """The probability that a process is slow or paused before it looks at the clock again."""
 
+_PAIRS_FROM = 1_000
+"""The seed from which some runs have two nodes."""
+
 _SEVERAL_FROM = 10_000
 """Only from this seed on runs have clients with several sets of links, as clients for threads do."""
 
@@ -259,7 +262,7 @@ def _sets(seed: int) -> int:
 
 
 def _nodes(seed: int) -> int:
-    return (3, 5, 3, 1, 3, 4, 3, 5)[seed % 8]
+    return (3, 5, 3, 1, 3, 4, 3 if seed < _PAIRS_FROM else 2, 5)[seed % 8]
 
 
 @contextmanager

@@ -35,6 +35,9 @@ _WORKERS: Final[dict[str, type[Worker]]] = {
 SIMULATED: Final = tuple(word for word, kind in KINDS.items() if kind.like in _WORKERS)
 """The kinds that workers of a run by seed may use."""
 
+_UNLIKE_FROM = 1_000
+"""The seed from which programs with a rate limiter have different `node_timeout`."""
+
 
 class Workload:
     """Workers on several machines that contend for a few synchronizers.
@@ -87,6 +90,7 @@ class Workload:
         latches = sim.random_for("latches")
         self.keep: Final = latches.choice([86400.0, 86400.0, lease * latches.uniform(2.0, 4.0)])
         self.deletes: Final = latches.random() < 0.2
+        self._unlike: Final = sim.random_for("unlike programs")
         self.acquisitions = self.losses = 0
 
     def start(self) -> None:
@@ -117,7 +121,11 @@ class Workload:
 
     def client(self, machine: Machine, lease: float) -> SimulatedClient:
         """Return a new client for programs on a machine."""
-        return machine.client(lease=lease, restart_guard=self.lease)
+        options = {}
+        if self.kind == "limiter" and self._sim.seed >= _UNLIKE_FROM:
+            # Programs need not wait for nodes equally long.
+            options["node_timeout"] = self._unlike.choice([0.05, 0.25, 2.0])
+        return machine.client(lease=lease, restart_guard=self.lease, **options)
 
     @property
     def limit(self) -> int:

@@ -34,6 +34,49 @@ def test_checker_finds_slots_that_are_kept_only_for_the_window(monkeypatch):
     assert "where there are" in hunt(SlidingWindow, range(3, 63), kind="limiter")
 
 
+def restart_a_node_between_programs_that_wait_unlike():
+    """Let one program succeed with two slow rounds; then a node that granted forgets, and another program asks."""
+    instants = []
+
+    async def take(machine, client):
+        assert await client.get_rate_limiter("x", 1, 3.0).acquire()
+        instants.append(machine.sim.now)
+        machine.tell("a program", "acquired", name="x", n=1, rate=1, per=3.0)
+
+    with Simulation(seed=1, nodes=3, checkers=[SlidingWindow], lease=1.0, restart_guard=1.0) as sim:
+        far, near = sim.machine("far"), sim.machine("near")
+        patient, hasty = far.client(node_timeout=2.0), near.client(node_timeout=0.05)
+        for machine, client in ((far, patient), (near, hasty)):
+            machine.start(client.runner.connect())
+        sim.run(until=9.0)
+        sim.partition(far, 2)
+        for path in (sim.network.route(far, sim.nodes[1]).there, sim.network.route(far, sim.nodes[1]).back):
+            path.shortest = 0.45
+        far.start(take(far, patient))
+        sim.run(until=10.0)
+        sim.nodes[0].crash()
+        sim.nodes[0].restart(forget=True)
+        sim.partition(far, 0)
+        sim.run(until=11.5)
+        near.start(take(near, hasty))
+        sim.run(until=25.0)
+    return instants
+
+
+def test_checker_finds_guard_that_forgets_programs_that_wait_longer_for_nodes(monkeypatch):
+    first, second = restart_a_node_between_programs_that_wait_unlike()
+    assert second - first > 3.0
+    begin = Window.__init__
+
+    def begin_alone(window, per, timing, restart_guard=math.inf):
+        begin(window, per, timing, restart_guard)
+        window.guard = min(max(timing.restart_guard, window._lease(2 * window._longest)), restart_guard)
+
+    monkeypatch.setattr(Window, "__init__", begin_alone)
+    with pytest.raises(SimulationError, match=r"sliding window: 2 successes of 'x', .* where there are 1 in any 3 s"):
+        restart_a_node_between_programs_that_wait_unlike()
+
+
 def stand_still_between_question_and_answer():
     """Let two want one success after the other; the first is paused while the nodes answer."""
     instants = []

@@ -89,7 +89,7 @@ def test_checker_finds_hand_over_that_is_believed_from_its_arrival(monkeypatch):
 
     monkeypatch.setattr(Attempt, "is_had", lambda attempt, now: True)
     monkeypatch.setattr(Attempt, "take_over", believe)
-    assert "is held by" in hunt(Exclusion, range(377, 477))
+    assert "is held by" in hunt(Exclusion, range(530, 730))
 
 
 def test_checker_counts_no_owner_on_crashed_machine():
