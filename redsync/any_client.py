@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import weakref
@@ -72,6 +73,7 @@ class AnyClient(ABC, Generic[DriverT]):
         node_timeout: float = 0.25,
         drift_factor: float = 0.01,
         restart_guard: float | None = None,
+        outage_timeout: float | None = None,
         listeners: Sequence[Callable[[Event], object]] = (),
     ) -> None:
         made = make_nodes(nodes, self._REDIS)
@@ -79,7 +81,8 @@ class AnyClient(ABC, Generic[DriverT]):
             # A single plain node that loses its memory loses all claims with it. Behind a locator, another server may
             # replace it while clients have valid claims that this server lacks.
             restart_guard = lease if len(made) > 1 or made[0].locator is not None else 0.0
-        timing, listeners = _timing(lease, node_timeout, drift_factor, restart_guard), _check_listeners(listeners)
+        timing = _timing(lease, node_timeout, drift_factor, restart_guard, outage_timeout)
+        listeners = _check_listeners(listeners)
         self._prefix = encode_prefix(prefix)
         self._options: dict[str, Any] = {
             "prefix": prefix,
@@ -87,6 +90,7 @@ class AnyClient(ABC, Generic[DriverT]):
             "node_timeout": timing.node_timeout,
             "drift_factor": timing.drift_factor,
             "restart_guard": timing.restart_guard,
+            "outage_timeout": timing.outage_timeout,
             **self._more,
         }
         self._urls = tuple(dict.fromkeys(node.url for node in made))
@@ -191,7 +195,9 @@ def _client_of(kind: type[AnyClient[Any]], urls: tuple[str, ...], options: dict[
     return client
 
 
-def _timing(lease: float, node_timeout: float, drift_factor: float, restart_guard: float) -> Timing:
+def _timing(
+    lease: float, node_timeout: float, drift_factor: float, restart_guard: float, outage_timeout: float | None
+) -> Timing:
     """Return the time settings, as floats.
 
     Raises:
@@ -220,7 +226,12 @@ def _timing(lease: float, node_timeout: float, drift_factor: float, restart_guar
             f"restart_guard={guard:g} is shorter than the lease of {seconds:g} s: a node that lost its memory would "
             f"grant again what others still hold. Omit it, or give at least the lease; 0 turns the guard off"
         )
-    return Timing(seconds, patience, drift, guard)
+    outage = seconds if outage_timeout is None else math.inf if outage_timeout == math.inf else finite(outage_timeout)
+    if outage is None or outage < 0:
+        raise ConfigurationError(
+            f"outage_timeout must be a number of seconds from 0 on, or None, not {outage_timeout!r}"
+        )
+    return Timing(seconds, patience, drift, guard, outage)
 
 
 def _check_listeners(listeners: Sequence[Callable[[Event], object]]) -> tuple[Callable[[Event], object], ...]:

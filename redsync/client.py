@@ -63,6 +63,10 @@ class Client(AnyClient[ThreadRunner]):
             data, because it may have forgotten valid claims. It must be at least the longest lease of any client; less
             than this client's lease is refused, except 0. None: the lease, or 0 for a single node with a fixed address.
             Locks with a longer lease are guarded for that long, unless this is 0.
+        outage_timeout: The longest wait in seconds while no quorum of nodes answers, for calls without a shorter
+            timeout; then `QuorumError`. None: the lease; `math.inf`: no limit. The error comes at once if no quorum
+            ever answered this client, and a majority refuses its password or commands, or is no Redis server. Waits for
+            other owners, or for a restart guard, have no such limit.
         max_connections: The most connections per node for threads that ask at the same time; one more thread waits,
             within its own timeout. Releases, renewals and wake-ups never wait.
         listeners: Called with each event, in the thread that notices it, or in one that the client has for this: a slow
@@ -84,6 +88,7 @@ class Client(AnyClient[ThreadRunner]):
         node_timeout: float = 0.25,
         drift_factor: float = 0.01,
         restart_guard: float | None = None,
+        outage_timeout: float | None = None,
         max_connections: int = 16,
         listeners: Sequence[Callable[[Event], object]] = (),
     ) -> None:
@@ -97,6 +102,7 @@ class Client(AnyClient[ThreadRunner]):
             node_timeout=node_timeout,
             drift_factor=drift_factor,
             restart_guard=restart_guard,
+            outage_timeout=outage_timeout,
             listeners=listeners,
         )
 

@@ -224,9 +224,10 @@ def test_client_is_refused_with_an_invalid_setting(nodes, options, maintenance_t
 @pytest.mark.parametrize("number", [Decimal, Fraction, int], ids=["decimal", "fraction", "int"])
 def test_settings_may_be_numbers_of_any_type(nodes, number):
     settings = {"lease": number(20), "node_timeout": number(1), "drift_factor": number(0), "restart_guard": number(40)}
+    settings["outage_timeout"] = number(60)
     with Client(nodes.urls, **settings) as client:
         timing = client.runner.session.timing
-        assert timing == (20.0, 1.0, 0.0, 40.0)
+        assert timing == (20.0, 1.0, 0.0, 40.0, 60.0)
         assert {type(value) for value in timing} == {float}
         assert client.get_lock("x", timeout=number(1), lease=number(30), max_hold=number(60)) is not None
 

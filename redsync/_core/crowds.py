@@ -41,8 +41,8 @@ class Crowds:
         under_way: For each lock's key, the number of acquires under way; absent if there is none.
         expected: The locks that others are expected to hold, the latest last, each with the number of waiters that were
             ahead of the client's latest waiter.
-        mute: The crowds in which the latest round of a waiter in front found no quorum; kept only while others are
-            behind.
+        mute: The crowds in which the latest round of a waiter in front found no quorum, each with the instant at which
+            the outage began; infinity if nodes answer that they take no part in grants now.
     """
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class Crowds:
         self._behind: Final[dict[Hashable, OrderedDict[bytes, None]]] = {}
         self.under_way: Final[dict[bytes, int]] = {}
         self.expected: Final[OrderedDict[HoldKey, int]] = OrderedDict()
-        self.mute: Final[set[Hashable]] = set()
+        self.mute: Final[dict[Hashable, float]] = {}
 
     def expect(self, lock: HoldKey, *, others: bool, ahead: int = 0) -> None:
         """Record whether others are expected to hold the lock at the next acquire, and how many to wait before it."""
@@ -76,12 +76,12 @@ class Crowds:
         """Return whether the waiter may ask now."""
         return waiter in self._front.get(crowd, ())
 
-    def note(self, crowd: Hashable, *, mute: bool) -> None:
-        """Record the round of a waiter in front."""
-        if mute and crowd in self._behind:
-            self.mute.add(crowd)
-        else:
-            self.mute.discard(crowd)
+    def note(self, crowd: Hashable, outage_since: float | None) -> None:
+        """Record the round of a waiter in front, and if it found no quorum, since when there is an outage."""
+        if outage_since is None:
+            self.mute.pop(crowd, None)
+        elif crowd in self._front:
+            self.mute[crowd] = outage_since
 
     def leave(self, crowd: Hashable, waiter: bytes) -> bytes | None:
         """Leave the crowd; return the waiter that moves to the front instead and must be woken, or None."""
@@ -89,7 +89,7 @@ class Crowds:
         if front is not None:
             front.discard(waiter)
             if not front:
-                del self._front[crowd]
+                self._end(crowd)
         return None if behind is None else self._follow(crowd, waiter, behind)
 
     def _follow(self, crowd: Hashable, gone: bytes, behind: OrderedDict[bytes, None]) -> bytes | None:
@@ -102,7 +102,10 @@ class Crowds:
             del behind[follower]
         if not behind:
             del self._behind[crowd]
-            self.mute.discard(crowd)
         if not front:
-            del self._front[crowd]
+            self._end(crowd)
         return follower
+
+    def _end(self, crowd: Hashable) -> None:
+        del self._front[crowd]
+        self.mute.pop(crowd, None)

@@ -52,6 +52,7 @@ __all__ = [
     "BIRTH_KEY",
     "BLANK",
     "FIRST_USE",
+    "FORGOT",
     "JOINING",
     "LOOK",
     "NEWBORN",
@@ -74,6 +75,9 @@ LOOK: Final = b"look"
 
 FIRST_USE: Final = 0.5
 """Seconds for which a client that finds some nodes blank looks again: other clients may be about to mark them."""
+
+FORGOT: Final = "restarted or emptied, may have forgotten"
+"""The beginning of the reason why a node takes no part in new grants for a while."""
 
 
 class Birth(NamedTuple):

@@ -51,6 +51,7 @@ class Session:
         journal: Where acquires and releases are noted for observers that read them later; see `observing`.
         waiting: The acquires that wait for others now, if they are observed.
         prepared: Terms and commands for many acquires; see `prepared`.
+        answered: True once a quorum of nodes has answered an acquire or a wait.
         quorum: The number of nodes that must grant.
     """
 
@@ -86,6 +87,7 @@ class Session:
         self.journal: Final = journal
         self.waiting: Final[set[AcquireRecord]] = set()
         self.prepared: Final = Prepared(timing, self.processes)
+        self.answered = False
         self.quorum: Final = quorum_of(nodes)
 
     @property

@@ -11,9 +11,16 @@ from __future__ import annotations
 import re
 import reprlib
 
-__all__ = ["one_line", "outline", "printable", "split_urls"]
+__all__ = ["is_refusal", "one_line", "outline", "printable", "split_urls"]
 
 LONGEST = 200
+
+_REFUSALS = ("noauth", "wrongpass", "noperm", "authentication required", "username-password", "no permission")
+
+
+def is_refusal(text: str) -> bool:
+    """Return whether a node's error says that it wants another password, or forbids a command."""
+    return any(refusal in text.lower() for refusal in _REFUSALS)
 
 
 def printable(text: str) -> str:

@@ -44,12 +44,14 @@ class Timing(NamedTuple):
         node_timeout: The longest time, in seconds, that a round waits for a node while its verdict is open.
         drift_factor: The largest difference between the rates of the clocks of client and nodes.
         restart_guard: Seconds for which a node that lost its memory takes no part in new grants; 0.0 for no guard.
+        outage_timeout: The longest time in seconds that a call waits while no quorum of nodes answers.
     """
 
     lease: float
     node_timeout: float = 0.25
     drift_factor: float = 0.01
     restart_guard: float = 0.0
+    outage_timeout: float = math.inf
 
     def drift(self, lease: float) -> float:
         """Return the allowance in seconds for clocks that run at different rates during a lease."""

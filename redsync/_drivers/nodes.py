@@ -12,7 +12,7 @@ import hiredis
 from redis.exceptions import RedisError
 
 from redsync._core.events import NodeChanged
-from redsync._core.memory import BLANK, JOINING, NEWBORN, Birth
+from redsync._core.memory import BLANK, FORGOT, JOINING, NEWBORN, Birth
 from redsync._core.text import one_line
 from redsync._drivers.channels import Channel
 from redsync._drivers.dialects import PLAIN, Dialect
@@ -265,7 +265,7 @@ class Node:
             # A node with a blank or joining record reports this too, but that is already known.
             self.remember(None, now)
         since = "it can't tell since when it remembers" if age < 0 else f"it remembers the last {age:.1f} s"
-        return self.unfit(now, guard) or f"restarted or emptied, may have forgotten earlier claims: {since}"
+        return self.unfit(now, guard) or f"{FORGOT} earlier claims: {since}"
 
     def unfit(self, now: float, guard: float) -> str | None:
         """Return why the node takes no part in new grants with a guard at an instant; None if it does."""
@@ -274,8 +274,8 @@ class Node:
             return self._unconfirmed(now, guard)
         when = "as soon as it and its peers were asked" if left == math.inf else f"in {left:.1f} s"
         return (
-            f"restarted or emptied, may have forgotten claims that are still believed: takes part in new grants again "
-            f"{when} (Client(restart_guard=...) sets for how long)"
+            f"{FORGOT} claims that are still believed: takes part in new grants again {when} "
+            f"(Client(restart_guard=...) sets for how long)"
         )
 
     def _unconfirmed(self, now: float, guard: float) -> str | None:

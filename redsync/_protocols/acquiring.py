@@ -4,7 +4,7 @@ An attempt rolls back each round that it did not win, on all nodes, with two exc
 refused, or it asks for the same again at once, now with a place in the queue. The next step depends on why it lost:
 
 * *without quorum* (too many nodes failed): an error at once for a non-blocking acquire; else another try after a
-  growing pause, until the deadline, and without a place that others would have to wait for;
+  growing pause, until the deadline or the outage timeout, and without a place that others would have to wait for;
 * *split vote* (contenders hold a minority each, so none can win): another try after a short random pause that grows;
 * *held*: sleep until nodes hand the lock over or wake us, the holder's time is up, or a jittered second has passed.
   Each try queues in the same atomic step in which a node refuses it, so no release slips in between try and sleep.
@@ -87,9 +87,9 @@ def acquire_new(  # noqa: PLR0912, PLR0915  (each is one of the decisions above)
                 return attempt.hold(tally, now, valid_until)
             attempt.note(tally, now)
             refusal = None if won else claim.refusal(tally)
-            over = now >= attempt.deadline or refusal is not None
             # A round won too late says as little as one without answers: the nodes are too slow now.
             mute = won or tally.without_quorum
+            over = attempt.is_over(tally, now, mute=mute) or refusal is not None
             was_held, held = held, not mute
             if turn is not None:
                 turn.note(mute=mute)

@@ -16,7 +16,7 @@ from redsync._protocols.acquire_requests import AcquireRequest
 from redsync._protocols.claims import Claim
 from redsync._protocols.lease import rollback
 from redsync._protocols.places import Place, is_held, waiters_ahead
-from redsync._protocols.rounds import no_quorum
+from redsync._protocols.rounds import gives_up, is_outage, no_quorum
 from redsync.exceptions import RedsyncError
 
 __all__ = ["Attempt"]
@@ -39,6 +39,7 @@ class Attempt:
 
     Attributes:
         id: The claim as nodes keep it; no other claim is equal.
+        outage_since: The instant at which the present outage began; infinity if nodes answer.
     """
 
     # The initial state. Class attributes, because most attempts are over after one try, and change few of them.
@@ -55,6 +56,7 @@ class Attempt:
     _asking = _left = _repeats = False
     _failures = _splits = _tries = _ahead = 0
     _paused = 0.0
+    outage_since = math.inf
 
     def __init__(self, session: Session, request: AcquireRequest, claim: Claim, started: float) -> None:
         self._session = session
@@ -151,6 +153,16 @@ class Attempt:
             kept = max(kept, place.lasts)
         return max(self._kept_until, self._asked_at + self._timeout + kept)
 
+    def is_over(self, tally: Tally, now: float, *, mute: bool) -> bool:
+        """Record whether the round found a quorum; return whether the wait for others, or for nodes, is over."""
+        session = self._session
+        session.answered |= not mute
+        if not (mute and is_outage(tally)):
+            self.outage_since = math.inf
+            return now >= self.deadline
+        self.outage_since = min(self.outage_since, tally.sent_at)
+        return now >= self.deadline or gives_up(session, tally, self.outage_since)
+
     def repeats(self, tally: Tally, *, over: bool) -> bool:
         """Record a round without success; return whether to ask again at once, without a rollback."""
         claim = self._claim
@@ -238,7 +250,9 @@ class Attempt:
         if mute:
             self._failures += 1
             pause = retry_delay(self._failures, random, shortest=0.02, longest=0.25)
-            return Wait(self.deadline, retry_at=now + pause)
+            # At most one waiter of the client asks meanwhile, so the turn may not come before the wait is over.
+            until = self.outage_since + self._session.timing.outage_timeout
+            return Wait(min(self.deadline, until), retry_at=now + pause)
         place = self.place
         if self._mark:
             # Now, because nothing may delay the work under the lock once nodes have handed it over.
@@ -278,6 +292,7 @@ class Attempt:
     def hold(self, tally: Tally, now: float, believed_until: float) -> HoldState:
         """Add the hold that was won to the client's holds, and return it."""
         session = self._session
+        session.answered = True
         request = self._request
         claim = self._claim
         place = self._place

@@ -33,7 +33,7 @@ from redsync._protocols.acquiring import acquire_new
 from redsync._protocols.fenced_lock import FENCED_LOCK
 from redsync._protocols.holding import give_back
 from redsync._protocols.latch_exchange import PLACE_KEPT, Caller, Latch, agree, is_known, is_noted, may_set, told_by
-from redsync._protocols.rounds import no_quorum
+from redsync._protocols.rounds import gives_up, is_outage, no_quorum
 from redsync._protocols.tokens import Fence, FencedClaim
 from redsync.exceptions import AcquireTimeout
 
@@ -63,13 +63,14 @@ def wait_open(session: Session, latch: Latch, owner: Owner, timeout: float | Non
     """Sleep until the latch is open or the timeout is over; return whether it is open.
 
     Raises:
-        QuorumError: Too few nodes answered at the end of the timeout. If it cut the last round short, the one before
-            counts.
+        QuorumError: Too few nodes answered at the end of the timeout, or for the outage timeout. If the former cut the
+            last round short, the one before counts.
         KeyTypeError: The key holds a value of another type.
     """
     caller = Caller(session, latch, owner)
     deadline = math.inf if timeout is None else now + timeout
     awaited, failures, opened, written, was_won = math.inf, 0, False, False, False
+    outage_since = math.inf
     try:
         while True:
             cut_short = deadline - now < session.timing.node_timeout
@@ -78,6 +79,7 @@ def wait_open(session: Session, latch: Latch, owner: Owner, timeout: float | Non
             if tally.won:
                 opened = state.count == 0 or state.generation > awaited
                 awaited = min(awaited, state.generation)
+                session.answered = True
             if opened and agree(tally, state):
                 return True
             foreign = caller.foreign(tally)
@@ -95,8 +97,13 @@ def wait_open(session: Session, latch: Latch, owner: Owner, timeout: float | Non
             was_won = tally.won
             failures = 0 if tally.won else failures + 1
             if failures:
-                now = (yield from wait(_retry(caller, failures, deadline, now))).at
+                outage_since = min(outage_since, tally.sent_at) if is_outage(tally) else math.inf
+                if gives_up(session, tally, outage_since):
+                    caller.require(tally)
+                until = min(deadline, outage_since + session.timing.outage_timeout)
+                now = (yield from wait(_retry(caller, failures, until, now))).at
             else:
+                outage_since = math.inf
                 until = min(deadline, now + 0.5 + session.random())
                 now = (yield from wait(Wait(until, caller.wake_key, session.quorum, _GRACE))).at
     finally:

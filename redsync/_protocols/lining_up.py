@@ -1,11 +1,13 @@
 """Lining up: an acquire waits inside the process while the front of its crowd waits in the nodes' queues; see `crowds`.
 
 An acquire behind the front has asked no node. When its timeout is over, it returns as if refused: nodes have told the
-front that others hold the lock. If the front found no quorum, the acquire asks once itself.
+front that others hold the lock. If the front found no quorum, the acquire asks once itself; so it does when the front
+has found none for the outage timeout.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable
 
 from redsync._core.crowds import FRONT, Crowds
@@ -13,7 +15,6 @@ from redsync._core.effects import Steps, Wait, signal, wait
 from redsync._core.runner import Session
 from redsync._protocols.acquire_requests import AcquireRequest
 from redsync._protocols.attempts import Attempt
-from redsync._protocols.places import Place
 
 __all__ = ["line_up"]
 
@@ -32,7 +33,7 @@ def line_up(session: Session, request: AcquireRequest, attempt: Attempt, others:
     if others < FRONT or request.timeout == 0 or request.kind.mode:
         return _Unhurried(attempt) if attempt.can_pause else None
     place = attempt.place
-    return _InCrowd(session.crowds, request, place) if place.lines_up else None
+    return _InCrowd(session, request, attempt) if place.lines_up else None
 
 
 class _Unhurried:
@@ -54,10 +55,11 @@ class _Unhurried:
 class _InCrowd:
     """The turn of an acquire in a crowd."""
 
-    def __init__(self, crowds: Crowds, request: AcquireRequest, place: Place) -> None:
-        self._crowds = crowds
+    def __init__(self, session: Session, request: AcquireRequest, attempt: Attempt) -> None:
+        self._crowds: Crowds = session.crowds
+        self._outage_timeout = session.timing.outage_timeout
         self._request = request
-        self._place = place
+        self._attempt = attempt
         self._waiter = request.owner.wire
         # Acquires with different leases are in different crowds: one whose lease is too short for these nodes never
         # succeeds, and must not hold up others.
@@ -73,10 +75,15 @@ class _InCrowd:
         key = _turn_key(waiter, self._request)
         # Enter again each time: an acquire of the same owner in a signal handler may have left the crowd for both.
         while not crowds.enter(crowd, waiter) and now < deadline:
-            now = (yield from wait(Wait(min(deadline, now + _LONGEST_SLEEP), key, unless=self._in_front))).at
+            given_up_at = crowds.mute.get(crowd, now) + self._outage_timeout
+            if now >= given_up_at:
+                break
+            until = min(deadline, now + _LONGEST_SLEEP, given_up_at)
+            now = (yield from wait(Wait(until, key, unless=self._in_front))).at
         may_ask = self._in_front() or crowd in crowds.mute
         if may_ask:
-            self._place.begin(now)
+            self._attempt.place.begin(now)
+            self._attempt.outage_since = crowds.mute.get(crowd, math.inf)
         return now, may_ask
 
     def _in_front(self) -> bool:
@@ -84,7 +91,7 @@ class _InCrowd:
 
     def note(self, *, mute: bool) -> None:
         """Record a round; `mute`: it found no quorum."""
-        self._crowds.note(self._crowd, mute=mute)
+        self._crowds.note(self._crowd, self._attempt.outage_since if mute else None)
 
     def end(self) -> Steps[None]:
         """Make room for the next acquire."""

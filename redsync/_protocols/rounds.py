@@ -6,11 +6,14 @@ import math
 from collections import Counter
 from typing import Any
 
-from redsync._core.quorum import Tally, Verdict
+from redsync._core.memory import FORGOT
+from redsync._core.quorum import Choice, Tally, Verdict
+from redsync._core.runner import Session
+from redsync._core.text import is_refusal
 from redsync._protocols.answers import FOREIGN
 from redsync.exceptions import KeyTypeError, QuorumError
 
-__all__ = ["has_answers", "most_refusals", "no_quorum", "time_left", "told", "type_error"]
+__all__ = ["gives_up", "has_answers", "is_outage", "most_refusals", "no_quorum", "time_left", "told", "type_error"]
 
 
 def has_answers(tally: Tally) -> Verdict:
@@ -44,6 +47,34 @@ def type_error(name: str | bytes, tally: Tally, label: str = "lock") -> KeyTypeE
         return None
     sentence = f"the key of {label} {name!r} holds a value of another type: choose another name or prefix"
     return KeyTypeError(name, sentence, tally.votes)
+
+
+def is_outage(tally: Tally) -> bool:
+    """Return whether too few nodes answer in time for a quorum.
+
+    Nodes that are kept out of new grants for a while, because they may have forgotten something, do answer.
+    """
+    kept_out = sum(reason.startswith(FORGOT) for reason in _failures(tally))
+    return tally.won or tally.failed - kept_out > len(tally.nodes) - tally.quorum
+
+
+def _failures(tally: Tally) -> list[str]:
+    return [vote[2] for vote in tally.cast if vote is not None and vote[0] is Choice.FAILED]
+
+
+def gives_up(session: Session, tally: Tally, since: float) -> bool:
+    """Return whether a call stops waiting for nodes; `since`: when the first round of the outage began.
+
+    A wait for other owners may be endless, a wait for nodes must not. It ends with the outage timeout, or at once if no
+    quorum has ever answered this client, and enough nodes fail for a reason that time does not mend: they refuse the
+    password or the command, or speak another protocol.
+    """
+    if tally.at >= since + session.timing.outage_timeout:
+        return True
+    if session.answered:
+        return False
+    lasting = sum(is_refusal(reason) or reason.startswith("Protocol error") for reason in _failures(tally))
+    return lasting > len(tally.nodes) - tally.quorum
 
 
 def no_quorum(name: str | bytes, tally: Tally, label: str = "lock", *, at: float | None = None) -> QuorumError:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from redsync.cli.exits import is_refusal
+from redsync._core.text import is_refusal
 
 if TYPE_CHECKING:
     from redsync._core.memory import Birth

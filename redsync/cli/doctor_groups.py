@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from redsync._core.memory import BLANK, JOINING, NEWBORN, elected
+from redsync._core.text import is_refusal
 from redsync.cli.doctor_checks import Finding, Report
-from redsync.cli.exits import is_refusal
 from redsync.cli.writing import told
 
 if TYPE_CHECKING:

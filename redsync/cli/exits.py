@@ -24,6 +24,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from redsync._core.text import is_refusal
 from redsync.exceptions import ConfigurationError, KeyTypeError, QuorumError, RedsyncError
 
 __all__ = [
@@ -46,7 +47,6 @@ __all__ = [
     "OutputError",
     "SetupError",
     "UsageError",
-    "is_refusal",
     "state_of",
     "status_of",
     "status_without_quorum",
@@ -70,8 +70,6 @@ BROKEN_PIPE: Final = 141
 
 UNREADABLE: Final = "unreadable answer"
 """The start of a node's error if no server with our scripts would give its answer."""
-
-_REFUSALS = ("noauth", "wrongpass", "noperm", "authentication required", "username-password", "no permission")
 
 
 class SetupError(Exception):
@@ -97,11 +95,6 @@ class OutputError(SetupError):
     """Standard output can't be written, so the command's result is lost."""
 
 
-def is_refusal(text: str | None) -> bool:
-    """Return whether a node's error says that it wants another password, or forbids a command."""
-    return text is not None and any(refusal in text.lower() for refusal in _REFUSALS)
-
-
 def state_of(error: str) -> str:
     """Return the error of a node in one or two words."""
     if is_refusal(error):
@@ -120,6 +113,6 @@ def status_of(error: RedsyncError) -> int:
 
 def status_without_quorum(troubles: Sequence[str | None]) -> int:
     """Return the exit status if too few nodes answer; `troubles` has each node's error, None if it answered."""
-    refusals = sum(map(is_refusal, troubles))
+    refusals = sum(is_refusal(trouble) for trouble in troubles if trouble is not None)
     # Enough refusals that the other nodes alone could not make a quorum.
     return REFUSED if refusals and refusals * 2 >= len(troubles) else UNAVAILABLE

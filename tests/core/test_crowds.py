@@ -73,23 +73,20 @@ def test_one_in_front_stays_there_if_it_enters_again(full):
 
 
 def test_empty_crowd_leaves_nothing_behind(full):
-    full.note(X, mute=True)
+    full.note(X, 5.0)
     for waiter in names(*range(FRONT + 3)):
         full.leave(X, waiter)
-    assert (full._front, full._behind, full.mute) == ({}, {}, set())
+    assert (full._front, full._behind, full.mute) == ({}, {}, {})
+    full.note(X, 6.0)
+    assert full.mute == {}
 
 
 def test_waiters_behind_know_whether_the_front_finds_a_quorum(full):
-    full.note(X, mute=True)
-    assert X in full.mute
-    full.note(X, mute=False)
+    full.note(X, 5.0)
+    full.note(X, 6.0)
+    assert full.mute == {X: 6.0}
+    full.note(X, None)
     assert X not in full.mute
-
-
-def test_outcome_of_the_front_is_not_kept_without_waiters_behind(crowds):
-    crowds.enter(X, b"a")
-    crowds.note(X, mute=True)
-    assert not crowds.mute
 
 
 def test_waiter_half_let_in_by_an_interrupted_leave_is_in_front_and_leaves_as_usual(full):

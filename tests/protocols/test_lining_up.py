@@ -17,14 +17,25 @@ from tests.support.replies import NEW, busy, mute, won
 KEYS = {kind: LockKeys.of(b"redsync:", b"x", kind.mode) for kind in (LOCK, FAIR_LOCK, READ)}
 
 
-@pytest.fixture
-def crowds(toy):
-    """Crowds of a client with as many waiters for a lock as may ask."""
+def fill(toy):
     crowds = toy.session.crowds
     crowds.under_way[toy.keys.lock] = FRONT
     for other in range(FRONT):
         crowds.enter(toy.keys.lock, b"%d" % other)
     return crowds
+
+
+@pytest.fixture
+def crowds(toy):
+    """Crowds of a client with as many waiters for a lock as may ask."""
+    return fill(toy)
+
+
+@pytest.fixture
+def impatient(make_toy):
+    """A client that waits for nodes for five seconds, and its crowds."""
+    toy = make_toy(outage_timeout=5.0)
+    return toy, fill(toy)
 
 
 @pytest.mark.usefixtures("crowds")
@@ -63,11 +74,38 @@ def test_acquire_behind_gives_up_at_its_deadline_without_an_ask(toy):
 
 def test_acquire_behind_asks_at_its_deadline_if_the_front_found_no_quorum(toy, crowds):
     def note():
-        crowds.note(toy.keys.lock, mute=True)
+        crowds.note(toy.keys.lock, 1000.0)
 
     script = ("wait for wake-up", toy.slept(meanwhile=note)), ("ask lock_acquire for a place", mute(toy))
     with pytest.raises(QuorumError):
         toy.acquire(*script, "tell lock_abandon, leave", timeout=9.0)
+
+
+@pytest.mark.parametrize("found_at", [1000.0, 1003.0])
+def test_acquire_behind_asks_when_the_front_has_found_no_quorum_for_the_outage_timeout(impatient, found_at):
+    """And asks no more than once: the front has waited for nodes long enough."""
+
+    def note():
+        crowds.note(toy.keys.lock, 1000.0)
+
+    toy, crowds = impatient
+    script = [("wait for wake-up", toy.slept(found_at - 1000.0, meanwhile=note)), ("wait for wake-up", toy.slept())]
+    with pytest.raises(QuorumError):
+        toy.acquire(*script, ("ask lock_acquire for a place", mute(toy)), "tell lock_abandon, leave")
+    assert toy.waits[-1].until == 1005.0
+
+
+def test_acquire_that_follows_a_front_without_a_quorum_has_waited_as_long(impatient):
+    """Else each row of a crowd would wait for the nodes again."""
+
+    def follow():
+        crowds.note(toy.keys.lock, 999.0)
+        crowds.leave(toy.keys.lock, b"0")
+
+    toy, crowds = impatient
+    script = ("wait for wake-up", toy.slept(5.0, meanwhile=follow)), ("ask lock_acquire for a place", mute(toy))
+    with pytest.raises(QuorumError):
+        toy.acquire(*script, "tell lock_abandon, leave")
 
 
 @pytest.mark.usefixtures("crowds")

@@ -55,6 +55,7 @@ def make_async_client() -> AsyncClient:
         node_timeout=0.25,
         drift_factor=0.01,
         restart_guard=None,
+        outage_timeout=None,
         listeners=[hear],
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -47,6 +48,9 @@ _SLOWNESS = 0.15
 
 _PAIRS_FROM = 1_000
 """The seed from which some runs have two nodes."""
+
+_IMPATIENT_FROM = 1_000
+"""The seed from which the programs of some runs wait for nodes for a time only."""
 
 _SEVERAL_FROM = 10_000
 """Only from this seed on runs have clients with several sets of links, as clients for threads do."""
@@ -212,6 +216,8 @@ def simulate(
     if sim.groups:
         shape = shape.for_groups(sim)
     sim.client_options.update(lease=shape.lease, restart_guard=shape.lease, node_timeout=shape.node_timeout)
+    if seed >= _IMPATIENT_FROM:
+        sim.client_options["outage_timeout"] = sim.random_for("patience").choice([0.0, shape.lease, math.inf])
     sim.network.retransmits = shape.long
     # An abandoned connection must do no harm even where it is neither reset nor ended.
     remains = sim.random_for("remains")

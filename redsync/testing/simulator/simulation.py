@@ -26,6 +26,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import hashlib
+import math
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
@@ -87,7 +88,7 @@ class Simulation(Troubles):
         checkers: The checkers to use.
         timeout: The longest time that `run` waits for programs to end, in virtual seconds.
         replay: The way to replay this run, for the error.
-        **client_options: Default options of all clients.
+        **client_options: Default options of all clients. Without an `outage_timeout`, calls wait until faults end.
 
     Attributes:
         machines: The machines, in the order they were made.
@@ -124,7 +125,7 @@ class Simulation(Troubles):
         self.seed: Final = seed
         self.timeline: Final = Timeline()
         self.trace: Final = Trace()
-        self.client_options: Final = client_options
+        self.client_options: Final = {"outage_timeout": math.inf, **client_options}
         self.unlisted: Final = unlisted
         self.sets: Final = sets
         self.slowness = 0.0

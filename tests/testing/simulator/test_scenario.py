@@ -1,5 +1,7 @@
 """Scenarios: parsing, effects, and error messages."""
 
+import math
+
 import pytest
 
 from redsync.testing.simulator.scenario import Scenario, ScenarioError
@@ -135,7 +137,7 @@ def test_settings_are_those_of_the_simulation():
     )
     sim = scenario.run()
     assert (sim.seed, len(sim.nodes)) == (7, 5)
-    assert sim.client_options == {"lease": 4.0, "restart_guard": 4.0}
+    assert sim.client_options == {"lease": 4.0, "restart_guard": 4.0, "outage_timeout": math.inf}
     assert not any(node.ends_former for node in sim.nodes)
     assert (sim.network.retransmits, sim.network.kept, sim.network.split) == (False, 0.0, 0.0)
 
