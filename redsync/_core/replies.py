@@ -36,6 +36,6 @@ def next_reply(gets: Callable[[], Any]) -> Any:
     try:
         return gets()
     except TypeError as error:
-        if not str(error).startswith("unhashable"):
+        if "unhashable" not in str(error):
             raise  # a signal handler's
         raise hiredis.ProtocolError("sent a reply with an unhashable key") from error
