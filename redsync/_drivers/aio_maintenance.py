@@ -141,12 +141,6 @@ class AioMaintenance(AnyMaintenance[AioLinkSet]):
         self._has_news = True
         # Tasks that outlive their closed loop come here when they are garbage-collected.
         if self._waiting is not None and not self._waiting.done() and not self._loop.is_closed():
-            # Not ended here: an exception of a signal handler may interrupt a finalizer, and a future interrupted while
-            # it ends never wakes its task. If the exception strikes here, the timer ends the wait.
-            self._loop.call_soon(self._end_wait)
-
-    def _end_wait(self) -> None:
-        if self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(None)
 
     async def sleep(self, until: float) -> None:
@@ -172,7 +166,7 @@ class AioMaintenance(AnyMaintenance[AioLinkSet]):
             await asyncio.sleep(0)
         else:
             self._waiting = waiting = self._loop.create_future()
-            timer = self._loop.call_later(max(until - self._clock(), 0.001), self._end_wait)
+            timer = self._loop.call_later(max(until - self._clock(), 0.001), self.wake)
             try:
                 await waiting
             finally:

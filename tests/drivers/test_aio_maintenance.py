@@ -21,7 +21,6 @@ from redsync._drivers.process import clock
 from redsync._drivers.requests import Sleeper
 from redsync._drivers.wakeups import Wakeups
 from tests.aio_support import both_loops, client_of, in_loop, other_tasks, turns, until
-from tests.support.injection import Interruption
 from tests.support.locks import PATIENCE
 
 ENDLESS = 30
@@ -183,25 +182,6 @@ async def test_alarm_wakes_the_watchdog(nodes):
     for n in range(1, 10):
         maintenance.alarm()
         await until(lambda n=n: watch.woken == n)
-    await maintenance.stop()
-
-
-@in_loop
-async def test_alarm_that_a_signal_handler_interrupts_does_not_stop_the_maintenance(nodes, monkeypatch):
-    """In a finalizer Python swallows the exception, so the loop runs on."""
-    maintenance = make(nodes.urls)
-    watch = Watch(maintenance)
-    await started(maintenance, watch)
-
-    def strike(*_, **__):
-        monkeypatch.undo()
-        raise Interruption
-
-    monkeypatch.setattr(maintenance._loop, "call_soon", strike)
-    with pytest.raises(Interruption):
-        maintenance.alarm()
-    maintenance.alarm()
-    await until(lambda: watch.woken)
     await maintenance.stop()
 
 
