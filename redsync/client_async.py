@@ -51,8 +51,7 @@ class AsyncClient(AnyClient[AioRunner]):
             their settings, not their connections. The nodes must be different servers, without replication between
             them. A single URL or instance is one node.
         prefix: The start of every key's name.
-        lease: As for `Client`; likewise `node_timeout`, `drift_factor`, `restart_guard` and
-            `outage_timeout`.
+        lease: As for `Client`; likewise `node_timeout`, `drift_factor`, `restart_guard` and `outage_timeout`.
         listeners: Called with each event, in the event loop: a slow listener delays all tasks, renewals included.
 
     Raises:

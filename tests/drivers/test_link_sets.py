@@ -783,6 +783,24 @@ def test_later_command_about_a_claim_that_a_node_executes_replaces_a_refused_one
     assert desk.pending() == [0, 0, 0]
 
 
+def test_refused_release_does_not_go_out_behind_a_later_command_about_its_claim(desk, link_set, fars):
+    desk.ask(link_set, owed_to=0b111, owed_until=math.inf)
+    fars[1].say(b"-BUSY\r\n")
+    hear(link_set)
+    desk.ask(link_set)
+    fars[1].take()
+    desk.now += 1.0
+    link_set.deliver(desk.nodes[1], desk.now)
+    assert fars[1].commands() == []
+    assert desk.pending() == [0, 1, 0]
+    fars[1].say(b"-BUSY\r\n")
+    hear(link_set)
+    desk.now += 1.0
+    link_set.deliver(desk.nodes[1], desk.now)
+    assert len(fars[1].commands()) == 1
+    assert desk.pending() == [0, 0, 0]
+
+
 def test_request_for_one_node_without_a_link_becomes_pending(desk):
     link_set = desk.make_set()
     release = desk.release()

@@ -104,6 +104,13 @@ def test_releases_do_not_expire_while_the_node_may_still_execute_claims(releases
     assert releases.count(0) == 0, "it has answered since"
 
 
+def test_release_that_a_node_refused_does_not_expire(releases):
+    """The node may have hung before, and executed the claim late."""
+    soon = request(1, until=NOW + 5)
+    releases.refuse(0, soon, NOW + 10)
+    assert releases.take(0, NOW + 1000) == [soon]
+
+
 def test_node_that_left_commands_unanswered_gets_all_before_any_expires(releases):
     """Also those that do not go out with the first ones."""
     made = [request(number, until=NOW + 5) for number in range(1, 701)]

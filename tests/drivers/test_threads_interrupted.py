@@ -448,7 +448,7 @@ def test_error_of_a_signal_handler_propagates_and_is_no_failure_of_a_node(nodes,
 
 
 def test_error_that_looks_like_the_answer_to_a_question_propagates(client, monkeypatch):
-    """It is a RuntimeError, as is the answer that no loop runs in this thread."""
+    """It is a RuntimeError, as is the answer that no loop runs in this thread, or that it does not have the guard."""
 
     def strike():
         raise KINDS["LeaseLostError"]()  # noqa: RSE102
@@ -459,6 +459,9 @@ def test_error_that_looks_like_the_answer_to_a_question_propagates(client, monke
     monkeypatch.setattr(asyncio, "get_running_loop", strike)
     with pytest.raises(LeaseLostError):
         running_loop()
+    monkeypatch.setattr(client.runner.life._if_guarded, "notify", strike)
+    with pytest.raises(LeaseLostError):
+        client.runner.life.has_guard()
 
 
 def test_error_that_looks_like_the_end_of_a_protocol_propagates(client):
