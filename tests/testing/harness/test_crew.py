@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from redsync.testing.harness.crew import Crew, RunFailedError
-from redsync.testing.harness.journal import read
+from redsync.testing.harness.journal import now_ns, read
 from redsync.testing.harness.orders import Order
 
 ROOT = Path(__file__).parents[3]
@@ -76,8 +76,13 @@ def test_crew_reports_client_that_ended_by_itself(tmp_path, eventually):
 
 def test_crew_records_kills_and_leaves_no_stopped_process_behind(tmp_path):
     with begin(tmp_path) as crew:
+        before = now_ns()
         crew.kill(0)
-        assert read(crew.lives[0].journal)[-1]["at"] < crew.lives[0].killed_at
+        # It was alive until then: it may have written its latest line after the recorded instant.
+        killed = crew.lives[0]
+        assert before <= killed.killed_at <= killed.ended_at
+        assert read(killed.journal)[-1]["at"] < killed.ended_at
+        assert killed.process.returncode == -signal.SIGKILL
         crew.start(0)
         assert [life.journal.name for life in crew.lives] == ["process-0.0.journal", "process-0.1.journal"]
         crew.stop(0)
