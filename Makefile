@@ -42,12 +42,11 @@ test-latest:  ## run the tests, also those of frameworks, with the newest versio
 test-oldest: build/oldest.txt  ## run the same tests with the oldest versions that pyproject.toml admits
 	@$(MAKE) --no-print-directory VENV=.venv-oldest VERSIONS=$< MARKS="not sweep or framework" test
 
-soak: $(VENV)/.test  ## test with random faults for MINUTES=5; NETWORK=1 adds a lossy router (root, Linux)
-	@REDSYNC_SOAK_SECONDS=$$(( $(MINUTES) * 60 )) $(if $(NETWORK),REDSYNC_SOAK_NETWORK=1) \
-	  $(BIN)/python -m pytest -s tests/soak/test_$(if $(NETWORK),outages,soak).py $(ARGS)
+soak: $(VENV)/.test  ## test with random faults for MINUTES=5
+	@REDSYNC_SOAK_SECONDS=$$(( $(MINUTES) * 60 )) $(BIN)/python -m pytest -s tests/soak/test_soak.py $(ARGS)
 
-simulate: $(VENV)/.test  ## run the simulator with SEEDS=2000 seeds of KIND=lock or another kind (see docs/testing.md)
-	@$(BIN)/python -m redsync.testing.simulator --seeds $(SEEDS) --kind $(KIND) $(ARGS)
+simulate: $(VENV)/.test  ## run our own workload in SEEDS=2000 simulations of KIND=lock or another kind (see docs/internals.md)
+	@$(BIN)/python -m tests.simulation --seeds $(SEEDS) --kind $(KIND) $(ARGS)
 
 check: $(VENV)/.dev  ## check style, types, architecture and documentation
 	@$(BIN)/ruff check .
@@ -58,7 +57,9 @@ check: $(VENV)/.dev  ## check style, types, architecture and documentation
 	@$(BIN)/python tools/dashboard_picture.py --check
 	@$(BIN)/python tools/card.py --check
 	@$(BIN)/python tools/words.py
+	@$(BIN)/python tools/budgets.py
 	@$(BIN)/mypy
+	@$(BIN)/mypy -p tests.chaos -p tests.simulation --exclude '/(test_|conftest)'
 	@$(BIN)/mypy --strict tools
 	@$(BIN)/python tools/twins.py --consumer
 	@cd tests/typing && ../../$(BIN)/mypy --strict --config-file= --cache-dir=../../.mypy_cache . ../../build/typing
@@ -82,7 +83,7 @@ peers: $(VENV)/.test  ## install other libraries for `make bench`, each in its o
 	  --prefix .venv/peers/node-redlock redlock@4.2.0 ioredis@5; else echo "left out: node-redlock (no npm)"; fi
 
 docs: $(VENV)/.docs $(if $(DEMO),$(VENV)/.demo)  ## generate figures, dashboard, quick reference and site/; DEMO=1 draws a new run
-	@$(if $(DEMO),$(BIN)/python -m redsync.cli demo --seconds 6 --svg docs/figures/demo.svg)
+	@$(if $(DEMO),$(BIN)/python tools/demo_picture.py --seconds 6 docs/figures/demo.svg)
 	@$(BIN)/python tools/figures.py
 	@$(BIN)/python tools/dashboard.py
 	@$(BIN)/python tools/dashboard_picture.py

@@ -115,15 +115,14 @@ def _publish(
     _head(machine)
     print(report.as_text(figures))
     if options.json is not None:
-        report.write_json(options.json, figures, machine)
+        options.json.write_text(report.as_json(figures, machine))
     if options.plots is not None:
-        for file in report.draw(options.plots, report.as_page(figures, machine)):
+        for file in report.draw(options.plots, figures, machine):
             say(f"drew {file}")
     if failed:
         say(f"failed to measure: {', '.join(failed)}")
     elif options.write:
-        report.write_document(figures, machine)
-        drawn = report.draw(report.DOCUMENT.parent / "figures", report.DOCUMENT.read_text())
+        drawn = report.write_document(figures, machine)
         say(f"wrote docs/{report.DOCUMENT.name} and its figures: {', '.join(file.name for file in drawn)}")
 
 

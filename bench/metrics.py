@@ -17,8 +17,7 @@ from typing import NamedTuple
 
 from bench.measure import Figure, interleave, percentile
 from redsync import Lock
-from redsync._core.events import Event
-from redsync._core.observing import Detail, Ear, Observer
+from redsync._core.observing import Detail, Event, Observer, ObserverSubscription
 from redsync.testing import LocalNodes
 
 _WARM_UP, _PAIRS = 300, 256  # a journal is processed by each 256th acquire
@@ -35,13 +34,13 @@ class Sample(NamedTuple):
 class Idle(Observer):
     """An observer that receives every event at once, and stores nothing."""
 
-    def listen(self, nodes: Sequence[str], now: Callable[[], float]) -> Ear:
-        """Return an ear that drops all events; see `Observer`."""
+    def listen(self, nodes: Sequence[str], now: Callable[[], float]) -> ObserverSubscription:
+        """Return a subscription that drops all events; see `Observer`."""
 
         def hear(event: Event | Detail) -> None:
             pass
 
-        return Ear(nodes, hear, replies=0)
+        return ObserverSubscription(nodes, hear, replies=0)
 
 
 class _Side(NamedTuple):

@@ -1,19 +1,20 @@
-"""Plots of the table in docs/benchmarks.md: a free lock, failed nodes, contention, and many held locks.
+"""Plots of the published figures: a free lock, failed nodes, contention, and many held locks.
 
-They are drawn only from the rows of the table, so that `tools/figures.py` can redraw them and find stale ones. A
-library without rows is left out.
+They are drawn only from the figures in `PUBLISHED`, so that `tools/figures.py` can redraw them and find stale ones. A
+library without figures is left out.
 """
 
 from __future__ import annotations
 
+import json
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Final, NamedTuple
 
-from redsync.cli.drawing import Colour, Figure
+from bench.drawing import Colour, Figure
 
-__all__ = ["Row", "plots", "rows_of"]
+__all__ = ["PUBLISHED", "Row", "plots", "rows_of"]
 
 _WIDTH: Final = 860
 _STEP: Final = 24
@@ -26,44 +27,36 @@ _FLOOR: Final = "bare sockets"
 _ONE: Final = ", 1 server"
 
 
+PUBLISHED: Final = Path(__file__).parents[1] / "docs" / "figures" / "benchmarks.json"
+"""All figures of the run that the documentation shows."""
+
+
 class Row(NamedTuple):
-    """A row of the table; see `bench.measure.Figure`."""
+    """A figure; see `bench.measure.Figure`."""
 
     bench: str
     what: str
     unit: str
-    ours: float | None
+    ours: float
     floor: float | None
 
 
-def rows_of(page: str) -> tuple[str, list[Row]]:
-    """Return the page's line about the machine, and the rows of its table."""
-    _, _, rest = page.partition("<!-- table -->")
-    table, _, _ = rest.partition("<!-- /table -->")
-    machine = " ".join(line for line in table.splitlines() if line and not line.startswith("|")).rstrip(":")
-    lines = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("| ")]
-    cells = [[cell.strip() for cell in line] for line in lines[1:]]
-    return machine, [Row(*line[:3], _number(line, 3), _number(line, 4)) for line in cells]
+def rows_of(text: str) -> tuple[dict[str, str], list[Row]]:
+    """Return the facts about the machine, and the figures, of a run's JSON."""
+    content = json.loads(text)
+    return content["machine"], [Row(*(figure[name] for name in Row._fields)) for figure in content["figures"]]
 
 
-def _number(cells: Sequence[str], place: int) -> float | None:
-    text = cells[place].replace(",", "") if place < len(cells) else ""
-    return float(text) if re.fullmatch(r"-?[\d.]+", text) else None
-
-
-def plots(machine: str, rows: Sequence[Row]) -> dict[str, Figure]:
-    """Return the plots by file name, except those for which the table has no rows."""
+def plots(machine: Mapping[str, str], rows: Sequence[Row]) -> dict[str, Figure]:
+    """Return the plots by file name, except those for which there are no figures."""
     table = {(row.bench, row.what): row for row in rows}
-    subtitle = _told(machine)
+    python = machine["Python"].partition(" ")[0]
+    subtitle = (
+        f"client and servers on one machine, {machine['cores']} cores, {machine['system']}, Python {python}, "
+        f"{machine['server']}, {machine['date']}"
+    )
     drawn = {name: draw(table, subtitle) for name, draw in _PLOTS.items()}
     return {f"bench-{name}": figure for name, figure in drawn.items() if figure is not None}
-
-
-def _told(machine: str) -> str:
-    """Return the parts of the line about the machine that belong below a plot's title."""
-    kept = re.findall(r"\d+ cores|(?:system|Python) [^,(]+|server [^,]+|date [^,]+", machine)
-    words = [re.sub(r"^(?:system|server|date) ", "", part).strip() for part in kept]
-    return ", ".join(["client and servers on one machine", *words])
 
 
 _Table = Mapping[tuple[str, str], Row]

@@ -70,16 +70,16 @@ def _scripts(url: str) -> list[Figure]:
     def fill(count: int) -> tuple[bytes, ...]:
         keys = LockKeys.of(b"", b"crowd of %d" % count).all
         for number in range(count):
-            call("read_lock_acquire", keys, f"crowd-{number}:1", 1, 600_000, 0)
+            call("read_write_lock_acquire", keys, f"r:crowd-{number}:1", 1, 600_000, 0)
         return keys
 
     def cost(keys: tuple[bytes, ...]) -> float:
         connection.config_resetstat()
         for number in range(50):
-            call("read_lock_acquire", keys, f"me-{number}:1", 1, 30_000, 0)
-            call("write_lock_acquire", keys, "writer:1", 1, 30_000, 0)
-            call("read_lock_renew", keys[:1], f"me-{number}:1", 1, 30_000)
-            call("read_lock_release", keys, f"me-{number}:1", 0, "")
+            call("read_write_lock_acquire", keys, f"r:me-{number}:1", 1, 30_000, 0)
+            call("read_write_lock_acquire", keys, "w:writer:1", 1, 30_000, 0)
+            call("read_write_lock_renew", keys[:1], f"r:me-{number}:1", 1, 30_000)
+            call("read_write_lock_release", keys, f"r:me-{number}:1", 0, "")
         return float(connection.info("commandstats")["cmdstat_evalsha"]["usec_per_call"])  # type: ignore[index]
 
     few, many = fill(10), fill(_CROWD)

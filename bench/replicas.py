@@ -10,7 +10,7 @@ from typing import Self
 from bench.floor import ACQUIRE, RELEASE, BareNode, pack
 from bench.measure import Figure, await_that, compare, interleave, say, time_pairs
 from redsync import Client, RedsyncError
-from redsync.testing import LocalSentinel
+from tests.support.local_sentinel import LocalSentinel
 
 _WARM_UP = 300
 _LEASE = 2.0

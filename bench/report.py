@@ -7,14 +7,14 @@ import json
 import os
 import platform
 import sysconfig
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 import redis
 
 from bench.measure import Figure
-from bench.plots import plots, rows_of
+from bench.plots import PUBLISHED, plots, rows_of
 from redsync.testing import LocalNodes
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "benchmarks.md"
@@ -66,51 +66,51 @@ def as_text(figures: Sequence[Figure]) -> str:
     return "\n".join(lines)
 
 
-def as_markdown(figures: Sequence[Figure], machine: dict[str, str]) -> str:
-    """Return the table and the machine for the documentation."""
+def as_markdown(figures: Sequence[Figure], machine: Mapping[str, str]) -> str:
+    """Return the table and the machine for the documentation: the figures that have a target or name a rival."""
     lines = [
         ", ".join(f"{key} {value}" if key != "cores" else f"{value} cores" for key, value in machine.items()) + ":",
         "",
         "| " + " | ".join(_HEAD) + " |",
         "|" + "|".join("--:" if i in _NUMBERS else "---" for i in range(len(_HEAD))) + "|",
     ]
-    lines += ["| " + " | ".join(_cells(figure)) + " |" for figure in figures]
+    lines += ["| " + " | ".join(_cells(figure)) + " |" for figure in figures if figure.target or _is_of_peers(figure)]
     return "\n".join(lines)
 
 
-def as_page(figures: Sequence[Figure], machine: dict[str, str]) -> str:
-    """Return the table with its marks, as in the documentation."""
-    return f"{_BEGIN}\n\n{as_markdown(figures, machine)}\n\n{_END}"
+def _is_of_peers(figure: Figure) -> bool:
+    return figure.bench == "peers" and figure.what.endswith((": p50", ": granted"))
 
 
-def write_document(figures: Sequence[Figure], machine: dict[str, str]) -> None:
-    """Put the table between the marks in the documentation.
+def as_json(figures: Sequence[Figure], machine: Mapping[str, str]) -> str:
+    """Return the machine and all figures as JSON."""
+    content = {"machine": machine, "figures": [asdict(figure) | {"verdict": figure.verdict} for figure in figures]}
+    return json.dumps(content, indent=1) + "\n"
+
+
+def write_document(figures: Sequence[Figure], machine: Mapping[str, str]) -> list[Path]:
+    """Put the table between its marks in the documentation, all figures next to it, and draw them; return the plots.
 
     Raises:
         ValueError: The marks are missing.
     """
-    text = DOCUMENT.read_text()
-    before, begin, rest = text.partition(_BEGIN)
+    before, begin, rest = DOCUMENT.read_text().partition(_BEGIN)
     _, end, after = rest.partition(_END)
     if not begin or not end:
         raise ValueError(f"{DOCUMENT.name} has no {_BEGIN} ... {_END} for the table")
-    DOCUMENT.write_text(before + as_page(figures, machine) + after)
+    DOCUMENT.write_text(f"{before}{begin}\n\n{as_markdown(figures, machine)}\n\n{end}{after}")
+    PUBLISHED.write_text(as_json(figures, machine))
+    return draw(PUBLISHED.parent, figures, machine)
 
 
-def draw(folder: Path, page: str) -> list[Path]:
-    """Draw the plots of a page's table into a folder; return their files."""
+def draw(folder: Path, figures: Sequence[Figure], machine: Mapping[str, str]) -> list[Path]:
+    """Draw the plots of a run into a folder; return their files."""
     folder.mkdir(parents=True, exist_ok=True)
     files = []
-    for name, figure in plots(*rows_of(page)).items():
+    for name, figure in plots(*rows_of(as_json(figures, machine))).items():
         files.append(folder / f"{name}.svg")
         files[-1].write_text(figure.svg(), encoding="utf-8")
     return files
-
-
-def write_json(path: Path, figures: Sequence[Figure], machine: dict[str, str]) -> None:
-    """Write the machine and all figures as JSON."""
-    content = {"machine": machine, "figures": [asdict(figure) | {"verdict": figure.verdict} for figure in figures]}
-    path.write_text(json.dumps(content, indent=2) + "\n")
 
 
 def _cells(figure: Figure) -> tuple[str, ...]:

@@ -27,9 +27,9 @@ _LOCK = _command(
     ["lock", "x"],
     "client",
     "_facades.fenced_lock",
-    *(f"cli.{name}" for name in ("taking", "signals", "keeper", "supervisor")),
+    *(f"cli.{name}" for name in ("signals", "supervisor")),
 )
-_LS = _command(["ls"], "_protocols.name_survey")
+_LS = _command(["ls"], "_protocols.surveys")
 
 WITHIN = {
     "from redsync import Client": ("from redsync import Client", 20),

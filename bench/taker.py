@@ -12,10 +12,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from redsync import Client
-from redsync._protocols.attempts import Attempt
+from redsync._protocols import acquiring
 
 PER = 1.0
 """Seconds of the rate limiter's window."""
@@ -41,13 +41,13 @@ class _Rounds:
     def __init__(self) -> None:
         self._count = itertools.count()
         self._looks = 0
-        ask, count = Attempt.ask, self._count
+        ask, count = acquiring._ask, self._count
 
-        def counted(attempt: Attempt, now: float) -> object:
+        def counted(*args: Any) -> Any:
             next(count)
-            return ask(attempt, now)
+            return ask(*args)
 
-        Attempt.ask = counted  # type: ignore[method-assign,assignment]
+        acquiring._ask = counted
 
     def so_far(self) -> int:
         # Reading the counter advances it, too.

@@ -14,9 +14,14 @@ from redsync import Client, FencedLock, Hold, LeaseLostError
 from redsync.testing import LocalNodes
 
 
+def report(line: str) -> None:
+    sys.stdout.write(line + "\n")  # in one piece: the candidates of the demonstration share one pipe
+    sys.stdout.flush()
+
+
 def lead(name: str, hold: Hold) -> None:
     """Do the leader's work until it must step down."""
-    print(name, "leads", hold.fencing_token, flush=True)
+    report(f"{name} leads {hold.fencing_token}")
     while not hold.wait_lost(timeout=0.1):  # the pause between two steps ends at once if the lock is lost
         hold.check()
         # One step, much shorter than the lease. Its writes carry this term's number, hold.fencing_token.
@@ -29,14 +34,14 @@ def stand(name: str, lock: FencedLock) -> None:
             with lock as hold:  # waits while another candidate leads, or too few nodes answer
                 lead(name, hold)
         except LeaseLostError:
-            print(name, "steps down", flush=True)
+            report(f"{name} steps down")
 
 
 def candidate(name: str) -> None:
     # SIGTERM raises SystemExit: the `with` statements end, and the next leader starts at once.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit())
     with Client.from_env(lease=1.5) as client:
-        print(name, "is ready", flush=True)
+        report(f"{name} is ready")
         stand(name, client.get_fenced_lock("leader"))
 
 

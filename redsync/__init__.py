@@ -18,7 +18,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from redsync._core.events import HoldLost, HoldOrphaned, NodeChanged
+    from redsync._core.observing import HoldLost, HoldOrphaned, NodeChanged
     from redsync._core.quorum import Choice, Vote
     from redsync._drivers.nodes import NodeStatus
     from redsync._facades.fair_lock import AsyncFairLock, FairLock
@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from redsync._facades.lock import AsyncLock, Lock
     from redsync._facades.lock_info import Holder, LockInfo
     from redsync._facades.multi_hold import AsyncMultiHold, MultiHold
-    from redsync._facades.multi_lock import MultiLock
-    from redsync._facades.multi_lock_async import AsyncMultiLock
+    from redsync._facades.multi_lock import AsyncMultiLock, MultiLock
     from redsync._facades.mutex import AsyncMutex, Mutex
     from redsync._facades.permit import AsyncPermit, Permit, PermitHolder
     from redsync._facades.rate_limiter import AsyncRateLimiter, RateLimiter
@@ -115,47 +114,29 @@ __all__ = [
 ]
 
 _HOMES = {
-    "AsyncClient": "redsync.client_async",
-    "AsyncCountDownLatch": "redsync._facades.latch",
-    "AsyncFairLock": "redsync._facades.fair_lock",
-    "AsyncFencedLock": "redsync._facades.fenced_lock",
-    "AsyncHold": "redsync._facades.hold",
-    "AsyncLock": "redsync._facades.lock",
-    "AsyncMultiHold": "redsync._facades.multi_hold",
-    "AsyncMultiLock": "redsync._facades.multi_lock_async",
-    "AsyncMutex": "redsync._facades.mutex",
-    "AsyncPermit": "redsync._facades.permit",
-    "AsyncRateLimiter": "redsync._facades.rate_limiter",
-    "AsyncReadLock": "redsync._facades.read_write_lock",
-    "AsyncReadWriteLock": "redsync._facades.read_write_lock",
-    "AsyncSemaphore": "redsync._facades.semaphore",
-    "AsyncSpinLock": "redsync._facades.spin_lock",
-    "AsyncWriteLock": "redsync._facades.read_write_lock",
-    "Choice": "redsync._core.quorum",
-    "Client": "redsync.client",
-    "CountDownLatch": "redsync._facades.latch",
-    "FairLock": "redsync._facades.fair_lock",
-    "FencedLock": "redsync._facades.fenced_lock",
-    "Hold": "redsync._facades.hold",
-    "HoldLost": "redsync._core.events",
-    "HoldOrphaned": "redsync._core.events",
-    "Holder": "redsync._facades.lock_info",
-    "Lock": "redsync._facades.lock",
-    "LockInfo": "redsync._facades.lock_info",
-    "MultiHold": "redsync._facades.multi_hold",
-    "MultiLock": "redsync._facades.multi_lock",
-    "Mutex": "redsync._facades.mutex",
-    "NodeChanged": "redsync._core.events",
-    "NodeStatus": "redsync._drivers.nodes",
-    "Permit": "redsync._facades.permit",
-    "PermitHolder": "redsync._facades.permit",
-    "RateLimiter": "redsync._facades.rate_limiter",
-    "ReadLock": "redsync._facades.read_write_lock",
-    "ReadWriteLock": "redsync._facades.read_write_lock",
-    "Semaphore": "redsync._facades.semaphore",
-    "SpinLock": "redsync._facades.spin_lock",
-    "Vote": "redsync._core.quorum",
-    "WriteLock": "redsync._facades.read_write_lock",
+    name: f"redsync.{module}"
+    for module, names in {
+        "_core.observing": "HoldLost HoldOrphaned NodeChanged",
+        "_core.quorum": "Choice Vote",
+        "_drivers.nodes": "NodeStatus",
+        "_facades.fair_lock": "AsyncFairLock FairLock",
+        "_facades.fenced_lock": "AsyncFencedLock FencedLock",
+        "_facades.hold": "AsyncHold Hold",
+        "_facades.latch": "AsyncCountDownLatch CountDownLatch",
+        "_facades.lock": "AsyncLock Lock",
+        "_facades.lock_info": "Holder LockInfo",
+        "_facades.multi_hold": "AsyncMultiHold MultiHold",
+        "_facades.multi_lock": "AsyncMultiLock MultiLock",
+        "_facades.mutex": "AsyncMutex Mutex",
+        "_facades.permit": "AsyncPermit Permit PermitHolder",
+        "_facades.rate_limiter": "AsyncRateLimiter RateLimiter",
+        "_facades.read_write_lock": "AsyncReadLock AsyncReadWriteLock AsyncWriteLock ReadLock ReadWriteLock WriteLock",
+        "_facades.semaphore": "AsyncSemaphore Semaphore",
+        "_facades.spin_lock": "AsyncSpinLock SpinLock",
+        "client": "Client",
+        "client_async": "AsyncClient",
+    }.items()
+    for name in names.split()
 }
 
 # Each kind of synchronizer; `redsync._kinds` explains the columns. A plain tuple, because it costs nothing to load.

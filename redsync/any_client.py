@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,17 +11,16 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
 from redsync._core.effects import Steps
-from redsync._core.events import Event
 from redsync._core.keys import LockKeys, encode_name, encode_prefix
-from redsync._core.observing import Observer
+from redsync._core.observing import Event, Observer
 from redsync._core.quorum import Tally
 from redsync._core.text import split_urls
 from redsync._core.timing import MAX_LEASE, Timing, finite
+from redsync._drivers.environment import REAL, Environment
 from redsync._drivers.given_nodes import make_nodes
-from redsync._drivers.nodes import Node, NodeStatus
-from redsync._drivers.process import REAL, Surroundings
-from redsync._protocols import lock_survey
-from redsync._protocols.watchdog import farewell, watchdog
+from redsync._drivers.nodes import NodeStatus
+from redsync._protocols import surveys
+from redsync._protocols.watchdog import shutdown, watchdog
 from redsync.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
@@ -37,30 +35,18 @@ _LONGEST_RENEWED = 3600.0
 DriverT = TypeVar("DriverT", "ThreadRunner", "AioRunner")
 
 _shared: weakref.WeakValueDictionary[tuple[Any, ...], AnyClient[Any]] = weakref.WeakValueDictionary()
-_shared_guard = threading.RLock()  # a finalizer may make a client too
+"""A client for each set of options, for unpickled objects; of two that are made at once, either will do."""
 
 _unpickled: dict[tuple[Any, ...], AnyClient[Any]] = {}
 """Clients made for unpickled objects, kept as long as the process lives: a pool worker unpickles lock after lock, and
 must not connect for each."""
 
 
-def _after_fork_in_child() -> None:
-    global _shared_guard  # noqa: PLW0603  (the parent's may be held by a thread that the child does not have)
-    _shared_guard = threading.RLock()
-
-
-if hasattr(os, "register_at_fork"):  # not on Windows
-    os.register_at_fork(after_in_child=_after_fork_in_child)
-
-
 class AnyClient(ABC, Generic[DriverT]):
     """The common base of the clients of both flavours: settings, identity, pickling."""
 
     _REDIS: ClassVar[type[Any]]
-    # The protocols that every driver runs for its client.
-    _WATCHDOG = staticmethod(watchdog)
-    _FAREWELL = staticmethod(farewell)
-    _SURROUNDINGS: ClassVar[Surroundings] = REAL
+    _ENVIRONMENT: ClassVar[Environment] = REAL
     # The options of one flavour only.
     _more: Mapping[str, Any] = MappingProxyType({})
 
@@ -94,7 +80,14 @@ class AnyClient(ABC, Generic[DriverT]):
             **self._more,
         }
         self._urls = tuple(dict.fromkeys(node.url for node in made))
-        self._runner: DriverT = self._make_runner(made, timing, listeners)
+        self._runner: DriverT = self._make_runner(
+            nodes=made,
+            timing=timing,
+            listeners=listeners,
+            watchdog=watchdog,
+            shutdown=shutdown,
+            environment=self._ENVIRONMENT,
+        )
         # Dropped without close(): the maintenance closes it, because a finalizer may interrupt anything.
         self._finalizer: weakref.finalize[..., Any] = weakref.finalize(self, self._runner.abandon)
         self._finalizer.atexit = False
@@ -103,15 +96,13 @@ class AnyClient(ABC, Generic[DriverT]):
         for listener in listeners:
             if isinstance(listener, Observer):
                 listener.attach(self)
-        with _shared_guard:
-            sharing = _shared.get(self._identity())
-            if sharing is None or not sharing.runner.usable:
-                _shared[self._identity()] = self
+        sharing = _shared.get(self._identity())
+        if sharing is None or not sharing.runner.usable:
+            _shared[self._identity()] = self
 
     @abstractmethod
-    def _make_runner(
-        self, nodes: list[Node], timing: Timing, listeners: Sequence[Callable[[Event], object]]
-    ) -> DriverT: ...
+    def _make_runner(self, **settings: Any) -> DriverT:
+        """Return the runner of the client's protocols; settings as for `_drivers.any_runner.AnyRunner`."""
 
     @classmethod
     def from_env(cls, nodes: Any = (), **options: Any) -> Self:
@@ -167,14 +158,14 @@ class AnyClient(ABC, Generic[DriverT]):
     def _survey(self, name: str | bytes) -> Steps[Tally]:
         keys = LockKeys.of(self._prefix, encode_name(name))
         # A new owner, see `Exclusive._holder_steps`.
-        return lock_survey.survey(self._runner.session, keys, self._runner.new_owner())
+        return surveys.survey(self._runner.session, keys, self._runner.new_owner())
 
     def __reduce__(self) -> tuple[Any, ...]:
-        for node in self._runner.nodes:
+        for number, node in enumerate(self._runner.nodes, 1):
             if node.url is None:
                 raise TypeError(
-                    f"a client is pickled as the URLs of its nodes, but no URL can describe node "
-                    f"{node.index + 1}, {node.address}: it can't express {node.unsaid}"
+                    f"a client is pickled as the URLs of its nodes, but node {number}, {node.address}, was given as a "
+                    f"redis-py client: give its URL instead"
                 )
         return _client_of, (type(self), self._urls, self._options)
 
@@ -182,14 +173,13 @@ class AnyClient(ABC, Generic[DriverT]):
         return type(self), self._urls, tuple(self._options.items())
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.id} of {len(self._urls)} nodes>"
+        return f"<{type(self).__name__} {self.id} of {len(self._runner.nodes)} nodes>"
 
 
 def _client_of(kind: type[AnyClient[Any]], urls: tuple[str, ...], options: dict[str, Any]) -> AnyClient[Any]:
     """Return this process's client for those nodes and options, whose connections all unpickled objects share."""
     identity = kind, urls, tuple(options.items())
-    with _shared_guard:
-        client = _shared.get(identity)
+    client = _shared.get(identity)
     if client is None or not client.runner.usable:
         client = _unpickled[identity] = kind(list(urls), **options)
     return client

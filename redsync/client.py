@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, Unpack, overload
 
 import redis
 
-from redsync._core.events import Event
-from redsync._core.timing import Timing
-from redsync._drivers.nodes import Node
+from redsync._core.observing import Event
 from redsync._drivers.threads import ThreadRunner
+from redsync._facades.claimable import HoldOptions
 from redsync._facades.decorator import locked_decorator
 from redsync._facades.fair_lock import FairLock
 from redsync._facades.fenced_lock import FencedLock
@@ -29,6 +28,7 @@ from redsync._facades.rate_limiter import RateLimiter
 from redsync._facades.read_write_lock import ReadWriteLock
 from redsync._facades.semaphore import Semaphore
 from redsync._facades.spin_lock import SpinLock
+from redsync._facades.wrapping import wrap
 from redsync.any_client import AnyClient
 from redsync.exceptions import ConfigurationError
 
@@ -67,8 +67,8 @@ class Client(AnyClient[ThreadRunner]):
             timeout; then `QuorumError`. None: the lease; `math.inf`: no limit. The error comes at once if no quorum
             ever answered this client, and a majority refuses its password or commands, or is no Redis server. Waits for
             other owners, or for a restart guard, have no such limit.
-        max_connections: The most connections per node for threads that ask at the same time; one more thread waits,
-            within its own timeout. Releases, renewals and wake-ups never wait.
+        max_connections: The most connections per node for threads that ask at the same time; further threads share the
+            one of the client's own work.
         listeners: Called with each event, in the thread that notices it, or in one that the client has for this: a slow
             listener delays your calls or later events, not renewals.
 
@@ -106,18 +106,8 @@ class Client(AnyClient[ThreadRunner]):
             listeners=listeners,
         )
 
-    def _make_runner(
-        self, nodes: list[Node], timing: Timing, listeners: Sequence[Callable[[Event], object]]
-    ) -> ThreadRunner:
-        runner = ThreadRunner(
-            nodes=nodes,
-            timing=timing,
-            listeners=listeners,
-            watchdog=self._WATCHDOG,
-            farewell=self._FAREWELL,
-            surroundings=self._SURROUNDINGS,
-            **self._more,
-        )
+    def _make_runner(self, **settings: Any) -> ThreadRunner:
+        runner = ThreadRunner(**settings, **self._more)
         runner.connect()
         return runner
 
@@ -147,15 +137,7 @@ class Client(AnyClient[ThreadRunner]):
         """
         return Lock(self, name, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
 
-    def get_mutex(
-        self,
-        name: str | bytes,
-        *,
-        timeout: float | None = None,
-        lease: float | None = None,
-        max_hold: float | None = None,
-        on_lost: Callable[[Hold], object] | None = None,
-    ) -> Mutex:
+    def get_mutex(self, name: str | bytes, **options: Unpack[HoldOptions[Hold]]) -> Mutex:
         """Return a mutex of that name: the canonical Redlock, non-reentrant, owned by the object that acquires it.
 
         With `prefix=""` it and the locks of redlock-py, redlock-rb, node-redlock and go-redsync exclude each other.
@@ -165,17 +147,9 @@ class Client(AnyClient[ThreadRunner]):
         Raises:
             ValueError: The name or a number is invalid.
         """
-        return Mutex(self, name, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
+        return Mutex(self, name, **options)
 
-    def get_fair_lock(
-        self,
-        name: str | bytes,
-        *,
-        timeout: float | None = None,
-        lease: float | None = None,
-        max_hold: float | None = None,
-        on_lost: Callable[[Hold], object] | None = None,
-    ) -> FairLock:
+    def get_fair_lock(self, name: str | bytes, **options: Unpack[HoldOptions[Hold]]) -> FairLock:
         """Return the fair lock of that name: first come, first served.
 
         The options are those of `get_lock`.
@@ -183,17 +157,9 @@ class Client(AnyClient[ThreadRunner]):
         Raises:
             ValueError: The name or a number is invalid.
         """
-        return FairLock(self, name, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
+        return FairLock(self, name, **options)
 
-    def get_fenced_lock(
-        self,
-        name: str | bytes,
-        *,
-        timeout: float | None = None,
-        lease: float | None = None,
-        max_hold: float | None = None,
-        on_lost: Callable[[Hold], object] | None = None,
-    ) -> FencedLock:
+    def get_fenced_lock(self, name: str | bytes, **options: Unpack[HoldOptions[Hold]]) -> FencedLock:
         """Return the fenced lock of that name: each acquisition gets a token, higher than all before it.
 
         The options are those of `get_lock`.
@@ -201,17 +167,14 @@ class Client(AnyClient[ThreadRunner]):
         Raises:
             ValueError: The name or a number is invalid.
         """
-        return FencedLock(self, name, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
+        return FencedLock(self, name, **options)
 
     def get_spin_lock(
         self,
         name: str | bytes,
         *,
         backoff: Callable[[int], float] | None = None,
-        timeout: float | None = None,
-        lease: float | None = None,
-        max_hold: float | None = None,
-        on_lost: Callable[[Hold], object] | None = None,
+        **options: Unpack[HoldOptions[Hold]],
     ) -> SpinLock:
         """Return a lock of that name that polls instead of queueing.
 
@@ -222,17 +185,9 @@ class Client(AnyClient[ThreadRunner]):
             ValueError: The name or a number is invalid.
             TypeError: `backoff` is not a function.
         """
-        return SpinLock(self, name, backoff=backoff, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
+        return SpinLock(self, name, backoff=backoff, **options)
 
-    def get_read_write_lock(
-        self,
-        name: str | bytes,
-        *,
-        timeout: float | None = None,
-        lease: float | None = None,
-        max_hold: float | None = None,
-        on_lost: Callable[[Hold], object] | None = None,
-    ) -> ReadWriteLock:
+    def get_read_write_lock(self, name: str | bytes, **options: Unpack[HoldOptions[Hold]]) -> ReadWriteLock:
         """Return the read-write lock of that name: many owners hold its `read_lock`, or one its `write_lock`.
 
         The options are those of `get_lock`, and apply to both locks.
@@ -240,18 +195,9 @@ class Client(AnyClient[ThreadRunner]):
         Raises:
             ValueError: The name or a number is invalid.
         """
-        return ReadWriteLock(self, name, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
+        return ReadWriteLock(self, name, **options)
 
-    def get_semaphore(
-        self,
-        name: str | bytes,
-        permits: int,
-        *,
-        timeout: float | None = None,
-        lease: float | None = None,
-        max_hold: float | None = None,
-        on_lost: Callable[[Permit], object] | None = None,
-    ) -> Semaphore:
+    def get_semaphore(self, name: str | bytes, permits: int, **options: Unpack[HoldOptions[Permit]]) -> Semaphore:
         """Return the semaphore of that name: at most `permits` at a time; all objects of one name are the same.
 
         `permits` is a number from 1 to 10,000, the same in all programs, until a resize. The options are those of
@@ -260,7 +206,7 @@ class Client(AnyClient[ThreadRunner]):
         Raises:
             ValueError: The name or a number is invalid.
         """
-        return Semaphore(self, name, permits, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
+        return Semaphore(self, name, permits, **options)
 
     def get_rate_limiter(
         self,
@@ -305,11 +251,11 @@ class Client(AnyClient[ThreadRunner]):
         """Return several locks as one: all or none held, acquired in an order that can't deadlock.
 
         Args:
-            *locks: Locks of any kind, even of other clients; each once.
+            *locks: Locks of any kind, even of other clients; each name once.
             timeout: The longest wait of `with` for all of them together in seconds; None for no limit.
 
         Raises:
-            ValueError: No lock is given, one is given twice, or the timeout is invalid.
+            ValueError: No lock is given, a name is given twice, or the timeout is invalid.
             TypeError: An argument is not a lock of this flavour.
         """
         return MultiLock(locks, timeout=timeout)
@@ -357,7 +303,7 @@ class Client(AnyClient[ThreadRunner]):
                 client is for threads; or a generator function or `@contextmanager`, because its body would run without
                 the lock.
         """
-        return locked_decorator(self.get_lock, name, timeout, on_busy, options)
+        return locked_decorator(wrap, self.get_lock, name, on_busy, timeout=timeout, **options)
 
     def inspect(self, name: str | bytes) -> LockInfo:
         """Return a lock's holders and waiters, according to the nodes now.

@@ -2,35 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, Unpack, overload
 
 import redis
 import redis.asyncio
 
-from redsync._core.events import Event
-from redsync._core.timing import Timing
 from redsync._drivers.aio import AioRunner
-from redsync._drivers.nodes import Node
-from redsync._facades.decorator import async_locked_decorator
+from redsync._facades.claimable import HoldOptions
+from redsync._facades.decorator import locked_decorator
 from redsync._facades.fair_lock import AsyncFairLock
 from redsync._facades.fenced_lock import AsyncFencedLock
 from redsync._facades.hold import AsyncHold
 from redsync._facades.latch import AsyncCountDownLatch
 from redsync._facades.lock import AsyncLock
 from redsync._facades.lock_info import LockInfo
-from redsync._facades.multi_lock_async import AsyncMultiLock
+from redsync._facades.multi_lock import AsyncMultiLock
 from redsync._facades.mutex import AsyncMutex
 from redsync._facades.permit import AsyncPermit
 from redsync._facades.rate_limiter import AsyncRateLimiter
 from redsync._facades.read_write_lock import AsyncReadWriteLock
 from redsync._facades.semaphore import AsyncSemaphore
 from redsync._facades.spin_lock import AsyncSpinLock
+from redsync._facades.wrapping import wrap_async
 from redsync.any_client import AnyClient
 
 if TYPE_CHECKING:
-    from redsync._facades.exclusive_async import AsyncExclusiveLock
+    from redsync._facades.exclusive import AsyncExclusiveLock
 
 __all__ = ["AsyncClient"]
 
@@ -61,17 +60,8 @@ class AsyncClient(AnyClient[AioRunner]):
 
     _REDIS = redis.asyncio.Redis
 
-    def _make_runner(
-        self, nodes: list[Node], timing: Timing, listeners: Sequence[Callable[[Event], object]]
-    ) -> AioRunner:
-        return AioRunner(
-            nodes=nodes,
-            timing=timing,
-            listeners=listeners,
-            watchdog=self._WATCHDOG,
-            farewell=self._FAREWELL,
-            surroundings=self._SURROUNDINGS,
-        )
+    def _make_runner(self, **settings: Any) -> AioRunner:
+        return AioRunner(**settings)
 
     # Synchronizers.
 
@@ -99,15 +89,7 @@ class AsyncClient(AnyClient[AioRunner]):
         """
         return AsyncLock(self, name, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
 
-    def get_mutex(
-        self,
-        name: str | bytes,
-        *,
-        timeout: float | None = None,
-        lease: float | None = None,
-        max_hold: float | None = None,
-        on_lost: Callable[[AsyncHold], object] | None = None,
-    ) -> AsyncMutex:
+    def get_mutex(self, name: str | bytes, **options: Unpack[HoldOptions[AsyncHold]]) -> AsyncMutex:
         """Return a mutex of that name: the canonical Redlock, non-reentrant, owned by the object that acquires it.
 
         With `prefix=""` it and the locks of redlock-py, redlock-rb, node-redlock and go-redsync exclude each other.
@@ -117,17 +99,9 @@ class AsyncClient(AnyClient[AioRunner]):
         Raises:
             ValueError: The name or a number is invalid.
         """
-        return AsyncMutex(self, name, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
+        return AsyncMutex(self, name, **options)
 
-    def get_fair_lock(
-        self,
-        name: str | bytes,
-        *,
-        timeout: float | None = None,
-        lease: float | None = None,
-        max_hold: float | None = None,
-        on_lost: Callable[[AsyncHold], object] | None = None,
-    ) -> AsyncFairLock:
+    def get_fair_lock(self, name: str | bytes, **options: Unpack[HoldOptions[AsyncHold]]) -> AsyncFairLock:
         """Return the fair lock of that name: first come, first served.
 
         The options are those of `get_lock`.
@@ -135,17 +109,9 @@ class AsyncClient(AnyClient[AioRunner]):
         Raises:
             ValueError: The name or a number is invalid.
         """
-        return AsyncFairLock(self, name, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
+        return AsyncFairLock(self, name, **options)
 
-    def get_fenced_lock(
-        self,
-        name: str | bytes,
-        *,
-        timeout: float | None = None,
-        lease: float | None = None,
-        max_hold: float | None = None,
-        on_lost: Callable[[AsyncHold], object] | None = None,
-    ) -> AsyncFencedLock:
+    def get_fenced_lock(self, name: str | bytes, **options: Unpack[HoldOptions[AsyncHold]]) -> AsyncFencedLock:
         """Return the fenced lock of that name: each acquisition gets a token, higher than all before it.
 
         The options are those of `get_lock`.
@@ -153,17 +119,14 @@ class AsyncClient(AnyClient[AioRunner]):
         Raises:
             ValueError: The name or a number is invalid.
         """
-        return AsyncFencedLock(self, name, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
+        return AsyncFencedLock(self, name, **options)
 
     def get_spin_lock(
         self,
         name: str | bytes,
         *,
         backoff: Callable[[int], float] | None = None,
-        timeout: float | None = None,
-        lease: float | None = None,
-        max_hold: float | None = None,
-        on_lost: Callable[[AsyncHold], object] | None = None,
+        **options: Unpack[HoldOptions[AsyncHold]],
     ) -> AsyncSpinLock:
         """Return a lock of that name that polls instead of queueing.
 
@@ -174,19 +137,9 @@ class AsyncClient(AnyClient[AioRunner]):
             ValueError: The name or a number is invalid.
             TypeError: `backoff` is not a function.
         """
-        return AsyncSpinLock(
-            self, name, backoff=backoff, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost
-        )
+        return AsyncSpinLock(self, name, backoff=backoff, **options)
 
-    def get_read_write_lock(
-        self,
-        name: str | bytes,
-        *,
-        timeout: float | None = None,
-        lease: float | None = None,
-        max_hold: float | None = None,
-        on_lost: Callable[[AsyncHold], object] | None = None,
-    ) -> AsyncReadWriteLock:
+    def get_read_write_lock(self, name: str | bytes, **options: Unpack[HoldOptions[AsyncHold]]) -> AsyncReadWriteLock:
         """Return the read-write lock of that name: many owners hold its `read_lock`, or one its `write_lock`.
 
         The options are those of `get_lock`, and apply to both locks.
@@ -194,17 +147,10 @@ class AsyncClient(AnyClient[AioRunner]):
         Raises:
             ValueError: The name or a number is invalid.
         """
-        return AsyncReadWriteLock(self, name, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
+        return AsyncReadWriteLock(self, name, **options)
 
     def get_semaphore(
-        self,
-        name: str | bytes,
-        permits: int,
-        *,
-        timeout: float | None = None,
-        lease: float | None = None,
-        max_hold: float | None = None,
-        on_lost: Callable[[AsyncPermit], object] | None = None,
+        self, name: str | bytes, permits: int, **options: Unpack[HoldOptions[AsyncPermit]]
     ) -> AsyncSemaphore:
         """Return the semaphore of that name: at most `permits` at a time; all objects of one name are the same.
 
@@ -214,7 +160,7 @@ class AsyncClient(AnyClient[AioRunner]):
         Raises:
             ValueError: The name or a number is invalid.
         """
-        return AsyncSemaphore(self, name, permits, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
+        return AsyncSemaphore(self, name, permits, **options)
 
     def get_rate_limiter(
         self,
@@ -259,11 +205,11 @@ class AsyncClient(AnyClient[AioRunner]):
         """Return several locks as one: all or none held, acquired in an order that can't deadlock.
 
         Args:
-            *locks: Locks of any kind, even of other clients; each once.
+            *locks: Locks of any kind, even of other clients; each name once.
             timeout: The longest wait of `async with` for all of them together in seconds; None for no limit.
 
         Raises:
-            ValueError: No lock is given, one is given twice, or the timeout is invalid.
+            ValueError: No lock is given, a name is given twice, or the timeout is invalid.
             TypeError: An argument is not a lock of this flavour.
         """
         return AsyncMultiLock(locks, timeout=timeout)
@@ -315,7 +261,7 @@ class AsyncClient(AnyClient[AioRunner]):
             TypeError: The decorated object is not a coroutine function or method, because this client is for asyncio;
                 or it was made of a generator function, because its body could run without the lock.
         """
-        return async_locked_decorator(self.get_lock, name, timeout, on_busy, options)
+        return locked_decorator(wrap_async, self.get_lock, name, on_busy, timeout=timeout, **options)
 
     async def inspect(self, name: str | bytes) -> LockInfo:
         """Return a lock's holders and waiters, according to the nodes now.

@@ -135,11 +135,10 @@ def structures(client):
         "orphans": len(runner.session.holds.orphans),
         "owners": len([task for task in life.owners._owners if task is not asyncio.current_task()]),
         "mailboxes": len(life.wakeups._mailboxes),
-        "bells": len(life.wakeups._bells),
+        "bells": len(life.wakeups._events),
         "asleep": len(links._asleep),
         "rounds": links._rounds,
         "active": life.active,
         "batch": len(links._batch),
-        "kept": len(links._kept),
     }
     return {name: n for name, n in found.items() if n}

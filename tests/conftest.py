@@ -18,7 +18,7 @@ import pytest
 import redis
 
 from redsync import Client, Lock, Mutex
-from redsync._drivers import any_maintenance, pool
+from redsync._drivers import any_maintenance
 from redsync.testing import FaultProxy, LocalNodes, ServerNotFoundError
 from redsync.testing.servers import find_server, pinned_server
 from tests.bridge import Bridge
@@ -118,7 +118,6 @@ def _redsync_shared_nodes(server_path):
 def nodes(redsync_nodes, monkeypatch) -> LocalNodes:
     """Five nodes, running and empty; on a busy machine clients wait a little longer for their first connections."""
     monkeypatch.setattr(any_maintenance, "STRAGGLERS", 0.5)
-    monkeypatch.setattr(pool, "GRACE", 0.5)
     return redsync_nodes
 
 

@@ -110,8 +110,8 @@ class _LateEpoll:
         del self._turns[fd]
         self._epoll.unregister(fd)
 
-    def poll(self, timeout, most):
-        return [(fd, events) for fd, events in self._epoll.poll(timeout, most) if self._is_due(self._turns[fd])]
+    def poll(self, timeout):
+        return [(fd, events) for fd, events in self._epoll.poll(timeout) if self._is_due(self._turns[fd])]
 
     def _is_due(self, turns):
         delay, left = turns

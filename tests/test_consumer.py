@@ -16,7 +16,7 @@ SYNTAX = {"__enter__", "__aenter__", "__call__"}
 
 # Only the library itself calls these.
 NOT_FOR_USERS = {"Client.runner", "AsyncClient.runner", "LockInfo.read", "PermitHolder.of"}
-# The simulator has its own tests: tests/testing/simulator.
+# The simulator has its own tests: tests/simulation.
 NOT_HERE = {"Simulation", "SimulationError"}
 
 KINDS = {name: getattr(redsync, name) for name in redsync.__all__} | {

@@ -29,7 +29,7 @@ from pathlib import Path
 
 import pytest
 
-from redsync.cli import FAMILIES, _parse, exits
+from redsync.cli import COMMAND_GROUPS, _parse, exits
 from tests.support.warm import LIBRARY, WarmPython
 
 ROOT = Path(__file__).parents[1]
@@ -242,7 +242,7 @@ def test_installed_distributions_and_extras_exist():
 def test_command_line_page_lists_every_command_and_status():
     page = (DOCS / "cli/index.md").read_text()
     listed = set(re.findall(r"^\| \[`redsync ([a-z]+)", page, re.MULTILINE))
-    assert listed == {command for family in FAMILIES.values() for command in family}
+    assert listed == {command for family in COMMAND_GROUPS.values() for command in family}
     rows = re.findall(r"^\|.*", exits.__doc__, re.MULTILINE)
     assert len(rows) > 10
     assert "\n".join(rows) in page
@@ -250,7 +250,7 @@ def test_command_line_page_lists_every_command_and_status():
 
 def commands_not_run(page):
     """Yield the commands of this package, with arguments, that a page mentions in inline code or shows in `text`."""
-    names = "|".join(command for family in FAMILIES.values() for command in family)
+    names = "|".join(command for family in COMMAND_GROUPS.values() for command in family)
     blocks = [block["code"] for block in BLOCK.finditer(page) if block["language"] == "text"]
     inline = re.findall(r"`([^`]+)`", BLOCK.sub("", page))
     for line in "\n".join([*blocks, *inline]).splitlines():

@@ -75,7 +75,8 @@ def test_waiter_gets_the_lock_after_its_release(client, lock, other, eventually)
 def test_nodes_are_up(client):
     statuses = client.nodes()
     assert [status.state for status in statuses] == ["up"] * 3
-    assert [status.version for status in statuses] == ["fakeredis"] * 3
+    assert [status.version for status in statuses] == [f"fakeredis {fakeredis.__version__}"] * 3
+    assert [status.uptime for status in statuses] == [None] * 3
     assert len({status.address for status in statuses}) == 3
 
 

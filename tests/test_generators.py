@@ -98,6 +98,27 @@ def test_generator_ended_by_another_thread_releases_its_lock(client, is_free, ot
     assert not lock._entered
 
 
+@each_entered
+def test_generator_closed_in_the_middle_of_a_step_releases_a_moment_later(client, is_free, eventually, kind):
+    """The garbage collector may close it anywhere, even where its thread must not wait."""
+    close_in_a_step(client, begun(KINDS[kind](client)))
+    eventually(lambda: is_free(kind))
+
+
+def test_generator_closed_in_the_middle_of_a_step_releases_its_entered_permit(client, is_free, eventually):
+    close_in_a_step(client, begun(client.get_semaphore("x", 1).acquire()))
+    eventually(lambda: is_free("semaphore"))
+
+
+def close_in_a_step(client, generator):
+    def step():
+        generator.close()
+        return
+        yield
+
+    client.runner.run(step())
+
+
 def test_generator_closed_by_another_thread_releases_its_entered_permit(client, is_free, other):
     other.do(begun(client.get_semaphore("x", 1).acquire()).close)
     assert is_free("semaphore")
@@ -134,23 +155,37 @@ def test_generator_closed_by_another_thread_leaves_that_threads_own_hold(client,
     assert lock.hold_count() == 0
 
 
-def test_generators_closed_in_the_wrong_order_release_each_its_own(client):
+def test_request_that_ends_keeps_the_permits_of_the_others(client, other):
+    """As FastAPI runs dependencies: requests share a semaphore, and any thread of the pool may end any of them."""
     semaphore, permits = client.get_semaphore("x", 2), []
 
-    def stream():
+    def dependency():
         with semaphore as permit:
             permits.append(permit)
             yield
 
-    first, second = stream(), stream()
+    first, second = dependency(), dependency()
     next(first)
     next(second)
-    first.close()
+    other.do(next, first, None)
     permits[1].check()
     with pytest.raises(NotOwnedError):
         permits[0].check()
     second.close()
     assert semaphore.available() == 2
+
+
+def test_generator_that_lost_its_lock_leaves_the_hold_of_the_thread_that_closes_it(client, is_free, other):
+    """Else that thread's body would continue without the lock."""
+    lock = client.get_lock("x")
+    generator = other.do(begun, lock)
+    lose(client)
+    client.get_lock("x").force_release()
+    with lock as hold:
+        with pytest.raises(LeaseLostError):
+            generator.close()
+        hold.check()
+        assert not is_free()
 
 
 def test_exit_stack_that_is_handed_on_releases_where_it_is_closed(client, is_free):

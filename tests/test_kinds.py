@@ -9,7 +9,7 @@ import pytest
 
 import redsync
 from redsync._kinds import KINDS, LOCKS
-from redsync.testing.simulator.workload import SIMULATED
+from tests.simulation.workload import SIMULATED
 
 ROOT = Path(__file__).parents[1]
 CODE = ["redsync", "tests", "bench", "examples", "tools", "pyproject.toml", "Makefile"]

@@ -84,5 +84,5 @@ def test_package_and_its_pytest_plugin_can_be_imported(run):
     found = {path.relative_to(ROOT).with_suffix("") for path in (ROOT / "redsync").rglob("*.py")}
     names = {".".join(path.parts).removesuffix(".__init__") for path in found}
     ours = {name for name in names if not name.startswith(NOT_OURS)}
-    names = sorted(ours | {"redsync.testing.pytest_plugin", "redsync.contrib.process_client"})
+    names = sorted(ours | {"redsync.testing.pytest_plugin", "redsync.contrib.shared"})
     assert run("\n".join(f"import {name}" for name in names) + "\nprint('done')") == "done\n"

@@ -118,6 +118,8 @@ def test_failed_call_of_a_program_with_another_rate_keeps_nobody_out(make_client
         nodes.pause(i)
     with pytest.raises(QuorumError):
         wrong.get_rate_limiter("x", 30, DAY).acquire(False)
+    with pytest.raises(QuorumError):
+        wrong.get_mutex("sent behind the rollback").acquire(False)
     for i in range(n // 2, n):
         nodes.resume(i)
     assert right.get_rate_limiter("x", 3, DAY).acquire(timeout=PATIENCE)

@@ -17,7 +17,7 @@ import pytest
 import redis
 
 from redsync import Client, LeaseLostError, QuorumError
-from redsync._drivers.process import REAL, clock
+from redsync._drivers.environment import REAL, clock
 from tests.support.locks import PATIENCE
 from tests.support.owing import owing, sent_to_all
 
@@ -216,7 +216,7 @@ def test_majority_in_time_wins_and_less_than_a_majority_never(mutex, raw):
 def test_majority_that_took_longer_than_the_lease_fails(monkeypatch, nodes, make_client, other, raw, *, eventually):
     """Step 3: "and the total time elapsed to acquire the lock is less than lock validity time" """
     ahead = [0.0]
-    monkeypatch.setattr(Client, "_SURROUNDINGS", REAL._replace(clock=lambda: clock() + sum(ahead)))
+    monkeypatch.setattr(Client, "_ENVIRONMENT", REAL._replace(clock=lambda: clock() + sum(ahead)))
     client = make_client(lease=9.0, node_timeout=20.0)
     await_answers(client, nodes, eventually)
     eventually(lambda: not owing(client))
@@ -395,7 +395,7 @@ def test_restarted_node_does_not_let_a_second_client_in(
         proxy.refuse = True  # D and E, for the first client
     assert (first := make_remote().get_mutex("x", lease=4.0)).acquire(False)
     eventually(lambda: [node.exists(KEY) for node in raw] == [1, 1, 1, 0, 0])
-    proxies[2].refuse = True  # or the first client would heal its claim on C at once
+    proxies[2].refuse = True  # or the first client would repair its claim on C at once
     proxies[2].cut()
     nodes.restart(2)
     await_answers(careful, nodes, eventually)

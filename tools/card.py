@@ -29,6 +29,9 @@ _KINDS: Final = tuple("".join(word.capitalize() for word in row[0].split("_")) f
 _ORDER: Final = ("Client", *_KINDS, "ReadLock", "WriteLock", "Permit", "Hold", "MultiHold")
 """Classes in the order in which readers meet them; the others follow by name."""
 
+_LIKE: Final = {"MultiLock": "Lock", "Permit": "Hold", "MultiHold": "Hold"}
+"""Classes that have what another class has; only their other members are listed."""
+
 _ABOUT: Final = {
     "install.md": "Extras, requirements, and three servers to try.",
     "guarantees.md": "Each promise, its conditions, and what happens in each kind of failure.",
@@ -36,7 +39,6 @@ _ABOUT: Final = {
     "howto/long-jobs.md": "Keep a lock through a long job, limit it, and stop the job when the lock is lost.",
     "howto/hand-over.md": "Acquire in one thread or task, release in another.",
     "howto/fork.md": "Clients in forked processes, and where to make them under gunicorn and the like.",
-    "howto/several-locks.md": "Acquire several locks at once, without deadlocks.",
     "howto/leader-election.md": "One of several processes leads; another takes over when it fails.",
     "cookbook/apscheduler.md": "Of several machines with the same schedule, one runs each firing of a job.",
     "cookbook/django.md": "Management commands that run on one machine, views that lock, cache entries computed once.",
@@ -69,7 +71,7 @@ def card() -> str:
     lines = [
         "# Quick reference",
         "",
-        "Every class, method, option and error of `redsync` on one page; [API](reference.md) has the full text.",
+        "Every class, method, option and error of `redsync` on one page; [API](reference.md) has more text, and types.",
         "For asyncio, put `Async` before the name of a class, and `await` before methods marked *await*.",
         "",
         "## Options of a client",
@@ -95,8 +97,17 @@ def _alike(plain: dict[str, type], named: dict[str, type]) -> dict[tuple[str, ..
     """Return the members of each group of classes that have the same members."""
     members: dict[tuple[str, ...], list[str]] = {}
     for name in sorted(plain, key=lambda name: (_ORDER.index(name) if name in _ORDER else len(_ORDER), name)):
-        members.setdefault(tuple(_members(plain[name], named.get(f"Async{name}"))), []).append(name)
+        own = tuple(_members(plain[name], named.get(f"Async{name}")))
+        if name in _LIKE:
+            like = {_name(line) for line in _members(plain[_LIKE[name]], None)}
+            own = (f"It has what `{_LIKE[name]}` has.", "", *(line for line in own if _name(line) not in like))
+        members.setdefault(own, []).append(name)
     return {tuple(names): told for told, names in members.items()}
+
+
+def _name(line: str) -> str:
+    """Return the name of the member that a line describes."""
+    return re.split(r"\W", line[3:])[0]
 
 
 def _sentence(value: Any) -> str:
@@ -167,8 +178,8 @@ def _signature(function: Any) -> str:
 
 def _parameter(parameter: inspect.Parameter) -> str:
     stars = "*" * (parameter.kind is parameter.VAR_POSITIONAL) + "**" * (parameter.kind is parameter.VAR_KEYWORD)
-    default = "" if parameter.default is parameter.empty else f" = {parameter.default!r}"
-    return f"{stars}{parameter.name}: {str(parameter.annotation).replace('redsync.', '')}{default}"
+    default = "" if parameter.default is parameter.empty else f"={parameter.default!r}"
+    return f"{stars}{parameter.name}{default}"
 
 
 def _errors(errors: dict[str, type]) -> Iterator[str]:

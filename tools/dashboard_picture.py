@@ -24,7 +24,7 @@ from dashboard import ROWS, Panel
 ROOT: Final = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from redsync.cli.drawing import Colour, Figure  # noqa: E402  (of this checkout)
+from bench.drawing import Colour, Figure  # noqa: E402  (of this checkout)
 
 RUN: Final = ROOT / "docs" / "operate" / "dashboard-run.json"
 PICTURE: Final = ROOT / "docs" / "figures" / "dashboard.svg"

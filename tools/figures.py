@@ -1,6 +1,6 @@
 """Draw the documentation's figures: `python tools/figures.py`; with `--check`, list the stale ones.
 
-Numbers come from the source: leases from `Timing`, quorums from `quorum_of`, plots from the table in benchmarks.md.
+Numbers come from the source: leases from `Timing`, quorums from `quorum_of`, plots from benchmarks.json.
 docs/figures/demo.svg shows a real run: `make docs DEMO=1`.
 """
 
@@ -14,10 +14,10 @@ from typing import Final
 FOLDER: Final = Path(__file__).parents[1] / "docs" / "figures"
 sys.path.insert(0, str(FOLDER.parents[1]))
 
-from bench.plots import plots, rows_of  # noqa: E402  (of this checkout)
+from bench.drawing import Colour, Figure  # noqa: E402  (of this checkout)
+from bench.plots import PUBLISHED, plots, rows_of  # noqa: E402
 from redsync._core.quorum import quorum_of  # noqa: E402
 from redsync._core.timing import Timing  # noqa: E402
-from redsync.cli.drawing import Colour, Figure  # noqa: E402
 
 
 def lease() -> Figure:
@@ -317,8 +317,7 @@ def main(*, check: bool) -> None:
     """Write all figures, or name the stale ones."""
     FOLDER.mkdir(exist_ok=True)
     old = []
-    page = (FOLDER.parent / "benchmarks.md").read_text(encoding="utf-8")
-    figures = {name: draw() for name, draw in FIGURES.items()} | plots(*rows_of(page))
+    figures = {name: draw() for name, draw in FIGURES.items()} | plots(*rows_of(PUBLISHED.read_text(encoding="utf-8")))
     for name, figure in figures.items():
         file, text = FOLDER / f"{name}.svg", figure.svg()
         if not file.exists() or file.read_text(encoding="utf-8") != text:

@@ -40,21 +40,11 @@ class Twin(NamedTuple):
 
 TWINS = (
     Twin("client_async", "Client", "client", frozenset({"_make_runner", "locked", "__aenter__", "__aexit__"})),
-    Twin("_facades/exclusive_async", "ExclusiveLock", "_facades/exclusive"),
+    Twin("_facades/exclusive", "ExclusiveLock", "_facades/exclusive"),
     Twin("_facades/hold", "Hold", "_facades/hold", frozenset({"_open_scope", "_check_loss"})),
     Twin("_facades/latch", "CountDownLatch", "_facades/latch"),
-    Twin(
-        "_facades/multi_hold",
-        "MultiHold",
-        "_facades/multi_hold",
-        frozenset({"wait_lost", "release", "_check_loss"}),
-    ),
-    Twin(
-        "_facades/multi_lock_async",
-        "MultiLock",
-        "_facades/multi_lock",
-        frozenset({"_acquire", "_undo", "release", "__aenter__", "_leave", "locked"}),
-    ),
+    Twin("_facades/multi_hold", "MultiHold", "_facades/multi_hold", frozenset({"_check_loss"})),
+    Twin("_facades/multi_lock", "MultiLock", "_facades/multi_lock", frozenset({"_enter", "locked"})),
     Twin("_facades/permit", "Permit", "_facades/permit", frozenset({"__aenter__"})),
     Twin("_facades/rate_limiter", "RateLimiter", "_facades/rate_limiter", frozenset({"__call__"})),
     Twin("_facades/read_write_lock", "ReadWriteLock", "_facades/read_write_lock"),
@@ -191,7 +181,7 @@ def in_code(text: str, name: str) -> str:
     """Return code for threads; a release never waits for a protocol that its own thread has begun."""
     for pattern, replacement in CODE:
         text = re.sub(pattern, replacement, text)
-    return text.replace("runner.run(", "runner.give_back(") if name == "release" else text
+    return text.replace("runner.run(", "runner.give_back(") if name in {"release", "_leave"} else text
 
 
 def in_words(docstring: str) -> str:

@@ -17,7 +17,7 @@ The protocols' correctness rests on two promises of every driver:
   time, in any thread. So state that protocols share (the table of holds) needs no lock, and a protocol reads like
   asyncio code: the state can change at a yield, and nowhere else.
 * **Order per owner.** A late acquire is always followed by its release or rollback. A node executes what it gets over
-  one connection in the order in which it was yielded, and a command that it is owed (`owed_to`) also goes over each
+  one connection in the order in which it was yielded, and a command that it is owed (`deliver_to`) also goes over each
   other connection that owes a reply for the same claim, or to the same owner for the same key: a place in a queue
   belongs to the owner. A command written to a connection that was given up may come later. Exclusion does not rest on
   order, as each hold has its own claim.
@@ -31,89 +31,32 @@ The functions below contain the only bare `yield`s. All other code says `yield f
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from typing import Final, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 
-from redsync._core.events import Event
-from redsync._core.memory import Guard
-from redsync._core.observing import Detail
-from redsync._core.ownership import Owner
-from redsync._core.quorum import Judge, Tally, Verdict
-from redsync._core.scripts import Script
+from redsync._core.holds import Owner
+from redsync._core.observing import Detail, Event
+from redsync._core.quorum import ReplyParser, Tally, Verdict
+from redsync._core.scripts import Command
 
 __all__ = [
-    "Arg",
     "Broadcast",
-    "Command",
     "Effect",
     "Notify",
-    "Packed",
-    "Packing",
     "Reply",
     "Signal",
     "Steps",
     "Tell",
     "Wait",
     "Wakeup",
-    "new_tuple",
 ]
 
 T = TypeVar("T")
-
-new_tuple: Final = tuple.__new__
-"""Makes a named tuple from all of its values. On the hot path: calling the class costs twice as much."""
-
-Arg: TypeAlias = bytes | int | Guard
 
 _LEAST_LINGERING = 0.02
 """The shortest time in seconds for which a round lingers: a healthy node on a busy machine may stall that long."""
 
 _SLOWER = 4
 """A round lingers this many times as long as the quorum took, if that is longer."""
-
-
-class Command(NamedTuple):
-    """A script with its keys and arguments, the same for every node.
-
-    Attributes:
-        script: The script to execute.
-        keys: The script's KEYS.
-        args: The script's ARGV.
-        packing: Knows its bytes, or most of them; None if nothing does.
-    """
-
-    script: Script
-    keys: tuple[bytes, ...]
-    args: tuple[Arg, ...]
-    packing: Packing | None = None
-
-    @property
-    def words(self) -> tuple[bytes | int, ...]:
-        """The arguments as a driver would send them now."""
-        return tuple(bytes(arg) if isinstance(arg, Guard) else arg for arg in self.args)
-
-
-class Packing(Protocol):
-    """Saves the driver from packing a command."""
-
-    def data(self, command: Command, pack: Callable[[Command], bytes]) -> bytes:
-        """Return the bytes of a command that is about to be sent; `pack` would make them."""
-        ...
-
-
-class Packed:
-    """The bytes of a command that may be sent again unchanged."""
-
-    __slots__ = ("_data",)
-
-    def __init__(self) -> None:
-        self._data = b""
-
-    def data(self, command: Command, pack: Callable[[Command], bytes]) -> bytes:
-        """Return the bytes of its one command; see `Packing`."""
-        data = self._data
-        if not data:
-            self._data = data = pack(command)
-        return data
 
 
 class Broadcast(NamedTuple):
@@ -123,12 +66,12 @@ class Broadcast(NamedTuple):
         command: The command, or a function that makes it at the instant of sending, when the order of the client's
             commands is certain. If it returns None, the driver sends nothing.
         owner: The owner of the command; None if it acts for several owners.
-        judge: Reads a reply, see `quorum.Judge`.
+        parse: Reads a reply, see `quorum.ReplyParser`.
         timeout: The longest time that the round waits for nodes, in seconds from sending.
         guard: Seconds for which a node must have remembered everything to have a vote; 0.0 for all but new claims.
-        owed_to: Bit set of the nodes that must get the command in any case: a node out of reach gets it as soon as it
-            is back, unless that is after `owed_until`.
-        owed_until: The instant from which delivery is pointless, because nodes expire what the command removes. It
+        deliver_to: Bit set of the nodes that must get the command in any case: a node out of reach gets it as soon as
+            it is back, unless that is after `deliver_until`.
+        deliver_until: The instant from which delivery is pointless, because nodes expire what the command removes. It
             does not bind for a node that left commands unanswered: the node may execute them at any time, and what they
             write lasts from then on.
         decide: Replaces the plain count of votes, see `Tally`.
@@ -137,17 +80,17 @@ class Broadcast(NamedTuple):
         lingers: True to wait for the other nodes after the round is won, until `lingers_until`: what they know counts
             too.
         subscribe: Collect wake-ups for this key from before the sending on, so that the `Wait` misses none.
-        patience: The longest time to wait for a connection, in seconds, before the command is sent; None: as long as
-            the driver waits for the first connections.
+        patience: The longest time to wait for the client's first connections, in seconds; None: as long as the driver
+            does by itself.
     """
 
     command: Command | Callable[[], Command | None]
     owner: Owner | None
-    judge: Judge
+    parse: ReplyParser
     timeout: float
     guard: float = 0.0
-    owed_to: int = 0
-    owed_until: float = 0.0
+    deliver_to: int = 0
+    deliver_until: float = 0.0
     decide: Callable[[Tally], Verdict] | None = None
     subscribe: bytes | None = None
     thorough: bool | Callable[[Tally], bool] = False
@@ -158,7 +101,7 @@ class Broadcast(NamedTuple):
     def tally(self, nodes: Sequence[str]) -> Tally:
         """Return the tally of the round, without votes."""
         late, lingers = self.late, self.lingers
-        return Tally(nodes, self.judge, self.decide, thorough=self.thorough, late=late, lingers=lingers)
+        return Tally(nodes, self.parse, self.decide, thorough=self.thorough, late=late, lingers=lingers)
 
     def lingers_until(self, sent_at: float, won_at: float) -> float:
         """Return until when to wait for the other nodes: after that, by the pace of the first ones, they are hung."""
@@ -170,8 +113,8 @@ class Tell(NamedTuple):
 
     command: Command
     owner: Owner | None
-    owed_to: int = 0
-    owed_until: float = 0.0
+    deliver_to: int = 0
+    deliver_until: float = 0.0
 
     @property
     def guard(self) -> float:
@@ -190,21 +133,18 @@ class Wait(NamedTuple):
         key: The words of the nodes' messages to wait for; None for a plain sleep.
         enough: The number of nodes whose signals end the wait at once.
         grace: The time to wait for further signals after the first, in seconds.
-        mark: The mark in the signal of a node that has handed the claim over; None if no node can.
+        ask_id: The ask id in the signal of a node that has handed the claim over; None if no node can.
         unless: For a key that this process signals: a condition that the driver checks as soon as it listens for the
             key. If it is true, the wait ends at once. So no `Signal` between the protocol's own check and its sleep is
             missed.
-        retry_at: For a sleep after a round that found no quorum: it ends at this run's turn among all such sleepers,
-            and not before this instant; see `retries`. The turn lasts until the run sleeps again or ends.
     """
 
     until: float
     key: bytes | None = None
     enough: int = 1
     grace: float = 0.0
-    mark: bytes | None = None
+    ask_id: bytes | None = None
     unless: Callable[[], bool] | None = None
-    retry_at: float | None = None
 
 
 class Signal(NamedTuple):
@@ -225,7 +165,7 @@ class Wakeup(NamedTuple):
     Attributes:
         at: The instant, seconds on the driver's clock.
         signals: The number of nodes that signalled; 0 if the instant came first.
-        handed: Bit set of the nodes whose signals have the mark of the `Wait`. These are proof, like votes.
+        handed: Bit set of the nodes whose signals have the ask id of the `Wait`. These are proof, like votes.
     """
 
     at: float

@@ -10,29 +10,69 @@ Invariants:
   acquisitions, so that each release raises the loss.
 
 Guarded by the atomicity of protocol steps (see `effects`); any thread may read single attributes at any time.
+
+**The watchdog's two agendas** are heaps, so a wake-up costs as much as is due then, however many other holds there are:
+one by the instants of the next renewals or repairs, one by the instants at which holds end. The second one is separate
+so that the watchdog reports a loss right after the round under way, however many renewals wait for their turn.
+Invariants:
+
+* A hold of the table that is not lost is *new* until the watchdog next looks for work, and then in both agendas, except
+  while the watchdog looks at it. Most holds end before that, so adding and removing one costs O(1).
+* A hold stands in an agenda at an instant no later than its own. One that comes closer is put there again; one that
+  moves away is put further back once it comes first.
+* A watchdog begins with all holds as new ones: it takes over whatever an earlier one failed to finish.
+
+`_protocols/watchdog.py` decides when to renew what.
+
+**Owners and claims** are identities that are never mistaken for one another.
+
+An owner is `<client uuid>:<serial>`. The serial numbers the threads (tasks) of one process and, unlike the thread ids
+of an operating system, is never reused: a new thread can't inherit the holds of one that ended.
+
+Nodes keep a *claim* for an owner, `<client uuid>:<serial>:<number>`, a field of a hash as in Redisson's RLock, so that
+Java and Python could share locks. Each outermost hold has its own number, and so has each try after a rollback. A late
+command, over a connection that was given up long ago, can only touch the claim for which it was sent: nothing rests on
+the order between two connections. Numbers only grow. By the numbers, nodes recognize a command that is older than its
+owner's place in a queue; places are kept under the owner alone.
 """
 
 from __future__ import annotations
 
 import math
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from heapq import heapify, heappop, heappush
+from itertools import count, islice
+from operator import attrgetter
+from typing import Any, Final, NamedTuple, Protocol, Self
 from weakref import ReferenceType
 
-from redsync._core.claims import ClaimKind
-from redsync._core.cohorts import Cohort, Schedule
-from redsync._core.effects import Command
-from redsync._core.keys import LockKeys
-from redsync._core.ownership import Owner
-from redsync._core.prepared import Forms, Prepared
+from redsync._core.command_cache import CommandCache, CommandTemplates
+from redsync._core.keys import HoldKey, LockKeys, wake_channel
 from redsync._core.quorum import Tally, Votes
+from redsync._core.scripts import ClaimKind, Command
 
-if TYPE_CHECKING:
-    from redsync._core.limits import Limit
+__all__ = ["MOST", "HoldState", "HoldTable", "Learner", "Owner", "Renewal", "soon"]
 
-__all__ = ["HoldState", "HoldTable", "Renewal"]
+MOST = 200
+"""The most claims per renewal command: about 0.5 ms of a node's time, which hardly delays other clients' commands."""
+
+_PURGE_FROM = 64
+"""The smallest number of entries of an agenda for which dropping the outdated ones is worth the time."""
+
+
+def soon(lease: float) -> float:
+    """Return how many seconds early a hold may be renewed along with others, so that commands are few and full."""
+    return lease / 12
+
+
+class Learner(Protocol):
+    """A limit of a semaphore, as far as this client knows: nodes tell newer ones in their answers to a renewal."""
+
+    def learn(self, version: int, permits: int) -> None:
+        """Adopt a limit if it is newer."""
+        ...
 
 
 class Renewal(NamedTuple):
@@ -46,7 +86,44 @@ class Renewal(NamedTuple):
 
     keys: tuple[bytes, ...]
     args: tuple[bytes | int, ...]
-    limits: list[list[Limit]]
+    limits: Sequence[Sequence[Learner]]
+
+
+class Owner:
+    """One thread or task of one client. Compared by identity: the driver keeps exactly one object for each.
+
+    Attributes:
+        client_id: The client's UUID as text.
+        serial: The thread's or task's number within its process, from 1.
+        wire: The owner in the nodes' queues, UTF-8.
+        channel: The channel over which nodes wake this owner.
+        holds: Its holds, lost or not, by `LockKeys.hold`; see `HoldTable`.
+        object: The object to which its hold belongs; None for a thread or task.
+        ended: True once the client knows that it has ended; see `HoldTable.orphan`.
+    """
+
+    __slots__ = ("channel", "client_id", "ended", "holds", "object", "serial", "wire")
+
+    def __init__(self, client_id: str, serial: int) -> None:
+        self.client_id: Final = client_id
+        self.serial: Final = serial
+        self.wire: Final = f"{client_id}:{serial}".encode()
+        self.channel: Final = wake_channel(client_id)
+        self.holds: Final[dict[HoldKey, HoldState]] = {}
+        self.object: weakref.ref[object] | None = None
+        self.ended = False
+
+    @property
+    def is_gone(self) -> bool:
+        """True if it has ended, or its object was dropped: Python swallows a finalizer that is interrupted."""
+        return self.ended or (self.object is not None and self.object() is None)
+
+    def claim(self, number: int, mode: bytes = b"") -> bytes:
+        """Return the owner's claim of that number, behind its mode, as nodes store it."""
+        return b"%b%b:%d" % (mode, self.wire, number)
+
+    def __str__(self) -> str:
+        return f"{self.client_id}:{self.serial}"
 
 
 class HoldState:
@@ -59,12 +136,13 @@ class HoldState:
         owner: The holder.
         claim: The claim as nodes keep it; no other claim is equal.
         count: The number of acquisitions not yet released.
-        forms: Its prepared commands.
+        templates: Its command templates.
         lease: The seconds for which nodes keep the claim, from each renewal on.
         valid_until: The instant until which the hold may be believed; never after `ends_at`.
         renew_at: The instant of the watchdog's next renewal; infinity if it does not renew it.
-        fill_at: The instant at which to check whether more than a bare majority keeps the claim; infinity once it does.
-        fill_pause: Seconds between the last two such checks.
+        repair_at: The instant at which to check whether more than a minimal quorum keeps the claim; infinity once it
+            does.
+        repair_pause: Seconds between the last two such checks.
         tally: The round that won the hold, which records late votes; None once the watchdog has checked it, or a
             renewal has shown again which nodes keep the claim.
         ends_at: The instant at which `max_hold` ends the hold, whatever the renewals say.
@@ -79,7 +157,6 @@ class HoldState:
         fencing_token: The token of a fenced lock; None for other kinds (a class attribute, as few holds have one).
         watchers: The number of callers that sleep until the hold ends.
         what: The noun for it in messages.
-        cohort: The cohort with which the watchdog looks at it; None once it has ended.
         entered: The objects that open `with` statements returned, each with a weak reference to its context manager.
         task: The asyncio task in which a thread acquired it, as a weak reference; None outside of tasks.
         dropped: True once a renewal has rolled back the claim of a hold that had ended: that a node lacks it no longer
@@ -88,14 +165,10 @@ class HoldState:
 
     __slots__ = (
         "claim",
-        "cohort",
         "count",
         "dropped",
         "ends_at",
         "entered",
-        "fill_at",
-        "fill_pause",
-        "forms",
         "kept_until",
         "keys",
         "kind",
@@ -106,9 +179,12 @@ class HoldState:
         "on_lost",
         "owner",
         "renew_at",
+        "repair_at",
+        "repair_pause",
         "since",
         "tally",
         "task",
+        "templates",
         "touched",
         "valid_until",
         "watchers",
@@ -126,7 +202,7 @@ class HoldState:
         owner: Owner,
         claim: bytes,
         count: int,
-        forms: Forms,
+        templates: CommandTemplates,
         valid_until: float,
         renew_at: float,
         ends_at: float,
@@ -140,8 +216,8 @@ class HoldState:
         self.owner = owner
         self.claim = claim
         self.count = count
-        self.forms = forms
-        self.lease = forms.terms.lease
+        self.templates = templates
+        self.lease = templates.terms.lease
         self.valid_until = valid_until
         self.renew_at = renew_at
         self.ends_at = ends_at
@@ -150,15 +226,14 @@ class HoldState:
         self.since = since
         self.live = True
         self.lost: str | None = None
-        self.fill_at = math.inf
-        self.fill_pause = 0.0
+        self.repair_at = math.inf
+        self.repair_pause = 0.0
         self.tally: Tally | None = None
         self.on_lost: list[Callable[[HoldState], object]] = []
         self.watching: list[Callable[[HoldState], object]] = []
         self.watchers = 0
         self.entered: dict[object, ReferenceType[object]] = {}
         self.dropped = False
-        self.cohort: Cohort | None = None
         self.task: ReferenceType[Any] | None = None
 
     def valid(self, now: float) -> bool:
@@ -193,13 +268,13 @@ class HoldState:
         """The holder as text; the claim as nodes keep it, if it belongs to no thread."""
         return str(self.owner) if self.kind.is_threads else self.claim.decode()
 
-    def release_command(self, prepared: Prepared) -> Command:
+    def release_command(self, commands: CommandCache) -> Command:
         """Return the command that leaves `count` acquisitions."""
         if self.count:
             return Command(self.kind.release, self.keys.all, (self.claim, self.count, self.rest))
-        release = self.forms.release
+        release = self.templates.release
         if release is None:
-            self.forms.release = release = prepared.spell(self.kind.release, self.keys.all, (0, self.rest))
+            self.templates.release = release = commands.pack(self.kind.release, self.keys.all, (0, self.rest))
         return release.command(self.claim)
 
     @property
@@ -233,11 +308,6 @@ class HoldState:
             args += (state.claim, state.count, lease_ms)
         return Renewal(tuple(state.keys.lock for state in holds), tuple(args), [])
 
-    @classmethod
-    def marks_of(cls, holds: Sequence[Self]) -> list[Any]:
-        """Return for each hold the values in its part of such a call that may change."""
-        return [state.count for state in holds]
-
     def enlist(self, permits: dict[bytes, dict[HoldState, None]]) -> None:
         """Add the hold to the table of permits by key, if it is a permit."""
 
@@ -245,14 +315,63 @@ class HoldState:
         """Remove the hold from that table."""
 
     @property
+    def look_at(self) -> float:
+        """When the watchdog must renew the hold or repair its majority; infinity if neither."""
+        return self.renew_at if self.renew_at < self.repair_at else self.repair_at  # noqa: FURB136  (no call: it is hot)
+
+    @property
     def due(self) -> float:
-        """When the watchdog must look at the hold: to renew it, to fill up its majority, or to report its loss."""
-        # Not `min`: this runs in every acquire and every renewal of every hold.
-        due = self.renew_at if self.renew_at < self.valid_until else self.valid_until  # noqa: FURB136
-        return due if due < self.fill_at else self.fill_at  # noqa: FURB136
+        """When the watchdog must look at the hold: to renew it, to repair its majority, or to report its loss."""
+        return min(self.look_at, self.valid_until)
 
 
-class HoldTable(Schedule):
+class _Agenda:
+    """Holds in the order of an instant that each of them has."""
+
+    def __init__(self, instant: Callable[[HoldState], float]) -> None:
+        """Make it empty; `instant` reads a hold's instant, which may change at any time."""
+        self._instant = instant
+        # The numbers order equal instants, so that holds are never compared.
+        self._heap: list[tuple[float, int, HoldState]] = []
+        self._numbers = count()
+        # The instant of each hold's entry that counts; all its other entries are outdated.
+        self._at: dict[HoldState, float] = {}
+
+    def put(self, state: HoldState) -> None:
+        """Add a hold, or correct its entry."""
+        self._at[state] = at = self._instant(state)
+        heappush(self._heap, (at, next(self._numbers), state))
+        if len(self._heap) > 2 * len(self._at) + _PURGE_FROM:
+            self._heap = [entry for entry in self._heap if self._at.get(entry[2]) == entry[0]]
+            heapify(self._heap)
+
+    def discard(self, state: HoldState) -> None:
+        """Forget a hold, if it is there."""
+        self._at.pop(state, None)
+
+    def first(self) -> float:
+        """Return the earliest instant of a hold that has not ended; infinity if there is none."""
+        heap = self._heap
+        while heap:
+            at, _, state = heap[0]
+            if self._at.get(state) != at:
+                heappop(heap)
+            elif state.lost is not None or not state.live:
+                self.discard(state)
+            elif self._instant(state) > at:
+                self.put(state)
+            else:
+                return at
+        return math.inf
+
+    def pop(self) -> HoldState:
+        """Take out the hold whose instant `first` has just returned."""
+        state = heappop(self._heap)[2]
+        self.discard(state)
+        return state
+
+
+class HoldTable:
     """All holds of one client.
 
     Attributes:
@@ -264,11 +383,12 @@ class HoldTable(Schedule):
 
     def __init__(self, alarm: Callable[[], None]) -> None:
         """Make an empty table; `alarm` wakes the watchdog, from any thread, without blocking."""
-        super().__init__()
         # Oldest first. Each owner also knows its own.
         self._holds: dict[HoldState, None] = {}
         # Permits also by key: any thread may release the latest one.
         self._permits: dict[bytes, dict[HoldState, None]] = {}
+        self._new: dict[HoldState, None] = {}
+        self._looks, self._ends = _Agenda(_LOOK_AT), _Agenda(_VALID_UNTIL)
         self._alarm = alarm
         self.orphans: deque[Owner] = deque()
         self.watched_until = math.inf
@@ -296,17 +416,16 @@ class HoldTable(Schedule):
         state.owner.holds[state.keys.hold] = state
         self._holds[state] = None
         state.enlist(self._permits)
-        state.cohort = fresh = self._fresh
-        fresh.holds[state] = None
+        self._new[state] = None
         # Not `due`, which is a call.
         until = self.watched_until
-        if state.fill_at < until or state.renew_at < until or state.valid_until < until:
+        if state.repair_at < until or state.renew_at < until or state.valid_until < until:
             self._alarm_before(state.due)
 
     def watch(self, state: HoldState) -> None:
         """Make the watchdog look in time after a hold's `due` has changed."""
-        if state.cohort is not None:
-            self.hasten(state)
+        if state.live and state.lost is None:
+            self._new[state] = None
             self._alarm_before(state.due)
 
     def _alarm_before(self, due: float) -> None:
@@ -324,10 +443,50 @@ class HoldTable(Schedule):
             self.orphans.append(owner)
             self._alarm()
 
-    def due(self, now: float) -> Cohort | None:
-        """Return the holds to look at first; None if they are not due at `now`."""
-        cohort = self.first()
-        return cohort if cohort is not None and cohort.due <= now else None
+    def begin_watch(self) -> None:
+        """Begin to watch all holds; an earlier watchdog may have failed half-way."""
+        self._looks, self._ends = _Agenda(_LOOK_AT), _Agenda(_VALID_UNTIL)
+        self._new = dict(self._holds)
+
+    def _arrange(self) -> None:
+        """Put the new holds into the agendas."""
+        new, self._new = self._new, {}
+        for state in new:
+            self._looks.put(state)
+            self._ends.put(state)
+
+    def take_ended(self, now: float) -> list[HoldState]:
+        """Take the holds whose validity is over, but which are not yet lost; each must be lost next."""
+        self._arrange()
+        found = []
+        while self._ends.first() <= now:
+            found.append(self._ends.pop())
+        return found
+
+    def take_due(self, now: float, last: float) -> list[HoldState]:
+        """Take the holds to look at now, for one command: if the first is due for renewal, all are; `put` must follow.
+
+        With a renewal come those that are due by the instant `last`, so that commands are few and full.
+        """
+        self._arrange()
+        batch: list[HoldState] = []
+        others: list[HoldState] = []
+        looks, until, renews, script = self._looks, now, False, ""
+        while len(batch) < MOST and looks.first() <= until:
+            state = looks.pop()
+            if not batch:
+                renews, script = state.renew_at <= now, state.kind.renew.name
+                until = last if renews else now
+            fits = state.renew_at <= until if renews else state.repair_at <= now
+            (batch if fits and state.kind.renew.name == script else others).append(state)
+        self.put(others)
+        return batch
+
+    def put(self, holds: Sequence[HoldState]) -> None:
+        """Put back holds that were taken, except those that have ended."""
+        for state in holds:
+            if state.live and state.lost is None:
+                self._looks.put(state)
 
     def watch_next(self, now: float) -> float:
         """Return and record when the watchdog must look next, after it has looked at `now`."""
@@ -342,10 +501,9 @@ class HoldTable(Schedule):
         self._holds.pop(state, None)
         if self._permits:
             state.delist(self._permits)
-        cohort = state.cohort
-        if cohort is not None:
-            cohort.holds.pop(state, None)
-            state.cohort = None
+        self._new.pop(state, None)
+        self._looks.discard(state)
+        self._ends.discard(state)
 
     def clear(self) -> None:
         """Forget everything, in the child of a fork: it holds nothing."""
@@ -356,5 +514,8 @@ class HoldTable(Schedule):
 
     def next_due(self) -> float:
         """Return the earliest instant at which a hold is due; infinity if there is none."""
-        cohort = self.first()
-        return math.inf if cohort is None else cohort.due
+        self._arrange()
+        return min(self._looks.first(), self._ends.first())
+
+
+_LOOK_AT, _VALID_UNTIL = attrgetter("look_at"), attrgetter("valid_until")

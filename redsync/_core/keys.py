@@ -33,7 +33,7 @@ HoldKey: TypeAlias = bytes | tuple[bytes, bytes]
 _RECORD: Final = re.compile(rb"redsync:client:[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 _TAG: Final = re.compile(rb"\{rs\d+\}")
-"""The tag before all keys of a cluster's voter, by which scripts know it; see `spellings`."""
+"""The tag before all keys of a cluster's voter, by which scripts know it; see `clusters`."""
 
 
 def encode_name(name: str | bytes) -> bytes:
@@ -117,7 +117,7 @@ class LockKeys:
         lock: Hash claim -> hold count, which expires as a whole; Redisson's RLock layout. Other kinds keep their
             claims there.
         queue: Sorted set of waiting owners by arrival, node time in ms.
-        places: Hash waiting owner -> "expiry number mark guard channel": until when the node keeps its place, and how
+        places: Hash waiting owner -> "expiry number ask-id guard channel": until when the node keeps its place, and how
             to hand the lock over to it.
         channel: Redisson's channel for releases of this lock.
         token: The node's latest fencing token.
@@ -159,7 +159,7 @@ class LatchKeys(NamedTuple):
 
     Attributes:
         latch: Hash: generation, size, and the total that each client has counted down.
-        waiters: Sorted set of waiters, "channel owner", by when their places end, node time in ms.
+        waiters: Sorted set of waiters, "channel owner:number", by when their places end, node time in ms.
         setting: The fenced lock under which clients set or delete the latch.
         all: The keys in the order in which the latch's scripts take them.
     """

@@ -5,7 +5,7 @@ adds up its own count-downs, and sends only the total. Nodes keep the maximum, s
 of two nodes' knowledge takes the higher generation, and within one the higher total of each client. The latch is open
 when the totals add up to its size. A latch that was never set has generation 0 and size 0.
 
-A node that lost its memory may have known more than it does now: its reply says so, see `Told`.
+A node that lost its memory may have known more than it does now: then it does not vouch for its reply, see `Told`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from typing import Any, Final, NamedTuple, Self
 from redsync._core.text import outline
 
 __all__ = ["Arrivals", "LatchState", "Told"]
-
 
 _HIGHEST: Final = 1 << 52
 """The highest possible generation (a fencing token) or count: the number of one broken node must not spread."""
@@ -81,18 +80,18 @@ class LatchState:
 
 
 class Told(NamedTuple):
-    """A node's reply; true if the node never knew more.
+    """A node's reply; true if the node vouches for it: it never knew more.
 
     Attributes:
         state: The node's knowledge.
-        life: Since when the node remembers, by its own clock in ms, if it may have known more before; else None.
+        born: Since when the node remembers, by its own clock in ms, if it may have known more before; else None.
     """
 
     state: LatchState
-    life: int | None
+    born: int | None
 
     def __bool__(self) -> bool:
-        return self.life is None
+        return self.born is None
 
     @classmethod
     def read(cls, reply: Any) -> Self:
@@ -143,7 +142,7 @@ class Arrivals:
         """Return whether a quorum is known to have that total, perhaps by another thread's call."""
         return generation != self._generation or total <= self._confirmed
 
-    def confirm(self, generation: int, total: int) -> None:
+    def note_confirmed(self, generation: int, total: int) -> None:
         """Record that a quorum has that total."""
         if generation == self._generation:
             self._confirmed = max(self._confirmed, total)

@@ -16,12 +16,12 @@ record of any other process. So no client can miss a restart. A record of an ear
 as one of another process.
 
 **First use.** A node without a record has forgotten, unless the nodes were never used. If a client asks and finds
-all nodes without one, a node may have been used and emptied between two answers. So the first look leaves a mark, a
-*blank* record. Under it a node grants nothing to a client with a restart guard, and FLUSHALL deletes it like any other
-record. A client looks twice, the second time only after all nodes have answered the first look. Marks that are the same
+all nodes without one, a node may have been used and emptied between two answers. So the first look leaves a *blank*
+record. Under it a node grants nothing to a client with a restart guard, and FLUSHALL deletes it like any other record.
+A client looks twice, the second time only after all nodes have answered the first look. Blank records that are the same
 both times were there at one instant, between the looks, on all nodes at once: none of them could have granted anything
-since its mark, and none has been emptied since. Then all nodes get an *original* record, each only in exchange for that
-very mark, so that a late command makes no emptied node original. This compares no clock with another, and judges no
+since, and none has been emptied since. Then all nodes get an *original* record, each only in exchange for that very
+blank record, so that a late command makes no emptied node original. This compares no clock with another, and judges no
 age.
 
 One thing cannot be known: that all nodes were emptied together before the first look. But clients that used the nodes
@@ -35,7 +35,7 @@ decisions would not notice that a server was a replica in between, and got its o
 follows is *joining*, and under it a node grants nothing. It follows even where there is no record, because a replica
 that is promoted before it got any data looks like a new node; only the number 0 says that nothing was decided yet. Once
 the group's replicas have the record (`acknowledgements`), none of them can acknowledge grants of the former server any
-more, unless it reconnects to that server (`locators`). Only then does a client make the record newborn, and the guard
+more, unless it reconnects to that server (`discovery`). Only then does a client make the record newborn, and the guard
 counts from there.
 
 **Many clients may begin at once.** Then a client may find some nodes original and others still blank, because another
@@ -96,7 +96,7 @@ class Birth(NamedTuple):
     age: float
 
     @property
-    def mark(self) -> bytes:
+    def stamp(self) -> bytes:
         """Distinguishes this record from any other of the same kind."""
         return b"%d,%b" % (self.since_ms, self.process)
 
@@ -191,20 +191,20 @@ class Guard:
         return b"%d%b" % (self._ms, self._processes.named)
 
 
-def next_step(births: Sequence[Birth | None], *, certain: bool, steady: bool, patient: bool) -> bytes | None:
+def next_step(births: Sequence[Birth | None], *, certain: bool, unchanged: bool, may_look: bool) -> bytes | None:
     """Return what to do about blank, joining or missing records: LOOK, ORIGINAL or NEWBORN; None if there are none.
 
     Args:
         births: The records of all nodes that were asked.
         certain: True if all nodes were asked, and none of them is known to have had a record before.
-        steady: True if all nodes had the same records at the look before this one.
-        patient: True if there is time to look again.
+        unchanged: True if all nodes had the same records at the look before this one.
+        may_look: True if there is time to look again.
     """
     kinds = {BLANK if birth is None else birth.kind for birth in births}
     if not kinds & {BLANK, JOINING}:
         return None
     if not certain or None in births or kinds & {NEWBORN, JOINING}:
         return NEWBORN
-    if ORIGINAL not in kinds and steady:
+    if ORIGINAL not in kinds and unchanged:
         return ORIGINAL
-    return LOOK if patient else NEWBORN
+    return LOOK if may_look else NEWBORN

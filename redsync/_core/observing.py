@@ -1,54 +1,255 @@
-"""Observing: the data that a client gives its observers, the source of metrics and traces.
+"""Observing: the data that a client gives its listeners and observers, the source of metrics and traces.
 
-Ordinary listeners get an event when something goes wrong. An *observer* also learns of each acquire, hold, renewal and
-reply. That is a lot, so the rules are strict:
+Ordinary listeners get an *event* when something goes wrong: a frozen value, safe to keep and to hand to other threads.
+An *observer* also learns of each acquire, hold, renewal and reply. That is a lot, so the rules are strict:
 
 * A client without observers builds no reports: protocols look at `Session.observed` first, or at `Outcome.record`.
 * Protocols write into plain records (`AcquireRecord`), or yield `Notify`. So no observer runs inside a protocol's step.
-* Drivers append to the deques of an `Ear`. A deque's append is atomic, needs no lock, and runs no foreign code.
+* Drivers append to the deques of an `ObserverSubscription`. A deque's append is atomic, needs no lock, and runs no
+  foreign code.
 
-Most observers only count, and can do so later. The ear of such an observer has a *journal*. If all ears of a client
-have one, protocols record there the two most frequent events, success and release, and call no observer. All other
-events still come to `Ear.hear`. The observer empties its journal at any time; an acquire that finds the journal long
-tells the observer so (`JournalFilled`), outside of any step.
+Most observers only count, and can do so later. The subscription of such an observer has a *journal*. If all
+subscriptions of a client have one, protocols record there the two most frequent events, success and release, and call
+no observer. All other events still come to `ObserverSubscription.hear`. The observer empties its journal at any time;
+an acquire that finds the journal long tells the observer so (`JournalFilled`), outside of any step.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
-from redsync._core.events import Event
-from redsync._core.journals import Journal, Journals
-
-if TYPE_CHECKING:
-    from redsync._core.holds import HoldState
-    from redsync._core.quorum import Tally
+from redsync._core.holds import HoldState
+from redsync._core.quorum import Tally
 
 __all__ = [
+    "LONG",
     "AcquireEnded",
     "AcquireRecord",
     "ClocksRead",
     "Detail",
-    "Ear",
+    "End",
+    "Event",
     "HoldEnded",
+    "HoldLost",
+    "HoldOrphaned",
     "HoldsRenewed",
+    "Journal",
     "JournalFilled",
+    "Journals",
+    "NodeChanged",
     "Observer",
+    "ObserverSubscription",
     "RetryAfterTold",
     "Step",
     "WatchdogWoke",
+    "Win",
     "journal_of",
     "noting_of",
 ]
+
+LONG: Final = 256
+"""The number of acquires in a journal at which its observer is asked to empty it."""
+
+_MOST_EARLY = 256
+"""The most ends of holds kept for acquires that have yet to report their success."""
 
 _MOST_REPLIES = 65_536
 """The most round trips and failed votes kept until an observer fetches them; the oldest are dropped first."""
 
 _MOST_STEPS = 128
 """The most steps kept of one acquire: a wait of hours has thousands."""
+
+
+class HoldLost(NamedTuple):
+    """A hold ended before its owner released it.
+
+    Attributes:
+        name: The synchronizer's name.
+        owner: The former holder, as `Hold.owner` names it.
+        reason: The cause, as a sentence.
+        state: The hold itself.
+    """
+
+    name: str | bytes
+    owner: str
+    reason: str
+    state: HoldState
+
+
+class HoldOrphaned(NamedTuple):
+    """The watchdog released a hold whose owner had ended without a release: a thread, a task or a dropped object.
+
+    Attributes:
+        name: The synchronizer's name.
+        owner: The former holder, as `Hold.owner` names it.
+    """
+
+    name: str | bytes
+    owner: str
+
+
+class NodeChanged(NamedTuple):
+    """A node went up, down, suspect or quarantined.
+
+    Attributes:
+        node: The node's address.
+        state: "up", "down", "suspect" or "quarantined".
+        reason: Why, as a sentence; empty for "up".
+    """
+
+    node: str
+    state: str
+    reason: str
+
+
+Event: TypeAlias = HoldLost | HoldOrphaned | NodeChanged
+
+
+class Win(NamedTuple):
+    """A won acquire, as a journal records it."""
+
+    kind: str
+    name: str | bytes
+    waited: float
+    rounds: int
+    splits: int
+    hand_overs: int
+    wanted: int
+    limit: int | None
+
+
+class End(NamedTuple):
+    """The end of a hold, as a journal records it; `lost`: the reason of a loss, or None."""
+
+    kind: str
+    name: str | bytes
+    held: float
+    lost: str | None
+
+
+class Journal:
+    """Records of protocols for an observer that counts later; one journal serves all clients of the observer.
+
+    Entries lie flat in lists, and consist of names and numbers only. One object per entry would cost more: the garbage
+    collector visits each object that outlives its acquire, and by the time of reading it has left the CPU's caches.
+
+    No lock is needed. Protocols write, in any thread, and one reader at a time takes the entries. `+=` of a tuple, a
+    slice, the deletion of a slice, and a dictionary's store and pop are atomic in CPython, as the keys are compared by
+    identity. The reader takes only the words that it saw at first; writers add behind them. An interrupted reader
+    leaves its unread entries to the next one.
+
+    Another thread may report a hold's loss before the acquire that won it is reported. So the journal keeps the ends of
+    unknown holds for a while. A repeated end finds no hold, and is not counted.
+
+    Attributes:
+        wins: The fields of each `Win`, one after the other.
+        ends: The fields of each `End`, likewise.
+        holds: The kind of each hold that has not ended, and the instant at which it began.
+    """
+
+    __slots__ = ("_early", "_unread_ends", "_unread_wins", "ends", "holds", "wins")
+
+    def __init__(self) -> None:
+        self.wins: Final[list[Any]] = []
+        self.ends: Final[list[Any]] = []
+        self.holds: Final[dict[HoldState, tuple[str, float]]] = {}
+        self._early: Final[dict[HoldState, str | None]] = {}
+        self._unread_wins: Iterator[Any] = iter(())
+        self._unread_ends: Iterator[Any] = iter(())
+
+    def note_win(self, record: AcquireRecord, at: float, result: HoldState | bool) -> bool:
+        """Record a success, and its hold if that is new; return whether the journal is long."""
+        kind, wins, rounds = record.kind, self.wins, record.rounds
+        wins += (
+            kind,
+            record.name,
+            at - record.started,
+            rounds,
+            record.splits,
+            record.hand_overs,
+            record.wanted,
+            record.limit,
+        )
+        # Else a re-entry, or a success without a hold.
+        if rounds and result is not True:
+            self.holds[result] = kind, at  # type: ignore[index]  # what is won is a hold or True
+            if self._early:
+                self._note_early(result, at)  # type: ignore[arg-type]
+        return len(wins) >= _LONG_WINS
+
+    def _note_early(self, hold: HoldState, at: float) -> None:
+        if hold in self._early:
+            self.note_end(hold, at, self._early.pop(hold, None))
+
+    def note_end(self, hold: HoldState, at: float, lost: str | None) -> None:
+        """Record the end of a hold, once."""
+        known = self.holds.pop(hold, None)
+        if known is None:
+            self._early[hold] = lost
+            # Its acquire may have looked for this end in between.
+            known = self.holds.pop(hold, None)
+            if known is None:
+                if len(self._early) > _MOST_EARLY:
+                    self._early.pop(next(iter(list(self._early))), None)
+                return
+            self._early.pop(hold, None)
+        kind, since = known
+        ends = self.ends
+        ends += (kind, hold.name, at - since, lost)
+
+    def take(self) -> tuple[Iterator[Win], Iterator[End]]:
+        """Return the entries so far, as iterators that continue if interrupted; for one reader at a time."""
+        # Plain tuples, the base of `Win` and `End`: calling these classes for each entry would double the reader's
+        # time.
+        wins, ends = self.wins, self.ends
+        more_wins, more_ends = wins[:], ends[:]
+        unread_wins = chain(self._unread_wins, _entries(more_wins, _WIN))
+        unread_ends = chain(self._unread_ends, _entries(more_ends, _END))
+        won, ended = len(more_wins), len(more_ends)
+        # No calls here: an interruption would lose these entries, or repeat them.
+        self._unread_wins, self._unread_ends = unread_wins, unread_ends
+        del wins[:won], ends[:ended]
+        return unread_wins, unread_ends
+
+    def clear(self) -> None:
+        """Forget everything."""
+        for each in (self.wins, self.ends, self.holds, self._early):
+            each.clear()
+        self._unread_wins = self._unread_ends = iter(())
+
+
+class Journals:
+    """The journals of several observers, for a client that writes the same into all of them."""
+
+    __slots__ = ("_all",)
+
+    def __init__(self, journals: Sequence[Journal]) -> None:
+        self._all: Final = journals
+
+    def note_win(self, record: AcquireRecord, at: float, result: HoldState | bool) -> bool:
+        """Record a success; return whether a journal is long."""
+        filled = False
+        for each in self._all:
+            filled |= each.note_win(record, at, result)
+        return filled
+
+    def note_end(self, hold: HoldState, at: float, lost: str | None) -> None:
+        """Record the end of a hold."""
+        for each in self._all:
+            each.note_end(hold, at, lost)
+
+
+_WIN, _END = len(Win._fields), len(End._fields)
+_LONG_WINS = LONG * _WIN
+
+
+def _entries(words: list[Any], each: int) -> Iterator[Any]:
+    columns = iter(words)
+    return zip(*[columns] * each, strict=True)
 
 
 class Step(NamedTuple):
@@ -237,7 +438,7 @@ class WatchdogWoke(NamedTuple):
 Detail: TypeAlias = AcquireEnded | ClocksRead | HoldEnded | HoldsRenewed | JournalFilled | RetryAfterTold | WatchdogWoke
 
 
-class Ear:
+class ObserverSubscription:
     """The channel from one client to one observer.
 
     Attributes:
@@ -274,18 +475,18 @@ class Ear:
                 self.failed.append((self.nodes[node], str(tally.replies[node])))
 
 
-def journal_of(ears: Sequence[Ear]) -> Journal | Journals | None:
-    """Return the journal of these ears; None without ears, or if one has none, as it must hear each event at once."""
-    journals = [ear.journal for ear in ears if ear.journal is not None]
-    if not journals or len(journals) < len(ears):
+def journal_of(subscriptions: Sequence[ObserverSubscription]) -> Journal | Journals | None:
+    """Return the journal of these subscriptions; None if one has none, as it must hear each event at once."""
+    journals = [subscription.journal for subscription in subscriptions if subscription.journal is not None]
+    if not journals or len(journals) < len(subscriptions):
         return None
     # The usual one observer needs no loop of ours.
     return journals[0] if len(journals) == 1 else Journals(journals)
 
 
-def noting_of(ears: Sequence[Ear]) -> tuple[Callable[[float], None], ...]:
+def noting_of(subscriptions: Sequence[ObserverSubscription]) -> tuple[Callable[[float], None], ...]:
     """Return for each node what notes the time that a reply took, for all of these ears."""
-    per_node = zip(*(ear.took for ear in ears), strict=True)
+    per_node = zip(*(subscription.took for subscription in subscriptions), strict=True)
     return tuple(_for_all([took.append for took in each]) for each in per_node)
 
 
@@ -302,12 +503,12 @@ class Observer(ABC):
     """A listener that gets every report; pass it to a client as one of its `listeners`."""
 
     @abstractmethod
-    def listen(self, nodes: Sequence[str], now: Callable[[], float]) -> Ear:
-        """Return the ear for a client with these nodes and this clock; called once, before anything happens."""
+    def listen(self, nodes: Sequence[str], now: Callable[[], float]) -> ObserverSubscription:
+        """Return the subscription of a client with these nodes and this clock; called once, before all else."""
 
     def attach(self, client: Any) -> None:  # noqa: B027  (not all observers need it)
         """Begin to observe a client, and to query its nodes and waiters; must not keep the client alive."""
 
     def __call__(self, event: Event) -> None:  # noqa: ARG002  (a listener takes it)
-        """Fit the type of a listener; the client never calls this, but the ear."""
-        raise AssertionError("a client calls the observer's ear")
+        """Fit the type of a listener; the client never calls this, but the subscription."""
+        raise AssertionError("a client calls the observer's subscription")

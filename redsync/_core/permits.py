@@ -1,17 +1,142 @@
-"""Permits: holds of slots of a semaphore; the nodes' spelling of slots, and their grants."""
+"""Slots of a semaphore or rate limiter: their keys, permits as holds of slots, nodes' grants, and limits.
+
+**Limits.** The number of slots, as programs state it and as nodes keep it. A limit has a version, and the highest one
+is in force. Programs start with version 0. A resize makes a version from the time at which it happens, by the nodes'
+clocks, and from the number of permits. So
+
+* two resizes at the same time have different versions, unless they want the same number;
+* a resize exceeds every earlier version, even one that only an old object remembers, and no node.
+
+Nodes and clients adopt each newer limit that they hear of: a node that knows it may be the only one left.
+"""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple, Self
+from typing import Final, NamedTuple, Self
 
-from redsync._core.effects import Command
+from redsync._core.command_cache import CommandCache
 from redsync._core.holds import HoldState, Renewal
-from redsync._core.limits import Limit
-from redsync._core.prepared import Prepared
-from redsync._core.quorum import Choice, Tally, Votes
+from redsync._core.keys import LockKeys
+from redsync._core.quorum import Choice, Votes
+from redsync._core.scripts import Command
+from redsync.exceptions import ConfigurationError
 
-__all__ = ["PermitState", "SlotGrant", "mismatched", "read_slots", "write_slots"]
+__all__ = [
+    "MAX_PERMITS",
+    "Limit",
+    "PermitState",
+    "SlotGrant",
+    "SlotKeys",
+    "next_version",
+    "read_slots",
+    "write_slots",
+]
+
+MAX_PERMITS = 10_000
+"""The largest limit: nodes tell a bit map of that many bits with each grant."""
+
+_NUMBERS = 1 << 14
+"""A version is hundredths of a second since 1970, times this, plus the permits. So it fits 53 bits until 2144."""
+
+_MOST_RELEASED = 64
+"""How many released slots a client remembers, for as many acquires at a time; the oldest is dropped first."""
+
+_VERSIONS = 1 << 53
+"""Versions lie below that: scripts count in doubles."""
+
+
+def next_version(known: int, permits: int, now_ms: int) -> int:
+    """Return the version of a resize to `permits`; `known`: the highest version before."""
+    return max(known // _NUMBERS + 1, now_ms // 10) * _NUMBERS + permits
+
+
+class Limit:
+    """The number of slots, as far as this client knows.
+
+    Attributes:
+        version: Orders the limits: 0 for the one that programs state; each change has a higher one.
+        permits: The number of slots.
+        per_us: A rate limiter's window in whole microseconds; 0 for a semaphore. So nodes can distinguish them.
+        released: Slots that this client released, the latest last. Its next acquires start from these: most
+            likely all nodes have these slots free.
+    """
+
+    __slots__ = ("per_us", "permits", "released", "version")
+
+    def __init__(self, permits: int, per_us: int = 0, *, version: int = 0) -> None:
+        self.version = version
+        self.permits = permits
+        self.per_us = per_us
+        self.released: deque[int] = deque(maxlen=_MOST_RELEASED)
+
+    @property
+    def noun(self) -> str:
+        return "rate limiter" if self.per_us else "semaphore"
+
+    @property
+    def window(self) -> tuple[int, ...]:
+        """The arguments of scripts after version and permits."""
+        return (self.per_us,) if self.per_us else ()
+
+    @property
+    def text(self) -> bytes:
+        """The limit as nodes keep it."""
+        return b" ".join(b"%d" % number for number in (self.version, self.permits, *self.window))
+
+    def __str__(self) -> str:
+        return f"{self.permits} per {self.per_us / 1e6:g} s" if self.per_us else f"{self.permits} permits"
+
+    @classmethod
+    def read(cls, text: bytes) -> Limit:
+        """Return the limit that a node keeps.
+
+        Raises:
+            ValueError: The text is not a limit.
+        """
+        version, permits, *per_us = map(int, text.split(b" "))
+        if not (0 <= version < _VERSIONS and 1 <= permits <= MAX_PERMITS):
+            raise ValueError(f"{text!r:.80} is not a limit")
+        return cls(permits, *per_us, version=version)
+
+    def differs(self, name: str | bytes, theirs: Limit) -> ConfigurationError:
+        """Return the error to raise if nodes keep another limit under that name."""
+        remedy = "choose another name for one of them"
+        if theirs.per_us == self.per_us == 0:
+            remedy = f"use one number in all programs, or resize({self.permits})"
+        elif theirs.per_us and self.per_us:
+            remedy = "use one rate and one window in all programs, and another name for another rate"
+        what = str(theirs) if bool(theirs.per_us) == bool(self.per_us) else f"a {theirs.noun}"
+        return ConfigurationError(
+            f"{self.noun} {name!r} has {what} on its nodes, not {self if self.per_us else self.permits}: {remedy}"
+        )
+
+    def learn(self, version: int, permits: int) -> None:
+        """Adopt a limit if it is newer."""
+        if version > self.version:
+            self.version, self.permits = version, permits
+
+
+class SlotKeys(LockKeys):
+    """The keys of one semaphore: `lock` is a sorted set there, permit -> expiry, node time in ms.
+
+    Attributes:
+        slots: Hash permit -> "slot,slot": its slots.
+        taken: Bit map of the slots that are taken.
+        limit: "version permits": the number of slots, and the version that orders the changes.
+    """
+
+    __slots__ = ("limit", "slots", "taken")
+
+    def __init__(self, prefix: bytes, name: bytes, mode: bytes = b"") -> None:
+        super().__init__(prefix, name, mode)
+        ours = self.queue.removeprefix(b"redsync_queue:")
+        self.slots: Final = b"redsync_slots:" + ours
+        self.taken: Final = b"redsync_taken:" + ours
+        self.limit: Final = b"redsync_limit:" + ours
+        self.all = (*self.all, self.slots, self.taken, self.limit)
+        self.held = self.lock, self.slots, self.taken, self.queue, self.places, self.limit
 
 
 def read_slots(text: bytes) -> tuple[int, ...]:
@@ -38,21 +163,11 @@ class SlotGrant(NamedTuple):
 
     Attributes:
         slots: The slots that it granted.
-        taken: Bit map of all slots taken on the node, if the ask wanted it.
+        taken: All slots that are taken on the node, these among them; bit n stands for slot n.
     """
 
     slots: tuple[int, ...]
-    taken: bytes = b""
-
-
-def mismatched(votes: Votes, slots: Iterable[int]) -> int:
-    """Return the bit set of the nodes that answered, but did not grant exactly these slots."""
-    ours = set(slots)
-    return sum(
-        1 << i
-        for i, (choice, answer) in enumerate(zip(votes.choices, votes.answers, strict=True))
-        if choice is Choice.REFUSED or (choice is Choice.GRANTED and set(answer.slots) != ours)
-    )
+    taken: int = 0
 
 
 def _version(limit: Limit) -> int:
@@ -75,10 +190,10 @@ class PermitState(HoldState):
         """Record the slots that were won, and under which limit."""
         self.slots, self.limit = slots, limit
 
-    def release_command(self, prepared: Prepared) -> Command:
+    def release_command(self, commands: CommandCache) -> Command:
         if not self.count:
             self.limit.released.append(self.slots[0])
-        return super().release_command(prepared)
+        return super().release_command(commands)
 
     @property
     def rest(self) -> bytes:
@@ -88,13 +203,14 @@ class PermitState(HoldState):
     def mismatched(self, votes: Votes) -> int:
         """Return the bit set of the nodes that answered, but did not grant exactly these slots.
 
-        There a renewal must exchange the slots, or end a place in the line.
+        There a renewal must exchange the slots, or end a place in the queue.
         """
-        return mismatched(votes, self.slots)
-
-    def mismatched_in(self, tally: Tally | None) -> int:
-        """Return the result of `mismatched` for all votes of a round, late ones included; 0 without a round."""
-        return 0 if tally is None else self.mismatched(tally.all_votes)
+        ours = set(self.slots)
+        return sum(
+            1 << i
+            for i, (choice, answer) in enumerate(zip(votes.choices, votes.answers, strict=True))
+            if choice is Choice.REFUSED or (choice is Choice.GRANTED and set(answer.slots) != ours)
+        )
 
     @classmethod
     def renewal_of(cls, holds: Sequence[Self], leases_ms: Sequence[int]) -> Renewal:
@@ -112,10 +228,6 @@ class PermitState(HoldState):
             args += (number, state.claim, state.rest, lease_ms)
         newest = (max(known, key=_version).text for known in limits)
         return Renewal(tuple(keys), (*args, *newest), limits)
-
-    @classmethod
-    def marks_of(cls, holds: Sequence[Self]) -> list[Any]:
-        return [(state.count, state.limit.version, state.limit.permits) for state in holds]
 
     def enlist(self, permits: dict[bytes, dict[HoldState, None]]) -> None:
         permits.setdefault(self.keys.lock, {})[self] = None

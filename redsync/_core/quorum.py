@@ -27,7 +27,7 @@ from redsync._core.interruptions import is_interruption
 from redsync._core.replies import UNREADABLE
 from redsync._core.text import outline
 
-__all__ = ["Cast", "Choice", "Judge", "Tally", "Verdict", "Vote", "Votes", "quorum_of", "verdict_of"]
+__all__ = ["Ballot", "Choice", "ReplyParser", "Tally", "Verdict", "Vote", "Votes", "quorum_of", "verdict_of"]
 
 
 class Choice(Enum):
@@ -49,7 +49,7 @@ class Verdict(Enum):
 _GRANTED, _REFUSED, _FAILED = Choice.GRANTED, Choice.REFUSED, Choice.FAILED
 _PENDING, _WON, _LOST = Verdict.PENDING, Verdict.WON, Verdict.LOST
 
-Judge: TypeAlias = Callable[[Any], object]
+ReplyParser: TypeAlias = Callable[[Any], object]
 """Reads a script's reply and returns its meaning: true for a grant, false for a refusal.
 
 Raises on a reply of unknown shape."""
@@ -100,8 +100,8 @@ class Vote(NamedTuple):
         return f"{self.node} {self.choice.value}{': ' if self.detail else ''}{self.detail}"
 
 
-Cast: TypeAlias = tuple[Choice, Any, Any]
-"""A node's choice, its reply as the judge reads it, and the raw reply or (text) why it FAILED."""
+Ballot: TypeAlias = tuple[Choice, Any, Any]
+"""A node's choice, its reply parsed, and the raw reply or (text) why it FAILED."""
 
 
 class Votes:
@@ -110,32 +110,32 @@ class Votes:
     Attributes:
         nodes: The addresses of the configured nodes.
         quorum: The number of grants that win.
-        cast: Each node's vote; None if it has not voted.
+        ballots: Each node's vote; None if it has not voted.
         choices: Each node's choice; None if it has not voted.
     """
 
-    __slots__ = ("cast", "choices", "nodes", "quorum")
+    __slots__ = ("ballots", "choices", "nodes", "quorum")
 
     def __init__(self, nodes: Sequence[str]) -> None:
         """Begin without votes."""
         self.nodes = nodes
         self.quorum = quorum_of(len(nodes))
-        self.cast: list[Cast | None] = [None] * len(nodes)
+        self.ballots: list[Ballot | None] = [None] * len(nodes)
         self.choices: list[Choice | None] = [None] * len(nodes)
 
-    def add(self, node: int, vote: Cast) -> None:
+    def add(self, node: int, vote: Ballot) -> None:
         """Record the vote of the node with that index."""
-        self.cast[node], self.choices[node] = vote, vote[0]
+        self.ballots[node], self.choices[node] = vote, vote[0]
 
     @property
     def answers(self) -> list[Any]:
-        """Each node's reply as the judge reads it; None if the node has not voted, or FAILED."""
-        return [None if vote is None else vote[1] for vote in self.cast]
+        """Each node's reply parsed; None if the node has not voted, or FAILED."""
+        return [None if vote is None else vote[1] for vote in self.ballots]
 
     @property
     def replies(self) -> list[Any]:
         """Each node's raw reply, or the reason (text) why it FAILED; for people to read."""
-        return [None if vote is None else vote[2] for vote in self.cast]
+        return [None if vote is None else vote[2] for vote in self.ballots]
 
     @property
     def granted(self) -> int:
@@ -155,27 +155,27 @@ class Votes:
     @property
     def unheard(self) -> int:
         """The number of nodes that have not voted."""
-        return self.cast.count(None)
+        return self.ballots.count(None)
 
     @property
     def grants(self) -> list[Any]:
         """The answers of the nodes that GRANTED."""
-        return [vote[1] for vote in self.cast if vote is not None and vote[0] is _GRANTED]
+        return [vote[1] for vote in self.ballots if vote is not None and vote[0] is _GRANTED]
 
     @property
     def refusals(self) -> list[Any]:
         """The answers of the nodes that REFUSED."""
-        return [vote[1] for vote in self.cast if vote is not None and vote[0] is _REFUSED]
+        return [vote[1] for vote in self.ballots if vote is not None and vote[0] is _REFUSED]
 
     @property
     def backers(self) -> int:
         """Bit set of the nodes that granted."""
-        return sum(1 << node for node, vote in enumerate(self.cast) if vote is not None and vote[0] is _GRANTED)
+        return sum(1 << node for node, vote in enumerate(self.ballots) if vote is not None and vote[0] is _GRANTED)
 
     @property
     def refusers(self) -> int:
         """Bit set of the nodes that refused."""
-        return sum(1 << node for node, vote in enumerate(self.cast) if vote is not None and vote[0] is _REFUSED)
+        return sum(1 << node for node, vote in enumerate(self.ballots) if vote is not None and vote[0] is _REFUSED)
 
     @property
     def votes(self) -> tuple[Vote, ...]:
@@ -184,7 +184,7 @@ class Votes:
             Vote(node, vote[0], vote[2] if vote[0] is _FAILED else outline(vote[2]))
             if vote is not None
             else Vote(node, _FAILED, "not waited for")
-            for node, vote in zip(self.nodes, self.cast, strict=True)
+            for node, vote in zip(self.nodes, self.ballots, strict=True)
         )
 
 
@@ -198,16 +198,16 @@ class Tally(Votes):
         sent: Bit set of the nodes to which the driver handed the command: only these may ever execute it.
         sent_at: The instant before the first byte was sent, seconds on the driver's clock.
         at: The instant at which the protocol was resumed, seconds on the driver's clock.
-        judge: Reads a reply.
+        parse: Reads a reply.
         decide: Replaces the plain count of votes; None if they are simply counted, or once it has decided.
     """
 
-    __slots__ = ("_late_votes", "_thorough", "at", "decide", "judge", "late", "lingers", "sent", "sent_at", "verdict")
+    __slots__ = ("_late_votes", "_thorough", "at", "decide", "late", "lingers", "parse", "sent", "sent_at", "verdict")
 
     def __init__(
         self,
         nodes: Sequence[str],
-        judge: Judge,
+        parse: ReplyParser,
         decide: Callable[[Tally], Verdict] | None = None,
         *,
         thorough: bool | Callable[[Tally], bool] = False,
@@ -218,7 +218,7 @@ class Tally(Votes):
 
         Args:
             nodes: The addresses of the configured nodes.
-            judge: Reads a reply.
+            parse: Reads a reply.
             decide: Replaces the plain count of votes, from the vote on by which a quorum has granted, or a node has
                 refused or failed.
             thorough: Silence must not count as a refusal, see `verdict_of`. A function returns whether the refusals
@@ -231,21 +231,21 @@ class Tally(Votes):
         self.late, self.lingers = late or lingers, lingers
         self.sent = 0
         self.sent_at = self.at = 0.0
-        self.judge = judge
+        self.parse = parse
         self.decide = decide
         self._thorough = thorough
         # Nodes and their votes; replaced as a whole.
-        self._late_votes: tuple[tuple[int, Cast], ...] = ()
+        self._late_votes: tuple[tuple[int, Ballot], ...] = ()
 
     def record(self, node: int, reply: object) -> bool | None:
         """Count the reply of the node with that index; return True if this vote ended the wait.
 
-        None means that the judge does not know such a reply, so the vote FAILED: it may answer another command.
+        None means that the parser does not know such a reply, so the vote FAILED: it may answer another command.
         """
-        if self.cast[node] is not None or not (self.verdict is _PENDING or self.open or (self.late and self.won)):
+        if self.ballots[node] is not None or not (self.verdict is _PENDING or self.open or (self.late and self.won)):
             return False
         try:
-            answer = self.judge(reply)
+            answer = self.parse(reply)
             choice = _GRANTED if answer else _REFUSED
         except UNREADABLE as error:
             if is_interruption(error):
@@ -256,21 +256,21 @@ class Tally(Votes):
 
     def fail(self, node: int, reason: str) -> bool:
         """Count the node as FAILED for that reason, if it has not voted; return True if that ended the wait."""
-        return self.open and self.cast[node] is None and self._count(node, (_FAILED, None, reason))
+        return self.open and self.ballots[node] is None and self._count(node, (_FAILED, None, reason))
 
     def close(self, reason: str) -> None:
         """End the round: nodes that have not voted become FAILED for that reason, and the verdict is WON or LOST."""
         for node in range(len(self.nodes)):
-            if self.verdict is _PENDING and self.cast[node] is None:
+            if self.verdict is _PENDING and self.ballots[node] is None:
                 self._count(node, (_FAILED, None, reason))
         if self.verdict is _PENDING:
             # Only a custom decision can leave a full tally PENDING. No more votes will come, so the round was not won.
             self.verdict = _LOST
 
-    def _count(self, node: int, vote: Cast) -> bool:
+    def _count(self, node: int, vote: Ballot) -> bool:
         """Count a node's vote, which is its first; return True if it ended the wait."""
         if self.verdict is _PENDING:
-            self.cast[node], self.choices[node] = vote, vote[0]
+            self.ballots[node], self.choices[node] = vote, vote[0]
             plain = self.decide is None and not self._thorough
             self.verdict = verdict = verdict_of(self.choices) if plain else self._decided()
             return verdict is not _PENDING
@@ -307,15 +307,15 @@ class Tally(Votes):
         if not self._late_votes:
             return self
         votes = Votes(self.nodes)
-        for node, vote in (*enumerate(self.cast), *self._late_votes):
-            if vote is not None and votes.cast[node] is None:
+        for node, vote in (*enumerate(self.ballots), *self._late_votes):
+            if vote is not None and votes.ballots[node] is None:
                 votes.add(node, vote)
         return votes
 
     @property
     def open(self) -> bool:
         """True while the round waits for votes."""
-        return self.verdict is _PENDING or (self.lingers and self.verdict is _WON and None in self.cast)
+        return self.verdict is _PENDING or (self.lingers and self.verdict is _WON and None in self.ballots)
 
     def freeze(self) -> None:
         """Record no more votes of a round that lingers."""

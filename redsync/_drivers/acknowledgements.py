@@ -6,7 +6,7 @@ must have a vote: `WAIT` follows the commands of a write, and the link holds the
 majorities of a group share a server, so a write that one acknowledged is known to the other, or older.
 
 `WAIT` counts the replicas that have the last write of *this connection*. If a vote wrote nothing (the claim already
-existed), it would wait for nothing. So a small write precedes it (`Dialect.touch`).
+existed), it would wait for nothing. So a small write precedes it (`Codec.touch`).
 
 A release or a rollback does not have to last: a claim that a lost one leaves behind expires.
 
@@ -25,10 +25,9 @@ import hiredis
 
 from redsync._core.replies import NOTHING
 from redsync._core.text import outline
-from redsync._drivers.channels import pack
-from redsync._drivers.dialects import Dialect
+from redsync._drivers.handshake_connections import pack
 from redsync._drivers.links import AnyLink
-from redsync._drivers.requests import Request
+from redsync._drivers.requests import Codec, Request
 from redsync._drivers.wakeups import is_message
 
 __all__ = ["UNACKNOWLEDGED", "hold_back", "reason_against", "wait_commands"]
@@ -37,21 +36,21 @@ UNACKNOWLEDGED: Final = "UNACKNOWLEDGED"
 """The first word of the error that replaces a vote that too few replicas have."""
 
 
-def wait_commands(dialect: Dialect, needed: int, timeout: float) -> list[bytes]:
+def wait_commands(codec: Codec, needed: int, timeout: float) -> list[bytes]:
     """Return the commands after which `needed` replicas have everything that the connection wrote or saw before.
 
     After `timeout` seconds the node stops waiting for them.
     """
-    return [*dialect.touch, pack("WAIT", str(needed), str(max(math.ceil(timeout * 1000), 1)))]
+    return [*codec.touch, pack("WAIT", str(needed), str(max(math.ceil(timeout * 1000), 1)))]
 
 
-def reason_against(dialect: Dialect, replies: Sequence[Any], needed: int) -> str | None:
+def reason_against(codec: Codec, replies: Sequence[Any], needed: int) -> str | None:
     """Return why the replies to `wait_commands` do not suffice; None if they do."""
     *touched, count = replies
     for reply in touched[-1], count:
         if isinstance(reply, hiredis.ReplyError):
             return f"can't ask its replicas: {reply}"
-    if not dialect.touched(touched):
+    if not codec.touched(touched):
         return f"can't ask its replicas: nothing was written, {outline(touched)}"
     if type(count) is not int:
         raise hiredis.ProtocolError(f"sent an unexpected reply {outline(count)}")
@@ -75,10 +74,10 @@ class _Acknowledged:
     """A layer between a link and its node; it does not refer to the link, which must not be part of a cycle."""
 
     def __init__(self, link: AnyLink, needed: int, timeout: float) -> None:
-        self._dialect: Final = link.node.dialect
+        self._codec: Final = link.node.codec
         self._gets: Final = link.gets
         self._needed: Final = needed
-        commands = wait_commands(self._dialect, needed, timeout)
+        commands = wait_commands(self._codec, needed, timeout)
         self._commands: Final = b"".join(commands)
         self._following: Final = len(commands)
         # For each write in flight, which of its votes must last, and how many replies there will be.
@@ -89,7 +88,7 @@ class _Acknowledged:
     def encode(self, batch: Sequence[Request]) -> bytes:
         """Return the bytes of a batch about to be written; see `AnyLink.encode`."""
         lasting = tuple([request.command is not None and request.command.script.must_last for request in batch])
-        data, replies = [self._dialect.data(request) for request in batch], len(lasting)
+        data, replies = [self._codec.data(request) for request in batch], len(lasting)
         if True in lasting:
             data.append(self._commands)
             replies += self._following
@@ -122,15 +121,15 @@ class _Acknowledged:
     def _judge(self, lasting: tuple[bool, ...]) -> None:
         votes, following = self._replies[: len(lasting)], self._replies[len(lasting) :]
         self._replies = []
-        reason = reason_against(self._dialect, following, self._needed) if following else None
+        reason = reason_against(self._codec, following, self._needed) if following else None
         for vote, must_last in zip(votes, lasting, strict=True):
             counts = reason is None or not must_last or isinstance(vote, hiredis.ReplyError)
             self._ready.append(vote if counts else hiredis.ReplyError(f"{UNACKNOWLEDGED} {reason}"))
 
 
 def _unproven(push: Any) -> Any:
-    """Return a node's message without its hand-over mark."""
-    if not is_message(push) or not isinstance(push[-1], bytes):
+    """Return a node's message without its hand-over's ask id."""
+    if not is_message(push):
         return push
     _, _, key = push[-1].partition(b" ")
     return hiredis.PushNotification([*push[:-1], b"0 " + key])

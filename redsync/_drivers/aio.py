@@ -1,112 +1,193 @@
 """The driver for asyncio: runs protocols in their callers' tasks.
 
-* **Effects** are performed in the calling task, see `aio_driver`. Everything happens in the thread of one event loop.
-* **Owners are tasks**, see `tasks`. If a task ends while it holds, the client notices in the next turn of the loop.
-* **Cancellation** is thrown into the protocol, whose clean-up effects are performed at once: they wait for nothing.
-* **One more task** per client does the work that no caller waits for, see `aio_maintenance`. No thread is started.
+* **Effects** are performed in the calling task. A protocol's own code awaits nothing, so it runs alone. Everything
+  happens in the thread of one event loop.
+* **Owners are tasks** (`TaskOwners`). If a task ends while it holds, the client notices in the next turn of the loop.
+* **Cancellation** arises in the effect that is awaited, and is thrown into the protocol. Its clean-up effects are
+  performed at once: they wait for nothing.
+* **One more task** per client begins, maintains and closes it, see `AioLife`. No thread is started.
 * **One loop**: the client and its connections belong to the loop that first used it.
-* **A process has its own life of a client** (`AioLife`): identity, holds, loop, connections. Every use looks up the
-  life of the process in which it runs. So the child of a fork finds none and begins one: it holds nothing, never
-  writes to its parent's connections, and may use the client in its own loop.
+* **A process has its own life of a client** (`AioLife`): the child of a fork may use the client in its own loop, see
+  `any_runner`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 import os
-import threading
-import weakref
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar, assert_never
 
-from redsync._core.effects import Effect, Reply, Steps
-from redsync._core.events import Event
-from redsync._core.observing import noting_of
-from redsync._core.ownership import Owner
-from redsync._core.runner import Session
-from redsync._core.timing import Timing
-from redsync._drivers.aio_driver import AioCall, AioDriver
+from redsync._core.effects import Broadcast, Effect, Notify, Reply, Signal, Steps, Tell, Wait, Wakeup
+from redsync._core.holds import Owner
+from redsync._core.quorum import Tally
 from redsync._drivers.aio_link_sets import AioLinkSet
 from redsync._drivers.aio_maintenance import AioMaintenance
-from redsync._drivers.link_sets import Shared
-from redsync._drivers.nodes import Node, NodeStatus
-from redsync._drivers.pending_releases import PendingReleases
-from redsync._drivers.process import Surroundings, new_session
-from redsync._drivers.requests import Sleeper
-from redsync._drivers.tasks import TaskOwners, TaskScope
-from redsync._drivers.wakeups import Wakeups
+from redsync._drivers.any_maintenance import Stopped
+from redsync._drivers.any_runner import AnyLife, AnyRunner
+from redsync._drivers.environment import forked
+from redsync._drivers.nodes import Node
+from redsync._drivers.requests import Request
 from redsync.exceptions import ClientClosedError, ConfigurationError, LeaseLostError, RedsyncError
 
-__all__ = ["AioLife", "AioRunner"]
+__all__ = ["AioCall", "AioLife", "AioRunner", "Perform", "TaskOwners", "TaskScope"]
 
 T = TypeVar("T")
 
 log = logging.getLogger("redsync")
-
-_serials = itertools.count(1)
 
 _OTHER_LOOP = "this client belongs to another event loop, the one that first used it: make one AsyncClient per loop"
 
 _CLOSE_TIMEOUT = 2.0
 """Seconds that `close` waits for other tasks to end their calls."""
 
+_LAST_CHANCE = 0.03
+"""Seconds that nodes always have to answer, no matter how long the first connections took."""
 
-class AioLife:
-    """A client in one process.
 
-    Attributes:
-        client_id: The UUID under which this process's holds are kept.
-        session: The state that the client's synchronizers share.
-        owners: The owners of tasks.
-        wakeups: The signals that end sleeps.
-        loop: The loop that first used the client; None before that.
-        maintenance: Keeps it alive; None without a loop.
-        ready: True once the first connections are made, or enough time has passed.
-        active: The number of callers' protocols that run.
-        stepping: True while a protocol's own code runs.
-        idle: Ends when none is left; None unless the client is closing.
-        closing: The task that closes it; None before that.
-        outlived: True if it was closed only because its loop ended.
+class TaskOwners:
+    """The owner of each task. When a task ends, its owner ends too, and `on_ended` is called.
+
+    Everything happens in one thread, the loop's.
     """
 
+    def __init__(self, new_owner: Callable[[], Owner], on_ended: Callable[[Owner], object]) -> None:
+        self._new_owner: Final = new_owner
+        self._on_ended: Final = on_ended
+        self._owners: Final[dict[asyncio.Task[Any], Owner]] = {}
+
+    def __call__(self) -> Owner:
+        """Return the running task's owner.
+
+        Raises:
+            RuntimeError: No task is running.
+        """
+        task = asyncio.current_task()
+        owner = self._owners.get(task)  # type: ignore[arg-type]  # None is not in there
+        if owner is None:
+            if task is None:
+                raise RuntimeError("an async lock belongs to a task: call this in a coroutine, not in a callback")
+            owner = self._owners[task] = self._new_owner()
+            task.add_done_callback(self._end)
+        return owner
+
+    def _end(self, task: asyncio.Task[Any]) -> None:
+        owner = self._owners.pop(task, None)
+        if owner is not None:  # else the client was closed in the same turn of the loop
+            self._on_ended(owner)
+
+    def close(self) -> None:
+        """Forget all owners: the client was closed."""
+        while self._owners:
+            task, _ = self._owners.popitem()
+            task.remove_done_callback(self._end)
+
+
+class TaskScope:
+    """Cancels the body of an `async with`, and distinguishes that cancellation from others, as timeouts do."""
+
+    def __init__(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None, "only an owner opens a scope, so it is a task"
+        self._task: Final = task
+        self._loop: Final = task.get_loop()
+        self._before: Final = task.cancelling()
+        self._handle: asyncio.Handle | None = None
+        self._cancelled = False
+        self._closed = False
+
+    def cancel(self) -> None:
+        """Cancel the task that opened the scope, at its next await, unless the scope was closed by then."""
+        # Not at once: the running task may itself have noticed the loss, and may leave the scope before its next await.
+        # A cancellation would then report the loss a second time, at an await outside the scope.
+        if self._handle is None and not self._closed:
+            self._handle = self._loop.call_soon(self._cancel)
+
+    def _cancel(self) -> None:
+        self._cancelled = self._task.cancel()
+
+    def close(self, error: BaseException | None) -> bool:
+        """End the scope, see `Scope.close`."""
+        self._closed = True
+        if self._handle is not None:
+            self._handle.cancel()
+        left = self._task.uncancel() if self._cancelled else self._task.cancelling()
+        is_own = isinstance(error, GeneratorExit) or (self._cancelled and isinstance(error, asyncio.CancelledError))
+        return is_own and left <= self._before
+
+
+class AioCall:
+    """One run of a protocol.
+
+    Attributes:
+        life: The client in this process.
+        awaited: True for a caller's: a closing client waits for it. False for the client's own task.
+        subscribed: The keys to whose wake-ups it subscribes.
+    """
+
+    __slots__ = ("awaited", "life", "subscribed")
+
+    def __init__(self, life: AioLife, *, awaited: bool = False) -> None:
+        self.life = life
+        self.awaited = awaited
+        self.subscribed: set[bytes] = set()
+
+    def end(self) -> None:
+        """End a caller's run: its subscriptions, and the wait of a closing client if no other one runs."""
+        life = self.life
+        life.active -= 1
+        for key in self.subscribed:
+            life.wakeups.unsubscribe(key)
+        if not life.active and life.idle is not None and not life.idle.done():
+            life.idle.set_result(None)
+
+
+Perform: TypeAlias = Callable[[Effect, AioCall], Coroutine[Any, Any, Reply] | None]
+"""Performs an effect; returns what to await for its reply, None if there is none."""
+
+
+class _Dropped(BaseException):
+    """Replaces GeneratorExit in a protocol: `yield from` would not pass that on, but close the inner generator."""
+
+
+class AioLife(AnyLife):
+    """A client in one process.
+
+    Its task makes the first connections, maintains the client, and closes it. A loop that ends cancels all its tasks.
+    Then this one closes the client too, which releases its holds while that is still possible.
+
+    Attributes:
+        owners: The owners of tasks.
+        loop: The loop that first used the client; None before that.
+        task: The client's task; None without a loop.
+        begun: Set once the first connections are made, or enough time has passed, or the client has ended.
+        ready: True from then on, until the client ends.
+        outlived: True if it was closed only because its loop ended.
+        active: The number of callers' protocols that run.
+        idle: Ends when none is left; None unless the client is closing.
+        stepping: True while a protocol's own code runs.
+    """
+
+    maintenance: AioMaintenance | None
+
     def __init__(self, runner: AioRunner) -> None:
-        self._process: Final = os.getpid()
+        super().__init__(runner)
         self._runner: Final = runner
-        surroundings, nodes, ears = runner.surroundings, runner.nodes, runner.notifier.ears
-        self.client_id: Final = surroundings.new_id()
-        # One thread uses all this; reentrant, because a finalizer may come in between.
-        guard = threading.RLock()
-        self.wakeups: Final = Wakeups(guard, runner.clock, Sleeper.wake)
-        self._shared: Final = Shared(
-            nodes,
-            runner.clock,
-            runner.timing.node_timeout,
-            PendingReleases(len(nodes), guard),
-            self.wakeups,
-            itertools.count(1).__next__,
-            noting_of(ears),
-            self._wake,
-            lambda _: self._wake(),
-        )
-        self.session: Final = new_session(
-            surroundings, self.client_id, homes=runner.homes, timing=runner.timing, ears=ears, alarm=self.alarm
-        )
         self.owners: Final = TaskOwners(runner.new_owner, self.session.holds.orphan)
         self.loop: asyncio.AbstractEventLoop | None = None
-        self.maintenance: AioMaintenance | None = None
-        self._opening: asyncio.Task[None] | None = None
-        self.closing: asyncio.Task[None] | None = None
-        self.ready = self.stepping = self._finishing = self.outlived = False
+        self.task: asyncio.Task[None] | None = None
+        self.begun: Final = asyncio.Event()
+        self._failure: Exception | None = None
+        self.ready = self.outlived = self.stepping = False
         self.active = 0
         self.idle: asyncio.Future[None] | None = None
         self._left: Final[set[asyncio.Task[None]]] = set()
 
     def is_current(self) -> bool:
         """Return False in the child of a fork."""
-        return self._process == os.getpid()
+        return self.process == os.getpid()
 
     @property
     def links(self) -> AioLinkSet:
@@ -114,209 +195,134 @@ class AioLife:
         assert self.maintenance is not None, "what runs has a loop"
         return self.maintenance.own
 
-    def _wake(self) -> None:
-        if self.maintenance is not None:
-            self.maintenance.wake()
+    def _note_lag(self, node: Node) -> None:  # noqa: ARG002  (it asks over the same link)
+        self.wake()
 
     def alarm(self) -> None:
-        """Make the watchdog look; callable in any thread, because a finalizer may run in any."""
-        maintenance, loop = self.maintenance, self.loop
-        if maintenance is None or loop is None or not self.is_current():
+        if self.maintenance is None:
             return
-        if running_loop() is loop:
-            maintenance.alarm()
+        if running_loop() is self.loop:
+            self.maintenance.alarm()
         else:
+            self.post(self.maintenance.alarm)
+
+    def post(self, function: Callable[..., object], *args: Any) -> None:
+        """Let the loop call a function, if it still can; callable in a finalizer, in any thread."""
+        if self.loop is not None and self.is_current():
             with suppress(RuntimeError):  # The loop is closed.
-                loop.call_soon_threadsafe(maintenance.alarm)
+                self.loop.call_soon_threadsafe(function, *args)
 
-    # The beginning.
-
-    def require_loop(self) -> asyncio.AbstractEventLoop:
-        """Bind the client to the running loop, unless that was done before.
+    def begin(self) -> None:
+        """Bind the client to the running loop, and start its task, unless that was done before.
 
         Raises:
             ClientClosedError: The client was closed.
             ConfigurationError: The client belongs to another loop.
         """
-        loop = asyncio.get_running_loop()
-        if self.outlived and self.loop is not loop:
-            # The application has not closed the client, so the error must not say so.
+        loop, runner = asyncio.get_running_loop(), self._runner
+        if self.loop not in (None, loop) and (self.outlived or not runner.closed):
+            # If its loop has ended, the application has not closed the client, so the error must not say so.
             raise ConfigurationError(_OTHER_LOOP)
-        runner = self._runner
         runner.require_open()
-        if self.loop is None:
+        if self.task is None:
             self.loop = loop
             self.maintenance = runner.make_maintenance(
-                shared=self._shared,
+                shared=self.shared,
                 client_id=self.client_id,
-                random=runner.surroundings.random,
+                random=runner.environment.random,
                 timing=runner.timing,
                 processes=self.session.processes,
                 tell=runner.notifier.announce,
                 loop=loop,
             )
-        elif self.loop is not loop:
-            raise ConfigurationError(_OTHER_LOOP)
-        return loop
+            self.task = loop.create_task(self._main(self.maintenance), name="redsync-maintenance")
+            self.task.add_done_callback(self._note_end)
 
-    def begin_opening(self) -> asyncio.Task[None]:
-        """Begin to connect, unless that was done before; raises as `require_loop`."""
-        loop = self.require_loop()
-        if self._opening is None:
-            self._opening = loop.create_task(self._open(), name="redsync-opening")
-            # All waiting tasks may be cancelled before it fails; then no other code retrieves its error.
-            self._opening.add_done_callback(_retrieve)
-        return self._opening
+    async def await_begun(self, timeout: float | None) -> None:
+        """Wait for the first connections, but no longer than a round would.
 
-    async def await_opening(self, timeout: float) -> None:
-        """Wait for the first connections, but no longer than a round would; raise their error, if any."""
-        assert self._opening is not None, "what runs has begun to open"
-        assert self.maintenance is not None, "what runs has a loop"
-        await asyncio.wait([self._opening], timeout=timeout)
-        if self._opening.done():
-            self._opening.result()
-        else:
+        Raises:
+            ClientClosedError: The client was closed meanwhile.
+            Exception: Its first connections have found an error that no later one can mend.
+        """
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                await self.begun.wait()
+        if not self.begun.is_set():
+            assert self.maintenance is not None, "what runs has a loop"
             self.maintenance.hurry()
+        elif not self.ready:
+            raise self._failure or ClientClosedError
 
-    async def _open(self) -> None:
-        maintenance, runner = self.maintenance, self._runner
-        assert maintenance is not None, "the loop is ours"
+    async def _main(self, maintenance: AioMaintenance) -> None:
         try:
-            await maintenance.start(self._watch, self._close_with_loop)
-            self.ready = True
-        except BaseException as error:
-            runner.closed = True
-            self.outlived = isinstance(error, asyncio.CancelledError)
-            await maintenance.stop()
-            raise
+            await maintenance.run(self._watch, self._note_ready)
+        except Stopped:
+            pass
+        except asyncio.CancelledError:
+            self.outlived = not self._runner.closed
+        except Exception as error:
+            self._failure = error
+        await self._finish(maintenance)
 
     async def _watch(self) -> None:
         runner = self._runner
-        await runner.drive(runner.watchdog(self.session, runner.clock()), AioCall(self), runner.perform_by_maintenance)
+        await runner.drive(runner.watchdog(self.session, runner.clock()), AioCall(self), runner.perform)
 
-    def leave(self, action: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Let the loop run an action that releases something; callable in a finalizer, in any thread."""
-        if self.loop is not None and self.is_current():
-            with suppress(RuntimeError):  # The loop is closed.
-                self.loop.call_soon_threadsafe(self._begin_left, action)
+    def _note_ready(self) -> None:
+        self.ready = True
+        self.begun.set()
 
-    def _begin_left(self, action: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    async def _finish(self, maintenance: AioMaintenance) -> None:
+        """Release everything, and end; a cancellation meanwhile only ends the waits for callers and nodes."""
+        runner = self._runner
+        runner.closed, self.ready = True, False
+        self.begun.set()
+        maintenance.own.end_sleeps()
+        if self.active:
+            self.idle = asyncio.get_running_loop().create_future()
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait([self.idle], timeout=_CLOSE_TIMEOUT)
+        try:
+            await runner.drive(runner.shutdown(self.session), AioCall(self), runner.perform)
+        finally:
+            self.owners.close()
+            await maintenance.stop()
+
+    def _note_end(self, task: asyncio.Task[None]) -> None:
+        if task.cancelled() and not self._runner.closed:
+            # Before its first step, when there were no connections yet.
+            self._runner.closed = self.outlived = True
+            self.begun.set()
+
+    def begin_closing(self) -> None:
+        """Let the client's task close it, unless it is closed."""
+        if not self._runner.closed:
+            assert self.maintenance is not None, "there is something to close"
+            self._runner.closed = True
+            self.maintenance.abandon()
+
+    def begin_release(self, action: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run an action that releases something in a task; the loop calls it."""
         assert self.loop is not None, "it runs this"
         task = self.loop.create_task(_give_back(action), name="redsync-release")
         self._left.add(task)
         task.add_done_callback(self._left.discard)
 
-    # The end.
-
-    async def close(self) -> None:
-        """See `AioRunner.close`."""
-        if self.loop is None or self.loop.is_closed():
-            # There are no connections: none were made, or they ended with their loop.
-            self._runner.closed = True
-            return
-        if self.closing is None and not self._runner.closed:
-            self.require_loop()
-            self.begin_closing()
-        if self.closing is not None and not self.closing.done():
-            if asyncio.get_running_loop() is not self.loop:
-                raise ConfigurationError(_OTHER_LOOP)
-            await asyncio.shield(self.closing)
-
-    async def _close_with_loop(self) -> None:
-        """Close the client because its loop ends, which cancels all its tasks."""
-        self.outlived = not self._runner.closed
-        self.begin_closing()
-        while self.closing is not None and not self.closing.done():
-            with suppress(asyncio.CancelledError):
-                await asyncio.wait([self.closing])
-        if not self._finishing:
-            # The closing task was cancelled before its first step.
-            await self._finish()
-
-    def begin_closing(self) -> None:
-        """Let the loop close the client, unless it is closed."""
-        if not self._runner.closed:
-            assert self.loop is not None, "there is something to close"
-            self._runner.closed = True
-            self.closing = self.loop.create_task(self._finish(), name="redsync-closing")
-
-    async def _finish(self) -> None:
-        self._finishing = True
-        runner, maintenance = self._runner, self.maintenance
-        assert maintenance is not None, "there is something to close"
-        try:
-            if self._opening is not None:
-                await asyncio.wait([self._opening])
-            maintenance.own.end_sleeps()
-            if self.active:
-                assert self.loop is not None, "there is something to close"
-                self.idle = self.loop.create_future()
-                await asyncio.wait([self.idle], timeout=_CLOSE_TIMEOUT)
-        finally:
-            # Even if the loop is ending and cancels this task like all others.
-            try:
-                await runner.drive(runner.farewell(self.session), AioCall(self), runner.perform)
-            finally:
-                self.owners.close()
-                await maintenance.stop()
-
-    def forget(self, *, close: bool) -> None:
-        """In the child of a fork: hold nothing, and drop the copies of the parent's sockets, closed or left open."""
+    def forget(self) -> None:
         self.session.holds.clear()
         if self.maintenance is not None:
             maintenance, self.maintenance = self.maintenance, None
-            maintenance.own.forget(close=close)
-            # Kept alive: when collected, asyncio's transports would write a farewell to the parent's sockets.
+            maintenance.own.forget()
+            # Kept alive: when collected, asyncio's transports would write a last message to the parent's sockets.
             _inherited.append(maintenance)
 
 
-class AioRunner(AioDriver):
-    """Runs the protocols of one client in the calling tasks.
+class AioRunner(AnyRunner[AioLife]):
+    """Runs the protocols of one client in the calling tasks; not bound to a loop before its first use."""
 
-    Attributes:
-        nodes: The configured nodes.
-        homes: Where each of them keeps its keys.
-        closed: True once the client is closed: nothing new may begin.
-    """
-
-    def __init__(
-        self,
-        *,
-        nodes: Sequence[Node],
-        timing: Timing,
-        listeners: Sequence[Callable[[Event], object]],
-        watchdog: Callable[[Session, float], Steps[None]],
-        farewell: Callable[[Session], Steps[None]],
-        surroundings: Surroundings,
-    ) -> None:
-        """Make a runner, not yet bound to a loop; the arguments are those of `ThreadRunner`."""
-        super().__init__([node.address for node in nodes], surroundings.clock, listeners)
-        self.nodes: Final = tuple(nodes)
-        self.homes: Final = tuple(node.home for node in nodes)
-        self.timing: Final = timing
-        self.surroundings: Final = surroundings
-        self.watchdog: Final = watchdog
-        self.farewell: Final = farewell
-        self.closed = False
-        self.client: Callable[[], object] = lambda: self
-        self._lives: Final[dict[int, AioLife]] = {}
-        _runners.add(self)
-
-    @property
-    def life(self) -> AioLife:
-        """The client in this process."""
-        life = self._lives.get(os.getpid())
-        return life if life is not None else self._new_life()
-
-    def _new_life(self) -> AioLife:
-        # One step: of two threads that begin at once, both get the same.
-        life = self._lives.setdefault(os.getpid(), AioLife(self))
-        for process, former in list(self._lives.items()):
-            if former is not life and self._lives.pop(process, None) is not None:
-                former.forget(close=False)
-                for node in self.nodes:
-                    node.forget()
-        return life
+    def _make_life(self) -> AioLife:
+        return AioLife(self)
 
     def make_maintenance(self, **settings: Any) -> AioMaintenance:
         """Return the maintenance of this client."""
@@ -325,25 +331,9 @@ class AioRunner(AioDriver):
     # The methods that facades use.
 
     @property
-    def client_id(self) -> str:
-        """The UUID under which this process's holds are kept; a forked child has another."""
-        return self.life.client_id
-
-    @property
-    def session(self) -> Session:
-        """The state that the client's synchronizers share."""
-        return self.life.session
-
-    @property
     def usable(self) -> bool:
         """True while another user may share this client."""
         return not self.closed and self.life.loop in {None, running_loop()}
-
-    def now(self) -> float:
-        """Return the current instant in seconds; in the child of a fork, first end what the parent held."""
-        if os.getpid() not in self._lives:
-            self._new_life()
-        return self.clock()
 
     async def connect(self) -> None:
         """Bind the client to the running loop and wait briefly for the first connections, unless that was done before.
@@ -352,26 +342,16 @@ class AioRunner(AioDriver):
             ClientClosedError: The client was closed.
             ConfigurationError: Two nodes are the same server, or the client belongs to another loop.
         """
-        # If a task that waits here is cancelled, the others wait on.
-        await asyncio.shield(self.life.begin_opening())
-        self.require_open()
+        self.life.begin()
+        await self.life.await_begun(None)
 
     def owner(self) -> Owner:
         """Return the running task's owner."""
         return self.life.owners()
 
-    def new_owner(self) -> Owner:
-        """Return a new, unique owner."""
-        return Owner(self.client_id, next(_serials))
-
     def scope(self) -> TaskScope:
         """Open a scope around everything that the running task does from now on."""
         return TaskScope()
-
-    def require_open(self) -> None:
-        """Raise `ClientClosedError` if the client was closed."""
-        if self.closed:
-            raise ClientClosedError
 
     def begin(self, action: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run an action that releases something, up to its first wait, like one that is cancelled then.
@@ -393,13 +373,14 @@ class AioRunner(AioDriver):
 
     def leave_to_loop(self, action: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Let the client's loop run an action that releases something; callable in a finalizer, in any thread."""
-        self.life.leave(action)
+        life = self.life
+        life.post(life.begin_release, action)
 
     def run(self, steps: Steps[T]) -> Coroutine[Any, Any, T]:
         """Return a coroutine that performs the protocol's effects until it returns; await it at once."""
         life = self.life
         if not life.ready or self.closed or life.loop is not asyncio.get_running_loop():
-            life.begin_opening()
+            life.begin()
         return self.drive(steps, AioCall(life, awaited=True), self.perform)
 
     def run_at_once(self, steps: Steps[T]) -> T:
@@ -412,32 +393,13 @@ class AioRunner(AioDriver):
 
     def _leave_to_loop(self, effect: Effect, call: AioCall) -> Coroutine[Any, Any, Reply] | None:
         """Let the loop perform an effect that needs no reply."""
-        assert call.life.loop is not None, "it is another one"
-        with suppress(RuntimeError):  # The loop is closed.
-            call.life.loop.call_soon_threadsafe(self.perform, effect, call)
+        call.life.post(self.perform, effect, call)
         return None
 
-    def close_copies(self) -> None:
-        """In the child of a fork, right after it: close the copies of the parent's sockets."""
-        for process, life in list(self._lives.items()):
-            if process != os.getpid():
-                life.forget(close=True)
-
-    def servers(self) -> frozenset[str]:
-        """Return the connected servers and databases, by their own identities."""
-        return frozenset(server for node in self.nodes if (server := node.server) is not None)
-
-    def statuses(self) -> list[NodeStatus]:
-        """Return each node's state."""
-        maintenance = self.life.maintenance
-        if maintenance is not None:
-            return maintenance.statuses()
-        return [node.status(self.clock(), suspect=False, guard=self.timing.restart_guard) for node in self.nodes]
-
     def _contain(self, error: BaseException) -> bool:
-        """Keep a callback's error from ending the maintenance; `sys.exit()` still ends the loop, as in any callback."""
+        # `sys.exit()` still ends the loop, as in any callback.
         life = self.life
-        if life.maintenance is None or life.loop is None or not life.maintenance.is_current():
+        if life.loop is None or running_loop() is not life.loop or asyncio.current_task() is not life.task:
             return False
         if isinstance(error, asyncio.CancelledError):
             log.error("a callback raised %r in the client's own task, which continues", error)
@@ -445,26 +407,145 @@ class AioRunner(AioDriver):
             life.loop.call_soon(_raise, error)
         return True
 
+    # Driving.
+
+    async def drive(self, steps: Steps[T], call: AioCall, perform: Perform) -> T:
+        """Perform the protocol's effects until it returns; return its result or raise its error.
+
+        An error of an effect, above all a cancellation, is thrown into the protocol. Then this performs all of the
+        protocol's clean-up effects. These wait for nothing, so a second cancellation finds nothing to interrupt. For
+        the same reason even a dropped coroutine, which can't await anything any more, cleans up.
+        """
+        life = call.life
+        reply: Reply = None
+        interruption: BaseException | None = None
+        if call.awaited:
+            life.active += 1
+        try:
+            while True:
+                outer, life.stepping = life.stepping, True
+                try:
+                    effect = steps.send(reply) if interruption is None else steps.throw(interruption)
+                except StopIteration as stop:
+                    result: T = stop.value
+                    return result
+                except _Dropped:
+                    raise GeneratorExit from None
+                finally:
+                    life.stepping = outer
+                    # The error refers to this frame, so this frame must not refer to the error.
+                    interruption = None
+                try:
+                    performing = perform(effect, call)
+                    reply = None if performing is None else await performing
+                except GeneratorExit:
+                    interruption = _Dropped()
+                except BaseException as error:
+                    interruption = error
+        finally:
+            if call.awaited:
+                call.end()
+
+    def perform(self, effect: Effect, call: AioCall) -> Coroutine[Any, Any, Reply] | None:
+        """Perform an effect in the calling task; the client's own task does its work while its watchdog sleeps."""
+        match effect:
+            case Broadcast():
+                return self._broadcast(effect, call)
+            case Tell():
+                self._tell(effect, call)
+            case Wait():
+                return self._wait(effect, call) if call.awaited else self._maintain(effect, call)
+            case Signal(key):
+                call.life.wakeups.signal(key)
+            case Notify(event):
+                self.notifier.announce(event)
+            case _:
+                assert_never(effect)
+        return None
+
+    async def _maintain(self, effect: Wait, call: AioCall) -> Wakeup:
+        assert call.life.maintenance is not None, "it runs this"
+        await call.life.maintenance.sleep(effect.until)
+        return Wakeup(self.clock(), 0)
+
+    def _links(self, effect: Broadcast | Tell, call: AioCall) -> AioLinkSet:
+        """Return the links for a command; raise in another process: no child of a fork acts for its parent."""
+        owner, life = effect.owner, call.life
+        if not life.is_current() or (owner is not None and owner.client_id != life.client_id):
+            raise forked()
+        return life.links
+
+    def _tell(self, effect: Tell, call: AioCall) -> None:
+        self._links(effect, call).send_soon(Request(effect, None))
+
+    async def _broadcast(self, effect: Broadcast, call: AioCall) -> Tally:
+        links, left, clock = self._links(effect, call), effect.timeout, self.clock
+        if not call.life.ready:
+            # The first use. Connecting is part of the round, so a caller's timeout holds even if nodes hang.
+            asked_at = clock()
+            await call.life.await_begun(left)
+            left = max(left - (clock() - asked_at), min(left, _LAST_CHANCE))
+        if effect.subscribe is not None:
+            call.life.wakeups.subscribe(effect.subscribe, effect.guard)
+            call.subscribed.add(effect.subscribe)
+        tally = effect.tally(self._addresses)
+        request = Request(effect, tally)
+        if request.make():
+            tally.sent_at = sent_at = clock()
+            await links.carry(request, sent_at + left, again=call.awaited)
+            tally = request.tally or tally
+            if not request.done:
+                links.close_round(request, f"no answer within {effect.timeout:g} s")
+            if effect.lingers and tally.open:
+                await links.linger(request, tally, effect.lingers_until(sent_at, clock()))
+        else:
+            tally.close("nothing to send")
+        if tally.failed and self.notifier.subscriptions:
+            self.notifier.note_votes(tally)
+        tally.at = clock()
+        return tally
+
+    async def _wait(self, effect: Wait, call: AioCall) -> Wakeup:
+        life, links = call.life, call.life.links
+        waits = life.wakeups.waits(effect)
+        try:
+            while True:
+                try:
+                    waitable, until = next(waits)
+                except StopIteration as stop:
+                    self.require_open()
+                    return Wakeup(self.clock(), *stop.value)
+                await links.sleep(waitable, until)
+        finally:
+            waits.close()
+
     # The end.
 
     async def close(self) -> None:
-        """Wake waiters, run the farewell protocol, stop the maintenance, end the connections; idempotent.
+        """Wake waiters, run the shutdown protocol, stop the maintenance, end the connections; idempotent.
 
         A cancelled close still runs to its end.
 
         Raises:
             ConfigurationError: The client belongs to another loop.
         """
-        await self.life.close()
+        life = self.life
+        if life.task is None or life.loop is None or life.loop.is_closed():
+            # There are no connections: none were made, or they ended with their loop.
+            self.closed = True
+        elif not life.task.done():
+            if asyncio.get_running_loop() is not life.loop:
+                raise ConfigurationError(_OTHER_LOOP)
+            life.begin_closing()
+            await asyncio.wait([life.task])
 
     def abandon(self) -> None:
         """Let the loop close the client; safe in a finalizer, which may interrupt anything, in any thread."""
         life = self._lives.get(os.getpid())
         if life is None or life.loop is None:
             self.closed = True
-            return
-        with suppress(RuntimeError):  # The loop is closed.
-            life.loop.call_soon_threadsafe(life.begin_closing)
+        else:
+            life.post(life.begin_closing)
 
 
 async def _give_back(action: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -474,11 +555,6 @@ async def _give_back(action: Callable[[], Coroutine[Any, Any, None]]) -> None:
         log.warning("a dropped coroutine had lost its hold: %s", error)
     except RedsyncError:
         pass  # It was released before, or will be when the client closes.
-
-
-def _retrieve(task: asyncio.Task[None]) -> None:
-    if not task.cancelled():
-        task.exception()
 
 
 def _at_once(coroutine: Coroutine[object, None, T]) -> T:
@@ -506,15 +582,4 @@ def running_loop() -> asyncio.AbstractEventLoop | None:
         return None
 
 
-_runners: Final[weakref.WeakSet[AioRunner]] = weakref.WeakSet()
 _inherited: Final[list[AioMaintenance]] = []
-
-
-def _after_fork_in_child() -> None:
-    # Nothing depends on it: a child that never gets here only keeps the copies open.
-    for runner in list(_runners):
-        runner.close_copies()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)

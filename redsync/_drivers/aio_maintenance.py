@@ -1,10 +1,7 @@
 """The maintenance of an asyncio client: one task that does the work that no caller waits for.
 
-`any_maintenance` has what both flavours do. This task also runs the watchdog protocol. Each connect has its own task,
-one at a time per node.
-
-A loop that ends cancels all its tasks. The maintenance then closes the client, which releases its holds while that is
-still possible.
+`any_maintenance` has what both flavours do. This task also runs the watchdog protocol, and closes the client, see
+`aio`. Each connect has its own task, one at a time per node.
 """
 
 from __future__ import annotations
@@ -15,14 +12,14 @@ import math
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
-from redsync._drivers.aio_channels import open_channel, open_fake_channel
 from redsync._drivers.aio_link_sets import AioLinkSet
-from redsync._drivers.aio_watches import AioWatches
-from redsync._drivers.any_maintenance import PAUSE_AFTER_FAILURE, AnyMaintenance, Stopped, Work
+from redsync._drivers.any_maintenance import PAUSE_AFTER_FAILURE, AnyMaintenance, Work
+from redsync._drivers.handshake_connections import open_connection, open_fake_connection
 from redsync._drivers.link_sets import Shared
 from redsync._drivers.nodes import TIMEOUTS, Node
 from redsync._drivers.redis_py import Addresses
 from redsync._drivers.requests import Request
+from redsync._drivers.watches import AioWatches
 
 __all__ = ["AioMaintenance"]
 
@@ -35,10 +32,9 @@ class AioMaintenance(AnyMaintenance[AioLinkSet]):
     def __init__(self, *, shared: Shared, loop: asyncio.AbstractEventLoop, **settings: Any) -> None:
         """Make a maintenance that has not started; settings as for `AnyMaintenance`."""
         self._loop: Final = loop
-        self._task: asyncio.Task[None] | None = None
         self._waiting: asyncio.Future[None] | None = None
         self._has_news = False
-        self._patient_until = math.inf
+        self._wait_until = math.inf
         super().__init__(self._make_set(shared), shared=shared, **settings)
         self._addresses: Final = [Addresses() for _ in self._nodes]
         self._watches: Final = AioWatches(self._nodes, self.connect_timeout, self._clock, self._on_moved)
@@ -49,56 +45,42 @@ class AioMaintenance(AnyMaintenance[AioLinkSet]):
 
     # Life.
 
-    async def start(
-        self, watch: Callable[[], Awaitable[object]], on_cancelled: Callable[[], Awaitable[object]]
-    ) -> None:
-        """Wait briefly for the first connections, and start the task.
+    async def run(self, watch: Callable[[], Awaitable[object]], on_begun: Callable[[], object]) -> None:
+        """Make the first connections, and keep the client alive until it closes; a caller then calls `stop`.
 
         Args:
             watch: Runs the watchdog.
-            on_cancelled: Closes the client.
+            on_begun: Called once the first connections are made, or enough time has passed.
 
         Raises:
+            Stopped: `abandon` was called.
             ConfigurationError: Two nodes are the same server.
             Exception: A programming error while connecting.
         """
         self._watches.start()
         await self._do(self.beginning())
         self._registry.require_usable()
-        self._task = self._loop.create_task(self._main(watch, on_cancelled), name="redsync-maintenance")
-        # Let it begin now: a task cancelled before its first step never runs, and would not close the client.
-        await asyncio.sleep(0)
+        on_begun()
+        while True:
+            try:
+                await watch()
+            except Exception:
+                # An unrelated error must not cost a hold: log it, and continue with a new watchdog.
+                log.exception("the watchdog failed and starts again; please report this")
+                self.own.throw_away()
+                await asyncio.sleep(PAUSE_AFTER_FAILURE)
 
-    async def _main(
-        self, watch: Callable[[], Awaitable[object]], on_cancelled: Callable[[], Awaitable[object]]
-    ) -> None:
-        try:
-            while True:
-                try:
-                    await watch()
-                except Exception:
-                    # An unrelated error must not cost a hold: log it, and continue with a new watchdog.
-                    log.exception("the watchdog failed and starts again; please report this")
-                    self.own.throw_away()
-                    await asyncio.sleep(PAUSE_AFTER_FAILURE)
-        except Stopped:
-            return
-        except asyncio.CancelledError:
-            # This task waits for the close, so the close must not wait for this task.
-            self._task = None
-            if not self._stopping:
-                await on_cancelled()
-            raise
-
-    async def stop(self) -> None:
-        """End the task and all connections; a cancellation meanwhile propagates when that is done."""
+    def abandon(self) -> None:
+        """Let `run` end."""
         self._stopping = True
         self.wake()
+
+    async def stop(self) -> None:
+        """End all connections; a cancellation meanwhile propagates when that is done."""
+        self._stopping = True
         ending = [*self._connecting.values(), *self._watches.tasks]
         for task in ending:
             task.cancel()
-        if self._task is not None and self._task is not asyncio.current_task():
-            ending.append(self._task)
         cancelled: asyncio.CancelledError | None = None
         ended = False
         while not ended:
@@ -117,9 +99,9 @@ class AioMaintenance(AnyMaintenance[AioLinkSet]):
         if pending := [task for task in ending if not task.done()]:
             await asyncio.wait(pending)
         # Rollbacks may be in flight. Closing a socket with unread replies resets the connection and would lose them.
-        self._patient_until = min(self._patient_until, self._clock() + self._node_timeout)
+        self._wait_until = min(self._wait_until, self._clock() + self._node_timeout)
         own, count = self.own, self._shared.releases.count
-        while self._clock() < self._patient_until:
+        while self._clock() < self._wait_until:
             self._catch_up(self._clock())
             own.look(await self._read())
             if not (self._owes() or any(link is not None and count(link.index) for link in own.links)):
@@ -132,15 +114,17 @@ class AioMaintenance(AnyMaintenance[AioLinkSet]):
         self._hurried = True
         self.wake()
 
-    def is_current(self) -> bool:
-        """Return True in the maintenance's own task."""
-        return self._task is not None and self._task is asyncio.current_task()
-
     def wake(self) -> None:
         """Make the task look at once."""
         self._has_news = True
         # Tasks that outlive their closed loop come here when they are garbage-collected.
         if self._waiting is not None and not self._waiting.done() and not self._loop.is_closed():
+            # Not ended here: an exception of a signal handler may interrupt a finalizer, and a future interrupted while
+            # it ends never wakes its task. If the exception strikes here, the timer ends the wait.
+            self._loop.call_soon(self._end_wait)
+
+    def _end_wait(self) -> None:
+        if self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(None)
 
     async def sleep(self, until: float) -> None:
@@ -166,7 +150,7 @@ class AioMaintenance(AnyMaintenance[AioLinkSet]):
             await asyncio.sleep(0)
         else:
             self._waiting = waiting = self._loop.create_future()
-            timer = self._loop.call_later(max(until - self._clock(), 0.001), self.wake)
+            timer = self._loop.call_later(max(until - self._clock(), 0.001), self._end_wait)
             try:
                 await waiting
             finally:
@@ -201,17 +185,15 @@ class AioMaintenance(AnyMaintenance[AioLinkSet]):
         finally:
             self._connecting.pop(node.index, None)
         self._registry.note_tried(node, error)
-        if error is not None:
-            self.own.note_failed(node, error)
         self.wake()
 
     async def _connect_link(self, node: Node) -> None:
         await self._watches.locate(node)
-        channel = await open_fake_channel(node)
+        channel = await open_fake_connection(node)
         if channel is None:
-            channel = await open_channel(node.make_connection(self.connect_timeout), self._addresses[node.index])
+            channel = await open_connection(node.make_connection(self.connect_timeout), self._addresses[node.index])
         try:
-            tag = await channel.talk(self._introduce(node, raw=channel.raw))
+            tag = await channel.run(self._introduce(node))
             link = self.own.make_link(node, channel, tag)
             self._fit_out(link)
         except BaseException:

@@ -11,18 +11,18 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
-from redsync._core.events import Event
 from redsync._core.keys import wake_channel
 from redsync._core.memory import FIRST_USE, Processes
+from redsync._core.observing import Event
 from redsync._core.timing import Timing
 from redsync._drivers.acknowledgements import hold_back
-from redsync._drivers.channels import Talk
-from redsync._drivers.greetings import introduce
+from redsync._drivers.handshake_connections import HandshakeSteps
+from redsync._drivers.handshakes import introduce
 from redsync._drivers.link_sets import AnyLinkSet, Shared
-from redsync._drivers.links import AnyLink, speak
+from redsync._drivers.links import AnyLink
 from redsync._drivers.node_registry import NodeRegistry
 from redsync._drivers.nodes import TIMEOUTS, Node, NodeStatus
 from redsync._drivers.requests import Request
@@ -74,13 +74,14 @@ class AnyMaintenance(ABC, Generic[SetT]):
         self._client_id: Final = client_id
         self._node_timeout: Final = timing.node_timeout
         self.connect_timeout: Final = max(4 * timing.node_timeout, 1.0)
-        self._begun = self._hurried = self._stopping = self._alarmed = False
+        self._hurried = self._stopping = self._alarmed = False
         self._connecting: dict[int, Any] = {}  # by node
         self._registry: Final = NodeRegistry(
             self._nodes,
             own,
             self._clock,
             restart_guard=timing.restart_guard,
+            patience=TIMEOUTS * self.connect_timeout,
             processes=processes,
             tell=tell,
             wake=self.wake,
@@ -107,13 +108,6 @@ class AnyMaintenance(ABC, Generic[SetT]):
     def _help_others(self, now: float) -> None:
         """Do what other threads left to the maintenance."""
 
-    def _take_in(self, read_by: float) -> None:
-        """Take in what was read, and what other threads have found out."""
-
-    def _instants(self) -> Iterable[float]:
-        """Return further instants at which there is something to do."""
-        return ()
-
     def _owes(self) -> bool:
         """Return whether a node owes a reply."""
         return self.own.owes
@@ -131,8 +125,7 @@ class AnyMaintenance(ABC, Generic[SetT]):
 
     def statuses(self) -> list[NodeStatus]:
         """Return each node's state."""
-        count = self._shared.releases.count
-        return [status._replace(pending=count(i)) for i, status in enumerate(self._registry.statuses())]
+        return self._registry.statuses(self._shared.releases.count)
 
     def _on_broken(self, node: Node, reason: str) -> None:
         self._registry.note_broken(node, reason)
@@ -147,23 +140,19 @@ class AnyMaintenance(ABC, Generic[SetT]):
     def beginning(self) -> Work:
         """Make the first connections, and learn what new nodes remember: before the first claims, which wait for it."""
         registry, clock = self._registry, self._clock
-        deadline = patient_until = clock() + TIMEOUTS * self.connect_timeout
-        while not (self._hurried or registry.is_heard()) and clock() < patient_until:
-            yield from self.turn(patient_until)
-            if registry.has_quorum() and patient_until == deadline and not registry.may_be_first_use():
-                patient_until = min(clock() + STRAGGLERS, deadline)
+        deadline = wait_until = clock() + TIMEOUTS * self.connect_timeout
+        while not (self._hurried or registry.is_heard()) and clock() < wait_until:
+            yield from self.turn(wait_until)
+            if registry.has_quorum() and wait_until == deadline and not registry.may_be_first_use():
+                wait_until = min(clock() + STRAGGLERS, deadline)
             self._require_running()
         end = clock() + FIRST_USE + self._node_timeout
-        while not self._hurried and (now := clock()) < end:
-            request = registry.initialize(self._send)
-            if request is not None:
-                yield from self.until_done(request, now + self._node_timeout, "no answer in time")
-            elif registry.initialize_at < end:
-                yield from self.turn(registry.initialize_at)
-            else:
+        while not self._hurried and clock() < end:
+            registry.initialize(self._send)
+            if registry.initialize_at == math.inf:
                 break
+            yield from self.turn(min(registry.initialize_at, end))
             self._require_running()
-        self._begun = True
 
     def until(self, instant: float) -> Work:
         """Work until an instant or an alarm.
@@ -178,16 +167,6 @@ class AnyMaintenance(ABC, Generic[SetT]):
                 return
             yield from self.turn(instant)
 
-    def until_done(self, request: Request, deadline: float, reason: str) -> Work:
-        """Work until a request is done that was sent over the own set, or to the deadline; then it has failed."""
-        while not request.done:
-            overdue = self._clock() >= deadline
-            yield from self.turn(deadline)
-            if overdue:
-                break
-        if not request.done:
-            self.own.close_round(request, reason)
-
     def turn(self, until: float) -> Work:
         """Do what there is to do; then read what comes, until that instant at most."""
         now = self._clock()
@@ -195,12 +174,9 @@ class AnyMaintenance(ABC, Generic[SetT]):
         self._help_others(now)
         for node in self._registry.due(self._connecting):
             self._start_connect(node)
-        if self._begun:
-            self._registry.initialize(self._send)
+        self._registry.initialize(self._send)
         self._registry.tell_changes()
-        read_by = yield self._next_at(until)
-        self.own.look(read_by)
-        self._take_in(read_by)
+        self.own.look((yield self._next_at(until)))
 
     def _catch_up(self, now: float) -> None:
         """Send nodes what they must get before anything else: the ends of former connections, then releases."""
@@ -208,7 +184,7 @@ class AnyMaintenance(ABC, Generic[SetT]):
         for node in self._nodes:
             link = own.links[node.index]
             if link is not None and link.generation != node.generation:
-                own.discard(link, node.moved() or node.excuse)
+                own.discard(link, node.moved() or node.down_reason)
         self._prepare(now)
         for node in self._nodes:
             if own.links[node.index] is not None:
@@ -218,24 +194,23 @@ class AnyMaintenance(ABC, Generic[SetT]):
         """Return when there is something to do, without news."""
         if self._alarmed:
             return -math.inf
-        now, owes = self._clock(), self._owes()
-        instants = [until, self._registry.next_try(self._connecting), *self._instants()]
-        instants.append(now + (self._node_timeout / 2 if owes else _TICK))
-        if self._begun:
-            instants.append(self._registry.initialize_at)
-        instants += [self._shared.releases.due_at(node.index) for node in self._nodes if node.connected]
-        return min(instants)
+        due_at = self._shared.releases.due_at
+        return min(
+            until,
+            self._clock() + (self._node_timeout / 2 if self._owes() else _TICK),
+            self._registry.next_try(self._connecting),
+            self._registry.initialize_at,
+            *[due_at(node.index) for node in self._nodes if node.connected],
+        )
 
     # Connecting.
 
-    def _introduce(self, node: Node, *, raw: bool) -> Talk[tuple[str, int] | None]:
+    def _introduce(self, node: Node) -> HandshakeSteps[tuple[str, int] | None]:
         """Hold the first conversation with a node; return what identifies the connection, as `end_former`."""
         channel = wake_channel(self._client_id)
-        return introduce(node, self._node_timeout, channel, lambda info: self._registry.meet(node, info), raw=raw)
+        return introduce(node, self._node_timeout, channel, lambda info: self._registry.meet(node, info))
 
     def _fit_out(self, link: AnyLink) -> None:
         """Make a new link speak as its node needs it."""
-        if link.node.is_lent:
-            speak(link)
         if link.node.needed:
             hold_back(link, link.node.needed, self._node_timeout)

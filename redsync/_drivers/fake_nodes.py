@@ -24,6 +24,7 @@ from __future__ import annotations
 import logging
 import socket
 import threading
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any, Final
 
@@ -32,7 +33,7 @@ from redis.connection import AbstractConnection
 from redis.exceptions import BusyLoadingError, NoScriptError, OutOfMemoryError, ReadOnlyError, RedisError, ResponseError
 
 from redsync._core.replies import NOTHING
-from redsync._core.text import one_line
+from redsync._drivers.handshake_connections import describe_error
 
 __all__ = ["fake_socket"]
 
@@ -84,41 +85,32 @@ class _FarEnd:
     def __init__(self, pool: Any, sock: socket.socket) -> None:
         self._pool: Final = pool
         self._sock: Final = sock
-        self._commands: Final = hiredis.Reader(notEnoughData=NOTHING)
         self._connection: Any = None
 
     def serve(self) -> None:
         """Execute commands until one side ends the connection."""
         with self._sock as sock:
-            healthy = True
-            while healthy and (data := self._receive()):
-                replies, healthy = self._execute(data)
-                with suppress(ConnectionError):  # The client is gone, but more of its commands may have arrived.
-                    sock.sendall(replies)
+            try:
+                for command in self._commands():
+                    reply = self._answer(command)
+                    with suppress(ConnectionError):  # The client is gone, but more of its commands may have arrived.
+                        sock.sendall(reply)
+            except Exception as error:
+                # The client learns it from this reply.
+                if not isinstance(error, RedisError):
+                    log.warning("a fakeredis instance failed", exc_info=True)
+                with suppress(ConnectionError):
+                    sock.sendall(b"-ERR fakeredis failed: %b\r\n" % describe_error(error).encode())
             if self._connection is not None:
                 self._connection.disconnect()
-            with suppress(OSError):  # The client was quicker.
-                # Closing would not suffice while a forked child has a copy.
-                pass
 
-    def _receive(self) -> bytes:
+    def _commands(self) -> Iterator[list[bytes]]:
+        reader = hiredis.Reader(notEnoughData=NOTHING)
         with suppress(ConnectionError):  # The client closed its end without reading all replies.
-            return self._sock.recv(_READ_SIZE)
-        return b""
-
-    def _execute(self, data: bytes) -> tuple[bytes, bool]:
-        """Execute the commands that are complete; return their replies, and whether the instance works."""
-        replies = []
-        try:
-            self._commands.feed(data)
-            while (command := self._commands.gets()) is not NOTHING:
-                replies.append(self._answer(command))
-        except Exception as error:
-            # The client learns it from this reply.
-            if not isinstance(error, RedisError):
-                log.warning("a fakeredis instance failed", exc_info=True)
-            return b"".join([*replies, b"-ERR fakeredis failed: %b\r\n" % _text(error).encode()]), False
-        return b"".join(replies), True
+            while data := self._sock.recv(_READ_SIZE):
+                reader.feed(data)
+                while (command := reader.gets()) is not NOTHING:
+                    yield command
 
     def _answer(self, command: list[bytes]) -> bytes:
         name = command[0].upper()
@@ -181,11 +173,7 @@ def _encoded(reply: Any) -> bytes:
 
 
 def _with_code(error: Exception) -> str:
-    text, code = _text(error), _CODES.get(type(error))
+    text, code = describe_error(error), _CODES.get(type(error))
     if code is None and not text.partition(" ")[0].isupper():
         code = "ERR"
     return text if code is None else f"{code} {text}"
-
-
-def _text(error: Exception) -> str:
-    return one_line(str(error)) or type(error).__name__

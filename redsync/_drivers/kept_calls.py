@@ -16,20 +16,29 @@ import os
 import socket
 import ssl
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 __all__ = ["receiver", "sender"]
 
 _SIZE: Final = 16384
+"""The most bytes received at once: as many as a TLS record has, so none of it stays hidden from polls."""
+
 _FLAGS: Final = getattr(socket, "MSG_DONTWAIT", 0)
 _SEND_FLAGS: Final = _FLAGS | getattr(socket, "MSG_NOSIGNAL", 0)
 
 
 class _Library(NamedTuple):
-    send: Callable[[int, bytes, int, int], int]
-    recv: Callable[[int, int, int, int], int]
+    """The functions, which take numbers as C ints, bytes as pointers, and everything else as made by `size`, `address`.
+
+    Their `argtypes` are not set: they would convert each argument by one more call, which doubles the price.
+    """
+
+    send: Callable[[int, bytes, object, int], int]
+    recv: Callable[[int, object, object, int], int]
+    size: Callable[[int], object]
     buffer: Callable[[int], Any]
-    address: Callable[[Any], int]
+    address: Callable[[Any], object]
 
 
 def _load() -> _Library | None:
@@ -42,10 +51,11 @@ def _load() -> _Library | None:
         send, recv = library.send, library.recv
     except (ImportError, OSError, AttributeError):
         return None
-    send.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_int)
-    recv.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
     send.restype = recv.restype = ctypes.c_ssize_t
-    return _Library(send, recv, ctypes.create_string_buffer, ctypes.addressof)
+    size = lru_cache(maxsize=1024)(ctypes.c_size_t)
+    return _Library(
+        send, recv, size, ctypes.create_string_buffer, lambda buffer: ctypes.c_void_p(ctypes.addressof(buffer))
+    )
 
 
 _LIBRARY: Final = _load()
@@ -59,10 +69,10 @@ def sender(sock: Any) -> Callable[[bytes], int]:
     plain: Callable[[bytes], int] = sock.send
     if _LIBRARY is None or isinstance(sock, ssl.SSLSocket):
         return plain
-    function, descriptor = _LIBRARY.send, sock.fileno()
+    function, size, descriptor = _LIBRARY.send, _LIBRARY.size, sock.fileno()
 
     def send(data: bytes) -> int:
-        sent = function(descriptor, data, len(data), _SEND_FLAGS)
+        sent = function(descriptor, data, size(len(data)), _SEND_FLAGS)
         return sent if sent >= 0 else plain(data)
 
     return send
@@ -78,10 +88,10 @@ def receiver(sock: Any) -> Callable[[], bytes]:
         return lambda: plain(_SIZE)
     function, descriptor = _LIBRARY.recv, sock.fileno()
     buffer = _LIBRARY.buffer(_SIZE)
-    address, received = _LIBRARY.address(buffer), memoryview(buffer)
+    address, most, received = _LIBRARY.address(buffer), _LIBRARY.size(_SIZE), memoryview(buffer)
 
     def receive() -> bytes:
-        size = function(descriptor, address, _SIZE, _FLAGS)
+        size = function(descriptor, address, most, _FLAGS)
         return received[:size].tobytes() if size >= 0 else plain(_SIZE)
 
     return receive

@@ -16,29 +16,30 @@ its sockets. So before a reply is called missing, the sockets are polled once mo
 
 from __future__ import annotations
 
+import math
 import os
-import selectors
+import select
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
-from queue import Empty, SimpleQueue
 from typing import Any, Final, NamedTuple
 
 import hiredis
 
+from redsync._core.holds import Owner
 from redsync._core.interruptions import expected
 from redsync._core.quorum import Tally
-from redsync._core.replies import NOTHING
+from redsync._core.replies import MOST_BYTES, NOTHING
 from redsync._core.text import one_line, outline
-from redsync._drivers.channels import pack
+from redsync._drivers.environment import forked
+from redsync._drivers.handshake_connections import describe_error, pack
 from redsync._drivers.links import GIVE_UP, NOT_NOW, AnyLink, Link, LinkFault
-from redsync._drivers.nodes import Node, describe_error
+from redsync._drivers.nodes import Node
 from redsync._drivers.pending_releases import PendingReleases, is_refused
-from redsync._drivers.process import forked
 from redsync._drivers.requests import NOTHING_TOLD, Request
 from redsync._drivers.wakeups import Wakeups
 
-__all__ = ["AnyLinkSet", "LinkSet", "Shared", "fail"]
+__all__ = ["AnyLinkSet", "LinkSet", "Shared"]
 
 _MOST_PENDING: Final = 1000
 """The most commands without an answer over one link; a node that owes more gets only releases."""
@@ -47,7 +48,9 @@ _PAUSE: Final = 0.1
 """Seconds after a failed connection until a set tries again."""
 
 _PUSH, _ERROR = hiredis.PushNotification, hiredis.ReplyError
-_READ, _WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
+_READABLE: Final = getattr(select, "POLLIN", 1)
+_WRITABLE: Final = getattr(select, "POLLOUT", 4)
+"""Also for epoll: the numbers are the same."""
 
 
 class Shared(NamedTuple):
@@ -76,6 +79,26 @@ class Shared(NamedTuple):
     on_lag: Callable[[Node], None]
 
 
+class _Select:
+    """Polls by `select`, where the system has no `poll`."""
+
+    def __init__(self) -> None:
+        self._polled: Final[dict[int, int]] = {}
+
+    def register(self, descriptor: int, events: int) -> None:
+        self._polled[descriptor] = events
+
+    modify = register
+
+    def unregister(self, descriptor: int) -> None:
+        del self._polled[descriptor]
+
+    def poll(self, timeout_ms: int) -> list[tuple[int, int]]:
+        writing = [descriptor for descriptor, events in self._polled.items() if events & _WRITABLE]
+        readable, writable, _ = select.select(list(self._polled), writing, [], timeout_ms / 1000)
+        return [(each, _READABLE) for each in readable] + [(each, _WRITABLE) for each in writable]
+
+
 class AnyLinkSet(ABC):
     """A link to each node: sending, reading and counting, however one waits.
 
@@ -83,34 +106,33 @@ class AnyLinkSet(ABC):
         links: The link to each node, None where there is none.
         following: Requests that must go over this very set, each with the index of its node: they follow a command that
             was sent over it and may be executed late. Any thread may append.
+        owners: The owners whose commands may be unanswered here; empty once all is answered, as a borrower returns it.
         closed: True once it was thrown away or ended.
     """
 
-    def __init__(self, shared: Shared) -> None:
+    def __init__(self, shared: Shared, poller: Any) -> None:
+        """Make a set without links; `poller` polls them, None if nothing does."""
         self.closed = False
         self._process: Final = os.getpid()
         self._shared: Final = shared
         self._clock: Final = shared.clock
+        self._poller: Final = poller
+        self._polled: Final[dict[int, Link]] = {}
         self.links: Final[list[Any]] = [None] * len(shared.nodes)
+        self._down_reasons: Final = ["no connection yet"] * len(shared.nodes)
         self.following: Final[deque[tuple[int, Request]]] = deque()
-
-    # Waiting, which subclasses do.
-
-    @abstractmethod
-    def install(self, link: Any) -> None:
-        """Put a new link into use."""
-
-    @abstractmethod
-    def _stop_polling(self, link: Any) -> None:
-        """Poll a link no more."""
-
-    @abstractmethod
-    def _poll_for(self, link: Any) -> None:
-        """Poll a link for what it waits for now."""
+        self.owners: Final[set[Owner]] = set()
 
     @abstractmethod
     def read(self) -> object:
         """Read what has arrived."""
+
+    def install(self, link: Any) -> None:
+        """Put a new link into use."""
+        self.links[link.index] = link
+        if isinstance(link, Link):
+            self._polled[link.fileno] = link
+            self._poller.register(link.fileno, _READABLE)
 
     @property
     def owes(self) -> bool:
@@ -128,13 +150,12 @@ class AnyLinkSet(ABC):
             raise forked()
         now = self._clock()
         shared, links = self._shared, self.links
-        if self.following:
-            self.follow(now)
+        self.follow(now)
         guard = 0.0
         for request in requests:
             request.number = shared.next_number()
             guard = guard or request.guard
-        data = requests[0].data if len(requests) == 1 else b"".join([request.data for request in requests])
+        data = b"".join([request.data for request in requests])
         silent = now - shared.node_timeout
         for node in shared.nodes:
             link = links[node.index]
@@ -144,66 +165,48 @@ class AnyLinkSet(ABC):
                 or (link.pending and (link.since < silent or len(link.pending) > _MOST_PENDING))
                 or (guard and (node.locator is not None or now - node.remembers_since < guard))
             ):
-                self._send_fit(node, requests, now)
-                continue
-            for request in requests:
-                if request.tally is not None:
-                    request.tally.sent |= link.bit
-            self._post(link, requests, data, now)
+                if ours := self._fit(node, requests, now):
+                    self.send_to(node.index, ours, now)
+            else:
+                self._post(link, requests, data, now)
 
-    def _send_fit(self, node: Node, requests: Sequence[Request], now: float) -> None:
-        """Send a node the requests that it may get, and record of the others why it does not get them."""
+    def _fit(self, node: Node, requests: Sequence[Request], now: float) -> list[Request]:
+        """Return the requests that a node gets now; record of the others why it does not."""
         link = self.links[node.index]
-        if link is not None and link.silence(now) > self._shared.node_timeout:
+        if link is not None and link.generation != node.generation:
+            self.discard(link, node.down_reason)
+        elif link is not None and link.silence(now) > self._shared.node_timeout:
             # After the process was suspended, the replies may lie unread.
             self.read()
-        ours = self.fit(node, requests, now)
-        for request in ours:
-            if request.tally is not None:
-                request.tally.sent |= node.bit
-        if ours:
-            self.send_to(node.index, ours, now)
-
-    def fit(self, node: Node, requests: Sequence[Request], now: float) -> list[Request]:
-        """Return the requests that a node gets now; record of the others why it does not."""
-        ours = []
+            self._look_at(link, now)
+        eligible = []
         for request in requests:
-            reason = self._unfit(node, self.links[node.index], request, now)
-            if reason is None:
-                ours.append(request)
+            if (reason := self._reason_against(node, request, now)) is None:
+                eligible.append(request)
             else:
                 self.miss(node, request, reason, now)
-        if self.links[node.index] is None:  # It was discarded just now.
-            for request in ours:
-                self.miss(node, request, node.excuse, now)
-            return []
-        return ours
+        return eligible
 
-    def _unfit(self, node: Node, link: Any, request: Request, now: float) -> str | None:
+    def _reason_against(self, node: Node, request: Request, now: float) -> str | None:
         """Return why a node does not get a request; None if it does.
 
         A node without a connection gets nothing, one that owes replies for too long only releases, a quarantined one no
         new claims.
         """
+        link = self.links[node.index]
         if link is None:
-            return self._excuse(node)
-        if link.generation != node.generation:
-            self.discard(link, node.excuse)
-            return node.excuse
+            return self._down_reasons[node.index] if node.connected else node.down_reason
+        late = link.silence(now) > self._shared.node_timeout or len(link.pending) > _MOST_PENDING
+        if late and not request.needs(node.bit):
+            return str(link.lateness(now))
+        return node.ineligible_reason(now, request.guard)
+
+    def _look_at(self, link: Any, now: float) -> None:
+        """Suspect a link that has owed replies for too long; give it up after a longer time."""
         silence = link.silence(now)
-        if (silence > self._shared.node_timeout or len(link.pending) > _MOST_PENDING) and not request.owed(link.bit):
-            self._doubt(link, silence)
-            return str(link.explain(f"owes {len(link.pending)} replies for {silence:.2f} s"))
-        return node.unfit(now, request.guard) if request.guard else None
-
-    def _excuse(self, node: Node) -> str:
-        """Return why there is no link to a node."""
-        return node.excuse
-
-    def _doubt(self, link: Any, silence: float) -> None:
-        if not link.suspect:
+        if silence > self._shared.node_timeout and not link.suspect:
             link.suspect = True
-            link.node.last_error = link.explain(f"owes {len(link.pending)} replies for {silence:.2f} s")
+            link.node.last_error = link.lateness(now)
             self._shared.on_lag(link.node)
         if silence > GIVE_UP:
             # The unanswered commands are lost or late; the next connection gets those that the node must get.
@@ -225,19 +228,23 @@ class AnyLinkSet(ABC):
         self._post(link, requests, b"".join([request.data for request in requests]), now)
 
     def deliver(self, node: Node, now: float) -> None:
-        """Send a connected node the pending releases that are due, but none behind a later command about its claim."""
-        releases, link = self._shared.releases, self.links[node.index]
-        batch = releases.take(node.index, now)
-        if batch and link is not None:
+        """Send a connected node the pending releases that are due."""
+        link, releases = self.links[node.index], self._shared.releases
+        due = releases.due(node.index, now, len(link.pending))
+        if due:
+            # None behind a later command about its claim, which may make it needless.
             under_way = {request.claim for request in link.pending}
-            for request in batch:
-                if request.claim in under_way:
-                    releases.refuse(node.index, request, now)
-            batch = [request for request in batch if request.claim not in under_way]
-        if batch:
-            self.send_to(node.index, batch, now)
+            due = [request for request in due if request.claim not in under_way]
+        if due:
+            self.send_to(node.index, due, now)
+            # Only now: after an exception from outside, or the end of the link, the node must still get them.
+            if self.links[node.index] is link:
+                releases.note_sent(node.index, due)
 
     def _post(self, link: Any, requests: Sequence[Request], data: bytes, now: float) -> None:
+        for request in requests:
+            if request.tally is not None:
+                request.tally.sent |= link.bit
         try:
             link.post(requests, data, now)
         except (LinkFault, OSError) as error:
@@ -254,13 +261,28 @@ class AnyLinkSet(ABC):
 
     # Reading.
 
+    def _serve(self, ready: Sequence[tuple[int, int]]) -> None:
+        """Write to and read from the links that a poll has found ready."""
+        now = self._clock()
+        for descriptor, events in ready:
+            # One that was discarded meanwhile has a closed socket, and nothing left.
+            link = self._polled.get(descriptor)
+            if link is not None and events & _WRITABLE:
+                self._unclog(link)
+            if link is not None and events != _WRITABLE:
+                self._take(link, now)
+
+    def _poll_for(self, link: AnyLink) -> None:
+        """Poll a link for what it waits for now."""
+        if isinstance(link, Link):
+            self._poller.modify(link.fileno, _READABLE | _WRITABLE if link.backlog else _READABLE)
+
     def _unclog(self, link: Link) -> None:
         try:
             link.flush()
         except (LinkFault, OSError) as error:
             self._lose(link, error)
-            return
-        if not link.backlog:
+        else:
             self._poll_for(link)
 
     def _take(self, link: Link, now: float) -> None:
@@ -277,31 +299,27 @@ class AnyLinkSet(ABC):
         """Hand out the replies in received bytes: in none if the node closed the connection, None if none are new."""
         try:
             if data:
+                link.unfinished += len(data)
                 link.feed(data)
             elif data is not None:
                 raise LinkFault("closed the connection")
-            if not self._hand_out(link, now) and data is not None:
-                link.note_unfinished(len(data))
+            self._hand_out(link, now)
+            if link.unfinished > MOST_BYTES:
+                raise LinkFault(f"sent a reply of more than {MOST_BYTES} bytes")
         except (LinkFault, OSError, hiredis.HiredisError) as error:
             self._lose(link, error)
+        except TypeError as error:
+            if "unhashable" not in str(error):
+                raise  # a signal handler's; hiredis raises the other one
+            self.discard(link, "sent a reply with an unhashable key")
 
-    def _hand_out(self, link: AnyLink, now: float) -> bool:
-        """Give each reply to the oldest request of its link; return whether there was one."""
+    def _hand_out(self, link: AnyLink, now: float) -> None:
+        """Give each reply to the oldest request of its link."""
         pending, gets = link.pending, link.gets
-        some = answered = False
-        while True:
-            try:
-                reply = gets()
-            except TypeError as error:
-                if "unhashable" not in str(error):
-                    raise  # a signal handler's
-                raise LinkFault("sent a reply with an unhashable key") from error
-            if reply is NOTHING:
-                break
-            some = True
+        while (reply := gets()) is not NOTHING:
+            link.unfinished = 0
             kind = reply.__class__
             if kind is _PUSH:
-                link.note_message(now)
                 self._shared.wakeups.take_in(reply, link.node)
                 continue
             if not pending:
@@ -314,16 +332,14 @@ class AnyLinkSet(ABC):
                 self._count(link, request, reply, now)
             if pending:  # else the link was discarded
                 pending.popleft()
-            answered = True
-        if answered:
-            link.note_answer(now)
-        return some
+            # Only a complete answer shows that a node works.
+            link.since, link.suspect = now, False
 
     def _count(self, link: AnyLink, request: Request, reply: Any, now: float) -> None:
-        self._shared.releases.settle(link.index, request, now)
+        self._shared.releases.resolve(link.index, request)
         tally = request.tally
         if tally is None:
-            request.settle(reply)
+            request.take_reply(reply)
             return
         if request.done and not tally.late:
             return
@@ -339,46 +355,43 @@ class AnyLinkSet(ABC):
 
     def _take_error(self, link: AnyLink, request: Request, text: str, now: float) -> None:
         node = link.node
-        if text.startswith("NOSCRIPT") and request.command is not None:
-            self._reload(link, request, now)
+        if text.startswith("NOSCRIPT") and request.command is not None and self._reload(link, request, now):
             return
         if (reason := node.note_forgetful(text, request.guard, now)) is not None:
             self._shared.on_change()
             text = reason
         node.last_error = said = one_line(text)
         self.fail(request, node, said)
-        if request.owed(link.bit):
-            if is_refused(text):
-                self._shared.releases.refuse(link.index, request, now)
-                self._shared.on_change()
-            else:
-                self._shared.releases.settle(link.index, request, now)
-        request.settle(text)
+        if request.needs(link.bit) and is_refused(text):
+            self._shared.releases.refuse(link.index, request, now)
+            self._shared.on_change()
+        request.take_reply(text)
 
-    def _reload(self, link: AnyLink, request: Request, now: float) -> None:
-        """Answer NOSCRIPT: load the script and send the command again, if nothing was sent behind it; else reconnect.
+    def _reload(self, link: AnyLink, request: Request, now: float) -> bool:
+        """Answer NOSCRIPT: load the script, and send the command again if nothing was sent behind it.
 
-        A new connection begins with all scripts.
+        Returns True if it was sent again.
         """
         assert request.command is not None, "the caller checked it"
-        if len(link.pending) > 1 or request.reloaded & link.bit:
-            raise LinkFault("had forgotten its scripts")
-        request.reloaded |= link.bit
         load = Request(NOTHING_TOLD, None)
         load.command = None
         load.data = pack(b"SCRIPT", b"LOAD", request.command.script.source)
-        link.post([load, request], load.data + request.data, now)
+        is_last = len(link.pending) == 1 and not request.reloaded & link.bit
+        request.reloaded |= link.bit
+        again = [load, request] if is_last else [load]
+        link.post(again, b"".join([each.data for each in again]), now)
+        return is_last
 
     # The fate of a request.
 
     def fail(self, request: Request, node: Node, reason: str) -> None:
         """Count a node's vote as failed."""
-        fail(request, node, reason)
+        request.fail(node.index, reason)
 
     def miss(self, node: Node, request: Request, reason: str, now: float) -> None:
         """Record that a request does not reach a node now."""
         self.fail(request, node, reason)
-        if request.owed(node.bit):
+        if request.needs(node.bit):
             self._shared.releases.add(node.index, (request,), now)
             self._shared.on_change()
 
@@ -401,15 +414,19 @@ class AnyLinkSet(ABC):
         if self.links[index] is not link:
             return
         # Each step may be done twice: an exception may strike in between, and then the link is discarded again.
-        self._stop_polling(link)
+        if self._polled.get(link.fileno) is link:
+            with expected(KeyError, OSError):  # It was done before.
+                self._poller.unregister(link.fileno)
+            del self._polled[link.fileno]
         if link.tag is not None and not orderly:
-            link.node.note_former(link.tag)
+            link.node.former.add(link.tag)
         while link.pending:
             request = link.pending[0]
             self.fail(request, link.node, reason)
-            shared.releases.add(index, (request,), now, unanswered=True)
+            shared.releases.add(index, (request,), now)
             link.pending.popleft()
         # Before it is closed: a closed descriptor may belong to another file soon.
+        self._down_reasons[index] = reason
         self.links[index] = None
         if orderly:
             link.shut()
@@ -424,8 +441,8 @@ class AnyLinkSet(ABC):
     def look(self, now: float) -> None:
         """Find links that have owed replies for too long; only after a read that began after `now`."""
         for link in list(self.links):
-            if link is not None and (silence := link.silence(now)) > self._shared.node_timeout:
-                self._doubt(link, silence)
+            if link is not None:
+                self._look_at(link, now)
 
     # The end.
 
@@ -437,19 +454,18 @@ class AnyLinkSet(ABC):
                 self.discard(link, reason, orderly=orderly)
         self.follow(self._clock())
 
-    def forget(self, *, close: bool) -> None:
-        """In the child of a fork: drop the copies of the parent's sockets, closed or left open."""
+    def forget(self) -> None:
+        """In the child of a fork: close the copies of the parent's sockets."""
         self.closed = True
         for link in self.links:
             if link is not None:
-                link.forget(close=close)
+                link.forget()
 
 
 class LinkSet(AnyLinkSet):
     """A link to each node, for one thread at a time, which polls it.
 
     Attributes:
-        arrivals: New connections for this set: index, and the link or why there is none.
         connecting: The indexes of the nodes to which a connection is being made.
         used_at: The instant at which it was last returned.
     """
@@ -458,14 +474,13 @@ class LinkSet(AnyLinkSet):
 
     def __init__(self, shared: Shared, on_dropped: Callable[[LinkSet], None] | None = None) -> None:
         """Make a set without links; `on_dropped` gets it if all references to it were dropped before its end."""
-        super().__init__(shared)
-        self.arrivals: Final[deque[tuple[int, Link | str]]] = deque()
-        self._news: Final[SimpleQueue[None]] = SimpleQueue()  # An item for each arrival, to wait for.
+        super().__init__(shared, select.poll() if hasattr(select, "poll") else _Select())
+        # New connections: index, and the link or why there is none.
+        self._arrivals: Final[deque[tuple[int, Link | str]]] = deque()
         self.connecting: Final[set[int]] = set()
         self.retry_at: Final = [0.0] * len(shared.nodes)
-        self._excuses: Final = ["no connection yet"] * len(shared.nodes)
         self.used_at = 0.0
-        self._selector: Final = selectors.DefaultSelector()
+        self._watched: int | None = None
         # Last: a set whose making was interrupted has nothing to end.
         self._on_dropped = on_dropped
 
@@ -476,47 +491,35 @@ class LinkSet(AnyLinkSet):
 
     # Which links it has.
 
-    def install(self, link: Link) -> None:
-        self.links[link.index] = link
-        self._selector.register(link.fileno, _READ, link)
-
     def watch(self, descriptor: int) -> None:
         """Let polls end when that descriptor is readable, too."""
-        self._selector.register(descriptor, _READ, None)
+        self._watched = descriptor
+        self._poller.register(descriptor, _READABLE)
 
     def arrive(self, index: int, link: Link | str) -> None:
         """Bring a new connection, or say why there is none; callable in any thread."""
-        self.arrivals.append((index, link))
-        self._news.put(None)
+        self._arrivals.append((index, link))
         if self.closed:
-            self.drop_arrivals()
+            self._drop_arrivals()
 
-    def take_arrivals(self, timeout: float = 0.0) -> bool:
-        """Put new connections into use; wait for the next one if there is none yet. Returns True if one came."""
-        if not self.arrivals and timeout > 0:
-            with expected(Empty):
-                self._news.get(timeout=timeout)
-        came = False
-        while self.arrivals:
-            index, link = self.arrivals[0]
+    def take_arrivals(self) -> None:
+        """Put new connections into use."""
+        while self._arrivals:
+            index, link = self._arrivals[0]
             self.connecting.discard(index)
             if isinstance(link, Link):
                 self.install(link)
             else:
                 self.retry_at[index] = self._clock() + _PAUSE
-                self._excuses[index] = link
+                self._down_reasons[index] = link
             # Removed only now: an interruption must not drop a connection that nothing else refers to.
-            self.arrivals.popleft()
-            with expected(Empty):
-                self._news.get_nowait()
-            came = True
-        return came
+            self._arrivals.popleft()
 
-    def drop_arrivals(self) -> None:
+    def _drop_arrivals(self) -> None:
         """End new connections of a set that has ended."""
         with expected(IndexError):
             while True:
-                _, link = self.arrivals.popleft()
+                _, link = self._arrivals.popleft()
                 if isinstance(link, Link):
                     link.shut()
 
@@ -532,13 +535,6 @@ class LinkSet(AnyLinkSet):
         ]
         self.connecting.update(node.index for node in nodes)
         return nodes
-
-    def can_have(self, quorum: int) -> bool:
-        """Return whether a quorum of the nodes is connected here, or known to be up."""
-        return sum(self.links[node.index] is not None or node.connected for node in self._shared.nodes) >= quorum
-
-    def _excuse(self, node: Node) -> str:
-        return self._excuses[node.index] if node.connected else node.excuse
 
     # A round.
 
@@ -564,46 +560,16 @@ class LinkSet(AnyLinkSet):
 
         Returns True if a descriptor of `watch` is readable.
         """
-        ready = self._selector.select(timeout)
+        ready = self._poller.poll(math.ceil(timeout * 1000))
         if os.getpid() != self._process:
             # A signal's handler has forked: what has arrived belongs to the parent.
             raise forked()
-        now, watched = self._clock(), False
-        for key, events in ready:
-            # A link that was discarded meanwhile has a closed socket, and nothing left.
-            link = key.data
-            if link is None:
-                watched = True
-                continue
-            if events & _WRITE:
-                self._unclog(link)
-            if events & _READ:
-                self._take(link, now)
-        return watched
-
-    def _poll_for(self, link: Link) -> None:
-        self._selector.modify(link.fileno, _READ | _WRITE if link.backlog else _READ, link)
-
-    def _stop_polling(self, link: Link) -> None:
-        with expected(KeyError):  # It was called before.
-            self._selector.unregister(link.fileno)
+        self._serve(ready)
+        return self._watched is not None and any(descriptor == self._watched for descriptor, _ in ready)
 
     # The end.
 
     def end(self, reason: str, *, orderly: bool) -> None:
         self.closed = True
-        self.drop_arrivals()
+        self._drop_arrivals()
         super().end(reason, orderly=orderly)
-        self._selector.close()
-
-    def forget(self, *, close: bool) -> None:
-        super().forget(close=close)
-        if close:
-            self._selector.close()
-
-
-def fail(request: Request, node: Node, reason: str) -> None:
-    """Count a node's vote as failed."""
-    tally = request.tally
-    if tally is not None and tally.fail(node.index, reason):
-        request.finish()

@@ -19,24 +19,17 @@ from typing import Any, Final
 import hiredis
 
 from redsync._core.interruptions import expected
-from redsync._core.replies import MOST_BYTES
 from redsync._drivers.kept_calls import receiver, sender
 from redsync._drivers.nodes import Node
 from redsync._drivers.requests import Request
 
-__all__ = ["BACKLOG_LIMIT", "GIVE_UP", "NOT_NOW", "AnyLink", "Link", "LinkFault", "bound_silence", "let_reset", "speak"]
+__all__ = ["BACKLOG_LIMIT", "GIVE_UP", "NOT_NOW", "AnyLink", "Link", "LinkFault", "bound_silence", "let_reset"]
 
 GIVE_UP: Final = 10.0
 """Seconds of silence after which a connection is replaced: the node may work again behind a dead connection."""
 
 BACKLOG_LIMIT: Final = 4 << 20
 """The most bytes kept for a node that does not read: plenty, because a hung node gets only releases."""
-
-_MOST_MESSAGES: Final = 20_000
-"""The most wake-ups that a node may send in one second: two for each of ten thousand waiters."""
-
-_RECORDS: Final = 4
-"""The number of TLS records read at once."""
 
 _NO_LINGER: Final = struct.pack("ii", 1, 0)
 _USER_TIMEOUT: Final = getattr(socket, "TCP_USER_TIMEOUT", None)
@@ -58,6 +51,7 @@ class AnyLink(ABC):
         fileno: Its descriptor for polls; -1 if an event loop reads it.
         pending: The requests that were sent and are not answered, oldest first.
         since: The instant at which the node last completed an answer, or was sent something after it owed nothing.
+        unfinished: The number of bytes that have come since the last complete reply.
         backlog: Bytes that the node does not accept now.
         suspect: True if the node owed replies for longer than the node timeout when that was last looked at.
         encode: Returns the bytes of requests that are pending and about to be written; None: each as it is.
@@ -78,12 +72,15 @@ class AnyLink(ABC):
         self.since = 0.0
         self.backlog = bytearray()
         self.suspect = False
-        self.encode: Callable[[Sequence[Request]], bytes] | None = None
+        self.encode: Callable[[Sequence[Request]], bytes] | None = self._encode if node.has_slot else None
         self.feed: Callable[[Any], object] = reader.feed
         self.gets: Callable[[], Any] = reader.gets
         self.explain: Callable[[str], str] = str
-        self._unfinished = self._messages = 0
-        self._counted_at = 0.0
+        self.unfinished = 0
+
+    def _encode(self, requests: Sequence[Request]) -> bytes:
+        codec = self.node.codec
+        return b"".join([codec.data(request) for request in requests])
 
     def post(self, requests: Sequence[Request], data: bytes, now: float) -> None:
         """Send requests, whose bytes are `data` but for what `encode` makes of them; keep what can't be sent now.
@@ -100,28 +97,13 @@ class AnyLink(ABC):
     def write(self, data: bytes) -> None:
         """Send bytes, and keep what the node does not accept now; raises as `post`."""
 
-    def note_answer(self, now: float) -> None:
-        """Record a complete answer: only that shows that a node works."""
-        self.since, self._unfinished, self.suspect = now, 0, False
-
-    def note_unfinished(self, size: int) -> None:
-        """Count bytes that completed no answer."""
-        self._unfinished += size
-        if self._unfinished > MOST_BYTES:
-            raise LinkFault(f"sent a reply of more than {MOST_BYTES} bytes")
-
-    def note_message(self, now: float) -> None:
-        """Count a message."""
-        self._unfinished = 0
-        self._messages += 1
-        if self._messages > _MOST_MESSAGES:
-            if now - self._counted_at < 1.0:
-                raise LinkFault(f"sent more than {_MOST_MESSAGES} messages in a second")
-            self._messages, self._counted_at = 0, now
-
     def silence(self, now: float) -> float:
         """Return for how many seconds the node has owed replies."""
         return now - self.since if self.pending else 0.0
+
+    def lateness(self, now: float) -> str:
+        """Return what the node owes, for people."""
+        return self.explain(f"owes {len(self.pending)} replies for {self.silence(now):.2f} s")
 
     def owes(self, request: Request) -> bool:
         """Return whether the node owes a reply to a command that this release must follow; callable in any thread."""
@@ -136,8 +118,8 @@ class AnyLink(ABC):
         """Drop the connection: written bytes that have not left this machine never will."""
 
     @abstractmethod
-    def forget(self, *, close: bool) -> None:
-        """In the child of a fork: drop the copy of the parent's socket without a word to the node."""
+    def forget(self) -> None:
+        """In the child of a fork: close the copy of the parent's socket without a word to the node."""
 
 
 class Link(AnyLink):
@@ -148,17 +130,14 @@ class Link(AnyLink):
     """
 
     def __init__(self, node: Node, channel: Any, tag: tuple[str, int] | None = None) -> None:
-        """Take over the socket of a channel of either flavour."""
+        """Take over the socket of a handshake connection of either flavour."""
         super().__init__(node, channel.reader, tag)
         self._sock: Final[Any] = channel.take()
         self._sock.setblocking(False)
         bound_silence(self._sock)
         self.fileno = self._sock.fileno()
         self._send: Callable[[bytes], int] = sender(self._sock)
-        sock = self._sock
-        self.receive: Callable[[], bytes] = (
-            _receiver_of_records(sock) if isinstance(sock, ssl.SSLSocket) else receiver(sock)
-        )
+        self.receive: Callable[[], bytes] = receiver(self._sock)
 
     def write(self, data: bytes) -> None:
         if not self.backlog:
@@ -195,35 +174,10 @@ class Link(AnyLink):
         let_reset(self._sock)
         self.shut()
 
-    def forget(self, *, close: bool) -> None:
+    def forget(self) -> None:
         descriptor = self._sock.detach()
-        if close and descriptor >= 0:
+        if descriptor >= 0:
             socket.close(descriptor)
-
-
-def speak(link: AnyLink) -> None:
-    """Make a link encode commands in its node's dialect."""
-    dialect = link.node.dialect
-    link.encode = lambda requests: b"".join([dialect.data(request) for request in requests])
-
-
-def _receiver_of_records(sock: ssl.SSLSocket) -> Callable[[], bytes]:
-    """Return a function that reads record by record: TLS hides from polls what it has read ahead."""
-    receive = receiver(sock)
-
-    def receive_records() -> bytes:
-        parts: list[bytes] = []
-        try:
-            while part := receive():
-                parts.append(part)
-                if len(parts) >= _RECORDS and not sock.pending():
-                    break
-        except NOT_NOW as error:
-            if error.errno is None or not parts:
-                raise
-        return b"".join(parts)
-
-    return receive_records
 
 
 def _closed(*_: object) -> Any:

@@ -1,11 +1,10 @@
 """A client in one process: its identity, its holds, its sets of links, and the calls that use them.
 
-The child of a fork has another life of the client. It shares nothing with its parent's: see `threads`.
+The child of a fork has another life of the client. It shares nothing with its parent's: see `any_runner`.
 """
 
 from __future__ import annotations
 
-import itertools
 import os
 import threading
 from collections import deque
@@ -14,42 +13,38 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from redsync._core.effects import Steps
-from redsync._core.holds import HoldTable
-from redsync._core.observing import noting_of
-from redsync._core.ownership import Owner
-from redsync._drivers.link_sets import LinkSet, Shared
+from redsync._core.holds import HoldTable, Owner
+from redsync._drivers.any_runner import AnyLife
+from redsync._drivers.environment import forked
+from redsync._drivers.link_sets import LinkSet
 from redsync._drivers.maintenance import Maintenance
 from redsync._drivers.nodes import Node
 from redsync._drivers.notifier import EventThread
-from redsync._drivers.owing import Owing
-from redsync._drivers.pending_releases import PendingReleases
+from redsync._drivers.pending_releases import Owing
 from redsync._drivers.pool import Pool
-from redsync._drivers.process import forked, new_session
-from redsync._drivers.requests import Retry, Sleeper
-from redsync._drivers.wakeups import Wakeups
+from redsync._drivers.requests import Waitable
+from redsync._signal_safe import SafeEvent, SafeLock
 
 if TYPE_CHECKING:
     from redsync._drivers.threads import ThreadRunner
 
-__all__ = ["LONGEST_SLEEP", "Call", "Life", "Tag"]
+__all__ = ["LONGEST_SLEEP", "Call", "Life", "OwnCall", "Tag"]
 
 LONGEST_SLEEP: Final = 1.0
 """Seconds after which a sleeper looks at the clock, which continues while the machine is suspended."""
 
 
 class Tag:
-    """Ends with its thread, and then tells the watchdog that the thread's holds are orphaned."""
-
-    __slots__ = ("_holds", "_owner")
+    """A thread's owner. It ends with its thread, and then tells the watchdog that the thread's holds are orphaned."""
 
     def __init__(self, holds: HoldTable, owner: Owner) -> None:
-        self._owner = owner
-        self._holds = holds
+        self.owner: Final = owner
+        self._holds: Final = holds
 
     def __del__(self) -> None:
         # An interruption may have come before `__init__` ended.
         if hasattr(self, "_holds"):
-            self._holds.orphan(self._owner)
+            self._holds.orphan(self.owner)
 
 
 class _OfThread(threading.local):
@@ -57,127 +52,103 @@ class _OfThread(threading.local):
 
     Attributes:
         stepping: True while it runs a protocol's own code, or waits for that.
-        owner: Its owner; set once it has asked.
-        tag: Ends with the thread.
+        tag: Its owner; set once it has asked.
     """
 
     stepping = False
-    owner: Owner
     tag: Tag
 
 
-class Life:
+class Life(AnyLife):
     """A client in one process.
 
     Attributes:
-        client_id: The UUID under which this process's holds are kept.
-        session: The state that the client's synchronizers share.
+        runner: Its runner.
         monitor: Held while a protocol's own code runs. A thread that waits for a lock in line gets the lock first, and
             then waits for the GIL, while all others wait for both: in a process whose threads compute, that is a queue
             that never ends. So a thread that finds it held looks again a moment later.
         ours: The running thread's state.
         active: The calls that are inside `run`, each with its thread.
         deferred: Protocols that the maintenance is to run: releases by handlers that interrupted a step.
+        guard: Guards wake-ups, sleepers, pending releases and the making of sets. Reentrant, as a finalizer may come in
+            between.
         owing: The sets whose nodes owed their borrowers replies.
+        maintenance: The thread that keeps it alive; None before the first use.
+        pool: The sets for callers; there is one from the first use on.
         closing: True once sleeps must end.
         left: Set once a closing client has released all holds.
     """
 
+    maintenance: Maintenance | None
+
     def __init__(self, runner: ThreadRunner) -> None:
-        self.process: Final = os.getpid()
+        super().__init__(runner)
         self.runner: Final = runner
-        surroundings, nodes = runner.surroundings, runner.nodes
-        self.client_id: Final = surroundings.new_id()
-        self.monitor: Final = threading.Lock()
+        self.monitor: Final = SafeLock(threading.Lock())
         self.ours: Final = _OfThread()
         self.active: Final[dict[Call, int]] = {}
-        self.left: Final = threading.Event()
+        self.left: Final = SafeEvent()
         self.deferred: Final[deque[Steps[None]]] = deque()
-        self.closing = self.started = False
-        self._opening: Final = threading.RLock()
-        # Reentrant: a finalizer may come in between. Guards wake-ups, sleepers, pending releases and the pool's line.
-        self.guard: Final = threading.RLock()
-        self._if_guarded: Final = threading.Condition(self.guard)
-        self._asleep: Final[set[Sleeper]] = set()
-        ears = runner.notifier.ears
+        self.closing = False
+        self._opening: Final = SafeLock(threading.RLock())
+        self._if_guarded: Final = threading.Condition(self.guard.lock)
+        self._asleep: Final[set[Waitable]] = set()
         self.events: Final = EventThread(runner.notifier.announce)
-        self.wakeups: Final = Wakeups(self.guard, runner.clock, Sleeper.wake)
-        releases = PendingReleases(len(nodes), self.guard)
-        self._numbers: Final = itertools.count(1)
-        self.owing: Final = Owing(self._numbers.__next__, self.guard)
-        self.shared: Final = Shared(
-            nodes,
-            runner.clock,
-            runner.timing.node_timeout,
-            releases,
-            self.wakeups,
-            self._numbers.__next__,
-            noting_of(ears),
-            self.wake,
-            self._note_lag,
-        )
-        self.session: Final = new_session(
-            surroundings, self.client_id, homes=runner.homes, timing=runner.timing, ears=ears, alarm=self.alarm
-        )
-        self.maintenance: Maintenance | None = None
+        self.owing: Final = Owing(self.next_number)
         self.pool: Pool
-
-    def wake(self) -> None:
-        """Make the maintenance look; callable in any thread, never blocks."""
-        if self.maintenance is not None:
-            self.maintenance.wake()
 
     def _note_lag(self, node: Node) -> None:
         if self.maintenance is not None:
             self.maintenance.note_lag(node)
 
     def alarm(self) -> None:
-        """Make the watchdog look; callable in any thread, never blocks."""
         if self.maintenance is not None:
             self.maintenance.alarm()
 
     def begin(self) -> Maintenance:
         """Start the maintenance, unless that was done: at the first use, because a daemon closes all descriptors."""
-        maintenance = self.maintenance
-        if self.started and maintenance is not None:
-            return maintenance
-        with self._opening:
-            if self.started and self.maintenance is not None:
-                return self.maintenance
-            runner = self.runner
-            maintenance = Maintenance(
-                shared=self.shared,
-                client_id=self.client_id,
-                random=runner.surroundings.random,
-                timing=runner.timing,
-                processes=self.session.processes,
-                tell=self.events.post,
-            )
-            self.pool = maintenance.pool = Pool(
-                self._make_set,
-                maintenance.connect,
-                maintenance.note_torn,
-                clock=runner.clock,
-                limit=runner.max_connections,
-                quorum=self.session.quorum,
-                guard=self.guard,
-            )
-            self.owing.own = maintenance.own
-            maintenance.on_abandoned = partial(runner.leave, self, maintenance)
-            maintenance.is_dropped = lambda: runner.client() is None
+        if self.maintenance is None:
+            with self._opening:
+                if self.maintenance is None:
+                    self._start()
+            self.runner.note_begun()
+        assert self.maintenance is not None, "it was started"
+        return self.maintenance
+
+    def _start(self) -> None:
+        runner = self.runner
+        runner.require_open()
+        self.require_process()
+        maintenance = Maintenance(
+            shared=self.shared,
+            client_id=self.client_id,
+            random=runner.environment.random,
+            timing=runner.timing,
+            processes=self.session.processes,
+            tell=self.events.post,
+        )
+        self.pool = maintenance.pool = Pool(
+            self._make_set,
+            maintenance.connect,
+            partial(maintenance.post, maintenance.end_torn),
+            clock=runner.clock,
+            limit=runner.max_connections,
+            quorum=self.session.quorum,
+            guard=self.guard,
+        )
+        self.owing.own, self.owing.sets = maintenance.own, self.pool.sets
+        maintenance.is_dropped = lambda: runner.client() is None
+        maintenance.on_stopped = partial(runner.leave, self, maintenance)
+        try:
+            maintenance.start(partial(runner.watch, self, maintenance))
             self.maintenance = maintenance
-            try:
-                runner.require_open()
-                self.require_process()
-                maintenance.start(self._watch)
-            except BaseException:
-                # A later call begins again: nothing was started that another call could use.
-                self.maintenance = None
-                maintenance.stop()
-                raise
-            self.started = True
-        runner.note_begun()
-        return maintenance
+            runner.require_open()  # Again: who closed the client meanwhile found nothing to stop.
+        except BaseException:
+            # A later call begins again: nothing was started that another call could use.
+            self.maintenance = None
+            maintenance.stop()
+            maintenance.join()
+            raise
 
     def _make_set(self, on_dropped: Callable[[LinkSet], None]) -> LinkSet:
         made = LinkSet(self.shared, on_dropped)
@@ -205,43 +176,37 @@ class Life:
         if os.getpid() != self.process:
             raise forked()
 
-    def _watch(self) -> None:
-        runner = self.runner
-        call = Call(self)
-        runner.drive(runner.watchdog(self.session, runner.clock()), call, runner.perform_by_maintenance)
-
-    def sleep(self, sleeper: Sleeper, until: float) -> None:
-        """Return when the sleeper is done, at the instant, or when the client closes."""
+    def sleep(self, waitable: Waitable, until: float) -> None:
+        """Return when the waitable is done, at the instant, or when the client closes."""
         clock = self.runner.clock
-        while not (sleeper.done or self.closing) and (left := until - clock()) > 0:
+        while not (waitable.done or self.closing) and (left := until - clock()) > 0:
             gate = threading.Lock()
             gate.acquire()
             try:
                 with self.guard:
-                    if sleeper.done or self.closing:
+                    if waitable.done or self.closing:
                         return
-                    sleeper.gate = gate
-                    self._asleep.add(sleeper)
+                    waitable.gate = gate.release
+                    self._asleep.add(waitable)
                 gate.acquire(timeout=min(left, LONGEST_SLEEP))
             finally:
-                sleeper.gate = None
-                self._asleep.discard(sleeper)
+                waitable.gate = None
+                self._asleep.discard(waitable)
             self.require_process()
 
     def end_sleeps(self) -> None:
         """Wake all sleepers, and let none sleep again."""
         self.closing = True
         with self.guard:
-            for sleeper in list(self._asleep):
-                sleeper.wake()
+            for waitable in list(self._asleep):
+                waitable.wake()
 
-    def forget(self, *, close: bool) -> None:
-        """In the child of a fork: hold nothing, and drop the copies of the parent's sockets, closed or left open."""
+    def forget(self) -> None:
         self.session.holds.clear()
         self.closing = True
         if self.maintenance is not None:
             maintenance, self.maintenance = self.maintenance, None
-            maintenance.forget(close=close)
+            maintenance.forget()
 
 
 class Call:
@@ -251,44 +216,60 @@ class Call:
         life: The client in this process.
         sets: The set that it has borrowed, if it has one.
         owner: The owner of its latest command.
-        subscribed: Its subscriptions to keys' wake-ups, and its turn to repeat a round.
-        torn: True once an exception cost it a set: the maintenance ends that set first, so it sends what follows.
+        subscribed: The keys to whose wake-ups it subscribes.
+        invalidated: True once an exception struck in a round: the maintenance sends what follows, after it has ended
+            the set, or sent what it was given before.
     """
 
-    __slots__ = ("life", "owner", "sets", "subscribed", "torn")
+    __slots__ = ("invalidated", "life", "owner", "sets", "subscribed")
 
     def __init__(self, life: Life) -> None:
         self.life = life
         self.sets: Final[list[LinkSet]] = []
         self.owner: Owner | None = None
-        self.subscribed: set[bytes | Retry] = set()
-        self.torn = False
+        self.subscribed: set[bytes] = set()
+        self.invalidated = False
 
     def give_back(self) -> None:
-        """Return the set."""
-        if self.sets:
-            self._finish()
-            self.life.pool.give_back(self.sets)
-
-    def _finish(self) -> None:
-        """Send what must follow over this set, and remember that its nodes owe replies to this owner."""
-        link_set, owner = self.sets[0], self.owner
-        if owner is not None and link_set.owes:
-            self.life.owing.note(owner, link_set)
-        if link_set.following:
-            try:
-                link_set.follow(self.life.runner.clock())
-            except BaseException:
-                self.throw_away()
-                raise
+        """Return the set, after what must follow over it; record that its nodes owe replies to this owner."""
+        if not self.sets:
+            return
+        try:
+            link_set, life = self.sets[0], self.life
+            if not link_set.owes:
+                link_set.owners.clear()
+            elif self.owner is not None:
+                link_set.owners.add(self.owner)
+            if link_set.following:
+                link_set.follow(life.runner.clock())
+            life.pool.give_back(self.sets)
+        except BaseException:
+            self.throw_away()
+            raise
 
     def throw_away(self) -> None:
         """Give up the set: an exception struck while it was in use."""
-        self.torn = True
+        self.invalidated = True
         self.life.pool.throw_away(self.sets)
 
     def end(self) -> None:
         """Return everything."""
         self.give_back()
-        for kept in self.subscribed:
-            self.life.wakeups.unsubscribe(kept)
+        for key in self.subscribed:
+            self.life.wakeups.unsubscribe(key)
+
+
+class OwnCall(Call):
+    """A run by the maintenance: it keeps the maintenance's set, and an error in it costs that its links."""
+
+    __slots__ = ()
+
+    def __init__(self, life: Life, maintenance: Maintenance) -> None:
+        super().__init__(life)
+        self.sets.append(maintenance.own)
+
+    def give_back(self) -> None:
+        pass
+
+    def throw_away(self) -> None:
+        pass

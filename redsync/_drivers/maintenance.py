@@ -1,8 +1,10 @@
 """The maintenance of a client for threads: one thread that does the work that no caller waits for.
 
 `any_maintenance` has what both flavours do. This thread also runs the watchdog protocol; reads wake-ups for sleeping
-threads; ends sets that were thrown away; reads late replies in idle sets; and carries releases for which no set was
-free. It never runs the application's code: `notifier` has a thread for that.
+threads; ends sets that were thrown away; reads late replies in idle sets; and carries rounds for which no set is
+connected. It never runs the application's code: `notifier` has a thread for that.
+
+Other threads reach it in one way: they `post` a function for it to call. Once it has ended, the poster calls that.
 
 A connect may block until its timeout, and renewals must not wait for it. So each connect has its own thread, which ends
 with it.
@@ -13,82 +15,104 @@ Only the maintenance thread writes the state here, except where a comment says o
 from __future__ import annotations
 
 import logging
-import math
 import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from queue import Empty, SimpleQueue
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, Final, TypeVar
 
 from redsync._core.interruptions import expected
 from redsync._core.memory import FIRST_USE
 from redsync._drivers.any_maintenance import PAUSE_AFTER_FAILURE, AnyMaintenance, Stopped, Work
-from redsync._drivers.channels import Channel, pack
-from redsync._drivers.greetings import join
-from redsync._drivers.link_sets import LinkSet, Shared
-from redsync._drivers.links import AnyLink, Link
-from redsync._drivers.nodes import INTERRUPTED, TIMEOUTS, Node, describe_error, reason_of
+from redsync._drivers.handshake_connections import describe_error, pack
+from redsync._drivers.handshakes import join
+from redsync._drivers.link_sets import AnyLinkSet, LinkSet, Shared
+from redsync._drivers.links import AnyLink, Link, LinkFault
+from redsync._drivers.nodes import INTERRUPTED, TIMEOUTS, Node
 from redsync._drivers.notifier import quietly
 from redsync._drivers.pool import Pool
 from redsync._drivers.requests import NOTHING_TOLD, Request
 from redsync._drivers.watches import Watches
+from redsync._signal_safe import SafeEvent
 
 __all__ = ["Kill", "Maintenance"]
+
+T = TypeVar("T")
 
 log = logging.getLogger("redsync.watchdog")
 
 _SWEEP_EVERY: Final = 1.0
 """Seconds between two looks at idle sets that owe nothing."""
 
-_LAST_CONNECTIONS = 2.0
-"""The most seconds that a closing client waits for pending connects."""
+_KEPT_IDLE: Final = 30.0
+"""Seconds of rest after which a set is closed, unless it is the last one."""
+
+_LONGEST_CLOSE: Final = 7.0
+"""The most seconds that `join` waits, besides those for nodes."""
 
 
 class _OwnSet(LinkSet):
-    """The maintenance's set: a node is up while it has a link here."""
+    """The maintenance's set: a node is up while it has a link here. Waiting for a reply is working."""
 
-    def __init__(self, shared: Shared, on_broken: Callable[[Node, str], None]) -> None:
+    def __init__(self, maintenance: Maintenance, shared: Shared) -> None:
         super().__init__(shared)
-        self._on_broken: Final = on_broken
+        self._maintenance: Final = maintenance
+
+    def wait(self, request: Request, deadline: float) -> bool:
+        self._maintenance.work_for(request, deadline)
+        return request.done
+
+    def arrive(self, index: int, link: Link | str) -> None:
+        self._maintenance.post(partial(self._maintenance.take_connection, index, link))
 
     def on_discarded(self, link: AnyLink, reason: str) -> None:
-        self._on_broken(link.node, reason)
+        self._maintenance._on_broken(link.node, reason)
 
 
 class Kill(Request):
-    """Ends a former connection of this client, which is remembered until the node has answered.
-
-    Attributes:
-        refused: True if the node is busy, and must be told again.
-    """
+    """Ends a former connection of this client, which is recorded again if the node does not say that it has ended."""
 
     def __init__(self, node: Node, tag: tuple[str, int]) -> None:
         super().__init__(NOTHING_TOLD, None)
         self.command = None
         self.data = pack("CLIENT", "KILL", "ID", str(tag[1]))
-        self.refused = False
         self._node, self._tag = node, tag
 
-    def settle(self, reply: object) -> None:
-        self.refused = isinstance(reply, str) and reply.startswith("BUSY")
-        if not self.refused:
-            self._node.former.discard(self._tag)
+    @staticmethod
+    def send_all(node: Node, own: AnyLinkSet, now: float) -> None:
+        """End the former connections of a node over the maintenance's link to it, as long as there is one."""
+        process = None if node.info is None else node.info.run_id
+        for tag in sorted(node.former):
+            if own.links[node.index] is None:
+                break
+            node.former.discard(tag)
+            if tag[0] == process:  # else it has ended with its process
+                own.send_to(node.index, [Kill(node, tag)], now)
+
+    def fail(self, index: int, reason: str) -> None:  # noqa: ARG002  (a vote has them)
+        self._node.former.add(self._tag)
+
+    def take_reply(self, reply: object) -> None:
+        if isinstance(reply, str) and reply.startswith("BUSY"):
+            raise LinkFault("is too busy to end a former connection")  # The next one begins with that.
+        self._node.former.discard(self._tag)
 
 
 class Maintenance(AnyMaintenance[LinkSet]):
     """The thread that keeps one client alive; only the thread may use its set.
 
     Attributes:
-        on_abandoned: Called by the thread when the client was abandoned.
-        is_dropped: Tells whether the application has dropped the client, and so abandoned it.
+        pool: The sets that callers borrow.
+        on_stopped: Called by the thread when the client is closed, or was dropped.
+        is_dropped: Tells whether the application has dropped the client.
         begun: Set once the first connections are made, or enough time has passed.
     """
 
     def __init__(self, *, shared: Shared, **settings: Any) -> None:
         """Make a maintenance that has not started; settings as for `AnyMaintenance`."""
-        super().__init__(_OwnSet(shared, self._on_broken), shared=shared, **settings)
+        super().__init__(_OwnSet(self, shared), shared=shared, **settings)
         self._waker, self._woken = socket.socketpair()
         self._waker.setblocking(False)
         self._woken.setblocking(False)
@@ -96,21 +120,12 @@ class Maintenance(AnyMaintenance[LinkSet]):
         self.pool: Pool
         self._watches: Final = Watches(self._nodes, self.connect_timeout, self._clock, self._on_moved)
         self._thread: threading.Thread | None = None
-        self.begun: Final = threading.Event()
-        self._abandoned = self._finished = False
+        self.begun: Final = SafeEvent()
+        self._finished = False
         self._swept_at = 0.0
-        self.on_abandoned: Callable[[], None] = self.stop
+        self.on_stopped: Callable[[], object] = lambda: None
         self.is_dropped: Callable[[], bool] = lambda: False
-        # Filled by other threads: connections made; requests to carry, each with its deadline; nodes that lag.
-        self._connected: Final[SimpleQueue[tuple[Node, Link | None, str | None]]] = SimpleQueue()
-        self._posted: Final[deque[tuple[Request, float]]] = deque()
-        self._lagging: Final[deque[Node]] = deque()
-        self._carried: list[tuple[Request, float]] = []
-        # For each node, the commands under way that end former connections.
-        self._kills: Final[list[dict[tuple[str, int], Kill]]] = [{} for _ in self._nodes]
-        # For each node that is being connected, the instant from which the try is overdue.
-        self._connecting: dict[int, float]
-        self._connectors: Final[set[threading.Thread]] = set()
+        self._inbox: Final[deque[Callable[[], object]]] = deque()  # Other threads append.
 
     # Called by other threads; none of these blocks.
 
@@ -119,44 +134,47 @@ class Maintenance(AnyMaintenance[LinkSet]):
         with expected(OSError):  # It is readable already, or the client was closed.
             self._waker.send(b"\0")
 
-    def abandon(self) -> None:
-        """Make the thread call `on_abandoned` and end."""
-        self._abandoned = True
-        self.wake()
-
-    def post(self, request: Request, deadline: float = 0.0) -> None:
-        """Let the thread send a request; it is done by the deadline at the latest, if it has a tally."""
-        self._posted.append((request, deadline))
+    def post(self, action: Callable[[], object]) -> None:
+        """Let the thread call something soon; once it has ended, call that here."""
+        self._inbox.append(action)
         self.wake()
         if self._finished:
-            self._end_posted()
-
-    def _end_posted(self) -> None:
-        """End requests that came too late."""
-        while self._posted:
-            self.own.close_round(self._posted.popleft()[0], "the client was closed")
-
-    def note_torn(self) -> None:
-        """Let the thread end a set that was thrown away; once the thread has ended, the caller does."""
-        self.wake()
-        if self._finished:
-            with expected(IndexError):
-                while True:
-                    self.pool.torn.popleft().end("the client was closed", orderly=False)
+            self._empty_inbox()
 
     def note_lag(self, node: Node) -> None:
-        """Record that a node owes another set replies for too long: the thread asks it, too."""
-        self._lagging.append(node)
-        self.wake()
+        """Let the thread ask a node, too, that owes another set replies for too long."""
+        self.post(partial(self._ping, node))
 
     def connect(self, link_set: LinkSet, nodes: Sequence[Node]) -> None:
-        """Begin to connect a set to these nodes."""
+        """Begin to connect a set to these nodes, each in a thread for this."""
         for node in nodes:
-            self._start_connector(self._connect_for, link_set, node)
+            name = f"redsync-connect-{node.address}"
+            thread = threading.Thread(target=self._connect, args=(link_set, node), name=name, daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:  # There are no more threads, or the interpreter is shutting down.
+                if type(error) is not RuntimeError:
+                    raise  # a signal handler's
+                link_set.arrive(node.index, describe_error(error))
 
-    def _on_broken(self, node: Node, reason: str) -> None:
-        self._kills[node.index].clear()  # The next connection begins with them.
-        self._registry.note_broken(node, reason)
+    def _connect(self, link_set: LinkSet, node: Node) -> None:
+        own = link_set is self.own
+        try:
+            if own:
+                self._watches.locate(node)
+            channel = node.open(self.connect_timeout)
+            try:
+                tag = channel.run(self._introduce(node) if own else join(node))
+                link = Link(node, channel, tag)
+                self._fit_out(link)
+            except BaseException:
+                channel.close()
+                raise
+            link_set.arrive(node.index, link)
+        except BaseException as problem:
+            # This also catches a `sys.exit()` by the application's credential provider; otherwise the node would never
+            # be tried again.
+            link_set.arrive(node.index, self._registry.note_failure(node, problem))
 
     # Life.
 
@@ -189,12 +207,12 @@ class Maintenance(AnyMaintenance[LinkSet]):
         while True:
             try:
                 if not self.begun.is_set():
-                    self._begin()
+                    self._do(self.beginning())
+                    self.begun.set()
                 watch()
             except Stopped:
                 try:
-                    if self._abandoned and not self._stopping:
-                        self.on_abandoned()
+                    self.on_stopped()
                 finally:
                     self._finish()
                 return
@@ -206,13 +224,8 @@ class Maintenance(AnyMaintenance[LinkSet]):
                         self.own.discard(link, "the maintenance failed")
                 time.sleep(PAUSE_AFTER_FAILURE)
 
-    def _begin(self) -> None:
-        self._do(self.beginning())
-        self.begun.set()
-
     def _require_running(self) -> None:
-        self._abandoned = self._abandoned or self.is_dropped()
-        if self._stopping or self._abandoned:
+        if self._stopping or self.is_dropped():
             raise Stopped
 
     def sleep(self, until: float) -> None:
@@ -223,127 +236,129 @@ class Maintenance(AnyMaintenance[LinkSet]):
         """
         self._do(self.until(until))
 
-    def carry(self, request: Request, deadline: float, reason: str) -> None:
-        """Do the maintenance's work until a request is done that was sent over the own set, or to the deadline."""
-        self._do(self.until_done(request, deadline, reason))
+    def work_for(self, request: Request, deadline: float) -> None:
+        """Do the maintenance's work until a request is done, or the deadline has passed and nothing is left to read."""
+        while not request.done:
+            overdue = self._clock() >= deadline
+            self.serve(deadline)
+            if overdue:
+                break
 
     def serve(self, until: float) -> None:
         """Do what there is to do now, and read what comes, until that instant at most."""
         self._do(self.turn(until))
 
     def _do(self, work: Work) -> None:
-        asked_at, begun = 0.0, False
-        while True:
-            try:
-                until = work.send(asked_at) if begun else next(work)
-            except StopIteration:
-                return
-            asked_at, begun = self._clock(), True
-            if self.own.read(max(until - asked_at, 0.0)):
-                with expected(BlockingIOError):
-                    while self._woken.recv(4096):
-                        pass
-
-    def _prepare(self, now: float) -> None:
-        self._end_torn(now)
-
-    def _help_others(self, now: float) -> None:
-        self.own.follow(now)
-        self._send_posted()
-        if now - self._swept_at >= (self._node_timeout / 2 if self._owes() else _SWEEP_EVERY):
-            self._sweep(now)
-        for index, overdue_at in self._connecting.items():
-            if overdue_at <= now:
-                # Each byte of a TLS handshake restarts the timeouts, and they do not bound the resolver.
-                self._connecting[index] = math.inf
-                self._registry.note_overdue(self._nodes[index], "neither connected nor refused in time")
-
-    def _instants(self) -> Iterable[float]:
-        if self._posted or self.pool.torn:
-            yield -math.inf
-        yield from self._connecting.values()
-        for _, deadline in self._carried:
-            yield deadline
+        try:
+            until = next(work)
+            while True:
+                asked_at = self._clock()
+                if self.own.read(max(until - asked_at, 0.0)):
+                    with expected(BlockingIOError):
+                        while self._woken.recv(4096):
+                            pass
+                    self._empty_inbox()  # Now: the work may wait for just that.
+                until = work.send(asked_at)
+        except StopIteration:
+            return
 
     def _owes(self) -> bool:
         return self.own.owes or any(link_set.owes for link_set in self.pool.idle())
 
-    def _take_in(self, read_by: float) -> None:
-        self._end_carried(read_by)
-        self._take_connected()
+    # The work for others.
 
-    # Requests of others.
-
-    def _send_posted(self) -> None:
-        while self._posted:
-            request, deadline = self._posted.popleft()
-            self.own.send(request)
-            if request.tally is not None and not request.done:
-                self._carried.append((request, deadline))
-
-    def _end_carried(self, now: float) -> None:
-        """End the rounds whose deadline had passed before the sockets were last read."""
-        if not self._carried:
-            return
-        left = []
-        for request, deadline in self._carried:
-            if not request.done and deadline <= now:
-                self.own.close_round(request, "no answer in time")
-            if not request.done:
-                left.append((request, deadline))
-        self._carried = left
-
-    # Sets of others.
-
-    def _end_torn(self, now: float) -> None:
+    def _prepare(self, now: float) -> None:
         """End sets that were thrown away; then end their connections on the nodes, before anything else goes there."""
-        while self.pool.torn:
-            link_set = self.pool.torn.popleft()
+        for link_set in _taken(self.pool.invalidated):
             link_set.end(INTERRUPTED, orderly=False)
             self.pool.note_ended(link_set)
         for node in self._nodes:
-            link = self.own.links[node.index]
-            if node.former and link is not None:
-                process, kills = None if node.info is None else node.info.run_id, self._kills[node.index]
-                for tag in list(node.former):
-                    if tag[0] != process:
-                        node.former.discard(tag)  # It has ended with its process.
-                    elif tag not in kills:
-                        kills[tag] = Kill(node, tag)
-                        self.own.send_to(node.index, [kills[tag]], now)
+            Kill.send_all(node, self.own, now)
+
+    def end_torn(self) -> None:
+        """End sets that were thrown away, before what is posted later."""
+        self._catch_up(self._clock())
+
+    def _help_others(self, now: float) -> None:
+        self.own.follow(now)
+        self._empty_inbox()
+        if now - self._swept_at >= (self._node_timeout / 2 if self._owes() else _SWEEP_EVERY):
+            self._sweep(now)
+
+    def _empty_inbox(self) -> None:
+        for action in _taken(self._inbox):
+            action()
+
+    def give_up(self, request: Request) -> None:
+        """End a round that was posted, and whose time is over, unless its votes have come."""
+        if not self._finished:
+            self.own.read(0.0)
+        self.own.close_round(request, "no answer in time")
+
+    def take_connection(self, index: int, link: Link | str) -> None:
+        """Put a new connection into use; or record why there is none."""
+        node, error = self._nodes[index], link if isinstance(link, str) else None
+        self._connecting.pop(index, None)
+        if isinstance(link, Link):
+            if self._stopping or self.own.links[index] is not None:
+                link.shut()
+                return
+            self.own.install(link)
+            self._shared.releases.clear_pause(index)
+        if not self._stopping:
+            self._registry.note_tried(node, error)
+        # Before anything else is sent over it.
+        self._catch_up(self._clock())
+
+    def _ping(self, node: Node) -> None:
+        link = self.own.links[node.index]
+        if link is not None and not link.pending:
+            ping = Request(NOTHING_TOLD, None)
+            ping.command = None
+            ping.data = pack("PING")
+            self.own.send_to(node.index, [ping], self._clock())
+
+    def _start_connect(self, node: Node) -> None:
+        self._connecting[node.index] = None
+        self.connect(self.own, [node])
 
     def _sweep(self, now: float) -> None:
         """Read late replies in idle sets, send what must follow them, and close sets that have rested for long."""
-        self._swept_at = now
-        for kills in self._kills:
-            for tag in [tag for tag, kill in kills.items() if kill.refused]:
-                del kills[tag]
-        for link_set in self.pool.idle():
-            if not self.pool.take_idle(link_set):
-                continue
+        self._swept_at, self.pool.is_swept = now, True
+        try:
+            self._look_after_idle_sets(now)
+        finally:
+            self.pool.is_swept = False
+
+    def _look_after_idle_sets(self, now: float) -> None:
+        for _ in self.pool.idle():
+            sets: list[LinkSet] = []
+            if not self.pool.borrow_rested(sets):
+                break
+            link_set = sets[0]
             link_set.take_arrivals()
             link_set.follow(now)
             link_set.read(0.0)
             link_set.look(now)
-            if not self.pool.return_idle(link_set, now):
+            if now - link_set.used_at > _KEPT_IDLE and len(self.pool) > 1:
                 link_set.end("it was idle", orderly=True)
                 self.pool.note_ended(link_set)
+            else:
+                self.pool.give_back(sets)
 
     # The end.
 
     def stop(self) -> None:
-        """End the thread and all connections; after an interruption, call it again."""
+        """Let the thread call `on_stopped` and end all connections; without a thread, end them here."""
         self._stopping = True
         self.wake()
         # A thread can't be joined if it did not start: there were no more threads, or an interruption came first.
         if self._thread is None or self._thread.ident is None:
             self._finish()
-        else:
-            self.join()
 
-    def join(self, ended: threading.Event | None = None) -> None:
+    def join(self, ended: SafeEvent | None = None) -> None:
         """Wait for the thread's end, or for that event; but not without limit: a node may hang."""
-        most = 2 * (self._node_timeout + _LAST_CONNECTIONS) + 3.0
+        most = 2 * self._node_timeout + _LONGEST_CLOSE
         if ended is not None:
             ended.wait(most)
         elif self._thread is not None and not self.is_current() and self._thread.is_alive():
@@ -353,145 +368,43 @@ class Maintenance(AnyMaintenance[LinkSet]):
         """Send what is left, wait briefly for replies that nodes still owe, and end all connections."""
         self._stopping = True
         # Rollbacks may be in flight. Closing a socket with unread replies resets the connection and would lose them.
-        own, releases, deadline = self.own, self._shared.releases, self._clock() + self._node_timeout
+        own, count, deadline = self.own, self._shared.releases.count, self._clock() + self._node_timeout
         free = self.pool.close()
         while True:
             now = self._clock()
-            self._take_connected()
             self._catch_up(now)
-            own.follow(now)
-            self._send_posted()
+            self._help_others(now)
             for link_set in free:
                 link_set.follow(now)
                 link_set.read(0.0)
             owing = own.owes or any(link_set.owes for link_set in free)
-            left = any(own.links[node.index] is not None and releases.count(node.index) for node in self._nodes)
-            own.read(0.001 if owing or left else 0.0)
-            if now >= deadline or not (owing or left or self._posted):
+            left = owing or any(own.links[node.index] is not None and count(node.index) for node in self._nodes)
+            own.read(0.001 if left else 0.0)
+            if now >= deadline or not (left or self._inbox):
                 break
-        for request, _ in self._carried:
-            own.close_round(request, "the client was closed")
         for link_set in (*free, own):
             link_set.end("the client was closed", orderly=True)
         self._watches.stop()
-        connecting = self._clock() + _LAST_CONNECTIONS
-        for thread in list(self._connectors):
-            if thread.is_alive():  # A caller's interruption may have come before its start.
-                thread.join(max(connecting - self._clock(), 0.0))
         self._finished = True
-        self.note_torn()
-        self._take_connected()
+        self._empty_inbox()
         self._waker.close()
         self._woken.close()
-        self._end_posted()
         self.begun.set()
 
-    def forget(self, *, close: bool) -> None:
-        """In the child of a fork: drop the copies of the parent's descriptors.
+    def forget(self) -> None:
+        """In the child of a fork: close the copies of the parent's descriptors."""
+        self.own.forget()
+        self.pool.forget()
+        self._waker.close()
+        self._woken.close()
+        self._watches.forget()
 
-        `close` them right after the fork. Later they may be other files: a daemon closes all that it finds.
-        """
-        self.own.forget(close=close)
-        self.pool.forget(close=close)
-        for sock in (self._waker, self._woken):
-            if close:
-                sock.close()
-            else:
-                sock.detach()
-        if close:
-            self._watches.forget()
 
-    # Connecting.
-
-    def _take_connected(self) -> None:
-        """Take in what other threads have found out: new connections, and nodes that lag."""
-        while True:
-            try:
-                node, link, error = self._connected.get_nowait()
-            except Empty:
-                break
-            self._connecting.pop(node.index, None)
-            if link is not None and (self._stopping or self.own.links[node.index] is not None):
-                link.shut()
-                continue
-            if link is not None:
-                self.own.install(link)
-                self._shared.releases.clear_pause(node.index)
-            if not self._stopping:
-                self._registry.note_tried(node, error)
-        while self._lagging:
-            node = self._lagging.popleft()
-            lagging = self.own.links[node.index]
-            if lagging is not None and not lagging.pending:
-                ping = Request(NOTHING_TOLD, None)
-                ping.command = None
-                ping.data = pack("PING")
-                self.own.send_to(node.index, [ping], self._clock())
-
-    def _start_connect(self, node: Node) -> None:
-        self._connecting[node.index] = self._clock() + TIMEOUTS * self.connect_timeout
-        self._start_connector(self._connect_own, node)
-
-    def _start_connector(self, target: Callable[..., None], *args: object) -> None:
-        node = args[-1]
-        assert isinstance(node, Node), "each connector has one"
-        thread = threading.Thread(target=self._run_connector, args=(target, *args), daemon=True)
-        thread.name = f"redsync-connect-{node.address}"
-        self._connectors.add(thread)
+def _taken(queue: deque[T]) -> Iterator[T]:
+    """Take the items of a queue, of which other threads may take some."""
+    while queue:
         try:
-            thread.start()
-        except RuntimeError as error:  # There are no more threads, or the interpreter is shutting down.
-            if type(error) is not RuntimeError:
-                raise  # a signal handler's
-            self._connectors.discard(thread)
-            if target == self._connect_own:
-                self._connected.put((node, None, describe_error(error)))
-            else:
-                link_set = args[0]
-                assert isinstance(link_set, LinkSet), "it is for one"
-                link_set.arrive(node.index, describe_error(error))
-
-    def _run_connector(self, target: Callable[..., None], *args: object) -> None:
-        try:
-            target(*args)
-        finally:
-            self._connectors.discard(threading.current_thread())
-
-    def _connect_own(self, node: Node) -> None:
-        """Connect a node for the maintenance; runs in a thread for this."""
-        link, error = None, None
-        try:
-            self._watches.locate(node)
-            channel = node.open(self.connect_timeout)
-            try:
-                link = self._link(node, channel, channel.talk(self._introduce(node, raw=channel.raw)))
-            except BaseException:
-                channel.close()
-                raise
-        except BaseException as problem:
-            # This also catches a `sys.exit()` by the application's credential provider; otherwise the node would never
-            # be tried again.
-            error = self._registry.note_failure(node, problem)
-        self._connected.put((node, link, error))
-        self.wake()
-        if self._finished:
-            self._take_connected()  # The thread has ended; this ends the connection.
-
-    def _connect_for(self, link_set: LinkSet, node: Node) -> None:
-        """Connect a node for a set of the pool; runs in a thread for this."""
-        result: Link | str
-        try:
-            channel = node.open(self.connect_timeout)
-            try:
-                result = self._link(node, channel, channel.talk(join(node)))
-            except BaseException:
-                channel.close()
-                raise
-        except BaseException as problem:  # as above
-            result = reason_of(problem, node.address, node.excuse)
-        link_set.arrive(node.index, result)
-
-    def _link(self, node: Node, channel: Channel, tag: tuple[str, int] | None) -> Link:
-        link = Link(node, channel, tag)
-        self._fit_out(link)
-        return link
+            item = queue.popleft()
+        except IndexError:
+            return
+        yield item

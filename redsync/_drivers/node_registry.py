@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
-from redsync._core.effects import Broadcast, Command
-from redsync._core.events import Event
+from redsync._core.effects import Broadcast
 from redsync._core.memory import (
     BIRTH_KEY,
     BLANK,
@@ -26,9 +25,12 @@ from redsync._core.memory import (
     Processes,
     next_step,
 )
+from redsync._core.observing import Event
 from redsync._core.quorum import Choice, Tally, Verdict
+from redsync._core.scripts import Command
 from redsync._core.timing import retry_delay
-from redsync._drivers.greetings import INITIALIZE
+from redsync._drivers.handshakes import INITIALIZE
+from redsync._drivers.link_sets import AnyLinkSet
 from redsync._drivers.nodes import INTERRUPTED, Node, NodeInfo, NodeStatus, reason_of
 from redsync._drivers.requests import Request
 from redsync.exceptions import ConfigurationError
@@ -42,27 +44,13 @@ _LOOK_AGAIN = 0.02
 """Seconds between two looks at nodes that other clients may be initializing."""
 
 _ASK_AGAIN = 1.0
-"""Seconds after which the client again asks nodes that did not report their memory."""
+"""Seconds after which the client expects no more answers, and again asks nodes that did not report their memory."""
 
 _MISTAKES: Final = AssertionError, AttributeError, ImportError, NameError, TypeError
 """Errors that the next connect will find again."""
 
-_SETTLED = 1.0
+_STABLE = 1.0
 """Seconds that a connection must last; after a shorter one the next connect waits for a pause."""
-
-
-class Linked(Protocol):
-    """A connection to a node, as the registry sees it: `suspect` if the node owes replies for too long."""
-
-    @property
-    def suspect(self) -> bool: ...
-
-
-class Transport(Protocol):
-    """Connections to all nodes, None where there is none."""
-
-    @property
-    def links(self) -> Sequence[Linked | None]: ...
 
 
 class NodeRegistry:
@@ -70,59 +58,58 @@ class NodeRegistry:
 
     Attributes:
         reported: The indices of the nodes for which a connect has succeeded or failed.
-        conflict: Why the nodes are unusable together; None if they are usable.
-        mistake: A programming error in a node's first connect, None if there was none.
+        mistake: An error that no later connect can mend: the nodes are unusable together, or there is a programming
+            error in a node's first connect. None if there was none.
         initialize_at: The latest instant at which to call `initialize` again, in seconds on the client's clock.
     """
 
     def __init__(
         self,
         nodes: Sequence[Node],
-        transport: Transport,
+        own: AnyLinkSet,
         clock: Callable[[], float],
         *,
         restart_guard: float,
+        patience: float,
         processes: Processes,
         tell: Callable[[Event], None],
         wake: Callable[[], None],
         random: Callable[[], float],
-        guard: threading.Condition | None = None,
     ) -> None:
         self._nodes: Final = nodes
-        self._transport: Final = transport
+        self._own: Final = own
         self._clock: Final = clock
         self._restart_guard: Final = restart_guard
-        self._guard: Final = threading.Condition() if guard is None else guard
+        self._heard_by: Final = clock() + patience
+        self._guard: Final = threading.RLock()
         self._processes: Final = processes
         self._tell: Final = tell
         self._wake: Final = wake
         self._random: Final = random
         self.reported: Final[set[int]] = set()
-        self.conflict: str | None = None
-        self.mistake: Exception | None = None
+        self.mistake: BaseException | None = None
         # Nodes that have identified themselves in a connect that has not ended yet.
         self._meeting: Final[set[int]] = set()
         self._failures: Final = [0] * len(nodes)
         self._retry_at: Final = [0.0] * len(nodes)
         # True once nodes are known to have had birth records: then none of them is new, no matter what it forgets.
-        self._seasoned = False
-        self._patient_until: float | None = None
+        self._was_used = False
+        self._looks_until: float | None = None
         self.initialize_at = float("inf")
         self._not_before = 0.0
-        # The latest question, the nodes' records at that time, and the nodes that have answered it.
+        # The question that is under way, and the nodes' records when it was asked.
         self._asking: tuple[bytes, Request] | None = None
         self._taken_for: list[Birth | None] = []
-        self._answered: set[int] = set()
         # The nodes' first records. A later original one is from a client that mistook an emptied node for new.
-        self._marks: Final[dict[int, bytes]] = {}
-        # Nodes that had the same mark when all had been asked once, and after that.
-        self._steady: set[int] = set()
+        self._stamps: Final[dict[int, bytes]] = {}
+        # Nodes that had the same record when all had been asked once, and after that.
+        self._unchanged: set[int] = set()
 
     # Which nodes to connect, and when. All but `note_broken` are called with the guard held.
 
     def missing(self) -> list[int]:
         """Return the nodes without a link."""
-        return [i for i, link in enumerate(self._transport.links) if link is None]
+        return [i for i, link in enumerate(self._own.links) if link is None]
 
     def next_try(self, connecting: Collection[int]) -> float:
         """Return when the next node is due for a connect, except those that are `connecting`."""
@@ -136,43 +123,34 @@ class NodeRegistry:
     def put_off(self, node: Node, reason: str | None = None) -> None:
         """Schedule the next try after a pause, which grows with each failure."""
         if reason is not None:
-            node.last_error = node.excuse = reason
+            node.last_error = node.down_reason = reason
         failures = self._failures[node.index] = self._failures[node.index] + 1
         pause = retry_delay(failures, self._random(), shortest=_SHORTEST_PAUSE, longest=_LONGEST_PAUSE)
         self._retry_at[node.index] = self._clock() + pause
 
     def note_failure(self, node: Node, error: BaseException) -> str:
         """Record the error of a try, before its outcome; return it as one line."""
-        if isinstance(error, ConfigurationError):
-            with self._guard:
-                self.conflict = self.conflict or str(error)
-            return str(error)
-        if isinstance(error, _MISTAKES) and not node.tried:
+        conflict = isinstance(error, ConfigurationError)
+        if conflict or (isinstance(error, _MISTAKES) and not node.tried):
             self.mistake = self.mistake or error
-        return reason_of(error, node.address, node.excuse)
+        return str(error) if conflict else reason_of(error, node.address, node.down_reason)
 
     def note_tried(self, node: Node, error: str | None) -> None:
         """Record the outcome of a try."""
         if error is not None:
             self.put_off(node, error)
-        node.connected = self._transport.links[node.index] is not None
+        node.connected = self._own.links[node.index] is not None
         node.tried = True
         self._meeting.discard(node.index)
-        self.reported.add(node.index)
-
-    def note_overdue(self, node: Node, reason: str) -> None:
-        """Record that a try takes too long: no caller waits for its outcome."""
-        self.put_off(node, reason)
-        node.tried = True
         self.reported.add(node.index)
 
     def note_broken(self, node: Node, reason: str) -> None:
         """Record that the transport lost its link to a node."""
         with self._guard:
-            node.last_error = node.excuse = reason
+            node.last_error = node.down_reason = reason
             if node.connected:  # otherwise it broke during the connect, which counts by itself
                 node.connected = False
-                if reason == INTERRUPTED or self._clock() - node.connected_at >= _SETTLED:
+                if reason == INTERRUPTED or self._clock() - node.connected_at >= _STABLE:
                     self._failures[node.index] = 0
                 else:
                     self.put_off(node)
@@ -193,14 +171,12 @@ class NodeRegistry:
             ConfigurationError: Two nodes are the same server.
             Exception: A programming error, of ours, of a library or of the application.
         """
-        if self.conflict is not None:
-            raise ConfigurationError(self.conflict)
         if self.mistake is not None:
             raise self.mistake
 
     def is_heard(self) -> bool:
-        """Return True once a connect has succeeded or failed for every node."""
-        return len(self.reported) == len(self._nodes)
+        """Return True once a connect has succeeded or failed for every node, or has taken too long."""
+        return len(self.reported) == len(self._nodes) or self._clock() >= self._heard_by
 
     def has_quorum(self) -> bool:
         """Return True if enough nodes are connected to win claims."""
@@ -228,51 +204,48 @@ class NodeRegistry:
                 if other is node or other.info is None or not self._is_present(other):
                     continue
                 if info.run_id is not None and other.info.run_id == info.run_id:
-                    if node.is_lent and other.is_lent:
+                    if node.has_slot and other.has_slot:
                         # Until the slots are on different masters again.
                         raise ConnectionError(f"is on the same server as {other.address} now, so it has no vote")
-                    self.conflict = (
+                    raise ConfigurationError(
                         f"{other.address} and {node.address} are the same server: list each node once, or one failure "
                         f"would count as several"
                     )
-                    raise ConfigurationError(self.conflict)
             self._processes.note(node.index, info.process)
-            self._steady.clear()
+            self._unchanged.clear()
             node.meet(info._replace(birth=self._judge(node, info.birth)), self._clock())
             self._meeting.add(node.index)
 
     def _is_present(self, node: Node) -> bool:
-        return node.index in self._meeting or self._transport.links[node.index] is not None
+        return node.index in self._meeting or self._own.links[node.index] is not None
 
-    def initialize(self, send: Callable[[Request], None]) -> Request | None:
+    def initialize(self, send: Callable[[Request], None]) -> None:
         """Take the next step to find out what nodes without a conclusive birth record remember; see `memory`.
 
-        Returns the request that was sent, if any. Called when an answer may have come, and again at `initialize_at`. A
-        new client takes the first steps in its own thread or task, and asks for no claim before.
+        Called when an answer may have come, and again at `initialize_at`. A new client asks for no claim before it has
+        taken the first steps.
         """
         if not self._restart_guard:
-            return None
+            return
         with self._guard:
             self._take_answers()
             now = self._clock()
             question = self._question(now) if self.is_heard() else None
-            self.initialize_at = float("inf") if question is None else self._not_before
+            self.initialize_at = float("inf") if question is None and self._asking is None else self._not_before
             request = None if question is None or now < self._not_before else self._ask(*question, now)
         if request is not None:
             send(request)
-        return request
 
     def _ask(self, step: bytes, args: tuple[bytes, ...], now: float) -> Request:
         if any(node.location is not None for node in self._nodes):
             args = (*(args or (b"",)), self._processes.named)
         command = Command(INITIALIZE, (BIRTH_KEY,), (step, *args))
-        # The caller that waits for it sets the timeout.
+        # No caller waits for it.
         effect = Broadcast(command, None, self._is_answer, timeout=0.0, decide=_when_all_have_voted)
         tally = effect.tally([node.address for node in self._nodes])
         tally.sent_at = now
         request = Request(effect, tally)
         self._asking, self._taken_for = (step, request), [node.birth for node in self._nodes]
-        self._answered = set()
         self.initialize_at = self._not_before = now + _ASK_AGAIN
         return request
 
@@ -280,53 +253,54 @@ class NodeRegistry:
         """Return the question and its arguments; None if no connected node needs one."""
         asked = [node for node in self._nodes if node.info is not None]
         if not [node for node in asked if node.connected and node.remembers_since == float("inf")]:
-            self._seasoned = self._seasoned or any(node.remembers_since < float("inf") for node in asked)
+            self._was_used = self._was_used or any(node.remembers_since < float("inf") for node in asked)
             return None
-        if self._patient_until is None:
-            self._patient_until = now + FIRST_USE
+        if self._looks_until is None:
+            self._looks_until = now + FIRST_USE
         step = next_step(
             [node.birth for node in asked],
-            certain=len(asked) == len(self._nodes) and not self._seasoned,
-            steady=len(self._steady) == len(self._nodes),
-            patient=now < self._patient_until,
+            certain=len(asked) == len(self._nodes) and not self._was_used,
+            unchanged=len(self._unchanged) == len(self._nodes),
+            may_look=now < self._looks_until,
         )
         assert step is not None, "there is a node with an inconclusive record"
         if step == ORIGINAL:
-            marks = [node.birth.mark for node in asked if node.birth is not None]
-            return step, (b" %b " % b" ".join(marks),)
-        self._seasoned = self._seasoned or step == NEWBORN
+            stamps = [node.birth.stamp for node in asked if node.birth is not None]
+            return step, (b" %b " % b" ".join(stamps),)
+        self._was_used = self._was_used or step == NEWBORN
         return step, ()
 
     def _take_answers(self) -> None:
-        """Record the nodes' answers about their memory."""
+        """Record the nodes' answers about their memory, once there are all that can be expected."""
         if self._asking is None:
             return
         step, request = self._asking
         assert request.tally is not None, "it is answered"
-        votes = zip(self._nodes, request.tally.choices, request.tally.replies, self._taken_for, strict=True)
-        for node, choice, reply, before in votes:
+        tally, now = request.tally, self._clock()
+        awaited = [node for node in self._nodes if tally.ballots[node.index] is None and not self._is_suspect(node)]
+        if awaited and now < self._not_before:
+            return
+        self._asking = None
+        for node, choice, reply, before in zip(self._nodes, tally.choices, tally.replies, self._taken_for, strict=True):
             # Skip the answer of a node whose record has changed meanwhile.
-            if choice is not Choice.GRANTED or node.index in self._answered or node.birth is not before:
+            if choice is not Choice.GRANTED or node.birth is not before:
                 continue
-            self._answered.add(node.index)
             process, birth = Birth.initialized(reply)
             self._processes.note(node.index, process)
-            node.remember(self._judge(node, birth), self._clock())
-            if birth is not None and before is not None and birth.mark == before.mark:
-                self._steady.add(node.index)
+            node.remember(self._judge(node, birth), now)
+            if birth is not None and before is not None and birth.stamp == before.stamp:
+                self._unchanged.add(node.index)
             else:
-                self._steady.clear()
-        if None not in request.tally.cast:
-            self._asking = None
-            settled = step == LOOK and len(self._steady) == len(self._nodes)
-            self._not_before = self._clock() + (0.0 if settled else _LOOK_AGAIN)
+                self._unchanged.clear()
+        stable = step == LOOK and len(self._unchanged) == len(self._nodes)
+        self._not_before = now + (0.0 if stable else _LOOK_AGAIN)
 
     def _judge(self, node: Node, birth: Birth | None) -> Birth | None:
         """Return the record that counts for a node; this client may have known it before it was emptied."""
         if birth is None or birth.kind in (BLANK, JOINING):
             return birth
-        first = self._marks.setdefault(node.index, birth.mark)
-        return birth if birth.mark == first else birth._replace(kind=NEWBORN)
+        first = self._stamps.setdefault(node.index, birth.stamp)
+        return birth if birth.stamp == first else birth._replace(kind=NEWBORN)
 
     def _is_answer(self, reply: Any) -> bool:
         Birth.initialized(reply)
@@ -335,10 +309,11 @@ class NodeRegistry:
 
     # The nodes' states, and changes of them.
 
-    def statuses(self) -> list[NodeStatus]:
-        """Return each node's state."""
-        now = self._clock()
-        return [node.status(now, self._is_suspect(node), self._restart_guard) for node in self._nodes]
+    def statuses(self, pending: Callable[[int], int]) -> list[NodeStatus]:
+        """Return each node's state; `pending` counts what a node has yet to get."""
+        now, guard = self._clock(), self._restart_guard
+        states = [node.status(now, self._is_suspect(node), guard) for node in self._nodes]
+        return [state._replace(pending=pending(index)) for index, state in enumerate(states)]
 
     def tell_changes(self) -> None:
         """Report the changes of state since the last call."""
@@ -349,9 +324,9 @@ class NodeRegistry:
                 self._tell(change)
 
     def _is_suspect(self, node: Node) -> bool:
-        link = self._transport.links[node.index]
+        link = self._own.links[node.index]
         return link is not None and link.suspect
 
 
 def _when_all_have_voted(tally: Tally) -> Verdict:
-    return Verdict.PENDING if None in tally.cast else Verdict.WON
+    return Verdict.PENDING if None in tally.ballots else Verdict.WON

@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import hiredis
 from redis.exceptions import RedisError
 
-from redsync._core.events import NodeChanged
 from redsync._core.memory import BLANK, FORGOT, JOINING, NEWBORN, Birth
+from redsync._core.observing import NodeChanged
 from redsync._core.text import one_line
-from redsync._drivers.channels import Channel
-from redsync._drivers.dialects import PLAIN, Dialect
+from redsync._drivers.environment import clock
 from redsync._drivers.fake_nodes import fake_socket
+from redsync._drivers.handshake_connections import HandshakeConnection, describe_error
 from redsync._drivers.notifier import quietly
-from redsync._drivers.process import clock
 from redsync._drivers.redis_py import database_of, new_connection, take_socket
+from redsync._drivers.requests import PLAIN, Codec
 
 if TYPE_CHECKING:
-    from redsync._drivers.locators import Location, Locator
+    from redsync._drivers.discovery import Location, Locator
 
-__all__ = ["INTERRUPTED", "TIMEOUTS", "Node", "NodeInfo", "NodeStatus", "describe_error", "reason_of"]
+__all__ = ["INTERRUPTED", "TIMEOUTS", "Node", "NodeInfo", "NodeStatus", "reason_of"]
 
 log = logging.getLogger("redsync.node")
 
@@ -51,7 +51,6 @@ class NodeInfo(NamedTuple):
         run_id: The identity of the server's process, None if the node does not tell (fakeredis).
         version: The server and its version for people, such as "valkey 9.1.2".
         uptime: Seconds since its start, None if the node does not tell.
-        pushes: True if it wakes waiters by messages; otherwise they poll.
         birth: Its birth record, None if it has none from this process.
         process: The name of the server's process in birth records.
     """
@@ -59,7 +58,6 @@ class NodeInfo(NamedTuple):
     run_id: str | None
     version: str
     uptime: float | None
-    pushes: bool
     birth: Birth | None = None
     process: bytes = b"-"
 
@@ -102,15 +100,14 @@ class Node:
     Attributes:
         index: Its position in the client's list, and its bit in bit sets of nodes.
         address: `host:port` or a path.
-        url: A URL for it in another process; None if no URL can describe the connection.
-        unsaid: The settings that no URL can express; empty if there are none.
+        url: The URL by which it was given; None if it was given as a redis-py client.
         locator: Finds its server; None for a node with a fixed address.
         location: Where its server was at the last connect; None for a node without a locator.
-        dialect: The encoding of commands for it.
+        codec: The encoding of commands for it.
         info: Its description of itself at the last connect.
         connected_at: The time of the last connect, in seconds on the client's clock.
         connected: True while the client's maintenance has a link to it.
-        excuse: Why it is not connected.
+        down_reason: Why it is not connected.
         started_at: The instant at which its server started, in seconds on the client's clock; minus infinity if it does
             not tell.
         birth: Its latest known birth record, None if it has none.
@@ -130,23 +127,21 @@ class Node:
         address: str,
         url: str | None,
         *,
-        unsaid: str = "",
         locator: Locator | None = None,
-        dialect: Dialect = PLAIN,
+        codec: Codec = PLAIN,
     ) -> None:
         self.index: Final = index
         self.bit: Final = 1 << index
         self.address: Final = address
         self.url: Final = url
-        self.unsaid: Final = unsaid
         self._pool: Final = pool
         self.locator: Final = locator
         self.location: Location | None = None
-        self.dialect: Final = dialect
+        self.codec: Final = codec
         self.info: NodeInfo | None = None
         self.connected = False
         self.connected_at = 0.0
-        self.excuse = "not connected yet"
+        self.down_reason = "not connected yet"
         self.started_at = -math.inf
         self.birth: Birth | None = None
         self.remembers_since = -math.inf
@@ -172,11 +167,7 @@ class Node:
     def forget(self) -> None:
         """Start over, in the child of a fork."""
         self.connected = self.tried = False
-        self.excuse = "not connected yet"
-
-    def note_former(self, tag: tuple[str, int]) -> None:
-        """Record a discarded connection, for the maintenance to end it."""
-        self.former.add(tag)
+        self.down_reason = "not connected yet"
 
     def make_connection(self, timeout: float) -> Any:
         """Return a new, unconnected redis-py connection with all its options.
@@ -191,9 +182,9 @@ class Node:
         return fake_socket(self._pool)
 
     @property
-    def is_lent(self) -> bool:
+    def has_slot(self) -> bool:
         """True for a voter of a cluster: two of them may have the same server for a while."""
-        return self.dialect is not PLAIN
+        return self.codec is not PLAIN
 
     def try_options(self) -> None:
         """Make one connection of each kind without connecting it.
@@ -218,22 +209,22 @@ class Node:
             return None
         return f"its {self.locator.WITNESSES} name {present} as the master now, epoch {present.epoch}"
 
-    def open(self, timeout: float) -> Channel:
-        """Connect and authenticate. This call and the channel's use block for at most a few `timeout`s in total.
+    def open(self, timeout: float) -> HandshakeConnection:
+        """Connect and authenticate. This call and the connection's use block for at most a few `timeout`s in total.
 
         Raises:
             OSError, RedisError: The node was unreachable or refused the client.
         """
         until = clock() + TIMEOUTS * timeout
         if (fake := self.fake_socket()) is not None:
-            return Channel(fake, timeout, until, raw=False)
+            return HandshakeConnection(fake, timeout, until)
         connection = self.make_connection(timeout)
         try:
             connection.connect()
         except BaseException:
             connection.disconnect()
             raise
-        return Channel(take_socket(connection), timeout, until)
+        return HandshakeConnection(take_socket(connection), timeout, until)
 
     def meet(self, info: NodeInfo, now: float) -> None:
         """Record the node's description of itself, and since when it has remembered everything."""
@@ -265,9 +256,9 @@ class Node:
             # A node with a blank or joining record reports this too, but that is already known.
             self.remember(None, now)
         since = "it can't tell since when it remembers" if age < 0 else f"it remembers the last {age:.1f} s"
-        return self.unfit(now, guard) or f"{FORGOT} earlier claims: {since}"
+        return self.ineligible_reason(now, guard) or f"{FORGOT} earlier claims: {since}"
 
-    def unfit(self, now: float, guard: float) -> str | None:
+    def ineligible_reason(self, now: float, guard: float) -> str | None:
         """Return why the node takes no part in new grants with a guard at an instant; None if it does."""
         left = self.remembers_since + guard - now
         if not guard or left <= 0:
@@ -279,10 +270,10 @@ class Node:
         )
 
     def _unconfirmed(self, now: float, guard: float) -> str | None:
-        """Return why its server may no longer be the master, as far as the client knows; see `locators`."""
+        """Return why its server may no longer be the master, as far as the client knows; see `discovery`."""
         if not (guard and self.needed) or self.locator is None or now - self.locator.confirmed_at <= guard * _CONFIRMED:
             return None
-        why = f": {self.locator.excuse}" if self.locator.excuse else ""
+        why = f": {self.locator.unknown_reason}" if self.locator.unknown_reason else ""
         return (
             f"its {self.locator.WITNESSES} have not said lately that {self.location} is still the master{why}: takes "
             f"part in new grants again as soon as a majority of them does"
@@ -290,26 +281,23 @@ class Node:
 
     def status(self, now: float, suspect: bool, guard: float) -> NodeStatus:
         """Return the node's state at that instant."""
-        info = self.info
+        info, at = self.info, self.location if self.connected else None
         uptime = None if info is None or info.uptime is None else info.uptime + now - self.connected_at
-        state = self._state(now, suspect, guard)
-        version = None if info is None else info.version
-        left = max(self.remembers_since + guard - now, 0.0) if guard and self.connected else 0.0
-        status = NodeStatus(
+        return NodeStatus(
             self.address,
-            state,
-            version,
+            self._state(now, suspect, guard),
+            None if info is None else info.version,
             uptime if self.connected else None,
             self.last_error,
-            quarantine_left=left,
+            None if at is None else str(at),
+            None if at is None else at.epoch,
+            max(self.remembers_since + guard - now, 0.0) if guard and self.connected else 0.0,
         )
-        at = self.location if self.connected else None
-        return status if at is None else status._replace(server=str(at), epoch=at.epoch)
 
     def change(self, now: float, suspect: bool, guard: float) -> NodeChanged | None:
         """Return the change of state since the last call, None if there was none."""
         state = self._state(now, suspect, guard)
-        if state == "down" and self.excuse == INTERRUPTED:
+        if state == "down" and self.down_reason == INTERRUPTED:
             return None  # The node works, and is being reconnected.
         if state == self._told or not self.tried or (state == "quarantined" and self.remembers_since == math.inf):
             # The meaning of a missing birth record is unknown until the node and its peers were asked.
@@ -317,9 +305,9 @@ class Node:
         self._told = state
         reason = {
             "up": "",
-            "down": self.excuse,
+            "down": self.down_reason,
             "suspect": self.last_error or "",
-            "quarantined": self.unfit(now, guard) or "",
+            "quarantined": self.ineligible_reason(now, guard) or "",
         }[state]
         return NodeChanged(self.address, state, reason)
 
@@ -328,12 +316,7 @@ class Node:
             return "down"
         if suspect:
             return "suspect"
-        return "quarantined" if self.unfit(now, guard) is not None else "up"
-
-
-def describe_error(error: BaseException) -> str:
-    """Return an error as one short line."""
-    return one_line(str(error)) or type(error).__name__
+        return "quarantined" if self.ineligible_reason(now, guard) is not None else "up"
 
 
 def reason_of(error: BaseException, address: str, before: object) -> str:

@@ -10,8 +10,7 @@ from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from typing import Any, Final
 
-from redsync._core.events import Event, HoldLost, HoldOrphaned, NodeChanged
-from redsync._core.observing import Detail, Ear, Observer
+from redsync._core.observing import Detail, Event, HoldLost, HoldOrphaned, NodeChanged, Observer, ObserverSubscription
 from redsync._core.quorum import Tally
 
 __all__ = ["EventThread", "Notifier", "quietly"]
@@ -35,7 +34,7 @@ class Notifier:
     """Logs events and hands them to callbacks and listeners, in the thread in which they happen.
 
     Attributes:
-        ears: The receivers of all events and details, one for each observer.
+        subscriptions: The receivers of all events and details, one for each observer.
     """
 
     def __init__(
@@ -50,11 +49,11 @@ class Notifier:
         `contain` is called with a callback's error that is not an `Exception`, and returns True if it handled the
         error: so a callback that calls `sys.exit()` does not end a client's maintenance.
         """
-        self.ears: Final[tuple[Ear, ...]] = tuple(
+        self.subscriptions: Final[tuple[ObserverSubscription, ...]] = tuple(
             listener.listen(nodes, now) for listener in listeners if isinstance(listener, Observer)
         )
         plain = [listener for listener in listeners if not isinstance(listener, Observer)]
-        self._listeners: Final = (*plain, *(ear.hear for ear in self.ears))
+        self._listeners: Final = (*plain, *(subscription.hear for subscription in self.subscriptions))
         self._contain: Final = contain
 
     def announce(self, event: Event | Detail) -> None:
@@ -63,8 +62,8 @@ class Notifier:
         Only observers get details.
         """
         if not isinstance(event, (HoldLost, HoldOrphaned, NodeChanged)):
-            for ear in self.ears:
-                self._call(ear.hear, event)
+            for subscription in self.subscriptions:
+                self._call(subscription.hear, event)
             return
         if isinstance(event, HoldLost):
             quietly(log.error, "lost the hold of %r by %s: %s", event.name, event.owner, event.reason)
@@ -78,17 +77,13 @@ class Notifier:
             quietly(node_log.info, "node %s is up", event.node)
         else:
             quietly(node_log.warning, "node %s is %s: %s", event.node, event.state, event.reason)
-        self.tell(event)
-
-    def tell(self, event: Event) -> None:
-        """Call the listeners."""
         for listener in self._listeners:
             self._call(listener, event)
 
     def note_votes(self, tally: Tally) -> None:
         """Tell observers which votes of a round failed."""
-        for ear in self.ears:
-            ear.note_votes(tally)
+        for subscription in self.subscriptions:
+            subscription.note_votes(tally)
 
     def _call(self, function: Callable[..., object], *args: Any) -> None:
         try:

@@ -8,40 +8,43 @@ A later command about the same claim makes the earlier ones needless: a hold cou
 rollback leaves nothing. So of each claim only the latest command waits here, and none once the node has executed a
 later one. One case is left: the node may execute the later one while the earlier one is under way again over another
 connection. The worst of those are a release that only lowers a hold count, behind the next re-entry (`inspect` shows
-the lower count until the next renewal), a rate limiter's permit that one node keeps for a window though it was rolled
-back, and the end of a wait for a latch, behind the next wait, which then looks by itself, within 1.5 s.
+the lower count until the next renewal), and a rate limiter's permit that one node keeps for a window though it was
+rolled back.
 
 A node that runs a slow script (BUSY), loads its data, or is out of memory refuses releases too. It gets them again
-after a pause, which grows to half a second; a connection to it that has just been made ends the pause.
+after a pause; a connection to it that has just been made ends the pause.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from operator import attrgetter
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from redsync._core.effects import Arg
+from redsync._core.scripts import Arg
 from redsync._drivers.requests import Request
 
-__all__ = ["PendingReleases", "is_refused"]
+if TYPE_CHECKING:
+    from redsync._drivers.link_sets import AnyLinkSet
 
-_SHORTEST, _LONGEST = 0.01, 0.5
-"""The shortest and the longest pause in seconds between two tries while a node answers with errors."""
+__all__ = ["Owing", "PendingReleases", "is_refused"]
 
-_MOST = 512
+_AFTER_REFUSAL: Final = 0.2
+"""Seconds after which a node that answers with errors gets them again."""
+
+_BETWEEN: Final = 0.02
+"""Seconds between two batches for a node."""
+
+_MOST: Final = 512
 """The most commands sent at once: a node that owes more replies gets no new claims."""
 
-_STALE_LIMIT = 10_000
-"""The most expired requests kept for a node that may have executed some late; the first to expire is dropped first."""
+_MOST_EXPIRED: Final = 1000
+"""The most expired requests kept for a node; those that expired first are dropped first."""
 
-_PURGE_FROM = 256
-"""The number of requests from which a purge pays off."""
-
-_WRONG = r"\bWRONGTYPE\b|^ERR unknown command|^ERR wrong number of arguments|^UNACKNOWLEDGED "
+_WRONG: Final = r"\bWRONGTYPE\b|^ERR unknown command|^ERR wrong number of arguments|^UNACKNOWLEDGED "
 """Redis 6 puts the place in the script before WRONGTYPE. An UNACKNOWLEDGED command was executed."""
 
 
@@ -51,78 +54,39 @@ def is_refused(text: str) -> bool:
 
 
 class _OfNode:
-    """The requests that one node must still get, in the order of the client's commands.
+    """The requests that one node must still get.
 
-    After its `owed_until` a request is pointless, because the claim that it removes has expired. The exception is a
-    node that may have executed commands late, so that their claims live from then on: one that left some unanswered, as
-    a hung node does, or that refuses some, as it may have hung before. So until such a node has got all, no request
-    becomes pointless.
-
-    Each claim that lives, or lived within its lease, has one entry, which is never dropped. Of expired entries only the
-    latest `_STALE_LIMIT` are kept, because a node that hangs or refuses for hours would collect any number of them. A
-    claim whose entry was dropped stays on the node for one lease after it resumes.
+    Each claim that lives, or lived within its lease, has one entry, which is never dropped. An expired one is pointless
+    for most nodes; but one that hung may execute commands late, and their claims live from then on. So the latest
+    `_MOST_EXPIRED` of these are kept, too. Any other claim stays on such a node for one lease after it resumes.
 
     Attributes:
         requests: The latest one about each claim.
-        late: True if the node may have executed commands late.
-        under_way: The requests that it was sent last, without those that it has answered.
-        at: The instant from which it gets the next ones.
-        pause: The latest pause in seconds; 0.0 if it has executed what it was sent last.
+        at: The instant from which the node gets the next ones.
     """
 
     def __init__(self) -> None:
         self.requests: dict[tuple[Arg, ...], Request] = {}
-        self.late = False
-        self.under_way: dict[Request, None] = {}
-        self.at = self.pause = 0.0
-        self._purge_at = _PURGE_FROM
+        self.at = 0.0
+        self._purge_at = 2 * _MOST_EXPIRED
 
-    def add(self, request: Request, bit: int, now: float) -> None:
-        """Keep a request if the node must get it; it replaces an earlier one about the same claim."""
-        self.under_way.pop(request, None)
-        if not request.owed(bit) or self._is_pointless(request, now):
-            return
-        claim = request.claim
-        same = self.requests.get(claim)
+    def add(self, request: Request, now: float) -> None:
+        """Keep a request; it replaces an earlier one about the same claim."""
+        same = self.requests.get(request.claim)
         if same is None or same.number < request.number:
-            self.requests[claim] = request
+            self.requests[request.claim] = request
             if len(self.requests) >= self._purge_at:
                 self._purge(now)
 
-    def take(self, now: float) -> list[Request]:
-        """Return the requests that the node gets now, and keep the others."""
-        due = [request for request in self.requests.values() if not self._is_pointless(request, now)]
-        due.sort(key=attrgetter("number"))
-        batch, rest = due[:_MOST], due[_MOST:]
-        self.requests = {request.claim: request for request in rest}
-        self.late = self.late and bool(rest)
-        self.under_way = dict.fromkeys(batch)
-        self._purge_at = max(2 * len(rest), _PURGE_FROM)
-        return batch
-
-    def settle(self, request: Request, now: float) -> None:
-        """Record that the node has executed a request, or will never execute it."""
-        if request in self.under_way:
-            del self.under_way[request]
-            if self.at <= now:
-                self.pause = 0.0
-        same = self.requests.get(request.claim)
-        if same is not None and same.number <= request.number:
-            del self.requests[request.claim]
-
     def _purge(self, now: float) -> None:
-        """Drop pointless requests; the next purge comes when twice as many are kept."""
-        kept = [request for request in self.requests.values() if not self._is_pointless(request, now)]
-        expired = sorted(
-            (request.effect.owed_until for request in kept if request.effect.owed_until <= now), reverse=True
-        )
-        after = expired[_STALE_LIMIT] if len(expired) > _STALE_LIMIT else -math.inf
+        """Drop what has expired, but for the latest; the next purge comes when twice as many are kept."""
+        ends = sorted(end for request in self.requests.values() if (end := request.effect.deliver_until) <= now)
+        after = ends[-_MOST_EXPIRED] if len(ends) > _MOST_EXPIRED else -math.inf
         # A new table replaces the old one in one step, so no interruption can split it.
-        self.requests = {request.claim: request for request in kept if request.effect.owed_until > after}
-        self._purge_at = max(2 * len(self.requests), _PURGE_FROM)
-
-    def _is_pointless(self, request: Request, now: float) -> bool:
-        return request.effect.owed_until <= now and not self.late
+        self.requests = {
+            claim: request for claim, request in self.requests.items() if request.effect.deliver_until >= after
+        }
+        self._purge_at = 2 * max(len(self.requests), _MOST_EXPIRED)
 
 
 class PendingReleases:
@@ -133,41 +97,47 @@ class PendingReleases:
         self._guard: Final = guard
         self._of_node: Final = [_OfNode() for _ in range(nodes)]
 
-    def add(self, index: int, requests: Iterable[Request], now: float, *, unanswered: bool = False) -> None:
-        """Keep those requests that the node must get. `unanswered`: it may still execute what it was sent."""
+    def add(self, index: int, requests: Iterable[Request], now: float) -> None:
+        """Keep those requests that the node must get."""
         ours = self._of_node[index]
         with self._guard:
-            ours.late |= unanswered
             for request in requests:
-                ours.add(request, 1 << index, now)
+                if request.needs(1 << index):
+                    ours.add(request, now)
 
     def refuse(self, index: int, request: Request, now: float) -> None:
         """Keep a request that the node must get, and has answered with an error."""
-        ours = self._of_node[index]
         with self._guard:
-            if ours.at <= now:  # else another one of the same batch was refused just now
-                ours.pause = min(max(2 * ours.pause, _SHORTEST), _LONGEST)
-                ours.at = now + ours.pause
-            ours.late = True
-            ours.add(request, 1 << index, now)
+            self._of_node[index].at = now + _AFTER_REFUSAL
+        self.add(index, (request,), now)
 
-    def settle(self, index: int, request: Request, now: float) -> None:
-        """Record that the node has executed a request, or will never execute it: it needs no earlier one either."""
-        ours = self._of_node[index]
-        if ours.requests or ours.under_way:
+    def resolve(self, index: int, request: Request) -> None:
+        """Forget what the node need not get behind a request: that one, and an earlier one about its claim."""
+        requests = self._of_node[index].requests
+        if requests:
             with self._guard:
-                ours.settle(request, now)
+                same = requests.get(request.claim)
+                if same is not None and same.number <= request.number:
+                    del requests[request.claim]
 
-    def take(self, index: int, now: float) -> list[Request]:
-        """Return the requests to send now, in order; `refuse`, `settle` or `add` says what became of each."""
+    def due(self, index: int, now: float, unanswered: int = 0) -> list[Request]:
+        """Return what to send now, in order, to a node that owes that many replies; it stays here until `note_sent`."""
         ours = self._of_node[index]
+        if not ours.requests or now < ours.at:
+            return []
         with self._guard:
-            return [] if not ours.requests or ours.under_way or now < ours.at else ours.take(now)
+            ours.at = now + _BETWEEN
+            return sorted(ours.requests.values(), key=attrgetter("number"))[: max(_MOST - unanswered, 0)]
+
+    def note_sent(self, index: int, requests: Iterable[Request]) -> None:
+        """Forget requests that are under way over a link; `refuse` or `add` brings them back."""
+        for request in requests:
+            self.resolve(index, request)
 
     def due_at(self, index: int) -> float:
         """Return when the node is due for the next ones, if it is connected; infinity if there are none."""
         ours = self._of_node[index]
-        return ours.at if ours.requests and not ours.under_way else math.inf
+        return ours.at if ours.requests else math.inf
 
     def count(self, index: int) -> int:
         """Return how many the node has yet to get, besides those in flight."""
@@ -175,6 +145,54 @@ class PendingReleases:
 
     def clear_pause(self, index: int) -> None:
         """Begin again with a node that has just been connected."""
-        ours = self._of_node[index]
-        with self._guard:
-            ours.at = ours.pause = 0.0
+        self._of_node[index].at = 0.0
+
+
+class Owing:
+    """Order across sets: a release also goes out over the other sets whose nodes may execute its claim late.
+
+    A link has an order, and two links have none between them. If an owner asks over one set and releases over another,
+    a node that has not answered the ask yet may execute it behind the release, and would keep a claim that has ended.
+    So such a node gets the release over both sets. Its vote for the release says nothing, and counts as failed.
+
+    So it is with a renewal, which goes out over the maintenance's set, and creates claims that a node has forgotten:
+    one that was decided early may be executed behind the release on the other nodes.
+
+    And so it is with an owner's earlier asks, whatever their claims: each may take a place in the queue, which belongs
+    to the owner.
+
+    Exclusion does not depend on it: each claim has its own number.
+
+    Attributes:
+        own: The maintenance's set; its commands are for all owners.
+        sets: Returns the other sets.
+    """
+
+    def __init__(self, next_number: Callable[[], int]) -> None:
+        """Make it without sets; `next_number` returns the next number in the order of the client's commands."""
+        self._next_number: Final = next_number
+        self.own: AnyLinkSet | None = None
+        self.sets: Callable[[], Iterable[AnyLinkSet]] = tuple
+
+    def follow(self, request: Request, link_set: AnyLinkSet | None) -> bool:
+        """Let a release that goes out over `link_set`, or by the maintenance, also follow its claim over other sets.
+
+        Returns True if it must, on some node: a user of that set sends it, or the maintenance.
+        """
+        owner, some = request.effect.owner, False
+        if owner is None:
+            return False
+        others = [each for each in self.sets() if owner in each.owners]
+        if self.own is not None:
+            others.append(self.own)
+        for other in others:
+            if other is link_set or not other.owes:
+                continue
+            for link in list(other.links):
+                if link is not None and request.needs(link.bit) and link.owes(request):
+                    again = Request(request.effect, None)
+                    again.number = self._next_number()
+                    other.following.append((link.index, again))
+                    request.fail(link.index, "has not answered an earlier command for this claim")
+                    some = True
+        return some

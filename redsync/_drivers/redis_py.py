@@ -31,7 +31,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.retry import Retry
 
-__all__ = ["Addresses", "database_of", "new_connection", "take_socket", "take_writer"]
+__all__ = ["Addresses", "database_of", "new_connection", "take_socket", "take_streams"]
 
 _DROPPED: Final = (
     *("maint_notifications_pool_handler", "oss_cluster_maint_notifications_handler", "parser_class"),
@@ -102,14 +102,14 @@ def take_socket(connection: Any) -> socket.socket:
     return sock
 
 
-def take_writer(connection: Any) -> asyncio.StreamWriter:
-    """Return the stream of a connected connection for asyncio; redis-py no longer uses it.
+def take_streams(connection: Any) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Return the streams of a connected connection for asyncio; redis-py no longer uses them.
 
-    Keep it as long as its asyncio transport, which it closes when it is collected.
+    Keep the writer as long as its asyncio transport, which it closes when it is collected.
     """
-    writer: asyncio.StreamWriter = connection._writer
+    streams = connection._reader, connection._writer
     connection._reader = connection._writer = None
-    return writer
+    return streams
 
 
 class Addresses:

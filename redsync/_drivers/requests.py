@@ -1,15 +1,31 @@
-"""Requests, the commands on their way to nodes, and sleepers, which wait."""
+"""Requests, the commands on their way to nodes; codecs, how nodes differ; and waitables, which end sleeps."""
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
-from redsync._core.effects import Arg, Broadcast, Command, Tell
+from redsync._core.clusters import KeyTagging
+from redsync._core.effects import Broadcast, Tell
 from redsync._core.quorum import Tally
-from redsync._core.scripts import Script
-from redsync._drivers.channels import pack
+from redsync._core.scripts import Arg, Command, Script
+from redsync._drivers.handshake_connections import pack
 
-__all__ = ["NOTHING_TOLD", "Gate", "Mailbox", "Request", "Retry", "Sleeper", "pack_command"]
+__all__ = [
+    "NOTHING_TOLD",
+    "PLAIN",
+    "Codec",
+    "Mailbox",
+    "Request",
+    "Waitable",
+    "pack_command",
+]
+
+_VOTES: Final = b"redsync:wake:votes"
+"""A channel without listeners; users that may wake waiters may publish to it."""
+
+_VOTE_KEY: Final = b"redsync_vote"
+_A_MONTH_MS: Final = b"2592000000"
 
 NOTHING_TOLD = Tell(Command(Script("", b"", b""), (), ()), None)
 """The effect of a request that the driver makes by itself."""
@@ -24,38 +40,35 @@ def pack_command(command: Command) -> bytes:
     return pack(b"EVALSHA", script.sha, b"%d" % len(keys), *keys, *words)
 
 
-class Gate(Protocol):
-    """A locked lock, or an equivalent, that a thread or task sleeps on."""
-
-    def release(self) -> None:
-        """Wake the sleeping thread or task."""
-        ...
-
-
-class Sleeper:
+class Waitable:
     """Something that a thread or task waits for.
 
     Attributes:
         done: True once the wait is over.
-        gate: The gate that the thread or task sleeps on; None while it does not sleep.
+        gate: Wakes the sleeping thread or task; None while it does not sleep.
     """
 
     done = False
-    gate: Gate | None = None
+    gate: Callable[[], object] | None = None
+
+    def finish(self) -> None:
+        """End the wait."""
+        self.done = True
+        self.wake()
 
     def wake(self) -> None:
         """Wake the sleeping thread or task, which then looks again."""
         gate = self.gate
         if gate is not None:
             self.gate = None
-            gate.release()
+            gate()
 
 
-class Request(Sleeper):
+class Request(Waitable):
     """One command on its way to all nodes; done when its tally is decided.
 
     Attributes:
-        effect: The effect that asked for it; it names the command's owner and the nodes that are owed it.
+        effect: The effect that asked for it; it names the command's owner and the nodes that must get it.
         guard: The seconds for which a node must have remembered everything to get it.
         tally: The votes; None for a command whose replies are ignored.
         command: The command; None until it is sent, if it is made then.
@@ -92,17 +105,26 @@ class Request(Sleeper):
         packing = command.packing
         self.data = pack_command(command) if packing is None else packing.data(command, pack_command)
 
-    def finish(self) -> None:
-        """Record that it is done, and wake the thread that waits for it."""
-        self.done = True
-        self.wake()
+    def repeat(self) -> None:
+        """Begin the round again, without votes; nodes may still execute what they were sent before."""
+        before, effect = self.tally, self.effect
+        assert before is not None, "only a round is repeated"
+        assert isinstance(effect, Broadcast), "only a round is repeated"
+        self.tally = effect.tally(before.nodes)
+        self.tally.sent, self.tally.sent_at = before.sent, before.sent_at
+        self.done = False
 
-    def settle(self, reply: Any) -> None:
+    def fail(self, index: int, reason: str) -> None:
+        """Count a node's vote as failed."""
+        if self.tally is not None and self.tally.fail(index, reason):
+            self.finish()
+
+    def take_reply(self, reply: Any) -> None:
         """Take the reply to a command whose replies no tally counts; an error comes as its text."""
 
-    def owed(self, bit: int) -> bool:
+    def needs(self, bit: int) -> bool:
         """Return True if the node with that bit must get it, now or later."""
-        return bool(self.effect.owed_to & bit)
+        return bool(self.effect.deliver_to & bit)
 
     @property
     def claim(self) -> tuple[Arg, ...]:
@@ -121,17 +143,44 @@ class Request(Sleeper):
         return claim[1] in command.args or (owner is not None and self.effect.owner == owner)
 
 
-_LONGEST_MARK = 20
-"""The most digits of a mark; a longer one is not from this client, and is cut."""
+class Codec(KeyTagging):
+    """How drivers encode commands for a node, and other differences: plain nodes, and voters with keys of one slot.
+
+    Attributes:
+        touch: Commands that make a connection write something that replicas get; they need no memory.
+    """
+
+    def __init__(self, slot: int | None = None) -> None:
+        super().__init__(slot)
+        # A cluster replicates neither PUBLISH nor SPUBLISH. PEXPIRE needs no memory, but a key.
+        key = self.key(_VOTE_KEY)
+        at_voter = pack("SETNX", key, b"1"), pack("PEXPIRE", key, _A_MONTH_MS)
+        self.touch: Final = at_voter if self.tag else (pack("PUBLISH", _VOTES, b""),)
+
+    def touched(self, replies: Sequence[Any]) -> bool:
+        """Return True if the replies to `touch` prove a write."""
+        return replies[-1] == 1 if self.tag else isinstance(replies[-1], int)
+
+    def data(self, request: Request) -> bytes:
+        """Return the bytes of a request."""
+        command = request.command
+        return request.data if command is None or not self.tag else pack_command(self.command(command))
+
+    def subscription(self, channel: bytes) -> bytes:
+        """Return the command that subscribes to a channel to which scripts publish."""
+        return pack("SSUBSCRIBE" if self.tag else "SUBSCRIBE", self.key(channel))
 
 
-class Mailbox(Sleeper):
+PLAIN: Final = Codec()
+
+
+class Mailbox(Waitable):
     """The wake-ups for one waiter; done when `needed` nodes have signalled.
 
     Attributes:
         needed: The number of nodes whose signals wake the waiter.
         signals: Bit set of the nodes that have signalled.
-        marks: For each mark, the bit set of the nodes that signalled with it.
+        ask_ids: For each ask id, the bit set of the nodes that signalled with it.
         guard: The seconds for which a node must have remembered everything to hand the claim over.
     """
 
@@ -141,18 +190,11 @@ class Mailbox(Sleeper):
 
     def __init__(self) -> None:
         super().__init__()
-        self.marks: dict[bytes, int] = {}
+        self.ask_ids: dict[bytes, int] = {}
 
-    def signal(self, bit: int, mark: bytes = b"0") -> None:
+    def signal(self, bit: int, ask_id: bytes = b"0") -> None:
         """Record the signal of a node, or of several: `bit` is their bit set."""
-        if len(mark) > _LONGEST_MARK:
-            mark = mark[:_LONGEST_MARK]
         self.signals |= bit
-        self.marks[mark] = self.marks.get(mark, 0) | bit
+        self.ask_ids[ask_id] = self.ask_ids.get(ask_id, 0) | bit
         if not self.done and self.signals.bit_count() >= self.needed:
-            self.done = True
-            self.wake()
-
-
-class Retry(Sleeper):
-    """A protocol run that found no quorum and waits for its turn to try again; done when it must look again."""
+            self.finish()

@@ -10,37 +10,32 @@
   `threading.local`.
 * **Interruptions** are thrown into the protocol; the driver then performs its clean-up effects to the end.
 * **One more thread** per client does the work that no caller waits for, see `maintenance`.
-* **A process has its own life of a client** (`Life`): identity, holds, connections. Every use looks up the life of the
-  process in which it runs. So the child of a fork finds none and begins one, whatever happened to it before: it holds
-  nothing, and never writes to its parent's connections.
+* **A process has its own life of a client** (`Life`): identity, holds, connections, see `any_runner`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-import itertools
 import logging
 import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
-from typing import Final, TypeAlias, TypeVar, assert_never
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final, TypeAlias, TypeVar, assert_never
 
 from redsync._core.effects import Broadcast, Effect, Notify, Reply, Signal, Steps, Tell, Wait, Wakeup
-from redsync._core.events import Event
-from redsync._core.ownership import Owner
+from redsync._core.holds import Owner
 from redsync._core.quorum import Tally
-from redsync._core.runner import Session
-from redsync._core.timing import Timing
+from redsync._drivers.any_runner import AnyRunner, all_runners
+from redsync._drivers.environment import at_exit, forked
 from redsync._drivers.link_sets import LinkSet
-from redsync._drivers.lives import LONGEST_SLEEP, Call, Life, Tag
+from redsync._drivers.lives import LONGEST_SLEEP, Call, Life, OwnCall, Tag
 from redsync._drivers.maintenance import Maintenance
-from redsync._drivers.nodes import Node, NodeStatus
-from redsync._drivers.notifier import Notifier, quietly
-from redsync._drivers.process import Surroundings, at_exit, forked
-from redsync._drivers.requests import Request, Retry
+from redsync._drivers.notifier import quietly
+from redsync._drivers.requests import Request
 from redsync.exceptions import ClientClosedError, RedsyncError, ReentrantCallError
 
 __all__ = ["ThreadRunner"]
@@ -49,102 +44,36 @@ T = TypeVar("T")
 
 log = logging.getLogger("redsync")
 
-_serials = itertools.count(1)
 _MOMENT = 0.0002
 """Seconds until a thread looks again whether another has ended its step: a step takes some tens of microseconds."""
 
 _CLOSE_TIMEOUT = 2.0
-"""Seconds that `close` waits for other threads to end their calls."""
+"""Seconds that a closing client waits for threads to end their calls."""
 
 
 Perform: TypeAlias = Callable[[Effect, Call], Reply]
 
 
-class ThreadRunner:
-    """Runs the protocols of one client in the calling threads.
+class ThreadRunner(AnyRunner[Life]):
+    """Runs the protocols of one client in the calling threads."""
 
-    Attributes:
-        nodes: The configured nodes.
-        homes: Where each of them keeps its keys.
-        closed: True once the client was closed.
-        client: Returns the client object; None once it was dropped.
-    """
+    def __init__(self, *, max_connections: int = 16, **settings: Any) -> None:
+        """Make a runner, without connecting; settings as for `AnyRunner`.
 
-    def __init__(
-        self,
-        *,
-        nodes: Sequence[Node],
-        timing: Timing,
-        listeners: Sequence[Callable[[Event], object]],
-        watchdog: Callable[[Session, float], Steps[None]],
-        farewell: Callable[[Session], Steps[None]],
-        surroundings: Surroundings,
-        max_connections: int = 16,
-    ) -> None:
-        """Make a runner, without connecting.
-
-        Args:
-            nodes: The configured nodes.
-            timing: The client's time settings.
-            listeners: Called with each event.
-            watchdog: The protocol that the maintenance runs for as long as the client lives.
-            farewell: The protocol that releases all holds when the client is closed.
-            surroundings: Clock, random numbers and identity.
-            max_connections: The most connections per node for the callers' rounds.
+        `max_connections` is the most connections per node for the callers' rounds.
         """
-        self.nodes: Final = tuple(nodes)
-        self.homes: Final = tuple(node.home for node in nodes)
-        self.timing: Final = timing
-        self.surroundings: Final = surroundings
-        self.clock: Final = surroundings.clock
-        self.watchdog: Final = watchdog
         self.max_connections: Final = max_connections
-        self._farewell: Final = farewell
-        self._addresses: Final = [node.address for node in nodes]
-        self.notifier: Final = Notifier(listeners, self._contain, self._addresses, self.clock)
-        self.closed = False
-        self.client: Callable[[], object] = lambda: self
-        self._lives: Final[dict[int, Life]] = {}
-        _runners[id(self)] = self
+        super().__init__(**settings)
 
-    @property
-    def life(self) -> Life:
-        """The client in this process."""
-        life = self._lives.get(os.getpid())
-        return life if life is not None else self._new_life()
-
-    def _new_life(self) -> Life:
-        # One step: of two threads that begin at once, both get the same.
-        life = self._lives.setdefault(os.getpid(), Life(self))
-        for process, former in list(self._lives.items()):
-            if process != life.process and self._lives.pop(process, None) is not None:
-                former.forget(close=False)
-                for node in self.nodes:
-                    node.forget()
-        return life
+    def _make_life(self) -> Life:
+        return Life(self)
 
     # The methods that facades use.
-
-    @property
-    def client_id(self) -> str:
-        """The UUID under which this process's holds are kept; a forked child has another."""
-        return self.life.client_id
-
-    @property
-    def session(self) -> Session:
-        """The state that the client's synchronizers share."""
-        return self.life.session
 
     @property
     def usable(self) -> bool:
         """True while another user may share this client."""
         return not self.closed
-
-    def now(self) -> float:
-        """Return the current instant in seconds; in the child of a fork, first end what the parent held."""
-        if os.getpid() not in self._lives:
-            self._new_life()
-        return self.clock()
 
     def connect(self) -> None:
         """Start the maintenance and wait briefly for the first connections, unless that was done before.
@@ -158,11 +87,6 @@ class ThreadRunner:
         try:
             maintenance = life.begin()  # an interruption may follow its start
             maintenance.await_begun(maintenance.patience)
-            # The first set, so that the first round need not wait for it.
-            first: list[LinkSet] = []
-            life.pool.borrow(first, self.clock() + maintenance.connect_timeout)
-            if first:
-                life.pool.give_back(first)
         except BaseException:
             self.close()
             raise
@@ -171,12 +95,10 @@ class ThreadRunner:
         """Return the calling thread's owner."""
         life = self.life
         try:
-            return life.ours.owner
+            return life.ours.tag.owner
         except AttributeError:
-            owner = self.new_owner()
-            life.ours.tag = Tag(life.session.holds, owner)
-            life.ours.owner = owner
-            return owner
+            life.ours.tag = tag = Tag(life.session.holds, self.new_owner())
+            return tag.owner
 
     def task(self) -> weakref.ReferenceType[asyncio.Task[object]] | None:
         """Return the asyncio task in whose step the calling thread is, as a weak reference; None outside of tasks."""
@@ -188,15 +110,6 @@ class ThreadRunner:
             return None
         return None if task is None else weakref.ref(task)
 
-    def new_owner(self) -> Owner:
-        """Return a new, unique owner."""
-        return Owner(self.life.client_id, next(_serials))
-
-    def require_open(self) -> None:
-        """Raise `ClientClosedError` if the client was closed."""
-        if self.closed:
-            raise ClientClosedError
-
     def run(self, steps: Steps[T]) -> T:
         """Perform the protocol's effects until it returns; return its result or raise its error."""
         life = self.life
@@ -205,9 +118,9 @@ class ThreadRunner:
             raise ReentrantCallError
         call = Call(life)
         try:
-            # Counted before `closed` is read: close() sets that first, then waits for the counted threads.
+            # Counted before `closed` is read: close() sets that first, and the maintenance waits for the counted calls.
             life.active[call] = threading.get_ident()
-            if self.closed or not life.started:
+            if self.closed or life.maintenance is None:
                 self.require_open()
                 life.begin()
             result = self.drive(steps, call, self._perform)
@@ -245,23 +158,6 @@ class ThreadRunner:
         """Close all clients at the process's end, now that one has begun."""
         at_exit(_close_all)
 
-    def servers(self) -> frozenset[str]:
-        """Return the connected servers and databases, by their own identities."""
-        return frozenset(server for node in self.nodes if (server := node.server) is not None)
-
-    def close_copies(self) -> None:
-        """In the child of a fork, right after it: close the copies of the parent's sockets."""
-        for process, life in list(self._lives.items()):
-            if process != os.getpid():
-                life.forget(close=True)
-
-    def statuses(self) -> list[NodeStatus]:
-        """Return each node's state."""
-        maintenance = self.life.maintenance
-        if maintenance is not None:
-            return maintenance.statuses()
-        return [node.status(self.clock(), suspect=False, guard=self.timing.restart_guard) for node in self.nodes]
-
     # Driving.
 
     def drive(self, steps: Steps[T], call: Call, perform: Perform) -> T:
@@ -274,7 +170,7 @@ class ThreadRunner:
                 while True:  # Within the `try`: an interruption can come where a loop repeats.
                     try:
                         ours.stepping = True
-                        while monitor.locked():
+                        while monitor.lock.locked():
                             time.sleep(_MOMENT)  # not in line, see `Life.monitor`
                         with monitor:
                             effect = steps.send(reply) if interruption is None else steps.throw(interruption)
@@ -309,7 +205,7 @@ class ThreadRunner:
                 call.give_back()
                 return self._wait(effect, call)
             case Signal(key):
-                life.wakeups.ring(key)
+                life.wakeups.signal(key)
                 return None
             case Notify(event):
                 call.give_back()
@@ -350,76 +246,74 @@ class ThreadRunner:
         if not request.done:
             link_set = self._borrow(effect, call)
             tally.sent_at = sent_at = clock()
-            if effect.owed_to and life.owing.follow(request, link_set):
+            if effect.deliver_to and life.owing.follow(request, link_set):
                 life.wake()
-            if link_set is None:
-                self._carry_otherwise(request, tally, effect, life)
-            else:
-                try:
+            try:
+                if link_set is None:
+                    self._carry(request, tally, effect, life)
+                else:
                     link_set.send(request)
                     if not (request.done or link_set.wait(request, sent_at + effect.timeout)):
                         link_set.close_round(request, f"no answer within {effect.timeout:g} s")
                     if effect.lingers and tally.open:
                         link_set.linger(request, tally, effect.lingers_until(sent_at, clock()))
-                except BaseException:
-                    call.throw_away()
-                    raise
-        if tally.failed and self.notifier.ears:
+            except BaseException:
+                call.throw_away()
+                raise
+        if tally.failed and self.notifier.subscriptions:
             self.notifier.note_votes(tally)
         tally.at = clock()
         return tally
 
     def _borrow(self, effect: Broadcast, call: Call) -> LinkSet | None:
-        """Return a set of links for a round; None if the maintenance must carry it, or none came free in time."""
+        """Return a set of links for a round; None if the maintenance must carry it."""
         if call.sets:
             return call.sets[0]
         life = call.life
         maintenance = life.begin()
         if not maintenance.begun.is_set():
             maintenance.await_begun(maintenance.patience if effect.patience is None else effect.patience)
-        if effect.owed_to:
-            # A release: it waits for no set.
-            if not call.torn:
-                life.pool.borrow_free(call.sets)
-        else:
-            now, patience = self.clock(), effect.patience
-            if patience is None:
-                # A call that does not wait: its one round may wait in line as long as for nodes.
-                life.pool.borrow(call.sets, now + maintenance.patience, now + effect.timeout)
-            else:
-                life.pool.borrow(call.sets, now + patience)
+        if not call.invalidated:
+            life.pool.borrow(call.sets)
         return call.sets[0] if call.sets else None
 
-    def _carry_otherwise(self, request: Request, tally: Tally, effect: Broadcast, life: Life) -> None:
-        if not effect.owed_to:
-            most = self.max_connections
-            tally.close(f"all {most} connections of this client were in use: Client(max_connections={most})")
-            return
+    def _carry(self, request: Request, tally: Tally, effect: Broadcast, life: Life) -> None:
+        """Let the maintenance send a request, and wait for its votes."""
+        maintenance, until = life.begin(), tally.sent_at + effect.timeout
         if life.has_guard():
             # The maintenance needs it before it can send this, and so would never answer.
             tally.close("an interrupted thread can't wait for the nodes: they get it in a moment")
-            life.begin().post(Request(effect, None))
+            if effect.deliver_to:
+                maintenance.post(partial(maintenance.own.send, Request(effect, None)))
             return
         gate = threading.Lock()
         gate.acquire()
-        if not request.done:
-            request.gate = gate
-        life.begin().post(request, self.clock() + effect.timeout)
+        request.gate = gate.release
+        maintenance.post(partial(maintenance.own.send, request))
         while not request.done:
-            gate.acquire(timeout=LONGEST_SLEEP)
+            if (left := until - self.clock()) <= 0:
+                maintenance.post(partial(maintenance.give_up, request))
+                left = LONGEST_SLEEP
+            gate.acquire(timeout=min(left, LONGEST_SLEEP))
             life.require_process()
+        if effect.lingers:
+            request.done = not tally.open
+            life.sleep(request, effect.lingers_until(tally.sent_at, self.clock()))
+            request.done = True
+            tally.freeze()
 
     def _tell(self, effect: Tell, call: Call) -> None:
         self._check(effect, call)
         life = call.life
         request = Request(effect, None)
-        if not (call.sets or call.torn or life.closing):
-            life.pool.borrow_free(call.sets)
+        if not (call.sets or call.invalidated or life.closing):
+            life.pool.borrow(call.sets)
         link_set = call.sets[0] if call.sets else None
         if life.owing.follow(request, link_set):
             life.wake()
         if link_set is None:
-            life.begin().post(request)
+            maintenance = life.begin()
+            maintenance.post(partial(maintenance.own.send, request))
             return
         try:
             link_set.send(request)
@@ -429,141 +323,94 @@ class ThreadRunner:
 
     def _wait(self, effect: Wait, call: Call) -> Wakeup:
         life = call.life
-        retry = next((kept for kept in call.subscribed if isinstance(kept, Retry)), None)
-        if retry is None and effect.retry_at is not None:
-            retry = Retry()
-            # Before it joins the queue of retries, so that the end of the run removes it from there.
-            call.subscribed.add(retry)
-        waits = life.wakeups.waits(effect, retry)
+        waits = life.wakeups.waits(effect)
         try:
             while True:
                 try:
-                    sleeper, until = next(waits)
+                    waitable, until = next(waits)
                 except StopIteration as stop:
                     if self.closed:
                         raise ClientClosedError from None
                     return Wakeup(self.clock(), *stop.value)
-                life.sleep(sleeper, until)
+                life.sleep(waitable, until)
         finally:
             waits.close()
 
-    def perform_by_maintenance(self, effect: Effect, call: Call) -> Reply:
-        """Perform an effect for the maintenance, with its own links; the application's code runs elsewhere."""
-        life = call.life
-        maintenance = life.maintenance
-        assert maintenance is not None, "it runs this"
-        match effect:
-            case Broadcast():
-                tally = effect.tally(self._addresses)
-                request = self._request(effect, tally, life)
-                tally.sent_at = sent_at = self.clock()
-                if not request.done:
-                    if effect.owed_to:
-                        life.owing.follow(request, maintenance.own)
-                    maintenance.own.send(request)
-                    reason = f"no answer within {effect.timeout:g} s"
-                    maintenance.carry(request, sent_at + effect.timeout, reason)
-                if effect.lingers and tally.open:
-                    request.done = False
-                    maintenance.carry(request, effect.lingers_until(sent_at, self.clock()), "")
-                    tally.freeze()
-                if tally.failed and self.notifier.ears:
-                    self.notifier.note_votes(tally)
-                tally.at = self.clock()
-                return tally
-            case Tell():
-                request = Request(effect, None)
-                life.owing.follow(request, maintenance.own)
-                maintenance.own.send(request)
-                return None
-            case Wait():
-                while life.deferred:
-                    self._perform_deferred(life.deferred.popleft(), life)
-                maintenance.sleep(effect.until)
-                return Wakeup(self.clock(), 0)
-            case Notify(event):
-                life.events.post(event)
-                return None
-            case Signal(key):
-                life.wakeups.ring(key)
-                return None
-            case _:
-                assert_never(effect)
+    # By the maintenance.
 
-    def _perform_deferred(self, steps: Steps[None], life: Life) -> None:
+    def watch(self, life: Life, maintenance: Maintenance) -> None:
+        """Run the watchdog; the maintenance runs this."""
+        self._drive_own(self.watchdog(life.session, self.clock()), life, maintenance)
+
+    def _drive_own(self, steps: Steps[None], life: Life, maintenance: Maintenance) -> None:
+        """Drive a protocol by the maintenance, over its own links; the application's code runs elsewhere."""
+
+        def perform(effect: Effect, call: Call) -> Reply:
+            match effect:
+                case Wait():
+                    while life.deferred:
+                        self._perform_deferred(life.deferred.popleft(), life, maintenance)
+                    maintenance.sleep(effect.until)
+                    return Wakeup(self.clock(), 0)
+                case Notify(event):
+                    life.events.post(event)
+                    return None
+                case _:
+                    return self._perform(effect, call)
+
+        self.drive(steps, OwnCall(life, maintenance), perform)
+
+    def _perform_deferred(self, steps: Steps[None], life: Life, maintenance: Maintenance) -> None:
         try:
-            self.drive(steps, Call(life), self.perform_by_maintenance)
+            self._drive_own(steps, life, maintenance)
         except RedsyncError as error:
             quietly(log.warning, "a release by a signal handler or finalizer failed: %s", error)
 
     # The end.
 
     def close(self) -> None:
-        """Wake waiters, wait briefly for other threads' calls, and for the maintenance, which closes; idempotent.
+        """Let the maintenance close the client, and wait for it; idempotent.
 
         So an interruption only ends the wait. A handler that interrupts a call waits until all holds are released; the
         call continues afterwards, and the maintenance still carries what it gives up. A handler or a finalizer that
         interrupts a step does not wait at all, and neither does a callback in one of the client's own threads.
         """
-        life, me = self.life, threading.get_ident()
+        life = self.life
         self.closed = True
         maintenance = life.maintenance
         if maintenance is None:
             return
-        waits = life.may_wait and not life.events.is_current()
-        try:
-            life.end_sleeps()
-            deadline = self.clock() + _CLOSE_TIMEOUT
-            while waits and any(thread != me for thread in list(life.active.values())) and self.clock() < deadline:
-                time.sleep(0.001)
-        finally:
-            maintenance.abandon()
-        if waits and me in list(life.active.values()):
-            maintenance.join(life.left)
-        elif waits:
-            maintenance.join()
+        maintenance.stop()
+        if life.may_wait and not life.events.is_current():
+            maintenance.join(life.left if threading.get_ident() in list(life.active.values()) else None)
 
     def leave(self, life: Life, maintenance: Maintenance) -> None:
-        """Close the client; the maintenance runs this."""
+        """Wake waiters, release all holds, and wait briefly for calls that still run; the maintenance runs this."""
+        if life.maintenance is not maintenance:
+            return  # Its start was interrupted, so no call has used it.
         self.closed = True
         try:
             life.end_sleeps()
-            self.drive(self._farewell(life.session), Call(life), self.perform_by_maintenance)
+            self._drive_own(self.shutdown(life.session), life, maintenance)
             life.left.set()
             deadline = self.clock() + _CLOSE_TIMEOUT
             while life.active and (now := self.clock()) < deadline:
                 maintenance.serve(now + 0.001)
             if life.session.holds:
-                self.drive(self._farewell(life.session), Call(life), self.perform_by_maintenance)
+                self._drive_own(self.shutdown(life.session), life, maintenance)
         finally:
             life.left.set()
             life.events.close()
 
     def abandon(self) -> None:
         """Let the maintenance thread close; safe in a finalizer, which may interrupt anything."""
+        self.closed = True
         life = self._lives.get(os.getpid())
         if life is not None and life.maintenance is not None:
-            life.maintenance.abandon()
-        else:
-            self.closed = True
-
-
-_runners: weakref.WeakValueDictionary[int, ThreadRunner] = weakref.WeakValueDictionary()
+            life.maintenance.stop()
 
 
 def _close_all() -> None:
-    # A list, because a runner that a daemon makes meanwhile ends the iteration of a weak collection with an error.
-    for reference in _runners.valuerefs():
-        if (runner := reference()) is not None:
+    for runner in all_runners():
+        if isinstance(runner, ThreadRunner):
             runner.close()
-
-
-def _after_fork_in_child() -> None:
-    # Nothing depends on it: a child that never gets here only keeps the copies open.
-    for reference in _runners.valuerefs():
-        if (runner := reference()) is not None:
-            runner.close_copies()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,34 +1,37 @@
-"""Watches of the driver for threads: they poll the witnesses of a node for its server.
+"""Watches: they poll the witnesses of a node for its server.
 
-Each witness has a thread, because a silent one must not delay the others. A message about a failover could be lost, so
-a watch polls, twice a second, which costs a witness a few microseconds. So a client follows a failover at most half a
-second after a majority of the witnesses reports it.
+Each witness has a thread, or a task, because a silent one must not delay the others. A message about a failover could
+be lost, so a watch polls, twice a second, which costs a witness a few microseconds. So a client follows a failover at
+most half a second after a majority of the witnesses reports it.
 """
 
 from __future__ import annotations
 
+import asyncio
 import math
 import threading
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from contextlib import suppress
+from typing import Any, Final, TypeAlias
 
 from redsync._core.interruptions import expected
-from redsync._drivers.channels import Channel
+from redsync._drivers.discovery import Locator
+from redsync._drivers.handshake_connections import HandshakeConnection, open_connection
 from redsync._drivers.nodes import Node, reason_of
-from redsync._drivers.redis_py import new_connection, take_socket
+from redsync._drivers.redis_py import Addresses, new_connection, take_socket
 from redsync.exceptions import ConfigurationError
 
-if TYPE_CHECKING:
-    from redsync._drivers.locators import Locator, Witness
+__all__ = ["AioWatches", "Watches"]
 
-__all__ = ["ASK_EVERY", "Follower", "Watches"]
-
-ASK_EVERY: Final = 0.5
+_ASK_EVERY: Final = 0.5
 """Seconds between two questions to a witness."""
 
+Watch: TypeAlias = tuple[Node, Locator, int]
+"""A node, what is known about its server, and the index of the witness to ask."""
 
-class Watches:
-    """Follows the servers of a client's nodes."""
+
+class _AnyWatches:
+    """Follow the servers of a client's nodes; the common base of both flavours."""
 
     def __init__(
         self, nodes: Sequence[Node], timeout: float, clock: Callable[[], float], on_moved: Callable[[Node], None]
@@ -41,16 +44,64 @@ class Watches:
             clock: The client's clock, in seconds.
             on_moved: Called with a node that has another server now.
         """
-        self._of_node: Final = {
-            node.index: _Watch(node, node.locator, timeout, clock, on_moved)
+        self._timeout: Final = timeout
+        self._clock: Final = clock
+        self._on_moved: Final = on_moved
+        self._all: Final[list[Watch]] = [
+            (node, node.locator, index)
             for node in nodes
             if node.locator is not None
-        }
+            for index in range(len(node.locator.witnesses))
+        ]
+
+    def _hear(self, watch: Watch, replies: Sequence[Any], asked_at: float) -> bool:
+        """Record a witness's replies; return True if the node must be connected again."""
+        node, locator, index = watch
+        before = locator.present
+        locator.note(index, replies, asked_at)
+        return locator.present not in (None, before) or node.moved() is not None
+
+    def _note_failure(self, watch: Watch, error: BaseException) -> None:
+        """Record why a witness can't be asked."""
+        _, locator, index = watch
+        locator.note_failure(index, reason_of(error, locator.witnesses[index].address, locator.reports[index]))
+
+
+def _name(watch: Watch) -> str:
+    _, locator, index = watch
+    return f"redsync-watch-{locator.witnesses[index].address}"
+
+
+def _is_known(locator: Locator) -> bool:
+    return locator.present is not None or locator.conflict is not None
+
+
+def _take_location(node: Node, locator: Locator) -> None:
+    if locator.conflict is not None:
+        raise ConfigurationError(locator.conflict)
+    if locator.present is None:
+        raise ConnectionError(locator.unknown_reason)
+    node.location = locator.present
+
+
+class Watches(_AnyWatches):
+    """Those of the driver for threads: a thread for each witness."""
+
+    def __init__(self, *settings: Any) -> None:
+        """Make the watches; settings as for `AioWatches`."""
+        super().__init__(*settings)
+        # Guards the locators and the attributes below.
+        self._news: Final = threading.Condition()
+        self._stopping = False
+        self._channels: Final[set[HandshakeConnection]] = set()
+        self._threads: Final = [
+            threading.Thread(target=self._follow, args=(watch,), name=_name(watch), daemon=True) for watch in self._all
+        ]
 
     def start(self) -> None:
         """Begin to ask."""
-        for watch in self._of_node.values():
-            watch.start()
+        for thread in self._threads:
+            thread.start()
 
     def locate(self, node: Node) -> None:
         """Return as soon as the place of a node's server is known.
@@ -59,155 +110,127 @@ class Watches:
             ConnectionError: The witnesses did not report it in time.
             ConfigurationError: They never will.
         """
-        if node.index in self._of_node:
-            self._of_node[node.index].locate()
+        if (locator := node.locator) is not None:
+            with self._news:
+                self._news.wait_for(lambda: _is_known(locator) or self._stopping, self._timeout / 2)
+                _take_location(node, locator)
 
     def stop(self) -> None:
         """End all questions, and wait briefly for their end."""
-        for watch in self._of_node.values():
-            watch.stop()
-        for watch in self._of_node.values():
-            watch.join()
-
-    def forget(self) -> None:
-        """Close a forked child's copies of the parent's sockets."""
-        for watch in self._of_node.values():
-            watch.forget()
-
-
-class Follower:
-    """Follows one node; the common base of both drivers' watches."""
-
-    def __init__(
-        self,
-        node: Node,
-        locator: Locator,
-        timeout: float,
-        clock: Callable[[], float],
-        on_moved: Callable[[Node], None],
-    ) -> None:
-        self._node: Final = node
-        self._locator: Final = locator
-        self._timeout: Final = timeout
-        self._clock: Final = clock
-        self._on_moved: Final = on_moved
-
-    def _ask_now(self, witness: int) -> tuple[bytes, ...]:
-        """Return the questions for a witness, asked now."""
-        return self._locator.ask(witness, self._clock())
-
-    def _hear(self, witness: int, replies: Sequence[Any]) -> bool:
-        """Record a witness's replies; return True if the node must be connected again."""
-        before = self._locator.present
-        self._locator.note(witness, replies)
-        return self._locator.present not in (None, before) or self._node.moved() is not None
-
-    def _note_failure(self, witness: int, error: BaseException) -> None:
-        """Record why a witness can't be asked."""
-        locator = self._locator
-        before = locator.words[witness]
-        locator.note_failure(witness, reason_of(error, locator.witnesses[witness].address, before))
-
-    def _take_place(self) -> None:
-        """Set the node's location to the place of its server.
-
-        Raises:
-            ConnectionError: The witnesses did not report it in time.
-            ConfigurationError: They never will.
-        """
-        if self._locator.conflict is not None:
-            raise ConfigurationError(self._locator.conflict)
-        if self._locator.present is None:
-            raise ConnectionError(self._locator.excuse)
-        self._node.location = self._locator.present
-
-
-class _Watch(Follower):
-    """A thread for each witness."""
-
-    def __init__(self, node: Node, locator: Locator, *settings: Any) -> None:
-        super().__init__(node, locator, *settings)
-        # Guards the locator and the attributes below.
-        self._news: Final = threading.Condition()
-        self._stopping = False
-        self._channels: Final[dict[int, Channel]] = {}
-        self._threads: Final = [
-            threading.Thread(target=self._follow, args=item, name=f"redsync-watch-{item[1].address}", daemon=True)
-            for item in enumerate(locator.witnesses)
-        ]
-
-    def start(self) -> None:
-        for thread in self._threads:
-            thread.start()
-
-    def locate(self) -> None:
-        locator = self._locator
-        with self._news:
-            self._news.wait_for(
-                lambda: locator.present is not None or locator.conflict is not None or self._stopping, self._timeout / 2
-            )
-            self._take_place()
-
-    def stop(self) -> None:
         with self._news:
             self._stopping = True
             self._news.notify_all()
-            for channel in self._channels.values():
+            for channel in self._channels:
                 if channel.sock is not None:
                     with expected(OSError):
                         channel.sock.shutdown(2)
-
-    def join(self) -> None:
         for thread in self._threads:
             if thread.is_alive() and thread is not threading.current_thread():
                 thread.join(self._timeout)
 
     def forget(self) -> None:
-        for channel in self._channels.values():
+        """Close a forked child's copies of the parent's sockets."""
+        for channel in self._channels:
             channel.close()
 
-    def _follow(self, index: int, witness: Witness) -> None:
+    def _follow(self, watch: Watch) -> None:
         """Ask one witness until the end; runs in a thread for this witness."""
         while not self._stopping:
             try:
-                self._ask(index, witness)
+                self._ask(watch)
             except BaseException as error:
                 # The application's credential provider may exit, too.
                 with self._news:
-                    self._note_failure(index, error)
+                    self._note_failure(watch, error)
                     self._news.notify_all()
                     self._pause()
 
-    def _ask(self, index: int, witness: Witness) -> None:
-        channel = _open(witness.pool, self._timeout)
+    def _ask(self, watch: Watch) -> None:
+        node, locator, index = watch
+        channel = _open(locator.witnesses[index].pool, self._timeout)
         try:
             with self._news:
-                self._channels[index] = channel
+                self._channels.add(channel)
             while not self._stopping:
-                self._note(index, channel.ask(*self._ask_now(index)))
+                asked_at = self._clock()
+                replies = channel.ask(*locator.questions)
+                with self._news:
+                    moved = self._hear(watch, replies, asked_at)
+                    self._news.notify_all()
+                if moved:
+                    self._on_moved(node)
+                with self._news:
+                    self._pause()
         finally:
             with self._news:
-                self._channels.pop(index, None)
+                self._channels.discard(channel)
             channel.close()
 
-    def _note(self, index: int, replies: Sequence[Any]) -> None:
-        with self._news:
-            moved = self._hear(index, replies)
-            self._news.notify_all()
-        if moved:
-            self._on_moved(self._node)
-        with self._news:
-            self._pause()
-
     def _pause(self) -> None:
-        self._news.wait_for(lambda: self._stopping, ASK_EVERY)
+        self._news.wait_for(lambda: self._stopping, _ASK_EVERY)
 
 
-def _open(pool: Any, timeout: float) -> Channel:
+def _open(pool: Any, timeout: float) -> HandshakeConnection:
     connection = new_connection(pool, timeout)
     try:
         connection.connect()
     except BaseException:
         connection.disconnect()
         raise
-    return Channel(take_socket(connection), timeout, math.inf)
+    return HandshakeConnection(take_socket(connection), timeout, math.inf)
+
+
+class AioWatches(_AnyWatches):
+    """Those of the driver for asyncio: a task for each witness.
+
+    Attributes:
+        tasks: The tasks; they end when cancelled.
+    """
+
+    def __init__(self, *settings: Any) -> None:
+        """Make the watches; settings as for `Watches`."""
+        super().__init__(*settings)
+        self._news: Final = asyncio.Event()
+        self.tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        """Begin to ask."""
+        loop = asyncio.get_running_loop()
+        self.tasks = [loop.create_task(self._follow(watch), name=_name(watch)) for watch in self._all]
+
+    async def locate(self, node: Node) -> None:
+        """Return as soon as the place of a node's server is known; raises as in `Watches`."""
+        if (locator := node.locator) is not None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._timeout / 2):
+                    while not _is_known(locator):
+                        self._news.clear()
+                        await self._news.wait()
+            _take_location(node, locator)
+
+    async def _follow(self, watch: Watch) -> None:
+        addresses = Addresses()
+        while True:
+            try:
+                await self._ask(watch, addresses)
+            except Exception as error:
+                self._note_failure(watch, error)
+                self._news.set()
+            await asyncio.sleep(_ASK_EVERY)
+
+    async def _ask(self, watch: Watch, addresses: Addresses) -> None:
+        node, locator, index = watch
+        async with asyncio.timeout(self._timeout):
+            channel = await open_connection(new_connection(locator.witnesses[index].pool, self._timeout), addresses)
+        try:
+            while True:
+                asked_at = self._clock()
+                async with asyncio.timeout(self._timeout):
+                    replies = await channel.ask(*locator.questions)
+                moved = self._hear(watch, replies, asked_at)
+                self._news.set()
+                if moved:
+                    self._on_moved(node)
+                await asyncio.sleep(_ASK_EVERY)
+        finally:
+            channel.close()

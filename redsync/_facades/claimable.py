@@ -12,22 +12,20 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import cache, partial
 from types import FrameType
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypedDict, TypeVar
 from weakref import ReferenceType, ref
 
 from redsync._core.effects import Steps
-from redsync._core.frames import statement
 from redsync._core.holds import HoldState
-from redsync._core.interruptions import is_interruption
-from redsync._core.runner import AnyHost, AsyncRunner, Runner, RunnerT_co, Session
+from redsync._core.session import AnyHost, AsyncRunner, Runner, RunnerT_co, Session
 from redsync._core.timing import check_timeout
-from redsync._facades.enterable import Enterable, TaskEnterable, ThreadEnterable
+from redsync._facades.enterable import Enterable, TaskEnterable, ThreadEnterable, statement
 from redsync._facades.hold import AnyHold, AsyncHold, Hold
-from redsync._protocols.acquire_requests import AcquireRequest
-from redsync._protocols.observing import observed
+from redsync._protocols.claims import AcquireRequest
+from redsync._protocols.observed import observed
 from redsync.exceptions import AcquireTimeout, RedsyncError
 
-__all__ = ["Acquire", "Claimable", "HoldT", "TaskClaimable", "ThreadClaimable"]
+__all__ = ["Acquire", "Claimable", "HoldOptions", "HoldT", "TaskClaimable", "ThreadClaimable"]
 
 Acquire: TypeAlias = Callable[[Session, AcquireRequest, float], Steps[HoldState | None]]
 """Returns the protocol that acquires."""
@@ -35,6 +33,15 @@ Acquire: TypeAlias = Callable[[Session, AcquireRequest, float], Steps[HoldState 
 HoldT = TypeVar("HoldT", bound=AnyHold[Any])
 ThreadHoldT = TypeVar("ThreadHoldT", bound=Hold)
 TaskHoldT = TypeVar("TaskHoldT", bound=AsyncHold)
+
+
+class HoldOptions(TypedDict, Generic[HoldT], total=False):
+    """The options of locks and semaphores, see `Client.get_lock`."""
+
+    timeout: float | None
+    lease: float | None
+    max_hold: float | None
+    on_lost: Callable[[HoldT], object] | None
 
 
 def _tell_lost(make_hold: Callable[[HoldState], HoldT], on_lost: Callable[[HoldT], object], state: HoldState) -> None:
@@ -58,10 +65,10 @@ class Claimable(Enterable[RunnerT_co, HoldT]):
     def _set_up(
         self,
         host: AnyHost[RunnerT_co],
-        timeout: float | None,
-        lease: float | None,
-        max_hold: float | None,
-        on_lost: Callable[[HoldT], object] | None,
+        timeout: float | None = None,
+        lease: float | None = None,
+        max_hold: float | None = None,
+        on_lost: Callable[[HoldT], object] | None = None,
     ) -> None:
         """Check and keep the options."""
         self._host = host
@@ -123,9 +130,15 @@ class ThreadClaimable(Claimable[Runner, ThreadHoldT], ThreadEnterable[ThreadHold
     def release(self) -> None:
         """Release one acquisition."""
 
-    def _acquire(self, timeout: float | None, lease: float | None = None, count: int = 1) -> HoldState | None:
+    def _acquire(
+        self,
+        timeout: float | None,
+        lease: float | None = None,
+        count: int = 1,
+        enter: Callable[[ThreadHoldT], None] | None = None,
+    ) -> ThreadHoldT | None:
         request = self._request(timeout, lease, count)
-        runner = self._runner
+        runner, hold = self._runner, None
         session = runner.session
         task = runner.task()
         if task is not None:
@@ -133,31 +146,23 @@ class ThreadClaimable(Claimable[Runner, ThreadHoldT], ThreadEnterable[ThreadHold
         try:
             begin = self._observed_steps if session.observed else self._acquire_steps
             state = runner.run(begin(session, request, runner.now()))
-            if task is not None and state is not None and state.task is None:
-                state.task = task
+            if state is not None:
+                state.task = state.task or task
+                hold = self._HOLD(self._host, state, self._tell_lost)
+                if enter is not None:
+                    enter(hold)
         except BaseException:
+            self._forget(hold)
             if request.outcome.state is not None:
-                self._undo(request.outcome.state, count)
+                # Report only the interruption: a hold that is lost, or not released on every node, is over anyway.
+                with suppress(RedsyncError):
+                    runner.give_back(self._undo_steps(request.outcome.state, count))
             raise
         # No call here: an interruption at its start would leave a lock held that no caller knows of.
-        return state
+        return hold
 
     def _refuse_other_task(self, task: ReferenceType[Any]) -> None:
         """Raise if another task of this thread is inside: a thread is one owner, so both would be."""
-
-    def _acquire_hold(self, timeout: float | None, lease: float | None, count: int) -> ThreadHoldT | None:
-        state = self._acquire(timeout, lease, count)
-        try:
-            return None if state is None else self._HOLD(self._host, state, self._tell_lost)
-        except BaseException:
-            if state is not None:
-                self._undo(state, count)
-            raise
-
-    def _undo(self, state: HoldState, count: int) -> None:
-        # Report only the interruption: a hold that is lost, or not released on every node, is over anyway.
-        with suppress(RedsyncError):
-            self._runner.give_back(self._undo_steps(state, count))
 
     def __enter__(self) -> ThreadHoldT:
         """Acquire; wait at most for the `timeout` option, without limit by default.
@@ -167,16 +172,9 @@ class ThreadClaimable(Claimable[Runner, ThreadHoldT], ThreadEnterable[ThreadHold
             QuorumError: Too few nodes answered before the timeout.
             ConfigurationError: The nodes have another number of permits for this semaphore.
         """
-        state, hold = self._acquire(self._timeout), None
-        if state is None:
+        hold = self._acquire(self._timeout, enter=partial(self._enter, frame=statement()))
+        if hold is None:
             raise AcquireTimeout(self.name, self._timeout or 0.0)
-        try:
-            hold = self._HOLD(self._host, state, self._tell_lost)
-            self._enter(hold, statement())
-        except BaseException:
-            self._forget(hold)
-            self._undo(state, 1)
-            raise
         return hold
 
     def _leave(self, hold: ThreadHoldT | None) -> None:
@@ -184,11 +182,10 @@ class ThreadClaimable(Claimable[Runner, ThreadHoldT], ThreadEnterable[ThreadHold
             self.release()
             return
         try:
-            if not hold._released and not hold._is_being_released():
+            if not hold._released:
                 self._runner.give_back(self._leave_steps(hold))
-        except RedsyncError as error:
-            if not is_interruption(error):
-                self._forget(hold)
+        except RedsyncError:
+            self._forget(hold)
             raise
         self._forget(hold)
 
@@ -200,22 +197,31 @@ class TaskClaimable(Claimable[AsyncRunner, TaskHoldT], TaskEnterable[TaskHoldT])
     async def release(self) -> None:
         """Release one acquisition."""
 
-    async def _acquire(self, timeout: float | None, lease: float | None = None, count: int = 1) -> HoldState | None:
+    async def _acquire(
+        self,
+        timeout: float | None,
+        lease: float | None = None,
+        count: int = 1,
+        enter: Callable[[TaskHoldT], None] | None = None,
+    ) -> TaskHoldT | None:
         request = self._request(timeout, lease, count)
-        runner = self._runner
+        runner, hold = self._runner, None
         session = runner.session
         try:
             begin = self._observed_steps if session.observed else self._acquire_steps
-            return await runner.run(begin(session, request, runner.now()))
+            state = await runner.run(begin(session, request, runner.now()))
+            # No await from here on, so nothing comes between the acquire and its `__aexit__`.
+            if state is not None:
+                hold = self._HOLD(self._host, state, self._tell_lost)
+                if enter is not None:
+                    enter(hold)
         except BaseException:
+            self._forget(hold)
             if request.outcome.state is not None:
                 with suppress(RedsyncError):
                     await runner.run(self._undo_steps(request.outcome.state, count))
             raise
-
-    async def _acquire_hold(self, timeout: float | None, lease: float | None, count: int) -> TaskHoldT | None:
-        state = await self._acquire(timeout, lease, count)
-        return None if state is None else self._HOLD(self._host, state, self._tell_lost)
+        return hold
 
     async def __aenter__(self) -> TaskHoldT:
         """Acquire; wait at most for the `timeout` option, without limit by default.
@@ -227,14 +233,11 @@ class TaskClaimable(Claimable[AsyncRunner, TaskHoldT], TaskEnterable[TaskHoldT])
             QuorumError: Too few nodes answered before the timeout.
             ConfigurationError: The nodes have another number of permits for this semaphore.
         """
-        state = await self._acquire(self._timeout)
-        if state is None:
+        hold = await self._acquire(self._timeout, enter=partial(self._enter, frame=statement()))
+        if hold is None:
             raise AcquireTimeout(self.name, self._timeout or 0.0)
-        # No await from here on, so nothing comes between the acquire and its `__aexit__`.
-        hold = self._HOLD(self._host, state, self._tell_lost)
         if self._on_lost is None:
             hold._open_scope()
-        self._enter(hold, statement())
         return hold
 
     async def _leave(self, hold: TaskHoldT | None) -> None:

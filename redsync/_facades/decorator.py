@@ -4,55 +4,41 @@ from __future__ import annotations
 
 import inspect
 import string
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Generic, ParamSpec, TypeVar
+from collections.abc import Callable
+from typing import Any
 
 from redsync._core.timing import check_timeout
-from redsync._facades.lock import AsyncLock, Lock
-from redsync._facades.wrapping import OnBusy, wrap, wrap_async
+from redsync._facades.wrapping import OnBusy, check_on_busy
 
-__all__ = ["async_locked_decorator", "locked_decorator"]
-
-P = ParamSpec("P")
-R = TypeVar("R")
-LockT = TypeVar("LockT", bound=Lock | AsyncLock)
+__all__ = ["locked_decorator"]
 
 
-class _Rule(Generic[LockT]):
-    """The arguments of a decorator: the lock that a call needs, and the action if it is busy."""
+def locked_decorator(
+    wrapped: Callable[..., Any],
+    get_lock: Callable[..., Any],
+    template: str,
+    on_busy: OnBusy,
+    **options: Any,
+) -> Callable[[Callable[..., Any]], Any]:
+    """Return the decorator that `Client.locked` documents; `wrapped` is `wrap` or `wrap_async`."""
+    if not isinstance(template, str):
+        raise TypeError(f"the name for @client.locked must be a string, not {template!r}")
+    options["timeout"] = check_timeout(True, options["timeout"])
+    check_on_busy(on_busy)
 
-    def __init__(
-        self,
-        get_lock: Callable[..., LockT],
-        template: str,
-        timeout: float | None,
-        on_busy: str | Callable[..., Any],
-        options: dict[str, Any],
-    ) -> None:
-        if not isinstance(template, str):
-            raise TypeError(f"the name for @client.locked must be a string, not {template!r}")
-        self._get_lock = get_lock
-        self._template = template
-        self._options = {"timeout": check_timeout(True, timeout), **options}
-        self.on_busy = OnBusy(on_busy)
-
-    def lock_of(self, function: Callable[..., Any]) -> Callable[..., LockT]:
-        """Return a function that makes the lock for a call of `function`.
-
-        Raises:
-            ValueError: The function's parameters can't fill the template, or the name is invalid for a lock.
-            TypeError: An option is unknown.
-        """
+    def lock_of(function: Callable[..., Any]) -> Callable[..., Any]:
         signature = inspect.signature(function)
         # Make a lock and drop it: this finds errors in options and in the constant parts of the name.
-        self._get_lock(_fill_on_trial(self._template, signature), **self._options)
+        get_lock(_fill_on_trial(template, signature), **options)
 
-        def lock_of_call(*args: Any, **kwargs: Any) -> LockT:
+        def lock_of_call(*args: Any, **kwargs: Any) -> Any:
             bound = signature.bind(*args, **kwargs)
             bound.apply_defaults()
-            return self._get_lock(_FORMATTER.vformat(self._template, (), bound.arguments), **self._options)
+            return get_lock(_FORMATTER.vformat(template, (), bound.arguments), **options)
 
         return lock_of_call
+
+    return lambda function: wrapped(function, lambda: lock_of(function), on_busy, "the lock")
 
 
 class _Formatter(string.Formatter):
@@ -106,35 +92,3 @@ def _fill_on_trial(template: str, signature: inspect.Signature) -> str:
     except ValueError as error:
         message = f"is not a template for str.format: {error} (double each literal brace)"
     raise ValueError(f"{template!r} {message}")
-
-
-def locked_decorator(
-    get_lock: Callable[..., Lock],
-    template: str,
-    timeout: float | None,
-    on_busy: str | Callable[..., Any],
-    options: dict[str, Any],
-) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Return the decorator that `Client.locked` documents."""
-    rule = _Rule(get_lock, template, timeout, on_busy, options)
-
-    def decorate(function: Callable[P, R]) -> Callable[P, R]:
-        return wrap(function, lambda: rule.lock_of(function), rule.on_busy, "the lock")
-
-    return decorate
-
-
-def async_locked_decorator(
-    get_lock: Callable[..., AsyncLock],
-    template: str,
-    timeout: float | None,
-    on_busy: str | Callable[..., Any],
-    options: dict[str, Any],
-) -> Callable[[Callable[P, Awaitable[R]]], Callable[P, Coroutine[Any, Any, R]]]:
-    """Return the decorator that `AsyncClient.locked` documents."""
-    rule = _Rule(get_lock, template, timeout, on_busy, options)
-
-    def decorate(function: Callable[P, Awaitable[R]]) -> Callable[P, Coroutine[Any, Any, R]]:
-        return wrap_async(function, lambda: rule.lock_of(function), rule.on_busy, "the lock")
-
-    return decorate

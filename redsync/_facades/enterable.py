@@ -1,28 +1,47 @@
 """Objects for `with` statements: they know their open statements, and release at the end of each.
 
-A statement in a generator or coroutine may begin in one thread or task and end in another, so its frame identifies it,
-see `frames`. The owner identifies a statement in a plain function.
+A `with` in a generator or coroutine may end in another thread or task than it began in: the one that closes it, the
+loop's, or the garbage collector's. Its frame is still the same, and no other `with` runs in that frame. So the frame
+identifies the statement. The owner identifies a statement in a plain function.
+
+Without the frame, the end of a generator would release the hold of another statement of the same object: the permit of
+another request, or the lock of the thread that closes the generator, whose body would continue without it.
 """
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from abc import ABC, abstractmethod
 from contextlib import suppress
 from functools import partial
+from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
 from types import FrameType, TracebackType
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
-from redsync._core.frames import statement
-from redsync._core.interruptions import is_interruption
-from redsync._core.ownership import Owner
-from redsync._core.runner import AsyncRunner, Runner, RunnerT_co
+from redsync._core.holds import Owner
+from redsync._core.session import AsyncRunner, Runner, RunnerT_co
 from redsync._facades.hold import Cancelling, Entered
 from redsync.exceptions import LeaseLostError, NotOwnedError, RedsyncError
 
-__all__ = ["Enterable", "TaskEnterable", "ThreadEnterable", "note"]
+__all__ = ["Enterable", "TaskEnterable", "ThreadEnterable", "note", "statement"]
+
+_CONTEXTLIB: Final = vars(contextlib)
+_CAN_BE_CLOSED: Final = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR
 
 EnteredT = TypeVar("EnteredT", bound=Entered)
 TaskEnteredT = TypeVar("TaskEnteredT", bound=Cancelling)
+
+
+def statement() -> FrameType | None:
+    """Return the frame of the `with` whose enter or exit calls this, if it can be closed; None for a plain function.
+
+    A context manager entered through an `ExitStack` belongs to the frame that uses the stack.
+    """
+    frame = sys._getframe(2)
+    while frame.f_globals is _CONTEXTLIB and frame.f_back is not None:
+        frame = frame.f_back
+    return frame if frame.f_code.co_flags & _CAN_BE_CLOSED else None
 
 
 def note(error: BaseException, problem: BaseException) -> None:
@@ -108,12 +127,11 @@ class ThreadEnterable(Enterable[Runner, EnteredT]):
         try:
             hold = self._innermost(statement())
             self._leave(hold)
-        except BaseException as problem:
-            if isinstance(problem, RedsyncError) and not is_interruption(problem):
-                if error is None or (isinstance(error, GeneratorExit) and _concerns_closer(problem, hold)):
-                    raise
-                note(error, problem)
-                return
+        except RedsyncError as problem:
+            if error is None or (isinstance(error, GeneratorExit) and _concerns_closer(problem, hold)):
+                raise
+            note(error, problem)
+        except BaseException:
             # Interrupted, perhaps before the release began: Python does not call `__exit__` again.
             with suppress(RedsyncError):
                 self._leave(hold or self._innermost(statement()))

@@ -1,4 +1,4 @@
-"""The common base of locks and mutexes for threads: acquire, release, `with`, queries; `exclusive_async` is the twin.
+"""The common base of locks and mutexes: acquire, release, `with`, queries; for threads and for asyncio.
 
 An object stands for a name; a hold belongs to an owner, and each kind has its own owners. `redsync._protocols` makes
 the decisions; this module has only the interface.
@@ -8,26 +8,25 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any, ClassVar, TypeAlias
+from functools import partial
+from typing import Any, ClassVar, TypeAlias, Unpack
 from weakref import ref
 
-from redsync._core.claims import ClaimKind
 from redsync._core.effects import Steps
-from redsync._core.holds import HoldState
+from redsync._core.holds import HoldState, Owner
 from redsync._core.keys import LockKeys, encode_name
-from redsync._core.ownership import Owner
-from redsync._core.runner import AnyHost, Runner, RunnerT_co
+from redsync._core.scripts import ClaimKind
+from redsync._core.session import AnyHost, AsyncRunner, Runner, RunnerT_co
 from redsync._core.timing import check_timeout
-from redsync._facades.claimable import Claimable, HoldT, ThreadClaimable
-from redsync._facades.hold import Hold
-from redsync._protocols import lock_survey
-from redsync._protocols.acquire_requests import AcquireRequest, Outcome
+from redsync._facades.claimable import Claimable, HoldOptions, HoldT, TaskClaimable, ThreadClaimable
+from redsync._facades.hold import AsyncHold, Hold
+from redsync._protocols import surveys
+from redsync._protocols.claims import AcquireRequest
 from redsync._protocols.holding import check, release
-from redsync._protocols.places import Arrival, Place
+from redsync._protocols.queue_policies import FifoByArrival, QueuePolicy
 from redsync.exceptions import NotOwnedError
 
-__all__ = ["Exclusive", "ExclusiveLock", "Saved"]
-
+__all__ = ["AsyncExclusiveLock", "Exclusive", "ExclusiveLock", "Saved"]
 
 Saved: TypeAlias = tuple[int, float | None]
 """The acquisitions that an owner released to wait for a condition: their number and lease (None: the default lease)."""
@@ -41,20 +40,11 @@ class Exclusive(Claimable[RunnerT_co, HoldT]):
 
     _KIND: ClassVar[ClaimKind]
     _OWNER: ClassVar[str]
-    _QUEUE: ClassVar[type[Place]] = Arrival
+    _QUEUE: ClassVar[type[QueuePolicy]] = FifoByArrival
     _limit = None
 
-    def __init__(
-        self,
-        host: AnyHost[RunnerT_co],
-        name: str | bytes,
-        *,
-        timeout: float | None = None,
-        lease: float | None = None,
-        max_hold: float | None = None,
-        on_lost: Callable[[HoldT], object] | None = None,
-    ) -> None:
-        self._set_up(host, timeout, lease, max_hold, on_lost)
+    def __init__(self, host: AnyHost[RunnerT_co], name: str | bytes, **options: Unpack[HoldOptions[HoldT]]) -> None:
+        self._set_up(host, **options)
         self._name = name
         self._claimant = self._runner.owner
         self._keys = LockKeys.of(host.prefix, name if name.__class__ is str else encode_name(name), self._KIND.mode)
@@ -97,30 +87,26 @@ class Exclusive(Claimable[RunnerT_co, HoldT]):
 
     def _request(self, timeout: float | None, lease: float | None, count: int) -> AcquireRequest:
         return AcquireRequest(
-            self._name,
-            self._KIND,
-            self._keys,
-            self._claimant(),
-            Outcome(),
-            self._lease if lease is None else self._runner.session.timing.check_lease(lease),
-            timeout,
-            self._max_hold,
-            self._tell_lost,
-            count,
-            self._QUEUE,
+            name=self._name,
+            kind=self._KIND,
+            keys=self._keys,
+            owner=self._claimant(),
+            lease=self._lease if lease is None else self._runner.session.timing.check_lease(lease),
+            timeout=timeout,
+            max_hold=self._max_hold,
+            on_lost=self._tell_lost,
+            holds=count,
+            queue=self._QUEUE,
         )
 
     def _release_steps(self, state: HoldState, count: int) -> Steps[None]:
         return release(self._runner.session, state, self._runner.now(), count, self._tell_lost)
 
     def _leave_steps(self, hold: HoldT) -> Steps[None]:
-        state = hold._state
-        if not state.live:
-            if not self._may_release(hold):
-                return hold._release_steps()
-            # The body may have released and acquired it again, as a condition does.
-            state = self._own()
-        return self._release_steps(state, 1)
+        if hold._state.live or not self._may_release(hold):
+            return hold._let_go_steps()
+        # The body may have released and acquired it again, as a condition does.
+        return self._release_steps(self._own(), 1)
 
     def _undo_steps(self, state: HoldState, count: int) -> Steps[None]:
         return self._release_steps(state, count)
@@ -129,11 +115,11 @@ class Exclusive(Claimable[RunnerT_co, HoldT]):
         # A query has a new owner: a refused release may be sent again behind it, but not behind its own owner's next
         # command.
         runner = self._runner
-        return lock_survey.holder(runner.session, self._name, self._keys, runner.new_owner())
+        return surveys.holder(runner.session, self._name, self._keys, runner.new_owner())
 
     def _force_steps(self) -> Steps[bool]:
         runner = self._runner
-        return lock_survey.force_release(runner.session, self._KIND, self._name, self._keys, runner.owner())
+        return surveys.force_release(runner.session, self._KIND, self._name, self._keys, runner.owner())
 
     def _own(self) -> HoldState:
         state = self._state()
@@ -143,10 +129,7 @@ class Exclusive(Claimable[RunnerT_co, HoldT]):
         return state
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self._host, self._name), {"options": self._options()}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(self._host, self._name, **state["options"])  # type: ignore[misc]
+        return partial(type(self), **self._options()), (self._host, self._name)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._name!r}>"
@@ -233,7 +216,7 @@ class ExclusiveLock(Exclusive[Runner, Hold], ThreadClaimable[Hold]):
 
     def _acquire_restore(self, saved: Saved) -> None:
         count, lease = saved
-        self._restore(self._acquire_hold(None, lease, count))
+        self._restore(self._acquire(None, lease, count))
 
     def _save(self) -> Saved:
         """Return the values that `_acquire_restore` needs to acquire the owner's current holds again."""
@@ -246,3 +229,69 @@ class ExclusiveLock(Exclusive[Runner, Hold], ThreadClaimable[Hold]):
             for hold in self._entered_of(self._runner.owner()):
                 hold._state = again._state
                 hold._state.entered[hold] = ref(self)
+
+
+class AsyncExclusiveLock(Exclusive[AsyncRunner, AsyncHold], TaskClaimable[AsyncHold]):
+    """Acquire, release and `async with`, for asyncio.
+
+    Cancellation is safe at every await: a cancelled acquire leaves nothing on the nodes, a cancelled release still
+    releases the lock.
+    """
+
+    _HOLD = AsyncHold
+
+    async def acquire(self, blocking: bool = True, timeout: float | None = -1, *, lease: float | None = None) -> bool:
+        """Acquire the lock; return True on success. The contract is that of `threading.RLock`, awaited.
+
+        Args:
+            blocking: Wait while another owner holds it; if False, try once.
+            timeout: The longest wait in seconds; -1 or None for no limit.
+            lease: Seconds for which the nodes keep the claim, unrenewed; None: the lock's or client's lease, the latter
+                renewed by the watchdog. A nested acquire inherits the outermost one's renewal.
+
+        Raises:
+            QuorumError: Too few nodes answered: at once if not blocking, else at the end of the timeout.
+            LeaseLostError: The owner already held the lock, and that hold was lost.
+            KeyTypeError: The key holds a value of another type.
+            ValueError: The arguments contradict each other, or the lease is invalid.
+        """
+        return await self._acquire(check_timeout(blocking, timeout), lease) is not None
+
+    async def release(self) -> None:
+        """Release one acquisition. A cancelled release still takes effect, without waiting for the nodes.
+
+        Raises:
+            NotOwnedError: The owner does not hold the lock; nothing changed.
+            LeaseLostError: The owner held the lock, but had lost it.
+        """
+        await self._runner.run(self._release_steps(self._own(), 1))
+
+    async def locked(self) -> bool:
+        """Return True if any owner holds the lock on a quorum of nodes; the answer may be outdated at once.
+
+        Raises:
+            QuorumError: Too few nodes answered.
+        """
+        return await self._runner.run(self._holder_steps()) is not None
+
+    async def extend(self, lease: float | None = None) -> None:
+        """Extend the owner's hold now, see `AsyncHold.extend`.
+
+        Raises:
+            NotOwnedError: The owner does not hold the lock.
+            LeaseLostError: Its hold was lost.
+            QuorumError: Too few nodes answered; the hold is unchanged.
+        """
+        await AsyncHold(self._host, self._own()).extend(lease)
+
+    async def force_release(self) -> bool:
+        """Take the lock from its holder and free it for the next waiter; return True if it was held.
+
+        The former holder learns of this at its next renewal, at the latest when its lease ends. Until then two owners
+        may believe that they hold the lock. For operators, not for programs.
+
+        Raises:
+            QuorumError: Too few nodes answered; those that did have freed it.
+            KeyTypeError: The key holds a value of another type.
+        """
+        return await self._runner.run(self._force_steps())

@@ -5,7 +5,7 @@ with client.get_fair_lock("printer"):
     print_report()
 ```
 
-`redsync._protocols.places` makes the decisions; this module has only the interface.
+`redsync._protocols.queue_policies` makes the decisions; this module has only the interface.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from __future__ import annotations
 from typing import ClassVar
 
 from redsync._facades.lock import AsyncLock, Lock
-from redsync._protocols.fair_lock import FAIR_LOCK
-from redsync._protocols.places import Place, Ticket
+from redsync._protocols.lock import FAIR_LOCK
+from redsync._protocols.queue_policies import FifoByTicket, QueuePolicy
 
 __all__ = ["AsyncFairLock", "FairLock"]
 
@@ -33,7 +33,7 @@ class FairLock(Lock):
     """
 
     _KIND = FAIR_LOCK
-    _QUEUE: ClassVar[type[Place]] = Ticket
+    _QUEUE: ClassVar[type[QueuePolicy]] = FifoByTicket
 
 
 class AsyncFairLock(AsyncLock):
@@ -43,4 +43,4 @@ class AsyncFairLock(AsyncLock):
     """
 
     _KIND = FAIR_LOCK
-    _QUEUE: ClassVar[type[Place]] = Ticket
+    _QUEUE: ClassVar[type[QueuePolicy]] = FifoByTicket

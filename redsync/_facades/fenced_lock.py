@@ -5,7 +5,7 @@ with client.get_fenced_lock("account:7") as hold:
     store.write(balance, token=hold.fencing_token)  # the store refuses a token below the highest it has seen
 ```
 
-`redsync._protocols.fenced_lock` and `tokens` make the decisions; this module has only the interface.
+`redsync._protocols.fenced_lock` makes the decisions; this module has only the interface.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Any
 
 from redsync._core.effects import Steps
 from redsync._core.holds import HoldState
-from redsync._core.runner import AnyHost, RunnerT_co, Session
+from redsync._core.session import AnyHost, RunnerT_co, Session
 from redsync._facades.claimable import HoldT
 from redsync._facades.exclusive import Exclusive
 from redsync._facades.lock import AsyncLock, Lock
 from redsync._protocols import fenced_lock as protocol
-from redsync._protocols.acquire_requests import AcquireRequest
-from redsync._protocols.tokens import Fence
+from redsync._protocols.claims import AcquireRequest
+from redsync._protocols.fenced_lock import Fence
 
 __all__ = ["AsyncFencedLock", "FencedLock"]
 

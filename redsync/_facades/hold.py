@@ -8,13 +8,10 @@ from types import FrameType
 from typing import Any, ClassVar, Generic
 
 from redsync._core.effects import Steps
-from redsync._core.holds import HoldState
-from redsync._core.interruptions import is_interruption
-from redsync._core.ownership import Owner
-from redsync._core.runner import AnyHost, AsyncRunner, Runner, RunnerT_co, Scope
+from redsync._core.holds import HoldState, Owner
+from redsync._core.session import AnyHost, AsyncRunner, Runner, RunnerT_co, Scope
 from redsync._core.timing import check_timeout
-from redsync._protocols import holding
-from redsync._protocols.lease import wait_end
+from redsync._protocols import holding, renewal
 from redsync.exceptions import LeaseLostError, NotOwnedError
 
 __all__ = ["AnyHold", "AsyncHold", "Cancelling", "Entered", "Hold"]
@@ -35,7 +32,7 @@ class AnyHold(Entered, Generic[RunnerT_co]):
     """The common base of holds of both flavours: the methods that do not wait."""
 
     _NOUN: ClassVar[str] = "hold"
-    _count: int | None = None
+    _acquisitions = 1
     _lost_at_release = False
 
     def __init__(
@@ -44,7 +41,7 @@ class AnyHold(Entered, Generic[RunnerT_co]):
         state: HoldState,
         on_lost: Callable[[HoldState], object] | None = None,
     ) -> None:
-        self._host = host
+        self._runner = host.runner
         self._state = state
         self._on_lost = on_lost
         self._released = False
@@ -69,42 +66,48 @@ class AnyHold(Entered, Generic[RunnerT_co]):
         """True if the hold ended before its release. Asks no node; the end of the lease shows at once."""
         if self._released:
             return self._lost_at_release
-        return self._state.ended(self._host.runner.now())
+        return self._state.ended(self._runner.now())
 
     def remaining(self) -> float:
         """Return for how many seconds the hold stays valid, 0.0 if it is not.
 
         Each renewal by the watchdog moves that end.
         """
-        now = self._host.runner.now()
+        now = self._runner.now()
         return self._state.valid_until - now if not self._released and self._state.valid(now) else 0.0
 
     def _check_steps(self) -> Steps[None]:
         # Every check reports a loss, even after another object released the hold.
         if self._released or self._state.lost is None:
             self._refuse_released()
-        return holding.check(self._state, self._host.runner.now())
+        return holding.check(self._state, self._runner.now())
 
     def _wait_steps(self, timeout: float | None) -> Steps[None]:
-        now = self._host.runner.now()
-        return wait_end(self._state, lambda: self._released, now, check_timeout(True, timeout))
+        now = self._runner.now()
+        return holding.wait_end(self._state, lambda: self._released, now, check_timeout(True, timeout))
 
     def _extend_steps(self, lease: float | None) -> Steps[None]:
         self._refuse_released()
-        runner = self._host.runner
+        runner = self._runner
         if lease is not None:
             lease = runner.session.timing.check_lease(lease)
-        return holding.extend(runner.session, self._state, lease, runner.now())
+        return renewal.extend(runner.session, self._state, lease, runner.now())
 
     def _release_steps(self) -> Steps[None]:
         # Steps are atomic, so if two threads release the same hold, one of them gets the error.
         self._refuse_released()
-        runner, count = self._host.runner, self._state.count
+        yield from self._let_go_steps()
+
+    def _let_go_steps(self) -> Steps[None]:
+        """Release, even if the `with` is over: in a finalizer it may be over before the maintenance runs this."""
+        if not self._state.count:
+            self._refuse_released()
+        runner, count = self._runner, self._state.count
         self._released = True
         try:
             yield from holding.release(runner.session, self._state, runner.now(), self._share(), self._on_lost)
         except BaseException as error:
-            if isinstance(error, LeaseLostError) and not is_interruption(error):
+            if isinstance(error, LeaseLostError):
                 self._lost_at_release = True
                 raise
             # Interrupted, perhaps before anything was released: then it can still be released.
@@ -113,7 +116,7 @@ class AnyHold(Entered, Generic[RunnerT_co]):
 
     def _share(self) -> int:
         """Return how many acquisitions a release of this hold ends."""
-        return 1
+        return self._acquisitions
 
     def _note_released(self) -> None:
         """Record that the `with` that returned this hold is over."""
@@ -122,11 +125,6 @@ class AnyHold(Entered, Generic[RunnerT_co]):
             self._lost_at_release = True
         self._released = True
         self._state.entered.pop(self, None)
-
-    def _is_being_released(self) -> bool:
-        """Return True if acquisitions were released since the last call; each call precedes a release."""
-        last, self._count = self._count, self._state.count
-        return last is not None and self._state.count < last
 
     def _refuse_released(self) -> None:
         if self._released or not self._state.count:
@@ -161,7 +159,7 @@ class Hold(AnyHold[Runner]):
             LeaseLostError: The hold was lost.
             NotOwnedError: The hold was released.
         """
-        self._host.runner.run(self._check_steps())
+        self._runner.run(self._check_steps())
 
     def wait_lost(self, timeout: float | None = None) -> bool:
         """Sleep until the hold is lost or released; return True if it was lost.
@@ -169,7 +167,7 @@ class Hold(AnyHold[Runner]):
         Args:
             timeout: The longest wait in seconds; None for no limit.
         """
-        self._host.runner.run(self._wait_steps(timeout))
+        self._runner.run(self._wait_steps(timeout))
         return self.lost
 
     def extend(self, lease: float | None = None) -> None:
@@ -183,7 +181,7 @@ class Hold(AnyHold[Runner]):
             QuorumError: Too few nodes answered; the hold is unchanged.
             ValueError: The lease is invalid.
         """
-        self._host.runner.run(self._extend_steps(lease))
+        self._runner.run(self._extend_steps(lease))
 
     def release(self) -> None:
         """Release this acquisition; the lock is free once its owner has released all its acquisitions.
@@ -192,7 +190,7 @@ class Hold(AnyHold[Runner]):
             LeaseLostError: The hold was lost.
             NotOwnedError: The hold was already released.
         """
-        self._host.runner.give_back(self._release_steps())
+        self._runner.give_back(self._release_steps())
 
 
 class Cancelling(Entered):
@@ -235,7 +233,7 @@ class AsyncHold(AnyHold[AsyncRunner], Cancelling):
             LeaseLostError: The hold was lost.
             NotOwnedError: The hold was released.
         """
-        self._host.runner.run_at_once(self._check_steps())
+        self._runner.run_at_once(self._check_steps())
 
     async def wait_lost(self, timeout: float | None = None) -> bool:
         """Sleep until the hold is lost or released; return True if it was lost.
@@ -243,7 +241,7 @@ class AsyncHold(AnyHold[AsyncRunner], Cancelling):
         Args:
             timeout: The longest wait in seconds; None for no limit.
         """
-        await self._host.runner.run(self._wait_steps(timeout))
+        await self._runner.run(self._wait_steps(timeout))
         return self.lost
 
     async def extend(self, lease: float | None = None) -> None:
@@ -257,7 +255,7 @@ class AsyncHold(AnyHold[AsyncRunner], Cancelling):
             QuorumError: Too few nodes answered; the hold is unchanged.
             ValueError: The lease is invalid.
         """
-        await self._host.runner.run(self._extend_steps(lease))
+        await self._runner.run(self._extend_steps(lease))
 
     async def release(self) -> None:
         """Release this acquisition; the lock is free once its owner has released all its acquisitions.
@@ -268,12 +266,12 @@ class AsyncHold(AnyHold[AsyncRunner], Cancelling):
             LeaseLostError: The hold was lost.
             NotOwnedError: The hold was already released.
         """
-        await self._host.runner.run(self._release_steps())
+        await self._runner.run(self._release_steps())
 
     def _open_scope(self) -> None:
         """Make a loss of the hold cancel the body in the running task."""
-        self._watch(self._host.runner.scope(), [self._state])
+        self._watch(self._runner.scope(), [self._state])
 
     def _check_loss(self) -> None:
         """Raise if the hold was lost, even if it was released since."""
-        self._host.runner.run_at_once(holding.check(self._state, self._host.runner.now()))
+        self._runner.run_at_once(holding.check(self._state, self._runner.now()))

@@ -11,11 +11,12 @@ latch.wait()
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Generic
 
 from redsync._core.effects import Steps
 from redsync._core.keys import LatchKeys, encode_name
-from redsync._core.runner import AnyHost, AsyncRunner, Runner, RunnerT_co
+from redsync._core.session import AnyHost, AsyncRunner, Runner, RunnerT_co
 from redsync._core.timing import MAX_LEASE, check_timeout
 from redsync._protocols import latch as protocol
 
@@ -76,14 +77,10 @@ class _AnyLatch(Generic[RunnerT_co]):
         return protocol.delete(runner.session, self._latch, runner.owner(), runner.now())
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _make, (type(self), self._host, self.name, {"timeout": self._timeout, "keep": self._keep})
+        return partial(type(self), timeout=self._timeout, keep=self._keep), (self._host, self.name)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r}>"
-
-
-def _make(kind: type[_AnyLatch[Any]], host: AnyHost[Any], name: str | bytes, options: dict[str, Any]) -> _AnyLatch[Any]:
-    return kind(host, name, **options)
 
 
 # Its methods come from those of AsyncCountDownLatch: change those, then run `make twins`.
@@ -91,10 +88,10 @@ class CountDownLatch(_AnyLatch[Runner]):
     """A count on all nodes of a client that wakes all waiters once it is counted down to 0.
 
     It opens only once counted down to 0: no node failure opens it, and each call counts once, no matter how often its
-    command is repeated. It opens late, or never, if a majority of the nodes forgot the count-downs; then a client that
-    has not seen it set may get a `QuorumError`. A latch that was never set, or not used for `keep` seconds, counts as
-    open. If all nodes forgot a latch while no client was connected, it counts as open for a client that has not seen it
-    set.
+    command is repeated. It opens late, or never, if a majority of the nodes forgot the count-downs. After a majority
+    restarted, a latch that was set before needs all nodes: while one is down, calls raise `QuorumError`. A latch that
+    was never set, or not used for `keep` seconds, counts as open. If all nodes forgot a latch while no client was
+    connected, it counts as open for a client that has not seen it set.
 
     Once open, it can be set again. No client holds it: a client's count-downs remain after the client is closed.
 

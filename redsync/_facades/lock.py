@@ -16,10 +16,9 @@ from typing import Any
 from weakref import ReferenceType
 
 from redsync._core.holds import HoldState
-from redsync._core.runner import RunnerT_co
+from redsync._core.session import RunnerT_co
 from redsync._facades.claimable import Acquire, HoldT
-from redsync._facades.exclusive import Exclusive, ExclusiveLock
-from redsync._facades.exclusive_async import AsyncExclusiveLock
+from redsync._facades.exclusive import AsyncExclusiveLock, Exclusive, ExclusiveLock
 from redsync._protocols import lock as protocol
 from redsync.exceptions import ReentrantCallError
 

@@ -6,9 +6,9 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Self
 
-from redsync._core.presence import Claim
+from redsync._core.client_records import Claim
 from redsync._core.quorum import Tally, Vote
-from redsync._protocols.lock_survey import Look
+from redsync._protocols.surveys import Look
 from redsync.exceptions import QuorumError
 
 __all__ = ["Holder", "LockInfo"]

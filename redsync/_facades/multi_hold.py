@@ -1,114 +1,117 @@
-"""The hold of a multi-lock: one hold of each of its locks, to inspect and to pass on as one."""
+"""The hold of a multi-lock: one hold of each of its locks, to inspect and to pass on as one.
+
+A multi-lock's operations have several steps. Each is a *course*, a generator for both flavours. It yields calls; a
+thread or a task performs each, and sends the result back or throws the error in: also an interruption or a
+cancellation, after which the course yields the calls that clean up.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+import inspect
+from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from redsync._core.effects import Steps, signal
 from redsync._core.holds import HoldState
-from redsync._core.interruptions import is_interruption
-from redsync._core.runner import AsyncRunner
+from redsync._core.session import AsyncRunner
 from redsync._core.timing import check_timeout
+from redsync._facades.claimable import HoldT
 from redsync._facades.enterable import note
-from redsync._facades.hold import AnyHold, AsyncHold, Cancelling, Entered, Hold
-from redsync._protocols.lease import wait_end
+from redsync._facades.hold import AsyncHold, Cancelling, Entered, Hold
+from redsync._protocols.holding import wait_end
 from redsync.exceptions import RedsyncError
 
-__all__ = [
-    "AnyMultiHold",
-    "AsyncMultiHold",
-    "MultiHold",
-    "do_each",
-    "do_each_async",
-    "raise_first",
-    "release_all",
-    "release_all_async",
-]
+__all__ = ["AnyMultiHold", "AsyncMultiHold", "Course", "FollowsInTask", "FollowsInThread", "MultiHold", "release_each"]
 
-HoldT = TypeVar("HoldT", bound=AnyHold[Any])
+T = TypeVar("T")
+
+Course: TypeAlias = Generator[Callable[[], Any], Any, T]
+"""Yields calls; with asyncio a call returns an awaitable."""
 
 
-def raise_first(errors: list[BaseException]) -> None:
-    """Raise the first error, with the others as its notes; return if there is none."""
-    if not errors:
-        return
-    first, *others = errors
-    for other in others:
-        note(first, other)
-    try:
-        raise first
-    finally:
-        # The error refers to this frame and the caller's, so neither may keep the error.
-        errors.clear()
-        del first, others
-
-
-def do_each(actions: Iterable[Callable[[], object]], errors: list[BaseException]) -> None:
-    """Run all actions and collect the library's errors; an interruption propagates at once."""
-    for action in actions:
-        try:
-            action()
-        except RedsyncError as error:
-            if is_interruption(error):
-                raise
-            errors.append(error)
-
-
-def release_all(holds: Sequence[Hold]) -> None:
-    """Release all holds not yet released, in reverse order, to the end even if interrupted.
+def release_each(left: list[Callable[[], Any]]) -> Course[None]:
+    """Perform calls that release something, the last one first; neither errors nor interruptions stop the others.
 
     Raises:
-        RedsyncError: The first error of a release, with the others as notes.
+        RedsyncError: The first error, with the others as notes; an interruption or a cancellation comes before all.
     """
-    errors: list[BaseException] = []
     try:
-        do_each((hold.release for hold in reversed(holds) if not hold._released), errors)
-    except BaseException as interruption:
-        # No other call will finish the work. The holds released so far are marked as released.
-        do_each((hold.release for hold in reversed(holds) if not hold._released), errors)
-        for error in errors:
-            note(interruption, error)
+        while left:
+            yield left[-1]
+            del left[-1]
+    except RedsyncError as error:
+        del left[-1]
+        try:
+            yield from release_each(left)
+        except RedsyncError as other:
+            note(error, other)
         raise
-    raise_first(errors)
-
-
-async def do_each_async(actions: Iterable[Callable[[], Awaitable[None]]]) -> None:
-    """Run all actions, even if cancelled; each action must finish its work even if cancelled.
-
-    Raises:
-        RedsyncError: The first error of an action, with the others as notes; a cancellation comes before all of them.
-    """
-    errors: list[BaseException] = []
-    cancelled: list[BaseException] = []
-    for action in actions:
-        try:
-            await action()
-        except RedsyncError as error:
-            errors.append(error)
-        except GeneratorExit:
-            # The coroutine was dropped: no await is possible any more.
-            raise
-        except BaseException as error:
-            cancelled.append(error)
-    raise_first(cancelled + errors)
-
-
-async def release_all_async(runner: AsyncRunner, holds: Sequence[AsyncHold]) -> None:
-    """Release all holds, in reverse order, even if cancelled; if the coroutine is dropped, the loop releases the rest.
-
-    Raises:
-        RedsyncError: The first error of a release, with the others as notes.
-    """
-    actions = [hold.release for hold in reversed(holds)]
-    try:
-        await do_each_async(actions)
     except GeneratorExit:
-        # Those released before refuse that, which does not stop the others.
-        runner.leave_to_loop(partial(do_each_async, actions))
+        # The loop of a dropped coroutine has ended.
         raise
+    except BaseException:
+        # It may have come before the release began. One that is repeated raises an error and changes nothing.
+        with suppress(RedsyncError):
+            yield from release_each(left)
+        raise
+
+
+class FollowsInThread:
+    """Performs courses in the calling thread."""
+
+    def _follow(self, course: Course[T]) -> T:
+        result: Any = None
+        error: BaseException | None = None
+        while True:
+            try:
+                call = course.send(result) if error is None else course.throw(error)
+                error = None
+                result = call()
+            except StopIteration as end:
+                returned: T = end.value
+                return returned
+            except BaseException as raised:
+                if inspect.getgeneratorstate(course) == inspect.GEN_CLOSED:
+                    # The error refers to this frame, so the frame must not keep the error.
+                    error = None
+                    raise
+                error = raised
+
+
+class _Dropped(BaseException):
+    """Stands for the GeneratorExit of a dropped coroutine in a course that the loop continues."""
+
+
+class FollowsInTask:
+    """Performs courses in the running task; if its coroutine is dropped, the loop performs the rest."""
+
+    _runner: AsyncRunner
+
+    async def _follow(self, course: Course[T], error: BaseException | None = None) -> T:
+        result: Any = None
+        while True:
+            try:
+                call = course.send(result) if error is None else course.throw(error)
+                error = None
+                result = await call()
+            except StopIteration as end:
+                returned: T = end.value
+                return returned
+            except GeneratorExit:
+                # No await is possible any more.
+                self._runner.leave_to_loop(partial(self._finish, course))
+                raise
+            except BaseException as raised:
+                if inspect.getgeneratorstate(course) == inspect.GEN_CLOSED:
+                    error = None
+                    raise
+                error = raised
+
+    async def _finish(self, course: Course[Any]) -> None:
+        with suppress(_Dropped):
+            await self._follow(course, _Dropped())
 
 
 class AnyMultiHold(Entered, Generic[HoldT]):
@@ -116,6 +119,7 @@ class AnyMultiHold(Entered, Generic[HoldT]):
 
     def __init__(self, holds: Sequence[HoldT]) -> None:
         self._holds = tuple(holds)
+        self._runner = holds[0]._runner
 
     @property
     def name(self) -> tuple[str | bytes, ...]:
@@ -144,14 +148,12 @@ class AnyMultiHold(Entered, Generic[HoldT]):
     def _lost_first(self) -> list[HoldT]:
         return sorted(self._holds, key=lambda hold: not hold.lost)
 
+    def _note_released(self) -> None:
+        """Do nothing: each lock has recorded the end of its own part."""
+
     def _refuse_released(self) -> None:
         for hold in self._holds:
             hold._refuse_released()
-
-    def _note_released(self) -> None:
-        """Record that the `with` that returned this hold is over."""
-        for hold in self._holds:
-            hold._note_released()
 
     # Sleeping until one of several holds ends: the sleeper waits for the end of the first hold, and a loss of another
     # one signals the first one's key.
@@ -162,7 +164,7 @@ class AnyMultiHold(Entered, Generic[HoldT]):
         def over() -> bool:
             return first._released or any(hold._state.lost is not None for hold in others)
 
-        return wait_end(first._state, over, first._host.runner.now(), check_timeout(True, timeout))
+        return wait_end(first._state, over, self._runner.now(), check_timeout(True, timeout))
 
     def _ring_steps(self) -> Steps[None]:
         first = self._holds[0]._state
@@ -173,7 +175,7 @@ class AnyMultiHold(Entered, Generic[HoldT]):
             hold._state.watching.append(ring)
 
     def _detach(self, ring: Callable[[HoldState], None]) -> None:
-        """Undo `_attach`, even an interrupted one; it may be called again after an interruption."""
+        """Undo `_attach`, even an interrupted one."""
         for hold in self._holds[1:]:
             if ring in hold._state.watching:
                 hold._state.watching.remove(ring)
@@ -188,7 +190,7 @@ class AnyMultiHold(Entered, Generic[HoldT]):
 
 
 # Its methods come from those of AsyncMultiHold: change those, then run `make twins`.
-class MultiHold(AnyMultiHold[Hold]):
+class MultiHold(FollowsInThread, AnyMultiHold[Hold]):
     """One acquisition of a multi-lock, from `with multi_lock as hold`, to inspect and to pass on.
 
     Valid until it is released or one of its locks is lost; then it never becomes valid again. Any thread may call any
@@ -211,21 +213,16 @@ class MultiHold(AnyMultiHold[Hold]):
         Args:
             timeout: The longest wait in seconds; None for no limit.
         """
-        runner = self._holds[0]._host.runner
 
         def ring(_: HoldState) -> None:
             with suppress(RedsyncError):  # The sleeper's client was closed, which ended the sleep.
-                runner.run(self._ring_steps())
+                self._runner.run(self._ring_steps())
 
         try:
             self._attach(ring)
-            runner.run(self._wait_steps(timeout))
+            self._runner.run(self._wait_steps(timeout))
         finally:
-            try:
-                self._detach(ring)
-            except BaseException:
-                self._detach(ring)
-                raise
+            self._detach(ring)
         return self.lost
 
     def extend(self, lease: float | None = None) -> None:
@@ -248,15 +245,17 @@ class MultiHold(AnyMultiHold[Hold]):
     def release(self) -> None:
         """Release this acquisition of each lock, in reverse order; an error does not stop the others.
 
+        A cancelled release still takes effect.
+
         Raises:
             LeaseLostError: One lock was lost; if several were, the error carries the others as notes.
             NotOwnedError: The hold, or one lock's part of it, was already released; nothing changed.
         """
         self._refuse_released()
-        release_all(self._holds)
+        self._follow(release_each([hold.release for hold in self._holds]))
 
 
-class AsyncMultiHold(AnyMultiHold[AsyncHold], Cancelling):
+class AsyncMultiHold(FollowsInTask, AnyMultiHold[AsyncHold], Cancelling):
     """One acquisition of an async multi-lock, from `async with multi_lock as hold`.
 
     Valid until it is released or one of its locks is lost; then it never becomes valid again. Any task of the clients'
@@ -279,15 +278,14 @@ class AsyncMultiHold(AnyMultiHold[AsyncHold], Cancelling):
         Args:
             timeout: The longest wait in seconds; None for no limit.
         """
-        runner = self._holds[0]._host.runner
 
         def ring(_: HoldState) -> None:
             with suppress(RedsyncError):  # The sleeper's client was closed, which ended the sleep.
-                runner.run_at_once(self._ring_steps())
+                self._runner.run_at_once(self._ring_steps())
 
         try:
             self._attach(ring)
-            await runner.run(self._wait_steps(timeout))
+            await self._runner.run(self._wait_steps(timeout))
         finally:
             self._detach(ring)
         return self.lost
@@ -319,7 +317,7 @@ class AsyncMultiHold(AnyMultiHold[AsyncHold], Cancelling):
             NotOwnedError: The hold, or one lock's part of it, was already released; nothing changed.
         """
         self._refuse_released()
-        await release_all_async(self._holds[0]._host.runner, self._holds)
+        await self._follow(release_each([hold.release for hold in self._holds]))
 
     def _check_loss(self) -> None:
         """Raise if a hold was lost, even if it was released since."""

@@ -1,46 +1,124 @@
-"""The multi-lock: several locks as one, all or none, without deadlocks; `multi_lock_async` is the twin.
+"""The multi-lock: several locks as one, all or none, without deadlocks; for threads and for asyncio.
 
 ```python
 with client.get_multi_lock(client.get_lock("account:7"), client.get_lock("account:9"), timeout=2.0):
     transfer()
 ```
 
-`multi_attempt` explains the order of acquisition, and why multi-locks never wait for each other in a circle. Each
-lock's protocol decides about that lock; this module decides about the others.
+Each lock's protocol decides about that lock; this module decides about the others: which to acquire next, and which to
+release.
+
+A multi-lock acquires its locks in the order of their keys, regardless of the order of the arguments. So among owners
+that wait for each other, one always holds the last lock of all, and continues.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from types import FrameType
 from typing import Any, ClassVar, Generic, TypeVar
+from weakref import ReferenceType
 
-from redsync._core.frames import statement
-from redsync._core.runner import Runner, RunnerT_co
+from redsync._core.effects import Steps
+from redsync._core.holds import HoldState
+from redsync._core.session import AsyncRunner, Runner, RunnerT_co
 from redsync._core.timing import check_timeout
-from redsync._facades.enterable import Enterable, ThreadEnterable
-from redsync._facades.exclusive import Exclusive, ExclusiveLock, Saved
-from redsync._facades.hold import Hold
-from redsync._facades.multi_attempt import Attempt, Course
-from redsync._facades.multi_hold import AnyMultiHold, MultiHold, do_each, raise_first, release_all
+from redsync._facades.claimable import HoldT
+from redsync._facades.enterable import Enterable, TaskEnterable, ThreadEnterable, statement
+from redsync._facades.exclusive import AsyncExclusiveLock, Exclusive, ExclusiveLock, Saved
+from redsync._facades.multi_hold import (
+    AnyMultiHold,
+    AsyncMultiHold,
+    Course,
+    FollowsInTask,
+    FollowsInThread,
+    MultiHold,
+    release_each,
+)
+from redsync._protocols.claims import Outcome
+from redsync._protocols.holding import check
 from redsync.exceptions import AcquireTimeout, RedsyncError
 
-__all__ = ["AnyMultiLock", "MultiLock"]
+__all__ = ["AnyMultiLock", "AsyncMultiLock", "Attempt", "MultiLock"]
 
 LockT = TypeVar("LockT", bound=Exclusive[Any, Any])
 MultiHoldT = TypeVar("MultiHoldT", bound=AnyMultiHold[Any])
+
+_INSTANT = 1e-6
+"""The timeout in seconds after the deadline: one try, shorter than with a timeout of 0."""
+
+
+class Attempt(Generic[HoldT]):
+    """One attempt to acquire all locks; it can release everything at any point."""
+
+    def __init__(
+        self,
+        locks: Sequence[Exclusive[Any, HoldT]],
+        timeout: float | None = None,
+        lease: float | None = None,
+        saved: Mapping[Exclusive[Any, HoldT], Saved] | None = None,
+    ) -> None:
+        """Make an attempt; `saved` has the acquisitions to make of each lock; None for one of each."""
+        self._locks = locks
+        self._now = locks[0]._runner.now
+        self._timeout = timeout
+        self._deadline = self._now() + (timeout or 0.0)
+        self._lease = lease
+        self._saved = saved or {}
+        self._outcomes: dict[Exclusive[Any, HoldT], Outcome] = {}
+        self._holds: dict[Exclusive[Any, HoldT], HoldT] = {}
+
+    def course(self) -> Course[None]:
+        """Acquire the locks; the attempt records each success, and does not undo them after an error.
+
+        Raises:
+            AcquireTimeout: Other owners held one of them throughout.
+            LeaseLostError: An acquired lock was lost while the attempt waited for another one.
+        """
+        for lock in self._locks:
+            state = yield partial(lock._runner.run, self._bid_steps(lock))
+            for hold in self.won():
+                if hold.lost:
+                    yield partial(hold._runner.run, check(hold._state, self._now()))
+            if state is None:
+                raise AcquireTimeout(lock.name, self._timeout or 0.0)
+
+    def _bid_steps(self, lock: Exclusive[Any, HoldT]) -> Steps[HoldState | None]:
+        left = max(self._deadline - self._now(), _INSTANT) if self._timeout else self._timeout
+        count, lease = self._saved.get(lock, (1, self._lease))
+        request = lock._request(left, lease, count)
+        self._outcomes[lock] = request.outcome
+        session = lock._runner.session
+        begin = lock._observed_steps if session.observed else lock._acquire_steps
+        return begin(session, request, lock._runner.now())
+
+    def won(self) -> list[HoldT]:
+        """Return the acquired holds, even those that no call has returned yet, in the order of the locks."""
+        for lock, outcome in self._outcomes.items():
+            if outcome.state is not None and lock not in self._holds:
+                hold = lock._HOLD(lock._host, outcome.state, lock._tell_lost)
+                hold._acquisitions, _ = self._saved.get(lock, (1, None))
+                self._holds[lock] = hold
+        return [self._holds[lock] for lock in self._locks if lock in self._holds]
+
+    def undo(self) -> Course[None]:
+        """Release the acquired locks, without an error: a hold that is lost is over anyway."""
+        holds: list[Any] = self.won()
+        with suppress(RedsyncError):
+            yield from release_each([hold.release for hold in holds])
 
 
 class AnyMultiLock(Enterable[RunnerT_co, MultiHoldT], Generic[RunnerT_co, LockT, MultiHoldT]):
     """The common base of multi-locks of both flavours: the methods that do not wait."""
 
     _MADE_OF: ClassVar[type[Any]]
+    _HOLD: type[MultiHoldT]
     _FLAVOUR: ClassVar[str]
 
     def __init__(self, locks: Sequence[LockT], *, timeout: float | None = None) -> None:
-        self._locks: tuple[LockT, ...] = tuple(sorted(self._checked(locks), key=_rank))
+        self._locks: tuple[LockT, ...] = tuple(sorted(self._checked(locks), key=lambda lock: lock._keys.lock))
         self._timeout = check_timeout(True, timeout)
         # The first lock's runner provides clock and owners: all clients of one flavour share one clock, and distinguish
         # threads or tasks in the same way.
@@ -50,17 +128,18 @@ class AnyMultiLock(Enterable[RunnerT_co, MultiHoldT], Generic[RunnerT_co, LockT,
     def _checked(self, locks: Sequence[LockT]) -> Sequence[LockT]:
         if not locks:
             raise ValueError("a multi-lock needs at least one lock")
-        taken: set[tuple[bytes, str]] = set()
+        taken: set[bytes] = set()
         for lock in locks:
             if isinstance(lock, AnyMultiLock):
                 raise TypeError("a multi-lock takes locks, not multi-locks: pass the locks of that one")
             if not isinstance(lock, self._MADE_OF):
                 what = f"locks for {self._FLAVOUR}, one by one"
                 raise TypeError(f"a multi-lock for {self._FLAVOUR} takes {what}, not {lock!r}")
-            places = {(lock._keys.lock, home) for home in lock._runner.homes}
-            if not places.isdisjoint(taken):
-                raise ValueError(f"lock {lock.name!r} is given twice, or shares its key with another on some node")
-            taken |= places
+            if lock._keys.lock in taken:
+                raise ValueError(
+                    f"lock {lock.name!r} is given twice: locks of different nodes need different names or prefixes"
+                )
+            taken.add(lock._keys.lock)
         return locks
 
     @property
@@ -94,6 +173,53 @@ class AnyMultiLock(Enterable[RunnerT_co, MultiHoldT], Generic[RunnerT_co, LockT,
         for lock, part in zip(self._locks, hold._holds, strict=True):
             lock._enter(part, frame)
 
+    def _asking_task(self) -> ReferenceType[Any] | None:
+        """Return the asyncio task in which a thread acquires; None outside of tasks."""
+        return None
+
+    def _acquire_course(
+        self,
+        timeout: float | None,
+        lease: float | None = None,
+        saved: Mapping[Any, Saved] | None = None,
+        enter: Callable[[MultiHoldT], None] | None = None,
+    ) -> Course[MultiHoldT]:
+        """Acquire all locks, and call `enter` with the hold; after an error or an interruption none is held.
+
+        Raises:
+            AcquireTimeout: Other owners held one of them throughout.
+        """
+        task = self._asking_task()
+        attempt: Attempt[Any] = Attempt(self._locks, timeout, lease, saved)
+        hold: MultiHoldT | None = None
+        try:
+            yield from attempt.course()
+            hold = self._HOLD(attempt.won())
+            for part in hold._holds:
+                part._state.task = part._state.task or task
+            if enter is not None:
+                enter(hold)
+        except GeneratorExit:
+            # The loop of a dropped coroutine has ended.
+            raise
+        except BaseException:
+            yield from attempt.undo()
+            if hold is not None:
+                self._forget(hold)
+                for lock, part in zip(self._locks, hold._holds, strict=True):
+                    lock._forget(part)
+            raise
+        # No call here: an interruption at its start would leave locks held that no caller knows of.
+        return hold
+
+    def _leave_course(self, hold: MultiHoldT) -> Course[None]:
+        """End the `with` that returned the hold, as if each lock had its own `with`."""
+        locks: Sequence[Any] = self._locks
+        try:
+            yield from release_each([partial(lock._leave, part) for lock, part in zip(locks, hold._holds, strict=True)])
+        finally:
+            self._forget(hold)
+
     def _may_end(self, hold: MultiHoldT) -> bool:
         return all(lock._may_end(part) for lock, part in zip(self._locks, hold._holds, strict=True))
 
@@ -104,43 +230,21 @@ class AnyMultiLock(Enterable[RunnerT_co, MultiHoldT], Generic[RunnerT_co, LockT,
         return f"<{type(self).__name__} {', '.join(map(repr, self.name))}>"
 
 
-def _rank(lock: Exclusive[Any, Any]) -> tuple[bytes, str, list[str]]:
-    """Return a lock's sort key: first its key on the nodes, the same in every process; ties are broken arbitrarily."""
-    return lock._keys.lock, lock._KIND.noun, sorted(lock._runner.homes)
-
-
-def _follow(course: Course) -> None:
-    result, error = None, None
-    while True:
-        try:
-            step = course.send(result) if error is None else course.throw(error)
-        finally:
-            # The error refers to this frame, so the frame must not keep the error.
-            error = None
-        if step is None:
-            return
-        lock, steps = step
-        try:
-            result = lock._runner.run(steps)
-        except RedsyncError as raised:
-            error = raised
-
-
 # Its methods come from those of AsyncMultiLock: change those, then run `make twins`.
-class MultiLock(AnyMultiLock[Runner, ExclusiveLock, MultiHold], ThreadEnterable[MultiHold]):
+class MultiLock(FollowsInThread, AnyMultiLock[Runner, ExclusiveLock, MultiHold], ThreadEnterable[MultiHold]):
     """Several locks as one, for threads: all or none held; of any kind, even from different clients.
 
     Two multi-locks never deadlock, no matter which locks they share, if their owners hold none of these locks before:
-    each acquires its locks in the order of their keys, and while it holds one of several locks of one name on different
-    nodes, it waits for none of the others. Each lock keeps its own guarantees. A multi-lock is as reentrant as the
-    least reentrant of its locks. A `threading.Condition` releases all of them to wait, and has all or none of them
-    afterwards. Any number of threads may use one object.
+    each acquires its locks in the order of their keys. Each lock keeps its own guarantees. A multi-lock is as reentrant
+    as the least reentrant of its locks. A `threading.Condition` releases all of them to wait, and has all or none of
+    them afterwards. Any number of threads may use one object.
 
     Made by `Client.get_multi_lock`.
     """
 
     _MADE_OF = ExclusiveLock
     _FLAVOUR = "threads"
+    _HOLD = MultiHold
 
     def acquire(self, blocking: bool = True, timeout: float | None = -1, *, lease: float | None = None) -> bool:
         """Acquire all locks; return True on success. The contract is that of `threading.RLock`.
@@ -156,121 +260,40 @@ class MultiLock(AnyMultiLock[Runner, ExclusiveLock, MultiHold], ThreadEnterable[
             QuorumError: Too few nodes of one lock answered: at once if not blocking, else at the end of the timeout.
             LeaseLostError: The owner already held a lock and lost it, or one was lost during the wait for another.
             KeyTypeError: The key of one lock holds a value of another type.
-            ConfigurationError: Two of them are one lock, on the same servers under different addresses.
             ValueError: The arguments contradict each other, or the lease is invalid.
         """
-        attempt = self._acquire(check_timeout(blocking, timeout), lease)
-        return attempt.busy is None
-
-    def _acquire(self, timeout: float | None, lease: float | None = None) -> Attempt[Hold]:
-        attempt: Attempt[Hold] = Attempt(self._locks, timeout, lease)
-        task = self._runner.task()
-        if task is not None:
-            for lock in self._locks:
-                lock._refuse_other_task(task)
         try:
-            try:
-                _follow(attempt.course())
-                for _, hold in attempt.parts():
-                    hold._state.task = hold._state.task or task
-                if attempt.busy is not None:
-                    self._undo(attempt)
-            except Exception:
-                self._undo(attempt)
-                raise
-        except BaseException:
-            # Interrupted, perhaps during that rollback; holds released so far are marked as released.
-            self._undo(attempt)
-            raise
-        # No call here: an interruption at its start would leave locks held that no caller knows of.
-        return attempt
-
-    def _undo(self, attempt: Attempt[Hold]) -> None:
-        # Report only the original error: a hold that is lost, or not released on every node, is over anyway.
-        with suppress(RedsyncError):
-            release_all(attempt.won())
+            self._follow(self._acquire_course(check_timeout(blocking, timeout), lease))
+        except AcquireTimeout:
+            return False
+        return True
 
     def release(self) -> None:
         """Release one acquisition of each lock, in reverse order; an error does not stop the others.
+
+        A cancelled release still takes effect.
 
         Raises:
             NotOwnedError: The owner does not hold all of them; nothing changed.
             LeaseLostError: The owner held them, but had lost one; if several, the error carries the others as notes.
         """
-        release_all(self._own())
+        self._follow(release_each([hold.release for hold in self._own()]))
 
     def __enter__(self) -> MultiHold:
         """Acquire all locks; wait at most for the `timeout` option in total, without limit by default.
+
+        The body is cancelled when one of the holds is lost, unless that lock has an `on_lost` option.
 
         Raises:
             AcquireTimeout: Other owners held one of them throughout; the error has that lock's name.
             QuorumError: Too few nodes of one lock answered before the timeout.
             LeaseLostError: As for `acquire`.
         """
-        attempt = self._acquire(self._timeout)
-        if attempt.busy is not None:
-            raise AcquireTimeout(attempt.busy.name, self._timeout or 0.0)
-        hold = None
-        try:
-            hold = MultiHold(attempt.won())
-            self._enter(hold, statement())
-        except BaseException:
-            # Interrupted: unless `__enter__` returns, Python does not call `__exit__`.
-            self._undo(attempt)
-            if hold is not None:
-                with suppress(RedsyncError):
-                    self._leave(hold)
-            raise
-        return hold
+        enter = partial(self._enter, frame=statement())
+        return self._follow(self._acquire_course(self._timeout, enter=enter))
 
     def _leave(self, hold: MultiHold | None) -> None:
-        if hold is None:
-            self.release()
-            return
-        errors: list[BaseException] = []
-        parts = zip(reversed(self._locks), reversed(hold._holds), strict=True)
-        do_each((partial(lock._leave, part) for lock, part in parts), errors)
-        self._forget(hold)
-        raise_first(errors)
-
-    # The interface that threading.Condition needs.
-
-    def _is_owned(self) -> bool:
-        return all(lock._is_owned() for lock in self._locks)
-
-    def _release_save(self) -> list[Saved]:
-        saved, held = [lock._save() for lock in self._locks], list(zip(self._locks, self._own(), strict=True))
-        errors: list[BaseException] = []
-        try:
-            do_each(self._releases(held), errors)
-        except BaseException:
-            # No other call will finish the work: the condition's wait has not begun.
-            do_each(self._releases(held), errors)
-            raise
-        raise_first(errors)
-        return saved
-
-    @staticmethod
-    def _releases(parts: Sequence[tuple[Exclusive[Any, Hold], Hold]]) -> Iterator[Callable[[], None]]:
-        """Yield calls that release all remaining acquisitions of each hold, in reverse order."""
-        for lock, state in reversed([(lock, hold._state) for lock, hold in parts]):
-            if state.count:
-                yield partial(lock._runner.run, lock._release_steps(state, state.count))
-
-    def _acquire_restore(self, saved: Sequence[Saved]) -> None:
-        attempt: Attempt[Hold] = Attempt(self._locks, saved=dict(zip(self._locks, saved, strict=True)))
-        try:
-            try:
-                _follow(attempt.course())
-            except Exception:
-                do_each(self._releases(attempt.parts()), [])
-                raise
-        except BaseException:
-            # Interrupted, perhaps during that rollback.
-            do_each(self._releases(attempt.parts()), [])
-            raise
-        for lock, hold in zip(self._locks, attempt.won(), strict=True):
-            lock._restore(hold)
+        (self.release() if hold is None else self._follow(self._leave_course(hold)))
 
     def locked(self) -> bool:
         """Return True if any owner holds one of the locks on a quorum of its nodes; it may be outdated at once.
@@ -300,3 +323,131 @@ class MultiLock(AnyMultiLock[Runner, ExclusiveLock, MultiHold], ThreadEnterable[
             KeyTypeError: The key of one lock holds a value of another type.
         """
         return True in [lock.force_release() for lock in self._locks]
+
+    # The interface that threading.Condition needs.
+
+    def _is_owned(self) -> bool:
+        return all(lock._is_owned() for lock in self._locks)
+
+    def _release_save(self) -> list[Saved]:
+        saved = [lock._save() for lock in self._locks]
+        counts = [count for count, _ in saved]
+        self._follow(
+            release_each([partial(lock._give_back, count) for lock, count in zip(self._locks, counts, strict=True)])
+        )
+        return saved
+
+    def _acquire_restore(self, saved: Sequence[Saved]) -> None:
+        again = self._follow(self._acquire_course(None, saved=dict(zip(self._locks, saved, strict=True))))
+        for lock, hold in zip(self._locks, again._holds, strict=True):
+            lock._restore(hold)
+
+    def _asking_task(self) -> ReferenceType[Any] | None:
+        task = self._runner.task()
+        if task is not None:
+            for lock in self._locks:
+                lock._refuse_other_task(task)
+        return task
+
+
+class AsyncMultiLock(
+    FollowsInTask, AnyMultiLock[AsyncRunner, AsyncExclusiveLock, AsyncMultiHold], TaskEnterable[AsyncMultiHold]
+):
+    """Several locks as one, for asyncio: all or none held; of any kind, even from different clients.
+
+    The guarantees are those of `MultiLock`. Cancellation is safe at every await: a cancelled acquire leaves nothing on
+    the nodes, a cancelled release still releases all locks.
+
+    Made by `AsyncClient.get_multi_lock`.
+    """
+
+    _MADE_OF = AsyncExclusiveLock
+    _FLAVOUR = "asyncio"
+    _HOLD = AsyncMultiHold
+
+    async def acquire(self, blocking: bool = True, timeout: float | None = -1, *, lease: float | None = None) -> bool:
+        """Acquire all locks; return True on success. The contract is that of `threading.RLock`, awaited.
+
+        If one lock is busy, or the call is cancelled, the locks acquired so far are released.
+
+        Args:
+            blocking: Wait while other owners hold one of them; if False, try once.
+            timeout: The longest wait in seconds, for all of them together; -1 or None for no limit.
+            lease: The lease of each lock, as for its own `acquire`.
+
+        Raises:
+            QuorumError: Too few nodes of one lock answered: at once if not blocking, else at the end of the timeout.
+            LeaseLostError: The owner already held a lock and lost it, or one was lost during the wait for another.
+            KeyTypeError: The key of one lock holds a value of another type.
+            ValueError: The arguments contradict each other, or the lease is invalid.
+        """
+        try:
+            await self._follow(self._acquire_course(check_timeout(blocking, timeout), lease))
+        except AcquireTimeout:
+            return False
+        return True
+
+    async def release(self) -> None:
+        """Release one acquisition of each lock, in reverse order; an error does not stop the others.
+
+        A cancelled release still takes effect.
+
+        Raises:
+            NotOwnedError: The owner does not hold all of them; nothing changed.
+            LeaseLostError: The owner held them, but had lost one; if several, the error carries the others as notes.
+        """
+        await self._follow(release_each([hold.release for hold in self._own()]))
+
+    async def __aenter__(self) -> AsyncMultiHold:
+        """Acquire all locks; wait at most for the `timeout` option in total, without limit by default.
+
+        The body is cancelled when one of the holds is lost, unless that lock has an `on_lost` option.
+
+        Raises:
+            AcquireTimeout: Other owners held one of them throughout; the error has that lock's name.
+            QuorumError: Too few nodes of one lock answered before the timeout.
+            LeaseLostError: As for `acquire`.
+        """
+        enter = partial(self._enter, frame=statement())
+        return await self._follow(self._acquire_course(self._timeout, enter=enter))
+
+    async def _leave(self, hold: AsyncMultiHold | None) -> None:
+        await (self.release() if hold is None else self._follow(self._leave_course(hold)))
+
+    async def locked(self) -> bool:
+        """Return True if any owner holds one of the locks on a quorum of its nodes; it may be outdated at once.
+
+        Raises:
+            QuorumError: Too few nodes answered.
+        """
+        for lock in self._locks:
+            if await lock.locked():
+                return True
+        return False
+
+    async def extend(self, lease: float | None = None) -> None:
+        """Extend the owner's hold of each lock now, see `AsyncMultiHold.extend`.
+
+        Raises:
+            NotOwnedError: The owner does not hold all of them; nothing changed.
+            LeaseLostError: One of its holds was lost.
+            QuorumError: Too few nodes of one lock answered; its hold is unchanged.
+        """
+        await AsyncMultiHold(self._own()).extend(lease)
+
+    async def force_release(self) -> bool:
+        """Take each lock from its holder and free it for the next waiter; return True if one was held.
+
+        For operators, not for programs, see `AsyncLock.force_release`. The first error ends the call.
+
+        Raises:
+            QuorumError: Too few nodes of one lock answered; those that did have freed it.
+            KeyTypeError: The key of one lock holds a value of another type.
+        """
+        return True in [await lock.force_release() for lock in self._locks]
+
+    def _enter(self, hold: AsyncMultiHold, frame: FrameType | None) -> None:
+        # No await from here on, so nothing comes between the acquire and its `__aexit__`.
+        silent = [part for lock, part in zip(self._locks, hold._holds, strict=True) if lock._on_lost is None]
+        hold._watch(self._runner.scope(), [part._state for part in silent])
+        super()._enter(hold, frame)

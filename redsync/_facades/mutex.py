@@ -16,12 +16,11 @@ from typing import Any
 
 from redsync._core.effects import Steps
 from redsync._core.holds import HoldState
-from redsync._core.runner import AnyHost, RunnerT_co, Session
+from redsync._core.session import AnyHost, RunnerT_co, Session
 from redsync._facades.claimable import HoldT
-from redsync._facades.exclusive import Exclusive, ExclusiveLock
-from redsync._facades.exclusive_async import AsyncExclusiveLock
+from redsync._facades.exclusive import AsyncExclusiveLock, Exclusive, ExclusiveLock
 from redsync._protocols import mutex as protocol
-from redsync._protocols.acquire_requests import AcquireRequest
+from redsync._protocols.claims import AcquireRequest
 
 __all__ = ["AsyncMutex", "Mutex"]
 

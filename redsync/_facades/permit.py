@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from types import FrameType
 from typing import Self
 from weakref import ref
 
-from redsync._core.holds import HoldState
-from redsync._core.runner import AnyHost, AsyncRunner, Runner, RunnerT_co
+from redsync._core.session import AsyncRunner, Runner, RunnerT_co
 from redsync._facades.enterable import TaskEnterable, ThreadEnterable
 from redsync._facades.hold import AnyHold, AsyncHold, Hold
 from redsync._protocols.semaphore import Holding
@@ -53,13 +51,6 @@ class _AnyPermit(AnyHold[RunnerT_co]):
     """The common base of permits of both flavours: the methods that do not wait."""
 
     _NOUN = "permit"
-    _runner: RunnerT_co
-
-    def __init__(
-        self, host: AnyHost[RunnerT_co], state: HoldState, on_lost: Callable[[HoldState], object] | None = None
-    ) -> None:
-        super().__init__(host, state, on_lost)
-        self._runner = host.runner
 
     @property
     def id(self) -> str:
@@ -84,7 +75,7 @@ class Permit(_AnyPermit[Runner], Hold, ThreadEnterable["Permit"]):
     def _leave(self, hold: Permit | None) -> None:  # noqa: ARG002  (it is this one)
         # Not in a `finally`: a release that was interrupted before it began is repeated.
         if not self._released:
-            self.release()
+            self._runner.give_back(self._let_go_steps())
         self._note_released()
 
     def __enter__(self) -> Self:
@@ -108,7 +99,7 @@ class AsyncPermit(_AnyPermit[AsyncRunner], AsyncHold, TaskEnterable["AsyncPermit
     async def _leave(self, hold: AsyncPermit | None) -> None:  # noqa: ARG002  (it is this one)
         # Not in a `finally`: a release that was interrupted before it began is repeated.
         if not self._released:
-            await self.release()
+            await self._runner.run(self._let_go_steps())
         self._note_released()
 
     async def __aenter__(self) -> Self:

@@ -12,21 +12,20 @@ with limiter:  # waits until one more is allowed
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from functools import partial
 from types import TracebackType
 from typing import Any, Generic, Literal, ParamSpec, Self, TypeVar, overload
 
 from redsync._core.effects import Steps
 from redsync._core.keys import encode_name
-from redsync._core.limits import MAX_PERMITS, Limit
-from redsync._core.runner import AnyHost, AsyncRunner, Runner, RunnerT_co, Session
-from redsync._core.slots import SlotKeys
+from redsync._core.permits import MAX_PERMITS, Limit, SlotKeys
+from redsync._core.session import AnyHost, AsyncRunner, Runner, RunnerT_co, Session
 from redsync._core.timing import check_timeout
-from redsync._facades.wrapping import OnBusy, wrap, wrap_async
+from redsync._facades.wrapping import check_on_busy, wrap, wrap_async
 from redsync._protocols import rate as protocol
 from redsync._protocols import semaphore
-from redsync._protocols.acquire_requests import AcquireRequest, Outcome
-from redsync._protocols.observing import observed
+from redsync._protocols.claims import AcquireRequest
+from redsync._protocols.observed import observed
 from redsync._protocols.windows import Window, check_guard, check_window
 from redsync.exceptions import AcquireTimeout
 
@@ -86,8 +85,8 @@ class _Limiter(Generic[RunnerT_co]):
 
     def _acquire_steps(self, timeout: float | None, wanted: int = 1) -> Steps[bool]:
         self._check_count(wanted)
-        pool, session, owner = self._pool, self._runner.session, self._runner.new_owner()
-        request = AcquireRequest(pool.name, protocol.RATE, pool.keys, owner, Outcome(), timeout=timeout, holds=wanted)
+        pool, session, owner, kind = self._pool, self._runner.session, self._runner.new_owner(), protocol.RATE
+        request = AcquireRequest(name=pool.name, kind=kind, keys=pool.keys, owner=owner, timeout=timeout, holds=wanted)
         if session.observed:
             return observed(session, request, self._runner.now(), self._claim_steps, kind="rate_limiter")
         return self._claim_steps(session, request, self._runner.now())
@@ -111,18 +110,15 @@ class _Limiter(Generic[RunnerT_co]):
         return limiter
 
     def __reduce__(self) -> tuple[Any, ...]:
-        options = {"timeout": self._timeout, "restart_guard": self._restart_guard}
-        return type(self), (self._host, self.name, self.rate, self._per), {"options": options}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(self._host, self.name, self.rate, self._per, **state["options"])  # type: ignore[misc]
+        make = partial(type(self), timeout=self._timeout, restart_guard=self._restart_guard)
+        return make, (self._host, self.name, self.rate, self._per)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r} of {self._pool.limit}>"
 
 
 # Its methods come from those of AsyncRateLimiter: change those, then run `make twins`.
-class RateLimiter(_Limiter[Runner], AbstractContextManager["RateLimiter"]):
+class RateLimiter(_Limiter[Runner]):
     """A rate limiter over all nodes of a client: at most `rate` successes in any window of `per` seconds.
 
     The limit holds for any window, no matter when it begins: no counter is ever reset. A success counts when `acquire`
@@ -233,15 +229,15 @@ class RateLimiter(_Limiter[Runner], AbstractContextManager["RateLimiter"]):
                 the limit.
         """
         limiter = self if timeout is None else self._with_timeout(timeout)
-        busy = OnBusy(on_busy)
+        check_on_busy(on_busy)
 
         def decorate(function: Callable[P, R]) -> Callable[P, R]:
-            return wrap(function, lambda: lambda *_args, **_kwargs: limiter, busy, "the limit")
+            return wrap(function, lambda: lambda *_args, **_kwargs: limiter, on_busy, "the limit")
 
         return decorate if function is None else decorate(function)
 
 
-class AsyncRateLimiter(_Limiter[AsyncRunner], AbstractAsyncContextManager["AsyncRateLimiter"]):
+class AsyncRateLimiter(_Limiter[AsyncRunner]):
     """A rate limiter over all nodes of a client: at most `rate` successes in any window of `per` seconds.
 
     The guarantees are those of `RateLimiter`. Cancellation is safe at every await: a cancelled acquire acquires
@@ -351,9 +347,9 @@ class AsyncRateLimiter(_Limiter[AsyncRunner], AbstractAsyncContextManager["Async
                 others; or it was made of a generator function, because its body could run without the limit.
         """
         limiter = self if timeout is None else self._with_timeout(timeout)
-        busy = OnBusy(on_busy)
+        check_on_busy(on_busy)
 
         def decorate(function: Callable[P, Awaitable[R]]) -> Callable[P, Coroutine[Any, Any, R]]:
-            return wrap_async(function, lambda: lambda *_args, **_kwargs: limiter, busy, "the limit")
+            return wrap_async(function, lambda: lambda *_args, **_kwargs: limiter, on_busy, "the limit")
 
         return decorate if function is None else decorate(function)

@@ -13,13 +13,13 @@ with lock.write_lock:  # alone
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, ClassVar, Generic, TypeVar
 
 from redsync._core.effects import Steps
-from redsync._core.runner import AnyHost, RunnerT_co
+from redsync._core.session import AnyHost, RunnerT_co
 from redsync._facades.claimable import Acquire, HoldT
-from redsync._facades.exclusive import Exclusive, ExclusiveLock
-from redsync._facades.exclusive_async import AsyncExclusiveLock
+from redsync._facades.exclusive import AsyncExclusiveLock, Exclusive, ExclusiveLock
 from redsync._facades.lock import AsyncLock, Lock, Reentrant
 from redsync._protocols import read_write_lock as protocol
 
@@ -107,10 +107,7 @@ class _Pair(Generic[ReadT_co, WriteT_co]):
         return self._write_lock
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self._host, self.name), self._options
-
-    def __setstate__(self, options: dict[str, Any]) -> None:
-        self.__init__(self._host, self.name, **options)  # type: ignore[misc]
+        return partial(type(self), **self._options), (self._host, self.name)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r}>"

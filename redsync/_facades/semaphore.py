@@ -11,21 +11,19 @@ with semaphore as permit:  # waits; the body never runs without a permit
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, Unpack
 
 from redsync._core.effects import Steps
-from redsync._core.holds import HoldState
+from redsync._core.holds import HoldState, Owner
 from redsync._core.keys import encode_name
-from redsync._core.limits import MAX_PERMITS, Limit
-from redsync._core.ownership import Owner
-from redsync._core.runner import AnyHost, AsyncRunner, Runner, RunnerT_co, Session
-from redsync._core.slots import SlotKeys
+from redsync._core.permits import MAX_PERMITS, Limit, SlotKeys
+from redsync._core.session import AnyHost, AsyncRunner, Runner, RunnerT_co, Session
 from redsync._core.timing import check_timeout
-from redsync._facades.claimable import Claimable, HoldT, TaskClaimable, ThreadClaimable
+from redsync._facades.claimable import Claimable, HoldOptions, HoldT, TaskClaimable, ThreadClaimable
 from redsync._facades.permit import AsyncPermit, Permit, PermitHolder
 from redsync._protocols import semaphore as protocol
-from redsync._protocols.acquire_requests import AcquireRequest, Outcome
+from redsync._protocols.claims import AcquireRequest
 from redsync._protocols.holding import give_back
 
 __all__ = ["AsyncSemaphore", "Semaphore"]
@@ -41,17 +39,9 @@ class _Counted(Claimable[RunnerT_co, HoldT]):
     """The common base of semaphores of both flavours: the methods that do not wait."""
 
     def __init__(
-        self,
-        host: AnyHost[RunnerT_co],
-        name: str | bytes,
-        permits: int,
-        *,
-        timeout: float | None = None,
-        lease: float | None = None,
-        max_hold: float | None = None,
-        on_lost: Callable[[HoldT], object] | None = None,
+        self, host: AnyHost[RunnerT_co], name: str | bytes, permits: int, **options: Unpack[HoldOptions[HoldT]]
     ) -> None:
-        self._set_up(host, timeout, lease, max_hold, on_lost)
+        self._set_up(host, **options)
         self._permits = _check_permits(permits)
         self._pool = protocol.Pool(name, SlotKeys.of(host.prefix, encode_name(name)), Limit(permits))
 
@@ -62,24 +52,20 @@ class _Counted(Claimable[RunnerT_co, HoldT]):
 
     def _request(self, timeout: float | None, lease: float | None, count: int) -> AcquireRequest:
         self._check_count(count)
-        session = self._runner.session
         return AcquireRequest(
-            self._pool.name,
-            protocol.SEMAPHORE,
-            self._pool.keys,
-            self._runner.new_owner(),
-            Outcome(),
-            self._lease if lease is None else session.timing.check_lease(lease),
-            timeout,
-            self._max_hold,
-            self._tell_lost,
-            count,
+            name=self._pool.name,
+            kind=protocol.SEMAPHORE,
+            keys=self._pool.keys,
+            owner=self._runner.new_owner(),
+            lease=self._lease if lease is None else self._runner.session.timing.check_lease(lease),
+            timeout=timeout,
+            max_hold=self._max_hold,
+            on_lost=self._tell_lost,
+            holds=count,
         )
 
     def _check_count(self, count: int) -> None:
         limit = self._pool.limit.permits
-        if count.__class__ is int and 1 <= count <= limit:
-            return
         if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= limit:
             raise ValueError(
                 f"semaphore {self.name!r} has {limit} permits: n must be an integer up to that, not {count!r}"
@@ -96,7 +82,7 @@ class _Counted(Claimable[RunnerT_co, HoldT]):
         return give_back(self._runner.session, state)
 
     def _leave_steps(self, hold: HoldT) -> Steps[None]:
-        return hold._release_steps()
+        return hold._let_go_steps()
 
     def _release_steps(self, count: int) -> Steps[None]:
         if not isinstance(count, int) or count < 1:
@@ -112,10 +98,7 @@ class _Counted(Claimable[RunnerT_co, HoldT]):
         return self._runner.new_owner()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self._host, self._pool.name, self._permits), {"options": self._options()}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(self._host, self._pool.name, self._permits, **state["options"])  # type: ignore[misc]
+        return partial(type(self), **self._options()), (self._host, self._pool.name, self._permits)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r} of {self._pool.limit.permits} permits>"
@@ -156,7 +139,7 @@ class Semaphore(_Counted[Runner, Permit], ThreadClaimable[Permit]):
             KeyTypeError: The key holds a value of another type.
             ValueError: The arguments contradict each other, or the lease is invalid.
         """
-        return self._acquire_hold(check_timeout(blocking, timeout), lease, n)
+        return self._acquire(check_timeout(blocking, timeout), lease, n)
 
     def release(self, n: int = 1) -> None:
         """Release `n` of this client's permits of this semaphore, the latest first, in any thread.
@@ -239,7 +222,7 @@ class AsyncSemaphore(_Counted[AsyncRunner, AsyncPermit], TaskClaimable[AsyncPerm
             KeyTypeError: The key holds a value of another type.
             ValueError: The arguments contradict each other, or the lease is invalid.
         """
-        return await self._acquire_hold(check_timeout(blocking, timeout), lease, n)
+        return await self._acquire(check_timeout(blocking, timeout), lease, n)
 
     async def release(self, n: int = 1) -> None:
         """Release `n` of this client's permits of this semaphore, the latest first, in any task.

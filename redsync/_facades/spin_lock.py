@@ -5,7 +5,7 @@ with client.get_spin_lock("cache:42", timeout=0.5):
     rebuild_cache()
 ```
 
-`redsync._protocols.places` makes the decisions; this module has only the interface.
+`redsync._protocols.queue_policies` makes the decisions; this module has only the interface.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from redsync._core.runner import AnyHost, RunnerT_co
+from redsync._core.session import AnyHost, RunnerT_co
 from redsync._core.timing import retry_delay
 from redsync._facades.claimable import HoldT
 from redsync._facades.exclusive import Exclusive
 from redsync._facades.lock import AsyncLock, Lock
-from redsync._protocols.acquire_requests import AcquireRequest
-from redsync._protocols.places import Nowhere
+from redsync._protocols.claims import AcquireRequest
+from redsync._protocols.queue_policies import NoQueue
 
 __all__ = ["AsyncSpinLock", "SpinLock"]
 
@@ -53,7 +53,7 @@ class _Spinning(Exclusive[RunnerT_co, HoldT]):
     def _request(self, timeout: float | None, lease: float | None, count: int) -> AcquireRequest:
         request = super()._request(timeout, lease, count)
         # Not bound to the lock: a request must not keep a lock object alive that the program has dropped.
-        request.queue = partial(Nowhere, partial(_pause, self._backoff, self._name))
+        request.queue = partial(NoQueue, partial(_pause, self._backoff, self._name))
         return request
 
     def _options(self) -> dict[str, Any]:

@@ -5,40 +5,28 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack, ExitStack
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 from redsync.exceptions import AcquireTimeout
 
-__all__ = ["OnBusy", "wrap", "wrap_async"]
+__all__ = ["OnBusy", "check_on_busy", "wrap", "wrap_async"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
+OnBusy: TypeAlias = str | Callable[..., Any]
+"""The action of a call that did not get the lock, or that the rate did not allow."""
 
-class OnBusy:
-    """The action of a call that did not get the lock, or that the rate did not allow."""
 
-    def __init__(self, on_busy: str | Callable[..., Any]) -> None:
-        """Keep `on_busy`, as for `Client.locked`.
-
-        Raises:
-            ValueError: `on_busy` is invalid.
-        """
-        if on_busy not in ("raise", "skip") and not callable(on_busy):
-            raise ValueError(f'on_busy must be "raise", "skip" or a function, not {on_busy!r}')
-        self._on_busy = on_busy
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the result of the call; runs inside the handler of the `AcquireTimeout`."""
-        if self._on_busy == "raise":
-            raise  # noqa: PLE0704
-        return self._on_busy(*args, **kwargs) if callable(self._on_busy) else None
+def check_on_busy(on_busy: OnBusy) -> None:
+    """Raise a ValueError if `on_busy` is invalid, see `Client.locked`."""
+    if on_busy not in ("raise", "skip") and not callable(on_busy):
+        raise ValueError(f'on_busy must be "raise", "skip" or a function, not {on_busy!r}')
 
 
 def wrap(
     function: Callable[P, R],
-    find: Callable[[], Callable[P, AbstractContextManager[Any]]],
+    find: Callable[[], Callable[P, Any]],
     on_busy: OnBusy,
     what: str,
 ) -> Callable[P, R]:
@@ -55,24 +43,23 @@ def wrap(
     guard_of = find()
 
     @functools.wraps(function)
-    def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
-        guard = guard_of(*args, **kwargs)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> Any:
+        guard, entered = guard_of(*args, **kwargs), False
         try:
-            guard.__enter__()
+            with guard:
+                entered = True
+                return function(*args, **kwargs)
         except AcquireTimeout:
-            busy: R = on_busy(*args, **kwargs)
-            return busy
-        with ExitStack() as stack:
-            # Entered above, outside this `with`: an AcquireTimeout of the function itself must propagate.
-            stack.push(guard)
-            return function(*args, **kwargs)
+            if entered or on_busy == "raise":  # If entered, the function itself raised it.
+                raise
+            return on_busy(*args, **kwargs) if callable(on_busy) else None
 
     return wrapped
 
 
 def wrap_async(
     function: Callable[P, Awaitable[R]],
-    find: Callable[[], Callable[P, AbstractAsyncContextManager[Any]]],
+    find: Callable[[], Callable[P, Any]],
     on_busy: OnBusy,
     what: str,
 ) -> Callable[P, Coroutine[Any, Any, R]]:
@@ -89,17 +76,17 @@ def wrap_async(
     guard_of = find()
 
     @functools.wraps(function)
-    async def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
-        guard = guard_of(*args, **kwargs)
+    async def wrapped(*args: P.args, **kwargs: P.kwargs) -> Any:
+        guard, entered = guard_of(*args, **kwargs), False
         try:
-            await guard.__aenter__()
+            async with guard:
+                entered = True
+                return await function(*args, **kwargs)
         except AcquireTimeout:
-            busy = on_busy(*args, **kwargs)
-            result: R = await busy if inspect.isawaitable(busy) else busy
-            return result
-        async with AsyncExitStack() as stack:
-            stack.push_async_exit(guard)
-            return await function(*args, **kwargs)
+            if entered or on_busy == "raise":  # If entered, the function itself raised it.
+                raise
+            busy = on_busy(*args, **kwargs) if callable(on_busy) else None
+            return await busy if inspect.isawaitable(busy) else busy
 
     return wrapped
 

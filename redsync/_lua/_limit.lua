@@ -1,12 +1,11 @@
 -- Purpose: read and write the limit that this node knows: "version permits", for a rate limiter also its window, us.
--- include: void
 
--- Returns limit, version, permits, window; nothing if the node knows no limit, or only a void one.
+-- Returns limit, version, permits, window; nothing if the node knows no limit, or an impossible one.
 local function read_limit(key)
   local limit = redis.call('get', key) or ''
   local version, permits, window = string.match(limit, '^(%d+) (%d+) ?(%d*)$')
   version, permits = tonumber(version), tonumber(permits)
-  if version and not is_void(version) and permits >= 1 and permits <= 10000 then return limit, version, permits, window end
+  if version and version < 2 ^ 53 and permits >= 1 and permits <= 10000 then return limit, version, permits, window end
 end
 
 -- Programs state their limit as version 0. It expires a day after its last use, or later if leases are long. The limit

@@ -1,19 +1,18 @@
 -- Purpose: claim a fair lock, first come, first served, or else take a place in its queue, in one atomic step. A ticket
 -- is one more than the highest that a quorum of nodes knew. Two quorums meet, so the waiter that finished queueing
--- first has the lower ticket on every node that knows both. Each node may draw a ticket by itself: it counts if a
--- quorum drew the same. A node grants a free lock to the head of the queue only. The head then keeps its place: its
--- client rolls the grant back if too few nodes granted, or too late, and a ticket drawn until then must still come
--- after it.
--- Idempotent: hold count and ticket are set, never added to; a waiter with a ticket draws the same again.
+-- first has the lower ticket on every node that knows both. A node grants a free lock to the head of the queue only.
+-- The head then keeps its place: its client rolls the grant back if too few nodes granted, or too late, and a ticket
+-- drawn until then must still come after it.
+-- Idempotent: hold count and ticket are set, never added to.
 -- KEYS[1] lock: hash claim -> hold count
 -- KEYS[2], KEYS[3] not for a re-entry: queue: zset owner -> ticket;
---        places: hash owner -> "expiry number mark guard channel"
+--        places: hash owner -> "expiry number ask-id guard channel"
 -- ARGV[1] claim: "<owner>:<number>"   ARGV[2] hold count to set   ARGV[3] lease, ms
 -- ARGV[4] guard: how long this node must have remembered everything to grant a new claim, ms, and under which
 --        processes: "<ms>,<process>,<process>,"; 0: no guard
--- ARGV[5..8] not for a re-entry: how long to keep its place, ms, 0: it does not wait; its ticket, 0: no place yet,
---        +: this node draws one; wake channel; mark of this ask: "<number>", or "<number>+<lease, ms>" for a hand-over
---        with its own lease, or 0 without a place
+-- ARGV[5..8] not for a re-entry: how long to keep its place, ms, 0: it does not wait; its ticket, 0: no place yet;
+--        wake channel; id of this ask: "<number>", or "<number>+<lease, ms>" for a hand-over with its own lease, or 0
+--        without a place
 -- Reply: 1 granted, new | 2 granted, was ours already
 --        | {remaining ms or -1, claim, the asker's ticket, or the highest ticket here if it has none} held by that
 --        claim; or free, but that claim's turn: then remaining is that of its place. An asker with a place also
@@ -27,8 +26,21 @@ local highest
 -- include: waiter
 if KEYS[2] then
   highest = tonumber(redis.call('zrange', KEYS[2], -1, -1, 'withscores')[2]) or 0
-  if ARGV[6] ~= '0' and ARGV[5] ~= '0' then
--- include: take_ticket
+  local place = redis.call('hget', KEYS[3], waiter)
+  -- A late ask changes nothing if the owner has since taken a place for a later claim.
+  if ARGV[6] ~= '0' and ARGV[5] ~= '0'
+      and (not place or tonumber(string.match(place, '^%d+ (%d+) ') or 0) <= number) then
+    local time = redis.call('time')
+    local until_ms = time[1] * 1000 + math.floor(time[2] / 1000) + ARGV[5]
+    local ticket = ARGV[6]
+    highest = tonumber(ticket)
+    redis.call('zadd', KEYS[2], ticket, waiter)
+    place = string.format('%.0f %.0f ', until_ms, number) .. ARGV[8] .. ' ' .. ARGV[4] .. ' ' .. ARGV[7]
+    redis.call('hset', KEYS[3], waiter, place)
+    if redis.call('pttl', KEYS[2]) < tonumber(ARGV[5]) then
+      redis.call('pexpire', KEYS[2], ARGV[5])
+      redis.call('pexpire', KEYS[3], ARGV[5])
+    end
   end
 end
 

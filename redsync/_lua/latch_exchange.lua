@@ -1,27 +1,26 @@
 -- Purpose: exchange knowledge of a count-down latch between a client and this node. Knowledge only grows: a higher
 -- generation replaces a lower one, and within a generation each client's total is set to the higher value. So one
 -- script sets, counts down, repairs, deletes (a generation of size 0) and looks. A waiter gets a place in the same
--- step; the script wakes all waiters when this node sees the latch open. Idempotent. If this node lost its memory, its
--- knowledge of the latch is hearsay, even if a client has told it since, or it has old data back: it may have known
--- more. Its reply says so, and since when it remembers (its *life*). Hearsay ends when a client calls that has asked a
--- quorum during this life, or when the node has remembered for long enough.
--- KEYS[1] latch: hash generation, size, client -> total; life: the node's life in which a client told it all
--- KEYS[2] waiters: zset "channel owner" -> expiry, ms
+-- step; the script wakes all waiters when this node sees the latch open. Idempotent. A node that lost its memory less
+-- than a latch's keeping time ago may have known more: its reply says so, and has no vote. But it vouches for a latch
+-- that was set later: a generation is a fencing token, and all that it forgot are below the clock at its birth.
+-- KEYS[1] latch: hash generation, size, client -> total; life: from programs of earlier versions, not used
+-- KEYS[2] waiters: zset "channel owner:number" -> expiry, ms
 -- ARGV[1] how long to keep the latch from now on, ms
--- ARGV[2] the waiter, "channel owner", or empty   ARGV[3] how long to keep its place, ms
+-- ARGV[2] the waiter, "channel owner:number", or empty   ARGV[3] how long to keep its place, ms
 -- ARGV[4] guard: how long this node must have remembered everything to say that the latch was never set, ms, and under
 --        which processes: "<ms>,<process>,<process>,"; 0: no guard
--- ARGV[5] lives, "ms ms": for a node that remembers since one of these instants, this call is not hearsay
+-- ARGV[5] how much the clocks of nodes may differ, ms
 -- ARGV[6] generation, 0: nothing is known   ARGV[7] size   ARGV[8..] client, total, client, total ...
--- Reply: {generation, size, client, total, client, total ...}, {0, 0} never set; a node that may have known more adds
+-- Reply: {generation, size, client, total, client, total ...}, {0, 0} never set; a node that does not vouch for it adds
 --        since when it remembers, ms, or -1
 --        | 0 the key holds another type, no change | error FORGETFUL <ms that this node remembers, or -1>
 local known = redis.pcall('hget', KEYS[1], 'generation')
 if type(known) == 'table' or not known and redis.call('exists', KEYS[1]) == 1 then return 0 end
 local generation, told = tonumber(known or 0), tonumber(ARGV[6])
 
--- Since when this node remembers, if it may have forgotten something about this latch.
-local life
+-- Since when this node remembers, if that is not long enough.
+local born
 local guard = ARGV[4]
 if guard ~= '0' then
   local guarded = told > 0
@@ -30,13 +29,9 @@ if guard ~= '0' then
   if generation == 0 and told == 0 then
 -- include: refuse_forgetful
   end
-  if remembered < tonumber(ARGV[1]) then life = since or '-1' end
+  if remembered < tonumber(ARGV[1]) then born = tonumber(since or -1) end
 end
-if generation == 0 and told == 0 then return {0, 0, life and tonumber(life)} end
-
-local told_in = redis.call('hget', KEYS[1], 'life')
-local hearsay = life and told_in ~= life
-if hearsay and string.find(' ' .. ARGV[5] .. ' ', ' ' .. life .. ' ', 1, true) then hearsay = false end
+if generation == 0 and told == 0 then return {0, 0, born} end
 
 local replaced = told > generation
 if replaced then
@@ -51,7 +46,6 @@ if told == generation then
     end
   end
 end
-if life and not hearsay and (replaced or told_in ~= life) then redis.call('hset', KEYS[1], 'life', life) end
 if redis.call('pttl', KEYS[1]) < tonumber(ARGV[1]) then redis.call('pexpire', KEYS[1], ARGV[1]) end
 
 local size = tonumber(redis.call('hget', KEYS[1], 'size'))
@@ -64,7 +58,7 @@ for i = 1, #fields, 2 do
     left = left - fields[i + 1]
   end
 end
-if hearsay then reply[#reply + 1] = tonumber(life) end
+if born and (born < 0 or generation < (born + ARGV[5]) * 1000) then reply[#reply + 1] = born end
 
 if replaced or left <= 0 then
 -- include: wake

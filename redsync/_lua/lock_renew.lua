@@ -1,10 +1,10 @@
--- Purpose: lengthen many claims at once, and create again ("heal") claims that this node forgot. A healed claim
+-- Purpose: lengthen many claims at once, and create again ("repair") claims that this node forgot. A repaired claim
 -- counts from the next renewal on, never in this one: else an expired lock could be won back.
 -- KEYS[i] lock i: hash claim -> hold count
 -- ARGV[3i-2] our claim on it   ARGV[3i-1] its hold count   ARGV[3i] its lease, ms
 -- ARGV[3n+1] only if memory is guarded: 1
--- Reply: one integer per lock: 2 ours, lengthened | 1 was missing, healed | 0 another owner holds it, or no memory left
---        to heal it | -1 the key holds another type
+-- Reply: one integer per lock: 2 ours, lengthened | 1 was missing, repaired | 0 another owner holds it, or no memory
+--        left to repair it | -1 the key holds another type
 local guarded = ARGV[3 * #KEYS + 1]
 -- include: note_birth
 local reply = {}

@@ -3,11 +3,11 @@
 -- Idempotent: the value is unique to one request.
 -- KEYS[1] mutex: string, the holder's value
 -- KEYS[2], KEYS[3] only from a waiter: queue: zset owner -> arrival ms;
---        places: hash owner -> "expiry number mark guard channel"
+--        places: hash owner -> "expiry number ask-id guard channel"
 -- ARGV[1] value   ARGV[2] not used: a mutex is not reentrant   ARGV[3] lease, ms
 -- ARGV[4] guard: how long this node must have remembered everything to grant a new claim, ms, and under which
 --        processes: "<ms>,<process>,<process>,"; 0: no guard
--- ARGV[5..8] only from a waiter: how long to keep its place, ms; waited so far, ms; wake channel; mark of this ask:
+-- ARGV[5..8] only from a waiter: how long to keep its place, ms; waited so far, ms; wake channel; id of this ask:
 --        "<number>", or "<number>+<lease, ms>" for a hand-over with its own lease
 -- Reply: 1 granted, new | 2 granted, was ours already | {remaining ms or -1, value} held by that value; a waiter also
 --        gets the number of waiters before it | 0 the key holds another type, no change
@@ -33,8 +33,9 @@ if value == ARGV[1] then
   return 2
 end
 
-local rank
+local rank, ahead = nil, 0
 if KEYS[2] then
+-- include: waiter
 -- include: take_place
 end
 return {redis.call('pttl', KEYS[1]), value, rank}

@@ -1,10 +1,10 @@
--- Purpose: lengthen many mutexes at once (compare and PEXPIRE), and create again ("heal") claims that this node
--- forgot. A healed claim counts from the next renewal on, never in this one: else an expired mutex could be won back.
+-- Purpose: lengthen many mutexes at once (compare and PEXPIRE), and create again ("repair") claims that this node
+-- forgot. A repaired claim counts from the next renewal on, never in this one: else an expired mutex could be won back.
 -- KEYS[i] mutex i: string
 -- ARGV[3i-2] its value   ARGV[3i-1] not used   ARGV[3i] its lease, ms
 -- ARGV[3n+1] only if memory is guarded: 1
--- Reply: one integer per mutex: 2 ours, lengthened | 1 was missing, healed | 0 another value holds it, or no memory
---        left to heal it | -1 the key holds another type
+-- Reply: one integer per mutex: 2 ours, lengthened | 1 was missing, repaired | 0 another value holds it, or no memory
+--        left to repair it | -1 the key holds another type
 local guarded = ARGV[3 * #KEYS + 1]
 -- include: note_birth
 local reply = {}

@@ -30,7 +30,7 @@ end
 local kind, pttl = redis.call('type', KEYS[1]).ok, redis.call('pttl', KEYS[1])
 local limit = redis.pcall('get', KEYS[5])
 local version, permits, window = string.match(type(limit) == 'string' and limit or '', '^(%d+) (%d+) ?(%d*)$')
--- A healed node may know permits before it knows the limit.
+-- A repaired node may know permits before it knows the limit.
 local counts = version or kind == 'zset' and redis.call('exists', KEYS[4]) == 1
 if counts and (kind == 'none' or kind == 'zset') then
   kind = tonumber(window) and 'rate limiter' or 'semaphore'

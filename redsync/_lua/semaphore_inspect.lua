@@ -1,4 +1,5 @@
--- Purpose: report which slots of a semaphore are taken, its limit, and who has permits. Removes expired permits first.
+-- Purpose: report which slots of a semaphore are taken, its limit, and who has permits. Removes expired permits first,
+-- and keeps the limit of a resize that the asker knows, unless this node knows a newer one. Idempotent.
 -- KEYS[1] claim: zset permit -> expiry, ms   KEYS[2] queue: zset owner -> ticket
 -- KEYS[3] places: hash owner -> "expiry wants channel"   KEYS[4] slots: hash permit -> "slot,slot"
 -- KEYS[5] taken: bit map   KEYS[6] limit: "version permits", of a rate limiter also its window, us
@@ -6,22 +7,23 @@
 --        of the 1,000 from ARGV[3] on. A client that wants all permits asks page by page
 -- ARGV[2] guard: how long this node must have remembered everything to reply, because free slots may be forgotten ones,
 --        ms, and under which processes: "<ms>,<process>,<process>,"; 0: no guard
--- ARGV[3] the first slot of the page
+-- ARGV[3] the first slot of the page   ARGV[4] the limit's version; 0: the asker knows no resize   ARGV[5] the limit
 -- Reply: {version of the limit or -1, the limit or 0, bit map of the taken slots, {{permit, slots, remaining ms, the
 --        record of its client, msgpack, once per client, or nothing}}, its window, us, or 0, how many slots the
 --        waiters want, this node's clock, ms}
 --        | 0 the key holds another type, no change | error FORGETFUL <ms that this node remembers, or -1>
 -- include: slots
--- include: limit
-local at_most = math.huge
--- include: purge_permits
--- include: line
-if foreign then return 0 end
-local queued = freed > 0 and redis.call('exists', KEYS[2]) == 1
--- include: wake_line
+if not purge(math.huge) then return 0 end
 local guard = ARGV[2]
 -- include: remembers
 local _, version, permits, window = read_limit(KEYS[6])
+local asked, wanted = tonumber(ARGV[4]), tonumber(ARGV[5])
+if asked > (version or 0) and (window or '') == '' then
+  write_limit(KEYS[6], ARGV[4] .. ' ' .. ARGV[5], asked)
+  freed = freed + math.max(wanted - (permits or wanted), 0)
+  version, permits = asked, wanted
+end
+wake_next()
 local holders, told = {}, {}
 local function tell(permit, slots, expiry)
   -- Our permits are "<client uuid>:<serial>:<number>"; the record's key depends on the holder, so it is not among KEYS.
@@ -42,6 +44,6 @@ elseif ARGV[1] ~= '0' then
   local entries = redis.call('zrange', KEYS[1], 0, ARGV[1] - 1, 'withscores')
   for i = 1, #entries, 2 do tell(entries[i], redis.call('hget', KEYS[4], entries[i]) or '', entries[i + 1]) end
 end
-local wanted = math.max(line(math.huge, ''), redis.call('zcard', KEYS[2]))
+local awaited = math.max(slots_ahead(math.huge, ''), redis.call('zcard', KEYS[2]))
 local taken = redis.call('get', KEYS[5]) or ''
-return {version or -1, permits or 0, taken, holders, tonumber(window) or 0, wanted, now}
+return {version or -1, permits or 0, taken, holders, tonumber(window) or 0, awaited, now}

@@ -5,29 +5,12 @@
 -- KEYS[5] taken: bit map   KEYS[6] limit: "version permits"
 -- ARGV[1] permit   ARGV[2] how many slots remain   ARGV[3] which remain: "slot,slot"
 -- Reply: 1 this node had the permit: even if its time was over, no other owner got its slots | 0 it did not have it
-local mine, had = redis.call('hget', KEYS[4], ARGV[1])
-
--- The usual case: a permit of one slot, and no waiter. Otherwise the code below repeats this, to no effect.
-if ARGV[2] == '0' and string.find(mine or '', '^%d+$') then
-  had = redis.pcall('zrem', KEYS[1], ARGV[1]) == 1
-  if had then
-    redis.call('hdel', KEYS[4], ARGV[1])
-    redis.call('setbit', KEYS[5], mine, 0)
-    local left = redis.call('exists', KEYS[1], KEYS[2], KEYS[2])
-    if left == 0 then redis.call('del', KEYS[4], KEYS[5]) end
-    if left < 2 then return 1 end
-  end
-end
-
 local expiry = redis.pcall('zscore', KEYS[1], ARGV[1])
 if type(expiry) == 'table' then return 0 end
-mine = (had or expiry) and mine
+local mine = expiry and redis.call('hget', KEYS[4], ARGV[1])
 -- include: slots
-local queued = redis.call('exists', KEYS[2]) == 1
-if queued then
-  -- The permit's owner may still have a place here, if this node did not grant when the others did.
--- include: leave_line
-end
+-- The permit's owner may still have a place here, if this node did not grant when the others did.
+leave()
 if ARGV[2] == '0' then
   if mine then freed = freed + drop(ARGV[1], mine) end
 elseif mine then
@@ -49,9 +32,5 @@ elseif mine then
   end
 end
 tidy()
-if queued then
--- include: limit
--- include: line
--- include: wake_line
-end
+wake_next()
 return mine and 1 or 0

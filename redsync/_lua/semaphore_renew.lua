@@ -1,14 +1,14 @@
 -- Purpose: lengthen many permits at once, of several semaphores. A permit that this node forgot gets its slots again if
--- they are free ("healed"). It counts from the next renewal on, never in this one: else an expired permit could be won
--- back. The node frees other slots that it gave the permit. A permit that it heals, or finds lost, also loses its place
--- in line here. The node learns the limit, unless it knows a newer one, which it then reports. So a limit lasts as long
--- as any permit that is renewed.
+-- they are free ("repaired"). It counts from the next renewal on, never in this one: else an expired permit could be
+-- won back. The node frees other slots that it gave the permit. A permit that it repairs, or finds lost, also loses its
+-- place in the queue here. The node learns the limit, unless it knows a newer one, which it then reports. So a limit
+-- lasts as long as any permit that is renewed.
 -- KEYS[6j-5..6j] semaphore j: claim: zset permit -> expiry, ms; slots: hash permit -> "slot,slot"; taken: bit map;
 --        queue: zset owner -> ticket; places: hash owner -> "expiry wants channel"; limit: "version permits"
 -- ARGV[4i-3] the semaphore's number   ARGV[4i-2] permit   ARGV[4i-1] its slots: "slot,slot"   ARGV[4i] its lease, ms
 -- ARGV[4n+j] the limit of semaphore j as its holder knows it: "version permits"
 -- ARGV[4n+m+1], if there are m semaphores: only if memory is guarded: 1
--- Reply: one integer per permit: 2 it had these slots, lengthened | 1 it lacked some, healed | 0 others have some
+-- Reply: one integer per permit: 2 it had these slots, lengthened | 1 it lacked some, repaired | 0 others have some
 --        | -1 the key holds another type. After these, if this node knows a newer limit of any semaphore: for each
 --        semaphore its newer limit, or an empty text
 local semaphores = #KEYS / 6
@@ -49,7 +49,7 @@ for i = 1, permits do
     -- This ZREM changes nothing, but it is a write that needs no memory: after it, a node out of memory lets the script
     -- continue.
     redis.call('zrem', claim, '')
-    -- If only some of the keys exist, the others expired on a former master, see _purge_permits; or the key has readers
+    -- If only some of the keys exist, the others expired on a former master, see _slots.lua; or the key has readers
     -- and writers.
     if redis.call('exists', claim, slots, taken) % 3 > 0 then
       foreign = string.match(redis.call('zrange', claim, 0, 0)[1] or '', '^[rw]:') ~= nil
@@ -104,7 +104,7 @@ for j = 1, semaphores do
   newer[j] = ''
   if its_version and its_version > version and its_window == '' then
     newer[j], any = its_limit, true
-  elseif lease and not is_void(version) and ((its_version or -1) < version or version == 0 and lengthened) then
+  elseif lease and ((its_version or -1) < version or version == 0 and lengthened) then
     write_limit(KEYS[6 * j], limit, version, lease)
   end
 end

@@ -1,53 +1,77 @@
-"""Acquiring: ask for a new claim, wait for it, roll back failed tries. Shared by all kinds of claims.
+"""Acquiring: ask for a new claim, count, roll back, wait, ask again. Shared by all kinds of claims.
 
-An attempt rolls back each round that it did not win, on all nodes, with two exceptions: each node that it asked has
-refused, or it asks for the same again at once, now with a place in the queue. The next step depends on why it lost:
+`claims` decides what to ask for, and `queue_policies` who is served first. The loop knows neither by name.
+
+A round that was not won is rolled back on all nodes, with two exceptions: all nodes that got it have refused, a
+quorum or more; or the acquire asks for the same again at once, now with a place in the queue. The next step depends on
+why it lost:
 
 * *without quorum* (too many nodes failed): an error at once for a non-blocking acquire; else another try after a
-  growing pause, until the deadline or the outage timeout, and without a place that others would have to wait for;
+  growing pause, in turn with the client's other retries, until the deadline or the outage timeout, and without a place
+  that others would have to wait for;
 * *split vote* (contenders hold a minority each, so none can win): another try after a short random pause that grows;
 * *held*: sleep until nodes hand the lock over or wake us, the holder's time is up, or a jittered second has passed.
   Each try queues in the same atomic step in which a node refuses it, so no release slips in between try and sleep.
+  The first try asks for a claim alone, because most are granted; and for a place too if the client's latest acquire of
+  that lock had to wait.
 
 **Hand-over.** A node that frees a lock claims it for the head of the queue in the same step: for the lease that the
 head asked for, or, if the watchdog is to lengthen the claim, for as long as it would have kept the place. Its message
-has the *mark* of the ask that it answers. A quorum of such messages counts like votes, and the hold is believed from
+has the *ask id* of the ask that it answers. A quorum of such messages counts like votes, and the hold is believed from
 the instant of that ask. A rollback may undo a later hand-over, so after a rollback no hand-over counts until the next
-ask, which has another mark. The attempt takes up the hold only while enough of its time is left. Otherwise, and if its
-hold takes more than the claim (a token, several holds), it asks once more, and finds its claims there: no other owner
-came in between.
+ask, which has another ask id. The acquire takes up the hold only while enough of its time is left. Otherwise, and if
+its hold takes more than the claim (a token, several holds), it asks once more, and finds its claims there: no other
+owner came in between.
 
 **Each try after a rollback makes a new claim**, with a number that no try before had. So a rollback that arrives late,
 over an abandoned connection, finds none of the later claims. The place in the queue stays: it belongs to
 the owner. A try without a rollback before it repeats its claim, and finds it on the nodes that granted it.
 
-`claims` decides what to claim, and `places` who is served first. This loop knows neither by name.
+**Waiting in the process.** Of the client's waiters for one lock only the first ask; see `local_queues`. One that is not
+among them has asked no node. When its timeout is over, it returns as if refused: nodes have told those before it that
+others hold the lock. If these found no quorum, it asks once itself.
+
+**Interruptions.** An exception from outside may strike at any point. Then the acquire drops even a hold that it has won
+and rolls back on all nodes: a claim may be on its way to any of them, and a place to any queue.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Hashable
+from functools import partial
 from typing import TypeAlias
 
-from redsync._core.effects import Steps, broadcast, wait
+from redsync._core.effects import Broadcast, Steps, Wait, broadcast, tell, wait
 from redsync._core.holds import HoldState
-from redsync._core.quorum import Verdict
-from redsync._core.runner import Session
-from redsync._protocols.acquire_requests import AcquireRequest
-from redsync._protocols.attempts import Attempt
-from redsync._protocols.claims import Claim
-from redsync._protocols.lining_up import line_up
+from redsync._core.local_queues import RETRIES
+from redsync._core.quorum import Tally
+from redsync._core.session import Session
+from redsync._core.timing import retry_delay
+from redsync._protocols.answers import gives_up, is_outage, no_quorum
+from redsync._protocols.claims import AcquireRequest, Claim
+from redsync._protocols.holding import rollback
+from redsync._protocols.queue_policies import QueuePolicy
 
 __all__ = ["Reenter", "acquire_new"]
 
-_WON = Verdict.WON
-
 Reenter: TypeAlias = Callable[[Session, AcquireRequest, HoldState, float], Steps[float]]
 
+_GRACE = 0.003
+"""Seconds to wait for further nodes' wake-ups after the first: a release reaches the nodes one after the other."""
 
-def acquire_new(  # noqa: PLR0912, PLR0915  (each is one of the decisions above)
-    session: Session, request: AcquireRequest, claim: Claim, now: float, reenter: Reenter | None = None
-) -> Steps[HoldState | None]:
+_PAUSE = 0.001
+"""Seconds before the first ask of an acquire that expects others. Its thread has most likely just released the lock;
+its ask, and the nodes that it wakes, would take the processor from the new holder. The place counts from before it."""
+
+_LAST_TRY = 0.03
+"""Seconds that a try may take if the caller's timeout is over, so that timeouts are accurate to 50 ms."""
+
+_LOOK = 0.25
+"""The longest unit of time to which the first looks at new holds are rounded: nodes keep a hand-over for 3 s."""
+
+
+def acquire_new(claim: Claim, now: float, reenter: Reenter | None = None) -> Steps[HoldState | None]:
     """Return the hold of a new claim; None if others held it until the request's deadline.
 
     `reenter` acquires again what the owner holds already, and returns the instant; its hold is the result, unless it
@@ -58,63 +82,276 @@ def acquire_new(  # noqa: PLR0912, PLR0915  (each is one of the decisions above)
         KeyTypeError: The key holds a value of another type.
         ConfigurationError: The nodes have another limit than the program.
     """
-    started = now
+    session, request = claim.session, claim.request
+    deadline = request.deadline(now)
     if reenter is not None:
         state = request.owner.holds.get(request.keys.hold)
         if state is not None:
             now = yield from reenter(session, request, state, now)
             if state.live:
                 return state
-    attempt = Attempt(session, request, claim, started)
-    settled = held = False
-    under_way, lock = session.crowds.under_way, request.keys.lock
-    others = under_way.get(lock, 0)
-    turn = line_up(session, request, attempt, others)
-    under_way[lock] = others + 1
+    queues, policy, down_since = session.queues, claim.policy(now), math.inf
+    queue: Hashable
+    queue = waiter = request.owner.claim(next(session.claims), request.kind.mode)
+    # It asks at once if it tries just once, if its place on the nodes decides the order (tickets), or if several may
+    # get the lock together (readers). Others wait in the process first.
+    if request.timeout != 0 and policy.may_join_later and not request.kind.mode:
+        # Acquires with different leases wait separately: one whose lease is too short for these nodes never succeeds,
+        # and must not hold up others.
+        queue = request.keys.lock, request.lease
     try:
-        if turn is not None:
-            now, may_ask = yield from turn.come(now, attempt.deadline)
-            if not may_ask:
+        if queue is not waiter and not queues.enter(queue, waiter):
+            if request.outcome.record is not None:
+                request.outcome.record.begin_waiting()
+            now = yield from queues.wait_turn(queue, waiter, now, deadline)
+            if not queues.may_go(queue, waiter) and queue not in queues.without_quorum:
                 return None
-        while True:
-            tally = yield from broadcast(attempt.ask(now))
-            now, won = tally.at, tally.verdict is _WON
-            if won and not claim.is_settled(tally):
-                attempt.note(tally, now)
-                tally, now = yield from claim.settle(tally, attempt.id, attempt.timeout_at)
-                won = tally.won
-            if won and now < (valid_until := claim.valid_until(tally)):
-                return attempt.hold(tally, now, valid_until)
-            attempt.note(tally, now)
-            refusal = None if won else claim.refusal(tally)
-            # A round won too late says as little as one without answers: the nodes are too slow now.
-            mute = won or tally.without_quorum
-            over = attempt.is_over(tally, now, mute=mute) or refusal is not None
-            was_held, held = held, not mute
-            if turn is not None:
-                turn.note(mute=mute)
-            if refusal is None and attempt.repeats(tally, over=over):
-                # The next round asks for the same at once, so claims granted so far will count: mostly no rollback yet.
-                yield from attempt.repeat()
-                continue
-            leave = over or (mute and attempt.place.suspend())
-            if over or attempt.in_doubt or (mute and tally.sent) or (leave and attempt.place.taken):
-                yield from attempt.roll_back(leave=leave)
-            settled = over
-            if over:
-                attempt.conclude(tally, now, refusal, mute=mute, was_held=was_held)
-                return None
-            wake = yield from wait(attempt.sleep(tally, now, mute=mute))
-            now = attempt.wake_up(wake)
-            if wake.handed.bit_count() >= session.quorum and attempt.is_had(now):
-                return attempt.take_over(now)
-    except BaseException:
-        refusal = None  # see `Attempt.conclude`
-        yield from attempt.drop(settled=settled)
-        raise
+            # It has waited as long as those before it, if they found no quorum.
+            policy, down_since = claim.policy(now), queues.without_quorum.get(queue, math.inf)
+        if claim.expects_others:
+            now = (yield from wait(Wait(min(now + _PAUSE, deadline)))).at
+        return (yield from _compete(claim, policy, now, deadline, down_since, queue=queue, waiter=waiter))
     finally:
-        under_way[lock] -= 1
-        if not under_way[lock]:
-            del under_way[lock]
-        if turn is not None:
-            yield from turn.end()
+        try:
+            yield from queues.leave_queues(waiter, RETRIES, queue)
+        except BaseException:
+            # Again: the interruption may have struck before it left.
+            yield from queues.leave_queues(waiter, RETRIES, queue)
+            raise
+
+
+def _compete(  # noqa: PLR0912, PLR0915  (each is one of the decisions above)
+    claim: Claim, policy: QueuePolicy, now: float, deadline: float, down_since: float, *, queue: Hashable, waiter: bytes
+) -> Steps[HoldState | None]:
+    """Ask until nodes grant the claim or hand it over, or until the deadline; `waiter` stands in the local `queue`."""
+    session, request, claim_id = claim.session, claim.request, waiter
+    queues, record = session.queues, request.outcome.record
+    # Bit sets of nodes: all ever asked, those asked since the last rollback, and of these those that may have granted.
+    touched = asked = doubtful = tries = failures = 0
+    asked_at, kept_until, owes, busy = now, 0.0, False, False
+    try:
+        while True:
+            # Ask.
+            owes, asked_at, tries = True, now, tries + 1
+            tally, now, sent = yield from _ask(claim, policy, claim_id, now, deadline)
+            # Count. A round won too late says as little as one without answers: the nodes are too slow now.
+            touched, asked, doubtful = touched | sent, asked | sent, (doubtful | sent) & ~tally.refusers
+            kept_until = max(kept_until, _kept_until(claim, policy, asked_at), now + claim.lease)
+            if not tally.without_quorum:
+                claim.note_others(met=tries > 1 or not tally.won)
+            if tally.won and now < (until := claim.valid_until(tally)):
+                return _take_up(claim, claim_id, touched, kept_until, believed=(tally.sent_at, until), won=tally)
+            without_quorum = tally.won or tally.without_quorum
+            session.answered |= not without_quorum
+            down_since = min(down_since, tally.sent_at) if without_quorum and is_outage(tally) else math.inf
+            queues.note(queue, down_since if without_quorum else None)
+            refusal = None if tally.won else claim.refusal(tally)
+            over = now >= deadline or refusal is not None or gives_up(session, tally, down_since)
+            # If the deadline cuts the last round short, it may get no answers. Then the round before decides.
+            busy = not without_quorum or (busy and _round_time(claim, deadline, asked_at) < claim.round_timeout)
+            # Roll back, unless the next round asks for the same, where grants so far will count, or all have refused.
+            # Without a quorum in any case: so no node hands over before the next ask.
+            again = refusal is None and _asks_again(claim, policy, tally, over=over)
+            leave = not again and (over or (without_quorum and policy.suspend()))
+            undo = claim.must_renumber if again else doubtful or (without_quorum and sent) or (leave and policy.taken)
+            if undo:
+                # Even a node that refused may have handed over since.
+                nodes = touched if leave else asked
+                touched |= yield from _roll_back(claim, policy, claim_id, nodes, kept_until, leave=leave)
+                # Only now: if an interruption struck before the send, everything must still be rolled back.
+                claim_id, asked, doubtful = request.owner.claim(next(session.claims), request.kind.mode), 0, 0
+            if again:
+                continue
+            if over:
+                owes = False
+                if busy and refusal is None:
+                    return None
+                raise refusal or no_quorum(request.name, tally, request.kind.label, at=now)
+            # Wait, then ask again.
+            if record is not None:
+                record.note_sleep(now, queued=policy.taken)
+            failures = failures + 1 if without_quorum or claim.is_split(tally) else 0
+            if without_quorum:
+                until = min(deadline, down_since + session.timing.outage_timeout)
+                now = yield from queues.retry(waiter, failures, session.random(), now, until)
+            else:
+                yield from queues.leave_queues(waiter, RETRIES)
+                now, until = yield from _wait_for_nodes(claim, policy, tally, deadline, tries=tries, splits=failures)
+                if now < until:
+                    return _take_up(claim, claim_id, touched, kept_until, believed=(now, until))
+            claim.begin()
+    except BaseException:
+        refusal = None  # Or this frame and the error would keep each other alive, and the caller's connections.
+        if owes:
+            kept_until = max(kept_until, _kept_until(claim, policy, asked_at))
+            yield from _clean_up(claim, policy, claim_id, kept_until)
+        raise
+
+
+def _ask(
+    claim: Claim, policy: QueuePolicy, claim_id: bytes, now: float, deadline: float
+) -> Steps[tuple[Tally, float, int]]:
+    """Ask all nodes for the claim, or else for a place in the queue, and confirm a win that does not count as it is.
+
+    Returns the round, the instant at which its result was known, and the nodes that may keep what it asked for.
+    """
+    request = claim.request
+    record = request.outcome.record
+    command = claim.ask(claim_id, policy.ask(now))
+    ask = Broadcast(
+        command=command,
+        owner=request.owner,
+        parse=claim.parse,
+        timeout=_round_time(claim, deadline, now),
+        guard=claim.guard,
+        decide=claim.decide,
+        subscribe=_wake_key(claim, policy),
+        thorough=policy.enough,
+        late=True,
+        patience=max(deadline - now, _LAST_TRY) if request.timeout else None,
+    )
+    tally = yield from broadcast(ask)
+    now, sent = tally.at, tally.sent
+    if record is not None:
+        record.note_round(tally)
+    if tally.won and not claim.is_confirmed(tally):
+        # Nodes that are absent now get the message about a success too; so must a rollback after it.
+        sent = claim.session.all_nodes if claim.must_renumber else sent
+        tally, now = yield from claim.confirm(tally, claim_id, partial(_round_time, claim, deadline))
+        if record is not None:
+            record.at = now
+    return tally, now, sent
+
+
+def _round_time(claim: Claim, deadline: float, now: float) -> float:
+    """Return for how many seconds a round that begins now may wait for nodes."""
+    usual = claim.round_timeout
+    return min(usual, max(deadline - now, _LAST_TRY)) if claim.request.timeout else usual
+
+
+def _kept_until(claim: Claim, policy: QueuePolicy, asked_at: float) -> float:
+    """Return until when nodes may keep what was asked for at that instant, if the ask reaches them in time."""
+    return asked_at + claim.round_timeout + max(claim.lease, policy.lasts)
+
+
+def _wake_key(claim: Claim, policy: QueuePolicy) -> bytes | None:
+    """Return the words that name this acquire in nodes' wake-ups; None if no wake-up will come."""
+    return claim.request.owner.wire + b" " + claim.request.keys.lock if policy.taken else None
+
+
+def _asks_again(claim: Claim, policy: QueuePolicy, tally: Tally, *, over: bool) -> bool:
+    """Return whether to ask again at once: for longer, for other slots, or for a place in the queue."""
+    if tally.won:
+        return claim.insist(tally)
+    if tally.without_quorum:
+        return False
+    return claim.adapt(tally) or (not over and claim.may_queue(tally) and _queue(claim, policy, tally))
+
+
+def _queue(claim: Claim, policy: QueuePolicy, tally: Tally) -> bool:
+    """Ask for a place with the next try, if this round has told enough to know which; return whether it has."""
+    if not policy.learn(tally):
+        return False
+    claim.queued()
+    return True
+
+
+def _roll_back(
+    claim: Claim, policy: QueuePolicy, claim_id: bytes, nodes: int, kept_until: float, *, leave: bool
+) -> Steps[int]:
+    """Drop the claim on these nodes, and the place if `leave`; return the nodes that restored the place."""
+    request = claim.request
+    # The rollback undoes hand-overs that come before it, so these must not count.
+    policy.ask_id = None
+    back = () if leave else claim.given_back()
+    leave = leave and policy.taken
+    drop = rollback(
+        request.kind, request.keys, request.owner, claim_id, leave=leave, deliver_to=nodes, deliver_until=kept_until
+    )
+    if back:
+        # Not kept as a pending release: a node that restored the place later would keep it after its owner left.
+        command = drop.command._replace(args=(*drop.command.args, *back))
+        yield from tell(drop._replace(command=command, deliver_to=0))
+    yield from tell(drop)
+    if leave:
+        policy.leave()
+    # Even nodes that we never asked keep a place that came back.
+    return claim.session.all_nodes if back else 0
+
+
+def _clean_up(claim: Claim, policy: QueuePolicy, claim_id: bytes, kept_until: float) -> Steps[None]:
+    """Clean up after an interruption: end the hold, if there is one, and roll back on all nodes."""
+    session, outcome = claim.session, claim.request.outcome
+    if outcome.state is not None:
+        session.holds.remove(outcome.state)
+        outcome.state = None
+    yield from _roll_back(claim, policy, claim_id, session.all_nodes, kept_until, leave=True)
+
+
+def _wait_for_nodes(
+    claim: Claim, policy: QueuePolicy, tally: Tally, deadline: float, *, tries: int, splits: int
+) -> Steps[tuple[float, float]]:
+    """Sleep after a refusal, until nodes end the sleep or a look is due; `splits`: how many votes in a row split.
+
+    Returns the instant, and until when a claim that nodes have handed over may be believed: 0.0 if they have not, or
+    if too little of its time is left.
+    """
+    session, record = claim.session, claim.request.outcome.record
+    random = session.random()
+    if splits:
+        if record is not None:
+            record.note_split(tally.at)
+        # From now on each try queues in the same step in which a node refuses it.
+        _queue(claim, policy, tally)
+        usual = retry_delay(splits, random, longest=0.05)
+    else:
+        usual = min(claim.look_after(tally, random), policy.longest_pause(tally, random))
+    until = min(deadline, tally.at + policy.pause(tries, random, usual))
+    key = _wake_key(claim, policy)
+    wake = yield from wait(Wait(until, key, enough=session.quorum, grace=_GRACE, ask_id=policy.ask_id))
+    if record is not None and wake.signals:
+        record.note_woken(wake.at)
+    valid_until = session.timing.valid_until(tally.sent_at, policy.handed)
+    enough_left = valid_until - wake.at > claim.least_left * (valid_until - tally.sent_at)
+    return wake.at, valid_until if enough_left and wake.handed.bit_count() >= session.quorum else 0.0
+
+
+def _take_up(
+    claim: Claim,
+    claim_id: bytes,
+    touched: int,
+    kept_until: float,
+    *,
+    believed: tuple[float, float],
+    won: Tally | None = None,
+) -> HoldState:
+    """Return the hold that a round has won, or that nodes have handed over; from now on it is held.
+
+    It is believed between two instants; nodes in `touched` may keep it until `kept_until`.
+    """
+    session, request = claim.session, claim.request
+    since, valid_until = believed
+    session.answered = True
+    # Rounded, so that ten thousand grants don't wake the watchdog ten thousand times.
+    unit = min(claim.round_timeout, _LOOK)
+    look_at = min((since // unit + 2) * unit, (since + valid_until) / 2)
+    # Nodes keep a hand-over that the watchdog is to lengthen only for as long as the place.
+    soon = won is None and request.renewed
+    state = claim.hold(
+        claim_id,
+        since=since,
+        valid_until=valid_until,
+        renew_at=look_at if soon else since + claim.renewed_after,
+        touched=touched,
+        kept_until=kept_until,
+        tally=won,
+    )
+    if session.quorum < session.nodes and not soon:
+        # No renewal shows soon how many nodes keep it.
+        state.repair_at, state.tally = look_at, won
+    if won is None and request.outcome.record is not None:
+        request.outcome.record.note_handed_over(since)
+    # The outcome first: an interruption from here on must find the hold, to drop it.
+    request.outcome.state = state
+    claim.take_up(state)
+    return state

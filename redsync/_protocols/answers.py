@@ -1,8 +1,19 @@
-"""Answers: nodes' replies to an acquire, each read once, on arrival. Grants are true, refusals false."""
+"""Answers: nodes' replies to an acquire, each read once, on arrival, and what they mean for a round.
+
+Grants are true, refusals false. All protocols share this: grants and refusals to read, errors to raise.
+"""
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from typing import Any, NamedTuple
+
+from redsync._core.memory import FORGOT
+from redsync._core.quorum import Choice, Tally, Verdict
+from redsync._core.session import Session
+from redsync._core.text import is_refusal
+from redsync.exceptions import KeyTypeError, QuorumError
 
 __all__ = [
     "EXISTING",
@@ -10,9 +21,17 @@ __all__ = [
     "NEW",
     "Forced",
     "Refusal",
+    "gives_up",
+    "has_answers",
+    "is_outage",
+    "most_refusals",
+    "no_quorum",
     "read_by_arrival",
     "read_by_ticket",
     "read_forced",
+    "time_left",
+    "told",
+    "type_error",
 ]
 
 NEW, EXISTING = 1, 2
@@ -93,3 +112,79 @@ def read_forced(reply: Any) -> Forced | Refusal:
     if reply.__class__ is not int or reply not in (1, 0, -1):
         raise ValueError("the reply to a forced release is 1, 0 or -1")
     return FOREIGN if reply == -1 else Forced(reply == 1)
+
+
+def has_answers(tally: Tally) -> Verdict:
+    """Return WON once a quorum has answered, whatever it said: enough to know what the nodes know."""
+    if tally.granted + tally.refused >= tally.quorum:
+        return Verdict.WON
+    return Verdict.PENDING if None in tally.ballots else Verdict.LOST
+
+
+def most_refusals(tally: Tally) -> int:
+    """Return on how many nodes the holder with the most nodes caused a refusal."""
+    return max(Counter(refusal.holder for refusal in tally.refusals).values(), default=0)
+
+
+def told(tally: Tally) -> list[Any]:
+    """Return the refusals, except those of nodes that keep a value of another type."""
+    return [refusal for refusal in tally.refusals if refusal is not FOREIGN]
+
+
+def time_left(tally: Tally) -> float:
+    """Return in how many seconds a quorum may be free of the claims in the way; infinity if unknown."""
+    remaining = sorted(refusal.left_ms if refusal.left_ms >= 0 else math.inf for refusal in tally.refusals)
+    return remaining[min(tally.quorum - tally.granted, len(remaining)) - 1] / 1000
+
+
+def type_error(name: str | bytes, tally: Tally, label: str = "lock") -> KeyTypeError | None:
+    """Return the error to raise if all refusals, or too many, are due to foreign values at the key; else None."""
+    refused = tally.refusals
+    foreign = sum(refusal is FOREIGN for refusal in refused)
+    if not foreign or foreign < min(len(refused), len(tally.nodes) - tally.quorum + 1):
+        return None
+    sentence = f"the key of {label} {name!r} holds a value of another type: choose another name or prefix"
+    return KeyTypeError(name, sentence, tally.votes)
+
+
+def is_outage(tally: Tally) -> bool:
+    """Return whether too few nodes answer in time for a quorum.
+
+    Nodes that are kept out of new grants for a while, because they may have forgotten something, do answer.
+    """
+    kept_out = sum(reason.startswith(FORGOT) for reason in _failures(tally))
+    return tally.won or tally.failed - kept_out > len(tally.nodes) - tally.quorum
+
+
+def _failures(tally: Tally) -> list[str]:
+    return [vote[2] for vote in tally.ballots if vote is not None and vote[0] is Choice.FAILED]
+
+
+def gives_up(session: Session, tally: Tally, since: float) -> bool:
+    """Return whether a call stops waiting for nodes; `since`: when the first round of the outage began.
+
+    A wait for other owners may be endless, a wait for nodes must not. It ends with the outage timeout, or at once if no
+    quorum has ever answered this client, and enough nodes fail for a reason that time does not mend: they refuse the
+    password or the command, or speak another protocol.
+    """
+    if tally.at >= since + session.timing.outage_timeout:
+        return True
+    if session.answered:
+        return False
+    lasting = sum(is_refusal(reason) or reason.startswith("Protocol error") for reason in _failures(tally))
+    return lasting > len(tally.nodes) - tally.quorum
+
+
+def no_quorum(name: str | bytes, tally: Tally, label: str = "lock", *, at: float | None = None) -> QuorumError:
+    """Return the error for a round that decided nothing: nodes failed, were too slow, or disagree.
+
+    `at` is the instant at which the attempt ended, if that took another round.
+    """
+    if tally.won:
+        took = (tally.at if at is None else at) - tally.sent_at
+        sentence = f"{label} {name!r}: the nodes answered too late, after {took:.3g} s"
+    elif tally.without_quorum:
+        sentence = f"{label} {name!r}: {tally.failed} of {len(tally.nodes)} nodes failed; {tally.quorum} must answer"
+    else:
+        sentence = f"{label} {name!r}: no {tally.quorum} of {len(tally.nodes)} nodes agree"
+    return QuorumError(name, sentence, tally.votes)

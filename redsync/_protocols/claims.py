@@ -1,26 +1,30 @@
-"""Claims: what one acquire asks nodes for. A whole lock here; with a token in `tokens`; slots in `slot_claims`.
+"""Claims: what one acquire asks nodes for. A whole lock here; with a token in `fenced_lock`; slots in `slot_claims`.
 
-The acquiring loop (`acquiring`) knows only the interface of `Claim`; `places` decide how an acquire waits. Each acquire
-has its own claim object, and uses it for all its asks.
+The acquiring loop (`acquiring`) knows only the interface of `Claim`; `queue_policies` decide how an acquire waits. Each
+acquire has its own claim object, and uses it for all its asks. Its *request* tells what to claim and how, and has the
+outcome in which the acquire records its success.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from redsync._core.effects import Arg, Command, Steps
-from redsync._core.holds import HoldState
-from redsync._core.quorum import Judge, Tally, Verdict
-from redsync._core.runner import Session
+from redsync._core.effects import Steps
+from redsync._core.holds import HoldState, Owner
+from redsync._core.keys import LockKeys
+from redsync._core.observing import AcquireRecord
+from redsync._core.quorum import ReplyParser, Tally, Verdict
+from redsync._core.scripts import Arg, ClaimKind, Command
+from redsync._core.session import Session
 from redsync._core.timing import milliseconds
-from redsync._protocols.acquire_requests import AcquireRequest
-from redsync._protocols.places import PLACE_KEPT, Arrival, Place, Waiting
-from redsync._protocols.rounds import most_refusals, time_left, type_error
+from redsync._protocols.answers import most_refusals, time_left, type_error
+from redsync._protocols.queue_policies import PLACE_KEPT, FifoByArrival, QueuePolicy, Waiting
 from redsync.exceptions import RedsyncError
 
-__all__ = ["Claim", "Settlement", "register_on_lost"]
+__all__ = ["AcquireRequest", "Claim", "Confirmation", "Outcome", "register_on_lost"]
 
 _SHORTEST_HANDED = 1.0
 """The shortest lease, in seconds, that the watchdog lengthens after a hand-over: half of it must suffice for that."""
@@ -34,8 +38,67 @@ _SPREAD = 0.02
 """Seconds over which the waiters for a holder spread their looks once its lease is over."""
 
 
-class Settlement(NamedTuple):
-    """The result of settling a round that was won, but did not count yet.
+class Outcome:
+    """Shows an interrupted caller whether its acquire succeeded.
+
+    An interruption may strike when the protocol has ended and its result is on the way. So the acquire writes its
+    outcome in the very step in which it counts the claim: between the two stores, and until the protocol has ended,
+    the interpreter does not check for signals.
+
+    It is not part of the request: a hold keeps the votes that won it, these know the request, and the circle would
+    outlive the release.
+
+    Attributes:
+        state: The hold that was acquired; None if there is none.
+        record: Where the acquire records its steps, for observers; None if it is not observed.
+    """
+
+    state: HoldState | None = None
+    record: AcquireRecord | None = None
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class AcquireRequest:
+    """The arguments of one acquire; no protocol changes them.
+
+    Attributes:
+        name: The lock's name, for messages.
+        kind: The kind of claim.
+        keys: The lock's keys.
+        owner: The owner that acquires.
+        outcome: Where the acquire records its success.
+        lease: Seconds for which nodes keep the claim; None for the client's lease, renewed by the watchdog.
+        timeout: Seconds to wait; 0.0 for one try, None for no limit.
+        max_hold: Seconds after which the hold ends whatever the renewals say; None for no limit.
+        on_lost: The callback for a loss of the hold.
+        holds: The number of acquisitions to make at once.
+        queue: Makes the policy by which the acquire waits for a lock that others hold.
+    """
+
+    name: str | bytes
+    kind: ClaimKind
+    keys: LockKeys
+    owner: Owner
+    outcome: Outcome = field(default_factory=Outcome)
+    lease: float | None = None
+    timeout: float | None = None
+    max_hold: float | None = None
+    on_lost: Callable[[HoldState], object] | None = None
+    holds: int = 1
+    queue: Callable[[Waiting], QueuePolicy] = FifoByArrival
+
+    @property
+    def renewed(self) -> bool:
+        """True if the watchdog renews the hold."""
+        return self.lease is None
+
+    def deadline(self, started: float) -> float:
+        """Return the deadline of an acquire that began at `started`."""
+        return math.inf if self.timeout is None else started + self.timeout
+
+
+class Confirmation(NamedTuple):
+    """The result of confirming a round that was won, but did not count yet.
 
     Attributes:
         tally: The round that was won, if it counts now; else the round that failed to make it count.
@@ -50,6 +113,8 @@ class Claim:
     """A whole lock, as one acquire claims it.
 
     Attributes:
+        session: The state that the client's synchronizers share.
+        request: The arguments of the acquire.
         lease: Seconds for which nodes keep the claim of the next ask.
         guard: Seconds for which a node must have remembered everything to grant.
         round_timeout: The longest time that a round waits for nodes, in seconds.
@@ -62,14 +127,14 @@ class Claim:
     decide: Callable[[Tally], Verdict] | None = None
     must_renumber = False
     _hold_class = HoldState
-    _read: Judge = staticmethod(Arrival.read)
+    _read: ReplyParser = staticmethod(FifoByArrival.read)
 
     def __init__(self, session: Session, request: AcquireRequest) -> None:
-        self._session = session
-        self._request = request
+        self.session = session
+        self.request = request
         known = request.kind.noun, request.keys.lock, request.holds, request.lease, None
-        self._forms = forms = session.prepared.forms[known]
-        terms = forms.terms
+        self._templates = templates = session.commands.templates[known]
+        terms = templates.terms
         self.lease = terms.lease
         self.guard = terms.guard
         self.round_timeout = terms.round_timeout
@@ -77,30 +142,36 @@ class Claim:
 
     # Asking.
 
-    def first_place(self, started: float) -> Place | None:
-        """Return the place of an acquire that begins at that instant; None if it needs one only after a refusal."""
-        request = self._request
-        at_once = request.keys.hold in self._session.crowds.expected and request.timeout != 0
-        # A first try that asks for no place by arrival does not depend on the place object.
-        return None if request.queue is Arrival and not at_once else self.place(started, at_once=at_once)
+    @property
+    def expects_others(self) -> bool:
+        """True if the acquire may wait, and the client's latest one of that lock met others."""
+        return self._templates.others and self.request.timeout != 0
 
-    def place(self, started: float, *, at_once: bool) -> Place:
-        """Return the place of an acquire that began at that instant; `at_once`: the first try asks for it."""
-        request, kept = self._request, min(PLACE_KEPT, self.lease)
-        waits, marks = request.timeout != 0, self._session.marks
-        place = self._new_place(Waiting(request.owner, waits, at_once, marks, kept, self._lease_handed, started))
-        self._read = place.read
-        return place
+    def policy(self, now: float) -> QueuePolicy:
+        """Return the policy of an acquire that begins to ask at that instant."""
+        request = self.request
+        waiting = Waiting(
+            owner=request.owner,
+            waits=request.timeout != 0,
+            at_once=self.expects_others,
+            ask_ids=self.session.ask_ids,
+            kept=min(PLACE_KEPT, self.lease),
+            lease=self._lease_handed,
+            started=now,
+        )
+        policy = self._new_policy(waiting)
+        self._read = policy.read
+        return policy
 
-    def _new_place(self, waiting: Waiting) -> Place:
-        return self._request.queue(waiting)
+    def _new_policy(self, waiting: Waiting) -> QueuePolicy:
+        return self.request.queue(waiting)
 
     @property
     def _lease_handed(self) -> float:
         """Seconds for which nodes keep a claim that they hand over; 0.0: as long as the place."""
         # Unless the acquire has its own lease, the watchdog lengthens the claim. So a waiter that is gone blocks others
         # no longer than its place would.
-        return self._request.lease or 0.0
+        return self.request.lease or 0.0
 
     @property
     def least_left(self) -> float:
@@ -108,7 +179,7 @@ class Claim:
 
         Infinite if it asks again in any case, because its hold takes more than the claim. Then it finds its claims.
         """
-        request = self._request
+        request = self.request
         if request.holds > 1 or (request.renewed and self.lease < _SHORTEST_HANDED):
             return math.inf
         return _LEFT_TO_RENEW if request.renewed else _LEFT_TO_USE
@@ -122,16 +193,16 @@ class Claim:
 
     def _plain_command(self, claim: bytes) -> Command:
         """Return the usual command."""
-        ask = self._forms.ask
+        ask = self._templates.ask
         if ask is None:
-            request = self._request
+            request = self.request
             keys = request.keys.all if request.kind.mode else request.keys.held
-            args = request.holds, self._forms.terms.lease_ms, self._memory
-            self._forms.ask = ask = self._session.prepared.spell(request.kind.acquire, keys, args)
+            args = request.holds, self._templates.terms.lease_ms, self._memory
+            self._templates.ask = ask = self.session.commands.pack(request.kind.acquire, keys, args)
         return ask.command(claim)
 
     def _command(self, claim: bytes, place: tuple[Arg, ...]) -> Command:
-        request = self._request
+        request = self.request
         keys = request.keys.all if place or request.kind.mode else (request.keys.lock,)
         args = (claim, request.holds, milliseconds(self.lease), self._memory)
         return Command(request.kind.acquire, keys, args + place)
@@ -139,11 +210,11 @@ class Claim:
     @property
     def _memory(self) -> Arg:
         """The guard as an argument of scripts."""
-        return self._forms.terms.memory
+        return self._templates.terms.memory
 
     @property
-    def judge(self) -> Judge:
-        """Reads the replies to the latest ask, see `quorum.Judge`.
+    def parse(self) -> ReplyParser:
+        """Reads the replies to the latest ask, see `quorum.ReplyParser`.
 
         A hold keeps it with its votes. So it must not refer to the hold: only the cycle collector would free both.
         """
@@ -151,23 +222,27 @@ class Claim:
 
     # After a round.
 
+    def note_others(self, *, met: bool) -> None:
+        """Tell the client's next acquire of the lock whether this one met others."""
+        self._templates.others = met
+
     def valid_until(self, tally: Tally) -> float:
         """Return until when a hold that the round won may be believed."""
-        trusted, longest = self._forms.terms.trusted, self._request.max_hold
+        trusted, longest = self._templates.terms.trusted, self.request.max_hold
         return tally.sent_at + (trusted if longest is None or trusted < longest else longest)
 
-    def is_settled(self, tally: Tally) -> bool:  # noqa: ARG002
+    def is_confirmed(self, tally: Tally) -> bool:  # noqa: ARG002
         """Record a won round; return whether it counts as it is."""
         return True
 
-    def settle(self, tally: Tally, claim: bytes, timeout_at: Callable[[float], float]) -> Steps[Settlement]:  # noqa: ARG002
+    def confirm(self, tally: Tally, claim: bytes, timeout_at: Callable[[float], float]) -> Steps[Confirmation]:  # noqa: ARG002
         """Make a won round count; `timeout_at(now)`: for how many seconds a further round may wait."""
         yield from ()
-        return Settlement(tally, tally.at)
+        return Confirmation(tally, tally.at)
 
     def refusal(self, tally: Tally) -> RedsyncError | None:
         """Return the error to raise if the nodes' answers rule the claim out permanently, else None."""
-        return type_error(self._request.name, tally)
+        return type_error(self.request.name, tally)
 
     def insist(self, tally: Tally) -> bool:  # noqa: ARG002
         """Record a round that was won too late; return whether to ask for the same at once."""
@@ -178,7 +253,7 @@ class Claim:
         return False
 
     def may_queue(self, tally: Tally) -> bool:
-        """Return whether it makes sense to queue at once."""
+        """Return whether to ask for a place at once; else only with the next try."""
         return not self.is_split(tally)
 
     def queued(self) -> None:
@@ -202,9 +277,10 @@ class Claim:
 
     # The hold.
 
-    def hold(  # noqa: PLR0917  (keywords would cost the hot path half a microsecond)
+    def hold(
         self,
         claim: bytes,
+        *,
         since: float,
         valid_until: float,
         renew_at: float,
@@ -216,35 +292,29 @@ class Claim:
 
         `tally` is the round that won it; None if nodes handed it over.
         """
-        request = self._request
+        request = self.request
+        ends_at = math.inf if request.max_hold is None else since + request.max_hold
         return self._hold_class(
-            request.name,
-            request.kind,
-            request.keys,
-            request.owner,
-            claim,
-            request.holds,
-            self._forms,
-            valid_until,
-            renew_at,
-            math.inf if request.max_hold is None else since + request.max_hold,
-            touched,
-            kept_until,
-            since,
+            name=request.name,
+            kind=request.kind,
+            keys=request.keys,
+            owner=request.owner,
+            claim=claim,
+            count=request.holds,
+            templates=self._templates,
+            valid_until=min(valid_until, ends_at),
+            renew_at=renew_at,
+            ends_at=ends_at,
+            touched=touched,
+            kept_until=kept_until,
+            since=since,
         )
-
-    def begin_hold(self, state: HoldState, since: float, valid_until: float) -> None:
-        """Make a hold that was made in advance begin at that instant."""
-        state.since = since
-        if (longest := self._request.max_hold) is not None:
-            state.ends_at = since + longest
-            state.valid_until = min(valid_until, state.ends_at)
 
     def take_up(self, state: HoldState) -> None:
         """Add the hold to the client's holds: from now on the watchdog renews it, and it must be released."""
-        if self._request.on_lost is not None:
-            register_on_lost(state, self._request)
-        self._session.holds.add(state)
+        if self.request.on_lost is not None:
+            register_on_lost(state, self.request)
+        self.session.holds.add(state)
 
 
 def register_on_lost(state: HoldState, request: AcquireRequest) -> None:

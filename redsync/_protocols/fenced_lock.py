@@ -1,21 +1,199 @@
-"""The fenced lock: the claim and re-entry of the reentrant lock, with grants that carry tokens; see `tokens`."""
+"""The fenced lock: the claim and re-entry of the reentrant lock, with grants that carry tokens.
+
+Fencing tokens are numbers that grow with each acquisition, whichever nodes granted it.
+
+Each node keeps the latest token that it gave or learned. A grant raises it by one, in the same step. The token of a
+round is the highest that a quorum gave. That alone is not enough: with A at 10, B and C at 1, a quorum of A and B
+grants 11, and then a quorum of B and C grants 3. So the client hands the token out only when a quorum of nodes *stand
+at* it: it is their latest token, while they keep our claim. Otherwise the client first writes it back.
+
+Why tokens grow: let X get its token before Y, and m be a node of both quorums. When m stood at X's token, it kept X's
+claim. Y's claim on m was not there before: it would have had to end in between, while Y's owner believes in it until
+after that. So m granted to Y later, and so more than X's token, and Y's token is no less than what m granted. (A node
+that merely stands at the token may have granted to Y long before. That proves nothing, so it does not count.)
+
+A node that forgot its token, or has not given one for a day, begins with its clock, in microseconds since 1970. No
+lock is acquired a million times a second, so that is more than all it has given, if clocks are roughly right. The node
+takes no part in grants until what it forgot is over (`restart_guard`), so the proof holds for forgotten claims too.
+
+A node may also come back with an *older* token: from a snapshot, or a log that lost its end. Then its birth record is
+of another process, and becomes newborn before the node executes any command. From then on each token is more than the
+clock showed at that birth, plus the guard; and all tokens that the node gave before are lower. (See its script.)
+So the proof holds whether m's memory is gone, old or whole, and even for one node without a guard.
+
+A token that no clock shows before the year 2112 comes from a broken node, whose vote fails. Each node judges a lower
+token by its clock: no node raises its token to more than a year ahead. So such a token is never handed out, and once a
+quorum has refused it, the asking object no longer counts votes of that size. (See `_absurd.lua`.)
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
-from redsync._core.effects import Steps
-from redsync._core.holds import HoldState
-from redsync._core.runner import Session
-from redsync._core.scripts import Script
+from redsync._core.effects import Broadcast, Steps, broadcast
+from redsync._core.holds import HoldState, Owner
+from redsync._core.keys import LockKeys
+from redsync._core.quorum import ReplyParser, Tally
+from redsync._core.scripts import Arg, Command, Script
+from redsync._core.session import Session
 from redsync._protocols import lock
-from redsync._protocols.acquire_requests import AcquireRequest
-from redsync._protocols.tokens import Fence, FencedClaim
+from redsync._protocols.answers import EXISTING, Refusal, read_by_arrival
+from redsync._protocols.claims import AcquireRequest, Claim, Confirmation
 from redsync.exceptions import KeyTypeError
 
-__all__ = ["FENCED_LOCK", "acquire"]
+__all__ = ["FENCED_LOCK", "Fence", "FencedClaim", "acquire"]
 
 FENCED_LOCK = lock.LOCK._replace(noun="fenced_lock", acquire=Script.load("fenced_lock_acquire"))
+WRITE_BACK = Script.load("fenced_lock_write_back")
+
+_HIGHEST = 1 << 52
+"""Microseconds since 1970: the year 2112. Nodes count exactly up to twice as much."""
+
+
+def _read_token(reply: Any, highest: int = _HIGHEST) -> int | Refusal:
+    """Return the token of a grant, or the refusal.
+
+    Raises:
+        ValueError: The reply is neither, or the token is above the highest that is believed.
+    """
+    if reply.__class__ is int and not -EXISTING <= reply <= EXISTING:
+        token: int = abs(reply)
+        if token > highest:
+            raise ValueError("the token is beyond all clocks")
+        return token
+    answer = read_by_arrival(reply)
+    if answer:
+        raise ValueError("the grant lacks its fencing token")
+    return answer
+
+
+def _stands(reply: Any) -> bool:
+    if reply.__class__ is not int or not 0 < reply <= _HIGHEST:
+        raise ValueError("the reply to a write-back is the token at which the node stands")
+    return True
+
+
+class Fence:
+    """The tokens of one lock object; guarded by the atomicity of protocol steps.
+
+    Attributes:
+        latest: The highest token that it has handed out; it asks for a higher one, even if all nodes forgot theirs.
+        parse: Returns the token of a grant, or the refusal.
+    """
+
+    __slots__ = ("_highest", "_keys", "latest", "parse")
+
+    def __init__(self, keys: LockKeys, latest: int = 0) -> None:
+        self._keys = keys
+        self._highest = _HIGHEST
+        self.parse: ReplyParser = _read_token
+        self.latest = latest
+
+    def ask(self, command: Command) -> Command:
+        """Return the command, extended by the ask for a token."""
+        return Command(command.script, (*command.keys, self._keys.token), (*command.args, self.latest))
+
+    def is_absurd(self, token: int) -> bool:
+        """Return whether only a broken node can have that token."""
+        return not 0 < token <= self._highest
+
+    def read(self, tally: Tally) -> tuple[int, bool]:
+        """Return the token of a won round, and whether a quorum is known to stand at it."""
+        tokens = tally.grants
+        token: int = max(tokens, key=tokens.count)
+        # The usual case: late votes can't outweigh a quorum.
+        if tokens.count(token) >= tally.quorum:
+            self.latest = max(token, self.latest)
+            return token, True
+        tokens = tally.all_votes.grants
+        likely = [token for token in tokens if not self.is_absurd(token)]
+        token = max(likely if len(likely) >= tally.quorum else tokens)
+        is_level = tokens.count(token) >= tally.quorum
+        if is_level:
+            self.latest = max(token, self.latest)
+        return token, is_level
+
+    def level(self, owner: Owner, claim: bytes, token: int, timeout: float) -> Steps[Tally]:
+        """Raise a quorum of nodes that keep the claim to a token; return the round that tried to."""
+        command = Command(WRITE_BACK, (self._keys.lock, self._keys.token), (claim, token))
+        written = yield from broadcast(Broadcast(command, owner, _stands, timeout))
+        if written.won:
+            self.latest = max(token, self.latest)
+        elif sum(str(reply).startswith("ABSURD") for reply in written.replies) >= written.quorum:
+            self._highest = token - 1
+            self.parse = partial(_read_token, highest=self._highest)
+        return written
+
+
+class FencedState(HoldState):
+    """A hold with a token, `fencing_token`."""
+
+    __slots__ = ("fencing_token",)
+
+
+class FencedClaim(Claim):
+    """A whole lock whose grants carry tokens: a round counts once a quorum stands at its token."""
+
+    _hold_class = FencedState
+
+    def __init__(self, session: Session, request: AcquireRequest, fence: Fence) -> None:
+        super().__init__(session, request)
+        self._fence = fence
+        self._token = 0
+
+    @property
+    def least_left(self) -> float:
+        return math.inf  # A hand-over carries no token.
+
+    def _plain_command(self, claim: bytes) -> Command:
+        ask = self._templates.ask
+        if ask is None:
+            request = self.request
+            keys = request.keys.lock, request.keys.token
+            args = request.holds, self._templates.terms.lease_ms, self._memory
+            self._templates.ask = ask = self.session.commands.pack_numbered(request.kind.acquire, keys, args)
+        return ask.command(claim, self._fence.latest)
+
+    @property
+    def _memory(self) -> Arg:
+        # Even without a guard, tokens depend on what the node remembers.
+        return self._templates.terms.birth
+
+    def _command(self, claim: bytes, place: tuple[Arg, ...]) -> Command:
+        return self._fence.ask(super()._command(claim, place))
+
+    @property
+    def parse(self) -> ReplyParser:
+        return self._fence.parse
+
+    def is_confirmed(self, tally: Tally) -> bool:
+        self._token, is_level = self._fence.read(tally)
+        return is_level
+
+    def confirm(self, tally: Tally, claim: bytes, timeout_at: Callable[[float], float]) -> Steps[Confirmation]:
+        """Raise a quorum of nodes to the token."""
+        at = tally.at
+        while True:
+            written = yield from self._fence.level(self.request.owner, claim, self._token, timeout_at(at))
+            at = written.at
+            if written.won:
+                return Confirmation(tally, at)
+            if not self._fence.is_absurd(self._token):
+                return Confirmation(written, at)
+            # A broken node gave an absurd token; the others may be a quorum without it.
+            if self.is_confirmed(tally):
+                return Confirmation(tally, at)
+            if self._fence.is_absurd(self._token):
+                return Confirmation(written, at)
+
+    def hold(self, claim: bytes, **terms: Any) -> HoldState:
+        state = super().hold(claim, **terms)
+        assert isinstance(state, FencedState), "the hold that comes of a token"
+        state.fencing_token = self._token
+        return state
 
 
 def acquire(session: Session, request: AcquireRequest, fence: Fence, now: float) -> Steps[HoldState | None]:

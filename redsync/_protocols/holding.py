@@ -1,21 +1,34 @@
-"""Having a hold: check whether it may be believed, release it, extend it. Shared by all kinds of claims."""
+"""Having a hold: check whether it may be believed, release it, lose it, sleep until its end. Shared by all claims."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
-from redsync._core.effects import Broadcast, Command, Steps, Tell, broadcast, new_tuple, tell
-from redsync._core.holds import HoldState
+from redsync._core.effects import Broadcast, Steps, Tell, Wait, broadcast, notify, signal, tell, wait
+from redsync._core.holds import HoldState, Owner
+from redsync._core.keys import LockKeys
+from redsync._core.observing import HoldLost
 from redsync._core.quorum import Tally, Verdict
-from redsync._core.runner import Session
-from redsync._protocols.lease import expire, lose, rollback_of, tell_end
-from redsync._protocols.observing import tell_end as tell_observers
-from redsync._protocols.renewal import renew
-from redsync._protocols.rounds import no_quorum
+from redsync._core.scripts import ClaimKind, Command, new_tuple
+from redsync._core.session import Session
+from redsync._protocols.observed import tell_end as tell_observers
 from redsync.exceptions import LeaseLostError, NotOwnedError
 
-__all__ = ["check", "extend", "give_back", "release"]
+__all__ = [
+    "check",
+    "expire",
+    "give_back",
+    "lose",
+    "release",
+    "rollback",
+    "rollback_of",
+    "tell_end",
+    "wait_end",
+    "what_of",
+]
+
 
 # As in `quorum`.
 _WON = Verdict.WON
@@ -28,6 +41,76 @@ def _had(reply: Any) -> bool:
         if reply == 0:
             return False
     raise ValueError("the reply to a release is 1 or 0")
+
+
+def rollback(
+    kind: ClaimKind,
+    keys: LockKeys,
+    owner: Owner,
+    claim: bytes,
+    *,
+    leave: bool,
+    deliver_to: int,
+    deliver_until: float,
+) -> Tell:
+    """Return the effect that drops a claim, and a place in the queue if `leave`, on all nodes."""
+    command = Command(kind.abandon, keys.all, (claim, int(leave)))
+    return Tell(command, owner, deliver_to, deliver_until)
+
+
+def rollback_of(state: HoldState, *, leave: bool) -> Tell:
+    """Return the effect that drops a hold's claim on all nodes that may keep it."""
+    touched, until = state.touched, state.kept_until
+    return rollback(
+        state.kind, state.keys, state.owner, state.claim, leave=leave, deliver_to=touched, deliver_until=until
+    )
+
+
+def lose(state: HoldState, reason: str) -> Steps[None]:
+    """End a hold that may no longer be believed: once, permanently, on every node, and with a notice."""
+    if state.lost is not None or not state.live:
+        return
+    state.lost = reason
+    try:
+        # The owner may still have a place on a node that was not asked, or refused, while the others granted.
+        yield from tell(rollback_of(state, leave=True))
+    finally:
+        # Even after an interruption the application must learn of the loss.
+        try:
+            yield from tell_end(state)
+        finally:
+            yield from notify(HoldLost(state.name, state.holder, reason, state))
+
+
+def expire(state: HoldState) -> Steps[None]:
+    """End a hold whose validity is over; the reason does not depend on the caller, or on how late it is."""
+    ended_by_max_hold = state.valid_until >= state.ends_at
+    yield from lose(state, "its max_hold is over" if ended_by_max_hold else "its lease ended without a renewal")
+
+
+def wait_end(state: HoldState, released: Callable[[], bool], now: float, timeout: float | None) -> Steps[None]:
+    """Sleep until the hold is lost, this acquisition of it is `released`, or the timeout is over."""
+
+    def over() -> bool:
+        return released() or not state.live or state.lost is not None
+
+    deadline = math.inf if timeout is None else now + timeout
+    state.watchers += 1
+    try:
+        while not over() and now < min(deadline, state.valid_until):
+            until = min(deadline, state.valid_until)
+            sleep = Wait(until, state.end_key, unless=over)
+            now = (yield from wait(sleep)).at
+    finally:
+        state.watchers -= 1
+    if not over() and now >= state.valid_until:
+        yield from expire(state)
+
+
+def tell_end(state: HoldState) -> Steps[None]:
+    """Wake the sleepers that wait for the end of the hold, or of one of its acquisitions."""
+    if state.watchers:
+        yield from signal(state.end_key)
 
 
 def check(state: HoldState, now: float) -> Steps[None]:
@@ -64,7 +147,7 @@ def _release(
     session: Session, state: HoldState, now: float, holds: int, on_lost: Callable[[HoldState], object] | None
 ) -> Steps[None]:
     if state.count < holds:
-        raise NotOwnedError(state.name, f"{_what(state)} was released already")
+        raise NotOwnedError(state.name, f"{what_of(state)} was released already")
     try:
         state.count -= holds
         if state.lost is None and now >= state.valid_until:
@@ -75,7 +158,7 @@ def _release(
             state.forget_callback(on_lost)
         if state.lost is not None:
             raise _lost(state)
-        command, timeout = state.release_command(session.prepared), state.forms.terms.round_timeout
+        command, timeout = state.release_command(session.commands), state.templates.terms.round_timeout
         # The last four: thorough, without late votes, without lingering, patient.
         ask = command, state.owner, _had, timeout, 0.0, state.touched, state.kept_until, None, None, True, False, False
         tally = yield from broadcast(new_tuple(Broadcast, (*ask, None)))
@@ -87,7 +170,7 @@ def _release(
             yield from tell_end(state)
     try:
         if tally.verdict is not _WON:
-            yield from _settle_for_less(state, tally)
+            yield from _accept_minority(state, tally)
     finally:
         journal = session.journal
         if journal is not None and not (state.count and state.live):
@@ -106,7 +189,7 @@ def _break_off(session: Session, state: HoldState, now: float, error: BaseExcept
         yield from tell(rollback_of(state, leave=True))
 
 
-def _settle_for_less(state: HoldState, tally: Tally) -> Steps[None]:
+def _accept_minority(state: HoldState, tally: Tally) -> Steps[None]:
     # Too few nodes were in reach: the others get the release later, or expire the claim. That is not a loss while the
     # claim could still be believed.
     was_taken = tally.refused > len(tally.nodes) - tally.quorum and not state.dropped
@@ -141,27 +224,10 @@ def _give_back(session: Session, state: HoldState) -> Steps[None]:
         yield from tell_end(state)
 
 
-def extend(session: Session, state: HoldState, lease: float | None, now: float) -> Steps[None]:
-    """Lengthen a hold now, on a quorum.
-
-    Raises:
-        LeaseLostError: The hold is lost.
-        NotOwnedError: Another thread released it meanwhile.
-        QuorumError: Too few nodes answered; the hold is unchanged.
-    """
-    yield from check(state, now)
-    confirmed, tally = yield from renew(session, [state], lease)
-    session.holds.watch(state)
-    if not state.live and state.lost is None:
-        raise NotOwnedError(state.name, f"{_what(state)} was released while it was being extended")
-    yield from check(state, tally.at)
-    if not confirmed:
-        raise no_quorum(state.name, tally, state.kind.label)
-
-
 def _lost(state: HoldState) -> LeaseLostError:
-    return LeaseLostError(state.name, f"{_what(state)} was lost: {state.lost}; stop the work it protected")
+    return LeaseLostError(state.name, f"{what_of(state)} was lost: {state.lost}; stop the work it protected")
 
 
-def _what(state: HoldState) -> str:
+def what_of(state: HoldState) -> str:
+    """Return what the hold is of what, for messages."""
     return f"the {state.what} of {state.kind.label} {state.name!r}"

@@ -2,7 +2,7 @@
 
 Nodes' knowledge only grows (see `_core/latches`), so every command is an *exchange*: it tells each node what this
 client knows, and the node replies with what it knows then. So repetitions are harmless, and each look repairs nodes
-that were down or forgot. `latch_exchange` explains how answers are read, and which count after nodes forgot.
+that were down or forgot.
 
 * *Counting down* has succeeded when a quorum knows the client's new total.
 * *Setting* needs exclusion: two clients must not both find the latch open and set it. A setter holds a fenced lock,
@@ -12,6 +12,18 @@ that were down or forgot. `latch_exchange` explains how answers are read, and wh
   open latch, or one whose setting failed half-way. At every look a waiter restores what nodes forgot, so a node that
   forgets does not release it.
 
+How answers are read, and which count after nodes forgot:
+
+* *Reading.* The caller joins what a quorum tells. If less than a quorum knows all of it, the caller writes it back
+  before it acts on it. So from then on every client sees what one client has seen.
+* *Forgetting.* To a node that forgot the latest setting, the latch looks open: as if it had never been set, or as it
+  was before. So a node that has remembered for less time than latches are kept has no vote, whatever clients have told
+  it since. If too few others are left, all nodes must answer: any node that knows more is then among them. But it
+  vouches for a latch that was set later. That shows in the generation: each token that a node forgot is below the
+  clock at its *birth*, plus the guard, and each that it grants later is above (see `fenced_lock`). So a quorum always
+  vouches for a latch that is set now, that which granted its setting. Setting requires only the memory that new grants
+  require; else no client could set a latch for a day after a restart.
+
 Nodes forget a latch that is unused for `keep` seconds.
 """
 
@@ -20,32 +32,200 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
+from typing import Any, TypeAlias
 
-from redsync._core.effects import Command, Steps, Tell, Wait, tell, wait
-from redsync._core.latches import Arrivals, LatchState
-from redsync._core.ownership import Owner
-from redsync._core.quorum import Tally, Verdict
-from redsync._core.runner import Session
-from redsync._core.scripts import Script
-from redsync._core.timing import retry_delay
-from redsync._protocols.acquire_requests import AcquireRequest, Outcome
+from redsync._core.effects import Broadcast, Steps, Tell, Wait, broadcast, tell, wait
+from redsync._core.holds import Owner
+from redsync._core.keys import LatchKeys
+from redsync._core.latches import Arrivals, LatchState, Told
+from redsync._core.local_queues import RETRIES
+from redsync._core.quorum import Tally, Verdict, Votes
+from redsync._core.scripts import Command, Script
+from redsync._core.session import Session
+from redsync._core.timing import milliseconds
 from redsync._protocols.acquiring import acquire_new
-from redsync._protocols.fenced_lock import FENCED_LOCK
+from redsync._protocols.answers import FOREIGN, Refusal, gives_up, is_outage, no_quorum, type_error
+from redsync._protocols.claims import AcquireRequest
+from redsync._protocols.fenced_lock import FENCED_LOCK, Fence, FencedClaim
 from redsync._protocols.holding import give_back
-from redsync._protocols.latch_exchange import PLACE_KEPT, Caller, Latch, agree, is_known, is_noted, may_set, told_by
-from redsync._protocols.rounds import gives_up, is_outage, no_quorum
-from redsync._protocols.tokens import Fence, FencedClaim
-from redsync.exceptions import AcquireTimeout
+from redsync.exceptions import AcquireTimeout, QuorumError
 
 __all__ = ["Latch", "count_down", "count_left", "delete", "set_count", "wait_open"]
 
+EXCHANGE = Script.load("latch_exchange")
 LEAVE = Script.load("latch_leave")
+
+PLACE_KEPT = 5.0
+"""Seconds for which nodes keep a waiter's place; each look renews it."""
+
+_LAST_TRY = 0.03
+"""Seconds that a look may take if the caller's timeout is over."""
 
 _GRACE = 0.003
 """Seconds to wait for further nodes' wake-ups after the first."""
 
 _SETTING = 5.0
 """The lease in seconds of the lock for setting: several rounds long. If a setter dies, others wait that long."""
+
+_Decide: TypeAlias = Callable[[Tally], Verdict]
+
+
+def _read(reply: Any) -> Told | Refusal:
+    return FOREIGN if reply.__class__ is int and reply == 0 else Told.read(reply)
+
+
+def told_by(tally: Votes) -> list[Told]:
+    """Return the nodes' replies, without nodes that keep a foreign value."""
+    return [answer for answer in tally.answers if isinstance(answer, Told)]
+
+
+def is_known(tally: Tally) -> Verdict:
+    """Return WON once a quorum vouches for its answers, or all nodes answer: then one of them knows everything."""
+    if tally.granted >= tally.quorum:
+        return Verdict.WON
+    if None not in tally.ballots:
+        return Verdict.WON if len(told_by(tally)) == len(tally.nodes) else Verdict.LOST
+    possible = len(tally.nodes) - tally.refused - tally.failed >= tally.quorum
+    all_answer = len(told_by(tally)) == len(tally.nodes) - tally.unheard
+    return Verdict.PENDING if possible or all_answer else Verdict.LOST
+
+
+def is_noted(tally: Tally) -> Verdict:
+    """Return WON once a quorum knows what the exchange told it."""
+    told = len(told_by(tally))
+    if told >= tally.quorum:
+        return Verdict.WON
+    return Verdict.PENDING if told + tally.unheard >= tally.quorum else Verdict.LOST
+
+
+def may_set(tally: Tally) -> Verdict:
+    """Return WON as `is_known` does, or, once each node has answered or failed, if a quorum may grant."""
+    if tally.granted >= tally.quorum:
+        return Verdict.WON
+    return Verdict.PENDING if None in tally.ballots else is_noted(tally)
+
+
+class Latch:
+    """One latch object's knowledge of its latch; guarded by the atomicity of protocol steps.
+
+    Attributes:
+        name: The latch's name, for messages.
+        keys: Its keys.
+        keep: Seconds after its last use for which nodes keep the latch.
+        known: The state, as far as the object knows; it tells nodes this for as long as they would have kept it.
+        latest: The latest round; it records late votes.
+    """
+
+    __slots__ = ("_until", "keep", "keys", "known", "latest", "name")
+
+    def __init__(self, name: str | bytes, keys: LatchKeys, keep: float) -> None:
+        self.name = name
+        self.keys = keys
+        self.keep = keep
+        self.known = LatchState()
+        self.latest: Tally | None = None
+        self._until = math.inf
+
+    def recall(self, now: float) -> None:
+        """Forget knowledge that is too old to believe."""
+        if now >= self._until:
+            self.known, self.latest, self._until = LatchState(), None, math.inf
+
+    def learn(self, told: LatchState, now: float) -> None:
+        """Add a node's or this client's knowledge."""
+        self.known = self.known.join(told)
+        self._until = max(now + self.keep, -math.inf if self._until == math.inf else self._until)
+
+    def hear(self, tally: Tally) -> None:
+        """Add the nodes' knowledge."""
+        for told in told_by(tally.all_votes):
+            self.learn(told.state, tally.at)
+
+
+class Caller:
+    """One call: its latch, owner and place, and the memory that it requires of nodes that know nothing."""
+
+    def __init__(self, session: Session, latch: Latch, owner: Owner, memory: float | None = None) -> None:
+        self.session = session
+        self.latch = latch
+        self.owner = owner
+        wanted = milliseconds(latch.keep if memory is None else memory)
+        self._memory = session.processes.guard(wanted) if session.timing.restart_guard else 0
+        self._clocks_differ = milliseconds(session.timing.restart_guard)
+        self._found = LatchState()
+        # A name for this call only: a late command of an earlier one, over another connection, must not end its place.
+        waiter = owner.claim(next(session.claims))
+        self.place = owner.channel + b" " + waiter
+        self.wake_key = waiter + b" " + latch.keys.latch
+
+    def command(self, state: LatchState, *, waits: bool = False) -> Command:
+        """Return the exchange that tells nodes this state."""
+        place = self.place if waits else b""
+        args = (milliseconds(self.latch.keep), place, milliseconds(PLACE_KEPT), self._memory, self._clocks_differ)
+        return Command(EXCHANGE, self.latch.keys.all, args + state.words())
+
+    def exchange(
+        self, now: float, decide: _Decide = is_known, *, timeout: float = math.inf, waits: bool = False
+    ) -> Steps[Tally]:
+        """Tell all nodes the known state, and learn theirs."""
+        latch = self.latch
+        latch.recall(now)
+        if self._found.generation:
+            # However long that takes: a caller that waits while nodes are down keeps the latch in use.
+            latch.learn(self._found, now)
+        if latch.latest is not None:
+            latch.hear(latch.latest)
+        tally = yield from broadcast(
+            Broadcast(
+                self.command(latch.known, waits=waits),
+                self.owner,
+                _read,
+                min(self.session.timing.node_timeout, max(timeout, _LAST_TRY)),
+                decide=decide,
+                subscribe=self.wake_key if waits else None,
+                late=True,
+            )
+        )
+        latch.latest = tally
+        latch.hear(tally)
+        self._found = latch.known
+        return tally
+
+    def consult(self, now: float, decide: _Decide = is_known) -> Steps[tuple[LatchState, Tally]]:
+        """Return the state that a quorum knows, once a quorum knows all of it, and the last round.
+
+        Raises:
+            QuorumError: Too few nodes answered.
+            KeyTypeError: The key holds a value of another type.
+        """
+        tally = yield from self.exchange(now, decide)
+        self.require(tally)
+        state = self.latch.known
+        if not agree(tally, state):
+            tally = yield from self.exchange(tally.at, is_noted)
+            self.require(tally)
+        return state, tally
+
+    def require(self, tally: Tally) -> None:
+        """Return if the round was won, else raise the reason."""
+        if not tally.won:
+            raise self.foreign(tally) or self._no_quorum(tally)
+
+    def foreign(self, tally: Tally) -> Exception | None:
+        """Return the error to raise if values of another type prevented a win."""
+        return None if tally.won else type_error(self.latch.name, tally, "latch")
+
+    def _no_quorum(self, tally: Tally) -> QuorumError:
+        forgot = sum(not told for told in told_by(tally))
+        if not forgot or tally.without_quorum:
+            return no_quorum(self.latch.name, tally, "latch")
+        sentence = f"{forgot} of {len(tally.nodes)} nodes may have forgotten it, and not all others answer"
+        return QuorumError(self.latch.name, f"latch {self.latch.name!r}: {sentence}", tally.votes)
+
+
+def agree(tally: Tally, state: LatchState) -> bool:
+    """Return whether a quorum knows all of that state."""
+    return sum(told.state.covers(state) for told in told_by(tally)) >= tally.quorum
 
 
 def count_left(session: Session, latch: Latch, owner: Owner, now: float) -> Steps[int]:
@@ -101,21 +281,19 @@ def wait_open(session: Session, latch: Latch, owner: Owner, timeout: float | Non
                 if gives_up(session, tally, outage_since):
                     caller.require(tally)
                 until = min(deadline, outage_since + session.timing.outage_timeout)
-                now = (yield from wait(_retry(caller, failures, until, now))).at
+                now = yield from session.queues.retry(caller.place, failures, session.random(), now, until)
             else:
+                yield from session.queues.leave_queues(caller.place, RETRIES)
                 outage_since = math.inf
                 until = min(deadline, now + 0.5 + session.random())
                 now = (yield from wait(Wait(until, caller.wake_key, session.quorum, _GRACE))).at
     finally:
-        # Even if the latch was open at once: a node that has not learned of it keeps a place.
-        leave = Command(LEAVE, latch.keys.all, (caller.place,))
-        yield from tell(Tell(leave, owner, session.all_nodes, now + PLACE_KEPT))
-
-
-def _retry(caller: Caller, failures: int, deadline: float, now: float) -> Wait:
-    """Return the pause after a round that found no quorum."""
-    pause = retry_delay(failures, caller.session.random(), shortest=0.02, longest=0.25)
-    return Wait(deadline, retry_at=now + pause)
+        try:
+            yield from session.queues.leave_queues(caller.place, RETRIES)
+        finally:
+            # Even if the latch was open at once: a node that has not learned of it keeps a place.
+            leave = Command(LEAVE, latch.keys.all, (caller.place,))
+            yield from tell(Tell(leave, owner, session.all_nodes, now + PLACE_KEPT))
 
 
 def count_down(session: Session, latch: Latch, owner: Owner, now: float, *, n: int, timeout: float) -> Steps[None]:
@@ -153,8 +331,8 @@ def _arrive(caller: Caller, arrivals: Arrivals, n: int, now: float, deadline: fl
     except BaseException:
         arrivals.fail(state.generation, n)
         raise
-    arrivals.confirm(state.generation, total)
-    if not latch.known.count and any(told.state.count for _, told in told_by(tally)):
+    arrivals.note_confirmed(state.generation, total)
+    if not latch.known.count and any(told.state.count for told in told_by(tally)):
         # A node wakes its waiters only once it knows itself that the latch is open.
         yield from tell(Tell(caller.command(latch.known), owner))
 
@@ -172,15 +350,18 @@ def _insist(
         QuorumError: The deadline has passed.
         KeyTypeError: The key holds a value of another type.
     """
-    failures = 0
-    while True:
-        tally = yield from caller.exchange(now, decide, timeout=deadline - now)
-        if tally.won or done():
-            return tally
-        if tally.at >= deadline or caller.foreign(tally) is not None:
-            caller.require(tally)
-        failures += 1
-        now = (yield from wait(_retry(caller, failures, deadline, tally.at))).at
+    failures, session = 0, caller.session
+    try:
+        while True:
+            tally = yield from caller.exchange(now, decide, timeout=deadline - now)
+            if tally.won or done():
+                return tally
+            if tally.at >= deadline or caller.foreign(tally) is not None:
+                caller.require(tally)
+            failures += 1
+            now = yield from session.queues.retry(caller.place, failures, session.random(), tally.at, deadline)
+    finally:
+        yield from session.queues.leave_queues(caller.place, RETRIES)
 
 
 def set_count(session: Session, latch: Latch, owner: Owner, n: int, now: float) -> Steps[bool]:
@@ -215,9 +396,16 @@ def _set_anew(session: Session, latch: Latch, owner: Owner, size: int, now: floa
     if state.count and size:
         return False
     keys = latch.keys.setting
-    request = AcquireRequest(latch.name, FENCED_LOCK, keys, owner, Outcome(), _SETTING, 2 * _SETTING)
+    request = AcquireRequest(
+        name=latch.name,
+        kind=FENCED_LOCK,
+        keys=keys,
+        owner=owner,
+        lease=_SETTING,
+        timeout=2 * _SETTING,
+    )
     claim = FencedClaim(session, request, Fence(keys, state.generation))
-    hold = yield from acquire_new(session, request, claim, tally.at)
+    hold = yield from acquire_new(claim, tally.at)
     if hold is None:
         raise AcquireTimeout(latch.name, 2 * _SETTING)
     try:
@@ -229,8 +417,6 @@ def _set_anew(session: Session, latch: Latch, owner: Owner, size: int, now: floa
         assert generation is not None, "it is a fenced lock"
         if hold.valid(tally.at):
             latch.learn(LatchState(generation, size), tally.at)
-            # Nodes that forgot can't have known a later generation, because there is none.
-            latch.settled = list(latch.lives.values())
             tally = yield from caller.exchange(tally.at, is_noted)
             caller.require(tally)
         if not hold.valid(tally.at):

@@ -10,23 +10,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from redsync._core.claims import ClaimKind
-from redsync._core.effects import Broadcast, Command, Steps, Wait, broadcast, tell, wait
+from redsync._core.effects import Broadcast, Steps, broadcast, tell
 from redsync._core.holds import HoldState
+from redsync._core.local_queues import RETRIES
 from redsync._core.quorum import Tally
-from redsync._core.runner import Session
-from redsync._core.timing import milliseconds, retry_delay
-from redsync._protocols.acquire_requests import AcquireRequest
+from redsync._core.scripts import ClaimKind, Command, Script
+from redsync._core.session import Session
+from redsync._core.timing import milliseconds
 from redsync._protocols.acquiring import acquire_new
-from redsync._protocols.answers import EXISTING, read_by_arrival
-from redsync._protocols.claims import Claim, register_on_lost
-from redsync._protocols.holding import check
-from redsync._protocols.lease import lose, rollback_of
-from redsync._protocols.rounds import no_quorum
+from redsync._protocols.answers import EXISTING, no_quorum, read_by_arrival
+from redsync._protocols.claims import AcquireRequest, Claim, register_on_lost
+from redsync._protocols.holding import check, lose, rollback_of
 
-__all__ = ["LOCK", "acquire"]
+__all__ = ["FAIR_LOCK", "LOCK", "acquire"]
 
 LOCK = ClaimKind.of("lock", b"hash")
+
+FAIR_LOCK = LOCK._replace(noun="fair_lock", acquire=Script.load("fair_lock_acquire"))
+"""The fair lock: the claim and re-entry of the reentrant lock, with a queue by ticket; see `queue_policies`."""
 
 
 def _is_existing(reply: Any) -> bool:
@@ -46,7 +47,7 @@ def acquire(
         QuorumError: Too few nodes answered: at once for one try, else at the deadline.
         KeyTypeError: The key holds a value of another type.
     """
-    return acquire_new(session, request, claims(session, request), now, _reenter)
+    return acquire_new(claims(session, request), now, _reenter)
 
 
 def _reenter(session: Session, request: AcquireRequest, state: HoldState, now: float) -> Steps[float]:
@@ -55,31 +56,32 @@ def _reenter(session: Session, request: AcquireRequest, state: HoldState, now: f
     Whatever happens, earlier acquisitions stay unchanged. If the hold is not live any more, because meanwhile another
     thread released the last acquisition through a Hold object, the re-entry was rolled back.
     """
-    deadline = request.deadline(now)
-    lease = state.lease if request.lease is None else request.lease
-    failures = 0
-    while state.live:
-        yield from check(state, now)
-        tally = yield from _ask_again(session, request, state, now, lease)
-        now = tally.at
-        if not state.live:
-            break
-        if tally.refused > len(tally.nodes) - tally.quorum:
-            yield from lose(state, f"{tally.refused} of {len(tally.nodes)} nodes no longer keep the claim")
-        yield from check(state, now)
-        if tally.won:
-            state.lengthen(session.timing.valid_until(tally.sent_at, lease))
-            register_on_lost(state, request)
-            session.holds.watch(state)
-            state.count += request.holds
-            request.outcome.state = state
-            break
-        if now >= deadline:
-            raise no_quorum(request.name, tally)
-        failures += 1
-        pause = retry_delay(failures, session.random(), shortest=0.02, longest=0.25)
-        until = min(deadline, state.valid_until)
-        now = (yield from wait(Wait(until, retry_at=now + pause))).at
+    lease, deadline = state.lease if request.lease is None else request.lease, request.deadline(now)
+    failures, waiter = 0, request.owner.claim(next(session.claims))
+    try:
+        while state.live:
+            yield from check(state, now)
+            tally = yield from _ask_again(session, request, state, now, lease)
+            now = tally.at
+            if not state.live:
+                break
+            if tally.refused > len(tally.nodes) - tally.quorum:
+                yield from lose(state, f"{tally.refused} of {len(tally.nodes)} nodes no longer keep the claim")
+            yield from check(state, now)
+            if tally.won:
+                state.lengthen(session.timing.valid_until(tally.sent_at, lease))
+                register_on_lost(state, request)
+                session.holds.watch(state)
+                state.count += request.holds
+                request.outcome.state = state
+                break
+            if now >= deadline:
+                raise no_quorum(request.name, tally)
+            failures += 1
+            until = min(deadline, state.valid_until)
+            now = yield from session.queues.retry(waiter, failures, session.random(), now, until)
+    finally:
+        yield from session.queues.leave_queues(waiter, RETRIES)
     return now
 
 

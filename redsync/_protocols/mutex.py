@@ -9,20 +9,20 @@ from __future__ import annotations
 
 import weakref
 
-from redsync._core.claims import ClaimKind
 from redsync._core.effects import Steps
-from redsync._core.holds import HoldState
-from redsync._core.ownership import Owner
-from redsync._core.runner import Session
-from redsync._protocols.acquire_requests import AcquireRequest
+from redsync._core.holds import HoldState, Owner
+from redsync._core.scripts import Script
+from redsync._core.session import Session
 from redsync._protocols.acquiring import acquire_new
-from redsync._protocols.claims import Claim
-from redsync._protocols.holding import check, give_back
-from redsync._protocols.lease import lose
+from redsync._protocols.claims import AcquireRequest, Claim
+from redsync._protocols.holding import check, give_back, lose
+from redsync._protocols.lock import LOCK
 
 __all__ = ["MUTEX", "Possession", "acquire"]
 
-MUTEX = ClaimKind.of("mutex", b"string")
+MUTEX = LOCK._replace(
+    noun="mutex", value_type=b"string", acquire=Script.load("mutex_acquire"), renew=Script.load("mutex_renew")
+)
 
 
 class Possession:
@@ -58,7 +58,7 @@ def acquire(
     last = possession.state
     if last is not None and possession.is_held and last.ended(now):
         yield from check(last, now)
-    state = yield from acquire_new(session, request, Claim(session, request), now)
+    state = yield from acquire_new(Claim(session, request), now)
     if state is None:
         return None
     last = possession.state

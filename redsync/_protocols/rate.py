@@ -9,17 +9,16 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 
-from redsync._core.claims import ClaimKind
 from redsync._core.effects import Steps, notify
+from redsync._core.holds import Owner
 from redsync._core.observing import RetryAfterTold
-from redsync._core.ownership import Owner
-from redsync._core.permits import PermitState
-from redsync._core.runner import Session
-from redsync._protocols import semaphore
-from redsync._protocols.acquire_requests import AcquireRequest
+from redsync._core.scripts import ClaimKind
+from redsync._core.session import Session
+from redsync._protocols.acquiring import acquire_new
+from redsync._protocols.claims import AcquireRequest
 from redsync._protocols.semaphore import Look, Pool, survey
 from redsync._protocols.slot_claims import WindowClaim
-from redsync._protocols.windows import Success, Window
+from redsync._protocols.windows import Window
 
 __all__ = ["RATE", "acquire", "retry_after"]
 
@@ -41,12 +40,7 @@ def acquire(session: Session, request: AcquireRequest, pool: Pool, window: Windo
         ConfigurationError: The nodes have another limit.
     """
     claim = WindowClaim(session, request, pool.limit, window)
-    state = yield from semaphore.claim_slots(session, request, claim, pool.limit, now)
-    if state is None:
-        return False
-    assert isinstance(state, PermitState), "the hold that comes of slots"
-    window.latest = Success(state, claim.kept_until, claim.settled)
-    return True
+    return (yield from acquire_new(claim, now)) is not None
 
 
 def retry_after(session: Session, pool: Pool, owner: Owner, window: Window, wanted: int) -> Steps[float]:
@@ -65,7 +59,7 @@ def retry_after(session: Session, pool: Pool, owner: Owner, window: Window, want
     # Waiters are served first.
     awaited, permits = max(look.awaited for look in looks), pool.limit.permits
     left = _free_in(looks, permits, tally.quorum, awaited + wanted) if awaited + wanted <= permits else math.inf
-    # If others leave the line, a waiter may look later than nodes could serve it, by up to this pause.
+    # If others leave the queue, a waiter may look later than nodes could serve it, by up to this pause.
     seconds = window.room_after(left, window.longest_pause(1.0, awaited / permits) if awaited else 0.0)
     if session.observed:
         yield from notify(RetryAfterTold(pool.name, seconds))
@@ -78,7 +72,7 @@ def _free_in(looks: Collection[Look], permits: int, quorum: int, wanted: int) ->
     A node grants all slots that an ask wants, or none. So all of them must be free on one quorum, here the nodes that
     have room first. It is not enough that each slot is free on some quorum.
     """
-    # Where others have the slots of a success, a node gives them to it once they are free, see `semaphore_settle`.
+    # Where others have the slots of a success, a node gives them to it once they are free, see `semaphore_confirm`.
     due: dict[str, set[int]] = {}
     for look in looks:
         for permit, slots, _, _ in look.holders:

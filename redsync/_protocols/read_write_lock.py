@@ -4,33 +4,30 @@ Readers and writers both need a quorum of nodes, and two quorums share a node, o
 own expiry, so renewals by one owner do not keep the claim of a dead one alive. An owner that writes may also read, and
 continue reading after it releases the write lock. An owner that only reads must not ask to write.
 
-Waiters are served by arrival (see `places`). A waiting writer keeps new readers out, and readers that have waited
-longer than any writer are served together.
+Waiters are served by arrival (see `queue_policies`). A waiting writer keeps new readers out, and readers that have
+waited longer than any writer are served together.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from redsync._core.claims import ClaimKind
-from redsync._core.effects import Broadcast, Command, Steps, broadcast
-from redsync._core.holds import HoldState
+from redsync._core.effects import Broadcast, Steps, broadcast
+from redsync._core.holds import HoldState, Owner
 from redsync._core.keys import LockKeys
-from redsync._core.ownership import Owner
-from redsync._core.quorum import Judge, Tally, Verdict
-from redsync._core.runner import Session
-from redsync._core.scripts import Script
-from redsync._protocols.acquire_requests import AcquireRequest
-from redsync._protocols.answers import FOREIGN, Refusal, read_forced
+from redsync._core.quorum import ReplyParser, Tally, Verdict
+from redsync._core.scripts import ClaimKind, Command, Script
+from redsync._core.session import Session
+from redsync._protocols.answers import FOREIGN, Refusal, has_answers, no_quorum, read_forced, type_error
+from redsync._protocols.claims import AcquireRequest
 from redsync._protocols.holding import check
 from redsync._protocols.lock import acquire
-from redsync._protocols.rounds import has_answers, no_quorum, type_error
 from redsync.exceptions import UpgradeError
 
 __all__ = ["READ", "WRITE", "acquire_to_write", "force_release", "is_held"]
 
-READ = ClaimKind.of("read_lock", b"zset", mode=b"r:")
-WRITE = ClaimKind.of("write_lock", b"zset", mode=b"w:")
+READ = ClaimKind.of("read_write_lock", b"zset")._replace(noun="read_lock", mode=b"r:")
+WRITE = READ._replace(noun="write_lock", mode=b"w:")
 
 FORCE_RELEASE = Script.load("read_write_lock_force_release")
 LOOK = Script.load("read_write_lock_look")
@@ -128,6 +125,6 @@ def force_release(session: Session, kind: ClaimKind, name: str | bytes, keys: Lo
             return held
 
 
-def _ask_all(session: Session, command: Command, owner: Owner, judge: Judge) -> Steps[Tally]:
+def _ask_all(session: Session, command: Command, owner: Owner, parse: ReplyParser) -> Steps[Tally]:
     timeout = session.timing.node_timeout
-    return (yield from broadcast(Broadcast(command, owner, judge, timeout, decide=has_answers, lingers=True)))
+    return (yield from broadcast(Broadcast(command, owner, parse, timeout, decide=has_answers, lingers=True)))

@@ -6,7 +6,7 @@ needs a quorum of nodes that know no newer one, so there is none once a quorum h
 makes more permits than the new limit, see `shrinking`.
 
 A limit is (version, permits). Programs start with version 0, and must agree on it. `resize` makes a higher one, which
-replaces all lower ones wherever they meet, see `_core.limits`.
+replaces all lower ones wherever they meet, see `_core.permits`.
 
 *What nodes forget.* Each script that writes a permit, by a grant or a renewal, writes the limit in the same step. So a
 node forgets a limit only together with the permits that were granted under it, or under an older one and renewed since.
@@ -14,7 +14,7 @@ The guard keeps a node that forgot out of grants until it has both again, or unt
 So nothing is granted under a limit older than that of any believed permit. Nodes answer a renewal with a newer
 limit, so a holder that missed the latest resize learns of it from its next renewal, and carries it from then on. While
 there are no permits, only nodes and clients keep a limit: each ask and each look writes the limit that the client knows
-to nodes that lack it.
+to nodes that lack it. So a resize is two looks: one to learn the time and the latest version, one to write the next.
 """
 
 from __future__ import annotations
@@ -24,24 +24,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from redsync._core.claims import ClaimKind
-from redsync._core.effects import Arg, Broadcast, Command, Steps, Tell, broadcast, tell
-from redsync._core.holds import HoldState
-from redsync._core.limits import Limit, is_void, next_version
-from redsync._core.ownership import Owner
-from redsync._core.permits import read_slots
-from redsync._core.presence import ClientRecord
+from redsync._core.client_records import ClientRecord
+from redsync._core.effects import Broadcast, Steps, Tell, broadcast, tell
+from redsync._core.holds import HoldState, Owner
+from redsync._core.permits import MAX_PERMITS, Limit, SlotKeys, next_version, read_slots
 from redsync._core.quorum import Tally, Verdict
-from redsync._core.runner import Session
-from redsync._core.scripts import Script
-from redsync._core.slots import SlotKeys
+from redsync._core.scripts import Arg, ClaimKind, Command, Script
+from redsync._core.session import Session
 from redsync._core.timing import milliseconds
-from redsync._protocols.acquire_requests import AcquireRequest
 from redsync._protocols.acquiring import acquire_new
-from redsync._protocols.answers import FOREIGN, Refusal
+from redsync._protocols.answers import FOREIGN, Refusal, no_quorum, type_error
+from redsync._protocols.claims import AcquireRequest
 from redsync._protocols.holding import give_back, release
-from redsync._protocols.rounds import no_quorum, type_error
-from redsync._protocols.shrinking import MOST_BYTES
+from redsync._protocols.shrinking import first_in, read_bits
 from redsync._protocols.slot_claims import SlotClaim
 from redsync.exceptions import LeaseLostError, OverReleaseError
 
@@ -61,7 +56,6 @@ __all__ = [
 
 SEMAPHORE = ClaimKind.of("semaphore", b"zset", label="semaphore")
 INSPECT = Script.load("semaphore_inspect")
-RESIZE = Script.load("semaphore_resize")
 
 _PAGE = 1000
 """The number of slots that a page of holders covers: a page must not keep a node or a client busy for long."""
@@ -92,19 +86,7 @@ def acquire(session: Session, request: AcquireRequest, limit: Limit, now: float)
         KeyTypeError: The key holds a value of another type.
         ConfigurationError: The nodes have another limit, or one that is too small.
     """
-    return claim_slots(session, request, SlotClaim(session, request, limit), limit, now)
-
-
-def claim_slots(
-    session: Session, request: AcquireRequest, claim: SlotClaim, limit: Limit, now: float
-) -> Steps[HoldState | None]:
-    """Acquire slots, as `acquire` does; overwrite other limits of the same version on nodes that have them."""
-    state = yield from acquire_new(session, request, claim, now)
-    if claim.contested and state is not None:
-        # A quorum has our limit. So nodes with another limit of that version got it after they forgot, and are wrong.
-        args = (limit.version, limit.permits, 1, *limit.window)
-        yield from tell(Tell(Command(RESIZE, request.keys.all, args), request.owner))
-    return state
+    return acquire_new(SlotClaim(session, request, limit), now)
 
 
 def release_latest(session: Session, pool: Pool, count: int, now: float) -> Steps[None]:
@@ -180,9 +162,7 @@ class Look:
         version, permits, bits, holders, *numbers = reply
         if version != -1:
             Limit.read(b"%d %d" % (version, permits))
-        if len(bits) > MOST_BYTES:
-            raise ValueError("no semaphore has that many slots")
-        taken = frozenset(8 * i + j for i, byte in enumerate(bits) if byte for j in range(8) if byte >> (7 - j) & 1)
+        taken = frozenset(first_in(read_bits(bits), 0, MAX_PERMITS))
         records: dict[str, ClientRecord] = {}
         found = tuple(cls._read_holder(entry, records) for entry in holders)
         per_us, awaited, now_ms = map(int, numbers)
@@ -191,9 +171,7 @@ class Look:
     @property
     def limit(self) -> Limit:
         """The limit as the node knows it."""
-        limit = Limit(self.permits, self.per_us)
-        limit.version = self.version
-        return limit
+        return Limit(self.permits, self.per_us, version=self.version)
 
     def contradicts(self, limit: Limit) -> bool:
         """Return whether the node knows a limit of another kind, or another rate."""
@@ -236,7 +214,8 @@ def survey(
 ) -> Steps[tuple[list[Look], Tally]]:
     """Ask all nodes; return the looks of a quorum of them or more, and the first round.
 
-    If there may be many holders, the client asks page by page, so each page is of another instant.
+    If there may be many holders, the client asks page by page, so each page is of another instant. Nodes that lack the
+    limit of a resize that the client knows, or that another node knows, learn it.
 
     Nodes list at most `holders` permits with their holders, all if it is -1. Only nodes that have remembered everything
     for `guard` seconds are heard.
@@ -257,7 +236,16 @@ def survey(
     others = [look.limit for look in looks.values() if look.contradicts(pool.limit)]
     if len(others) > len(looks) - first.quorum:
         raise pool.limit.differs(pool.name, others[0])
+    known = [look for look in looks.values() if not look.contradicts(pool.limit)]
+    for look in known:
+        pool.limit.learn(look.version, look.permits)
+    if any(max(look.version, 0) < pool.limit.version for look in known):
+        yield from tell(Tell(_inspect(pool, 0), owner))
     return list(looks.values()), first
+
+
+def _inspect(pool: Pool, holders: int, memory: Arg = 0, start: int = 0) -> Command:
+    return Command(INSPECT, pool.keys.all, (holders, memory, start, pool.limit.version, pool.limit.permits))
 
 
 def _look(
@@ -268,52 +256,25 @@ def _look(
     def decide(tally: Tally) -> Verdict:
         if tally.granted >= tally.quorum:
             return Verdict.WON
-        return Verdict.PENDING if None in tally.cast else Verdict.LOST
+        return Verdict.PENDING if None in tally.ballots else Verdict.LOST
 
-    def judge(reply: Any) -> Look | Refusal:
+    def parse(reply: Any) -> Look | Refusal:
         return FOREIGN if reply.__class__ is int and reply == 0 else Look.read(reply)
 
     memory = session.processes.guard(milliseconds(guard)) if guard else 0
-    command = Command(INSPECT, pool.keys.all, (holders, memory, start))
+    command = _inspect(pool, holders, memory, start)
     timeout = session.timing.node_timeout * (_TIMEOUTS if holders < 0 else 1)
-    tally = yield from broadcast(Broadcast(command, owner, judge, timeout, guard, decide=decide, lingers=True))
+    tally = yield from broadcast(Broadcast(command, owner, parse, timeout, guard, decide=decide, lingers=True))
     if tally.granted < tally.quorum:
         noun = pool.limit.noun
         raise type_error(pool.name, tally, noun) or no_quorum(pool.name, tally, noun)
     return {node: look for node, look in enumerate(tally.answers) if look}, tally
 
 
-def _clock(looks: Sequence[Look]) -> int:
-    """Return the median of the nodes' clocks, in ms: one wrong clock can't shift it far."""
-    return sorted(look.now_ms for look in looks)[(len(looks) - 1) // 2]
-
-
-def _current(session: Session, pool: Pool, owner: Owner, guard: float = 0.0) -> Steps[tuple[list[Look], Tally, int]]:
-    """Return the looks, the round and the number of permits; write a resized limit to nodes that lack it."""
-    looks, tally = yield from survey(session, pool, owner, guard=guard)
-    newest = _newest(looks, pool.limit)
-    if newest.version > 0 and any(look.version < newest.version for look in looks):
-        command = Command(RESIZE, pool.keys.all, (newest.version, newest.permits, 0))
-        yield from tell(Tell(command, owner))
-    return looks, tally, newest.permits
-
-
-def _newest(looks: Sequence[Look], limit: Limit) -> Limit:
-    """Learn the newest limit that nodes know, and return the current one."""
-    by_version: dict[int, Counter[int]] = defaultdict(Counter)
-    now_ms = _clock(looks)
-    for look in looks:
-        if not look.contradicts(limit) and not is_void(look.version, now_ms):
-            by_version[look.version][look.permits] += 1
-    version = max(by_version, default=-1)
-    if version >= 0:
-        permits = by_version[version].most_common(1)[0][0]
-        limit.learn(version, permits)
-        if version == limit.version:
-            current = Limit(permits)
-            current.version = version
-            return current
-    return limit
+def _permits(looks: Sequence[Look], limit: Limit) -> int:
+    """Return the number of permits: that of the newest limit, and of most nodes if programs state it differently."""
+    known = Counter(look.permits for look in looks if look.version == limit.version and not look.contradicts(limit))
+    return known.most_common(1)[0][0] if known else limit.permits
 
 
 def limit_of(session: Session, pool: Pool, owner: Owner) -> Steps[int]:
@@ -323,8 +284,8 @@ def limit_of(session: Session, pool: Pool, owner: Owner) -> Steps[int]:
         QuorumError: Too few nodes answered.
         KeyTypeError: The key holds a value of another type.
     """
-    _, _, permits = yield from _current(session, pool, owner)
-    return permits
+    looks, _ = yield from survey(session, pool, owner)
+    return _permits(looks, pool.limit)
 
 
 def available(session: Session, pool: Pool, owner: Owner, guard: float = 0.0) -> Steps[int]:
@@ -336,10 +297,10 @@ def available(session: Session, pool: Pool, owner: Owner, guard: float = 0.0) ->
         QuorumError: Too few nodes answered.
         KeyTypeError: The key holds a value of another type.
     """
-    looks, tally, permits = yield from _current(session, pool, owner, guard)
+    looks, tally = yield from survey(session, pool, owner, guard=guard)
     taken = Counter(slot for look in looks for slot in look.taken)
     blocked = sum(len(looks) - count < tally.quorum for count in taken.values())
-    return max(0, permits - blocked)
+    return max(0, _permits(looks, pool.limit) - blocked)
 
 
 def holdings(session: Session, pool: Pool, owner: Owner) -> Steps[tuple[Holding, ...]]:
@@ -375,28 +336,7 @@ def resize(session: Session, pool: Pool, owner: Owner, permits: int) -> Steps[No
         KeyTypeError: The key holds a value of another type.
     """
     looks, _ = yield from survey(session, pool, owner)
-    now_ms = _clock(looks)
-    known = (pool.limit.version, *(look.version for look in looks))
-    version = next_version(max(each for each in known if not is_void(each, now_ms)), permits, now_ms)
-
-    def judge(reply: Any) -> Limit | None:
-        limit = _read_limit(reply)
-        return limit if limit is not None and limit.version >= version else None
-
-    args: tuple[Arg, ...] = (version, permits, 0)
-    timeout = session.timing.node_timeout
-    command = Command(RESIZE, pool.keys.all, args)
-    tally = yield from broadcast(Broadcast(command, owner, judge, timeout, thorough=True))
-    for limit in tally.grants:
-        if not is_void(limit.version, now_ms):
-            pool.limit.learn(limit.version, limit.permits)
-    if not tally.won:
-        raise no_quorum(pool.name, tally, "semaphore")
-
-
-def _read_limit(reply: Any) -> Limit | None:
-    """Return the limit that a node knows after a resize; None if it knows none."""
-    version, permits = reply
-    if version.__class__ is not int or permits.__class__ is not int:
-        raise ValueError("the reply to a resize is the limit that the node knows")
-    return None if version == -1 else Limit.read(b"%d %d" % (version, permits))
+    # The median of the nodes' clocks: one wrong clock can't shift it far.
+    now_ms = sorted(look.now_ms for look in looks)[(len(looks) - 1) // 2]
+    pool.limit.learn(next_version(pool.limit.version, permits, now_ms), permits)
+    yield from survey(session, pool, owner)

@@ -23,56 +23,59 @@ is believed now was there when each of N was granted, and none of N lies in D(O)
 has slots, or is all of them. In the first case N has at most P less these. In the second N is empty, and v is not the
 newest version. So N and O together have at most P. Lost memory changes nothing: a node that forgot takes part in no
 grant until what it forgot is no longer believed.
-
-No slot from P on is granted any more. So once no node of a round has told such a slot, later rounds do not ask which
-slots are taken.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Iterable
 
-from redsync._core.limits import MAX_PERMITS
+from redsync._core.permits import MAX_PERMITS
 
-__all__ = ["MOST_BYTES", "Taken"]
+__all__ = ["MOST_BYTES", "bits_of", "first_in", "read_bits", "reserved"]
 
 MOST_BYTES = -(-MAX_PERMITS // 8)
 """The length of the longest bit map of slots."""
 
+_MIRRORED = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))
 
-class Taken:
-    """The slots that others have, as nodes tell: one bit for each slot, in the order in which nodes keep them."""
 
-    def __init__(self, told: Iterable[tuple[bytes, Iterable[int]]], own: Container[int] = ()) -> None:
-        """Join the nodes' bit maps.
+def read_bits(text: bytes) -> int:
+    """Return a node's bit map, which begins with slot 0, as a number whose bit n stands for slot n.
 
-        Args:
-            told: Each node's bit map, and the slots that it has granted to the asker.
-            own: Slots in which no other permit can believe, because a quorum has granted them to the asker.
-        """
-        told = list(told)
-        self._width = 8 * max((len(bits) for bits, _ in told), default=0)
-        self._bits = 0
-        for bits, slots in told:
-            number = int.from_bytes(bits, "big") << (self._width - 8 * len(bits))
-            self._bits |= number & ~sum(1 << (self._width - 1 - slot) for slot in slots if slot < self._width)
-        self._own = own
+    Raises:
+        ValueError: No semaphore has that many slots.
+    """
+    if len(text) > MOST_BYTES:
+        raise ValueError("no semaphore has that many slots")
+    return int.from_bytes(text.translate(_MIRRORED), "little")
 
-    def __contains__(self, slot: int) -> bool:
-        return slot < self._width and slot not in self._own and bool(self._bits >> (self._width - 1 - slot) & 1)
 
-    def beyond(self, permits: int) -> int:
-        """Return how many slots are taken beyond a limit."""
-        return (self._bits & ((1 << max(self._width - permits, 0)) - 1)).bit_count()
+def bits_of(slots: Iterable[int]) -> int:
+    """Return slots as such a number; a slot of absurd size, which a broken node names, is left out."""
+    return sum(1 << slot for slot in slots if slot < MAX_PERMITS)
 
-    def reserved(self, permits: int) -> frozenset[int]:
-        """Return the slots below a limit that are reserved for those beyond it."""
-        missing = self.beyond(permits)
-        found = set()
-        slot = permits
-        while missing and slot:
-            slot -= 1
-            if slot not in self:
-                found.add(slot)
-                missing -= 1
-        return frozenset(found)
+
+def reserved(taken: int, permits: int) -> int:
+    """Return the slots below a limit that are reserved for those beyond it; `taken`: the slots that others have."""
+    missing = (taken >> permits).bit_count()
+    free = ~taken & ((1 << permits) - 1)
+    found = 0
+    while missing and free:
+        highest = 1 << (free.bit_length() - 1)
+        found, free, missing = found | highest, free ^ highest, missing - 1
+    return found
+
+
+def first_in(slots: int, start: int, most: int) -> list[int]:
+    """Return the first of these slots from `start` on, cyclically, up to that many."""
+    ahead = slots >> start << start
+    left = [slots ^ ahead, ahead]
+    found: list[int] = []
+    while len(found) < most and any(left):
+        lowest = left[-1] & -left[-1]
+        if lowest:
+            found.append(lowest.bit_length() - 1)
+            left[-1] ^= lowest
+        else:
+            left.pop()
+    return found

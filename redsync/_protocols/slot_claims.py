@@ -5,176 +5,334 @@ quorum of nodes keeps it there. Two quorums meet, so two permits never have the 
 
 * *The first try* names a slot to start from; each node grants the first free ones from there on, cyclically. Nodes on
   which the same slots are taken choose the same ones, so one round is enough. That is the usual case.
-* *If nodes chose differently*, the permit picks the slots that most nodes have granted or may still have free, and asks
-  for exactly these, at once. A node replaces the slots that it granted before. (See `slot_search`.)
-* *If there is no room*, the permit waits in line, by a ticket drawn as for the fair lock (see `slot_lines`). A node
+* *If nodes chose differently*, the permit picks slots that most nodes have free, and asks for exactly these, at once:
+  each grant tells all slots that are taken on its node. A node replaces the slots that it granted before, unless others
+  have some of these meanwhile.
+* *If there is no room*, the permit waits in the queue, by a ticket drawn as for the fair lock (see `SlotQueue`). A node
   grants only slots that remain when every permit before it has got what it wants. So permits of few slots do not
   overtake one of many, and a permit that fits does not have to wait.
 
 The nodes keep the number of slots, with a version. A grant is for one version, so a quorum of grants is won under the
 one limit that a quorum of nodes has. Nodes that know an older limit learn the new one from the ask itself. `shrinking`
-explains what else a lowered limit requires, and `_core.limits` which limits are believed.
+explains what else a lowered limit requires, and `_core.permits` which limits are believed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Final, NamedTuple
 
-from redsync._core.effects import Arg, Command, Steps, Tell, Wait, tell, wait
+from redsync._core.effects import Steps, Tell, Wait, tell, wait
 from redsync._core.holds import HoldState
-from redsync._core.limits import Limit
-from redsync._core.permits import PermitState, mismatched
-from redsync._core.quorum import Judge, Tally, Verdict
-from redsync._core.runner import Session
+from redsync._core.permits import Limit, PermitState, SlotGrant, read_slots, write_slots
+from redsync._core.quorum import ReplyParser, Tally, Verdict, Votes
+from redsync._core.scripts import Arg, Command, Script
+from redsync._core.session import Session
 from redsync._core.timing import milliseconds
-from redsync._protocols.acquire_requests import AcquireRequest
-from redsync._protocols.claims import Claim, Settlement
-from redsync._protocols.places import Place, Waiting
-from redsync._protocols.rounds import time_left, told, type_error
-from redsync._protocols.slot_answers import FULL, OTHER_LIMIT, read_of_slots
-from redsync._protocols.slot_lines import NO_PLACE, SlotLine, WindowLine
-from redsync._protocols.slot_search import SlotSearch
-from redsync._protocols.windows import Window, settlement
+from redsync._protocols.answers import FOREIGN, Refusal, time_left, told, type_error
+from redsync._protocols.claims import AcquireRequest, Claim, Confirmation
+from redsync._protocols.queue_policies import FifoByNumber, QueuePolicy, Waiting, highest_ticket
+from redsync._protocols.shrinking import bits_of, first_in, read_bits, reserved
+from redsync._protocols.windows import Window
 from redsync.exceptions import ConfigurationError, RedsyncError
 
-__all__ = ["SlotClaim", "WindowClaim"]
+__all__ = ["SlotClaim", "SlotQueue", "SlotRefusal", "WindowClaim", "read_of_slots"]
+
+FULL, OTHER_LIMIT = b"full", b"limit"
+"""Reasons of a node that refuses slots: no room, another limit."""
+
+NO_PLACE: Final = (0, 0, b"")
+"""The words of an acquire that asks for no place: how long to keep it, its ticket, the wake channel."""
+
+CONFIRM = Script.load("semaphore_confirm")
+
+_ROUNDS = 4
+"""The most rounds of one try in search of slots that a quorum has free, before a rollback and a new try."""
+
+
+class SlotRefusal(NamedTuple):
+    """One node's refusal of slots.
+
+    Attributes:
+        left_ms: Milliseconds until enough of them run out; -1 if unknown.
+        reason: `FULL` or `OTHER_LIMIT`.
+        ticket: The highest ticket in the node's queue.
+        ahead: The number of waiters before the asker, or how many slots those want.
+        limit: The limit that the node knows, if the reason is `OTHER_LIMIT`.
+    """
+
+    left_ms: int
+    reason: bytes
+    ticket: int
+    ahead: int
+    limit: Limit | None = None
+
+    def __bool__(self) -> bool:
+        return False
+
+
+def read_of_slots(reply: Any, wanted: int) -> SlotGrant | SlotRefusal | Refusal:
+    """Read a reply to an acquire of that many slots, once, on arrival; see `answers`.
+
+    Raises:
+        ValueError: It is not such a reply.
+    """
+    if reply.__class__ is int and reply == 0:
+        return FOREIGN
+    words = [word.__class__ for word in reply] if reply.__class__ is list else []
+    if words == [bytes, bytes]:
+        slots = read_slots(reply[0])
+        if len(slots) != wanted:
+            raise ValueError("a grant names as many slots as the ask wanted")
+        return SlotGrant(slots, read_bits(reply[1]))
+    if words != [int, bytes, int, int, bytes]:
+        raise ValueError("the reply to an acquire is slots and those taken, or the reason why there are none")
+    left_ms, reason, ticket, ahead, detail = reply
+    return SlotRefusal(left_ms, reason, ticket, ahead, Limit.read(detail) if reason == OTHER_LIMIT else None)
+
+
+class SlotQueue(FifoByNumber):
+    """A place in the queue for the permits of a semaphore, by a ticket that the waiter chooses; see `queue_policies`.
+
+    Nodes keep with each place how many slots it waits for. A grant removes the place, so a rollback restores the place
+    of an acquire that continues waiting.
+
+    Attributes:
+        has_ticket: True if it has chosen a ticket.
+    """
+
+    @property
+    def has_ticket(self) -> bool:
+        return self._ticket != 0
+
+    @property
+    def words(self) -> tuple[Arg, ...]:
+        """The place, as arguments of a script."""
+        keeps = self._waits and not self._suspended
+        return milliseconds(self.kept) if keeps else 0, self._ticket, self._owner.channel
+
+    def given_back(self, wanted: int) -> tuple[Arg, ...]:
+        """Return the arguments by which a rollback restores a place that grants removed; empty if there is none."""
+        return (wanted, 0, *self.words) if self.taken and self._waits and not self._suspended else ()
+
+    def enough(self, tally: Tally) -> bool:  # noqa: ARG002  (the claim decides that by the slots)
+        return True
+
+    def ask(self, now: float) -> tuple[Arg, ...]:  # noqa: ARG002
+        if not self.has_ticket:
+            return ()
+        self.taken = self.taken or not self._suspended
+        return self.words
+
+    def learn(self, tally: Tally) -> bool:
+        tickets = [refusal.ticket for refusal in told(tally)]
+        suspended, self._suspended = self._suspended, False
+        if not (suspended and self._ticket):
+            if self._ticket or not self._waits or len(tickets) < tally.quorum:
+                return False
+            self._ticket = highest_ticket(tickets) + 1
+        return True
+
+
+class WindowQueue(SlotQueue):
+    """A place in the queue for the permits of a rate limiter. These only run out, and nodes tell each waiter when."""
+
+    def __init__(self, waiting: Waiting, window: Window, limit: Limit) -> None:
+        super().__init__(waiting)
+        self._window = window
+        self._limit = limit
+        self.kept = window.place_kept
+
+    def longest_pause(self, tally: Tally, random: float) -> float:
+        ahead = min((refusal.ahead for refusal in told(tally)), default=0)
+        return self._window.longest_pause(random, ahead / self._limit.permits)
 
 
 class SlotClaim(Claim):
     """Slots, as one permit claims them: all that it wants, or none.
 
-    Attributes:
-        contested: True if in the last round a node had another limit of the same version, or one of another kind.
+    * *The first round of a try* names a slot to start from: one that this client has released lately, because all nodes
+      most likely have it free; else a random one. Each node grants the first free slots from there on.
+    * *If nodes chose differently*, the permit asks for slots that a quorum has free, by the bit maps that came with the
+      grants.
+    * *After a shrink* the permit leaves reserved slots out, see `shrinking`.
     """
 
     _hold_class = PermitState
+    # The limit's version and the limit in the latest ask, the slot from which nodes search, and the rounds of this try.
+    # Class attributes for the state before the first one, because most permits are granted in the first round.
+    _version = _permits = _start = _rounds = 0
+    _exact: tuple[int, ...] = ()
 
     def __init__(self, session: Session, request: AcquireRequest, limit: Limit) -> None:
         """Begin to claim; `limit`: the client's view of the semaphore's limit, which the claim keeps up to date."""
         super().__init__(session, request)
         self._limit = limit
-        self._search = SlotSearch(request.holds, limit, session.random)
-        self._line: SlotLine | None = None
-        self.contested = False
+        self._slot_queue: SlotQueue | None = None
 
     @property
     def _lease_handed(self) -> float:
         return 0.0  # Nodes do not hand slots over.
 
-    def first_place(self, started: float) -> Place | None:  # noqa: ARG002
+    def _new_policy(self, waiting: Waiting) -> QueuePolicy:
         self.begin()
-        return None  # A ticket comes from refusals, so the first try asks for no place.
+        self._slot_queue = slot_queue = self._new_slot_queue(waiting)
+        return slot_queue
 
-    def _new_place(self, waiting: Waiting) -> Place:
-        self._line = line = self._new_line(waiting)
-        return line
-
-    def _new_line(self, waiting: Waiting) -> SlotLine:
-        return SlotLine(waiting)
+    def _new_slot_queue(self, waiting: Waiting) -> SlotQueue:
+        return SlotQueue(waiting)
 
     def begin(self) -> None:
-        self._search.begin()
+        self._rounds, self._exact = 0, ()
+        self._start = self._choose_start()
+
+    def _choose_start(self) -> int:
+        limit = self._limit
+        while limit.released:
+            if (slot := limit.released.pop()) < limit.permits:
+                return slot
+        return int(self.session.random() * limit.permits)
+
+    @property
+    def _is_outdated(self) -> bool:
+        """True if the limit has changed since the round began."""
+        return self._version != self._limit.version
 
     def ask(self, claim: bytes, place: tuple[Arg, ...]) -> Command:
+        limit = self._limit
         self.must_renumber = False
-        search = self._search
-        search.next_round()
-        if place or search.is_particular:
-            return self._command(claim, (*(place or NO_PLACE), *search.words))
+        self._rounds += 1
+        if self._is_outdated:
+            # Slots chosen under another limit may be beyond this one.
+            self._exact = ()
+            self._start %= limit.permits
+        self._version, self._permits = limit.version, limit.permits
+        if place or self._exact or limit.per_us:
+            words: tuple[Arg, ...] = self._version, self._permits, write_slots(self._exact), self._start, *limit.window
+            return self._command(claim, (*(place or NO_PLACE), *words))
         return self._plain_command(claim)
 
     def _plain_command(self, claim: bytes) -> Command:
-        request, search, prepared = self._request, self._search, self._session.prepared
-        limit = search.version, search.permits
-        forms = prepared.forms[request.kind.noun, request.keys.lock, request.holds, request.lease, limit]
-        ask = forms.ask
+        request, commands = self.request, self.session.commands
+        limit = self._version, self._permits
+        templates = commands.templates[request.kind.noun, request.keys.lock, request.holds, request.lease, limit]
+        ask = templates.ask
         if ask is None:
-            args = request.holds, forms.terms.lease_ms, self._memory, 0, 0, b"", *limit
-            forms.ask = ask = prepared.spell_numbered(request.kind.acquire, request.keys.all, args, (b"", 0))
-        return ask.command(claim, search.start)
+            args = request.holds, templates.terms.lease_ms, self._memory, *NO_PLACE, *limit, b""
+            templates.ask = ask = commands.pack_numbered(request.kind.acquire, request.keys.all, args)
+        return ask.command(claim, self._start)
 
     @property
-    def judge(self) -> Judge:
-        search = self._search
-        return partial(
-            read_of_slots,
-            wanted=self._request.holds,
-            permits=search.permits,
-            start=None if search.is_exact else search.start,
-            tells=search.tells,
-        )
+    def parse(self) -> ReplyParser:
+        return partial(read_of_slots, wanted=self.request.holds)
+
+    # After a round.
 
     def decide(self, tally: Tally) -> Verdict:
-        """Return WON if a quorum of nodes granted the permit its number of slots, see `SlotSearch.best`."""
-        search, quorum = self._search, tally.quorum
+        """Return WON if a quorum of nodes granted the permit its number of slots, see `best`."""
+        quorum = tally.quorum
         heard = tally.granted + tally.refused
         # The usual case, without counting.
         if heard < quorum and not tally.failed:
             return Verdict.PENDING
-        if tally.granted >= quorum and search.agreed(tally):
-            return Verdict.WON
         unheard = len(tally.nodes) - heard - tally.failed
-        _, least = search.best(tally)
+        _, least = self.best(tally)
         if least >= quorum:
             return Verdict.WON
         if tally.without_quorum or not unheard:
             return Verdict.LOST
-        # With a place in line the round hears every node: one that it does not hear may have granted, and then needs a
-        # rollback.
+        # With a place in the queue the round hears every node: one that it does not hear may have granted, and then
+        # needs a rollback.
         if self._has_ticket or least + unheard >= quorum or heard < quorum:
             return Verdict.PENDING
         # With the nodes heard so far these slots can't be won, but perhaps others; if not, hear the rest.
         hopeless = heard - _full(tally) + unheard < quorum
-        return Verdict.LOST if hopeless or search.choose(tally) else Verdict.PENDING
+        return Verdict.LOST if hopeless or self._choose(tally) else Verdict.PENDING
 
     @property
     def _has_ticket(self) -> bool:
-        return self._line is not None and self._line.has_ticket
+        return self._slot_queue is not None and self._slot_queue.has_ticket
+
+    def best(self, tally: Votes) -> tuple[tuple[int, ...], int]:
+        """Return the wanted number of slots that most nodes have granted, and how many nodes that is.
+
+        A renewal makes a node keep all slots of a permit, or none. So for a semaphore only nodes count that granted all
+        of them. A rate limiter renews nothing: each of its slots needs a separate quorum.
+        """
+        grants, wanted = tally.grants, self.request.holds
+        votes = Counter(slot for grant in grants for slot in grant.slots)
+        # No other permit can believe in a slot that a quorum has granted to this one.
+        own = bits_of(slot for slot, count in votes.items() if count >= tally.quorum)
+        left_out = reserved(_others(grants) & ~own, self._permits)
+        for slot in first_in(left_out, 0, self._permits):
+            votes.pop(slot, None)
+        if self._limit.per_us:
+            slots = tuple(sorted(votes, key=lambda slot: (-votes[slot], self._distance(slot)))[:wanted])
+            return slots, votes[slots[-1]] if len(slots) == wanted else 0
+        alike = Counter(frozenset(grant.slots) for grant in grants if votes.keys() >= set(grant.slots))
+        most, count = max(alike.items(), key=lambda item: item[1], default=((), 0))
+        return tuple(sorted(most, key=self._distance)), count
+
+    def _distance(self, slot: int) -> int:
+        return (slot - self._start) % self._limit.permits
 
     def adapt(self, tally: Tally) -> bool:
-        search, asked = self._search, tally.sent.bit_count()
-        if search.is_outdated:
+        asked = tally.sent.bit_count()
+        if self._is_outdated:
             # A grant counts only under the limit of its round.
             self.must_renumber = tally.refused < asked
         else:
             # A node that has not answered may execute this ask after the next one, over an abandoned connection. Unless
             # it is a first try, the node might then drop slots that it has granted since.
-            self.must_renumber = (search.is_exact or self._has_ticket) and tally.refused + tally.granted < asked
-        return search.exchange(tally)
+            late = tally.refused + tally.granted < asked
+            self.must_renumber = late and (self._exact != () or self._has_ticket)
+        if self._rounds >= _ROUNDS:
+            return False
+        self._exact = self._choose(tally)
+        return self._exact != () or self._is_outdated
+
+    def _choose(self, tally: Tally) -> tuple[int, ...]:
+        """Return slots that most nodes have free, of these the ones granted most; empty if a quorum has too few."""
+        grants, permits, wanted = tally.grants, self._limit.permits, self.request.holds
+        if len(grants) < tally.quorum:
+            return ()
+        mine = [bits_of(grant.slots) for grant in grants]
+        free = [~grant.taken | slots for grant, slots in zip(grants, mine, strict=True)]
+        possible = _on_many(free, permits)[tally.quorum] & ~reserved(_others(grants), permits)
+        found: list[int] = []
+        for alike in reversed(_on_many(free + mine, permits)):
+            found += first_in(alike & possible, self._start, wanted - len(found))
+            possible &= ~alike
+        return tuple(found) if len(found) == wanted else ()
 
     def may_queue(self, tally: Tally) -> bool:  # noqa: ARG002  (a ticket decides the order)
         return True
 
     def queued(self) -> None:
-        self._search.widen()
+        # Any slots will do: the next round takes a place in the queue as well.
+        self._exact, self._rounds = (), 0
 
     def is_split(self, tally: Tally) -> bool:
         """Return whether fewer nodes than a quorum refused for lack of room: then most likely no wake-up would come.
 
-        They may also have told too few tickets to take a place in the line, and without a place none comes at all.
+        They may also have told too few tickets to take a place in the queue, and without a place none comes at all.
         The vote is also split if all granted slots are reserved: then no node knows enough taken slots to refuse. That
-        ends once holds on bare majorities have been filled up.
+        ends once holds on minimal quorums have been repaired.
         """
         return _full(tally) < tally.quorum
 
     def given_back(self) -> tuple[Arg, ...]:
-        return () if self._line is None else self._line.given_back(self._request.holds)
+        return () if self._slot_queue is None else self._slot_queue.given_back(self.request.holds)
 
-    def hold(self, *terms: Any) -> HoldState:
-        state, tally = super().hold(*terms), terms[-1]
+    def hold(self, claim: bytes, *, tally: Tally | None, **terms: Any) -> HoldState:
+        state = super().hold(claim, tally=tally, **terms)
         assert isinstance(state, PermitState), "the hold that comes of slots"
-        search, limit = self._search, self._limit
+        assert tally is not None, "nodes do not hand slots over"
         if tally.refused:
             self._hear(tally)
-        else:
-            self.contested = False
-        search.note_won()
-        state.grant(search.won(tally), limit)
-        limit.prove(search.version)
-        if search.tells and search.version == limit.version and search.is_within(tally):
-            limit.lowered = False
+        state.grant(self.best(tally)[0], self._limit)
         return state
 
     # Being refused.
@@ -185,7 +343,7 @@ class SlotClaim(Claim):
         It can't if nodes and programs have different limits, if there are fewer permits than the claim wants, or if the
         key is in use for something else.
         """
-        others, limit, request = self._hear(tally), self._limit, self._request
+        others, limit, request = self._hear(tally), self._limit, self.request
         if request.holds > limit.permits:
             resized = f"semaphore {request.name!r} was resized to {limit.permits} permits"
             return ConfigurationError(f"{resized}: {request.holds} at once can't be acquired")
@@ -196,47 +354,33 @@ class SlotClaim(Claim):
     def _hear(self, tally: Tally) -> list[Limit]:
         """Learn the newest limit that nodes told; return those that contradict it, of our version or another kind."""
         limit, before = self._limit, self._limit.version
-        differs = [refusal for refusal in told(tally) if refusal.reason == OTHER_LIMIT]
-        others = [refusal.limit for refusal in differs if refusal.limit is not None]
-        alike = [other for other in others if other.per_us == limit.per_us]
-        # A node that replies with no limit, or an older one, refuses ours as void.
-        void = len(differs) - len(others) + sum(other.version < before for other in alike)
-        if void > len(tally.nodes) - tally.quorum and before == self._search.version:
-            limit.forget()
-        for other in alike:
-            limit.learn(other.version, other.permits)
-        others = [other for other in others if other.per_us != limit.per_us]
-        if limit.version == before:
-            others += [other for other in alike if other.version == before]
-        self.contested = bool(others)
-        return others
+        others = [refusal.limit for refusal in told(tally) if refusal.limit is not None]
+        for other in others:
+            if other.per_us == limit.per_us:
+                limit.learn(other.version, other.permits)
+        learned = limit.version != before
+        return [other for other in others if other.per_us != limit.per_us or (other.version == before and not learned)]
 
 
 class WindowClaim(SlotClaim):
-    """Slots of a rate limiter: they are never held, renewed or released; they expire automatically.
-
-    Attributes:
-        settled: Bit set of the nodes that were known, when the winning round was over, to keep other slots, or none.
-        kept_until: The instant until which nodes must keep the slots that were won, seconds on the driver's clock.
-    """
+    """Slots of a rate limiter: they are never held, renewed or released; they expire automatically."""
 
     def __init__(self, session: Session, request: AcquireRequest, limit: Limit, window: Window) -> None:
         super().__init__(session, request, limit)
         self._window = window
-        self._useful = self._telling = self._slowest = self._slowest_telling = 0.0
-        self._counts_until = self.kept_until = 0.0
-        self.settled = 0
+        self._telling = self._too_short = 0.0
         self.guard, self.round_timeout = window.guard, window.round_timeout
 
     @property
     def _memory(self) -> Arg:
-        return self._session.processes.guard(milliseconds(self.guard)) if self.guard else 0
+        return self.session.processes.guard(milliseconds(self.guard)) if self.guard else 0
 
-    def _new_line(self, waiting: Waiting) -> SlotLine:
-        return WindowLine(waiting, self._window, self._limit)
+    def _new_slot_queue(self, waiting: Waiting) -> SlotQueue:
+        return WindowQueue(waiting, self._window, self._limit)
 
     def ask(self, claim: bytes, place: tuple[Arg, ...]) -> Command:
-        self.lease, self._useful, self._telling = self._window.terms(self._slowest, self._slowest_telling)
+        self._telling = self._window.telling(self._too_short)
+        self.lease = self._window.asked(self._telling)
         return super().ask(claim, place)
 
     def look_after(self, tally: Tally, random: float) -> float:  # noqa: ARG002  (nodes tell each waiter another time)
@@ -247,62 +391,60 @@ class WindowClaim(SlotClaim):
         """
         return max(time_left(tally) - (tally.at - tally.sent_at), 0.0)
 
-    def valid_until(self, tally: Tally) -> float:  # noqa: ARG002  (`is_settled` has read it)
+    def valid_until(self, tally: Tally) -> float:
         """Return until when a win in that round counts as a success."""
-        return self._counts_until
+        return tally.at if self._is_late(tally) else tally.at + self._telling
 
-    def is_settled(self, tally: Tally) -> bool:
-        """Return whether nodes need to hear nothing before the round counts as a success, or it comes too late for one.
+    def _is_late(self, tally: Tally) -> bool:
+        return tally.at - tally.sent_at >= self._window.useful
 
-        They do if they may keep other slots, a place in the line, or these slots for too long; or if late votes have
-        shown that of the latest success before.
-        """
-        window = self._window
-        took = tally.at - tally.sent_at
-        window.note(took)
-        late = took >= self._useful
-        self._counts_until = tally.at if late else tally.at + self._telling
-        self.kept_until = tally.at + window.needed(self._telling)
-        self.settled = mismatched(tally.all_votes, self._search.won(tally))
-        queued = self._line is not None and self._line.taken
-        if late:
-            return True
-        self.must_renumber = bool(queued or self.settled) or window.is_long(self._useful, took, self._telling)
-        return not (self.must_renumber or (window.latest is not None and window.latest.is_mistaken(tally.at)))
+    def is_confirmed(self, tally: Tally) -> bool:
+        """Return whether the round was won too late for a success: all nodes must hear of one."""
+        self.must_renumber = not self._is_late(tally)
+        return not self.must_renumber
 
-    def settle(self, tally: Tally, claim: bytes, timeout_at: Callable[[float], float]) -> Steps[Settlement]:  # noqa: ARG002
-        """Tell nodes, and look at the clock again: the round counts if that was quick enough."""
-        window, request = self._window, self._request
-        before, window.latest = window.latest, None
-        if self.must_renumber:
-            # A node that hangs, or to which a rollback that restores the place is pending, would keep the place of a
-            # waiter that has been served. So this stays pending for as long as the place lasts.
-            queued = self._line is not None and self._line.taken
-            until = tally.sent_at + self.round_timeout + max(self.lease, window.place_kept)
-            message = settlement(request.keys, claim, self._search.won(tally), self.kept_until - tally.at)
-            yield from tell(Tell(message, request.owner, self._session.all_nodes if queued else 0, until))
-        if before is not None and before.is_mistaken(tally.at):
-            # Votes that came after the verdict are known only now.
-            state = before.state
-            message = settlement(state.keys, state.claim, state.slots, before.until - tally.at)
-            yield from tell(Tell(message, state.owner))
+    def confirm(self, tally: Tally, claim: bytes, timeout_at: Callable[[float], float]) -> Steps[Confirmation]:  # noqa: ARG002
+        """Tell nodes of the success, and look at the clock again: the round counts if that was quick enough."""
+        window, request = self._window, self.request
+        # A node that hangs, or to which a rollback that restores the place is pending, would keep the place of a waiter
+        # that has been served. So this stays pending for as long as the place lasts.
+        queued = self._slot_queue is not None and self._slot_queue.taken
+        until = tally.sent_at + self.round_timeout + max(self.lease, window.place_kept)
+        kept_ms = b"%.3f" % (1000 * window.needed(self._telling))
+        message = Command(CONFIRM, request.keys.all, (claim, write_slots(self.best(tally)[0]), kept_ms))
+        yield from tell(Tell(message, request.owner, self.session.all_nodes if queued else 0, until))
         at = (yield from wait(Wait(tally.at))).at
-        took = at - tally.at
-        if not self._slowest_telling:
-            # A process that was paused once is most likely quick the next time. If it is not, that is how slow it is.
-            took = min(took, max(self._telling, window.spare / 2))
-        self._slowest_telling = took
-        window.note_telling(took)
-        return Settlement(tally, at)
+        window.note(at - tally.at, self._telling)
+        return Confirmation(tally, at)
 
     def insist(self, tally: Tally) -> bool:
-        """Ask for the same slots once more: the nodes have granted them, but must keep them longer."""
-        self._slowest = max(self._slowest, tally.at - tally.sent_at)
-        # The round after the first telling that was slow may have had too little time for the next one.
-        return self._search.insist(tally, more=1 if self._slowest_telling else 0)
+        """Ask for the same slots once more: the nodes have granted them, but the success would come too late."""
+        if self.must_renumber:  # Else the round itself took too long.
+            self._too_short = self._telling
+        if self._rounds >= _ROUNDS:
+            return False
+        self._exact = self.best(tally)[0]
+        return True
 
     def take_up(self, state: HoldState) -> None:
         """Do nothing: permits of a rate limiter are not held."""
+
+
+def _others(grants: Iterable[SlotGrant]) -> int:
+    """Return the slots that others have, as far as the granting nodes know."""
+    found = 0
+    for grant in grants:
+        found |= grant.taken & ~bits_of(grant.slots)
+    return found
+
+
+def _on_many(maps: Sequence[int], permits: int) -> list[int]:
+    """Return for each number, from 0 on, the slots below the limit that are in at least that many of the maps."""
+    alike = [(1 << permits) - 1] + [0] * len(maps)
+    for each in maps:
+        for i in reversed(range(len(maps))):
+            alike[i + 1] |= alike[i] & each
+    return alike
 
 
 def _full(tally: Tally) -> int:

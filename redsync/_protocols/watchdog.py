@@ -1,6 +1,6 @@
-"""The watchdog: everything that a client does on its own for as long as it lives, and its farewell.
+"""The watchdog: everything that a client does on its own for as long as it lives, and its shutdown.
 
-It renews holds that are due, fills up holds on a bare majority, reports lost holds, releases the holds of ended owners,
+It renews holds that are due, repairs holds on a minimal quorum, reports lost holds, releases the holds of ended owners,
 and keeps the client's record on the nodes, which shows others the process behind a claim.
 """
 
@@ -9,20 +9,17 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from redsync._core.cohorts import Cohort, soon
-from redsync._core.effects import Broadcast, Command, Steps, Tell, Wait, broadcast, notify, tell, wait
-from redsync._core.events import HoldOrphaned
-from redsync._core.holds import HoldState
-from redsync._core.observing import ClocksRead, WatchdogWoke
-from redsync._core.presence import MOST_HELD, told_claim
-from redsync._core.runner import Session
-from redsync._core.scripts import Script
+from redsync._core.client_records import MOST_HELD, told_claim
+from redsync._core.effects import Broadcast, Steps, Tell, Wait, broadcast, notify, tell, wait
+from redsync._core.holds import HoldState, soon
+from redsync._core.observing import ClocksRead, HoldOrphaned, WatchdogWoke
+from redsync._core.scripts import Command, Script
+from redsync._core.session import Session
 from redsync._core.timing import milliseconds
-from redsync._protocols.holding import give_back
-from redsync._protocols.lease import expire
-from redsync._protocols.renewal import fill_up, is_bare, renew
+from redsync._protocols.holding import expire, give_back
+from redsync._protocols.renewal import is_minimal, renew, repair
 
-__all__ = ["farewell", "watchdog"]
+__all__ = ["shutdown", "watchdog"]
 
 ANNOUNCE = Script.load("client_announce")
 CLOCK = Script.load("client_clock")
@@ -38,18 +35,19 @@ _WORTH_TELLING = 1.0
 def watchdog(session: Session, now: float) -> Steps[None]:
     """Do what is due, as long as the client lives."""
     table = session.holds
+    table.begin_watch()
     announce_at = now if session.record else math.inf
     read_at = now + _ANNOUNCED_EVERY  # Not before the first connections: the votes would fail, and count as such.
     while True:
         while table.orphans:
             for state in list(table.orphans.popleft().holds.values()):
                 yield from _end_orphan(session, state)
-        for state in table.ended(now):
+        for state in table.take_ended(now):
             yield from expire(state)
-        # One cohort at a time: in between this loop reports losses, and the driver does its own work.
-        if (cohort := table.due(now)) is not None:
-            yield from _look(session, cohort, now)
-            table.put(cohort)
+        # One command at a time: in between this loop reports losses, and the driver does its own work.
+        if batch := table.take_due(now, now + soon(session.timing.lease)):
+            yield from _look(session, batch, now)
+            table.put(batch)
         if now >= announce_at:
             announce_at = now + _ANNOUNCED_EVERY
             yield from _announce(session, now)
@@ -76,32 +74,30 @@ def _end_orphan(session: Session, state: HoldState) -> Steps[None]:
         yield from notify(HoldOrphaned(state.name, state.holder))
 
 
-def _look(session: Session, cohort: Cohort, now: float) -> Steps[None]:
-    """Renew the cohort if one of its holds is due, or else fill up its bare majorities: one round at most."""
-    for state in [state for state in cohort.holds if state.owner.is_gone]:
-        yield from _end_orphan(session, state)
-    if any(state.renew_at <= now and state.lost is None for state in cohort.holds):
-        last = now + soon(cohort.lease)
-        session.holds.gather(cohort, last)
-        # The other holds are due later, and leave the cohort when it is put back.
-        holds = [state for state in cohort.holds if state.renew_at <= last and state.lost is None]
-        yield from renew(session, holds, cohort.lease, cohort)
-    elif bare := _bare(session, cohort, now):
-        yield from fill_up(session, bare, now, cohort)
+def _look(session: Session, batch: list[HoldState], now: float) -> Steps[None]:
+    """Renew holds, or else repair their minimal quorums: one round at most."""
+    renews = batch[0].renew_at <= now
+    for state in batch:
+        if state.owner.is_gone:
+            yield from _end_orphan(session, state)
+    holds = [state for state in batch if state.valid(now)]
+    if not renews:
+        holds = _minimal(session, holds, now)
+    if holds:
+        yield from renew(session, holds) if renews else repair(session, holds, now)
 
 
-def _bare(session: Session, cohort: Cohort, now: float) -> list[HoldState]:
-    """Return the holds to fill up now; cancel further checks of those that prove to be on enough nodes."""
-    bare = []
-    for state in [state for state in cohort.holds if state.fill_at <= now]:
-        if state.lost is None and now < state.valid_until:
-            tally, state.tally = state.tally, None
-            votes = tally and tally.all_votes
-            if votes is None or state.mismatched(votes) or is_bare(session, session.nodes - votes.backers.bit_count()):
-                bare.append(state)
-            else:
-                state.fill_at = math.inf
-    return bare
+def _minimal(session: Session, holds: list[HoldState], now: float) -> list[HoldState]:
+    """Return the holds to repair; cancel further checks of those that prove to be on enough nodes."""
+    minimal = []
+    for state in [state for state in holds if state.repair_at <= now]:
+        tally, state.tally = state.tally, None
+        votes = tally and tally.all_votes
+        if votes is None or state.mismatched(votes) or is_minimal(session, session.nodes - votes.backers.bit_count()):
+            minimal.append(state)
+        else:
+            state.repair_at = math.inf
+    return minimal
 
 
 def _announce(session: Session, now: float) -> Steps[None]:
@@ -138,7 +134,7 @@ def _read_clocks(session: Session) -> Steps[None]:
     yield from notify(ClocksRead(tally.sent_at, tally.at, clocks, session.timing.drift_factor))
 
 
-def farewell(session: Session) -> Steps[None]:
+def shutdown(session: Session) -> Steps[None]:
     """Release everything that any owner of this client holds; report no losses.
 
     An interruption is raised only after that.

@@ -9,7 +9,7 @@ window, the next success with that slot could come less than a window after this
   microseconds;
 * the allowance has three parts: for the round, for *telling* nodes of it, and for the way from there to the caller. A
   success counts only if the client saw its round end within the first part after sending began. A round that took
-  longer is not a success yet: the client asks for the same slots again, for longer.
+  longer is not a success yet: the client asks for the same slots again.
 
 Let a success return at A, and its ask be sent at S: A <= S + allowance. On each node of its quorum the slot is taken
 after S, and kept until after S + allowance + per by the client's clock. The next success with that slot needs a quorum,
@@ -17,48 +17,38 @@ so it needs one of these nodes, and returns after that: more than `per` after A.
 at most one success, and there are R slots. The proof compares one client's A and S with one node's times, so only these
 two clocks matter.
 
-The allowance costs throughput: 1 / (1 + allowance / per) of the rate remains. So its first part follows the mean
-duration of rounds. And if the round was quicker than allowed for, the client *tells* nodes so: from the instant at
-which they hear of it they need to keep the slot only for `per`, the other two parts, and what clocks take. Such a
-message comes after the round was over, at R. Then the client looks at the clock again: the round counts only if that is
-before R + the second part. So A <= R + the other two parts, and the proof holds with R instead of S, however late the
-message comes. A node that does not get it keeps the slot for all three parts from S on, and R is within the first. If
-telling took longer, the claim is rolled back, and the client asks for the same slots at once, for longer, with a new
-claim: the message could shorten the old one once more, if it came late.
+The allowance costs throughput: 1 / (1 + allowance / per) of the rate remains. Its first part is the longest time that a
+round may take, and that is long. So the client *tells* all nodes of each success: from the instant at which they hear
+of it they need to keep the slot only for `per`, the other two parts, and what clocks take. Such a message comes after
+the round was over, at R. Then the client looks at the clock again: the round counts only if that is before R + the
+second part. So A <= R + the other two parts, and the proof holds with R instead of S, however late the message comes. A
+node that does not get it keeps the slot for all three parts from S on, and R is within the first. If telling took
+longer, the claim is rolled back, and the client asks for the same slots at once, for longer, with a new claim: the
+message could shorten the old one once more, if it came late.
 
-To tell nodes is most of the way to the caller: it sends, and where rounds are slow, threads of a busy interpreter wait
-for each other then. The client sees how long that takes, so the time allowed for it follows the mean. A pause of the
-process is not that: the first telling of an acquire counts as no more than the time allowed for it, or a millisecond.
-Then only the return of a few calls is left. The third part allows 2.4 ms for these, because the system may run others
-just then; that delay cannot be observed. If the clocks agree, the drift allowance covers it as well. Each ask carries
-its own allowance, so clients do not have to agree on it. But a node that has forgotten its slots must stay out until
-those of any client have run out, so a round has one longest duration for all clients, whatever their `node_timeout`.
+To tell nodes is most of the way to the caller: it sends, and threads of a busy interpreter wait for each other then.
+The client sees how long that takes, so the second part is twice the mean, or 0.5 ms if that is more; and after it was
+too short, four times as much as before in the same acquire. In the mean a telling counts as no more than was allowed
+for it, because a pause of the process is not what the next one will take. Then only the return of a few calls is left.
+The third part allows 2.4 ms for these, because the system may run others just then; that delay cannot be observed. If
+the clocks agree, the drift allowance covers it as well. Each ask carries its own allowance, so clients do not have to
+agree on it. But a node that has forgotten its slots must stay out until those of any client have run out, so a round
+has one longest duration for all clients, whatever their `node_timeout`.
 
-*When there is room again* is at most `per`, the drift allowance and 5 ms from now. That is promised. So the client
-tells nodes that keep a slot for longer, even if it is a small part of a long window. What they need to keep comes
-first, though, and may be longer: if telling took too long twice in one acquire, or usually does; if rounds are slow, so
-that the message is still on its way; if the client was paused or killed before it; or if a node's clock is slow. Then a
-caller may be refused after that time, and asks again.
+*When there is room again* is at most `per`, the drift allowance and 5 ms from now. That is promised. What nodes need to
+keep comes first, though, and may be longer: if telling took too long twice in one acquire, or usually does; if rounds
+are slow, so that the message is still on its way; if the client was paused or killed before it; or if a node's clock is
+slow. Then a caller may be refused after that time, and asks again.
 """
 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
-from redsync._core.effects import Command
-from redsync._core.keys import LockKeys
-from redsync._core.permits import PermitState, write_slots
-from redsync._core.scripts import Script
 from redsync._core.timing import MAX_LEASE, Timing, finite
-from redsync._protocols.places import PLACE_KEPT
+from redsync._protocols.queue_policies import PLACE_KEPT
 
-__all__ = ["SETTLE", "Success", "Window", "check_guard", "check_window", "settlement"]
-
-SETTLE = Script.load("semaphore_settle")
-
-_LEAST_USEFUL = 0.001
-"""The shortest time in seconds within which a success counts."""
+__all__ = ["Window", "check_guard", "check_window"]
 
 _TELLING = 0.0005
 """The shortest time in seconds within which nodes must have been told, for a success to count."""
@@ -69,19 +59,12 @@ _WAY = 0.0024
 _ROOM_AGAIN = 0.005
 """Seconds after `per` and the drift allowance by which there is room again, unless others come."""
 
-_WORTH_SHARE, _WORTH = 0.001, 0.001
-"""Nodes keep a slot for less time only if that saves this share of the window, and this many seconds."""
-
-_AT_FIRST = 0.025
-"""Seconds within which a success counts before any round was measured."""
-
 _LONGEST_ROUND = 1.0
 """The longest time in seconds that a round waits for a node, in any client; the parts of an allowance are at most twice
 as long."""
 
-_ROOM = 2.0
-"""A success counts within this many times the mean duration of rounds, or the duration of a longer round before it; so
-for telling nodes."""
+_ROOM, _MORE = 2.0, 4.0
+"""Nodes must have been told within this many times the mean, and this many times what was too short before."""
 
 _RECENT = 0.125
 """The weight of the latest one in that mean."""
@@ -93,7 +76,7 @@ _LEAST_PAUSE = 0.05
 """The lower bound, in seconds, of the longest sleep near the front, for short windows."""
 
 _LONGEST_PLACE = 86.0
-"""Seconds for which nodes keep a place in line at most: so a waiter of hours looks about every 40 s."""
+"""Seconds for which nodes keep a place in the queue at most: so a waiter of hours looks about every 40 s."""
 
 
 def check_window(per: float) -> float:
@@ -124,29 +107,6 @@ def check_guard(restart_guard: float | None) -> float:
     return seconds
 
 
-class Success(NamedTuple):
-    """A success, and what nodes have been told of it.
-
-    Attributes:
-        state: The permits.
-        until: The instant until which nodes must keep its slots, in seconds on the driver's clock.
-        settled: Bit set of the nodes that were known then to keep other slots for it, or none.
-    """
-
-    state: PermitState
-    until: float
-    settled: int
-
-    def is_mistaken(self, now: float) -> bool:
-        """Return whether late votes have shown that more nodes keep other slots for it, and still must keep these."""
-        return self.until > now and self.state.mismatched_in(self.state.tally) & ~self.settled != 0
-
-
-def settlement(keys: LockKeys, claim: bytes, slots: tuple[int, ...], needed: float) -> Command:
-    """Return the message that these are the slots of a success; `needed`: seconds for which nodes must keep them."""
-    return Command(SETTLE, keys.all, (claim, write_slots(slots), b"%.3f" % (math.ceil(needed * 1e6) / 1000)))
-
-
 class Window:
     """Computes how long the permits of one rate limiter last; shared by all users of one limiter object.
 
@@ -154,9 +114,8 @@ class Window:
         per: The window in seconds.
         guard: Seconds for which a node must have remembered everything to grant.
         round_timeout: The longest time that a round waits for a node, in seconds.
-        place_kept: Seconds for which nodes keep a place in line.
-        spare: Seconds for a round and for telling nodes that `room_after` has room for: nodes may keep slots that long.
-        latest: The latest success, whose late votes have not been read yet.
+        place_kept: Seconds for which nodes keep a place in the queue.
+        useful: The seconds after the beginning of a round within which it must be over, for a success to count.
     """
 
     def __init__(self, per: float, timing: Timing, restart_guard: float = math.inf) -> None:
@@ -164,55 +123,36 @@ class Window:
         self.per = per
         self._timing = timing
         self.round_timeout = min(timing.node_timeout, _LONGEST_ROUND)
-        self._longest = 2 * self.round_timeout
-        self._least = min(_LEAST_USEFUL, self._longest)
-        self._mean = self._mean_telling = 0.0
-        self._worth = max(per * _WORTH_SHARE, _WORTH)
-        self.spare = (_ROOM_AGAIN - 2 * _RESOLUTION) / (1 + timing.drift_factor) - _WAY
-        self.latest: Success | None = None
+        self.useful = 2 * self.round_timeout
+        self._mean = 0.0
         # Windows may be longer than the lease for which the client's guard was made, and another client's allowance
         # longer than this one's. A guard of 0 stays 0, as the user chose it.
         longest = max(timing.restart_guard, self._lease(4 * _LONGEST_ROUND)) if timing.restart_guard else 0.0
         self.guard = min(longest, restart_guard)
         self.place_kept = min(max(PLACE_KEPT, per / 7), _LONGEST_PLACE)
 
-    def needed(self, telling: float) -> float:
-        """Return for how many seconds nodes must keep a slot from the instant at which its round was over."""
-        return self._lease(telling)
-
-    def terms(self, slowest: float = 0.0, slowest_telling: float = 0.0) -> tuple[float, float, float]:
-        """Return for how many seconds nodes keep an ask's slots, within how many its round must be over, and `telling`.
+    def telling(self, too_short: float = 0.0) -> float:
+        """Return within how many seconds of the end of its round nodes must have been told, for a success to count.
 
         Args:
-            slowest: The seconds that a round of the same acquire took if it was won too late.
-            slowest_telling: The seconds that the telling after it took, if that was too long.
+            too_short: The time allowed in the same acquire before, in seconds, if that was too short; else 0.0.
         """
-        expected = max(_ROOM * self._mean if self._mean else _AT_FIRST, _ROOM * slowest)
-        useful = min(max(self._least, expected), self._longest)
-        telling = self.telling(slowest_telling)
-        return self._lease(useful + telling), useful, telling
+        return min(max(_TELLING, _ROOM * self._mean, _MORE * too_short), self.useful)
 
-    def telling(self, slowest: float = 0.0) -> float:
-        """Return within how many seconds of the end of its round nodes must have been told, for a success to count."""
-        return min(max(_TELLING, _ROOM * max(self._mean_telling, slowest)), self._longest)
+    def asked(self, telling: float) -> float:
+        """Return for how many seconds an ask lets nodes keep slots, from its arrival on."""
+        return self._lease(self.useful + telling)
+
+    def needed(self, telling: float) -> float:
+        """Return for how many seconds nodes must keep them from the instant at which they hear of the success."""
+        return self._lease(telling)
 
     def _lease(self, observed: float) -> float:
         return (self.per + observed + _WAY) * (1 + self._timing.drift_factor) + _RESOLUTION
 
-    def note(self, took: float) -> None:
-        """Record how many seconds a won round took, whether it counted or not."""
-        self._mean += (took - self._mean) * (_RECENT if self._mean else 1.0)
-
-    def note_telling(self, took: float) -> None:
-        """Record how many seconds it took to tell nodes."""
-        self._mean_telling += (took - self._mean_telling) * _RECENT
-
-    def is_long(self, useful: float, took: float, telling: float) -> bool:
-        """Return whether nodes must be told to keep a slot for less time after a round that took that long.
-
-        They need not if that saves little, and they keep the slot no longer than `room_after` promises.
-        """
-        return useful - took > self._worth or useful + telling > self.spare
+    def note(self, took: float, telling: float) -> None:
+        """Record how many seconds it took to tell nodes, where `telling` was allowed."""
+        self._mean += (min(took, telling) - self._mean) * _RECENT
 
     def room_after(self, left: float, pause: float = 0.0) -> float:
         """Return in how many seconds on this clock there is room, at most; never more than a window and its allowances.
@@ -227,7 +167,7 @@ class Window:
     def longest_pause(self, random: float, ahead: float = 0.0) -> float:
         """Return for how many seconds to sleep at most before the next look; short enough to keep the place.
 
-        Waiters before us, whose slots fill `ahead` windows, may leave the line: then our turn comes sooner than nodes
+        Waiters before us, whose slots fill `ahead` windows, may leave the queue: then our turn comes sooner than nodes
         told us. That matters near the front, so waiters farther back look less often.
         """
         longest = self.place_kept / 2

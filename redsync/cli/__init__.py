@@ -1,29 +1,28 @@
 """The `redsync` command.
 
-Commands come in families; `FAMILIES` lists the module of each. Its function `add_parsers(subparsers)` adds a parser for
-each command and calls `parser.set_defaults(run=function)`; `function(options) -> int` does the work and returns the
-exit status (see `exits`). Slow or optional packages (redis, rich, servers) are imported only inside that function, so
-`redsync --help` answers at once, even if no extra is installed. Only the family of the chosen command is imported,
-unless all commands are listed.
+Commands come in families; `COMMAND_GROUPS` lists the module of each. Its function `add_parsers(subparsers)` adds a
+parser for each command and calls `parser.set_defaults(run=function)`; `function(options) -> int` does the work and
+returns the exit status (see `exits`). Slow or optional packages (redis, rich, servers) are imported only inside that
+function, so `redsync --help` answers at once, even if no extra is installed. Only the group of the chosen command is
+imported, unless all commands are listed.
 """
 
 from __future__ import annotations
 
 import argparse
-import gc
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, Final, NoReturn
 
 from redsync.cli.exits import BROKEN_PIPE, FAILED, INTERRUPTED, USAGE, OutputError, SetupError
-from redsync.cli.output import flush, open_streams, put, take_over, tell, told_error, warn, write
+from redsync.cli.output import flush, open_streams, put, tell, told_error, warn, write
 
-__all__ = ["FAMILIES", "WRAPPING", "main"]
+__all__ = ["COMMAND_GROUPS", "WRAPPING", "main"]
 
-FAMILIES: Final = {
+COMMAND_GROUPS: Final = {
     "lock_command": ("lock",),
-    "inspecting": ("doctor", "ls", "show", "break", "watch", "top", "exporter", "bench", "dev"),
+    "arguments": ("doctor", "ls", "show", "break", "top", "exporter", "dev"),
     "demo": ("demo",),
 }
 """The modules that add commands, and the names of their commands."""
@@ -39,10 +38,6 @@ class _Parser(argparse.ArgumentParser):
         tell(self.format_usage())
         warn(f"{self.prog}: {message}")
         self.exit(USAGE)
-
-    def format_help(self) -> str:
-        """Return the help, without argparse's line for the group of all commands."""
-        return super().format_help().replace("\n  command\n", "\n")
 
     def _print_message(self, message: str, _: object = None) -> None:
         # argparse calls this only for help. Its own method ignores a full disk.
@@ -66,11 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         SystemExit: The arguments were wrong (status 64), or asked for help or the version (status 0).
     """
     if argv is None:
-        # This process is ours alone. What it loads stays until it ends; garbage collection would take a tenth of the
-        # start-up time.
-        gc.set_threshold(20_000, 10, 10)
         open_streams()
-        take_over()
     try:
         try:
             return _run(_parse(list(sys.argv[1:] if argv is None else argv)))
@@ -114,7 +105,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
 
 
 def _parser(chosen: str | None) -> argparse.ArgumentParser:
-    """Return a parser for the chosen command and its family, or for all commands if the chosen one is unknown."""
+    """Return a parser for the chosen command and its group, or for all commands if the chosen one is unknown."""
     parser = _Parser(
         prog="redsync",
         description="Run commands under distributed locks on independent Redis masters, and inspect these locks.",
@@ -122,8 +113,8 @@ def _parser(chosen: str | None) -> argparse.ArgumentParser:
     parser.add_argument(
         "--version", action=_Version, nargs=0, default=argparse.SUPPRESS, help="show the version and exit"
     )
-    commands = parser.add_subparsers(dest="command", metavar="command", title="commands", required=True)
-    known = [family for family, names in FAMILIES.items() if chosen in names]
-    for family in known or FAMILIES:
-        import_module(f"redsync.cli.{family}").add_parsers(commands)
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands", required=True)
+    known = [command_group for command_group, names in COMMAND_GROUPS.items() if chosen in names]
+    for command_group in known or COMMAND_GROUPS:
+        import_module(f"redsync.cli.{command_group}").add_parsers(commands)
     return parser

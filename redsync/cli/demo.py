@@ -1,60 +1,232 @@
 """`redsync demo`: processes compete for a few locks while nodes fail; every acquisition is checked.
 
-The demo starts real servers, then worker processes with several threads each. It kills and hangs nodes while they work
-(`demo_faults`), and finally checks the workers' journals (`demo_report`). Workers, journals and checkers are those of
-`redsync.testing.harness`. Exit status: 0 if all promises were kept, 1 if one was broken or the run proved nothing, 69
-if there is no server.
+The demo starts five real servers and four worker processes, kills one node and hangs another while they work, and
+judges what the workers wrote down. Exit status: 0 if all promises were kept, 1 if one was broken or the run proved
+nothing, 69 if there is no server.
+
+`python -m redsync.cli.demo` is one worker process with four threads, the workers. Each takes a lock, reads its
+counter, and writes the next number there a moment later: the classic case for a lock. To standard output, the journal,
+the process writes an empty line when it is ready, and then a line for each attempt. `Report` judges all attempts: by
+the clock, no two workers may hold a lock at once; by the counters, which know no clock, no update may be lost.
+
+Journal and counters are files without a name, a worker process ends when its standard input does, and the servers have
+a reaper: so the demo needs no handlers for signals, and leaves nothing behind whatever ends it.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import logging
+import os
 import random
-import shutil
-import signal
+import subprocess
+import sys
 import tempfile
+import threading
 import time
-from collections import deque
-from collections.abc import Iterator, Sequence
-from functools import partial
-from pathlib import Path
-from types import FrameType
-from typing import TYPE_CHECKING, Any, Final, Self
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from statistics import quantiles
+from typing import TYPE_CHECKING, Any, Final
 
-from redsync.cli.arguments import add_json, seconds, whole
-from redsync.cli.demo_faults import FaultPlan, plan
-from redsync.cli.demo_picture import PictureFile, Run
-from redsync.cli.demo_report import Findings, Report, plural
-from redsync.cli.demo_view import NodeLine, PlainView, Snapshot, View, choose_view
-from redsync.cli.exits import BROKEN, FINE, UNAVAILABLE
-from redsync.cli.output import warn, write_json
-from redsync.exceptions import RedsyncError
-from redsync.testing.harness.crew import Crew, RunFailedError
-from redsync.testing.harness.endings import zombies
-from redsync.testing.harness.journal import Follower, Line, now_ns
-from redsync.testing.harness.ledger import read_ledgers
-from redsync.testing.harness.orders import Order
+from redsync.cli.arguments import seconds
+from redsync.cli.exits import BROKEN, FINE, UNAVAILABLE, SetupError
+from redsync.cli.output import console, put, write_table
+from redsync.exceptions import AcquireTimeout, LeaseLostError, QuorumError, RedsyncError
 
 if TYPE_CHECKING:
-    from redsync import Client, Lock
+    from rich.live import Live
+
+    from redsync import Client
     from redsync.testing import LocalNodes
 
-__all__ = ["add_parsers", "run"]
+__all__ = ["Attempt", "Outage", "Report", "add_parsers", "play", "run"]
 
-LEASE: Final = 2.0
+PROCESSES: Final = 4
+THREADS: Final = 4
+LOCKS: Final = 3
+NODES: Final = 5
 
-_INSTALL = 'This installs everything that the demo needs: pip install "redsync-toolkit[server,cli]"'
+_INSTALL: Final = 'This installs everything that the demo needs: pip install "redsync-toolkit[server,cli]"'
+# -P: a file in the current directory must not shadow one of our imports.
+_WORKER: Final = (sys.executable, "-P", "-m", "redsync.cli.demo")
+_LEASE: Final = 2.0
+_TICK: Final = 0.1
+_POLL: Final = 0.02
+_TIMEOUT: Final = 2.0  # longer than the failure of a minority of nodes delays anything
+_MARGIN: Final = 0.1 * _LEASE
+_SHOWN: Final = 5
+_FAULTS: Final = {
+    "kill": (0.25, "is killed (SIGKILL)"),
+    "pause": (0.40, "hangs (SIGSTOP)"),
+    "restart": (0.50, "is restarted, empty"),
+    "resume": (0.65, "continues (SIGCONT)"),
+}
+"""Each is a method of `LocalNodes`: after which share of the run, and what it does, for people."""
+_OUT: Final = {"kill": "killed", "pause": "hung"}
+_STORIES: Final = {"killed": "was killed and came back empty", "hung": "hung for a while"}
 
-_LONGEST = 86_400.0
-_TICK = 0.1
-_POLL = 0.02
-_CLEANUP_TIMEOUT = 5.0
-_START_TIMEOUT = 30.0
-_END_TIMEOUT = 10.0
-_READY_TIMEOUT = 20.0
-_HEADSTART_NS = 50_000_000
+_ZEROS: Final = ("overlaps", "lost updates", "zombie keys")
+
+_GOOD: Final = "color(28)"
+_COLOURS: Final = {"up": _GOOD, "quarantined": "color(130)", "suspect": "red", "down": "red"}
+"""Green and orange that contrast with black and with white by nearly 4.5 : 1."""
+
+_now_ns = time.monotonic_ns  # one clock for all processes of a machine
+
+
+@dataclass
+class Attempt:
+    """One attempt to take a lock, and the hold that it led to; instants are in ns.
+
+    Attributes:
+        worker: The worker's number, counted over all processes.
+        lock: The number of the lock, from 0.
+        asked: The instant at which it began.
+        outcome: "held", "lost" if the lock said so, "timeout" or "no quorum".
+        granted: The instant at which the worker had the lock; 0 if it never had.
+        ended: The instant until which it certainly held: it began to release, or had last seen a hold valid that it
+            lost or could not re-enter. The end of an attempt that failed.
+        kept: True if the hold was valid after that.
+        written: The number that it wrote to the counter; 0 for none.
+        reentries: How often it took the lock again.
+    """
+
+    worker: int
+    lock: int
+    asked: int
+    outcome: str = "held"
+    granted: int = 0
+    ended: int = 0
+    kept: bool = False
+    written: int = 0
+    reentries: int = 0
+
+    def __str__(self) -> str:
+        return f"worker {self.worker} from {self.granted} to {self.ended} ns"
+
+
+@dataclass
+class Outage:
+    """A time during which a node was "killed" or "hung": from just before until it was back, in ns, or None."""
+
+    what: str
+    begin: int
+    end: int | None = None
+
+
+@dataclass
+class Report:
+    """The verdict on a run, by its attempts, the locks' counters, and the keys left on each node, by its index.
+
+    Attributes:
+        attempts: The attempts.
+        counters: The counter of each lock.
+        zombies: The keys left on nodes.
+        outages: The outages, by node.
+        seconds: The length of the run.
+        begin: The start of the run, in ns on the workers' clock.
+        holds: The attempts that acquired, for each lock, in the order of their grants.
+        overlaps: The pairs of holds of one lock at one instant.
+        counts: How often what happened.
+        evidence: The sentences about broken promises, at most a screen of lines; empty if none was broken.
+    """
+
+    attempts: Sequence[Attempt]
+    counters: Sequence[int]
+    zombies: Mapping[int, Sequence[bytes]]
+    outages: Mapping[int, Outage]
+    seconds: float
+    begin: int = 0
+
+    def __post_init__(self) -> None:
+        ordered = sorted((each for each in self.attempts if each.granted), key=lambda each: each.granted)
+        outcomes = [each.outcome for each in self.attempts]
+        self.holds = [[each for each in ordered if each.lock == lock] for lock in range(len(self.counters))]
+        self.overlaps = [pair for holds in self.holds for pair in overlaps(holds)]
+        lost = list(map(lost_updates, self.holds, self.counters))
+        self.counts = {
+            "acquisitions": len(ordered),
+            "re-entries": sum(each.reentries for each in self.attempts),
+            "QuorumErrors seen": outcomes.count("no quorum"),
+            "timeouts": outcomes.count("timeout"),
+            "lost holds": outcomes.count("lost"),
+            "overlaps": len(self.overlaps),
+            "lost updates": sum(lost),
+            "zombie keys": sum(map(len, self.zombies.values())),
+        }
+        untold = [each for each in ordered if each.outcome == "held" and not each.kept]
+        self.evidence = [f"overlap on lock {one.lock + 1}: {one} and {other}" for one, other in self.overlaps[:_SHOWN]]
+        self.evidence += [f"lost updates on lock {number}: {count}" for number, count in enumerate(lost, 1) if count]
+        self.evidence += [f"loss of lock {each.lock + 1} not told: {each}" for each in untold[:_SHOWN]]
+        for node, keys in self.zombies.items():
+            self.evidence += [f"zombie key on node {node + 1}: {key.decode(errors='replace')}" for key in keys[:_SHOWN]]
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Return the rows of the table, each with a caption and a figure; the last three figures must be 0."""
+        turns = [pair for holds in self.holds for pair in pairwise(holds)]
+        waits = [hold.granted - hold.asked for holds in self.holds for hold in holds]
+        percentiles = quantiles(waits, n=100) if len(waits) > 1 else [0.0] * 99
+        changes = sum(one.worker != other.worker for one, other in turns)
+        longest = max((other.granted - one.ended for one, other in turns), default=0)
+        count = {caption: f"{count:,}" for caption, count in self.counts.items()}
+        return [
+            ("acquisitions", count["acquisitions"]),
+            ("re-entries", count["re-entries"]),
+            ("hand-overs per second", f"{changes / self.seconds:,.0f}"),
+            ("wait p50, ms", f"{percentiles[49] / 1e6:,.1f}"),
+            ("wait p99, ms", f"{percentiles[98] / 1e6:,.1f}"),
+            ("longest pause of a lock, ms", f"{longest / 1e6:,.1f}"),
+            ("QuorumErrors seen", count["QuorumErrors seen"]),
+            ("timeouts, lost holds", f"{count['timeouts']}, {count['lost holds']}"),
+            ("faults injected", f"{len(self.outages)}"),
+            *((caption, count[caption]) for caption in _ZEROS),
+        ]
+
+    def conclusion(self) -> str:
+        """Return the run in one sentence."""
+        acquisitions = self.counts["acquisitions"]
+        who = f"{PROCESSES * THREADS} workers in {PROCESSES} processes"
+        if self.evidence:
+            return f"{who} found a broken promise of redsync: please report this, with the output above."
+        if not acquisitions:
+            return f"{who} never got a lock, which proves nothing: the machine may be too busy."
+        stories = " and ".join(f"node {node + 1} {_STORIES[outage.what]}" for node, outage in self.outages.items())
+        return (
+            f"{who} took {LOCKS} locks on {NODES} nodes {acquisitions:,} times{stories and f', while {stories}'}: "
+            f"never did two hold the same lock at once, no update was lost, and nothing was left behind."
+        )
+
+
+def overlaps(holds: Sequence[Attempt]) -> list[tuple[Attempt, Attempt]]:
+    """Return the pairs of holds at one instant; one may begin at the very instant at which another ends."""
+    pairs: list[tuple[Attempt, Attempt]] = []
+    current: list[Attempt] = []
+    for hold in holds:
+        current = [other for other in current if other.ended > hold.granted]
+        pairs += [(other, hold) for other in current if hold.ended > hold.granted]
+        current.append(hold)
+    return pairs
+
+
+def lost_updates(holds: Sequence[Attempt], counter: int) -> int:
+    """Return how many increments of one lock's counter were lost, or appeared from nowhere.
+
+    Each worker must have read what the one before it wrote, and the counter must show what the last one wrote. Only the
+    write of a lost hold may come late, as the operating system may suspend a worker between its check and its write;
+    such a write explains exactly its own value.
+    """
+    late = {hold.written for hold in holds if hold.written and not hold.kept}
+    wrote = [0, *(hold.written for hold in holds if hold.written and hold.kept)]
+    found = [*(value - 1 for value in wrote[1:]), counter]
+    return sum(abs(value - there) for value, there in zip(wrote, found, strict=True) if there not in late)
+
+
+# The command.
 
 
 def add_parsers(subparsers: Any) -> None:
@@ -62,296 +234,267 @@ def add_parsers(subparsers: Any) -> None:
     summary = "watch processes compete for locks while nodes fail, and check every acquisition"
     parser = subparsers.add_parser("demo", help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
     parser.set_defaults(run=run)
-    parser.add_argument("--processes", type=whole(1), default=4, metavar="N", help="worker processes (4)")
-    parser.add_argument("--threads", type=whole(1), default=4, metavar="N", help="threads in each of them (4)")
-    parser.add_argument("--names", type=whole(1), default=3, metavar="N", help="locks to compete for (3)")
-    parser.add_argument(
-        "--seconds", type=seconds(1, _LONGEST), default=12.0, metavar="S", help="duration of the run (12)"
-    )
-    parser.add_argument("--nodes", type=whole(1), default=5, metavar="N", help="servers to start (5)")
-    parser.add_argument("--seed", type=int, metavar="N", help="repeat the choices of an earlier run (random)")
-    parser.add_argument("--svg", metavar="FILE", help="draw the run: holds as bars, outages of nodes as bands")
-    add_json(parser, "write the report as JSON to standard output, and the rest to standard error")
-
-
-@contextlib.contextmanager
-def _quiet_nodes() -> Iterator[None]:
-    """Keep state changes of nodes out of the log: the view shows them. Watchdog errors are still logged."""
-    logger = logging.getLogger("redsync.node")
-    before = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(before)
+    add = parser.add_argument
+    add("--seconds", type=seconds(1, 86_400.0), default=12.0, metavar="S", help="duration of the run (12)")
+    add("--seed", type=int, metavar="N", help="repeat the choices of an earlier run (random)")
 
 
 def run(options: argparse.Namespace) -> int:
     """Run the demo; return its exit status."""
+    report = play(options)
+    return BROKEN if report.evidence or not report.counts["acquisitions"] else FINE
+
+
+def play(options: argparse.Namespace) -> Report:
+    """Let processes compete while nodes fail, and print the verdict; return it."""
+    screen = console()
+    from rich.live import Live
+
     from redsync.testing import LocalNodes, ServerNotFoundError, ServerStartError
     from redsync.testing.servers import pinned_server
 
+    logging.getLogger("redsync.node").setLevel(logging.ERROR)  # the view shows the state of nodes
+    seed = random.randrange(10**6) if options.seed is None else options.seed
     try:
         with (
-            _quiet_nodes(),
-            _Interruption() as interruption,
-            PictureFile(options.svg) as picture,
-            _Directory() as directory,
-            LocalNodes(options.nodes, server=pinned_server()) as nodes,
+            LocalNodes(NODES, server=pinned_server()) as nodes,
+            # In a terminal it is drawn below our lines, which it redirects; in a pipe it shows nothing.
+            Live(console=screen, transient=True, refresh_per_second=8) as live,
+            contextlib.ExitStack() as stack,
         ):
-            view = PlainView(warn) if options.json else choose_view()
-            with contextlib.closing(view):
-                return _Demo(options, directory, nodes, view, picture).run(interruption)
-    except ServerNotFoundError as error:
-        warn(f"redsync demo: {error}", _INSTALL)
-        return UNAVAILABLE
-    except ServerStartError as error:
-        warn(*f"redsync demo: {error}".split("\n"))
-        return UNAVAILABLE
-    except RunFailedError as error:
-        warn(*f"redsync demo: {error}".split("\n"))
-        return BROKEN
+            report = Demo(options.seconds, seed, nodes, live, stack).run()
+    except (ServerNotFoundError, ServerStartError) as error:
+        raise SetupError(f"{error}\n{_INSTALL}", UNAVAILABLE) from error
+    show(report)
+    return report
 
 
-class _Demo:
-    """One run."""
+class Demo:
+    """Starts the worker processes of one run, which the stack ends, and causes its faults."""
 
-    def __init__(
-        self,
-        options: argparse.Namespace,
-        directory: _Directory,
-        nodes: LocalNodes,
-        view: View,
-        picture: PictureFile,
-    ) -> None:
-        self._options = options
-        self._picture = picture
-        self._seed: int = random.randrange(10**6) if options.seed is None else options.seed
-        self._directory = directory
-        self._nodes = nodes
-        self._view = view
-        self._names = [f"lock:{number + 1}" for number in range(options.names)]
-        self._journals = Follower(directory.path)
+    def __init__(self, seconds: float, seed: int, nodes: LocalNodes, live: Live, stack: contextlib.ExitStack) -> None:
+        self._seconds, self._seed, self._nodes, self._live, self._stack = seconds, seed, nodes, live, stack
+        killed, paused = random.Random(seed).sample(range(NODES), 2)  # a minority
+        victims = {"kill": killed, "restart": killed, "pause": paused, "resume": paused}
+        self._plan = [(share * seconds, action, victims[action]) for action, (share, _) in _FAULTS.items()]
+        self._journal = stack.enter_context(tempfile.TemporaryFile("a+b")).fileno()  # noqa: SIM115
+        self._counters = stack.enter_context(tempfile.TemporaryFile()).fileno()  # noqa: SIM115
+        self._read_to = 0
+        self._workers: list[subprocess.Popen[bytes]] = []
+        self._ready = 0
+        self._attempts: list[Attempt] = []
         self._begin = 0
-        self._faults = FaultPlan(nodes, plan(options.seconds, options.nodes, random.Random(self._seed)))
+        self._outages: dict[int, Outage] = {}
 
-    def run(self, interruption: _Interruption) -> int:
-        """Start the workers, let them compete, judge the run; return the exit status."""
+    def run(self) -> Report:
+        """Start the workers, let them compete, judge the run."""
+        put(
+            f"started {NODES} servers ({self._nodes.version})",
+            f"{PROCESSES} processes with {THREADS} threads each will compete for {LOCKS} locks for {self._seconds:g} s "
+            f"(seed {self._seed})",
+            flush=True,
+        )
+        for process in range(PROCESSES):
+            arguments = map(str, (self._seed, process, self._seconds, self._counters))
+            worker = subprocess.Popen(  # noqa: S603  (runs our own module)
+                [*_WORKER, *arguments, *self._nodes.urls],
+                stdin=subprocess.PIPE,
+                stdout=self._journal,
+                bufsize=0,
+                pass_fds=[self._counters],
+                start_new_session=True,  # Ctrl-C in the terminal reaches the demo, which then ends the workers
+            )
+            self._workers.append(self._stack.enter_context(worker))
+            self._stack.callback(worker.kill)  # does nothing to a process that has ended
+        self._await_first_locks()
+        self._fight()
+        # A command under way may need a moment; but a claim that was not released must not expire meanwhile.
+        deadline = time.monotonic() + _LEASE / 2
+        while (left := self._scan()) and time.monotonic() < deadline:
+            time.sleep(_POLL)
+        counters = [_counter(self._counters, lock) for lock in range(LOCKS)]
+        return Report(self._attempts, counters, left, self._outages, self._seconds, self._begin)
+
+    def _read(self) -> None:
+        """Read the new whole lines of the journal."""
+        # The workers' writes move the position in the file, which they share with us.
+        new = os.pread(self._journal, os.fstat(self._journal).st_size - self._read_to, self._read_to)
+        whole = new[: new.rfind(b"\n") + 1]
+        self._read_to += len(whole)
+        lines = whole.split(b"\n")[:-1]
+        self._ready += lines.count(b"")
+        self._attempts += [Attempt(**json.loads(line)) for line in lines if line]
+
+    def _working(self) -> bool:
+        """Return whether any worker process still runs."""
+        for process, worker in enumerate(self._workers):
+            if status := worker.poll():
+                raise SetupError(f"worker process {process} ended by itself with status {status}", BROKEN)
+        return any(worker.returncode is None for worker in self._workers)
+
+    def _await_first_locks(self) -> None:
+        """Wait until each worker process has acquired a lock."""
+        began = time.monotonic()
+        put(
+            f"waiting for the first lock: a server that has just started may have forgotten locks that are still held, "
+            f"so it grants none for one lease, {_LEASE:g} s",
+            flush=True,
+        )
+        while self._ready < PROCESSES and self._working():
+            time.sleep(_POLL)
+            self._read()
+        put(f"first lock after {time.monotonic() - began:.1f} s", flush=True)
+
+    def _fight(self) -> None:
+        """Let the workers work and the nodes fail; show the progress."""
         from redsync import Client
 
-        options, view = self._options, self._view
-        workers = f"{plural(options.processes, 'process')} with {plural(options.threads, 'thread')} each"
-        view.say(f"started {plural(options.nodes, 'server')} ({self._nodes.version})")
-        view.say(
-            f"{workers} will compete for {plural(options.names, 'lock')} for {options.seconds:g} s (seed {self._seed})"
-        )
-        with Crew(self._directory.path, self._order) as crew:
-            # An interruption after the start of a process but before the crew knows it would leave it running.
-            with interruption.deferred():
-                for process in range(options.processes):
-                    crew.start(process)
-            with Client(self._nodes.urls, lease=LEASE) as observer:
-                self._await_first_lock(observer, crew)
-                self._fight(observer, crew)
-            left = zombies(self._scan, LEASE, time.monotonic, partial(time.sleep, _POLL))
-            self._journals.read()
-            return self._judge(left, crew.said())
+        self._begin = _now_ns()
+        for worker in self._workers:
+            assert worker.stdin is not None
+            with contextlib.suppress(BrokenPipeError):  # it has ended, as `_working` notices
+                worker.stdin.write(b"go")
+        with Client(self._nodes.urls, lease=_LEASE) as observer:
+            while self._working():
+                elapsed = (_now_ns() - self._begin) / 1e9
+                self._inject(elapsed)
+                self._read()
+                self._show(elapsed, observer)
+                time.sleep(max(min([_TICK, *(at - elapsed for at, *_ in self._plan)]), 0.0))
+        self._inject(self._seconds)  # the workers may have ended while a node was restarted
+        self._read()
 
-    def _order(self, _process: int, first: int, journal: Path) -> Order:
-        return Order(
-            urls=self._nodes.urls,
-            names=self._names,
-            directory=str(self._directory.path),
-            journal=str(journal),
-            first=first,
-            owners=self._options.threads,
-            seed=str(self._seed),
-            work="nested",
-            lease=LEASE,
-            warm=_READY_TIMEOUT,
-        )
+    def _show(self, elapsed: float, observer: Client) -> None:
+        """Show the nodes with their states, and the progress."""
+        from rich.box import SIMPLE
+        from rich.console import Group
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+        from rich.text import Text
 
-    def _await_first_lock(self, observer: Client, crew: Crew) -> None:
-        """Wait until the demo and each process can acquire locks."""
-        began = time.monotonic()
-        self._view.say(
-            f"waiting for the first lock: a server that has just started may have forgotten locks that are still held, "
-            f"so it grants none for one lease, {LEASE:g} s"
-        )
-        lock = observer.get_lock("demo:first", timeout=_TICK)
-        while not (_try_once(lock) and crew.noted("ready")):
-            crew.working()
-            if time.monotonic() - began > _START_TIMEOUT:
-                raise RunFailedError(
-                    f"no lock could be acquired within {_START_TIMEOUT:g} s; output of the workers:\n{crew.said()}"
-                )
-            time.sleep(_POLL)
-        self._view.say(f"first lock after {time.monotonic() - began:.1f} s")
+        with contextlib.suppress(RedsyncError), observer.get_lock("demo:observer", timeout=0.0):
+            pass  # a client learns about nodes only by using them
+        out = {node: outage.what for node, outage in self._outages.items() if outage.end is None}
+        table = Table("node", "address", "state", "", box=SIMPLE)
+        for number, node in enumerate(observer.nodes()):
+            state = Text(node.state, style=_COLOURS.get(node.state, ""))
+            table.add_row(str(number + 1), node.address, state, out.get(number))
+        granted, recently = [each.granted for each in self._attempts if each.granted], _now_ns() - 10**9
+        recent = sum(instant > recently for instant in granted)
+        failed = sum(each.outcome != "held" for each in self._attempts)
+        elapsed = min(elapsed, self._seconds)
+        rest = f" acquisitions, {recent:,} per second, {failed} attempts failed, {elapsed:.1f} of {self._seconds:g} s"
+        progress = Table.grid()  # puts the bar on a separate line
+        progress.add_row(ProgressBar(total=self._seconds, completed=elapsed, width=60))
+        progress.add_row(Text.assemble((f"{len(granted):,}", "bold"), rest))
+        self._live.update(Group(table, progress))
 
-    def _fight(self, observer: Client, crew: Crew) -> None:
-        """Let the workers work and the nodes fail; show the progress."""
-        seconds = self._options.seconds
-        self._begin = begin = now_ns() + _HEADSTART_NS
-        crew.go(begin, begin + int(seconds * 1e9))
-        lock = observer.get_lock("demo:observer", timeout=0.0)
-        tally = _Tally()
-        while crew.working():
-            elapsed = max(now_ns() - begin, 0) / 1e9
-            for fault in self._faults.inject(elapsed):
-                self._view.say(f"{elapsed:5.1f} s  {fault}")
-            # A client learns the state of its nodes only by using them.
-            _try_once(lock)
-            tally.add(elapsed, self._journals.read())
-            self._view.update(tally.snapshot(elapsed, seconds, self._node_lines(observer)))
-            if elapsed > seconds + _END_TIMEOUT:
-                late = elapsed - seconds
-                raise RunFailedError(f"workers still hang {late:.0f} s after the end; their output:\n{crew.said()}")
-            time.sleep(max(min(_TICK, self._faults.next_at - elapsed), 0.0))
-
-    def _node_lines(self, observer: Client) -> list[NodeLine]:
-        marks = self._faults.marks()
-        return [NodeLine(node.address, node.state, marks.get(index, "")) for index, node in enumerate(observer.nodes())]
+    def _inject(self, elapsed: float) -> None:
+        """Carry out the faults that are due."""
+        while self._plan and self._plan[0][0] <= elapsed:
+            _, action, node = self._plan.pop(0)
+            begin = _now_ns()
+            getattr(self._nodes, action)(node)
+            if action in _OUT:
+                self._outages[node] = Outage(_OUT[action], begin)
+            else:
+                self._outages[node].end = _now_ns()
+            put(f"{elapsed:5.1f} s  node {node + 1} {_FAULTS[action][1]}", flush=True)
 
     def _scan(self) -> dict[int, list[bytes]]:
-        """Return the keys of each node, by the node's index."""
+        """Return the claims and places on nodes, by the node's index."""
         import redis
 
-        keys: dict[int, list[bytes]] = {}
+        found: dict[int, list[bytes]] = {}
         for index, port in enumerate(self._nodes.ports):
-            try:
-                with redis.Redis(port=port, socket_timeout=LEASE) as node:
-                    keys[index] = list(node.scan_iter(count=1000))
-            except redis.RedisError as error:
-                raise RunFailedError(f"node {index + 1} died unexpectedly: {error}") from error
-        return keys
-
-    def _judge(self, left: dict[int, list[bytes]], said: str) -> int:
-        options, view = self._options, self._view
-        ledgers, counters = read_ledgers(self._directory.path, self._names)
-        report = Report(
-            Findings(
-                self._journals.lines,
-                self._names,
-                list(ledgers.values()),
-                list(counters.values()),
-                left,
-                options.seconds,
-                options.nodes,
-                options.processes,
-                options.threads,
-                [story for fault in self._faults.injected if (story := fault.story)],
-            )
-        )
-        view.close()
-        view.table(report.rows(), report.failures())
-        for line in report.evidence():
-            view.say(line)
-        if said:
-            view.say(f"output of the workers:\n{said}")
-        view.say(report.conclusion())
-        if report.broken:
-            self._directory.keep = True
-            view.say(f"ledgers and journals are kept in {self._directory.path}; the seed is {self._seed}")
-        if self._picture.write(Run(report, self._begin, self._faults.outages)):
-            view.say(f"the picture of the run is in {options.svg}")
-        if options.json:
-            write_json({"seed": self._seed, **report.as_json()})
-        return BROKEN if report.broken or report.proves_nothing else FINE
+            with redis.Redis(port=port, socket_timeout=_LEASE) as node:
+                if keys := sorted(node.scan_iter("redsync*lock:*", count=1000)):
+                    found[index] = keys
+        return found
 
 
-class _Tally:
-    """Counts acquisitions during the run."""
-
-    def __init__(self) -> None:
-        self._acquisitions = 0
-        self._trouble = 0
-        self._past: deque[tuple[float, int]] = deque([(0.0, 0)])
-
-    def add(self, elapsed: float, lines: Sequence[Line]) -> None:
-        """Count the journal lines since the last call."""
-        events = [line["event"] for line in lines]
-        self._acquisitions += events.count("acquired")
-        self._trouble += sum(map(events.count, ("busy", "no quorum", "lost")))
-        self._past.append((elapsed, self._acquisitions))
-        while len(self._past) > 2 and self._past[1][0] <= elapsed - 1:
-            self._past.popleft()
-
-    def snapshot(self, elapsed: float, seconds: float, nodes: Sequence[NodeLine]) -> Snapshot:
-        """Return the current state of the run."""
-        since, before = self._past[0]
-        rate = (self._acquisitions - before) / max(elapsed - since, 0.001)
-        return Snapshot(elapsed, seconds, self._acquisitions, rate, self._trouble, nodes)
+def _counter(file: int, lock: int) -> int:
+    """Return the counter of a lock; each has eight bytes of the file."""
+    return int.from_bytes(os.pread(file, 8, lock * 8), "big")
 
 
-class _Directory:
-    """A temporary directory, removed at the end unless `keep` is set."""
+def show(report: Report) -> None:
+    """Print the report; the figures that must be 0 are green or red."""
+    from rich.box import SIMPLE
+    from rich.table import Table
 
-    def __init__(self) -> None:
-        self.path = Path(tempfile.mkdtemp(prefix="redsync-demo-"))
-        self.keep = False
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if not self.keep:
-            shutil.rmtree(self.path, ignore_errors=True)
-
-
-class _Interruption:
-    """Turns the signals that should end a program into exceptions, once.
-
-    While the program cleans up after that exception, it ignores further signals, so a second Ctrl-C leaves no servers
-    or files behind. This ends after a few seconds, because the exception may be raised where it can't be caught, for
-    example in a finalizer.
-    """
-
-    _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-    def __init__(self) -> None:
-        self._former: dict[signal.Signals, Any] = {}
-        self._deaf_until = 0.0
-        self._is_deferred = False
-        self._pending: int | None = None
-
-    @contextlib.contextmanager
-    def deferred(self) -> Iterator[None]:
-        """Let the body end before an interruption is raised."""
-        self._is_deferred = True
-        try:
-            yield
-        finally:
-            self._is_deferred = False
-            if self._pending is not None:
-                self._end(self._pending, None)
-
-    def __enter__(self) -> Self:
-        for number in self._SIGNALS:
-            # Signals that the parent process made us ignore (nohup, a shell's background job) stay ignored.
-            if signal.getsignal(number) is not signal.SIG_IGN:
-                self._former[number] = signal.signal(number, self._end)
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        for number, former in self._former.items():
-            signal.signal(number, former)
-
-    def _end(self, number: int, _: FrameType | None) -> None:
-        if self._is_deferred:
-            self._pending = number
-            return
-        if time.monotonic() < self._deaf_until:
-            return
-        self._deaf_until = time.monotonic() + _CLEANUP_TIMEOUT
-        if number == signal.SIGINT:
-            raise KeyboardInterrupt
-        raise SystemExit(128 + number)
+    table = Table("", "", box=SIMPLE, show_header=False)
+    table.columns[1].justify = "right"
+    for caption, figure in report.rows():
+        style = f"bold {_GOOD if figure == '0' else 'red'}" if caption in _ZEROS else ""
+        table.add_row(caption, figure, style=style)
+    write_table(table)
+    put(*report.evidence, report.conclusion())
 
 
-def _try_once(lock: Lock) -> bool:
-    """Acquire and release an uncontended lock; return whether a quorum granted it."""
+# A worker process.
+
+
+def attempt(client: Client, counters: int, worker: int, rng: random.Random) -> Attempt:
+    """Take a lock, work, and release it; an error that no outage explains is a bug, and raised."""
+    attempt = Attempt(worker, rng.randrange(LOCKS), _now_ns())
+    lock = client.get_lock(f"lock:{attempt.lock + 1}", timeout=_TIMEOUT)
     try:
-        with lock:
-            return True
-    except RedsyncError:
-        return False
+        with lock as hold:
+            attempt.granted = attempt.ended = _now_ns()
+            value = _counter(counters, attempt.lock) + 1
+            time.sleep(rng.uniform(0.001, 0.002))
+            for _ in range(rng.randrange(3)):
+                with lock:
+                    attempt.reentries += 1
+            # The instant first: a hold that is valid after it was valid at it.
+            instant = _now_ns()
+            if hold.remaining() > _MARGIN:
+                attempt.ended, attempt.written = instant, value
+                os.pwrite(counters, value.to_bytes(8, "big"), attempt.lock * 8)
+            instant = _now_ns()
+            if hold.remaining() > 0:
+                attempt.ended, attempt.kept = instant, True
+    except LeaseLostError:
+        attempt.outcome = "lost"
+    except (AcquireTimeout, QuorumError) as error:
+        attempt.outcome = "timeout" if isinstance(error, AcquireTimeout) else "no quorum"
+        attempt.ended = attempt.ended or _now_ns()
+    return attempt
+
+
+def _obey(begin: threading.Event) -> None:
+    """Begin at a word on standard input, and end this process when its standard input ends, with the demo."""
+    while os.read(0, 100):
+        begin.set()
+    os._exit(1)
+
+
+def work() -> None:
+    """Run a worker process, with the arguments that the demo gives it."""
+    from redsync import Client
+
+    seed, process, seconds, counters = sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4])
+    logging.basicConfig(level=logging.CRITICAL)  # losses are expected here, and written down
+    begin = threading.Event()
+    threading.Thread(target=_obey, args=(begin,), daemon=True).start()
+    with Client(sys.argv[5:], lease=_LEASE) as client:
+        with client.get_lock(f"ready:{process}", timeout=20.0):
+            pass
+        os.write(1, b"\n")  # ready
+        begin.wait()
+        end = _now_ns() + int(seconds * 1e9)
+
+        def compete(worker: int) -> None:
+            rng = random.Random(f"{seed} {worker}")
+            while _now_ns() < end:
+                done = attempt(client, counters, worker, rng)
+                os.write(1, (json.dumps(asdict(done)) + "\n").encode())
+
+        with ThreadPoolExecutor(THREADS) as pool:
+            # The error of a worker ends its process, and so the demo, once the others have ended.
+            list(pool.map(compete, range(process * THREADS, (process + 1) * THREADS)))
+
+
+if __name__ == "__main__":
+    work()

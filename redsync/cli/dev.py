@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import math
+import time
 from typing import TYPE_CHECKING, Any
 
 from redsync.cli.exits import FINE, UNAVAILABLE, SetupError
 from redsync.cli.output import put, warn, write_json
-from redsync.cli.signals import light_sleep
 
 if TYPE_CHECKING:
     from redsync.testing.local_nodes import LocalNodes
@@ -26,11 +25,11 @@ def dev(options: Any) -> int:
         with (
             contextlib.suppress(KeyboardInterrupt),
             LocalNodes(options.nodes, server=pinned_server()) as nodes,
-            light_sleep() as sleep,
         ):
             _introduce(nodes, as_json=options.json)
+            # A signal that comes between Python's check for signals and the system call ends the next sleep.
             while True:
-                sleep(math.inf)
+                time.sleep(1.0)
     except (ServerNotFoundError, ServerStartError) as error:
         raise SetupError(str(error), UNAVAILABLE) from error
     return FINE

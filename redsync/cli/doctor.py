@@ -9,56 +9,55 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
 from redsync._core.memory import BIRTH_KEY, NEWBORN, Birth
-from redsync.cli.asking import Answer, Node, Nodes, execute, spelling_of
 from redsync.cli.doctor_checks import (
     NOT_ALLOWED,
     Finding,
     Heard,
     Report,
     check_deployment,
-    check_lives,
-    check_node,
     checked,
+    findings_about,
+    groups_among,
+    guard_left,
     is_loopback,
 )
-from redsync.cli.doctor_groups import GROUP_HEADINGS, as_json, check_group, group_row, groups_among
 from redsync.cli.exits import BROKEN, FINE, UNCONFIGURED, SetupError, state_of
-from redsync.cli.output import put, write_json
-from redsync.cli.writing import print_table, told, wrapped
+from redsync.cli.output import print_table, put, told, write_json
+from redsync.cli.queries import Answer, Node, Nodes, execute, tagging_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     import redis
 
-    from redsync.cli.places import Place, Said
+    from redsync.cli.endpoints import Endpoint, WitnessReport
 
 __all__ = ["doctor"]
 
 PINGS: Final = 11
 KEYS_MAX: Final = 1_000_000
-NODE_TIMEOUT: Final = 0.25
 LEASE: Final = 30.0
 HEADINGS: Final = ("NODE", "STATE", "VERSION", "ROLE", "PERSISTENCE", "EVICTION", "UP FOR", "CLOCK", "LATENCY")
+GROUP_HEADINGS: Final = ("NODE", "SERVER", "EPOCH", "IN SYNC", "GUARD LEFT")
 
 
 def doctor(options: Any) -> int:
     """Check each node, and the nodes together."""
     with Nodes.chosen(options) as nodes:
         guard = _restart_guard(nodes.nodes)
-        places = {node.redis: node.place for node in nodes.nodes}
+        endpoints = {node.redis: node.endpoint for node in nodes.nodes}
         answers = nodes.ask(lambda client: _examine(client, nodes.prefix))
         reports = [_report(answer, node) for answer, node in zip(answers, nodes.nodes, strict=True)]
         if groups := groups_among(reports):
-            surveys = nodes.ask(lambda client: _survey(places[client]), [node for node in nodes.nodes if node.place])
+            surveys = nodes.ask(
+                lambda client: _survey(endpoints[client]), [node for node in nodes.nodes if node.endpoint]
+            )
             for report, survey in zip(groups, surveys, strict=True):
                 report.said = survey.value or []
         # One node, or nodes on this machine only, are for trials.
-        is_serious = len(reports) > 1 and not all(is_loopback(report.place) for report in reports)
+        is_serious = len(reports) > 1 and not all(is_loopback(report.endpoint) for report in reports)
         for report in reports:
-            report.findings += check_node(report, guard=guard, node_timeout=NODE_TIMEOUT, is_serious=is_serious)
-            report.findings += check_group(report, guard)
-        check_lives(reports, guard)
+            report.findings += findings_about(report, guard, is_serious=is_serious)
         general = check_deployment(reports)
         if options.json:
             write_json(_as_json(reports, general, nodes.quorum, guard))
@@ -85,17 +84,17 @@ def _restart_guard(nodes: Sequence[Node]) -> float:
 def _report(answer: Answer[Report], node: Node) -> Report:
     report = answer.value or Report(answer.node, error=answer.error)
     report.node, report.replicas = answer.node, node.replicas
-    report.witness = node.place.WITNESS if node.place else ""
+    report.witness = node.endpoint.witness if node.endpoint else ""
     return report
 
 
-def _survey(place: Place | None) -> list[Said]:
-    return place.survey() if place else []
+def _survey(endpoint: Endpoint | None) -> list[WitnessReport]:
+    return endpoint.survey() if endpoint else []
 
 
 def _examine(client: redis.Redis, prefix: bytes) -> Report:
     """Query one node for everything; a refused query leaves its fields unset, any other error is raised."""
-    from redsync._protocols.name_survey import look_command
+    from redsync._protocols.surveys import look_command
 
     spent = []
     for _ in range(PINGS):
@@ -154,7 +153,7 @@ def _why_no_scripts(attempt: Callable[[], object]) -> str | None:
 
 def _birth(client: redis.Redis) -> tuple[Birth | None, bool]:
     """Return a node's birth record, and whether our user may read it."""
-    key = spelling_of(client).key(BIRTH_KEY)
+    key = tagging_of(client).key(BIRTH_KEY)
     record, stamp = _allowed(lambda: [client.get(key)]), _allowed(client.time)
     if record is None or stamp is None:
         return None, False
@@ -166,12 +165,12 @@ def _birth(client: redis.Redis) -> tuple[Birth | None, bool]:
 
 def _clients(client: redis.Redis) -> dict[str, Heard] | None:
     """Return the clients that have a record on a node; None if it has too many keys to scan."""
+    from redsync._core.client_records import ClientRecord
     from redsync._core.keys import client_key
-    from redsync._core.presence import ClientRecord
 
     if client.dbsize() > KEYS_MAX:
         return None
-    begin = spelling_of(client).key(client_key(""))
+    begin = tagging_of(client).key(client_key(""))
     keys = list(client.scan_iter(begin + b"*", count=1000))
     pipeline = client.pipeline(transaction=False)
     for key in keys:
@@ -189,23 +188,23 @@ def _clients(client: redis.Redis) -> dict[str, Heard] | None:
 
 
 def _print(reports: list[Report], general: list[Finding], guard: float) -> None:
-    print_table(HEADINGS, [_row(report) for report in reports])
+    print_table(HEADINGS, [_row(report) for report in reports], turns=True)
     if groups := groups_among(reports):
         put("")
-        print_table(GROUP_HEADINGS, [group_row(report, guard) for report in groups])
+        print_table(GROUP_HEADINGS, [_group_row(report, guard) for report in groups], turns=True)
     # Show a finding about several nodes once.
-    places: dict[Finding, list[str]] = {finding: [] for finding in general}
+    nodes_with: dict[Finding, list[str]] = {finding: [] for finding in general}
     for report in reports:
         for finding in report.findings:
-            places.setdefault(finding, []).append(report.node)
+            nodes_with.setdefault(finding, []).append(report.node)
     for is_problem, title in ((True, "needs attention"), (False, "good to know")):
-        chosen = [(finding, nodes) for finding, nodes in places.items() if finding.is_problem is is_problem]
+        chosen = [(finding, nodes) for finding, nodes in nodes_with.items() if finding.is_problem is is_problem]
         if chosen:
             put("", f"{title}:")
         for finding, nodes in chosen:
             where = f"{'each node' if len(nodes) == len(reports) > 1 else ', '.join(nodes)}: " if nodes else ""
-            put(*wrapped(f"{where}{finding.text}", "  "), *wrapped(finding.advice, "     ", "-> "))
-    if not any(finding.is_problem for finding in places):
+            put(f"  {where}{finding.text}", f"     -> {finding.advice}")
+    if not any(finding.is_problem for finding in nodes_with):
         put("", "nothing needs attention")
 
 
@@ -235,9 +234,30 @@ def _as_json(reports: list[Report], general: list[Finding], quorum: int, guard: 
             "uptime": report.uptime,
             "clock_offset": report.offset,
             "latency": report.latency,
-            **as_json(report, guard),
+            **_group_json(report, guard),
             "findings": findings(report.findings),
         }
         for report in reports
     ]
     return {"nodes": nodes, "quorum": quorum, "restart_guard": guard, "findings": findings(general)}
+
+
+def _group_row(report: Report, guard: float) -> tuple[str, ...]:
+    """Return a node's row in the table of nodes whose server may change."""
+    latest = report.latest
+    server, epoch = ("-", "-") if latest is None else (str(latest.server), str(latest.epoch))
+    in_sync = "-" if report.in_sync is None else f"{report.in_sync} of {report.replicas}"
+    left = guard_left(report, guard)
+    return report.node, server, epoch, in_sync, "-" if left is None else told(left) if left else "none"
+
+
+def _group_json(report: Report, guard: float) -> dict[str, Any]:
+    """Return the JSON fields specific to nodes whose server may change; all None for a plain node."""
+    latest = report.latest
+    return {
+        "server": latest and latest.server,
+        "epoch": latest and latest.epoch,
+        "replicas": report.replicas,
+        "in_sync": None if report.replicas is None else report.in_sync,
+        "guard_left": guard_left(report, guard),
+    }

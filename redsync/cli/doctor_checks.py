@@ -1,22 +1,36 @@
-"""The doctor's checks of what nodes report: pure functions, so that each finding can be tested without a server."""
+"""The doctor's checks of what nodes report: pure functions, so that each finding can be tested without a server.
+
+The last of them check nodes whose server may change, Sentinel groups and voters of a cluster.
+"""
 
 from __future__ import annotations
 
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from redsync._core.memory import BLANK, JOINING, NEWBORN, elected
 from redsync._core.text import is_refusal
 
 if TYPE_CHECKING:
     from redsync._core.memory import Birth
-    from redsync.cli.places import Said
+    from redsync.cli.endpoints import WitnessReport
 
-__all__ = ["Finding", "Heard", "Report", "check_deployment", "check_lives", "check_node", "checked", "is_loopback"]
+__all__ = [
+    "Finding",
+    "Heard",
+    "Report",
+    "check_deployment",
+    "checked",
+    "findings_about",
+    "groups_among",
+    "guard_left",
+    "is_loopback",
+]
 
 NOT_ALLOWED: Final = "not allowed"
 
@@ -31,6 +45,9 @@ OLDEST: Final = (6, 0)
 OFFSET_MAX: Final = 1.0
 FULL: Final = 0.9
 LATENCY_MAX: Final = 0.05
+
+NODE_TIMEOUT: Final = 0.25
+"""The default of a client's `node_timeout`."""
 
 ANNOUNCED_FOR: Final = 65.0
 """Lifetime of a client's record in seconds; the client renews it every 20 s."""
@@ -105,7 +122,7 @@ class Report:
     newborn_age: float | None = None
     replicas: int | None = None
     witness: str = ""
-    said: Sequence[Said] = ()
+    said: Sequence[WitnessReport] = ()
     birth: Birth | None = None
     is_birth_known: bool = False
     clients: Mapping[str, Heard] | None = None
@@ -124,12 +141,12 @@ class Report:
         return {"slave": "replica"}.get(role := str(self.info.get("role", NOT_ALLOWED)), role)
 
     @property
-    def latest(self) -> Said | None:
+    def latest(self) -> WitnessReport | None:
         """The latest decision about its server, by the word of the witnesses."""
         return max((each for each in self.said if each.error is None), key=lambda each: each.epoch, default=None)
 
     @property
-    def place(self) -> str:
+    def endpoint(self) -> str:
         """The address of its server, as far as we know."""
         return self.node if self.latest is None else str(self.latest.server)
 
@@ -170,156 +187,152 @@ def checked(info: Mapping[str, Any]) -> Mapping[str, Any]:
     return {name: str(value) if name in _WORDS else value for name, value in info.items()}
 
 
-def check_node(report: Report, *, guard: float, node_timeout: float, is_serious: bool) -> list[Finding]:
+def findings_about(report: Report, guard: float, *, is_serious: bool) -> list[Finding]:
     """Return the findings about one node; `is_serious`: there are several nodes, not all on this machine."""
-    if report.error is not None:
-        if is_refusal(report.error):
-            advice = "correct the user or password in its URL, or its rule for that user"
-            return [Finding(f"refuses access: {report.error}", advice)]
-        # Of a group or a voter, the server may be unknown.
-        trouble = "does not answer" if report.replicas is None else "can't be reached"
-        return [Finding(f"{trouble}: {report.error}", "start it, or correct its URL or firewall")]
-    found: list[Finding] = []
+    checks = (_check_answer, _check_witnesses) if report.error is not None else _CHECKS
+    return [finding for check in checks for finding in check(report, guard, is_serious)]
+
+
+def _check_answer(report: Report, *_: float) -> Iterator[Finding]:
+    if is_refusal(str(report.error)):
+        advice = "correct the user or password in its URL, or its rule for that user"
+        yield Finding(f"refuses access: {report.error}", advice)
+        return
+    # Of a group or a voter, the server may be unknown.
+    trouble = "does not answer" if report.replicas is None else "can't be reached"
+    yield Finding(f"{trouble}: {report.error}", "start it, or correct its URL or firewall")
+
+
+def _check_info(report: Report, *_: float) -> Iterator[Finding]:
     if not report.info:
         text = "refuses INFO: its version, role, persistence and uptime are unknown"
-        found.append(Finding(text, "let the user call INFO: ACL SETUSER <user> +info", is_problem=False))
-    found += _check_server(report)
-    found += _check_memory(report)
-    found += _check_disk(report, guard, is_serious=is_serious)
-    if report.latency is not None and report.latency > min(LATENCY_MAX, node_timeout / 2):
-        text = f"a round trip takes {report.latency * 1000:.0f} ms"
-        advice = f"move it nearer, or raise node_timeout ({node_timeout:g} s): a slower node has no vote"
-        found.append(Finding(text, advice, is_problem=report.latency > node_timeout / 2))
-    return found
-
-
-def _check_server(report: Report) -> list[Finding]:
-    found = []
+        yield Finding(text, "let the user call INFO: ACL SETUSER <user> +info", is_problem=False)
     numbers = tuple(map(int, re.findall(r"\d+", str(report.info.get("redis_version", "")))[:2]))
     if numbers and numbers < OLDEST:
-        found.append(Finding(f"{report.version} is too old", "upgrade to Redis 6.0 or later, or to Valkey"))
+        yield Finding(f"{report.version} is too old", "upgrade to Redis 6.0 or later, or to Valkey")
+    if report.info.get("loading") == 1:
+        yield Finding("is still loading its data", "wait until it has loaded")
+
+
+def _check_latency(report: Report, *_: float) -> Iterator[Finding]:
+    if report.latency is not None and report.latency > LATENCY_MAX:
+        text = f"a round trip takes {report.latency * 1000:.0f} ms"
+        advice = f"move it nearer, or raise node_timeout ({NODE_TIMEOUT:g} s): a slower node has no vote"
+        yield Finding(text, advice, is_problem=report.latency > NODE_TIMEOUT / 2)
+
+
+def _check_role(report: Report, *_: float) -> Iterator[Finding]:
     if report.role == "replica" and report.replicas is not None:
         text = f"its server is a replica: a failover is under way, or a {report.witness} is out of date"
-        found.append(Finding(text, "run the doctor again"))
+        yield Finding(text, "run the doctor again")
     elif report.role == "replica":
         advice = "list masters only, each independent of the others"
-        found.append(Finding("is a replica: it refuses writes, and its vote would not be independent", advice))
+        yield Finding("is a replica: it refuses writes, and its vote would not be independent", advice)
     else:
-        found += _check_replicas(report)
+        yield from _check_replicas(report)
     if report.info.get("cluster_enabled") == 1 and report.replicas is None:
         advice = "use servers with cluster-enabled no, or voters of the cluster: redis+cluster://...?nodes=3"
-        found.append(Finding("is part of a cluster, which redirects keys to other servers", advice))
-    if report.info.get("loading") == 1:
-        found.append(Finding("is still loading its data", "wait until it has loaded"))
+        yield Finding("is part of a cluster, which redirects keys to other servers", advice)
+
+
+def _check_scripts(report: Report, *_: float) -> Iterator[Finding]:
     if report.scripts is not None:
         keys = "~{rs*" if report.info.get("cluster_enabled") == 1 else "~redsync* ~redisson*"
         advice = f"allow the user our commands and keys: ACL SETUSER <user> +@all {keys} &*"
-        found.append(Finding(f"does not run our scripts: {report.scripts}", advice))
-    return found
+        yield Finding(f"does not run our scripts: {report.scripts}", advice)
 
 
-def _check_replicas(report: Report) -> list[Finding]:
+def _check_replicas(report: Report) -> Iterator[Finding]:
     connected = int(report.info.get("connected_slaves", 0))
     if report.replicas is None:
-        if not connected:
-            return []
-        text = "has replicas: a promoted replica may lack the latest claims"
-        advice = "do not fail over automatically, or use its Sentinels: redis+sentinel://...?replicas=N"
-        return [Finding(text, advice, is_problem=False)]
+        if connected:
+            text = "has replicas: a promoted replica may lack the latest claims"
+            advice = "do not fail over automatically, or use its Sentinels: redis+sentinel://...?replicas=N"
+            yield Finding(text, advice, is_problem=False)
+        return
+    needed, in_sync = (report.replicas + 1) // 2, report.in_sync or 0
     if not report.replicas:
         text = "its votes wait for no replica: after a failover, an old master that is cut off still grants"
         advice = f"give the number of its replicas in the URL: ?replicas={connected or 'N'}"
-        return [Finding(text, f"{advice}, or at least set min-replicas-to-write on its servers")]
-    needed = (report.replicas + 1) // 2
-    if connected > report.replicas:
+        yield Finding(text, f"{advice}, or at least set min-replicas-to-write on its servers")
+    elif connected > report.replicas:
         text = f"has {connected} replicas, but replicas={report.replicas}: two masters might both reach {needed}"
-        return [Finding(text, "give the number of all its replicas in each client's URL")]
-    in_sync = report.in_sync or 0
-    if in_sync < report.replicas:
+        yield Finding(text, "give the number of all its replicas in each client's URL")
+    elif in_sync < report.replicas:
         text = f"{in_sync} of its {report.replicas} replicas are in sync; each vote needs {needed}"
-        return [Finding(text, "start the others, or wait until they have its data", is_problem=in_sync <= needed)]
-    return []
+        yield Finding(text, "start the others, or wait until they have its data", is_problem=in_sync <= needed)
 
 
-def _check_memory(report: Report) -> list[Finding]:
-    found = []
+def _check_memory(report: Report, *_: float) -> Iterator[Finding]:
     most, used = int(report.info.get("maxmemory", 0)), int(report.info.get("used_memory", 0))
     if report.policy is None:
         text = "does not let the user read its eviction policy"
-        found.append(Finding(text, "make sure that it is noeviction", is_problem=False))
+        yield Finding(text, "make sure that it is noeviction", is_problem=False)
     elif report.policy != "noeviction":
         text = f"evicts keys ({report.policy}) when its memory is full: held locks vanish"
         text += "" if most else "; but maxmemory is 0 now, so it never evicts"
         advice = "CONFIG SET maxmemory-policy noeviction, also in its configuration file"
-        found.append(Finding(text, advice, is_problem=most > 0))
+        yield Finding(text, advice, is_problem=most > 0)
     if most and used > FULL * most:
         text = f"uses {used / most:.0%} of maxmemory; when full it refuses new claims"
-        found.append(Finding(text, "raise maxmemory, or move other data elsewhere"))
-    return found
+        yield Finding(text, "raise maxmemory, or move other data elsewhere")
 
 
-def _check_disk(report: Report, guard: float, *, is_serious: bool) -> list[Finding]:
-    found = []
+def _check_disk(report: Report, guard: float, is_serious: bool) -> Iterator[Finding]:
     for what, state in (("append-only file", "aof_last_write_status"), ("snapshot", "rdb_last_bgsave_status")):
         if report.info.get(state, "ok") != "ok":
             advice = "free space on its disk, and read its log"
-            found.append(Finding(f"the last write of its {what} failed; it may refuse writes", advice))
+            yield Finding(f"the last write of its {what} failed; it may refuse writes", advice)
     if report.info.get("aof_enabled") == 0 and guard == 0:
         text = "forgets all holds when it restarts, and there is no restart guard"
         advice = "set restart_guard (REDSYNC_RESTART_GUARD) to the longest lease, or appendonly yes, appendfsync always"
-        found.append(Finding(text, advice, is_problem=is_serious))
-    return found
+        yield Finding(text, advice, is_problem=is_serious)
 
 
-def check_lives(reports: Sequence[Report], guard: float) -> None:
-    """Add findings to nodes that started or were emptied too recently for new grants; one text for each event."""
-    for what in ("started", "was emptied"):
-        young = [report for report in reports if _life(report)[0] == what and _life(report)[1] < guard]
-        left = max((guard - _life(report)[1] for report in young), default=0.0)
-        text = (
-            f"{what} less than {guard:.0f} s ago: takes no part in new grants for at most {left:.0f} s (restart guard)"
-        )
-        for report in young:
-            report.findings.append(Finding(text, "wait; if this was not planned, read its log"))
-
-
-def _life(report: Report) -> tuple[str, float]:
-    """Return the event from which a node remembers, and its age in seconds."""
+def _check_age(report: Report, guard: float, *_: float) -> Iterator[Finding]:
+    """Find a node that started or was emptied too recently for new grants."""
+    if report.replicas is not None:
+        return  # only its birth record counts: after a restart, another server may have become the master
     # A node subtracts two instants in whole seconds: its uptime may be 1 s too high; clients allow for that.
     started = math.inf if report.uptime is None else max(report.uptime - 1.0, 0.0)
-    if report.replicas is not None:
-        # Only its birth record counts: after a restart, another server may have become the master.
-        return "started", math.inf
-    if report.newborn_age is not None and report.newborn_age <= started:
-        return "was emptied", report.newborn_age
-    return "started", started
+    emptied = math.inf if report.newborn_age is None else report.newborn_age
+    if min(started, emptied) < guard:
+        what = "started" if started < emptied else "was emptied"
+        text = f"{what} less than {guard:.0f} s ago: takes no part in new grants until then (restart guard)"
+        yield Finding(text, "wait; if this was not planned, read its log")
 
 
 def check_deployment(reports: Sequence[Report]) -> list[Finding]:
     """Return the findings about all nodes together; add findings to single nodes that differ from the others."""
-    found: list[Finding] = []
-    count = len(reports)
+    _check_clients(reports)
+    _check_clocks(reports)
+    checks = (_check_count, _check_servers, _check_machines, _check_lists)
+    return [finding for check in checks for finding in check(reports)]
+
+
+def _check_count(reports: Sequence[Report]) -> Iterator[Finding]:
+    count, quorum = len(reports), len(reports) // 2 + 1
     if count % 2 == 0:
         text = f"{count} nodes tolerate as many failures as {count - 1}: {(count - 1) // 2}"
-        found.append(Finding(text, "use an odd number of nodes, such as 3 or 5", is_problem=count == 2))
+        yield Finding(text, "use an odd number of nodes, such as 3 or 5", is_problem=count == 2)
     answered = sum(report.error is None for report in reports)
-    if answered < count // 2 + 1:
-        found.append(
-            Finding(f"only {answered} of {count} nodes answer; a quorum is {count // 2 + 1}", "start the others")
-        )
+    if answered < quorum:
+        yield Finding(f"only {answered} of {count} nodes answer; a quorum is {quorum}", "start the others")
+
+
+def _check_servers(reports: Sequence[Report]) -> Iterator[Finding]:
     runs = Counter(report.info["run_id"] for report in reports if "run_id" in report.info)
     for run_id, times in runs.items():
         if times > 1:
             same = [report for report in reports if report.info.get("run_id") == run_id]
             names = ", ".join(report.node for report in same)
             if all(report.replicas is not None for report in same):
-                text, advice = f"{names} are on one server: only one of them has a vote", _PART
+                yield Finding(f"{names} are on one server: only one of them has a vote", _PART)
             else:
-                text, advice = f"{names} are one server, listed {times} times", "list each server once"
-            found.append(Finding(text, advice))
-    found += _check_machines(reports)
-    _check_clients(reports)
-    found += _check_lists(reports)
+                yield Finding(f"{names} are one server, listed {times} times", "list each server once")
+
+
+def _check_clocks(reports: Sequence[Report]) -> None:
     known = [report.offset for report in reports if report.offset is not None]
     for report in reports:
         ahead = 0.0 if report.offset is None else report.offset - median(known)
@@ -327,7 +340,6 @@ def check_deployment(reports: Sequence[Report]) -> list[Finding]:
             text = f"its clock is {abs(ahead):.1f} s {'ahead of' if ahead > 0 else 'behind'} the others"
             advice = "run NTP there: after a loss of memory, fencing tokens start from the time"
             report.findings.append(Finding(text, advice))
-    return found
 
 
 def _check_clients(reports: Sequence[Report]) -> None:
@@ -351,23 +363,24 @@ def _check_clients(reports: Sequence[Report]) -> None:
             report.findings.append(Finding(text, advice))
 
 
-def _check_lists(reports: Sequence[Report]) -> list[Finding]:
-    """Return a finding if clients list different nodes: by more than one, two majorities may share no node."""
+def _check_lists(reports: Sequence[Report]) -> Iterator[Finding]:
+    """Yield a finding if clients list different nodes: by more than one, two majorities may share no node."""
     lists: dict[frozenset[str], str] = {}
     for report in reports:
         for heard in (report.clients or {}).values():
             if heard.nodes and heard.kept > ALIVE:
                 lists.setdefault(frozenset(heard.nodes), heard.who)
     if len(lists) < 2:
-        return []
+        return
     apart = max(len(one ^ other) for one in lists for other in lists)
     names = ", ".join(f"{who} lists {len(nodes)}" for nodes, who in sorted(lists.items(), key=lambda item: item[1])[:3])
     if apart == 1:
         text = f"clients' lists differ by one node: {names}"
-        return [Finding(text, "finish this step everywhere before you add or remove another node", is_problem=False)]
+        yield Finding(text, "finish this step everywhere before you add or remove another node", is_problem=False)
+        return
     text = f"clients' lists differ by {apart} nodes: {names}; two owners may each have a majority"
     advice = "give all clients the same list, spelled alike; add one node everywhere, then remove one everywhere"
-    return [Finding(text, advice)]
+    yield Finding(text, advice)
 
 
 def is_loopback(address: str) -> bool:
@@ -379,15 +392,94 @@ def _host(address: str) -> str:
     return "" if address.startswith("/") else address.rpartition(":")[0]
 
 
-def _check_machines(reports: Sequence[Report]) -> list[Finding]:
-    """Return the findings about nodes that share a machine, and so fail together."""
-    if len(reports) > 1 and all(is_loopback(report.place) for report in reports):
+def _check_machines(reports: Sequence[Report]) -> Iterator[Finding]:
+    """Yield the findings about nodes that share a machine, and so fail together."""
+    if len(reports) > 1 and all(is_loopback(report.endpoint) for report in reports):
         text = "all nodes run on this machine, and fail with it"
-        return [Finding(text, "fine for a trial; otherwise give each node its own machine", is_problem=False)]
-    found = []
-    for host, times in Counter(_host(report.place) for report in reports).items():
+        yield Finding(text, "fine for a trial; otherwise give each node its own machine", is_problem=False)
+        return
+    for host, times in Counter(_host(report.endpoint) for report in reports).items():
         if host and times > 1:
             text = f"{times} of {len(reports)} nodes run on {host}, and fail with it"
             fatal = len(reports) - times < len(reports) // 2 + 1
-            found.append(Finding(text, "give each node its own machine", is_problem=fatal))
-    return found
+            yield Finding(text, "give each node its own machine", is_problem=fatal)
+
+
+def guard_left(report: Report, guard: float) -> float | None:
+    """Return for how many more seconds a node takes no part in new grants, by its birth record.
+
+    This is the whole guard if it has not begun; None if unknown.
+    """
+    run_id, latest = report.info.get("run_id"), report.latest
+    if run_id is None or latest is None or not report.is_birth_known:
+        return None
+    birth = report.birth
+    process = elected(str(run_id), latest.epoch, str(report.info.get("master_replid", ""))).strip(b",")
+    if birth is None or birth.process != process or birth.kind == JOINING:
+        return guard
+    if birth.kind == BLANK:
+        # The first client decides whether these nodes were in use before.
+        return None
+    return max(guard - birth.age, 0.0) if birth.kind == NEWBORN else 0.0
+
+
+def _check_witnesses(report: Report, *_: float) -> Iterator[Finding]:
+    what, latest = report.witness, report.latest
+    count, answering = len(report.said), sum(each.error is None for each in report.said)
+    if report.said and answering < count // 2 + 1:
+        text = f"{answering} of {count} listed {what}s name its master, {count // 2 + 1} must: clients do not connect"
+        yield Finding(text, "start the others, or correct the list in the URL")
+    for each in report.said:
+        if each.error is not None:
+            trouble, advice = _trouble(each.error, what, answered=each.answered)
+            yield Finding(f"the {what} {each.witness} {trouble}: {each.error}", advice)
+        elif latest is not None and (each.server, each.epoch) != (latest.server, latest.epoch):
+            text = (
+                f"the {what} {each.witness} names {each.server} as master (epoch {each.epoch}); "
+                f"the latest decision is {latest.server} (epoch {latest.epoch})"
+            )
+            advice = "run the doctor again: it may learn this in a moment; if not, check whether it is cut off"
+            yield Finding(text, advice)
+
+
+def _trouble(error: str, what: str, *, answered: bool) -> tuple[str, str]:
+    """Return in which way a witness does not help, and what to do."""
+    if is_refusal(error):
+        return "refuses access", "correct the user or password for it in the URL, or its rule for that user"
+    if answered:
+        named = ", and name it as they do" if what == "Sentinel" else ""
+        return "answers, but does not name the master", f"list only {what}s that know this master{named}"
+    return "does not answer", "start it, or correct its address or firewall"
+
+
+def _check_guard(report: Report, guard: float, *_: float) -> Iterator[Finding]:
+    left = guard_left(report, guard)
+    if not left or not report.said:
+        return
+    birth = report.birth
+    if left < guard:
+        text = (
+            f"its server became the master, restarted or was emptied less than {guard:.0f} s ago: "
+            f"takes no part in new grants for at most {left:.0f} s (restart guard)"
+        )
+        yield Finding(text, "wait; if this was not planned, read its log")
+    elif birth is not None and birth.kind == JOINING:
+        text = f"no client has completed its server's birth record: the restart guard of {guard:.0f} s has not begun"
+        yield Finding(text, "check that its replicas are in sync, and that a client with a restart guard connects")
+    else:
+        text = (
+            f"no client has connected since its server became the master: its {guard:.0f} s restart guard has not begun"
+        )
+        yield Finding(text, "nothing to do if no client runs: the guard begins with the first", is_problem=False)
+
+
+_CHECKS: Final = (
+    *(_check_info, _check_role, _check_scripts, _check_memory, _check_disk, _check_latency),
+    *(_check_age, _check_witnesses, _check_guard),
+)
+"""All checks of one node that answers; each yields findings."""
+
+
+def groups_among(reports: Sequence[Report]) -> list[Report]:
+    """Return the reports of nodes whose server may change."""
+    return [report for report in reports if report.replicas is not None]

@@ -6,7 +6,7 @@
 | 1 | the command found a problem |
 | 64 | wrong usage |
 | 69 | too few nodes answer, or a dependency is not installed or does not start |
-| 74 | standard output, or the file of `demo --svg`, can't be written, for example because the disk is full |
+| 74 | standard output can't be written, for example because the disk is full |
 | 75 | busy: others hold the lock |
 | 77 | the nodes refuse the password, or forbid a command |
 | 78 | no nodes configured, or contradictory settings |

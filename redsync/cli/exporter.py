@@ -4,7 +4,7 @@
    latest look and never asks a node, so more scrapes cost the nodes nothing.
 2. While too few nodes answer, it is unknown what is held: the gauges for holds and waiters have no values, and
    `look_quorum` is 0. Counters keep their values.
-3. Labels are a kind, a name group and a node: see `redsync.metrics.groups`.
+3. Labels are a kind, a name group and a node: see `redsync.metrics.labels`.
 """
 
 from __future__ import annotations
@@ -17,14 +17,12 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from redsync.cli.arguments import encoded
-from redsync.cli.asking import Nodes
 from redsync.cli.exits import FINE, UNAVAILABLE, SetupError
 from redsync.cli.listing import more_than
 from redsync.cli.output import warn
-from redsync.cli.pages import Window
-from redsync.cli.signals import light_sleep
-from redsync.cli.watching import View, holds, look
-from redsync.metrics.groups import Groups, name_group
+from redsync.cli.queries import Nodes
+from redsync.cli.top import View, holds, look
+from redsync.metrics.labels import Groups, name_group
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
@@ -41,7 +39,7 @@ KEPT: Final[dict[str, tuple[str, str, Whose]]] = {
     "redsync_kept_waiting": ("gauge", "Owners that are waiting.", _WHOSE),
     "redsync_kept_hold_age_seconds": (
         "gauge",
-        "Age of the oldest hold, if known, else the time since it was found.",
+        "Age of the oldest hold whose begin the nodes know.",
         _WHOSE,
     ),
     "redsync_kept_holds_begun": ("counter", "Holds that the previous look did not find.", _WHOSE),
@@ -77,11 +75,10 @@ class Kept:
         self._lock: Final = threading.Lock()
         self._counters: Final[dict[str, dict[Whose, float]]] = {"redsync_kept_looks": {(): 0.0}}
         self._gauges: dict[str, dict[Whose, float]] = {}
-        self._since: dict[tuple[str, str, str], float] | None = None
-        self._whose: dict[tuple[str, str, str], Whose] = {}
+        self._seen: dict[tuple[str, str, str], Whose] | None = None
 
-    def note(self, view: View, quorum: int, now: float, clock: float) -> None:
-        """Record a look at an instant by the monotonic `now` and by `clock`, in seconds since 1970.
+    def note(self, view: View, quorum: int, clock: float) -> None:
+        """Record a look at an instant in seconds since 1970.
 
         Its data counts only if `quorum` nodes answered.
         """
@@ -94,7 +91,7 @@ class Kept:
         }
         with self._lock:
             self._count("redsync_kept_looks", ())
-            self._gauges = {**gauges, **self._known(view, now, clock)} if is_known else gauges
+            self._gauges = {**gauges, **self._known(view, clock)} if is_known else gauges
 
     def describe(self) -> Iterable[Metric]:
         """Return the metrics without values; for the registry."""
@@ -111,7 +108,7 @@ class Kept:
                 families.append(family)
         yield from families
 
-    def _known(self, view: View, now: float, clock: float) -> dict[str, dict[Whose, float]]:
+    def _known(self, view: View, clock: float) -> dict[str, dict[Whose, float]]:
         """Return the gauges for holds and waiters; count the holds that have begun or ended."""
         held: dict[Whose, float] = {}
         waiting: dict[Whose, float] = {}
@@ -126,28 +123,24 @@ class Kept:
             "redsync_kept_holds": held,
             "redsync_kept_waiting": waiting,
             "redsync_kept_permits": permits,
-            "redsync_kept_hold_age_seconds": self._ages(view, now, clock),
+            "redsync_kept_hold_age_seconds": self._ages(view, clock),
             "redsync_kept_names": {(): float(len(view["names"]))},
             "redsync_kept_names_complete": {(): float(not view["more"])},
         }
 
-    def _ages(self, view: View, now: float, clock: float) -> dict[Whose, float]:
-        before, seen = self._since, holds(view)
-        # The start that the holder's client reported is more exact than the first look that found the hold.
-        told = {key: hold.get("held_since") for key, hold in seen.items()}
-        self._since = {
-            key: (before or {}).get(key, now) if since is None else now - max(clock - since, 0.0)
-            for key, since in told.items()
-        }
+    def _ages(self, view: View, clock: float) -> dict[Whose, float]:
+        before, seen = self._seen, holds(view)
+        self._seen = {key: self._labels(key[0], hold["kind"], [hold]) for key, hold in seen.items()}
         if before is not None:  # Holds of the first look began before it.
-            for key in seen.keys() - before.keys():
-                self._count("redsync_kept_holds_begun", self._labels(key[0], seen[key]["kind"], [seen[key]]))
-            for key in before.keys() - seen.keys():
-                self._count("redsync_kept_holds_ended", self._whose[key])
-        self._whose = {key: self._labels(key[0], hold["kind"], [hold]) for key, hold in seen.items()}
+            for key in self._seen.keys() - before.keys():
+                self._count("redsync_kept_holds_begun", self._seen[key])
+            for key in before.keys() - self._seen.keys():
+                self._count("redsync_kept_holds_ended", before[key])
         oldest: dict[Whose, float] = {}
-        for key, since in self._since.items():
-            oldest[self._whose[key]] = max(oldest.get(self._whose[key], 0.0), now - since)
+        for key, hold in seen.items():
+            if hold.get("held_since") is not None:
+                age = max(clock - hold["held_since"], 0.0)
+                oldest[self._seen[key]] = max(oldest.get(self._seen[key], 0.0), age)
         return oldest
 
     def _labels(self, name: str, kind: str, holders: list[dict[str, Any]]) -> Whose:
@@ -160,19 +153,18 @@ class Kept:
 
 def exporter(options: Any) -> int:
     """Look at the nodes and serve the metrics, until SIGTERM or Ctrl-C."""
-    with Nodes.chosen(options) as nodes, contextlib.suppress(KeyboardInterrupt), light_sleep() as sleep:
+    with Nodes.chosen(options) as nodes, contextlib.suppress(KeyboardInterrupt):
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         kept = Kept()
-        window = Window(nodes, encoded(options.pattern), options.limit, lambda seen: seen.held)
         has_more = False
         with _served(kept, *options.listen):
             while True:
-                view = look(nodes, window)
-                kept.note(view, nodes.quorum, time.monotonic(), time.time())
+                view = look(nodes, encoded(options.pattern), options.limit)
+                kept.note(view, nodes.quorum, time.time())
                 if view["more"] and not has_more:
                     warn(more_than(options.limit))
                 has_more = view["more"]
-                sleep(options.interval)
+                time.sleep(options.interval)
     return FINE
 
 

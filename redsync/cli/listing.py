@@ -1,26 +1,46 @@
-"""`redsync ls`: the names on the nodes, with their holders, one sorted page at a time."""
+"""`redsync ls`, `show` and `break`: the names on the nodes, their holders, and the forced release of a hold."""
 
 from __future__ import annotations
 
 import sys
+import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from redsync.cli.arguments import encoded
-from redsync.cli.asking import Answer, Nodes
-from redsync.cli.exits import FINE
-from redsync.cli.output import warn, write_json_members
-from redsync.cli.pages import PAGE, Looks, Pages
-from redsync.cli.writing import PagedTable, complain, process, told
+from redsync.cli.exits import BROKEN, FINE, USAGE, SetupError, state_of
+from redsync.cli.output import (
+    clock,
+    complain,
+    print_table,
+    process,
+    prompt,
+    put,
+    short,
+    shown,
+    told,
+    warn,
+    who,
+    write_json,
+)
+from redsync.cli.queries import Answer, Looks, Nodes, execute, look_around, look_at, questions
 
 if TYPE_CHECKING:
-    from redsync._core.presence import Claim
-    from redsync._protocols.name_survey import NameLook
+    from redsync._core.client_records import Claim, ClientRecord
+    from redsync._protocols.surveys import NameLook
 
-__all__ = ["HEADINGS", "described", "held_by", "kind_of", "list_rows", "listed", "ls", "more_than", "to_come"]
+__all__ = [
+    "list_rows",
+    "listed",
+    "ls",
+    "more_than",
+    "show",
+    "take_away",
+]
 
-HEADINGS = ("NAME", "KIND", "HELD BY", "NODES", "LIFE LEFT", "WAITING")
+_LISTED = ("NAME", "KIND", "HELD BY", "NODES", "LIFE LEFT", "WAITING")
+_SHOWN = ("NODE", "HELD BY", "OWNER", "COUNT", "LIFE LEFT", "WAITING")
 
 
 def listed(looks: Looks, quorum: int) -> list[dict[str, Any]]:
@@ -61,7 +81,7 @@ def _holder(held: list[Claim], quorum: int) -> dict[str, Any]:
     # A claim lasts while a quorum keeps it; without a quorum, until the last node drops it.
     remaining = lasting[min(quorum, len(lasting)) - 1] if lasting else None
     return {
-        **described(_most_telling(held)),
+        **_described(_most_telling(held)),
         "remaining": remaining,
         "nodes": len(held),
         "quorum": len(held) >= quorum,
@@ -73,7 +93,7 @@ def _most_telling(held: list[Claim]) -> Claim:
     return max(held, key=lambda claim: (claim.client is not None, claim.held_since is not None))
 
 
-def described(claim: Claim) -> dict[str, Any]:
+def _described(claim: Claim) -> dict[str, Any]:
     """Return one node's claim for JSON; `since` is when the holder's client started, `held_since` when it acquired."""
     client = claim.client
     return {
@@ -89,22 +109,22 @@ def described(claim: Claim) -> dict[str, Any]:
     }
 
 
-def kind_of(entry: dict[str, Any], holder: dict[str, Any] | None = None) -> str:
+def _kind_of(entry: dict[str, Any], holder: dict[str, Any] | None = None) -> str:
     """Return a name's kind of synchronizer, for people; of a read-write lock, the side that is held."""
     if holder and holder["mode"]:
         return f"{holder['mode']} lock"
     return f"{entry['kind']} of {entry['permits']}" if entry["permits"] else str(entry["kind"])
 
 
-def held_by(holder: dict[str, Any]) -> str:
+def _held_by(holder: dict[str, Any]) -> str:
     """Return a holder and its hold count, for people."""
     times = f" x{holder['hold_count']}" if holder["hold_count"] > 1 else ""
     return f"{process(holder)}{times}"
 
 
-def to_come(latch: dict[str, Any]) -> str:
+def _to_come(left: int, size: int) -> str:
     """Return a latch's count, for people."""
-    return f"{latch['left']} of {latch['size']} to come"
+    return f"{left} of {size} to come"
 
 
 def list_rows(entries: Iterable[dict[str, Any]], count: int) -> Iterator[tuple[tuple[str, ...], dict[str, Any] | None]]:
@@ -112,15 +132,15 @@ def list_rows(entries: Iterable[dict[str, Any]], count: int) -> Iterator[tuple[t
     for entry in entries:
         name, waiting = entry["name"], str(entry["waiting"] or "-")
         if entry["latch"]:
-            yield (name, "latch", to_come(entry["latch"]), "-", "-", waiting), None
+            yield (name, "latch", _to_come(entry["latch"]["left"], entry["latch"]["size"]), "-", "-", waiting), None
             if entry["kind"] in ("latch", "none"):
                 continue
         for holder in entry["holders"]:
             nodes = f"{holder['nodes']}/{count}{'' if holder['quorum'] else ' no quorum'}"
-            row = name, kind_of(entry, holder), held_by(holder), nodes, told(holder["remaining"]), waiting
+            row = name, _kind_of(entry, holder), _held_by(holder), nodes, told(holder["remaining"]), waiting
             yield row, holder
         if not entry["holders"]:
-            yield (name, kind_of(entry), "-", "-", "-", waiting), None
+            yield (name, _kind_of(entry), "-", "-", "-", waiting), None
 
 
 def more_than(limit: int) -> str:
@@ -128,60 +148,160 @@ def more_than(limit: int) -> str:
     return f"there are more names than these {limit:,}: give a pattern, or raise --limit"
 
 
-class _Listing:
-    """The names, page by page, up to a limit.
-
-    Attributes:
-        has_more: True if there are more names than the limit.
-        is_empty: True while no name was found.
-    """
-
-    def __init__(self, nodes: Nodes, pattern: str, limit: int | None) -> None:
-        self.has_more = False
-        self.is_empty = True
-        self._quorum = nodes.quorum
-        self._limit = limit
-        # One name beyond the limit shows that there are more.
-        self._pages = Pages(nodes, encoded(pattern), PAGE if limit is None else min(PAGE, limit + 1))
-
-    def __iter__(self) -> Iterator[list[dict[str, Any]]]:
-        left = self._limit
-        for looks in self._pages:
-            entries = listed(looks, self._quorum)
-            self.is_empty = self.is_empty and not entries
-            yield entries[:left]
-            if left is not None:
-                self.has_more = len(entries) > left
-                if self.has_more:
-                    return
-                left -= len(entries)
-
-    @property
-    def answers(self) -> list[Answer[Any]]:
-        return self._pages.answers
-
-
-def _members(nodes: Nodes, listing: _Listing) -> Iterator[tuple[str, Any]]:
-    """Yield the members of the JSON object; the nodes come last, because they may fail on the way."""
-    yield "quorum", nodes.quorum
-    yield "names", (entry for entries in listing for entry in entries)
-    yield "more", listing.has_more
-    yield "nodes", [{"node": answer.node, "error": answer.error} for answer in listing.answers]
-
-
 def ls(options: Any) -> int:
     """List the names on the nodes."""
     with Nodes.chosen(options) as nodes:
-        listing = _Listing(nodes, options.pattern, options.limit)
+        answers, looks, has_more = look_around(nodes, encoded(options.pattern), options.limit)
+        entries = listed(looks, nodes.quorum)
         if options.json:
-            write_json_members(_members(nodes, listing))
-        else:
-            table = PagedTable(HEADINGS, cut=(0, 2))
-            for entries in listing:
-                table.put([row for row, _ in list_rows(entries, len(nodes.nodes))])
-        if listing.has_more:
+            states = [{"node": answer.node, "error": answer.error} for answer in answers]
+            write_json({"quorum": nodes.quorum, "names": entries, "more": has_more, "nodes": states})
+        elif entries:
+            print_table(_LISTED, [row for row, _ in list_rows(entries, len(nodes.nodes))])
+        if has_more:
             warn(more_than(options.limit))
-        elif listing.is_empty and sys.stdout.isatty() and not options.json and nodes.status(listing.answers) == FINE:
+        elif not entries and sys.stdout.isatty() and not options.json and nodes.status(answers) == FINE:
             warn("no such names on the nodes")
-        complain(listing.answers)
-        return nodes.status(listing.answers)
+        complain(answers)
+        return nodes.status(answers)
+
+
+def show(options: Any) -> int:
+    """Show what each node keeps under one name."""
+    name = encoded(options.name)
+    with Nodes.chosen(options) as nodes:
+        asked = questions(nodes.prefix, [name])
+        answers = nodes.ask(lambda client: look_at(client, asked).get(name))
+        if options.json:
+            write_json({"name": options.name, "quorum": nodes.quorum, "nodes": list(map(_name_json, answers))})
+        else:
+            _print_name(options.name, answers, is_known=nodes.status(answers) == FINE)
+        complain(answers)
+        return nodes.status(answers)
+
+
+def _name_json(answer: Answer[NameLook | None]) -> dict[str, Any]:
+    look = answer.value
+    if look is None:
+        return {"node": answer.node, "error": answer.error, "kind": None if answer.error else "none"}
+    latch = look.latch
+    waiters = [
+        {"owner": w.owner, "host": w.client and w.client.host, "pid": w.client and w.client.pid} for w in look.waiters
+    ]
+    return {
+        "node": answer.node,
+        "error": None,
+        "kind": "latch" if latch and look.kind == "none" else look.kind,
+        "holders": [_described(claim) for claim in look.claims],
+        "held": look.held,
+        "waiters": waiters,
+        "waiting": look.waiting,
+        "permits": look.permits or None,
+        "window": look.window or None,
+        "latch": latch
+        and {"size": latch.size, "left": latch.left, "remaining": latch.remaining, "waiting": latch.waiting},
+    }
+
+
+def _print_name(name: str, answers: list[Answer[NameLook | None]], *, is_known: bool) -> None:
+    looks = [answer.value for answer in answers if answer.value]
+    kinds = sorted({_kind(look) for look in looks} - {"free"})
+    nothing = "free, no waiters" if is_known else "unknown"
+    put(f"{name}: {', or '.join(kinds) or nothing}", "")
+    # Each row shows its kind only if nodes keep different kinds under this name.
+    rows = [row for answer in answers for row in _node_rows(answer, with_kind=len(kinds) > 1)]
+    print_table(_SHOWN, rows, turns=True)
+    claims = [claim for look in looks for claim in look.claims]
+    since = {claim.owner: claim.held_since for claim in claims if claim.held_since is not None}
+    _put_people("holders", {claim.owner: claim.client for claim in claims}, since)
+    _put_people("waiting", {waiter.owner: waiter.client for look in looks for waiter in look.waiters}, {})
+
+
+def _kind(look: NameLook) -> str:
+    kinds = [] if look.kind == "none" else [f"{look.kind} of {look.permits}" if look.permits else look.kind]
+    return " and ".join([*kinds, "latch"] if look.latch else kinds) or "free"
+
+
+def _node_rows(answer: Answer[NameLook | None], *, with_kind: bool) -> list[tuple[str, ...]]:
+    look = answer.value
+    if answer.error:
+        return [(answer.node, state_of(answer.error), *["-"] * 4)]
+    if look is None:
+        return [(answer.node, "nobody", *["-"] * 4)]
+    rows: list[tuple[str, ...]] = []
+    node = f"{answer.node} ({_kind(look)})" if with_kind else answer.node
+    if look.latch:
+        waits = _to_come(look.latch.left, look.latch.size)
+        rows.append((node, waits, "-", "-", told(look.latch.remaining), str(look.latch.waiting or "-")))
+    if look.kind == "none" and rows:
+        return rows
+    waiting = str(look.waiting or "-")
+    for claim in look.claims:
+        holder = who("unknown", claim.client) + (f" ({claim.mode})" if claim.mode else "")
+        rows.append((node, holder, short(claim.owner), str(claim.hold_count), told(claim.remaining), waiting))
+    if look.held > len(look.claims):
+        rows.append((node, f"and {look.held - len(look.claims)} more", *["-"] * 4))
+    return rows or [(node, "nobody", *["-"] * 3, waiting)]
+
+
+def _put_people(title: str, people: dict[str, ClientRecord | None], since: dict[str, float]) -> None:
+    if not people:
+        return
+    put("", f"{title}:")
+    for owner, client in people.items():
+        described = "an unknown process"
+        if client:
+            program = f" ({client.program})" if client.program else ""
+            described = f"{who(owner, client)}{program}, client since {clock(client.since)}"
+        put(f"  {owner}", f"    {described}")
+        if owner in since:
+            put(f"    holds it since {clock(since[owner])}, for {told(max(time.time() - since[owner], 0.0))}")
+
+
+def take_away(options: Any) -> int:
+    """Force-release one owner's claim, on all nodes."""
+    name = encoded(options.name)
+    with Nodes.chosen(options) as nodes:
+        asked = questions(nodes.prefix, [name], most=10_000)
+        answers = nodes.ask(lambda client: look_at(client, asked).get(name))
+        held = [
+            (look.kind, claim)
+            for answer in answers
+            for look in [answer.value]
+            if look
+            for claim in look.claims
+            if claim.owner == options.owner
+        ]
+        if not held:
+            complain(answers)
+            warn(f"{options.owner} does not hold '{shown(options.name)}' on any node that answered")
+            return nodes.status(answers) or BROKEN
+        kind, claim = next((each for each in held if each[1].client), held[0])
+        if not options.yes:
+            _confirm(f"Release the {kind} '{shown(options.name)}' held by {who(options.owner, claim.client)}?")
+        return _execute(nodes, options, name, kind, {claim.raw for _, claim in held})
+
+
+def _confirm(question: str) -> None:
+    if not sys.stdin.isatty():
+        raise SetupError("can't ask for confirmation, as standard input is not a terminal: pass --yes", USAGE)
+    prompt(question, "It may still be at work until its next renewal or release. [y/N]")
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise SetupError("nothing was changed", BROKEN)
+
+
+def _execute(nodes: Nodes, options: Any, name: bytes, kind: str, claims: Collection[bytes]) -> int:
+    from redsync._protocols.surveys import break_commands
+
+    commands = [each for claim in sorted(claims) for each in break_commands(nodes.prefix, name, kind, claim)]
+    answers = nodes.ask(lambda client: 1 in execute(client, commands))
+    broken = sum(answer.value is True for answer in answers)
+    if options.json:
+        nodes_json = [
+            {"node": answer.node, "error": answer.error, "broken": answer.value is True} for answer in answers
+        ]
+        write_json({"name": options.name, "owner": options.owner, "kind": kind, "nodes": nodes_json})
+    else:
+        put(f"released on {broken} of {len(answers)} nodes")
+    complain(answers)
+    return nodes.status(answers) or (FINE if broken else BROKEN)

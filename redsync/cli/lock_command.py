@@ -10,7 +10,7 @@ The options determine the kind of lock; all uses of a name must choose the same 
 | `--permits N` | one of N permits of a semaphore; no token |
 
 redsync renews the lock while the command runs. If that fails, redsync ends the command and its descendants before
-another owner can have the lock (see `keeper`).
+another owner can have the lock (see `supervisor`).
 Exit status: the command's own, 128 + n if signal n ended it; else see `exits`.
 """
 
@@ -23,22 +23,20 @@ import math
 import os
 import signal
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final
 
-from redsync.cli import nodes
-from redsync.cli.arguments import seconds, whole
-from redsync.cli.deadlines import BEHIND, DESERTED, LATE, LONG, LOST
-from redsync.cli.exits import BUSY, ENDED, FAILED, NOT_EXECUTABLE, NOT_FOUND, SIGNALLED, UsageError, status_of
-from redsync.exceptions import AcquireTimeout, LeaseLostError, RedsyncError
+from redsync.cli.arguments import add_nodes, connect, name_of, seconds, whole
+from redsync.cli.exits import BUSY, ENDED, FAILED, NOT_EXECUTABLE, NOT_FOUND, REFUSED, SIGNALLED, UsageError, status_of
+from redsync.cli.output import warn
+from redsync.cli.shim import BEHIND, DESERTED, LATE, LONG, LOST, Policy, margin_of
+from redsync.exceptions import AcquireTimeout, LeaseLostError, QuorumError, RedsyncError
 
 if TYPE_CHECKING:
-    from redsync import Hold
-    from redsync.cli.deadlines import Policy
-    from redsync.cli.keeper import Keeper
+    from redsync import Client, Hold
     from redsync.cli.signals import Signals
-    from redsync.cli.supervisor import Supervisor
-    from redsync.cli.taking import Voice
+    from redsync.cli.supervisor import ShimProcess, Supervisor
 
 __all__ = ["add_parsers", "run"]
 
@@ -76,7 +74,7 @@ exit status:
 examples:
   Run a job on one of many machines whose crontabs fire within a minute:
     redsync lock nightly -n -E 0 --min-hold 60 -- ./report.sh
-  Wait at most ten minutes, and say who is ahead:
+  Wait at most ten minutes, and say so:
     redsync lock deploy -w 600 -v -- make deploy
   Run at most three at a time:
     redsync lock api --permits 3 -- ./import.py
@@ -108,17 +106,21 @@ def add_parsers(subparsers: Any) -> None:
     )
     parser.set_defaults(run=run)
     parser.add_argument("name", metavar="NAME", help="the lock's name, the same on all machines")
-    add = parser.add_argument
-    add("-c", "--shell", metavar="STRING", help="run STRING with /bin/sh instead of a command after --")
+    parser.add_argument("-c", "--shell", metavar="STRING", help="run STRING with /bin/sh instead of a command after --")
+    add = parser.add_mutually_exclusive_group().add_argument
     add("-q", "--quiet", action="store_true", help="print no messages")
     add("-v", "--verbose", action="store_true", help="print who is ahead, and how long the wait took")
 
-    add = parser.add_argument_group("how long to wait (default: forever)").add_argument
-    add("-n", "--nonblock", action="store_true", help="do not wait: exit with 75 if others hold the lock")
+    waiting = parser.add_argument_group("how long to wait (default: forever)")
+    add = waiting.add_mutually_exclusive_group().add_argument
+    nonblock = "do not wait: exit with 75 if others hold the lock"
+    add("-n", "--nonblock", action="store_const", const=0.0, dest="wait", help=nonblock)
     add("-w", "--wait", type=seconds(0), metavar="SECONDS", help="wait at most this long, then exit with 75")
+    add = waiting.add_argument
     add("-E", "--conflict-exit-code", type=whole(0, 255), default=BUSY, metavar="N", help="exit with N instead of 75")
 
-    add = parser.add_argument_group("kind of lock (default: fenced, one holder at a time)").add_argument
+    kinds = parser.add_argument_group("kind of lock (default: fenced, one holder at a time)")
+    add = kinds.add_mutually_exclusive_group().add_argument
     add("-s", "--shared", action="store_true", help="read side of a read-write lock: shared with other readers")
     add("-x", "--exclusive", action="store_true", help="write side of a read-write lock: one holder at a time")
     add("--permits", type=whole(1, 10_000), metavar="N", help="one of a semaphore's N permits: N holders at a time")
@@ -136,20 +138,19 @@ def add_parsers(subparsers: Any) -> None:
     add("-k", "--kill-after", type=seconds(0), metavar="SECONDS", help="time from SIGTERM to SIGKILL (default: 5)")
     add(
         "--on-lost",
-        choices=("term", "kill", "ignore"),
+        choices=("term", "ignore"),
         default="term",
-        help="before the lock is lost, send SIGTERM and later SIGKILL (term, the default), only SIGKILL (kill), or "
-        "nothing (ignore)",
+        help="before the lock is lost, send SIGTERM and later SIGKILL (term, the default), or nothing (ignore)",
     )
-    nodes.add_arguments(parser)
+    add_nodes(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Run the command under its lock; return the exit status."""
-    from redsync.cli.terminal import foreground
+    from redsync.cli.signals import has_terminal
 
     status = _run(options)
-    if status == SIGNALLED + signal.SIGINT and foreground() == os.getpgrp():
+    if status == SIGNALLED + signal.SIGINT and has_terminal():
         # An interactive shell's loop continues unless SIGINT ends the process that the shell waits for.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)
@@ -158,11 +159,11 @@ def run(options: argparse.Namespace) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     command = _command(options)
-    _check(options)
+    if options.min_hold is not None and options.max_hold is not None and options.min_hold > options.max_hold:
+        raise UsageError("--min-hold is longer than --max-hold")
     from redsync.cli.signals import SignalledError
-    from redsync.cli.taking import Voice
 
-    voice = Voice(options.quiet, options.verbose)
+    voice = _Voice(options.quiet, options.verbose)
     try:
         return _run_under_lock(options, command, voice)
     except SignalledError as end:
@@ -179,24 +180,23 @@ def _run(options: argparse.Namespace) -> int:
         return FAILED
 
 
-def _run_under_lock(options: argparse.Namespace, command: list[str], voice: Voice) -> int:
-    from redsync.cli.keeper import Keeper
+def _run_under_lock(options: argparse.Namespace, command: list[str], voice: _Voice) -> int:
     from redsync.cli.signals import Signals
+    from redsync.cli.supervisor import ShimProcess
 
     _silence(options.quiet)
-    # The keeper is a fork of this process, so start it before there are threads, connections or a lock.
-    with Signals() as signals, Keeper(command, _environment(options), signals.spurned) as keeper:
-        return _hold_and_run(options, keeper, signals, voice)
+    # The shim is a fork of this process, so start it before there are threads, connections or a lock.
+    with Signals() as signals, ShimProcess(command, _environment(options), signals.ignored) as shim:
+        return _hold_and_run(options, shim, signals, voice)
 
 
-def _hold_and_run(options: argparse.Namespace, keeper: Keeper, signals: Signals, voice: Voice) -> int:
+def _hold_and_run(options: argparse.Namespace, shim: ShimProcess, signals: Signals, voice: _Voice) -> int:
     from redsync.cli.supervisor import Supervisor
-    from redsync.cli.taking import take
 
-    with nodes.connect(options, lease=options.lease) as client, ExitStack() as stack:
+    with connect(options, lease=options.lease) as client, ExitStack() as stack:
         policy = _policy(options, client.runner.session.timing.lease)
         try:
-            hold = take(stack, client, options, voice, lambda _: signals.wake())
+            hold = _take(stack, client, options, voice, lambda _: signals.wake())
         except ValueError as error:
             if isinstance(error, RedsyncError):
                 raise
@@ -204,7 +204,7 @@ def _hold_and_run(options: argparse.Namespace, keeper: Keeper, signals: Signals,
         began = time.monotonic()
         # From here on signals are only recorded, and the lock is released as usual.
         signals.collect()
-        supervisor = Supervisor(keeper, hold, signals, policy, voice.say)
+        supervisor = Supervisor(shim, hold, signals, policy, voice.say)
         supervisor.run()
         status = _status_of(supervisor, voice)
         lost = hold.lost
@@ -215,10 +215,10 @@ def _hold_and_run(options: argparse.Namespace, keeper: Keeper, signals: Signals,
         except LeaseLostError as error:
             voice.say(str(error))
             lost = lost or options.min_hold is None
-        return ENDED if lost and policy.heeds_loss else status
+        return ENDED if lost and policy.ends_lost else status
 
 
-def _status_of(supervisor: Supervisor, voice: Voice) -> int:
+def _status_of(supervisor: Supervisor, voice: _Voice) -> int:
     """Return the exit status of an ended command, and report why it ended."""
     if supervisor.errno:
         voice.say(f"can't run the command: {os.strerror(supervisor.errno)}")
@@ -240,14 +240,8 @@ def _environment(options: argparse.Namespace) -> dict[str, str]:
 
 def _linger(hold: Hold, signals: Signals, until: float) -> None:
     """Keep the lock until that instant, or until a signal asks us to end."""
-    from redsync.cli.signals import FORWARDED
-
-    while (left := until - time.monotonic()) > 0 and not hold.lost:
-        came = signals.wait(left)
-        if any(number in FORWARDED for number in came):
-            return
-        if signal.SIGTSTP in came:
-            signals.stop_ourselves()
+    while (left := until - time.monotonic()) > 0 and not hold.lost and not signals.take():
+        signals.wait(left)
 
 
 def _silence(quiet: bool) -> None:
@@ -267,31 +261,8 @@ def _command(options: argparse.Namespace) -> list[str]:
     return list(options.wrapped)
 
 
-def _check(options: argparse.Namespace) -> None:
-    """Refuse options that contradict each other."""
-    kinds = {
-        "-s": options.shared,
-        "-x": options.exclusive,
-        "--fair": options.fair,
-        "--permits": options.permits is not None,
-    }
-    chosen = [option for option, given in kinds.items() if given]
-    if len(chosen) > 1:
-        raise UsageError(f"{' and '.join(chosen)} choose different kinds of lock: give only one")
-    if options.nonblock:
-        if options.wait:
-            raise UsageError("-n does not wait, but -w does: give only one")
-        options.wait = 0.0
-    if options.quiet and options.verbose:
-        raise UsageError("-q prints no messages, but -v prints more: give only one")
-    if options.min_hold is not None and options.max_hold is not None and options.min_hold > options.max_hold:
-        raise UsageError("--min-hold is longer than --max-hold")
-
-
 def _policy(options: argparse.Namespace, lease: float) -> Policy:
     """Return when to end the command; the end is short enough that renewals are due before it must begin."""
-    from redsync.cli.deadlines import Policy, margin_of
-
     longest = lease * _SHARE
     kill_after = min(KILL_AFTER, longest) if options.kill_after is None else options.kill_after
     if options.on_lost == "term" and kill_after > longest:
@@ -299,4 +270,69 @@ def _policy(options: argparse.Namespace, lease: float) -> Policy:
             f"a lease of {lease:g} s is too short for --kill-after {kill_after:g}, which would end the command too "
             f"late: give at least --lease {math.ceil(kill_after / _SHARE)}, or at most --kill-after {longest:g}"
         )
-    return Policy(options.on_lost, kill_after, margin_of(lease), options.max_hold or math.inf)
+    return Policy(options.on_lost == "term", kill_after, margin_of(lease), options.max_hold or math.inf)
+
+
+class _Voice:
+    """Writes messages to standard error; standard output belongs to the command."""
+
+    def __init__(self, quiet: bool, verbose: bool) -> None:
+        self._quiet, self._verbose = quiet, verbose
+
+    def say(self, text: str) -> None:
+        """Write a message, unless `--quiet`."""
+        if not self._quiet:
+            warn(f"redsync lock: {text}")
+
+    def detail(self, text: str) -> None:
+        """Write a message if `--verbose`."""
+        if self._verbose:
+            self.say(text)
+
+
+def _take(
+    stack: ExitStack, client: Client, options: argparse.Namespace, voice: _Voice, on_lost: Callable[[Any], object]
+) -> Hold:
+    """Acquire the lock that the options ask for; the stack releases it.
+
+    The first try does not wait. So it reports at once that nodes refuse our password, although we otherwise wait while
+    too few nodes answer.
+
+    Raises:
+        AcquireTimeout: Others held it all the time.
+        QuorumError: Too few nodes answered until the end, or they refuse access.
+        RedsyncError: The name is another kind of lock, or has other settings.
+        ValueError: The name is invalid.
+    """
+    began = time.monotonic()
+    try:
+        hold = _enter(stack, client, options, 0.0, on_lost)
+    except (AcquireTimeout, QuorumError) as error:
+        if options.wait == 0 or (isinstance(error, QuorumError) and status_of(error) == REFUSED):
+            raise
+        voice.detail(f"waiting for {options.name!r}{f': {error}' if isinstance(error, QuorumError) else ''}")
+        left = None if options.wait is None else max(options.wait - (time.monotonic() - began), 0.0)
+        hold = _enter(stack, client, options, left, on_lost)
+    token = "" if hold.fencing_token is None else f", fencing token {hold.fencing_token}"
+    voice.detail(f"acquired {options.name!r} after {time.monotonic() - began:.2f} s{token}")
+    return hold
+
+
+def _enter(
+    stack: ExitStack,
+    client: Client,
+    options: argparse.Namespace,
+    timeout: float | None,
+    on_lost: Callable[[Any], object],
+) -> Hold:
+    name = name_of(options.name)
+    settings: dict[str, Any] = {"timeout": timeout, "on_lost": on_lost}
+    if options.permits is not None:
+        return stack.enter_context(client.get_semaphore(name, options.permits, **settings))
+    if options.fair:
+        return stack.enter_context(client.get_fair_lock(name, **settings))
+    if options.shared:
+        return stack.enter_context(client.get_read_write_lock(name, **settings).read_lock)
+    if options.exclusive:
+        return stack.enter_context(client.get_read_write_lock(name, **settings).write_lock)
+    return stack.enter_context(client.get_fenced_lock(name, **settings))

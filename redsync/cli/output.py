@@ -8,6 +8,8 @@ enforce that.
 Standard error only explains: we drop a message that can't be written, and the exit status does not change. Standard
 output is the result: if it can't be written, the command ends with `OutputError`. A stream that was closed before our
 start has no reader: we use /dev/null instead.
+
+The second half is the inspecting commands' output for people. Tables are rich's, so these need the extra `cli`.
 """
 
 from __future__ import annotations
@@ -16,47 +18,47 @@ import contextlib
 import io
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Final, NamedTuple, TextIO
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from redsync._core.text import printable
-from redsync.cli.exits import BROKEN_PIPE, UNWRITABLE, OutputError
+from redsync.cli.exits import BROKEN_PIPE, UNAVAILABLE, UNWRITABLE, OutputError, SetupError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from redsync._core.client_records import ClientRecord
+    from redsync.cli.queries import Answer
 
 __all__ = [
-    "Line",
-    "draw",
-    "enter_screen",
+    "clock",
+    "complain",
+    "console",
     "flush",
-    "leave_screen",
     "open_streams",
+    "print_table",
+    "process",
     "prompt",
     "put",
+    "short",
     "shown",
-    "take_over",
+    "table_of",
     "tell",
+    "told",
     "told_error",
     "warn",
+    "who",
     "write",
     "write_json",
-    "write_json_members",
+    "write_table",
 ]
 
-_ENTER, _LEAVE, _HOME = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l", "\x1b[H"
-_END_OF_LINE, _END_OF_SCREEN = "\x1b[K", "\x1b[J"
-_STYLES: Final = {"": "", "heading": "\x1b[7m", "bold": "\x1b[1m", "bad": "\x1b[31m", "faint": "\x1b[2m"}
-_PLAIN: Final = "\x1b[0m"
+_WIDEST: Final = 100_000
+"""The width of a table that is not for a terminal, so that each row is one line."""
 
-
-class Line(NamedTuple):
-    """A line of a screen.
-
-    Attributes:
-        text: Its text.
-        style: "", "heading", "bold", "bad" or "faint".
-    """
-
-    text: str
-    style: str = ""
+_UUID: Final = 36
+"""Characters of a UUID; the first eight are enough to tell clients apart."""
 
 
 def shown(text: str | bytes) -> str:
@@ -68,7 +70,8 @@ def open_streams() -> None:
     """Prepare the streams of a process that is ours alone, before it opens anything else.
 
     Otherwise a socket or pipe of ours could get the number of a closed stream, and writes to the stream would go there.
-    So /dev/null takes that number. It closes on exec: a process that we start finds the stream closed, as we did.
+    So /dev/null takes that number. It closes on exec: a process that we start finds the stream closed, as we did. Both
+    output streams escape what they can't encode.
     """
     with contextlib.suppress(OSError):  # no /dev, or no descriptor: the stream stays None
         for number, name in enumerate(("stdin", "stdout", "stderr")):
@@ -76,6 +79,8 @@ def open_streams() -> None:
                 # open() takes the lowest free number, and those below are open.
                 os.open(os.devnull, os.O_RDWR)
                 setattr(sys, name, open(number, "r" if name == "stdin" else "w", closefd=False))  # noqa: SIM115
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
     stream, is_ours = sys.stderr, sys.stderr is sys.__stderr__
     if stream is not None and is_ours:
         # A buffer would keep text that can't be written: the interpreter would try again as it exits, with status 120.
@@ -89,7 +94,7 @@ def put(*lines: str, flush: bool = False) -> None:
     Raises:
         OutputError: They can't be written.
     """
-    write("".join(f"{line}\n" for line in _fit(lines, sys.stdout)), flush=flush)
+    write("".join(f"{shown(line)}\n" for line in lines), flush=flush)
 
 
 def flush() -> None:
@@ -103,12 +108,12 @@ def flush() -> None:
 
 def warn(*lines: str) -> None:
     """Write lines to standard error at once; drop them if that fails."""
-    tell("".join(f"{line}\n" for line in _fit(lines, sys.stderr)))
+    tell("".join(f"{shown(line)}\n" for line in lines))
 
 
 def prompt(*lines: str) -> None:
     """Write a question to standard error; the user types after its last line."""
-    tell("\n".join(_fit(lines, sys.stderr)) + " ")
+    tell("\n".join(map(shown, lines)) + " ")
 
 
 def write(text: str, *, flush: bool = True) -> None:
@@ -142,70 +147,10 @@ def tell(text: str) -> None:
 
 def write_json(value: Any) -> None:
     """Write a value to standard output at once, as one line of ASCII JSON."""
-    write(f"{_json(value)}\n")
-
-
-def write_json_members(members: Iterable[tuple[str, Any]]) -> None:
-    """Write an object as one line of ASCII JSON, member by member; an iterator becomes a list, element by element."""
-    before = "{"
-    for name, value in members:
-        write(f"{before}{_json(name)}: ", flush=False)
-        if isinstance(value, Iterator):
-            write("[", flush=False)
-            for number, element in enumerate(value):
-                write(f"{', ' if number else ''}{_json(element)}", flush=False)
-            write("]", flush=False)
-        else:
-            write(_json(value), flush=False)
-        before = ", "
-    write("}\n")
-
-
-def _json(value: Any) -> str:
     import json
 
     # DEL is the one ASCII control character that json does not escape.
-    return json.dumps(value).replace("\x7f", "\\u007f")
-
-
-def enter_screen() -> None:
-    """Switch to our own screen."""
-    write(_ENTER)
-
-
-def leave_screen() -> None:
-    """Restore the terminal's screen."""
-    write(_LEAVE)
-
-
-def draw(lines: Sequence[Line]) -> None:
-    """Draw a screen over the previous one; clearing it first would flicker."""
-    plain = "NO_COLOR" in os.environ
-    texts = _fit([line.text for line in lines], sys.stdout)
-    drawn = (
-        text if plain or not line.style else f"{_STYLES[line.style]}{text}{_PLAIN}"
-        for text, line in zip(texts, lines, strict=True)
-    )
-    write(_HOME + "\r\n".join(line + _END_OF_LINE for line in drawn) + _END_OF_SCREEN)
-
-
-def take_over() -> None:
-    """Route the log lines and thread errors of other code through this module."""
-    import logging
-    import threading
-
-    class Escaping(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            error = record.exc_info[1] if record.exc_info else None
-            warn(record.getMessage(), *(told_error(error) if error else ()))
-
-    def tell_end(end: threading.ExceptHookArgs) -> None:
-        if end.exc_value is not None and not isinstance(end.exc_value, SystemExit):
-            warn(f"error in thread {end.thread and end.thread.name}:", *told_error(end.exc_value))
-
-    # The handler of last resort: no code configures another one in a process that is ours alone.
-    logging.lastResort = Escaping(logging.WARNING)
-    threading.excepthook = tell_end
+    write(json.dumps(value).replace("\x7f", "\\u007f") + "\n")
 
 
 def told_error(error: BaseException) -> list[str]:
@@ -215,10 +160,93 @@ def told_error(error: BaseException) -> list[str]:
     return [line for text in traceback.format_exception(error) for line in text.rstrip("\n").split("\n")]
 
 
-def _fit(lines: Iterable[str], stream: TextIO | None) -> list[str]:
-    """Return the lines as the stream can encode them."""
-    encoding = getattr(stream, "encoding", None)
-    return [
-        line if line.isascii() or not encoding else line.encode(encoding, "backslashreplace").decode(encoding)
-        for line in map(shown, lines)
-    ]
+def console(file: TextIO | None = None) -> Console:
+    """Return rich's console for standard output, or one of the same kind that writes to a file.
+
+    Raises:
+        SetupError: rich is not installed.
+    """
+    try:
+        from rich.console import Console
+    except ImportError:
+        raise SetupError('needs rich: pip install "redsync-toolkit[cli]"', UNAVAILABLE) from None
+    is_terminal = sys.stdout is not None and sys.stdout.isatty()
+    return Console(file=file, highlight=False, force_terminal=is_terminal, width=None if is_terminal else _WIDEST)
+
+
+def table_of(headings: Sequence[str], rows: Sequence[Sequence[str]], *, cut: bool = False) -> Table:
+    """Return a table of escaped cells; if the terminal is too narrow, cells are folded, or cut to one line."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(*headings, box=None, pad_edge=False)
+    for row in rows:
+        table.add_row(*(Text(shown(cell), no_wrap=cut, overflow="ellipsis" if cut else "fold") for cell in row))
+    return table
+
+
+def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, turns: bool = False) -> None:
+    """Write a table; if the terminal is too narrow for one that `turns`, its rows become columns."""
+    out = console()
+    table = table_of(headings, rows)
+    if turns and out.measure(table, options=out.options.update(max_width=_WIDEST)).maximum > out.width:
+        first, *others = zip(headings, *rows, strict=True)
+        table = table_of(first, others)
+    write_table(table)
+
+
+def write_table(table: Table) -> None:
+    """Write one of rich's tables."""
+    drawn = io.StringIO()
+    console(drawn).print(table)
+    write("".join(f"{line.rstrip()}\n" for line in drawn.getvalue().splitlines()))
+
+
+def told(seconds: float | None) -> str:
+    """Return a duration for people."""
+    if seconds is None:
+        return "-"
+    if seconds < 100:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    if days:
+        return f"{days} d {hours} h"
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
+
+
+def clock(since: float) -> str:
+    """Return an instant, seconds since 1970, for people."""
+    import time
+
+    try:
+        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(since))
+    except (OverflowError, ValueError, OSError):  # any program may write a record
+        return "-"
+
+
+def who(owner: str, client: ClientRecord | None) -> str:
+    """Return an owner for people: its process, or else its id."""
+    return f"{client.host}:{client.pid}" if client else owner
+
+
+def process(holder: dict[str, Any]) -> str:
+    """Return a holder, given in its JSON form, for people: its process, or else its id."""
+    return f"{holder['host']}:{holder['pid']}" if holder["host"] else str(holder["owner"])
+
+
+def short(owner: str) -> str:
+    """Return an owner's id for people, with its UUID shortened."""
+    client, _, serial = owner.partition(":")
+    return f"{client[:8]}:{serial}" if len(client) == _UUID else owner
+
+
+def complain(answers: Sequence[Answer[Any]]) -> None:
+    """Report on standard error the nodes that did not answer, with the reason, and a lack of quorum."""
+    for answer in answers:
+        if answer.error is not None:
+            warn(f"node {answer.node}: {answer.error}")
+    answered, quorum = sum(answer.error is None for answer in answers), len(answers) // 2 + 1
+    if answered < quorum:
+        warn(f"too few nodes answer: {answered} of {len(answers)}; a quorum is {quorum}")

@@ -1,22 +1,87 @@
-"""Signals for `redsync lock`: raised as exceptions while it waits for the lock, collected while the command runs.
+"""Signals for `redsync lock`, and messages between it and its shim.
 
-Python checks for signals before a system call. A signal between this check and the call would go unnoticed until the
-call returns. So each sleep here also waits for the byte that each signal writes to a pipe.
+Signals are raised as exceptions while it waits for the lock, and collected while the command runs. Python checks for
+signals before a system call. A signal between this check and the call would go unnoticed until the call returns. So
+each sleep here also waits for the byte that each signal writes to a pipe.
 """
 
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import os
 import signal
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from multiprocessing.connection import Connection, wait
 from types import FrameType
 from typing import Any, Final, Self
 
-from redsync.cli.wire import Wire, is_ready
+__all__ = [
+    "FORWARDED",
+    "KEYS",
+    "Pipe",
+    "SignalledError",
+    "Signals",
+    "has_terminal",
+    "is_ready",
+]
 
-__all__ = ["FORWARDED", "KEYS", "SignalledError", "Signals", "light_sleep"]
+_LONGEST: Final = 1e6
+
+
+class Pipe:
+    """One end of the pipe: messages between `redsync lock` and its shim, tuples whose first word says what it is.
+
+    When one process ends, the other reads the end of the pipe. Neither waits for a stopped one: messages are few, and
+    the pipe keeps hundreds of them; `redsync lock` sends one per renewal, and continues a stopped shim.
+
+    Attributes:
+        closed: True if the other side has closed the pipe and we have received all that it wrote.
+    """
+
+    def __init__(self, end: Connection) -> None:
+        self.closed = False
+        self._end = end
+
+    @classmethod
+    def pair(cls) -> tuple[Pipe, Pipe]:
+        """Return both ends."""
+        ours, theirs = multiprocessing.Pipe()
+        return cls(ours), cls(theirs)
+
+    def fileno(self) -> int:
+        """Return the descriptor to wait for."""
+        return self._end.fileno()
+
+    def close(self) -> None:
+        """Close this end."""
+        self._end.close()
+
+    def send(self, *words: Any) -> None:
+        """Send a message; does nothing if the other side has closed the pipe."""
+        with contextlib.suppress(ConnectionError):  # `receive` finds out
+            self._end.send(words)
+
+    def receive(self) -> Iterator[tuple[Any, ...]]:
+        """Yield the messages received so far."""
+        while not self.closed and self._end.poll():
+            try:
+                words = self._end.recv()
+            except (EOFError, OSError):
+                self.closed = True
+            else:
+                yield words
+
+
+def is_ready(seconds: float, *files: Pipe | int) -> bool:
+    """Wait until a file is readable or the time is up; return whether one is readable.
+
+    Unlike `select`, this works with descriptors above 1,023. No wait is longer than eleven days.
+    """
+    descriptors = [file if isinstance(file, int) else file.fileno() for file in files]
+    return bool(wait(descriptors, min(max(seconds, 0.0), _LONGEST)))
+
 
 FORWARDED: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 """Signals that end a program from outside: the command gets them; before it has started, they end the wait."""
@@ -24,10 +89,19 @@ FORWARDED: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT
 KEYS: Final = (signal.SIGINT, signal.SIGQUIT)
 """Signals that a terminal sends for a key."""
 
-_BACKGROUND: Final = (signal.SIGTTIN, signal.SIGTTOU)
-"""Signals that stop a background program that uses the terminal; after `stty tostop` one log line is enough."""
 
-_WHILE_RUNNING: Final = (signal.SIGCHLD, signal.SIGTSTP, signal.SIGCONT)
+def has_terminal() -> bool:
+    """Return whether this process group is in the foreground of a terminal."""
+    try:
+        terminal = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        return os.tcgetpgrp(terminal) == os.getpgrp()
+    except OSError:  # the terminal is gone
+        return False
+    finally:
+        os.close(terminal)
 
 
 class SignalledError(BaseException):
@@ -49,14 +123,14 @@ class Signals:
     impatient second Ctrl-C must not leave a place in a queue. After `collect`, it only records signals.
 
     Attributes:
-        spurned: The signals that our parent had ignored at our start (nohup, a shell's background job).
+        ignored: The signals that our parent had ignored at our start (nohup, a shell's background job).
     """
 
     def __init__(self) -> None:
         self._came: deque[int] = deque()
         self._collecting = False
         self._raised = False
-        self.spurned = {number for number in signal.valid_signals() if signal.getsignal(number) is signal.SIG_IGN}
+        self.ignored = {number for number in signal.valid_signals() if signal.getsignal(number) is signal.SIG_IGN}
         self._former: dict[int, Any] = {}
         self._reader, self._writer = -1, -1
         self._former_fd = -1
@@ -65,9 +139,9 @@ class Signals:
         self._reader, self._writer = _pipe()
         self._former_fd = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
         for number in FORWARDED:
-            self._install(number)
-        for number in _BACKGROUND:
-            self._former[number] = signal.signal(number, signal.SIG_IGN)
+            # Signals that our parent ignored stay ignored, here and in the command.
+            if number not in self.ignored:
+                self._former[number] = signal.signal(number, self._handle)
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -76,11 +150,6 @@ class Signals:
         signal.set_wakeup_fd(self._former_fd)
         os.close(self._reader)
         # The other end stays open for a `wake` that another thread has started: the process is about to end.
-
-    def _install(self, number: int) -> None:
-        # Signals that our parent ignored stay ignored, here and in the command.
-        if number == signal.SIGCHLD or number not in self.spurned:
-            self._former[number] = signal.signal(number, self._handle)
 
     def _handle(self, number: int, _: FrameType | None) -> None:
         if self._collecting:
@@ -92,14 +161,15 @@ class Signals:
     def collect(self) -> None:
         """From now on, raise nothing."""
         self._collecting = True
-        for number in _WHILE_RUNNING:
-            self._install(number)
 
-    def wait(self, seconds: float, *others: Wire) -> list[int]:
-        """Sleep until a signal, a message, a call of `wake` or the timeout; return the signals that arrived."""
+    def wait(self, seconds: float, *others: Pipe) -> None:
+        """Sleep until a signal, a message, a call of `wake` or the timeout."""
         is_ready(seconds, self._reader, *others)
         with contextlib.suppress(BlockingIOError):
             os.read(self._reader, 4096)
+
+    def take(self) -> list[int]:
+        """Return the signals that have arrived since the last call."""
         came = []
         while self._came:
             came.append(self._came.popleft())
@@ -110,38 +180,6 @@ class Signals:
         # A full pipe wakes `wait` anyway.
         with contextlib.suppress(BlockingIOError):
             os.write(self._writer, b"\0")
-
-    def stop_ourselves(self) -> None:
-        """Stop this process group as Ctrl-Z does; return when it continues, or if it can't be stopped."""
-        former = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
-        try:
-            os.killpg(os.getpgrp(), signal.SIGTSTP)
-            # With several threads the stop may take effect later.
-            is_ready(0.1, self._reader)
-        finally:
-            signal.signal(signal.SIGTSTP, former)
-
-
-@contextlib.contextmanager
-def light_sleep() -> Iterator[Callable[..., None]]:
-    """Yield a function that sleeps for some seconds, or until a signal arrives or one of the given files is readable.
-
-    For the main thread, and for signals with a handler, such as Ctrl-C. The function raises what the handler raises.
-    """
-    reader, writer = _pipe()
-    former = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-
-    def sleep(seconds: float, *files: int) -> None:
-        is_ready(seconds, reader, *files)
-        with contextlib.suppress(BlockingIOError):
-            os.read(reader, 4096)
-
-    try:
-        yield sleep
-    finally:
-        signal.set_wakeup_fd(former)
-        os.close(reader)
-        os.close(writer)
 
 
 def _pipe() -> tuple[int, int]:

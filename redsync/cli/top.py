@@ -1,165 +1,113 @@
-"""`redsync top`: a page with holders and waiters, redrawn continuously."""
+"""`redsync top`: a page with holders and waiters, redrawn continuously by rich.
+
+It polls instead of subscribing: that needs no configuration, but misses holds that begin and end between two looks. It
+looks at no more than `--limit` names, but scans all keys of the nodes.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import sys
 import time
-from collections import deque
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from redsync.cli.arguments import encoded
-from redsync.cli.asking import Nodes
 from redsync.cli.exits import FINE, SIGNALLED, UsageError, state_of
-from redsync.cli.listing import list_rows, more_than
-from redsync.cli.output import Line, draw, enter_screen, leave_screen, shown, write_json
-from redsync.cli.pages import Window
-from redsync.cli.signals import light_sleep
-from redsync.cli.watching import View, holds, look
-from redsync.cli.wire import is_ready
-from redsync.cli.writing import cells, fitted, narrowed, table, told
+from redsync.cli.listing import list_rows, listed, more_than
+from redsync.cli.output import console, shown, table_of, told
+from redsync.cli.queries import Nodes, look_around
+from redsync.cli.signals import is_ready
 
-__all__ = ["Ages", "page", "top"]
+if TYPE_CHECKING:
+    from rich.console import Group
+    from rich.text import Text
 
-_HEADINGS: Final = ("NAME", "KIND", "HELD BY", "FOR", "LIFE", "NODES", "WAIT", "LONGEST", "SERVED/S")
+__all__ = ["View", "holds", "look", "page", "top"]
 
-_NARROW: Final = 90
-"""The terminal's width, in characters, below which the last two columns are left out: names need the room."""
+View = dict[str, Any]
 
-_SERVED_FOR: Final = 10.0
-"""The period, in seconds, over which served waiters are counted."""
+_MOST: Final = 20
+"""Holders and waiters identified for each name: cheap enough for a query every second."""
 
-
-class Ages:
-    """The age of each hold, the waiting time of each waiter, and the number of waiters served.
-
-    The nodes know when a hold began, except a hold younger than its client's latest announcement. The age of such a
-    hold, and of a waiter, counts from the look that found it first. Holds and waiters of the first look are older.
-    """
-
-    def __init__(self) -> None:
-        self._seen: dict[tuple[str, str, str], tuple[float, bool]] = {}
-        self._kept: dict[tuple[str, str, str], float] = {}
-        self._waiters: dict[str, dict[str, tuple[float, bool]]] = {}
-        self._served: dict[str, deque[tuple[float, int]]] = {}
-        self._is_first = True
-
-    def note(self, view: View, now: float, clock: float | None = None) -> None:
-        """Record the holds and waiters of a look; `clock`: its instant in seconds since 1970, None: now."""
-        clock = time.time() if clock is None else clock
-        held = holds(view)
-        self._seen = {key: self._seen.get(key, (now, self._is_first)) for key in held}
-        self._kept = {
-            key: now - max(clock - holder["held_since"], 0.0)
-            for key, holder in held.items()
-            if holder.get("held_since") is not None
-        }
-        before, self._waiters = self._waiters, {}
-        for entry in view["names"]:
-            name, waiting = entry["name"], entry.get("waiters", ())
-            known = before.pop(name, {})
-            self._waiters[name] = {owner: known.get(owner, (now, self._is_first)) for owner in waiting}
-            self._note_served(name, len(known.keys() - set(waiting)), now)
-        for name, known in before.items():
-            self._note_served(name, len(known), now)
-        self._is_first = False
-
-    def _note_served(self, name: str, count: int, now: float) -> None:
-        served = self._served.setdefault(name, deque([(now, 0)]))
-        if count:
-            served.append((now, count))
-        while len(served) > 1 and served[1][0] < now - _SERVED_FOR:
-            served.popleft()
-        if len(served) == 1 and name not in self._waiters:
-            del self._served[name]
-
-    def told(self, key: tuple[str, str, str], now: float) -> str:
-        """Return the age of a hold as text."""
-        if key in self._kept:
-            return told(now - self._kept[key])
-        return _told(self._seen.get(key), now)
-
-    def waited(self, name: str, now: float) -> str:
-        """Return as text for how long the first waiter of a name has waited."""
-        return _told(min(self._waiters.get(name, {}).values(), default=None), now)
-
-    def served(self, name: str, now: float) -> str:
-        """Return as text how many waiters of a name per second have stopped waiting lately."""
-        served = self._served.get(name)
-        if served is None or not (count := sum(number for at, number in served if at >= now - _SERVED_FOR)):
-            return "-"
-        return f"{count / min(max(now - served[0][0], 1.0), _SERVED_FOR):.1f}"
+_HEADINGS: Final = ("NAME", "KIND", "HELD BY", "FOR", "LIFE", "NODES", "WAIT")
 
 
-def _told(seen: tuple[float, bool] | None, now: float) -> str:
-    if seen is None:
-        return "-"
-    since, is_older = seen
-    return f"{'> ' if is_older else ''}{told(now - since)}"
+def look(nodes: Nodes, pattern: bytes, limit: int) -> View:
+    """Return the present state of nodes and names, and whether there are more names."""
+    answers, looks, has_more = look_around(nodes, pattern, limit, _MOST)
+    states = [{"node": answer.node, "error": answer.error} for answer in answers]
+    return {"nodes": states, "names": listed(looks, nodes.quorum), "more": has_more}
+
+
+def holds(view: View) -> dict[tuple[str, str, str], dict[str, Any]]:
+    """Return the holds that a quorum of nodes knows, by name, owner and mode."""
+    return {
+        (entry["name"], holder["owner"], holder["mode"] or ""): {"kind": entry["kind"], **holder}
+        for entry in view["names"]
+        for holder in entry["holders"]
+        if holder["quorum"]
+    }
 
 
 def top(options: Any) -> int:
     """Show the holds and waiters on the nodes, redrawn continuously, until q or Ctrl-C."""
-    if not options.json and not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise UsageError("needs a terminal: use --json, or `redsync watch`")
-    with Nodes.chosen(options) as nodes, contextlib.suppress(KeyboardInterrupt), light_sleep() as sleep:
-        window = Window(nodes, encoded(options.pattern), options.limit, lambda seen: seen.all_waiting)
-        while options.json:
-            write_json({"time": time.time(), **look(nodes, window)})
-            sleep(options.interval)
-        ages = Ages()
-        with _screen():
-            leaving = False
-            while not leaving:
-                view, now = look(nodes, window), time.monotonic()
-                ages.note(view, now)
-                draw(page(view, ages, now, *shutil.get_terminal_size()))
-                sleep(options.interval, sys.stdin.fileno())
-                leaving = _key() in ("q", "Q", "\x03", "\x04", "")
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise UsageError("needs a terminal: use `redsync ls --json`")
+    screen, pattern = console(), encoded(options.pattern)
+    from rich.live import Live
+
+    with (
+        Nodes.chosen(options) as nodes,
+        contextlib.suppress(KeyboardInterrupt),
+        _raw_keys(),
+        Live(console=screen, screen=True, auto_refresh=False, redirect_stdout=False, redirect_stderr=False) as live,
+    ):
+        leaving = False
+        while not leaving:
+            live.update(page(look(nodes, pattern, options.limit), time.time(), screen.height), refresh=True)
+            leaving = _key(options.interval) in ("q", "Q", "\x03", "\x04", "")
     return FINE
 
 
-def page(view: View, ages: Ages, now: float, width: int, height: int) -> list[Line]:
-    """Return the lines of one screen; names with the most waiters come first."""
+def page(view: View, clock: float, height: int) -> Group:
+    """Return one screen at an instant in seconds since 1970; names with the most waiters come first."""
+    from rich.console import Group
+
     entries = sorted(view["names"], key=lambda entry: (-entry["waiting"], entry["name"]))
-    up = sum(node["error"] is None for node in view["nodes"])
     held = sum(bool(entry["holders"]) for entry in entries)
     waiting = sum(entry["waiting"] for entry in entries)
     count = f"{len(entries)}{'+' if view['more'] else ''} name{'' if len(entries) == 1 else 's'}"
     names = f"{count}, {held} held, {waiting} waiting"
-    lines = [Line(f"redsync top  {time.strftime('%H:%M:%S')}  {names}  (q: quit)", "bold")]
-    more = Line(more_than(len(entries)) if view["more"] else "", "faint")
-    lines += [*_node_lines(view["nodes"], width), more]
-    headings = _HEADINGS if width >= _NARROW else _HEADINGS[:-2]
-    rows = [row[: len(headings)] for row in _rows(entries[:height], len(view["nodes"]), ages, now)]
-    body = table(headings, narrowed(headings, rows, width, (0, 2, 1)))
-    lines.append(Line(body[0] + " " * (width - cells(body[0])), "heading"))
-    lines += [Line(line, "bad" if "no quorum" in line else "") for line in body[1:]]
-    if up < len(view["nodes"]) // 2 + 1:
-        lines.append(Line("too few nodes answer to know what is held", "bad"))
-    elif not entries:
-        lines.append(Line("no holders, no waiters", "faint"))
+    told_clock = time.strftime("%H:%M:%S", time.localtime(clock))
+    lines = [
+        _line(f"redsync top  {told_clock}  {names}  (q: quit)", "bold"),
+        *_node_lines(view["nodes"]),
+        _line(more_than(len(entries)) if view["more"] else "", "dim"),
+    ]
     # Each name has at least one row.
-    hidden = len(lines) - height + max(len(entries) - height, 0)
-    if len(lines) > height:
-        lines[height - 1 :] = [Line(f"... and {hidden + 1} lines more", "faint")]
-    return [Line(fitted(shown(text), width), style) for text, style in lines]
+    table = table_of(_HEADINGS, _rows(entries[:height], len(view["nodes"]), clock), cut=True)
+    last = ""
+    if sum(node["error"] is None for node in view["nodes"]) < len(view["nodes"]) // 2 + 1:
+        last = "too few nodes answer to know what is held"
+    elif not entries:
+        last = "no holders, no waiters"
+    return Group(*lines, table, _line(last, "red" if entries else "dim"))
 
 
-def _node_lines(nodes: Sequence[dict[str, Any]], width: int) -> list[Line]:
-    """Return the states of the nodes, in one line if the terminal is wide enough, then one line per error."""
+def _node_lines(nodes: Sequence[dict[str, Any]]) -> list[Text]:
+    """Return the states of the nodes in one line, then one line per error."""
     up = sum(node["error"] is None for node in nodes)
     states = "  ".join(f"{node['node']} {_state(node['error'])}" for node in nodes)
-    summary = f"{up} of {len(nodes)} nodes answer"
-    style = "" if up == len(nodes) else "bad"
-    full = f"{summary}: {states}"
-    return [
-        Line(full if len(full) <= width else summary, style),
-        *(Line(f"  {node['node']}: {node['error']}", "bad") for node in nodes if node["error"] is not None),
-    ]
+    errors = (_line(f"  {node['node']}: {node['error']}", "red") for node in nodes if node["error"] is not None)
+    return [_line(f"{up} of {len(nodes)} nodes answer: {states}", "" if up == len(nodes) else "red"), *errors]
+
+
+def _line(text: str, style: str) -> Text:
+    from rich.text import Text
+
+    return Text(shown(text), style, no_wrap=True, overflow="ellipsis")
 
 
 def _state(error: str | None) -> str:
@@ -170,21 +118,22 @@ def _state(error: str | None) -> str:
     return "silent" if "timed out" in error.lower() or "timeout" in error.lower() else "down"
 
 
-def _rows(entries: Sequence[dict[str, Any]], count: int, ages: Ages, now: float) -> list[tuple[str, ...]]:
+def _rows(entries: Sequence[dict[str, Any]], count: int, clock: float) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
     shown_name = None
     for (name, kind, who, nodes, life, waiting), holder in list_rows(entries, count):
-        held = ages.told((name, holder["owner"], holder["mode"] or ""), now) if holder else "-"
+        # The nodes know when a hold began, except a hold younger than its client's latest announcement.
+        since = holder["held_since"] if holder else None
+        age = "-" if since is None else told(max(clock - since, 0.0))
         # If a name has several holders, only its first row shows the waiters.
-        queue = (waiting, ages.waited(name, now), ages.served(name, now)) if name != shown_name else ("-", "-", "-")
+        rows.append((name, kind, who, age, life, nodes, waiting if name != shown_name else "-"))
         shown_name = name
-        rows.append((name, kind, who, held, life, nodes, *queue))
     return rows
 
 
 @contextlib.contextmanager
-def _screen() -> Iterator[None]:
-    """Use the whole terminal; restore it at the end."""
+def _raw_keys() -> Iterator[None]:
+    """Read keys at once and without an echo; restore the terminal at the end."""
     import signal
     import termios
     import tty
@@ -195,16 +144,14 @@ def _screen() -> Iterator[None]:
     end = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(SIGNALLED + number))
     try:
         tty.setcbreak(terminal)
-        enter_screen()
         yield
     finally:
         termios.tcsetattr(terminal, termios.TCSADRAIN, before)
-        leave_screen()
         signal.signal(signal.SIGTERM, end)
 
 
-def _key() -> str | None:
-    """Return the key that was pressed, or None; an empty string if the terminal has gone."""
-    if not is_ready(0.0, sys.stdin.fileno()):
+def _key(seconds: float) -> str | None:
+    """Wait for a key, and return it, or None; an empty string if the terminal has gone."""
+    if not is_ready(seconds, sys.stdin.fileno()):
         return None
     return os.read(sys.stdin.fileno(), 1).decode("latin-1")

@@ -32,7 +32,7 @@ except ImportError as error:  # pragma: no cover
     raise ImportError("redsync.contrib.apscheduler needs `pip install redsync-toolkit[apscheduler]`") from error
 
 from redsync import Client, ConfigurationError, QuorumError
-from redsync.contrib.names import shortened
+from redsync.contrib.shared import shortened
 
 __all__ = ["RedsyncExecutor"]
 

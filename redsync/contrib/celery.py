@@ -36,8 +36,7 @@ except ImportError as error:  # pragma: no cover
     raise ImportError("redsync.contrib.celery needs `pip install redsync-toolkit[celery]`") from error
 
 from redsync import AcquireTimeout, Client, ConfigurationError, Hold, QuorumError
-from redsync.contrib.names import NameTemplate, shortened
-from redsync.contrib.process_client import ProcessClient, close_all, make_client
+from redsync.contrib.shared import NameTemplate, ProcessClient, close_all, make_client, shortened
 
 __all__ = ["OnceTask", "get_client"]
 

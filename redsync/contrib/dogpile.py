@@ -24,7 +24,7 @@ except ImportError as error:  # pragma: no cover
     raise ImportError("redsync.contrib.dogpile needs `pip install redsync-toolkit[dogpile]`") from error
 
 from redsync import Client, LeaseLostError, Mutex, NotOwnedError, QuorumError
-from redsync.contrib.names import LONGEST, shortened
+from redsync.contrib.shared import LONGEST, shortened
 
 __all__ = ["RedsyncProxy"]
 

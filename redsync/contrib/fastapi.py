@@ -22,7 +22,7 @@ reply can still report a loss that the release finds.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from typing import Any, Final
 
 try:
@@ -31,8 +31,7 @@ except ImportError as error:  # pragma: no cover
     raise ImportError("redsync.contrib.fastapi needs `pip install redsync-toolkit[fastapi]`") from error
 
 from redsync import AcquireTimeout, AsyncClient, AsyncHold, LeaseLostError, QuorumError
-from redsync.contrib.http import BUSY, LIMITED, UNAVAILABLE, Policy
-from redsync.contrib.names import NameTemplate
+from redsync.contrib.shared import Guard, NameTemplate, Policy, unavailable
 
 __all__ = ["Redsync"]
 
@@ -96,27 +95,15 @@ class Redsync:
             TypeError: `name` is not a string.
             ValueError: `name` is not a template, `timeout` is negative, or `busy` is not an error status.
         """
-        template = NameTemplate(name)
-        if not timeout >= 0:
-            raise ValueError(f"timeout must be a number of seconds, 0 or more, not {timeout!r}")
-        if busy not in range(400, 600):
-            raise ValueError(f"busy must be an error status such as 423 or 409, not {busy!r}")
+        guard = Guard(name, timeout=timeout, busy=busy, **options)
 
         async def held(request: Request) -> AsyncIterator[AsyncHold]:
-            lock = self.client.get_lock(_filled(template, request), timeout=timeout, **options)
+            lock = self.client.get_lock(_filled(guard.name, request), **guard.options)
             try:
-                async with AsyncExitStack() as stack:
-                    try:
-                        hold = await stack.enter_async_context(lock)
-                    except AcquireTimeout:
-                        raise HTTPException(busy, BUSY, {"Retry-After": "1"}) from None
-                    except QuorumError as error:
-                        raise HTTPException(503, UNAVAILABLE) from error
+                async with lock as hold:
                     yield hold
-            except LeaseLostError as error:
-                if error.name != lock.name:
-                    raise  # Another lock's error concerns the path operation.
-                raise HTTPException(503, UNAVAILABLE) from error
+            except (AcquireTimeout, QuorumError, LeaseLostError) as error:
+                raise HTTPException(*guard.refusal(error, lock.name)) from error
 
         return Depends(held, scope="function")
 
@@ -145,8 +132,8 @@ class Redsync:
                     return
                 retry_after = await limiter.retry_after()
             except QuorumError as error:
-                raise HTTPException(503, UNAVAILABLE, policy.fields) from error
-            raise HTTPException(429, LIMITED, policy.refusal(retry_after))
+                raise HTTPException(*unavailable(policy.fields)) from error
+            raise HTTPException(*policy.refusal(retry_after))
 
         return Depends(admitted, scope="function")
 

@@ -17,8 +17,7 @@ def pay(number): ...
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
+from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar, cast
 
 try:
@@ -28,9 +27,7 @@ except ImportError as error:  # pragma: no cover
     raise ImportError("redsync.contrib.flask needs `pip install redsync-toolkit[flask]`") from error
 
 from redsync import AcquireTimeout, Client, Hold, LeaseLostError, QuorumError
-from redsync.contrib.http import BUSY, LIMITED, UNAVAILABLE, Policy
-from redsync.contrib.names import NameTemplate
-from redsync.contrib.process_client import ProcessClient, make_client
+from redsync.contrib.shared import Guard, NameTemplate, Policy, ProcessClient, Refusal, make_client, unavailable
 
 __all__ = ["Redsync"]
 
@@ -38,26 +35,13 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class _WithFields(HTTPException):
-    """An error reply with additional header fields."""
-
-    fields: Mapping[str, str] = MappingProxyType({})
-
-    def get_headers(self, *args: Any, **kwargs: Any) -> list[tuple[str, str]]:
-        return [*super().get_headers(*args, **kwargs), *self.fields.items()]
-
-
-@functools.cache
-def _refusals(status: int) -> type[_WithFields]:
-    """Return the class of replies with that status, which error handlers for it or for werkzeug's class handle."""
-    usual = default_exceptions.get(status, HTTPException)
-    return type(usual.__name__, (_WithFields, usual), {"code": status})
-
-
-def _refusal(status: int, text: str, fields: Mapping[str, str] = MappingProxyType({})) -> HTTPException:
-    refusal = _refusals(status)(text)
-    refusal.fields = fields
-    return refusal
+def _error(refusal: Refusal) -> HTTPException:
+    """Return a reply as an error, which handlers for its status or for werkzeug's class handle."""
+    error = default_exceptions.get(refusal.status, HTTPException)(refusal.text)
+    error.code = refusal.status
+    error.response = error.get_response()
+    error.response.headers.update(refusal.fields)
+    return error
 
 
 class Redsync:
@@ -126,16 +110,12 @@ class Redsync:
             TypeError: `name` is not a string.
             ValueError: `name` is not a template, `timeout` is negative, or `busy` is not an error status.
         """
-        template = NameTemplate(name)
-        if not timeout >= 0:
-            raise ValueError(f"timeout must be a number of seconds, 0 or more, not {timeout!r}")
-        if busy not in range(400, 600):
-            raise ValueError(f"busy must be an error status such as 423 or 409, not {busy!r}")
+        guard = Guard(name, timeout=timeout, busy=busy, **options)
 
         def decorate(view: Callable[P, R]) -> Callable[P, R]:
             @functools.wraps(view)
             def locked(*args: P.args, **kwargs: P.kwargs) -> R:
-                lock = self.client.get_lock(_filled(template), timeout=timeout, **options)
+                lock = self.client.get_lock(_filled(guard.name), **guard.options)
                 holds = g.setdefault("redsync_holds", [])
                 depth = len(holds)
                 try:
@@ -143,11 +123,7 @@ class Redsync:
                         holds.append(hold)
                         return cast("R", current_app.ensure_sync(view)(*args, **kwargs))
                 except (AcquireTimeout, QuorumError, LeaseLostError) as error:
-                    if error.name != lock.name:
-                        raise  # Another lock's error concerns the view.
-                    if isinstance(error, AcquireTimeout):
-                        raise _refusal(busy, BUSY, {"Retry-After": "1"}) from None
-                    raise _refusal(503, UNAVAILABLE) from error
+                    raise _error(guard.refusal(error, lock.name)) from error
                 finally:
                     del holds[depth:]
 
@@ -179,9 +155,9 @@ class Redsync:
                 try:
                     retry_after = None if limiter.acquire(blocking=False) else limiter.retry_after()
                 except QuorumError as error:
-                    raise _refusal(503, UNAVAILABLE, policy.fields) from error
+                    raise _error(unavailable(policy.fields)) from error
                 if retry_after is not None:
-                    raise _refusal(429, LIMITED, policy.refusal(retry_after))
+                    raise _error(policy.refusal(retry_after))
                 reply = make_response(current_app.ensure_sync(view)(*args, **kwargs))
                 reply.headers.update(policy.fields)
                 return reply

@@ -22,7 +22,7 @@ from typing import Any, Final
 import pytest
 
 from redsync import Client, ConfigurationError, Hold, Lock, MultiLock
-from redsync.contrib.process_client import ProcessClient, make_client
+from redsync.contrib.shared import ProcessClient, make_client
 
 __all__ = ["exclusive"]
 

@@ -7,7 +7,7 @@
 4. A caller only appends to lists and deques, without a lock. The entries are processed at the next collection, or when
    there are many. So an acquire and release pays little, and a signal handler can't deadlock.
 5. A collection reads current values (holds, waiters, node states) from holds and clients.
-6. A label is a synchronizer's kind, its *name group* (see `groups`), a node, an outcome, or a reason from a short list:
+6. A label is a synchronizer's kind, its *name group* (see `labels`), a node, an outcome, or a reason from a short list:
    never a name, an owner or free text. A set of instruments has at most `max_groups` groups.
 7. `traces` records spans, which carry names. It is not built on `Metrics`: the thread or task that acquires must make
    the span, because only there is its context current.
@@ -16,6 +16,6 @@
 
 from __future__ import annotations
 
-from redsync.metrics.groups import name_group
+from redsync.metrics.labels import name_group
 
 __all__ = ["name_group"]

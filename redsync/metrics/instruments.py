@@ -101,8 +101,8 @@ VOTES: Final = Instrument(
     "redsync.node.votes.failed",
     "counter",
     "{vote}",
-    "Votes that failed, by node and reason: down, timeout, suspect, quarantined, unconfirmed, connections (all were in "
-    "use), interrupted, reply or error.",
+    "Votes that failed, by node and reason: down, timeout, suspect, quarantined, unconfirmed, interrupted, reply or "
+    "error.",
     ("node", "reason"),
 )
 ROUND_TRIP: Final = Instrument(

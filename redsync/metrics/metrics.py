@@ -29,25 +29,11 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import repeat, starmap
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
-from redsync._core.events import Event, HoldLost, HoldOrphaned, NodeChanged
-from redsync._core.journals import LONG, Journal
-from redsync._core.observing import (
-    AcquireEnded,
-    AcquireRecord,
-    ClocksRead,
-    Detail,
-    Ear,
-    HoldEnded,
-    HoldsRenewed,
-    JournalFilled,
-    Observer,
-    RetryAfterTold,
-    WatchdogWoke,
-)
+from redsync._core import observing
+from redsync._signal_safe import SafeLock
 from redsync.metrics import instruments as i
-from redsync.metrics.groups import Groups, name_group
 from redsync.metrics.instruments import Instrument
-from redsync.metrics.reasons import loss_reason, vote_reason
+from redsync.metrics.labels import Groups, loss_reason, name_group, vote_reason
 
 __all__ = ["Labels", "Metrics"]
 
@@ -76,7 +62,7 @@ class _Renewals(NamedTuple):
     doubtful: list[tuple[str, str | bytes]]
 
     @classmethod
-    def of(cls, event: HoldsRenewed, journal: Journal) -> _Renewals:
+    def of(cls, event: observing.HoldsRenewed, journal: observing.Journal) -> _Renewals:
         """Return the renewals of those holds that are in the journal."""
         known = journal.holds.get
         confirmed = [
@@ -99,7 +85,7 @@ class _Series:
         self.more_rounds = self.splits = self.hand_overs = 0
 
 
-class Metrics(Observer):
+class Metrics(observing.Observer):
     """Counts what clients do; a base class of exporters.
 
     Args:
@@ -116,19 +102,19 @@ class Metrics(Observer):
         self._clients: Final[weakref.WeakValueDictionary[int, Any]] = weakref.WeakValueDictionary()
         self._limits: Final[dict[str, int]] = {}
         self._counts: Final[defaultdict[Instrument, defaultdict[Labels, int]]] = defaultdict(lambda: defaultdict(int))
-        self._journal: Final = Journal()
-        self._inbox: Final[deque[tuple[Event | Detail | _Renewals, float]]] = deque()
+        self._journal: Final = observing.Journal()
+        self._inbox: Final[deque[tuple[observing.Event | observing.Detail | _Renewals, float]]] = deque()
         self._took: Final[dict[str, deque[float]]] = {}
         self._failed: Final[deque[tuple[str, str]]] = deque(maxlen=_MOST_REPLIES)
         self._clocks: Final[dict[str, deque[_Reading]]] = {}
         self._series: Final[dict[Labels, _Series]] = {}
         self._series_of: Final[dict[tuple[str, str | bytes], _Series]] = {}
-        self._owner, self._lock = threading.RLock(), threading.Lock()
+        self._owner, self._lock = SafeLock(threading.RLock()), SafeLock(threading.Lock())
         _all.add(self)
 
     def _begin(self) -> None:
         """Reset in the child of a fork, which has none of its parent's holds; counts stay."""
-        self._owner, self._lock = threading.RLock(), threading.Lock()
+        self._owner, self._lock = SafeLock(threading.RLock()), SafeLock(threading.Lock())
         self._journal.clear()
         self._inbox.clear()
         self._failed.clear()
@@ -137,37 +123,37 @@ class Metrics(Observer):
 
     # For clients.
 
-    def listen(self, nodes: Sequence[str], now: Callable[[], float]) -> Ear:
-        """Return the ear for a client; see `Observer`."""
+    def listen(self, nodes: Sequence[str], now: Callable[[], float]) -> observing.ObserverSubscription:
+        """Return the subscription for a client; see `Observer`."""
         journal = self._journal
 
-        def hear(event: Event | Detail) -> None:
+        def hear(event: observing.Event | observing.Detail) -> None:
             match event:
-                case JournalFilled():
+                case observing.JournalFilled():
                     self._work_off_some()
-                case AcquireEnded(record, "won", hold):
+                case observing.AcquireEnded(record, "won", hold):
                     if journal.note_win(record, now(), hold or True):
                         self._work_off_some()
-                case HoldEnded(hold):
+                case observing.HoldEnded(hold):
                     journal.note_end(hold, now(), hold.lost)
-                case HoldLost(state=hold, reason=reason):
+                case observing.HoldLost(state=hold, reason=reason):
                     journal.note_end(hold, now(), reason)
-                case HoldsRenewed():
+                case observing.HoldsRenewed():
                     # At once: when they are counted these holds may have ended, and the journal has forgotten their
                     # kinds.
                     self._put(_Renewals.of(event, journal), now())
                 case _:
                     self._put(event, now())
 
-        ear = Ear(nodes, hear, journal=journal)
+        subscription = observing.ObserverSubscription(nodes, hear, journal=journal)
         # Shared with other clients, so that nothing is lost when a client ends.
-        ear.took = tuple(self._took.setdefault(node, deque(maxlen=_MOST_REPLIES)) for node in nodes)
-        ear.failed = self._failed
-        return ear
+        subscription.took = tuple(self._took.setdefault(node, deque(maxlen=_MOST_REPLIES)) for node in nodes)
+        subscription.failed = self._failed
+        return subscription
 
-    def _put(self, event: Event | Detail | _Renewals, at: float) -> None:
+    def _put(self, event: observing.Event | observing.Detail | _Renewals, at: float) -> None:
         self._inbox.append((event, at))
-        if len(self._inbox) >= LONG:
+        if len(self._inbox) >= observing.LONG:
             self._work_off_some()
 
     def attach(self, client: Any) -> None:
@@ -184,7 +170,7 @@ class Metrics(Observer):
         """Process the entries, unless another thread, or this thread in interrupted code, is doing so."""
         # Not `acquire(blocking=False)`: an interruption right after it would leave the lock taken forever. If another
         # thread takes the lock in between, which is rare, this one waits.
-        if not self._lock.locked():
+        if not self._lock.lock.locked():
             self._read(_nothing)
 
     def _read(self, read: Callable[[], ResultT]) -> ResultT:
@@ -194,7 +180,7 @@ class Metrics(Observer):
         """
         with self._owner:
             lock = self._lock
-            if lock.locked():
+            if lock.lock.locked():
                 return read()
             with lock:
                 self._work_off()
@@ -273,7 +259,7 @@ class Metrics(Observer):
         group = series.labels[1]
         self._limits[group] = max(limit, self._limits.get(group, 0))
 
-    def _note_failure(self, record: AcquireRecord, outcome: str, at: float) -> None:
+    def _note_failure(self, record: observing.AcquireRecord, outcome: str, at: float) -> None:
         """Count an acquire without success."""
         series, limited = self._series_for(record.kind, record.name), self._counts[i.LIMITED]
         if record.limit is not None:
@@ -285,24 +271,24 @@ class Metrics(Observer):
         series.hand_overs += record.hand_overs
         series.waits[outcome].append(at - record.started)
 
-    def _note(self, event: Event | Detail | _Renewals, at: float) -> None:
+    def _note(self, event: observing.Event | observing.Detail | _Renewals, at: float) -> None:
         match event:
-            case AcquireEnded(record, outcome):
+            case observing.AcquireEnded(record, outcome):
                 self._note_failure(record, outcome, at)
             case _Renewals():
                 self._note_renewals(event)
-            case HoldOrphaned(name):
+            case observing.HoldOrphaned(name):
                 self._counts[i.ORPHANS][(self._groups.of(name),)] += 1
-            case NodeChanged(node, state):
+            case observing.NodeChanged(node, state):
                 self._counts[i.NODE_CHANGES][node, state] += 1
-            case RetryAfterTold(name, seconds):
+            case observing.RetryAfterTold(name, seconds):
                 self._record_all(i.RETRY_AFTER, (self._groups.of(name),), [seconds])
-            case ClocksRead():
+            case observing.ClocksRead():
                 self._note_clocks(event)
-            case WatchdogWoke(lag):
+            case observing.WatchdogWoke(lag):
                 self._record_all(i.LAG, (), [lag])
 
-    def _note_clocks(self, event: ClocksRead) -> None:
+    def _note_clocks(self, event: observing.ClocksRead) -> None:
         reading = (event.began + event.ended) / 2, (event.ended - event.began) / 2
         for node, seconds in event.clocks:
             known = self._clocks.setdefault(node, deque())
@@ -344,7 +330,7 @@ class Metrics(Observer):
         waiting: Counter[Labels] = Counter()
         line: Counter[Labels] = Counter()
         for client in self._open_clients():
-            records: list[AcquireRecord] = list(client.runner.session.waiting)
+            records: list[observing.AcquireRecord] = list(client.runner.session.waiting)
             for record in records:
                 whose = record.kind, self._groups.of(record.name)
                 waiting[whose] += 1

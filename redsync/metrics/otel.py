@@ -112,7 +112,7 @@ class OpenTelemetryMetrics(Metrics):
             if instrument not in self._snapshot:
                 self._read(self._take_snapshot)
                 # Unless this interrupted the work, which may be adding to one of them.
-                if not self._lock.locked():
+                if not self._lock.lock.locked():
                     samples, self._samples = self._samples, samples
             values = self._snapshot.pop(instrument)
         # Without the lock: this takes a while, and other threads may process entries meanwhile.

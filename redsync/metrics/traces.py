@@ -29,10 +29,9 @@ try:
 except ImportError as error:  # pragma: no cover
     raise ImportError("redsync.metrics.traces needs `pip install redsync-toolkit[otel]`") from error
 
-from redsync._core.events import Event, HoldLost
 from redsync._core.holds import HoldState
-from redsync._core.observing import AcquireEnded, Detail, Ear, HoldEnded, Observer
-from redsync.metrics.reasons import loss_reason
+from redsync._core.observing import AcquireEnded, Detail, Event, HoldEnded, HoldLost, Observer, ObserverSubscription
+from redsync.metrics.labels import loss_reason
 
 __all__ = ["OpenTelemetryTraces"]
 
@@ -67,8 +66,8 @@ class OpenTelemetryTraces(Observer):
         self._open: dict[HoldState, Span] = {}
         self._ended: OrderedDict[HoldState, _End] = OrderedDict()
 
-    def listen(self, nodes: Sequence[str], now: Callable[[], float]) -> Ear:
-        """Return the ear for a client; see `Observer`."""
+    def listen(self, nodes: Sequence[str], now: Callable[[], float]) -> ObserverSubscription:
+        """Return the subscription for a client; see `Observer`."""
 
         def hear(event: Event | Detail) -> None:
             wall = time.time_ns()
@@ -80,7 +79,7 @@ class OpenTelemetryTraces(Observer):
                 case HoldLost(state=hold, reason=reason):
                     self._trace_end(hold, _End(wall, reason))
 
-        return Ear(nodes, hear, replies=0)
+        return ObserverSubscription(nodes, hear, replies=0)
 
     def _trace_acquire(self, event: AcquireEnded, wall: int, epoch: int) -> None:
         record, outcome, hold = event.record, event.outcome, event.hold

@@ -1,8 +1,6 @@
 """Tools for testing programs with distributed locks: real throwaway nodes, and network faults.
 
 - `LocalNodes`: n independent servers on this machine; tests kill, restart and pause them.
-- `LocalSentinel`: a Sentinel group whose master fails over, is killed, or is isolated.
-- `LocalCluster`: a cluster whose masters fail over or are killed, and whose slots move.
 - `FaultProxy`: a proxy in front of one node that delays, drops, cuts and corrupts traffic.
 - `Simulation`: virtual machines, nodes, network and time, with all faults, by a seed; needs the extra `simulator`.
 - The pytest fixtures `redsync_nodes` and `redsync_client`, which need no import: see `redsync.testing.pytest_plugin`.
@@ -14,18 +12,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from redsync.testing.local_cluster import LocalCluster
     from redsync.testing.local_nodes import LocalNodes
-    from redsync.testing.local_sentinel import LocalSentinel
     from redsync.testing.proxy import FaultProxy
     from redsync.testing.servers import ServerNotFoundError, ServerStartError
     from redsync.testing.simulator.simulation import Simulation, SimulationError
 
 __all__ = [
     "FaultProxy",
-    "LocalCluster",
     "LocalNodes",
-    "LocalSentinel",
     "ServerNotFoundError",
     "ServerStartError",
     "Simulation",
@@ -34,9 +28,7 @@ __all__ = [
 
 _MODULES = {
     "FaultProxy": "redsync.testing.proxy",
-    "LocalCluster": "redsync.testing.local_cluster",
     "LocalNodes": "redsync.testing.local_nodes",
-    "LocalSentinel": "redsync.testing.local_sentinel",
     "ServerNotFoundError": "redsync.testing.servers",
     "ServerStartError": "redsync.testing.servers",
     "Simulation": "redsync.testing.simulator.simulation",

@@ -1,6 +1,6 @@
 """Throwaway nodes on this machine; tests kill, restart and pause them at will.
 
-`server_group.py` explains who ends the servers, and when.
+`servers.py` explains who ends the servers, and when.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from redsync.testing.server_group import ServerGroup
-from redsync.testing.servers import ask
+from redsync.testing.servers import ServerGroup, ask
 
 if TYPE_CHECKING:
     from redsync.client import Client

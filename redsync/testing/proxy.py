@@ -129,25 +129,25 @@ class FaultProxy:
         while unfinished := asyncio.all_tasks() - {asyncio.current_task()}:
             await asyncio.wait(unfinished)
         server.close()
-        await _settle()
+        await _let_loop_turn()
 
     def _apply(self, aborts: Callable[[_Link], bool] = lambda _: False) -> None:
         """Apply the switches to what is under way, and abort some links; return when that is done."""
 
         async def apply() -> None:
-            await _settle()  # a client that has just connected becomes a link
+            await _let_loop_turn()  # a client that has just connected becomes a link
             for link in list(self._links):
                 if aborts(link):
                     link.abort()
                 for direction in link.directions:
                     direction.pump()
-            await _settle()  # aborted sockets are closed
+            await _let_loop_turn()  # aborted sockets are closed
 
         if self._thread.is_alive():
             asyncio.run_coroutine_threadsafe(apply(), self._loop).result()
 
 
-async def _settle() -> None:
+async def _let_loop_turn() -> None:
     for _ in range(3):  # loop turns: accepting makes a task, the task a transport, and that calls its protocol
         await asyncio.sleep(0)
 

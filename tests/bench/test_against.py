@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -56,27 +55,6 @@ def test_compare_shows_both_sides_with_their_floors(repository):
         ["pairs", "import", "s", "300", "360", "1.20"],
     ]
     assert failed == []
-
-
-def test_compare_alternates_the_order_in_every_round(repository, tmp_path):
-    against.compare(against.resolve("HEAD", repository), ["a", "b"], 2, repository)
-    old, new = "300 200 gone", "360 100 added"
-    turns = [old, new, new, old]
-    assert (tmp_path / "log").read_text().splitlines() == [f"{name} {turn}" for name in "ab" for turn in turns]
-
-
-def test_compare_continues_after_a_failed_benchmark(repository, capsys):
-    table, failed = against.compare(against.resolve("HEAD", repository), ["broken", "pairs"], 1, repository)
-    assert failed == ["broken"]
-    assert "unknown benchmark: broken" in capsys.readouterr().err
-    assert "pairs" in table
-
-
-def test_checkout_is_removed_afterwards(repository, tmp_path, monkeypatch):
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
-    (tmp_path / "temporary").mkdir()
-    against.compare(against.resolve("HEAD", repository), ["pairs"], 1, repository)
-    assert list((tmp_path / "temporary").iterdir()) == []
 
 
 def test_resolve_refuses_names_that_are_not_commits(repository):

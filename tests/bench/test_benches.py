@@ -1,11 +1,11 @@
 """Benchmarks that use commands of the nodes measure every line of their table in a quick run."""
 
-import subprocess
 import sys
 
 import pytest
 
 from bench import metrics, report, scripts, sizes
+from bench.__main__ import main
 
 
 @pytest.mark.sweep
@@ -48,7 +48,9 @@ def test_head_names_the_build_of_the_interpreter():
         (["no-such-bench"], "unknown benchmark: no-such-bench"),
     ],
 )
-def test_command_refuses_wrong_arguments(arguments, complaint):
-    result = subprocess.run([sys.executable, "-m", "bench", *arguments], capture_output=True, text=True, check=False)
-    assert result.returncode == 2
-    assert complaint in result.stderr
+def test_command_refuses_wrong_arguments(arguments, complaint, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["bench", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert complaint in capsys.readouterr().err

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from tests.cli.commands import Command, Ended, Terminal
+from tests.cli.command_process import Command, Ended, Terminal
 from tests.support.nursery import ROOT, Nursery
 
 
@@ -52,7 +52,7 @@ def start(environment, eventually, nursery):
     try:
         for command in started:
             if command.returncode is not None:
-                eventually(lambda command=command: not command.family(), within=20)
+                eventually(lambda command=command: not command.tree(), within=20)
     finally:
         for command in started:
             command.clean_up()

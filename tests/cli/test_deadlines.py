@@ -4,11 +4,10 @@ import math
 
 import pytest
 
-from redsync.cli.deadlines import BEHIND, DESERTED, LATE, LONG, LOST, Policy, Schedule
+from redsync.cli.shim import BEHIND, DESERTED, LATE, LONG, LOST, Policy, Schedule
 
-TERM = Policy("term", kill_after=4.0, margin=0.5)
-KILL = Policy("kill", kill_after=4.0, margin=0.5)
-IGNORE = Policy("ignore", kill_after=4.0, margin=0.5)
+TERM = Policy(True, kill_after=4.0, margin=0.5)
+IGNORE = Policy(False, kill_after=4.0, margin=0.5)
 
 
 def test_nothing_happens_while_renewals_succeed():
@@ -25,14 +24,7 @@ def test_term_is_sent_when_only_kill_after_and_margin_are_left():
     assert not schedule.look(25.4)
     assert schedule.look(25.5)
     assert not schedule.look(25.6)  # it begins once
-    assert (schedule.reason, schedule.asks, schedule.kill_at, schedule.next) == (LATE, True, 29.5, 29.5)
-
-
-def test_kill_without_term_comes_when_only_the_margin_is_left():
-    schedule = Schedule(KILL, until=30.0, began=0.0)
-    assert not schedule.look(29.4)
-    assert schedule.look(29.5)
-    assert (schedule.reason, schedule.asks, schedule.kill_at) == (LATE, False, 29.5)
+    assert (schedule.reason, schedule.kill_at, schedule.next) == (LATE, 29.5, 29.5)
 
 
 def test_first_look_after_the_end_of_the_hold_kills_at_once():
@@ -46,7 +38,7 @@ def test_first_look_after_the_end_of_the_hold_kills_at_once():
 def test_command_ended_for_another_reason_is_killed_before_the_hold_ends(reason, instant, kill_at):
     schedule = Schedule(TERM, until=30.0, began=0.0)
     schedule.begin(reason, instant)
-    assert (schedule.asks, schedule.kill_at) == (True, kill_at)
+    assert schedule.kill_at == kill_at
 
 
 def test_late_renewal_gives_the_command_the_rest_of_its_time():
@@ -59,14 +51,7 @@ def test_late_renewal_gives_the_command_the_rest_of_its_time():
 def test_sudden_loss_leaves_time_to_clean_up():
     schedule = Schedule(TERM, until=30.0, began=0.0)
     schedule.begin(LOST, 28.0)
-    assert (schedule.asks, schedule.kill_at) == (True, 32.0)
-
-
-@pytest.mark.parametrize(("reason", "kill_at"), [(LOST, 3.0), (DESERTED, 3.0), (LONG, 7.0), (BEHIND, 7.0)])
-def test_kill_without_term_is_for_lost_locks(reason, kill_at):
-    schedule = Schedule(KILL, until=30.0, began=0.0)
-    schedule.begin(reason, 3.0)
-    assert (schedule.asks, schedule.kill_at) == (kill_at == 7.0, kill_at)
+    assert schedule.kill_at == 32.0
 
 
 def test_end_of_the_hold_does_not_matter_if_a_loss_is_ignored():
@@ -75,10 +60,10 @@ def test_end_of_the_hold_does_not_matter_if_a_loss_is_ignored():
     assert schedule.next == math.inf
 
 
-@pytest.mark.parametrize("policy", [TERM, KILL, IGNORE])
+@pytest.mark.parametrize("policy", [TERM, IGNORE])
 def test_command_that_takes_too_long_gets_term_with_any_policy(policy):
-    limited = Policy(policy.on_lost, policy.kill_after, policy.margin, max_hold=10.0)
+    limited = Policy(policy.ends_lost, policy.kill_after, policy.margin, max_hold=10.0)
     schedule = Schedule(limited, until=100.0, began=5.0)
     assert not schedule.look(14.9)
     assert schedule.look(15.0)
-    assert (schedule.reason, schedule.asks, schedule.kill_at) == (LONG, True, 19.0)
+    assert (schedule.reason, schedule.kill_at) == (LONG, 19.0)

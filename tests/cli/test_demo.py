@@ -2,21 +2,35 @@
 
 import argparse
 import contextlib
-import json
+import io
+import logging
 import os
+import random
 import re
 import signal
+import sys
 from pathlib import Path
 
 import pytest
+import redis
+from rich.color import Color
+from rich.console import Console
+from rich.live import Live
 
+from redsync import Client
 from redsync.cli import demo, main
-from redsync.testing.harness.crew import RunFailedError
+from redsync.cli.demo import Attempt, Demo, Report, attempt, lost_updates, overlaps, show
+from tests.bench.test_drawing import contrast
 from tests.support.sweeps import swept
 
-ROOT = Path(__file__).parents[2]
-
 linux = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks for processes in /proc")
+
+
+@pytest.fixture(autouse=True)
+def log():
+    """The demo silences the messages about nodes."""
+    yield
+    logging.getLogger("redsync.node").setLevel(logging.NOTSET)
 
 
 @pytest.fixture
@@ -28,20 +42,17 @@ def run_demo(start, tmp_path):
 def lines_of(process, folder):
     """Return the command lines of its descendants, and of servers, which overwrite their marks, by their directory."""
     found = []
-    family = process.family()
+    tree = process.tree()
     for path in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it has ended, or belongs to another user
-            if int(path.name) in family or str(folder) in os.readlink(path / "cwd"):
+            if int(path.name) in tree or str(folder) in os.readlink(path / "cwd"):
                 found.append((path / "cmdline").read_bytes())
     return found
 
 
 @linux
-def test_demo_keeps_every_promise_and_leaves_nothing_but_its_picture(run_demo, tmp_path, tmp_path_factory):
-    picture = tmp_path_factory.mktemp("picture") / "run.svg"
-    process = run_demo(
-        *("--seconds", "4", "--seed", "7", "--processes", "2", "--svg", str(picture)), PYTHONWARNINGS="error"
-    )
+def test_demo_keeps_every_promise_and_leaves_nothing(run_demo, tmp_path):
+    process = run_demo("--seconds", "4", "--seed", "7", PYTHONWARNINGS="error")
     out, err = process.communicate(timeout=60)
     assert process.returncode == 0, out + err
     assert err == ""
@@ -63,11 +74,7 @@ def test_demo_keeps_every_promise_and_leaves_nothing_but_its_picture(run_demo, t
         "(seed 7)",
     ):
         assert shown in out
-    assert re.search(r"down \(killed\)", out)
-    *_, conclusion, last = out.splitlines()
-    assert conclusion.startswith("8 workers in 2 processes took 3 locks on 5 nodes")
-    assert last == f"the picture of the run is in {picture}"
-    assert f"{table['acquisitions']} acquisitions, 0 overlaps, 0 lost updates" in picture.read_text()
+    assert out.splitlines()[-1].startswith("16 workers in 4 processes took 3 locks on 5 nodes")
     assert list(tmp_path.iterdir()) == []
     assert lines_of(process, tmp_path) == []
 
@@ -77,10 +84,9 @@ def test_demo_keeps_every_promise_and_leaves_nothing_but_its_picture(run_demo, t
 def test_interrupted_demo_leaves_nothing(run_demo, tmp_path, after):
     # Python closes a file or socket whose `with` an interruption prevents, for example one that it imports; and warns.
     warnings = "error,ignore:unclosed:ResourceWarning"
-    process = run_demo("--seconds", "8", "--processes", "2", "--threads", "2", PYTHONWARNINGS=warnings)
+    process = run_demo("--seconds", "8", PYTHONWARNINGS=warnings)
     process.read_until(after)
-    # As a terminal does, to the whole foreground group; and twice, as an impatient user does.
-    os.killpg(process.pid, signal.SIGINT)
+    # As a terminal does, to the whole foreground group.
     os.killpg(process.pid, signal.SIGINT)
     _, err = process.communicate(timeout=20)
     assert process.returncode == 130, err
@@ -89,53 +95,17 @@ def test_interrupted_demo_leaves_nothing(run_demo, tmp_path, after):
     assert lines_of(process, tmp_path) == []
 
 
-@pytest.mark.parametrize(("number", "error"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)])
-def test_interruption_waits_for_the_end_of_a_deferred_section(number, error):
-    done = []
-
-    def start(interruption):
-        with interruption.deferred():
-            signal.raise_signal(number)
-            done.append("the first half")
-            signal.raise_signal(number)
-            done.append("the second half")
-
-    with demo._Interruption() as interruption, pytest.raises(error):
-        start(interruption)
-    assert done == ["the first half", "the second half"]
-
-
 @linux
-@pytest.mark.sweep
-def test_terminated_demo_leaves_nothing(run_demo, tmp_path):
-    process = run_demo("--processes", "2", "--threads", "2")
-    process.read_until("first lock after")
-    process.terminate()
-    _, err = process.communicate(timeout=20)
-    assert process.returncode == 143
-    assert err == ""
-    assert list(tmp_path.iterdir()) == []
-    assert lines_of(process, tmp_path) == []
-
-
-@linux
-def test_killed_demo_leaves_no_process(run_demo, tmp_path, eventually):
-    process = run_demo("--processes", "2", "--threads", "2")
+@pytest.mark.parametrize("number", [signal.SIGKILL, *swept(signal.SIGTERM, signal.SIGHUP)])
+def test_killed_demo_leaves_nothing(run_demo, tmp_path, eventually, number):
+    process = run_demo()
     process.read_until("first lock after")
     found = lines_of(process, tmp_path)
     assert sum(b"valkey-server" in line or b"redis-server" in line for line in found) == 5, found
-    assert sum(b"harness.process" in line for line in found) == 2, found
-    process.kill()
-    eventually(lambda: lines_of(process, tmp_path) == [])
-
-
-@pytest.mark.sweep
-def test_demo_with_one_node_injects_no_fault(run_demo):
-    process = run_demo("--seconds", "1", "--nodes", "1", "--names", "1", "--processes", "1", "--threads", "2")
-    out, err = process.communicate(timeout=60)
-    assert process.returncode == 0, out + err
-    assert re.search(r"^  faults injected +0$", out, re.MULTILINE)
-    assert "2 workers in 1 process took 1 lock on 1 node" in out
+    assert sum(b"redsync.cli.demo" in line for line in found) == 4, found
+    process.send_signal(number)
+    assert process.end() == -number
+    eventually(lambda: lines_of(process, tmp_path) == [] and list(tmp_path.iterdir()) == [])
 
 
 def test_demo_without_server_says_how_to_install_one(monkeypatch, capsys):
@@ -160,111 +130,299 @@ def test_demo_with_server_that_does_not_start_says_so(monkeypatch, capsys, tmp_p
     assert "Traceback" not in err
 
 
-@linux
-@pytest.mark.sweep
-def test_demo_writes_its_report_as_json_for_programs(run_demo):
-    process = run_demo("--json", "--seconds", "2", "--processes", "2", "--seed", "7")
-    out, err = process.communicate(timeout=60)
-    assert process.returncode == 0, out + err
-    report = json.loads(out)
-    assert (report["seed"], report["overlaps"], report["lost_updates"], report["zombie_keys"]) == (7, 0, 0, 0)
-    assert report["acquisitions"] > 10
-    assert 0 <= report["wait_p50"] <= report["wait_p99"] < 10
-    assert report["evidence"] == []
-    assert "acquisitions" in err
-
-
 def options(**changes):
-    given = {"processes": 1, "threads": 1, "names": 1, "seconds": 1.0, "nodes": 3, "seed": 5}
-    return argparse.Namespace(**given | {"json": False, "svg": None} | changes)
+    given = {"seconds": 1.0, "seed": 5}
+    return argparse.Namespace(**given | changes)
 
 
-def test_demo_reports_planted_zombie_and_keeps_the_evidence(monkeypatch, capsys, tmp_path):
+@pytest.fixture
+def temporary(monkeypatch, tmp_path):
+    """The only directory for temporary files."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
-    scan = demo._Demo._scan
-    monkeypatch.setattr(demo, "LEASE", 1.0)
-    monkeypatch.setattr(demo._Demo, "_scan", lambda self: scan(self) | {1: [b"redsync:lock:1"]})
+    return tmp_path
+
+
+@pytest.fixture
+def prepared(redsync_nodes, temporary):
+    """A demo whose nodes run, without workers."""
+    with contextlib.ExitStack() as stack:
+        yield Demo(1.0, 5, redsync_nodes, Live(console=Console(file=io.StringIO())), stack)
+
+
+def test_demo_reports_planted_zombie(monkeypatch, capsys, temporary):
+    scan = Demo._scan
+    monkeypatch.setattr(Demo, "_scan", lambda self: scan(self) | {1: [b"redsync:lock:1"]})
     assert demo.run(options()) == 1
     out = capsys.readouterr().out
-    assert re.search(r"^  zombie keys +1  <- must be 0$", out, re.MULTILINE)
+    assert re.search(r"^  zombie keys +1$", out, re.MULTILINE)
     assert "zombie key on node 2: redsync:lock:1" in out
-    (kept,) = tmp_path.iterdir()
-    assert f"kept in {kept}; the seed is 5" in out
-    assert {path.name for path in kept.iterdir()} >= {"lock-0.ledger", "lock-0.counter", "process-0.0.journal"}
+    assert "found a broken promise of redsync" in out
+    assert list(temporary.iterdir()) == []
 
 
-def test_demo_that_can_not_draw_says_so_before_it_starts_servers(monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr("redsync.testing.LocalNodes.__init__", lambda *_, **__: pytest.fail("it starts servers"))
-    assert main(["demo", "--svg", str(tmp_path / "gone" / "run.svg")]) == 74
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert (
-        err
-        == f"redsync demo: can't write the picture to {str(tmp_path / 'gone/run.svg')!r}: No such file or directory\n"
-    )
+def test_demo_reports_a_lock_that_nobody_gives_back(monkeypatch, capsys, temporary):
+    """It expires on the node a lease later."""
+    scan = Demo._scan
 
+    def scan_after_a_loss(self):
+        with redis.Redis.from_url(self._nodes.urls[1]) as node:
+            node.set("redsync:lock:1", "0", px=int(demo._LEASE * 1000), nx=True)
+        monkeypatch.setattr(Demo, "_scan", scan)
+        return scan(self)
 
-def test_demo_without_a_run_leaves_the_picture_as_it_was(monkeypatch, capsys, tmp_path):
-    from redsync.testing import servers
-
-    monkeypatch.delenv(servers.ENVIRONMENT_VARIABLE, raising=False)
-    monkeypatch.setattr(servers, "_COMMANDS", ())
-    monkeypatch.setattr(servers, "_WHEELS", {})
-    old, new = tmp_path / "old.svg", tmp_path / "new.svg"
-    old.write_text("<svg/>")
-    assert [main(["demo", "--svg", str(path)]) for path in (old, new)] == [69, 69]
-    assert old.read_text() == "<svg/>"
-    assert not new.exists()
-
-
-def test_scan_finds_keys_on_nodes(redsync_nodes):
-    import redis
-
-    with redis.Redis(port=redsync_nodes.ports[3]) as node:
-        node.set("redsync_queue:{redsync:lock:1}", "left")
-    keys = demo._Demo(options(), argparse.Namespace(path=ROOT), redsync_nodes, None, None)._scan()
-    assert keys == {0: [], 1: [], 2: [], 3: [b"redsync_queue:{redsync:lock:1}"], 4: []}
-
-
-def test_scan_fails_if_a_node_died_unexpectedly(redsync_nodes):
-    redsync_nodes.kill(2)
-    with pytest.raises(RunFailedError, match="node 3 died unexpectedly"):
-        demo._Demo(options(), argparse.Namespace(path=ROOT), redsync_nodes, None, None)._scan()
-
-
-def test_demo_with_failing_worker_shows_its_output(monkeypatch, capsys):
-    def fail(self, interruption):
-        raise RunFailedError("worker process 0 ended with status 1; it said:\nplanted")
-
-    monkeypatch.setattr(demo._Demo, "run", fail)
+    monkeypatch.setattr(Demo, "_scan", scan_after_a_loss)
     assert demo.run(options()) == 1
-    assert capsys.readouterr().err.endswith("it said:\nplanted\n")
+    assert "zombie key on node 2: redsync:lock:1" in capsys.readouterr().out
 
 
-def test_tally_counts_grants_of_the_last_second():
-    tally = demo._Tally()
-    one, failed = {"event": "acquired"}, {"event": "busy"}
-    for tenth in range(30):
-        tally.add(tenth / 10, [one] * (1 if tenth < 10 else 3) + [failed])
-    shown = tally.snapshot(2.9, 12.0, [])
-    assert (shown.acquisitions, shown.trouble) == (70, 30)
-    assert shown.per_second == pytest.approx(30)
+def test_demo_whose_processes_use_other_keys_reports_overlaps_and_lost_updates(monkeypatch, capsys, temporary):
+    code = (
+        "import functools, redsync, sys; from redsync.cli import demo; "
+        "redsync.Client = functools.partial(redsync.Client, prefix=f'redsync:{sys.argv[2]}:'); demo.work()"
+    )
+    monkeypatch.setattr(demo, "_WORKER", (sys.executable, "-c", code))
+    assert main(["demo", "--seconds", "2"]) == 1
+    out = capsys.readouterr().out
+    for caption in ("overlaps", "lost updates"):
+        assert re.search(rf"^  {caption} +[1-9][0-9,]*$", out, re.MULTILINE), out
+    assert re.search("overlap on lock [123]: worker ", out)
 
 
-def test_signal_handlers_are_restored_after_the_demo():
-    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
-    with pytest.raises(SystemExit) as end, demo._Interruption():
-        signal.raise_signal(signal.SIGHUP)
-    assert end.value.code == 128 + signal.SIGHUP
-    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == before
+def test_demo_whose_worker_fails_shows_its_output(monkeypatch, capfd, temporary):
+    monkeypatch.setattr(demo, "_WORKER", (sys.executable, "-c", "import sys; sys.exit('planted')"))
+    assert main(["demo", "--seconds", "1"]) == 1
+    err = capfd.readouterr().err
+    assert "planted\n" in err
+    assert re.search(r"^redsync demo: worker process \d ended by itself with status 1$", err, re.MULTILINE)
+    assert list(temporary.iterdir()) == []
 
 
-def test_ignored_signals_stay_ignored():
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        with demo._Interruption():
-            signal.raise_signal(signal.SIGHUP)
-        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-    finally:
-        signal.signal(signal.SIGHUP, before)
+def test_error_in_one_worker_ends_its_process_and_the_demo(monkeypatch, capfd, temporary):
+    code = "from redsync.cli import demo; demo.attempt = lambda *_: 1 // 0; demo.work()"
+    monkeypatch.setattr(demo, "_WORKER", (sys.executable, "-c", code))
+    assert main(["demo", "--seconds", "60"]) == 1
+    assert "ZeroDivisionError" in capfd.readouterr().err
+    assert list(temporary.iterdir()) == []
+
+
+def test_run_without_an_acquisition_proves_nothing(capsys):
+    show(report(counters=[0]))
+    out = capsys.readouterr().out
+    assert "16 workers in 4 processes never got a lock, which proves nothing" in out
+    assert re.search(r"^  wait p99, ms +0.0$", out, re.MULTILINE)
+
+
+def test_scan_finds_claims_on_nodes(prepared, redsync_nodes):
+    with redis.Redis(port=redsync_nodes.ports[3]) as node:
+        for key in ("redsync:client:1", "other", "redsync_queue:{redsync:lock:1}", "redsync:lock:1"):
+            node.set(key, "left")
+    assert prepared._scan() == {3: [b"redsync:lock:1", b"redsync_queue:{redsync:lock:1}"]}
+
+
+# Faults
+
+
+def test_faults_hit_a_minority_and_follow_seed_and_length(prepared, redsync_nodes):
+    assert [fault[:2] for fault in prepared._plan] == [
+        (0.25, "kill"),
+        (0.4, "pause"),
+        (0.5, "restart"),
+        (0.65, "resume"),
+    ]
+    killed, paused, restarted, resumed = (node for *_, node in prepared._plan)
+    assert (killed, paused) == (restarted, resumed)
+    assert killed != paused
+    with contextlib.ExitStack() as stack:
+        again = Demo(1.0, 5, redsync_nodes, None, stack)
+        assert again._plan == prepared._plan
+
+
+def test_faults_are_injected_when_due_and_noted(prepared, capsys, redsync_nodes):
+    prepared._plan = [(2.5, "kill", 1), (5.0, "restart", 1)]
+    prepared._inject(2.4)
+    assert prepared._outages == {}
+    prepared._inject(2.5)
+    assert not redsync_nodes.alive(1)
+    assert prepared._outages[1].end is None
+    prepared._inject(99.0)
+    assert redsync_nodes.alive(1)
+    assert prepared._outages[1].what == "killed"
+    assert prepared._outages[1].begin < prepared._outages[1].end
+    assert capsys.readouterr().out == "  2.5 s  node 2 is killed (SIGKILL)\n 99.0 s  node 2 is restarted, empty\n"
+
+
+def test_node_that_was_to_continue_after_the_workers_end_does(prepared, redsync_nodes):
+    prepared._plan = [(0.0, "pause", 1), (1.0, "resume", 1)]
+    prepared._working = lambda: False
+    prepared._fight()
+    assert prepared._plan == []
+    assert prepared._outages[1].end is not None
+
+
+# Views
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_colours_of_nodes_that_answer_contrast_with_light_and_dark_terminals():
+    for state in ("up", "quarantined"):
+        colour = Color.parse(demo._COLOURS[state]).get_truecolor().hex
+        assert min(contrast(colour, "#000000"), contrast(colour, "#ffffff")) > 4.4
+
+
+def test_live_view_shows_run(prepared, redsync_nodes):
+    out = Terminal()
+    live = prepared._live = Live(console=Console(file=out, force_terminal=True, width=100, color_system=None))
+    prepared._attempts = [FIRST, SECOND, *FAILED]
+    prepared._inject(0.25)  # kills one
+    with live, Client(redsync_nodes.urls, restart_guard=0.0) as observer:
+        prepared._show(0.3, observer)
+    text = out.getvalue()
+    for shown in (redsync_nodes.urls[1][8:22], "killed", "2 acquisitions, ", "2 attempts failed", "0.3 of 1 s"):
+        assert shown in text
+
+
+def test_demo_without_rich_says_how_to_install_it(monkeypatch, capsys):
+    for module in ("rich.console", "rich.live"):
+        monkeypatch.setitem(sys.modules, module, None)
+    assert main(["demo"]) == 69
+    assert capsys.readouterr().err == 'redsync demo: needs rich: pip install "redsync-toolkit[cli]"\n'
+
+
+# The verdict
+
+MS = 1_000_000
+
+
+def held(worker, granted, ended, written=0, *, outcome="held", kept=True, **fields):
+    """A hold of the first lock, in ms."""
+    return Attempt(worker, 0, 0, outcome, granted * MS, ended * MS, kept, written, **fields)
+
+
+def report(*attempts, counters=(2, 0), zombies=None):
+    return Report(attempts, counters, zombies or {}, {0: None}, 2.0)
+
+
+FIRST, SECOND = held(1, 10, 12, 1, reentries=2), held(2, 30, 32, 2, reentries=1)
+FAILED = [Attempt(2, 0, 0, outcome) for outcome in ("timeout", "no quorum")]
+
+
+def test_report_of_a_run_passes_if_all_is_in_order():
+    it = report(SECOND, FIRST, *FAILED)
+    assert not it.evidence
+    assert it.holds == [[FIRST, SECOND], []]
+    assert it.rows() == [
+        ("acquisitions", "2"),
+        ("re-entries", "3"),
+        ("hand-overs per second", "0"),
+        ("wait p50, ms", "20.0"),
+        ("wait p99, ms", "49.4"),
+        ("longest pause of a lock, ms", "18.0"),
+        ("QuorumErrors seen", "1"),
+        ("timeouts, lost holds", "1, 0"),
+        ("faults injected", "1"),
+        ("overlaps", "0"),
+        ("lost updates", "0"),
+        ("zombie keys", "0"),
+    ]
+
+
+def test_report_finds_overlap_by_the_clock():
+    it = report(held(1, 10, 31, 1), SECOND)
+    assert it.counts["overlaps"] == 1
+    assert it.evidence == [
+        "overlap on lock 1: worker 1 from 10000000 to 31000000 ns and worker 2 from 30000000 to 32000000 ns"
+    ]
+
+
+def test_report_finds_overlap_of_holds_that_are_not_neighbours():
+    first, second, third = held(1, 0, 50), held(2, 10, 20), held(3, 30, 40)
+    assert overlaps([first, second, third]) == [(first, second), (first, third)]
+
+
+def test_hold_may_begin_when_another_ends_and_a_lost_one_was_never_held():
+    assert overlaps([held(1, 0, 10), held(2, 10, 20)]) == []
+    assert overlaps([held(1, 0, 10), held(2, 5, 5), held(3, 10, 11)]) == []
+
+
+def test_report_passes_a_loss_that_was_told():
+    lost = held(1, 10, 10, outcome="lost", kept=False)
+    it = report(lost, held(2, 12, 13, 1), counters=(1, 0))
+    assert not it.evidence
+    assert it.counts["lost holds"] == 1
+
+
+def test_report_finds_a_loss_that_was_not_told():
+    it = report(held(1, 10, 10, kept=False), counters=(0, 0))
+    assert it.evidence == ["loss of lock 1 not told: worker 1 from 10000000 to 10000000 ns"]
+
+
+def test_report_finds_lost_update_on_any_lock():
+    assert report(FIRST, SECOND, counters=(1, 0)).evidence == ["lost updates on lock 1: 1"]
+    it = report(FIRST, SECOND, counters=(2, 3))
+    assert it.counts["lost updates"] == 3
+
+
+def test_update_is_lost_if_two_read_the_same_value():
+    assert lost_updates([held(1, 1, 2, 1), held(2, 2, 3, 1)], 1) == 1
+
+
+def test_late_write_of_a_lost_hold_explains_its_own_value_only():
+    late = held(1, 1, 2, 1, kept=False)
+    assert lost_updates([late, held(2, 3, 4, 1), held(3, 5, 6, 2)], 2) == 0  # before the others
+    assert lost_updates([late, held(2, 3, 4, 1), held(3, 5, 6, 2)], 1) == 0  # after them
+    assert lost_updates([late, held(2, 3, 4, 1), held(3, 5, 6, 2)], 0) == 2
+
+
+def test_report_finds_zombie():
+    it = report(FIRST, SECOND, zombies={2: [b"redsync:demo:1", b"redsync:\xff"]})
+    assert it.counts["zombie keys"] == 2
+    assert it.evidence == ["zombie key on node 3: redsync:demo:1", "zombie key on node 3: redsync:�"]
+
+
+# Workers
+
+
+@pytest.fixture
+def work(redsync_nodes, tmp_path, monkeypatch):
+    """Make one attempt of a worker; there is one lock."""
+    monkeypatch.setattr(demo, "LOCKS", 1)
+    rng, counters = random.Random(5), os.open(tmp_path / "counter", os.O_RDWR | os.O_CREAT)
+    with Client(redsync_nodes.urls, lease=demo._LEASE, restart_guard=0.0) as client:
+        yield lambda: attempt(client, counters, 3, rng)
+
+
+def test_worker_counts_and_notes_its_holds(work, tmp_path):
+    attempts = [work() for _ in range(20)]
+    assert [each.written for each in attempts] == list(range(1, 21))
+    assert int.from_bytes((tmp_path / "counter").read_bytes(), "big") == 20
+    assert all(each.outcome == "held" and each.kept and each.worker == 3 for each in attempts)
+    assert {each.reentries for each in attempts} == {0, 1, 2}
+    assert all(each.asked < each.granted < each.ended for each in attempts)
+    assert not report(*attempts, counters=[20]).evidence
+
+
+def test_worker_notes_a_lost_hold_and_does_not_count_under_it(work, redsync_nodes, monkeypatch):
+    def lose(*_):
+        for node in range(3):
+            redsync_nodes.kill(node)
+        monkeypatch.setattr(demo.time, "sleep", sleep)
+        sleep(demo._LEASE + 0.5)
+
+    sleep = demo.time.sleep
+    monkeypatch.setattr(demo.time, "sleep", lose)
+    monkeypatch.setattr(demo.random.Random, "randrange", lambda *_: 0)  # re-enters nothing
+    lost = work()
+    assert (lost.outcome, lost.kept, lost.written) == ("lost", False, 0)
+    assert lost.ended == lost.granted
+    assert work().outcome == "no quorum"
+
+
+def test_worker_notes_a_timeout(work, redsync_nodes, monkeypatch):
+    monkeypatch.setattr(demo, "_TIMEOUT", 0.0)
+    with redsync_nodes.client() as other, other.get_lock("lock:1"):
+        assert work().outcome == "timeout"

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from redsync.testing import LocalNodes
-from tests.cli.commands import PATIENCE, command_line
+from tests.cli.command_process import PATIENCE, command_line
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks for processes in /proc")
 
@@ -58,7 +58,7 @@ WAYS = {
     "terminal": ["-c", "writer; true"],
     "process 1": ["-c", "setsid writer; true"],
 }
-EVENTS = ["loss", "SIGTERM", "SIGHUP", "SIGINT", "Ctrl-Z", "stopped", "killed", "keeper killed"]
+EVENTS = ["loss", "SIGTERM", "SIGHUP", "SIGINT", "Ctrl-Z", "stopped", "killed", "shim killed"]
 
 REPEATS = int(os.environ.get("REDSYNC_MATRIX", "0"))
 CASES = [
@@ -97,7 +97,7 @@ def elsewhere(server_path):
 
 @pytest.fixture
 def start_way(start, writer, elsewhere):
-    """Start `redsync lock` with a writer in that way; return it, the holder and the keeper once the writer writes."""
+    """Start `redsync lock` with a writer in that way; return it, the holder and the shim once the writer writes."""
 
     def start_way(way):
         inner = ["env", f"REDSYNC_URLS={elsewhere.urls[0]}", sys.executable, "-m", "redsync.cli", "lock", "inner", "--"]
@@ -130,22 +130,22 @@ def wait_until(what):
 
 
 def find(process):
-    """Return the process that holds the lock, and its keeper."""
+    """Return the process that holds the lock, and its shim."""
     if process.is_alone:
-        (keeper,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-        return process.pid, int(keeper)
+        (shim,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        return process.pid, int(shim)
     ours = [sys.executable.encode(), b"-m", b"redsync.cli", b"lock", b"x"]
     found = {
         number: int(Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[1])
-        for number in process.family()
+        for number in process.tree()
         if command_line(number)[:5] == ours
     }
     (holder,) = (number for number, parent in found.items() if parent not in found)
-    (keeper,) = (number for number, parent in found.items() if parent == holder)
-    return holder, keeper
+    (shim,) = (number for number, parent in found.items() if parent == holder)
+    return holder, shim
 
 
-def cause(event, process, holder, keeper, nodes):
+def cause(event, process, holder, shim, nodes):
     if event == "loss":
         for i in range(3):
             nodes.pause(i)
@@ -157,8 +157,8 @@ def cause(event, process, holder, keeper, nodes):
         os.kill(holder, signal.SIGSTOP)
     elif event == "killed":
         os.kill(holder, signal.SIGKILL)
-    elif event == "keeper killed":
-        os.kill(keeper, signal.SIGKILL)
+    elif event == "shim killed":
+        os.kill(shim, signal.SIGKILL)
     else:
         os.kill(holder, getattr(signal, event))
 
@@ -173,10 +173,10 @@ def test_command_does_not_write_once_another_owner_has_the_lock(start_way, nodes
     way, event, repeat = case
     if way == "process 1" and not can_unshare():
         pytest.skip("needs a process namespace")
-    process, holder, keeper = start_way(way)
+    process, holder, shim = start_way(way)
     moment = random.Random(f"{way} {event} {repeat}").uniform(0, LEASE) if repeat >= REPEATS / 2 else 0.0
     time.sleep(moment)
-    cause(event, process, holder, keeper, nodes)
+    cause(event, process, holder, shim, nodes)
     if event == "loss":
         wait_until(lambda: time.monotonic() - writer.last > LEASE)
         for i in range(3):
@@ -189,7 +189,7 @@ def test_command_does_not_write_once_another_owner_has_the_lock(start_way, nodes
         assert lock.acquire(timeout=PATIENCE)
     acquired = time.monotonic()
     wake(process, holder)
-    wait_until(lambda: not process.family() - {process.pid})
+    wait_until(lambda: not process.tree() - {process.pid})
     lock.release()
     assert 0 < writer.last < acquired, f"it wrote {writer.last - acquired} s later, after {moment} s"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.commands import ANSWERING, RELUCTANT
+from tests.cli.command_process import RELUCTANT
 from tests.support.sweeps import swept
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks for processes in /proc")
@@ -107,21 +107,7 @@ def test_stopped_command_is_ended_too(lock_command):
     assert process.returncode == 124
 
 
-def test_command_ends_if_its_keeper_is_killed(lock_command, eventually):
-    process = lock_command("x", "-k", "0.2", "-c", ANSWERING)
-    process.read_until("ready\n")
-    process.send_signal(signal.SIGHUP)
-    process.read_until("asked\n")
-    process.kill()
-    process.wait()
-    eventually(lambda: not process.family())
-
-
 # With a terminal
-
-
-def state_of(number):
-    return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 @pytest.fixture
@@ -166,16 +152,6 @@ def test_interrupt_key_ends_the_loop_of_a_shell(on_terminal, client):
     assert b"status" not in process._seen
 
 
-def test_terminal_goes_back_to_the_shell(on_terminal):
-    # A shell without job control stays in its own group, so it can read only if that is in the foreground again.
-    shell = ["/bin/sh", "-c", '"$@"; echo back; read line; echo got $line', "sh"]
-    process = on_terminal("x", "-c", "echo ran", before=shell)
-    process.read_until("back")
-    process.type("words\n")
-    process.read_until("got words")
-    assert process.wait(20) == 0
-
-
 def test_stop_key_gives_the_terminal_to_the_shell_and_fg_returns_it(on_terminal):
     shell = ["/bin/sh", "-c", 'set -m; "$@"; echo stopped; fg; echo over', "sh"]
     process = on_terminal("x", "-c", "echo ready; read line; echo got $line", before=shell)
@@ -184,22 +160,5 @@ def test_stop_key_gives_the_terminal_to_the_shell_and_fg_returns_it(on_terminal)
     process.read_until("stopped")
     process.type("words\n")
     process.read_until("got words")
-    process.read_until("over")
-    assert process.wait(20) == 0
-
-
-def test_command_without_the_terminal_is_stopped_with_redsync(on_terminal, eventually, tmp_path):
-    shell = ["/bin/sh", "-c", 'set -m; "$@" </dev/null; echo stopped; read line; fg; echo over', "sh"]
-    go = tmp_path / "go"
-    # The loop starts no program: a shell that waits for a stopped program to start is not shown as stopped.
-    process = on_terminal("x", "-c", f"echo ready; until [ -e {go} ]; do :; done; echo went", before=shell)
-    process.read_until("ready")
-    process.type("\x1a")
-    process.read_until("stopped")
-    group = process.command_group()
-    eventually(lambda: state_of(group) == "T")
-    go.touch()
-    process.type("\n")
-    process.read_until("went")
     process.read_until("over")
     assert process.wait(20) == 0

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from redsync.cli import FAMILIES, main
+from redsync.cli import COMMAND_GROUPS, main
 from redsync.cli.exits import SetupError, UsageError, status_without_quorum
 
 ROOT = Path(__file__).parents[2]
-COMMANDS = [name for names in FAMILIES.values() for name in names]
+COMMANDS = [name for names in COMMAND_GROUPS.values() for name in names]
 
 
 def run_python(program, **options):
@@ -50,7 +50,7 @@ class Family:
 def command(monkeypatch):
     def plant(outcome):
         planted = Family(outcome)
-        monkeypatch.setitem(FAMILIES, "planted_family", ("planted",))
+        monkeypatch.setitem(COMMAND_GROUPS, "planted_family", ("planted",))
         monkeypatch.setitem(sys.modules, "redsync.cli.planted_family", planted)
         return planted
 
@@ -71,7 +71,7 @@ def test_help_lists_commands(capsys):
     assert end.value.code == 0
     out = capsys.readouterr().out
     assert all(name in out for name in COMMANDS)
-    assert "\ncommands:\n    lock " in out
+    assert "\ncommands:\n" in out
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -85,12 +85,11 @@ def test_help_of_command_shows_its_arguments(name, capsys):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], "command"),
+        ([], "COMMAND"),
         (["planned"], "invalid choice"),
         (["--nonsense"], "required"),
-        (["demo", "--threads", "0"], "must be a whole number of 1 or more, not '0'"),
-        (["demo", "--names", "-3"], "must be a whole number of 1 or more, not '-3'"),
-        (["demo", "--nodes", "five"], "must be a whole number of 1 or more, not 'five'"),
+        (["dev", "--nodes", "0"], "must be a whole number of 1 or more, not '0'"),
+        (["dev", "--nodes", "five"], "must be a whole number of 1 or more, not 'five'"),
         (["demo", "--seconds", "0.5"], "must be a number of seconds from 1 to 86,400, not '0.5'"),
         (["demo", "--seconds", "nan"], "must be a number of seconds"),
         (["demo", "--seconds", "soon"], "must be a number of seconds"),
@@ -135,7 +134,7 @@ def test_status_tells_refusals_from_failures(troubles, status):
     assert status_without_quorum(troubles) == status
 
 
-NODELESS = [["ls"], ["show", "x"], ["break", "x", "--owner", "a", "--yes"], ["watch"], ["doctor"], ["bench"]]
+NODELESS = [["ls"], ["show", "x"], ["break", "x", "--owner", "a", "--yes"], ["doctor"]]
 
 
 @pytest.mark.parametrize("arguments", [*NODELESS, ["lock", "x", "--", "true"]])
@@ -146,8 +145,8 @@ def test_every_command_without_nodes_ends_with_78_and_the_same_sentence(argument
     assert capsys.readouterr().err == f"redsync {arguments[0]}: {sentence}\n"
 
 
-@pytest.mark.parametrize("arguments", [*NODELESS, ["dev"], ["demo"], ["top"]])
-def test_every_command_takes_json_and_refuses_unknown_options(arguments, capsys):
+@pytest.mark.parametrize("arguments", [*NODELESS, ["dev"]])
+def test_every_inspecting_command_takes_json_and_refuses_unknown_options(arguments, capsys):
     with pytest.raises(SystemExit) as end:
         main([*arguments, "--json", "--nonsense"])
     assert end.value.code == 64
@@ -185,7 +184,7 @@ def test_start_imports_nothing_slow_or_optional(arguments):
     assert done.stdout.splitlines()[-1] == "[]"
 
 
-def test_only_the_chosen_family_is_imported():
+def test_only_the_chosen_group_is_imported():
     done = run_python(
         "import sys\n"
         "from redsync.cli import main\n"
@@ -209,7 +208,7 @@ def test_module_runs_like_the_command():
 
 
 def test_families_add_the_commands_listed_for_them():
-    for family, names in FAMILIES.items():
+    for family, names in COMMAND_GROUPS.items():
         commands = argparse.ArgumentParser().add_subparsers()
         import_module(f"redsync.cli.{family}").add_parsers(commands)
         assert tuple(commands.choices) == names

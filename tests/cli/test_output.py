@@ -2,18 +2,14 @@
 
 import ast
 import contextlib
-import io
 import json
-import logging
-import sys
 from pathlib import Path
 
 import msgpack
 import pytest
 
 from redsync.cli import main, output
-from tests.cli.commands import Terminal
-from tests.cli.test_main import run_python
+from tests.cli.command_process import Terminal
 from tests.support.fake_server import FakeServer, answering
 from tests.support.sweeps import swept
 
@@ -76,13 +72,6 @@ def test_line_appears_as_one_line_with_no_other_effect(capsys):
     assert err == f"{ESCAPED}\n{ESCAPED}\nsure? "
 
 
-def test_screen_is_drawn_only_in_known_styles(capsys, monkeypatch):
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    output.draw([output.Line(HOSTILE, "bad"), output.Line("plain")])
-    drawn = capsys.readouterr().out
-    assert drawn == f"\x1b[H\x1b[31m{ESCAPED}\x1b[0m\x1b[K\r\nplain\x1b[K\x1b[J"
-
-
 def test_json_is_ascii_and_one_line(capsys):
     output.write_json({"name": HOSTILE})
     out = capsys.readouterr().out
@@ -92,40 +81,9 @@ def test_json_is_ascii_and_one_line(capsys):
     assert json.loads(out) == {"name": HOSTILE}
 
 
-def test_json_by_members_equals_json_of_the_whole(capsys):
-    value = {"a": 1, "names": [HOSTILE, {"b": None}], "none": []}
-    output.write_json(value)
-    output.write_json_members((name, iter(each) if isinstance(each, list) else each) for name, each in value.items())
-    whole, by_members = capsys.readouterr().out.splitlines()
-    assert by_members == whole
-
-
-def test_characters_that_the_stream_can_not_encode_are_escaped(monkeypatch):
-    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii", errors="strict")
-    monkeypatch.setattr(sys, "stdout", stream)
-    output.put("naïve 名")
-    stream.flush()
-    assert stream.buffer.getvalue() == b"na\\xefve \\u540d\n"
-
-
-def test_log_lines_and_thread_errors_go_through_output(capsys, monkeypatch):
-    monkeypatch.setattr(logging, "lastResort", None)
-    monkeypatch.setattr("threading.excepthook", None)
-    monkeypatch.setattr(logging.getLogger(), "handlers", [])
-    output.take_over()
-    logger = logging.getLogger("some.library")
-    logger.warning("node %s", HOSTILE)
-    logger.info("not worth it")
-    try:
-        raise ValueError(HOSTILE)
-    except ValueError:
-        logger.exception("failed: %s", HOSTILE)
-    err = capsys.readouterr().err
-    assert tricks(err) == set()
-    assert err.splitlines()[0] == f"node {ESCAPED}"
-    assert err.splitlines()[1] == f"failed: {ESCAPED}"
-    assert err.splitlines()[2] == "Traceback (most recent call last):"
-    assert "not worth it" not in err
+def test_characters_that_the_stream_can_not_encode_are_escaped(redsync):
+    done = redsync("show", "naïve 名", PYTHONIOENCODING="ascii")
+    assert done.out.startswith("na\\xefve \\u540d: free")
 
 
 def test_internal_error_ends_with_125_and_is_shown(capsys, monkeypatch):
@@ -138,22 +96,6 @@ def test_internal_error_ends_with_125_and_is_shown(capsys, monkeypatch):
     assert tricks(err) == set()
     assert "Traceback" in err
     assert err.splitlines()[-1] == "redsync lock: internal error in redsync: please report it"
-
-
-def test_error_of_a_thread_is_shown_escaped():
-    done = run_python(
-        "import threading\n"
-        "from redsync.cli import output\n"
-        "output.take_over()\n"
-        "def fail(): raise RuntimeError('\\x1b[2J\\nfake')\n"
-        "def leave(): raise SystemExit(3)\n"
-        "for target in (fail, leave):\n"
-        "    thread = threading.Thread(target=target, name='one'); thread.start(); thread.join()\n"
-    )
-    assert tricks(done.stderr) == set()
-    assert done.stderr.splitlines()[0] == "error in thread one:"
-    assert done.stderr.count("in thread") == 1
-    assert done.returncode == 0
 
 
 # From the nodes to the terminal
@@ -174,14 +116,12 @@ def hostile_holder(client, raw, eventually):
         yield name.decode(), hold.owner
 
 
-@pytest.mark.parametrize(
-    "command", ["ls", "show", "lock", "break", "top", *swept("ls --json", "show --json", "watch", "bench")]
-)
+@pytest.mark.parametrize("command", ["ls", "show", "lock", "break", "top", *swept("ls --json", "show --json")])
 def test_text_from_nodes_is_escaped(hostile_holder, command, redsync, start, environment):
     name, owner = hostile_holder
     word, *more = command.split()
-    if word in ("watch", "top"):
-        ran = start(word, terminal=Terminal(200, 40) if word == "top" else False)
+    if word == "top":
+        ran = start(word, terminal=Terminal(200, 40))
         seen = ran.read_until("h\\x1b]0;OWNED")
         ran.interrupt()
         assert "OWNED\x07" not in seen
@@ -193,12 +133,11 @@ def test_text_from_nodes_is_escaped(hostile_holder, command, redsync, start, env
         "ls": more,
         "lock": ["-v", "-w", "0.2", name, "--", "true"],
         "break": [name, "--owner", f"{owner}{HOSTILE}", "--yes"],
-        "bench": ["--seconds", "0.05"],
     }[word]
     done = redsync(word, *arguments)
     assert done.status == {"lock": 75, "break": 1}.get(word, 0), done.err
     assert tricks(done.out + done.err) == set()
-    if word != "bench" and "--json" not in more:
+    if "--json" not in more:
         assert "\\x1b]0;OWNED" in done.out + done.err
 
 
@@ -221,7 +160,7 @@ def fake():
 )
 def test_error_of_a_node_is_escaped(redsync, arguments, fake):
     error = f"-ERR {HOSTILE}".replace("\r\n", " ").encode() + b"\r\n"
-    url = fake(evalsha=error, script=error, scan=error, ping=error, info=error, time=error, get=error)
+    url = fake(evalsha=error, eval=error, script=error, scan=error, ping=error, info=error, time=error, get=error)
     done = redsync(*arguments[:2], "--url", url, *arguments[2:])
     assert done.status == 69, done.err
     assert tricks(done.out + done.err) == set()

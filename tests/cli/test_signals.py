@@ -1,59 +1,27 @@
-"""Sleeps of commands: a signal ends them, no matter when it arrives."""
-
-import os
-import signal
-import time
+"""The pipe between `redsync lock` and its shim."""
 
 import pytest
 
-from redsync.cli.signals import light_sleep
+from redsync.cli.signals import Pipe
 
 
 @pytest.fixture
-def handled():
-    """A signal whose handler does nothing."""
-    former = signal.signal(signal.SIGUSR1, lambda *_: None)
-    yield lambda: os.kill(os.getpid(), signal.SIGUSR1)
-    signal.signal(signal.SIGUSR1, former)
+def ends():
+    pair = Pipe.pair()
+    yield pair
+    for end in pair:
+        end.close()
 
 
-@pytest.mark.timeout(20)
-def test_signal_before_the_sleep_ends_it(handled):
-    """So does a signal between Python's check for signals and the system call."""
-    with light_sleep() as sleep:
-        handled()
-        sleep(60)
-
-
-def test_signal_ends_one_sleep_only(handled):
-    with light_sleep() as sleep:
-        handled()
-        sleep(60)
-        begun_at = time.monotonic()
-        sleep(0.05)
-        assert time.monotonic() - begun_at >= 0.05
-
-
-@pytest.mark.timeout(20)
-def test_sleep_ends_when_a_file_is_readable():
-    reader, writer = os.pipe()
-    os.write(writer, b"x")
-    with light_sleep() as sleep:
-        sleep(60, reader)
-    os.close(reader)
-    os.close(writer)
-
-
-def test_sleep_raises_the_handlers_error():
-    with pytest.raises(KeyboardInterrupt), light_sleep() as sleep:  # noqa: PT012  (either line may raise)
-        os.kill(os.getpid(), signal.SIGINT)
-        sleep(60)
-
-
-def test_sleep_leaves_nothing_behind(handled):
-    before = set(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else None
-    with light_sleep() as sleep:
-        sleep(0)
-    assert signal.set_wakeup_fd(-1) == -1
-    if before is not None:
-        assert set(os.listdir("/proc/self/fd")) == before
+def test_end_of_the_other_side_comes_after_its_last_words(ends):
+    ours, theirs = ends
+    theirs.send("until", 12.5)
+    theirs.send("over", 3, None)
+    assert list(ours.receive()) == [("until", 12.5), ("over", 3, None)]
+    assert not ours.closed
+    theirs.send("over", 3, "late")
+    theirs.close()
+    assert list(ours.receive()) == [("over", 3, "late")]
+    assert ours.closed
+    ours.send("until", 1.0)  # it is not read
+    assert list(ours.receive()) == []

@@ -144,8 +144,8 @@ def test_interrupted_command_without_standard_error_ends_with_130(start, nodes):
 # Standard output
 
 
-PRINTING = [["ls", "--json"], ["watch"], ["--help"]]
-PRINTING += swept(["ls"], ["show", "x"], ["show", "x", "--json"], ["doctor"], ["top", "--json"])
+PRINTING = [["ls", "--json"], ["--help"]]
+PRINTING += swept(["ls"], ["show", "x"], ["show", "x", "--json"], ["doctor"])
 PRINTING += swept(["lock", "--help"], ["--version"], ["dev"])
 
 

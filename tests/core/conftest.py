@@ -134,11 +134,6 @@ class Claims:
         self.redis = node.redis
 
     @property
-    def ender(self):
-        """The scripts that release and renew it."""
-        return "mutex" if self.noun == "mutex" else "lock"
-
-    @property
     def value_type(self):
         return "string" if self.noun == "mutex" else "hash"
 
@@ -149,13 +144,21 @@ class Claims:
     def acquire(self, owner=ME, count=1, lease=LEASE, *, guard=0, keys=KEYS):
         return self.node.run(f"{self.noun}_acquire", (keys.lock,), owner, count, lease, guard_of(guard))
 
-    def queue(self, owner=ME, count=1, lease=LEASE, *, guard=0, place=PLACE, waited=0, mark=0, keys=KEYS, channel=None):
-        """Ask for a place too; a fair lock gives the last one, whatever the time waited. Mark 0: to be woken only."""
-        rank = "+" if self.noun == "fair_lock" else waited
+    def queue(
+        self, owner=ME, count=1, lease=LEASE, *, guard=0, place=PLACE, waited=0, ask_id=0, keys=KEYS, channel=None
+    ):
+        """Ask for a place too; a fair lock gives the last one, whatever the time waited. Id 0: to be woken only."""
+        rank = self._ticket(owner, keys) if self.noun == "fair_lock" else waited
         channel = channel or wake_channel(owner)
         told = b"0,other,-," if guard == NO_GUARD else guard_of(guard)
-        words = owner, count, lease, told, place, rank, channel, mark
+        words = owner, count, lease, told, place, rank, channel, ask_id
         return self.node.run(f"{self.noun}_acquire", keys.all, *words)
+
+    def _ticket(self, owner, keys):
+        """Return the ticket that the owner has on this node, or else the next one."""
+        ticket = self.redis.zscore(keys.queue, waiter_of(owner))
+        highest = self.redis.zrange(keys.queue, -1, -1, withscores=True)
+        return int(ticket or (highest[0][1] + 1 if highest else 1))
 
     def line_up(self, *owners, **options):
         """Queue several waiters, the first of them at the head."""
@@ -163,16 +166,17 @@ class Claims:
             self.queue(owner, waited=1_000 * (len(owners) - i), **options)
 
     def release(self, owner=ME, count=0, keys=KEYS):
-        return self.node.run(f"{self.ender}_release", keys.all, owner, count, keys.channel)
+        return self.node.run("lock_release", keys.all, owner, count, keys.channel)
 
     def abandon(self, owner=ME, *, leave=False, keys=KEYS):
-        return self.node.run(f"{self.ender}_abandon", keys.all, owner, int(leave))
+        return self.node.run("lock_abandon", keys.all, owner, int(leave))
 
     def renew(self, *claims, guarded=False):
         """Renew claims, each a tuple: name of the lock, owner, count, lease."""
         names = [b"redsync:" + claim[0] for claim in claims]
         words = [word for claim in claims for word in claim[1:]]
-        return self.node.run(f"{self.ender}_renew", names, *words, *([1] if guarded else []))
+        script = "mutex_renew" if self.noun == "mutex" else "lock_renew"
+        return self.node.run(script, names, *words, *([1] if guarded else []))
 
     def force_release(self, claim=ME, keys=KEYS):
         return self.node.run("lock_force_release", keys.all, claim, self.value_type, keys.channel)
@@ -184,9 +188,9 @@ class Claims:
         """Write a claim without expiry, as none of our scripts does."""
         self.redis.set(KEYS.lock, owner) if self.noun == "mutex" else self.redis.hset(KEYS.lock, owner, 1)
 
-    def said(self, owner, mark=0, keys=KEYS):
-        """Return the message that hands over to that waiter; with mark 0, the one that only wakes it."""
-        return wake_channel(owner), b"%d %s %s" % (mark, waiter_of(owner), keys.lock)
+    def said(self, owner, ask_id=0, keys=KEYS):
+        """Return the message that hands over to that waiter; with id 0, the one that only wakes it."""
+        return wake_channel(owner), b"%d %s %s" % (ask_id, waiter_of(owner), keys.lock)
 
     def holds(self, key=KEYS.lock):
         """Return a hash unchanged."""
@@ -210,10 +214,10 @@ class Claims:
         return [waiter + b":" + places[waiter].split()[1] for waiter in waiters]
 
     def place(self, claim):
-        """Return the words of a place: its expiry, mark, guard and channel."""
-        expiry, number, mark, guard, channel = self.holds(KEYS.places)[waiter_of(claim)].split(b" ", 4)
+        """Return the words of a place: its expiry, ask id, guard and channel."""
+        expiry, number, ask_id, guard, channel = self.holds(KEYS.places)[waiter_of(claim)].split(b" ", 4)
         assert number == claim.rpartition(b":")[2]
-        return int(expiry), int(mark), int(guard.partition(b",")[0]), channel
+        return int(expiry), int(ask_id), int(guard.partition(b",")[0]), channel
 
     def end_place(self, claim, after=0):
         """Make a place end that many ms from now, as if the time until then had passed."""
@@ -267,7 +271,7 @@ def write_foreign(node):
             "list": lambda: node.redis.rpush(key, "a", "b"),
             "set": lambda: node.redis.sadd(key, "a"),
             "zset": lambda: node.redis.zadd(key, {ME: 1}),
-            "hash": lambda: node.redis.hset(key, ME, 1),
+            "hash": lambda: node.redis.hset(key, OTHER, 1),
         }[kind]()
 
     return write

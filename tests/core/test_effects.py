@@ -4,24 +4,11 @@ import pickle
 
 import pytest
 
-from redsync._core.effects import (
-    Broadcast,
-    Command,
-    Notify,
-    Signal,
-    Tell,
-    Wait,
-    Wakeup,
-    broadcast,
-    notify,
-    signal,
-    tell,
-    wait,
-)
-from redsync._core.events import NodeChanged
-from redsync._core.ownership import Owner
+from redsync._core.effects import Broadcast, Notify, Signal, Tell, Wait, Wakeup, broadcast, notify, signal, tell, wait
+from redsync._core.holds import Owner
+from redsync._core.observing import NodeChanged
 from redsync._core.quorum import Tally
-from redsync._core.scripts import Script
+from redsync._core.scripts import Command, Script
 
 OWNER = Owner("c", 1)
 COMMAND = Command(Script.load("lock_release"), (b"k", b"q", b"p"), (OWNER.wire, 0, b"channel"))
@@ -91,17 +78,17 @@ def test_effects_are_values():
     assert Wait(12.5, b"key") == WAIT
     assert Tell(COMMAND, OWNER, 0b11, 7.0) == TELL
     assert BROADCAST._replace(guard=30.0) != BROADCAST
-    for effect, field in [(WAIT, "until"), (TELL, "owed_to"), (BROADCAST, "guard"), (WAKEUP, "at")]:
+    for effect, field in [(WAIT, "until"), (TELL, "deliver_to"), (BROADCAST, "guard"), (WAKEUP, "at")]:
         with pytest.raises(AttributeError):
             setattr(effect, field, 0)
 
 
 def test_effects_have_neutral_defaults():
-    assert (BROADCAST.guard, BROADCAST.owed_to, BROADCAST.decide, BROADCAST.subscribe) == (0.0, 0, None, None)
+    assert (BROADCAST.guard, BROADCAST.deliver_to, BROADCAST.decide, BROADCAST.subscribe) == (0.0, 0, None, None)
     assert (BROADCAST.thorough, BROADCAST.late, BROADCAST.lingers) == (False, False, False)
-    assert Tell(COMMAND, OWNER).owed_to == 0
+    assert Tell(COMMAND, OWNER).deliver_to == 0
     assert (Wait(1.0).key, Wait(1.0).enough, Wait(1.0).grace, Wait(1.0).unless) == (None, 1, 0.0, None)
-    assert (Wait(1.0).mark, WAKEUP.handed) == (None, 0), "no hand-over"
+    assert (Wait(1.0).ask_id, WAKEUP.handed) == (None, 0), "no hand-over"
 
 
 def test_command_is_data_all_through():

@@ -2,13 +2,14 @@
 
 import itertools
 import math
+import pickle
 import threading
 import weakref
 
 import pytest
 
-from redsync._core.holds import HoldTable
-from redsync._core.ownership import Owner
+from redsync._core.holds import HoldTable, Owner
+from redsync._core.keys import wake_channel
 from redsync._core.quorum import Tally
 from tests.support.hold_states import new_state
 
@@ -83,10 +84,10 @@ def test_hold_is_due_for_renewal_or_else_for_its_end():
 
 def test_hold_is_due_for_the_look_at_its_majority_if_that_comes_first():
     state = new_state(renew_at=110.0)
-    assert (state.fill_at, state.fill_pause, state.tally) == (math.inf, 0.0, None), "nothing needs filling up"
-    state.fill_at = 100.25
+    assert (state.repair_at, state.repair_pause, state.tally) == (math.inf, 0.0, None), "nothing needs a repair"
+    state.repair_at = 100.25
     assert state.due == 100.25
-    state.fill_at = 120.0
+    state.repair_at = 120.0
     assert state.due == 110.0
 
 
@@ -231,13 +232,10 @@ def test_next_due_is_the_earliest_of_all_holds_that_are_not_lost(table):
 
 def look(table, now):
     """Look at all holds that are due, as the watchdog does."""
-    found = []
-    while (cohort := table.due(now)) is not None:
-        found += cohort.holds
-        for state in cohort.holds:
-            state.renew_at = now + 10.0
-        table.put(cohort)
-    return found
+    batch = table.take_due(now, now)
+    for state in batch:
+        state.renew_at = now + 10.0
+    table.put(batch)
 
 
 def test_watchdog_no_longer_looks_at_a_lost_hold(table):
@@ -247,7 +245,6 @@ def test_watchdog_no_longer_looks_at_a_lost_hold(table):
     state.lost = "reason"
     look(table, 110.0)
     assert table.next_due() == math.inf
-    assert state.cohort is None
     table.watch(state)
     assert table.next_due() == math.inf
     assert list(table) == [state], "its owner does not know yet"
@@ -288,10 +285,10 @@ def test_watch_next_never_sleeps_through_a_hold_added_while_it_worked(table, ala
     table.add(renewed)
     table.watch_next(100.0)
     now = 110.0  # The watchdog wakes and renews a. Meanwhile b comes, due before a is again.
-    cohort = table.due(now)
+    batch = table.take_due(now, now)
     table.add(new_state(b"b", renew_at=112.0))
     renewed.renew_at = 120.0
-    table.put(cohort)
+    table.put(batch)
     assert table.watch_next(now) == 112.0
 
 
@@ -308,3 +305,34 @@ def test_watch_rings_after_a_due_has_come_closer(table, alarm):
 
 def test_lock_has_no_mismatched_nodes():
     assert new_state().mismatched(Tally(["a", "b", "c"], bool)) == 0
+
+
+# Owners.
+
+
+def test_owner_is_written_as_redisson_does():
+    owner = Owner("285475da-9152-4c83-822a-67ee2f116a79", 52)
+    assert owner.wire == b"285475da-9152-4c83-822a-67ee2f116a79:52"
+    assert str(owner) == "285475da-9152-4c83-822a-67ee2f116a79:52"
+    assert (owner.client_id, owner.serial) == ("285475da-9152-4c83-822a-67ee2f116a79", 52)
+
+
+def test_owner_is_woken_over_its_clients_channel():
+    assert Owner("c", 7).channel == wake_channel("c")
+
+
+def test_owners_are_compared_by_identity():
+    one, other = Owner("c", 1), Owner("c", 1)
+    assert one == one  # noqa: PLR0124 - the point of the test
+    assert one != other
+    assert len({one, other}) == 2
+    assert {one: "found"}.get(other) is None
+
+
+def test_wire_forms_of_different_owners_differ():
+    owners = [Owner(client, serial) for client in ("a", "a:1", "b") for serial in (1, 11, 111)]
+    assert len({owner.wire for owner in owners}) == len(owners)
+
+
+def test_pickled_owner_has_its_identity():
+    assert str(pickle.loads(pickle.dumps(Owner("c", 1)))) == "c:1"

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from redis.crc import key_slot
 
 from redsync._core.keys import LatchKeys, LockKeys, client_key, encode_name, encode_prefix, wake_channel
-from redsync._core.slots import SlotKeys
+from redsync._core.permits import SlotKeys
 from redsync.exceptions import ConfigurationError
 
 ODD = [

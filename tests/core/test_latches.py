@@ -59,7 +59,7 @@ def test_words_are_a_nodes_reply(state):
     assert LatchState.read(list(state.words())) == state
 
 
-def test_node_that_may_have_known_more_says_since_when_it_remembers():
+def test_node_that_does_not_vouch_says_since_when_it_remembers():
     assert Told.read([7, 3, A, 1]) == (LatchState(7, 3, {A: 1}), None)
     assert Told.read([7, 3, A, 1, 1234]) == (LatchState(7, 3, {A: 1}), 1234)
     assert Told.read([0, 0, 1234]) == (LatchState(), 1234)
@@ -101,7 +101,7 @@ def test_call_that_failed_is_repeated_by_the_next():
 def test_call_that_another_confirms_does_not_have_to_go_on():
     arrivals, state = Arrivals(), LatchState(7, 9)
     first, second = arrivals.begin(state, A, 1), arrivals.begin(state, A, 1)
-    arrivals.confirm(7, second)
+    arrivals.note_confirmed(7, second)
     assert arrivals.confirms(7, first)
 
 
@@ -109,7 +109,7 @@ def test_interrupted_call_that_another_has_confirmed_is_repeated_by_the_next():
     """Its caller can't know that it counted, and calls again."""
     arrivals, state = Arrivals(), LatchState(7, 9)
     arrivals.begin(state, A, 1)
-    arrivals.confirm(7, arrivals.begin(state, A, 1))
+    arrivals.note_confirmed(7, arrivals.begin(state, A, 1))
     arrivals.fail(7, 1)
     assert arrivals.begin(state, A, 1) == 2
 
@@ -119,7 +119,7 @@ def test_new_generation_starts_over_and_late_calls_of_the_old_one_have_no_effect
     total = arrivals.begin(LatchState(7, 9), A, 3)
     assert arrivals.begin(LatchState(8, 9), A, 1) == 1
     assert arrivals.begin(LatchState(7, 9), A, 1) is None
-    arrivals.confirm(7, total)
+    arrivals.note_confirmed(7, total)
     assert not arrivals.confirms(8, 1)
     arrivals.fail(7, 3)
     assert arrivals.doubt == 0

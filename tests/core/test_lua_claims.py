@@ -167,7 +167,7 @@ def test_late_command_of_an_earlier_hold_leaves_a_later_one_alone(each, lasts, l
 
 def test_release_to_a_count_sets_it_and_keeps_the_claim_and_its_lease(counted, heard, lasts):
     counted.acquire(count=3, lease=60_000)
-    counted.queue(OTHER, mark=7)
+    counted.queue(OTHER, ask_id=7)
     with counted.node.listening(CHANNEL) as subscription:
         assert [counted.release(count=1) for _ in range(3)] == [1, 1, 1]
         assert counted.node.messages(subscription) == []
@@ -177,17 +177,17 @@ def test_release_to_a_count_sets_it_and_keeps_the_claim_and_its_lease(counted, h
     assert counted.waiters() == [OTHER]
 
 
-@pytest.mark.parametrize("mark", [0, 7])
-def test_release_to_zero_deletes_and_informs_redissons_channel_before_waiters(each, mark):
+@pytest.mark.parametrize("ask_id", [0, 7])
+def test_release_to_zero_deletes_and_informs_redissons_channel_before_waiters(each, ask_id):
     """Redisson has no channel for a mutex."""
     each.acquire(count=3)
-    each.queue(OTHER, mark=mark)
-    channel, message = each.said(OTHER, mark)
+    each.queue(OTHER, ask_id=ask_id)
+    channel, message = each.said(OTHER, ask_id)
     with each.node.listening(CHANNEL, channel) as subscription:
         assert each.release() == 1
         told = [] if each.noun == "mutex" else [(CHANNEL, b"0")]
         assert each.node.messages(subscription) == [*told, (channel, message)]
-    assert each.holder() == (OTHER if mark else None)
+    assert each.holder() == (OTHER if ask_id else None)
 
 
 @pytest.mark.parametrize("count", [0, 1])
@@ -233,7 +233,7 @@ def test_renew_heals_a_claim_that_the_node_forgot(claims, lasts):
     assert claims.renew((b"x", ME, 2, LEASE)) == [2], "it counts from the next renewal on"
 
 
-def test_renew_settles_each_of_many_claims_by_itself(claims, lasts, write_foreign):
+def test_renew_decides_on_each_of_many_claims_by_itself(claims, lasts, write_foreign):
     for name, owner in [(b"ours", ME), (b"theirs", OTHER), (b"also ours", THIRD)]:
         claims.acquire(owner, keys=LockKeys.of(b"redsync:", name), lease=5_000)
     write_foreign("list", b"redsync:foreign")

@@ -6,14 +6,14 @@ import pytest
 
 from tests.core.conftest import KEYS, LEASE, NEW, PLACE, Claims, guard_of, wake_channel
 
-A, B, C, D = (f"client-{letter}:1".encode() for letter in "abcd")
+A, B, C, D = (f"client-{sent_command}:1".encode() for sent_command in "abcd")
 
 
 class FairNode(Claims):
-    """A node to ask by ticket: 0, none yet; +, to be drawn there."""
+    """A node to ask by ticket; 0: none yet."""
 
-    def ask(self, owner, ticket=0, *, guard=0, keep=PLACE, mark=0):
-        words = owner, 1, LEASE, guard_of(guard), keep, ticket, wake_channel(owner), mark
+    def ask(self, owner, ticket=0, *, guard=0, keep=PLACE, ask_id=0):
+        words = owner, 1, LEASE, guard_of(guard), keep, ticket, wake_channel(owner), ask_id
         return self.node.run("fair_lock_acquire", KEYS.all, *words)
 
     def line(self):
@@ -43,43 +43,24 @@ def test_refusal_without_a_ticket_returns_the_highest_and_leaves_no_place(fair, 
 def test_ticket_takes_a_place_and_keeps_it(fair, lasts):
     fair.ask(A)
     assert fair.ask(B, 3)[1] == A
-    assert fair.ask(B, 3, guard=1000, mark=7)[2] == 3
+    assert fair.ask(B, 3, guard=1000, ask_id=7)[2] == 3
     assert fair.line() == [(B, 3)]
     expiry, *words = fair.place(B)
     assert lasts(expiry - fair.now(), PLACE)
     assert words == [7, 1000, wake_channel(B)]
 
 
-def test_node_draws_the_ticket_after_the_highest_that_it_knows(fair):
+def test_ticket_replaces_an_earlier_one(fair):
     fair.ask(A)
-    assert fair.ask(B, "+")[2:] == [1, 0]
-    fair.ask(C, 7)
-    assert fair.ask(D, "+")[2:] == [8, 2]
-    assert fair.line() == [(B, 1), (C, 7), (D, 8)]
-
-
-def test_node_draws_again_the_ticket_that_a_waiter_already_has(fair, lasts):
-    """The reply to the first ask was lost, or the place is kept for longer. The turn is the same."""
-    fair.ask(A)
-    fair.ask(B, "+", keep=50)
-    fair.ask(C, "+")
-    assert fair.ask(B, "+", mark=7)[2:] == [1, 0]
-    assert fair.line() == [(B, 1), (C, 2)]
-    assert lasts(fair.place(B)[0] - fair.now(), PLACE)
-    assert fair.place(B)[1] == 7
-
-
-def test_ticket_of_the_quorum_replaces_the_one_drawn_here(fair):
-    fair.ask(A)
-    fair.ask(B, "+")
+    fair.ask(B, 1)
     assert fair.ask(B, 9)[2:] == [9, 0]
     assert fair.line() == [(B, 9)]
 
 
-def test_owner_that_gets_a_free_lock_draws_a_ticket_too(fair):
+def test_owner_that_gets_a_free_lock_keeps_its_ticket(fair):
     """Its client may roll the grant back. Tickets drawn until then come after it."""
-    assert fair.ask(A, "+") == NEW
-    assert fair.ask(B, "+")[1:] == [A, 2, 1]
+    assert fair.ask(A, 1) == NEW
+    assert fair.ask(B, 2)[1:] == [A, 2, 1]
     assert fair.line() == [(A, 1), (B, 2)]
 
 
@@ -87,14 +68,13 @@ def test_later_ticket_comes_after_the_head_of_a_free_lock(fair):
     fair.ask(A)
     fair.ask(B, 4)
     fair.release(A)
-    assert fair.ask(C, "+")[1:] == [B, 5, 1]
+    assert fair.ask(C, 5)[1:] == [B, 5, 1]
     assert fair.holder() is None
 
 
-@pytest.mark.parametrize("ticket", [3, "+"])
-def test_acquire_that_does_not_wait_takes_no_place(fair, ticket):
+def test_acquire_that_does_not_wait_takes_no_place(fair):
     fair.ask(A)
-    assert fair.ask(B, ticket, keep=0)[1:] == [A, 0]
+    assert fair.ask(B, 3, keep=0)[1:] == [A, 0]
     assert fair.line() == []
 
 

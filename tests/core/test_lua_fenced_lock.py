@@ -21,8 +21,8 @@ class FencedNode:
             "fenced_lock_acquire", (KEYS.lock, KEYS.token), owner, count, lease, guard_of(guard) or "0,-,", known
         )
 
-    def queue(self, owner=ME, known=0, mark=0):
-        words = owner, 1, LEASE, "0,-,", PLACE, 0, wake_channel(owner), mark, known
+    def queue(self, owner=ME, known=0, ask_id=0):
+        words = owner, 1, LEASE, "0,-,", PLACE, 0, wake_channel(owner), ask_id, known
         return self.node.run("fenced_lock_acquire", (*KEYS.all, KEYS.token), *words)
 
     def reenter(self, owner=ME, count=2):

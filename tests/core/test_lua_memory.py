@@ -157,12 +157,12 @@ def test_renewal_works_without_memory_for_a_record(claims):
 # Initialization.
 
 
-def initialize(claims, step, marks=""):
-    return claims.node.run("node_initialize", (BIRTH_KEY,), step, *([marks] if step == "original" else []))
+def initialize(claims, step, stamps=""):
+    return claims.node.run("node_initialize", (BIRTH_KEY,), step, *([stamps] if step == "original" else []))
 
 
-def mark(claims):
-    """Return the record's mark, as a client that has seen it names it."""
+def stamp(claims):
+    """Return the record's stamp, as a client that has seen it names it."""
     _, since, process = claims.redis.get(BIRTH_KEY).decode().split(" ")
     return f" 1,other {since},{process} "
 
@@ -188,7 +188,7 @@ def test_record_of_the_same_process_stays(locks, step, kind):
     """Of several clients that begin at once, the first decides. A late command undoes nothing."""
     record(locks, kind, 5_000, process_of(locks.redis))
     before = locks.redis.get(BIRTH_KEY)
-    found, now, _ = initialize(locks, step, mark(locks))
+    found, now, _ = initialize(locks, step, stamp(locks))
     assert found == before == locks.redis.get(BIRTH_KEY), "and the reply has it"
     assert 0 <= locks.now() - now < SLACK
 
@@ -204,14 +204,14 @@ def test_record_of_another_process_becomes_a_newborn_one_whatever_it_says(locks,
 @pytest.mark.parametrize(("step", "kind"), [("look", None), ("original", "original"), ("newborn", "newborn")])
 def test_blank_record_stays_at_a_look_and_is_exchanged_by_a_client_that_has_seen_it(locks, step, kind):
     before, *_ = initialize(locks, "look")
-    reply = initialize(locks, step, mark(locks))
+    reply = initialize(locks, step, stamp(locks))
     assert describes(locks, reply, kind) if kind else reply[0] == before
 
 
 def test_blank_record_is_not_exchanged_by_a_client_that_has_seen_another(locks):
     """The node was emptied since, and then another client looked: its peers may have been used meanwhile."""
     record(locks, "blank", 5_000, process_of(locks.redis))
-    seen = mark(locks)
+    seen = stamp(locks)
     locks.redis.delete(BIRTH_KEY)
     before, *_ = initialize(locks, "look")
     assert initialize(locks, "original", seen)[0] == before == locks.redis.get(BIRTH_KEY)
@@ -243,7 +243,7 @@ def test_node_without_memory_for_a_record_reports_the_one_it_has(locks, old):
 @pytest.mark.parametrize(("step", "grants"), [("original", True), ("newborn", False)])
 def test_initialization_writes_records_that_the_other_scripts_understand(claims, step, grants):
     initialize(claims, "look")
-    initialize(claims, step, mark(claims))
+    initialize(claims, step, stamp(claims))
     ask = (KEYS.lock,), ME, 1, LEASE, f"{GUARD},{process_of(claims.redis)},"
     if grants:
         assert claims.node.run(f"{claims.noun}_acquire", *ask) == NEW
@@ -282,8 +282,8 @@ def elected(locks, epoch):
     return f",0123456789abcdef@1.{HISTORY},{process_of(locks.redis)}@{epoch}.{HISTORY},"
 
 
-def initialize_elected(locks, step, epoch, marks=""):
-    reply = locks.node.run("node_initialize", (BIRTH_KEY,), step, marks, elected(locks, epoch))
+def initialize_elected(locks, step, epoch, stamps=""):
+    reply = locks.node.run("node_initialize", (BIRTH_KEY,), step, stamps, elected(locks, epoch))
     assert reply[2] == f"{process_of(locks.redis)}@{epoch}.{HISTORY}".encode()
     return reply
 

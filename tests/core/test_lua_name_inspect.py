@@ -2,13 +2,12 @@
 
 import pytest
 
+from redsync._core.client_records import ClientRecord
 from redsync._core.keys import LatchKeys
-from redsync._core.presence import ClientRecord
-from redsync._core.slots import SlotKeys
-from redsync._protocols.name_survey import (
+from redsync._core.permits import SlotKeys
+from redsync._protocols.surveys import (
     NameLook,
     key_patterns,
-    keys_of_name,
     look_command,
     name_of_key,
 )
@@ -136,7 +135,8 @@ def test_patterns_match_the_keys_of_names_and_no_others(node):
 @pytest.mark.parametrize("prefix", [b"redsync:", b"", b"p*:", b"{p}"])
 @pytest.mark.parametrize("name", [b"x", b"{x}", b"a{x"])
 def test_every_key_that_shows_a_name_is_found(prefix, name, node):
-    keys = keys_of_name(prefix, name)
+    slots = SlotKeys.of(prefix, name)
+    keys = slots.lock, slots.limit, LatchKeys.of(prefix, name).latch, slots.queue
     for key in keys:
         node.redis.set(key, 1)
     found = {key for pattern in key_patterns(prefix, b"*") for key in node.redis.scan_iter(pattern)}

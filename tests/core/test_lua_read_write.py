@@ -36,24 +36,24 @@ class Scripts(Claims):
     """The scripts as functions of the arguments that vary. All times in ms."""
 
     def ask(self, mode, owner=ME, count=1, lease=LEASE, *, guard=0):
-        return self.node.run(f"{mode}_lock_acquire", KEYS.all, owner, count, lease, guard_of(guard))
+        return self.node.run("read_write_lock_acquire", KEYS.all, claim_of(mode, owner), count, lease, guard_of(guard))
 
     def again(self, mode, owner=ME, count=2, lease=LEASE):
-        return self.node.run(f"{mode}_lock_acquire", (KEYS.lock,), owner, count, lease, 0)
+        return self.node.run("read_write_lock_acquire", (KEYS.lock,), claim_of(mode, owner), count, lease, 0)
 
-    def queue(self, mode, owner, *, waited=0, mark=7, guard=0, lease=LEASE, place=PLACE):
-        words = (owner, 1, lease, guard_of(guard), place, waited, wake_channel(owner), mark)
-        return self.node.run(f"{mode}_lock_acquire", KEYS.all, *words)
+    def queue(self, mode, owner, *, waited=0, ask_id=7, guard=0, lease=LEASE, place=PLACE):
+        words = (claim_of(mode, owner), 1, lease, guard_of(guard), place, waited, wake_channel(owner), ask_id)
+        return self.node.run("read_write_lock_acquire", KEYS.all, *words)
 
     def release(self, mode, owner=ME, count=0):
-        return self.node.run(f"{mode}_lock_release", KEYS.all, owner, count, KEYS.channel)
+        return self.node.run("read_write_lock_release", KEYS.all, claim_of(mode, owner), count, KEYS.channel)
 
     def abandon(self, mode, owner=ME, *, leave=True):
-        return self.node.run(f"{mode}_lock_abandon", KEYS.all, owner, int(leave))
+        return self.node.run("read_write_lock_abandon", KEYS.all, claim_of(mode, owner), int(leave))
 
     def renew(self, mode, owner=ME, count=1, lease=LEASE, *, guarded=False):
         words = [1] if guarded else []
-        return self.node.run(f"{mode}_lock_renew", (KEYS.lock,), owner, count, lease, *words)[0]
+        return self.node.run("read_write_lock_renew", (KEYS.lock,), claim_of(mode, owner), count, lease, *words)[0]
 
     def force_release(self, *claims):
         return self.node.run("read_write_lock_force_release", KEYS.all, *claims)
@@ -106,8 +106,8 @@ def heard(node):
         yield Ears(node, subscription)
 
 
-def said(claim, mark=7):
-    return b"%d %s redsync:x" % (mark, waiter_of(claim))
+def said(claim, ask_id=7):
+    return b"%d %s redsync:x" % (ask_id, waiter_of(claim))
 
 
 def claim_of(mode, owner=ME):
@@ -180,7 +180,9 @@ def test_re_entry_of_an_expired_claim_is_new(rw, mode):
 
 def test_writer_may_read_and_go_on_reading(rw):
     rw.ask("write", ME)
-    assert rw.ask("read", ME) == NEW
+    rw.queue("write", FOURTH)
+    assert rw.ask("read", ME) == NEW, "although a writer waits"
+    rw.abandon("write", FOURTH)
     assert rw.holders() == {b"w:" + ME, b"r:" + ME}
     assert rw.ask("read", OTHER)[1] == ME
     assert rw.release("write", ME) == 1
@@ -202,6 +204,7 @@ def test_dead_reader_frees_the_writer_although_another_renews(rw):
     rw.ask("read", OTHER)
     rw.renew("read", OTHER, lease=60_000)
     rw.expire(b"r:" + ME)
+    assert rw.release("read", ME) == 0
     rw.release("read", OTHER)
     assert rw.ask("write", THIRD) == NEW
 
@@ -304,7 +307,7 @@ def test_places_end_by_themselves(rw, lasts):
 def test_waiting_readers_are_served_together_and_before_a_later_writer(rw, heard, lasts):
     rw.ask("write", ME)
     rw.queue("read", OTHER, waited=3_000)
-    rw.queue("read", THIRD, waited=2_000, mark=8)
+    rw.queue("read", THIRD, waited=2_000, ask_id=8)
     rw.queue("write", FOURTH, waited=1_000)
     rw.queue("read", OWNERS[4], waited=0)
     assert rw.release("write", ME) == 1
@@ -323,12 +326,12 @@ def test_waiting_readers_are_served_together_and_before_a_later_writer(rw, heard
     assert rw.holders() == rw.waiters() == set()
 
 
-def test_each_reader_gets_in_for_the_lease_in_its_mark(rw, heard, lasts):
-    """However short or long. A mark without one means the time of the place."""
+def test_each_reader_gets_in_for_the_lease_in_its_ask_id(rw, heard, lasts):
+    """However short or long. An id without one means the time of the place."""
     rw.ask("write", ME)
-    rw.queue("read", OTHER, waited=3_000, mark="7+5000")
-    rw.queue("read", THIRD, waited=2_000, mark="8+60000")
-    rw.queue("read", FOURTH, waited=1_000, mark="9")
+    rw.queue("read", OTHER, waited=3_000, ask_id="7+5000")
+    rw.queue("read", THIRD, waited=2_000, ask_id="8+60000")
+    rw.queue("read", FOURTH, waited=1_000, ask_id="9")
     rw.release("write", ME)
     assert heard() == [said(OTHER, 7), said(THIRD, 8), said(FOURTH, 9)]
     claims = rw.claims()
@@ -338,9 +341,9 @@ def test_each_reader_gets_in_for_the_lease_in_its_mark(rw, heard, lasts):
     assert lasts(rw.left(), 60_000), "as long as the last of them"
 
 
-def test_writer_gets_it_for_the_lease_in_its_mark(rw, heard, lasts):
+def test_writer_gets_it_for_the_lease_in_its_ask_id(rw, heard, lasts):
     rw.ask("read", ME)
-    rw.queue("write", OTHER, mark="7+60000")
+    rw.queue("write", OTHER, ask_id="7+60000")
     rw.release("read", ME)
     assert heard() == [said(OTHER, 7)]
     ((member, (count, left)),) = rw.claims().items()
@@ -359,22 +362,14 @@ def test_writers_are_served_one_by_one_in_their_order(rw, heard):
         served = owner
 
 
-def test_downgrade_serves_the_readers_beside_it(rw, heard):
+@pytest.mark.parametrize(("released", "kept"), [("write", {b"r:" + ME, b"r:" + OTHER}), ("read", {b"w:" + ME})])
+def test_writer_that_also_reads_lets_readers_in_once_it_no_longer_writes(rw, heard, released, kept):
     rw.ask("write", ME)
     rw.ask("read", ME)
     rw.queue("read", OTHER)
-    rw.release("write", ME)
-    assert heard() == [said(OTHER)]
-    assert rw.holders() == {b"r:" + ME, b"r:" + OTHER}
-
-
-def test_release_of_a_writers_read_lock_serves_no_waiter(rw, heard):
-    rw.ask("write", ME)
-    rw.ask("read", ME)
-    rw.queue("read", OTHER)
-    rw.release("read", ME)
-    assert heard() == []
-    assert rw.holders() == {b"w:" + ME}
+    rw.release(released, ME)
+    assert heard() == [said(OTHER)] * (released == "write")
+    assert rw.holders() == kept
 
 
 @modes
@@ -414,7 +409,7 @@ def test_rollback_that_keeps_waiting_serves_no_waiter(rw, heard, mode):
 
 def test_writer_without_a_hand_over_is_woken_and_keeps_its_place(rw, heard):
     rw.ask("read", ME)
-    rw.queue("write", OTHER, mark=0)
+    rw.queue("write", OTHER, ask_id=0)
     rw.release("read", ME)
     assert heard() == [said(OTHER, 0)]
     assert rw.holders() == set()
@@ -425,7 +420,7 @@ def test_writer_without_a_hand_over_is_woken_and_keeps_its_place(rw, heard):
 
 def test_reader_without_a_hand_over_is_woken_with_the_others(rw, heard):
     rw.ask("write", ME)
-    rw.queue("read", OTHER, waited=3_000, mark=0)
+    rw.queue("read", OTHER, waited=3_000, ask_id=0)
     rw.queue("read", THIRD, waited=2_000)
     rw.queue("write", FOURTH, waited=1_000)
     rw.release("write", ME)
@@ -459,8 +454,8 @@ def test_crowd_of_readers_is_served_in_waves(rw, heard):
     while wave := heard():
         waves.append(len(wave))
         for message in wave:
-            mark, owner, _ = message.split()
-            if mark == b"0":
+            ask_id, owner, _ = message.split()
+            if ask_id == b"0":
                 assert rw.queue("read", owner + b":9", waited=5_000) == NEW
     assert waves == [64, 64, 64, 8]
     assert rw.holders() == {b"r:" + owner for owner in crowd}
@@ -531,21 +526,24 @@ def test_renewal_lengthens_one_reader_only(rw, lasts):
 
 
 @pytest.mark.parametrize(
-    ("holder", "mode", "healed"),
+    ("holder", "mode", "repaired"),
     [(None, "read", 1), (None, "write", 1), ("read", "read", 1), ("read", "write", 0), ("write", "read", 0)],
 )
-def test_node_that_forgot_is_healed_only_beside_compatible_claims(rw, holder, mode, healed):
+def test_node_that_forgot_is_repaired_only_beside_compatible_claims(rw, holder, mode, repaired):
     if holder:
         rw.ask(holder, OTHER)
-    assert rw.renew(mode, ME) == healed
-    assert (claim_of(mode) in rw.holders()) == bool(healed)
-    assert rw.renew(mode, ME) == 2 * healed
+    assert rw.renew(mode, ME) == repaired
+    assert (claim_of(mode) in rw.holders()) == bool(repaired)
+    assert rw.renew(mode, ME) == 2 * repaired
 
 
-def test_both_holds_of_one_owner_are_healed(rw):
-    assert [rw.renew("read", ME), rw.renew("write", ME)] == [1, 1]
-    assert [rw.renew("read", ME), rw.renew("write", ME)] == [2, 2]
-    assert rw.renew("read", OTHER) == rw.renew("write", OTHER) == 0
+@pytest.mark.parametrize(("other_reads", "writes"), [(False, [1, 2]), (True, [0, 0])])
+def test_both_holds_of_one_owner_are_repaired_each_by_its_mode(rw, other_reads, writes):
+    if other_reads:
+        rw.ask("read", OTHER)
+    both = [word for mode in ("read", "write") for word in (claim_of(mode), 1, LEASE)]
+    replies = [rw.node.run("read_write_lock_renew", [KEYS.lock] * 2, *both) for _ in range(2)]
+    assert [list(words) for words in zip(*replies, strict=True)] == [[1, 2], writes]
 
 
 @modes
@@ -599,8 +597,7 @@ def test_rollback_that_a_node_refuses_is_an_error(rw, mode, leave):
 
 
 def test_look_lists_the_holders(rw):
-    both = [("read", []), ("write", [])]
-    assert [(mode, rw.look(mode)) for mode, _ in both] == both
+    assert rw.look("read") == rw.look("write") == []
     for mode in ("write", "read"):
         rw.ask(mode, ME)
         assert rw.look(mode) == [claim_of(mode)]
@@ -633,7 +630,7 @@ def test_forced_release_removes_the_claims_it_names_and_no_others(rw, heard):
 
 def test_forced_release_that_comes_twice_wakes_no_waiter_again(rw, heard):
     rw.ask("write", OTHER)
-    rw.queue("write", ME, mark=0)
+    rw.queue("write", ME, ask_id=0)
     assert rw.force_release(b"w:" + OTHER) == 1
     assert heard() == [said(ME, 0)]
     assert rw.force_release(b"w:" + OTHER) == 0
@@ -666,7 +663,7 @@ def test_late_command_of_an_earlier_hold_does_not_touch_the_place(rw, heard, mod
     rw.queue(mode, ME, waited=1_000)
     rw.abandon(mode, EARLIER)
     rw.release(mode, EARLIER)
-    rw.queue(mode, EARLIER, waited=9_000, mark=3)
+    rw.queue(mode, EARLIER, waited=9_000, ask_id=3)
     assert rw.waiters() == {ME}
     rw.release("write", OTHER)
     assert heard() == [said(ME)]

@@ -1,17 +1,17 @@
 """Scripts on a voter of a cluster, whose keys begin with a tag: its birth record, its channels, its records of clients.
 
-`tests/testing/simulator/test_differential.py` compares all scripts with those of a plain node.
+`tests/simulation/test_differential.py` compares all scripts with those of a plain node.
 """
 
 import pytest
 
+from redsync._core.clusters import KeyTagging
 from redsync._core.keys import LockKeys, client_key
-from redsync._core.spellings import Spelling
 from tests.core.conftest import KEYS, LEASE, ME, OTHER, PLACE, guard_of, process_of, wake_channel
 
-SPELLING = Spelling(8192)
-PLAIN_BIRTH, BIRTH = b"redsync_birth", SPELLING.key(b"redsync_birth")
-LOCK = tuple(map(SPELLING.key, KEYS.all))
+TAGGING = KeyTagging(8192)
+PLAIN_BIRTH, BIRTH = b"redsync_birth", TAGGING.key(b"redsync_birth")
+LOCK = tuple(map(TAGGING.key, KEYS.all))
 
 
 @pytest.fixture
@@ -21,13 +21,13 @@ def voter(node):
     return node
 
 
-def queue(voter, claim, mark):
-    return voter.run("lock_acquire", LOCK, claim, 1, LEASE, 0, PLACE, 0, wake_channel(claim), mark)
+def queue(voter, claim, ask_id):
+    return voter.run("lock_acquire", LOCK, claim, 1, LEASE, 0, PLACE, 0, wake_channel(claim), ask_id)
 
 
 def test_voter_hands_over_on_a_channel_of_its_slot_and_names_the_key_as_clients_know_it(voter):
     with voter.redis.pubsub() as subscription:
-        subscription.ssubscribe(SPELLING.key(wake_channel(OTHER)))
+        subscription.ssubscribe(TAGGING.key(wake_channel(OTHER)))
         assert subscription.get_message(timeout=5)["type"] == "ssubscribe"
         assert queue(voter, ME, 7) == 1
         assert queue(voter, OTHER, 8)[1] == ME
@@ -39,7 +39,7 @@ def test_voter_hands_over_on_a_channel_of_its_slot_and_names_the_key_as_clients_
 
 
 def test_voter_tells_nothing_to_those_who_listen_without_its_tag(voter):
-    channels = wake_channel(OTHER), SPELLING.key(wake_channel(OTHER)), KEYS.channel, SPELLING.key(KEYS.channel)
+    channels = wake_channel(OTHER), TAGGING.key(wake_channel(OTHER)), KEYS.channel, TAGGING.key(KEYS.channel)
     with voter.listening(*channels) as subscription:
         queue(voter, ME, 7)
         queue(voter, OTHER, 8)
@@ -65,7 +65,7 @@ def test_renewal_writes_the_record_under_its_tag(voter):
 
 def test_inspection_finds_the_record_of_the_client_under_the_tag(voter):
     client = "285475da-9152-4c83-822a-67ee2f116a79"
-    voter.run("client_announce", [SPELLING.key(client_key(client))], b"record", LEASE)
+    voter.run("client_announce", [TAGGING.key(client_key(client))], b"record", LEASE)
     voter.run("lock_acquire", LOCK[:1], f"{client}:1:1", 1, LEASE, 0)
     assert voter.run("lock_inspect", (*LOCK[:2], b"t"))[4] == b"record"
 

@@ -45,8 +45,8 @@ def give_back(request, each):
 
 
 @pytest.fixture(params=[0, 7])
-def mark(request):
-    """The mark of the waiters' asks; 0: no hand-over."""
+def ask_id(request):
+    """The ask id of the waiters' asks; 0: no hand-over."""
     return request.param
 
 
@@ -57,25 +57,25 @@ def mark(request):
 def test_refused_waiter_is_queued_in_the_same_step_by_its_arrival(claims, waited):
     claims.acquire(OTHER)
     before = claims.now()
-    assert claims.queue(ME, mark=7, guard=60_000, waited=waited)[1] == OTHER
+    assert claims.queue(ME, ask_id=7, guard=60_000, waited=waited)[1] == OTHER
     after = claims.now()
     ((waiter, arrival),) = claims.redis.zrange(KEYS.queue, 0, -1, withscores=True)
     assert waiter == waiter_of(ME)
     assert before <= arrival + waited <= after
-    expiry, mark, guard, channel = claims.place(ME)
+    expiry, ask_id, guard, channel = claims.place(ME)
     assert before + PLACE <= expiry <= after + PLACE
-    assert (mark, guard, channel) == (7, 60_000, wake_channel(ME))
+    assert (ask_id, guard, channel) == (7, 60_000, wake_channel(ME))
 
 
 def test_waiter_that_asks_again_keeps_its_place(claims):
     claims.acquire(OTHER)
-    claims.queue(ME, waited=60_000, mark=1)
+    claims.queue(ME, waited=60_000, ask_id=1)
     first = claims.redis.zscore(KEYS.queue, waiter_of(ME))
     claims.queue(THIRD)
-    claims.queue(ME, waited=int(claims.now() - first), mark=2)
+    claims.queue(ME, waited=int(claims.now() - first), ask_id=2)
     assert claims.waiters() == [ME, THIRD]
     assert claims.redis.zscore(KEYS.queue, waiter_of(ME)) == pytest.approx(first, abs=SLACK)
-    assert claims.place(ME)[1] == 2, "the latest ask has this mark"
+    assert claims.place(ME)[1] == 2, "the latest ask has this id"
 
 
 def test_queue_keys_expire_with_the_last_place(each, lasts):
@@ -102,17 +102,18 @@ def test_granted_waiter_leaves_the_queue_and_an_ask_without_a_place_does_not_tou
     assert claims.waiters() == [THIRD]
 
 
-@pytest.mark.parametrize("found", ["another's", "none", "a healed one"])
+@pytest.mark.parametrize("found", ["another's", "none", "a repaired one"])
 def test_last_release_leaves_the_queue_whatever_claim_it_finds(each, heard, found):
-    """The others granted while this node was not asked, and then it may have been healed. No owner must wake itself."""
+    """The others granted while this node was not asked, and then it may have been repaired. No owner must wake
+    itself."""
     each.acquire(OTHER)
     each.line_up(ME, THIRD)
     if found != "another's":
         each.redis.delete(KEYS.lock)
-    if found == "a healed one":
+    if found == "a repaired one":
         each.renew((b"x", ME, 1, LEASE))
-    assert each.release(ME, 0) == (found == "a healed one")
-    assert heard() == ([each.said(THIRD)] if found == "a healed one" else [])
+    assert each.release(ME, 0) == (found == "a repaired one")
+    assert heard() == ([each.said(THIRD)] if found == "a repaired one" else [])
     assert each.holder() == (OTHER if found == "another's" else None)
     assert each.waiters() == [THIRD]
 
@@ -131,13 +132,13 @@ def test_release_of_one_hold_of_several_keeps_the_place_of_an_owner_without_a_cl
         lambda each: each.release(EARLIER),
         lambda each: each.abandon(EARLIER, leave=True),
         lambda each: each.abandon(EARLIER, leave=False),
-        lambda each: each.queue(EARLIER, waited=9_000, mark=3),
+        lambda each: each.queue(EARLIER, waited=9_000, ask_id=3),
     ],
     ids=["release", "rollback", "rollback that keeps waiting", "ask"],
 )
 def test_late_command_of_an_earlier_hold_does_not_touch_the_place(each, late):
     each.acquire(OTHER)
-    each.line_up(THIRD, ME, mark=7)
+    each.line_up(THIRD, ME, ask_id=7)
     late(each)
     assert each.waiters() == [THIRD, ME]
     assert each.place(ME)[1] == 7
@@ -146,30 +147,30 @@ def test_late_command_of_an_earlier_hold_does_not_touch_the_place(each, late):
 # Hand-over, and for how long.
 
 
-def test_lock_goes_down_the_queue_with_the_marks(each, heard, mark):
+def test_lock_goes_down_the_queue_with_the_ask_ids(each, heard, ask_id):
     """By arrival at this node; a waiter that is only woken must ask."""
     each.acquire()
     order = [THIRD, OTHER, FOURTH]
     for waiter in order if each.noun == "fair_lock" else reversed(order):
-        each.queue(waiter, waited=1_000 * (9 - order.index(waiter)), mark=mark)
+        each.queue(waiter, waited=1_000 * (9 - order.index(waiter)), ask_id=ask_id)
     for holder, heir in zip([ME, *order], order, strict=False):
         before = each.waiters()
         assert each.release(holder) == 1
-        assert heard() == [each.said(heir, mark)]
-        assert each.holder() == (heir if mark else None)
+        assert heard() == [each.said(heir, ask_id)]
+        assert each.holder() == (heir if ask_id else None)
         assert each.waiters() == [waiter for waiter in before if waiter != holder]
-        assert mark or each.queue(heir) == NEW
+        assert ask_id or each.queue(heir) == NEW
     assert each.release(FOURTH) == 1
     assert heard() == []
     assert each.node.dump() == {}
 
 
-def test_lock_is_not_handed_over_to_a_head_that_asked_without_a_mark(each, heard, give_back):
+def test_lock_is_not_handed_over_to_a_head_that_asked_without_a_ask_id(each, heard, give_back):
     """The waiter behind it asked for a hand-over, but it is not its turn."""
     each.acquire()
-    each.queue(OTHER, waited=2_000, mark=7)
-    each.queue(THIRD, waited=1_000, mark=8)
-    each.queue(OTHER, waited=2_000, mark=0)
+    each.queue(OTHER, waited=2_000, ask_id=7)
+    each.queue(THIRD, waited=1_000, ask_id=8)
+    each.queue(OTHER, waited=2_000, ask_id=0)
     give_back()
     assert each.holder() is None
     assert heard() == [each.said(OTHER)]
@@ -182,35 +183,35 @@ def test_new_holder_has_one_hold_for_as_long_as_its_place(each, heard, give_back
     place, since, left = case
     each.acquire(count=3)
     for ask in (6, 7):
-        each.queue(OTHER, place=place, mark=ask)
+        each.queue(OTHER, place=place, ask_id=ask)
     if since:
         each.end_place(OTHER, after=place - since)
     assert give_back() == 1
     assert each.node.dump()[KEYS.lock] == each.value(OTHER)
     assert lasts(each.left(), left)
-    assert heard() == [each.said(OTHER, 7)], "the mark of its latest ask"
+    assert heard() == [each.said(OTHER, 7)], "the id of its latest ask"
     assert each.waiters() == [OTHER], "it keeps its place until it releases the lock"
-    remaining, holder = each.queue(FOURTH, mark=8)[:2]
+    remaining, holder = each.queue(FOURTH, ask_id=8)[:2]
     assert holder == OTHER
     assert lasts(remaining, left)
 
 
 @pytest.mark.parametrize("lease", [500, 5_000, 60_000])
-def test_new_holder_has_one_hold_for_the_lease_in_its_mark(each, heard, give_back, lasts, lease):
+def test_new_holder_has_one_hold_for_the_lease_in_its_ask_id(each, heard, give_back, lasts, lease):
     """However little is left of its place."""
     each.acquire(count=3)
-    each.queue(OTHER, mark=f"7+{lease}")
+    each.queue(OTHER, ask_id=f"7+{lease}")
     each.end_place(OTHER, after=2_000)
     assert give_back() == 1
     assert each.node.dump()[KEYS.lock] == each.value(OTHER)
     assert lasts(each.left(), lease, slack=min(lease, 2_000))
-    assert heard() == [each.said(OTHER, 7)], "an older script, which keeps it for less, repeats the whole mark"
+    assert heard() == [each.said(OTHER, 7)], "an older script, which keeps it for less, repeats the whole id"
     assert each.waiters() == [OTHER], "it keeps its place until it releases the lock"
 
 
 def test_waiter_whose_ask_was_rolled_back_gets_no_hand_over_for_its_lease(each, heard):
     each.acquire()
-    each.queue(OTHER, mark="7+5000")
+    each.queue(OTHER, ask_id="7+5000")
     each.abandon(OTHER)
     each.release()
     assert each.holder() is None
@@ -220,10 +221,10 @@ def test_waiter_whose_ask_was_rolled_back_gets_no_hand_over_for_its_lease(each, 
 @pytest.mark.parametrize("by", ["asks", "renews"])
 def test_new_holder_that_asks_or_renews_gets_its_lease(each, heard, lasts, by):
     each.acquire()
-    each.queue(OTHER, mark=7)
+    each.queue(OTHER, ask_id=7)
     each.release()
     if by == "asks":
-        assert each.queue(OTHER, mark=8) == EXISTING
+        assert each.queue(OTHER, ask_id=8) == EXISTING
         assert each.waiters() == ([OTHER] if each.noun == "fair_lock" else []), "as after any granted ask"
     else:
         assert each.renew((b"x", OTHER, 1, LEASE)) == [2]
@@ -268,7 +269,7 @@ def test_node_hands_over_only_if_it_remembers_for_long_enough(each, heard, give_
     each.acquire()
     if kind is not None:
         each.redis.set(BIRTH_KEY, f"{kind} {each.now() - age} -")
-    each.queue(OTHER, guard=guard, mark=7)
+    each.queue(OTHER, guard=guard, ask_id=7)
     give_back()
     assert each.holder() == (OTHER if enough else None)
     assert heard() == [each.said(OTHER, 7 if enough else 0)]
@@ -279,8 +280,8 @@ def test_node_hands_over_by_the_guard_of_the_new_holder_only(each, heard):
     """The waiter that is passed over required more of the node than the new holder."""
     each.acquire()
     each.redis.set(BIRTH_KEY, f"newborn {each.now() - GUARD} -")
-    each.queue(OTHER, waited=2_000, guard=10 * GUARD, mark=7)
-    each.queue(THIRD, waited=1_000, guard=GUARD, mark=8)
+    each.queue(OTHER, waited=2_000, guard=10 * GUARD, ask_id=7)
+    each.queue(THIRD, waited=1_000, guard=GUARD, ask_id=8)
     each.end_place(OTHER)
     each.release()
     assert each.holder() == THIRD
@@ -290,7 +291,7 @@ def test_node_hands_over_by_the_guard_of_the_new_holder_only(each, heard):
 def test_head_is_only_woken_where_the_claim_is_refused(each, heard, give_back):
     """The release succeeds in any case. The waiter that asks gets the node's error."""
     each.acquire()
-    each.line_up(OTHER, THIRD, mark=7)
+    each.line_up(OTHER, THIRD, ask_id=7)
     with each.node.refused_claims():
         assert give_back() == 1
         assert heard() == [each.said(OTHER)]
@@ -301,7 +302,7 @@ def test_head_is_only_woken_where_the_claim_is_refused(each, heard, give_back):
 def test_head_gets_one_correct_message_without_memory(each, heard, give_back):
     """The server decides whether the claim fits in the room of the released one."""
     each.acquire()
-    each.line_up(OTHER, THIRD, mark=7)
+    each.line_up(OTHER, THIRD, ask_id=7)
     with each.node.out_of_memory():
         assert give_back() == 1
         holder = each.holder()
@@ -314,44 +315,44 @@ def test_head_gets_one_correct_message_without_memory(each, heard, give_back):
 
 
 @pytest.mark.parametrize("gone", ["its place has expired", "its entry is lost"])
-def test_expired_place_is_skipped_and_removed(each, heard, give_back, mark, gone):
+def test_expired_place_is_skipped_and_removed(each, heard, give_back, ask_id, gone):
     each.acquire()
-    each.line_up(OTHER, THIRD, mark=mark)
+    each.line_up(OTHER, THIRD, ask_id=ask_id)
     each.end_place(OTHER) if "expired" in gone else each.redis.hdel(KEYS.places, waiter_of(OTHER))
     give_back()
-    assert heard() == [each.said(THIRD, mark)]
+    assert heard() == [each.said(THIRD, ask_id)]
     assert each.waiters() == [THIRD]
-    assert each.holder() == (THIRD if mark else None)
+    assert each.holder() == (THIRD if ask_id else None)
 
 
-@pytest.mark.parametrize("first_mark", [0, 7])
-def test_waiters_whose_client_does_not_listen_are_skipped_and_have_nothing(each, give_back, mark, first_mark):
+@pytest.mark.parametrize("first_ask_id", [0, 7])
+def test_waiters_whose_client_does_not_listen_are_skipped_and_have_nothing(each, give_back, ask_id, first_ask_id):
     each.acquire()
     for i, waiter in enumerate((OTHER, THIRD)):
-        each.queue(waiter, waited=9_000 - i, mark=first_mark)
-    each.queue(FOURTH, mark=mark)
+        each.queue(waiter, waited=9_000 - i, ask_id=first_ask_id)
+    each.queue(FOURTH, ask_id=ask_id)
     with each.node.listening(wake_channel(FOURTH)) as subscription:
         give_back()
-        assert each.node.messages(subscription) == [each.said(FOURTH, mark)]
+        assert each.node.messages(subscription) == [each.said(FOURTH, ask_id)]
     assert each.waiters() == [FOURTH]
-    assert each.holder() == (FOURTH if mark else None)
+    assert each.holder() == (FOURTH if ask_id else None)
 
 
-def test_queue_of_dead_waiters_is_emptied(each, give_back, mark):
+def test_queue_of_dead_waiters_is_emptied(each, give_back, ask_id):
     each.acquire()
-    each.line_up(OTHER, THIRD, FOURTH, mark=mark)
+    each.line_up(OTHER, THIRD, FOURTH, ask_id=ask_id)
     give_back()
     assert each.node.dump() == {}, "the claims handed over to them are removed"
 
 
-def test_wake_channel_and_names_with_blanks_are_kept_whole(each, mark):
+def test_wake_channel_and_names_with_blanks_are_kept_whole(each, ask_id):
     keys, owner, channel = LockKeys.of(b"redsync:", b"a  name \xff\n"), b"an  owner \r\n:1", b"odd  channel \r\n\xff"
     each.acquire(keys=keys)
-    each.queue(owner, channel=channel, keys=keys, mark=mark)
+    each.queue(owner, channel=channel, keys=keys, ask_id=ask_id)
     with each.node.listening(channel) as subscription:
         each.release(keys=keys)
-        assert each.node.messages(subscription) == [(channel, each.said(owner, mark, keys)[1])]
-    assert each.redis.exists(keys.lock) == bool(mark)
+        assert each.node.messages(subscription) == [(channel, each.said(owner, ask_id, keys)[1])]
+    assert each.redis.exists(keys.lock) == bool(ask_id)
 
 
 # Leaving, and staying.
@@ -361,7 +362,7 @@ def test_wake_channel_and_names_with_blanks_are_kept_whole(each, mark):
 def test_rollback_that_keeps_waiting_hands_nothing_over_and_keeps_its_place(each, heard, was_handed):
     """It asks again in a moment. A waiter that is woken or gets the lock meanwhile would split the vote."""
     each.acquire(OTHER)
-    each.line_up(ME, THIRD, mark=7)
+    each.line_up(ME, THIRD, ask_id=7)
     if was_handed:
         each.release(OTHER)
         heard()
@@ -376,30 +377,29 @@ def test_rollback_that_keeps_waiting_hands_nothing_over_and_keeps_its_place(each
 
 def test_rollback_that_keeps_waiting_gets_no_hand_over_before_it_asks_again(each, heard):
     each.acquire(OTHER)
-    each.queue(ME, mark=7)
+    each.queue(ME, ask_id=7)
     each.abandon(ME, leave=False)
     each.release(OTHER)
     assert heard() == [each.said(ME, 0)]
     assert each.holder() is None
-    each.queue(LATER, mark=8)
+    each.queue(LATER, ask_id=8)
     assert each.holder() == LATER
 
 
 @pytest.mark.parametrize("leaver", [ME, OTHER, THIRD])
-def test_waiter_that_leaves_a_free_lock_passes_it_on_to_the_head(each, heard, mark, leaver):
+def test_waiter_that_leaves_a_free_lock_wakes_the_head(each, heard, ask_id, leaver):
     """It was woken, or got the lock, and gave up before it read that, or never was. Nothing else wakes the head."""
     each.acquire()
-    each.line_up(*([ME] if leaver == ME else []), OTHER, THIRD, FOURTH, mark=mark)
+    each.line_up(*([ME] if leaver == ME else []), OTHER, THIRD, FOURTH, ask_id=ask_id)
     each.abandon(leave=False)
     assert each.abandon(leaver, leave=True) == 0
-    heir = THIRD if leaver == OTHER else OTHER
-    assert each.holder() == (heir if mark else None)
-    assert heard() == [each.said(heir, mark)]
+    assert each.holder() is None, "whether it is a lock or a mutex is not known any more"
+    assert heard() == [each.said(THIRD if leaver == OTHER else OTHER)]
 
 
 def test_new_holder_that_leaves_hands_over_to_the_next(each, heard):
     each.acquire()
-    each.line_up(OTHER, THIRD, mark=7)
+    each.line_up(OTHER, THIRD, ask_id=7)
     each.release()
     heard()
     assert each.abandon(OTHER, leave=True) == 1
@@ -410,7 +410,7 @@ def test_new_holder_that_leaves_hands_over_to_the_next(each, heard):
 
 def test_waiter_that_leaves_a_held_lock_hands_nothing_over(each, heard):
     each.acquire()
-    each.line_up(OTHER, THIRD, mark=7)
+    each.line_up(OTHER, THIRD, ask_id=7)
     assert each.abandon(OTHER, leave=True) == 0
     assert each.holder() == ME
     assert heard() == []
@@ -421,24 +421,24 @@ def test_waiter_that_leaves_a_held_lock_hands_nothing_over(each, heard):
 
 
 @pytest.mark.parametrize(
-    ("call", "mark"), [("release", 0), ("release", 7), ("abandon", 7), ("force_release", 0), ("force_release", 7)]
+    ("call", "ask_id"), [("release", 0), ("release", 7), ("abandon", 7), ("force_release", 0), ("force_release", 7)]
 )
-def test_repeated_end_of_a_claim_does_not_touch_the_new_holders(each, heard, call, mark):
+def test_repeated_end_of_a_claim_does_not_touch_the_new_holders(each, heard, call, ask_id):
     each.acquire()
-    each.line_up(OTHER, THIRD, mark=mark)
+    each.line_up(OTHER, THIRD, ask_id=ask_id)
     WAYS[call](each)
     heard()
     before, left = each.node.dump(), each.left()
     assert [WAYS[call](each), each.abandon(ME, leave=False)] == [0, 0]
     assert each.node.dump() == before
-    assert 0 < each.left() <= left or not mark
+    assert 0 < each.left() <= left or not ask_id
     assert heard() == []
 
 
 def test_former_holder_that_still_had_a_place_gets_no_hand_over(each, heard, give_back):
     """It may have been queueing here when the others granted, or have got the lock by a hand-over."""
     each.acquire(OTHER)
-    each.line_up(ME, THIRD, mark=7)
+    each.line_up(ME, THIRD, ask_id=7)
     each.release(OTHER)
     assert each.holder() == ME
     heard()

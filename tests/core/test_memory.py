@@ -31,7 +31,7 @@ def test_record_tells_its_kind_its_age_by_the_nodes_clock_and_its_process(kind, 
     birth = Birth.read(b"%s %d 0a1b" % (kind, (NOW - age) * 1000), NOW)
     assert birth[:3] == (kind, int((NOW - age) * 1000), b"0a1b")
     assert birth.age == pytest.approx(age, abs=0.001)
-    assert birth.mark == b"%d,0a1b" % birth.since_ms
+    assert birth.stamp == b"%d,0a1b" % birth.since_ms
 
 
 def test_record_from_the_future_has_no_age():
@@ -121,7 +121,9 @@ def birth(kind):
 
 
 SIZES = range(1, 6)
-FLAGS = [dict(zip(("certain", "steady", "patient"), flags, strict=True)) for flags in product((True, False), repeat=3)]
+FLAGS = [
+    dict(zip(("certain", "unchanged", "may_look"), flags, strict=True)) for flags in product((True, False), repeat=3)
+]
 
 
 def steps(n, kinds):
@@ -140,7 +142,7 @@ def test_nothing_needs_doing_if_all_have_a_record(n):
 def test_first_use_requires_that_all_nodes_were_blank_at_one_instant(n):
     for _, flags, step in steps(n, [BLANK]):
         if flags["certain"]:
-            assert step == (ORIGINAL if flags["steady"] else LOOK if flags["patient"] else NEWBORN)
+            assert step == (ORIGINAL if flags["unchanged"] else LOOK if flags["may_look"] else NEWBORN)
 
 
 @pytest.mark.parametrize("n", SIZES)
@@ -150,14 +152,14 @@ def test_original_is_for_first_use_only(n):
         if step == ORIGINAL:
             assert set(found) == {BLANK}
             assert flags["certain"]
-            assert flags["steady"]
+            assert flags["unchanged"]
 
 
 @pytest.mark.parametrize("n", SIZES)
 def test_client_looks_again_for_a_while_at_nodes_that_others_may_be_marking(n):
     for found, flags, step in steps(n, [BLANK, ORIGINAL]):
         if set(found) == {BLANK, ORIGINAL} and flags["certain"]:
-            assert step == (LOOK if flags["patient"] else NEWBORN)
+            assert step == (LOOK if flags["may_look"] else NEWBORN)
 
 
 @pytest.mark.parametrize("n", SIZES)
@@ -189,29 +191,29 @@ class Node:
     def __init__(self, count):
         self.count, self.record = count, None
 
-    def initialize(self, step, marks):
+    def initialize(self, step, stamps):
         """Do the same as the script."""
         kind = self.record and self.record[0]
         if kind is None:
             self.record = (NEWBORN if step == NEWBORN else BLANK), next(self.count)
-        elif kind == BLANK and (step == NEWBORN or (step == ORIGINAL and self.record in marks)):
+        elif kind == BLANK and (step == NEWBORN or (step == ORIGINAL and self.record in stamps)):
             self.record = step, next(self.count)
         return self.record
 
 
 def begin(nodes, rng):
     """Run one client; it lets others run before each command, which reach the nodes in any order."""
-    births, before, steady, looks = [None] * len(nodes), None, False, 0
+    births, before, unchanged, looks = [None] * len(nodes), None, False, 0
     step = LOOK
     while step is not None:
-        before, marks = list(births), list(births)
+        before, stamps = list(births), list(births)
         for node in rng.sample(range(len(nodes)), len(nodes)):
             yield
-            births[node] = nodes[node].initialize(step, marks)
-        steady = births == before
+            births[node] = nodes[node].initialize(step, stamps)
+        unchanged = births == before
         looks += step == LOOK
         seen = [Birth(kind, number, b"-", 0.0) for kind, number in births]
-        step = next_step(seen, certain=True, steady=steady, patient=looks < 6)
+        step = next_step(seen, certain=True, unchanged=unchanged, may_look=looks < 6)
 
 
 def run(n, clients, rng, empty=0.0):

@@ -1,15 +1,23 @@
-"""Permits: holds of slots, and the nodes' spelling of slots."""
+"""Slots: permits as holds of them, the spelling of slots, limits, and keys."""
 
 from weakref import ref
 
 import pytest
+from redis.crc import key_slot
 
-from redsync._core.holds import HoldTable
-from redsync._core.limits import Limit
+from redsync._core.command_cache import CommandCache
+from redsync._core.holds import HoldTable, Owner
+from redsync._core.keys import LockKeys
 from redsync._core.memory import Processes
-from redsync._core.ownership import Owner
-from redsync._core.permits import PermitState, SlotGrant, read_slots, write_slots
-from redsync._core.prepared import Prepared
+from redsync._core.permits import (
+    Limit,
+    PermitState,
+    SlotGrant,
+    SlotKeys,
+    next_version,
+    read_slots,
+    write_slots,
+)
 from redsync._core.quorum import Tally
 from redsync._core.timing import Timing
 from redsync._drivers.requests import pack_command
@@ -28,15 +36,7 @@ def test_nodes_that_answered_otherwise_than_the_quorum_are_mismatched():
     for i, answer in enumerate([SlotGrant((5, 3)), SlotGrant((3, 4)), False]):
         tally.record(i, answer)
     tally.fail(3, "down")
-    assert permit.mismatched(tally) == permit.mismatched_in(tally) == 0b0110
-
-
-def test_late_votes_count_and_without_a_round_there_are_none():
-    permit, tally = new_permit(1, 3), Tally(["a", "b", "c"], lambda reply: reply, late=True)
-    for i, slot in enumerate([3, 3, 4]):
-        tally.record(i, SlotGrant((slot,)))
-    assert permit.mismatched_in(tally) == 0b100
-    assert permit.mismatched_in(None) == 0
+    assert permit.mismatched(tally) == 0b0110
 
 
 def test_renewal_sends_the_keys_and_the_newest_limit_of_a_semaphore_once():
@@ -70,13 +70,13 @@ def test_release_names_the_remaining_slots_or_else_the_channel():
 
 
 def test_release_of_a_whole_permit_records_its_first_slot_for_the_next_acquire():
-    prepared, permit = Prepared(Timing(30.0), Processes()), new_permit(1, 3, 5)
+    cache, permit = CommandCache(Timing(30.0), Processes()), new_permit(1, 3, 5)
     permit.count = 1
-    command = permit.release_command(prepared)
+    command = permit.release_command(cache)
     assert (command.args, command.packing) == ((permit.claim, 1, b"3"), None)
     assert not permit.limit.released
     permit.count = 0
-    command = permit.release_command(prepared)
+    command = permit.release_command(cache)
     assert command.args == (permit.claim, 0, b"")
     assert command.packing is not None
     assert command.packing.data(command, pack_command) == pack_command(command)
@@ -103,3 +103,56 @@ def test_child_of_a_fork_has_no_permits():
     table.add(new_permit(1, 0))
     table.clear()
     assert list(table.permits(b"redsync:x")) == []
+
+
+# Limits: which is newer, and which is none.
+
+
+NOW_MS = 1_700_000_000_000
+YEAR_MS = 366 * 86_400_000
+
+
+def test_version_of_a_resize_exceeds_all_before_even_forgotten_ones():
+    first = next_version(0, 10_000, NOW_MS)
+    assert next_version(first, 1, NOW_MS) > first
+    assert next_version(0, 1, NOW_MS + 10) > first
+    assert next_version(7 << 32, 1, NOW_MS) > 7 << 32, "as earlier releases made them"
+
+
+def test_versions_of_resizes_at_the_same_time_differ_unless_they_want_the_same():
+    versions = {next_version(5, permits, NOW_MS) for permits in range(1, 10_001)}
+    assert len(versions) == 10_000
+    assert next_version(5, 3, NOW_MS) == next_version(5, 3, NOW_MS)
+
+
+def test_version_is_exact_as_a_float():
+    assert next_version(0, 10_000, NOW_MS + 100 * YEAR_MS) < 2**53
+
+
+def test_limit_is_read_as_written():
+    limit = Limit(3, 60)
+    limit.learn(7, 4)
+    limit.learn(7, 5)
+    limit.learn(6, 5)
+    assert limit.text == b"7 4 60"
+    read = Limit.read(limit.text)
+    assert (read.version, read.permits, read.per_us) == (7, 4, 60)
+
+
+@pytest.mark.parametrize("text", [b"", b"1", b"a b", b"1 0", b"1 10001", b"-1 3", b"9007199254740992 3", b"1 2 3 4"])
+def test_text_of_absurd_size_or_shape_is_not_a_limit(text):
+    with pytest.raises((TypeError, ValueError)):
+        Limit.read(text)
+
+
+# Keys.
+
+
+@pytest.mark.parametrize(("name", "ours"), [(b"x", b"{redsync:x}"), (b"{x}", b":redsync:{x}")])
+def test_keys_of_a_semaphore_extend_those_of_a_lock(name, ours):
+    lock, keys = LockKeys.of(b"redsync:", name), SlotKeys.of(b"redsync:", name)
+    assert (keys.lock, keys.queue, keys.places) == lock.all == keys.all[:3]
+    assert keys.all[3:] == (keys.slots, keys.taken, keys.limit)
+    assert keys.all[3:] == (b"redsync_slots:" + ours, b"redsync_taken:" + ours, b"redsync_limit:" + ours)
+    assert keys.held == (keys.lock, keys.slots, keys.taken, keys.queue, keys.places, keys.limit)
+    assert len({key_slot(key) for key in keys.all}) == 1

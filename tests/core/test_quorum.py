@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redsync._core.quorum import Choice, Tally, Verdict, Vote, quorum_of, verdict_of
-from redsync._core.runner import Session
+from redsync._core.session import Session
 from tests.support.ours import of_ours
 
 GRANTED, REFUSED, FAILED = Choice.GRANTED, Choice.REFUSED, Choice.FAILED
@@ -16,8 +16,8 @@ PENDING, WON, LOST = Verdict.PENDING, Verdict.WON, Verdict.LOST
 SIZES = range(1, 7)
 
 
-def new_tally(n, decide=None, judge=lambda reply: reply == "yes", **options):
-    return Tally([f"node{i}" for i in range(n)], judge, decide, **options)
+def new_tally(n, decide=None, parse=lambda reply: reply == "yes", **options):
+    return Tally([f"node{i}" for i in range(n)], parse, decide, **options)
 
 
 def cast(tally, node, choice):
@@ -259,11 +259,11 @@ def test_thorough_round_is_lost_when_it_is_closed(n):
 
 
 @pytest.mark.parametrize("error", [TypeError, ValueError, IndexError, KeyError, AttributeError, UnicodeError])
-def test_reply_unknown_to_the_judge_fails_with_a_reason(error):
-    def judge(reply):
+def test_reply_unknown_to_the_parser_fails_with_a_reason(error):
+    def parse(reply):
         raise error("what is this?")
 
-    tally = new_tally(3, judge=of_ours(judge))
+    tally = new_tally(3, parse=of_ours(parse))
     assert tally.record(0, [b"odd", 7]) is None
     assert (tally.granted, tally.refused, tally.failed) == (0, 0, 1)
     assert tally.choices[0] is FAILED
@@ -273,23 +273,23 @@ def test_reply_unknown_to_the_judge_fails_with_a_reason(error):
 
 
 def test_reason_for_an_endless_garbage_reply_is_short():
-    tally = new_tally(1, judge=of_ours(lambda reply: reply["absent"]))
+    tally = new_tally(1, parse=of_ours(lambda reply: reply["absent"]))
     tally.record(0, b"x" * 100_000)
     assert tally.replies[0].startswith("unexpected reply b'xxx")
     assert len(tally.replies[0]) < 120
 
 
 @pytest.mark.parametrize("interruption", [KeyboardInterrupt, MemoryError])
-def test_interrupted_judge_leaves_the_vote_open(interruption):
+def test_interrupted_parser_leaves_the_vote_open(interruption):
     calls = []
 
-    def judge(reply):
+    def parse(reply):
         calls.append(reply)
         if len(calls) == 1:
             raise interruption
         return True
 
-    tally = new_tally(1, judge=judge)
+    tally = new_tally(1, parse=parse)
     with pytest.raises(interruption):
         tally.record(0, "yes")
     assert tally.verdict is PENDING
@@ -303,7 +303,7 @@ def test_interruption_in_an_answer_leaves_no_answer_behind():
         def __bool__(self):
             raise KeyboardInterrupt
 
-    tally = new_tally(3, judge=lambda reply: Interrupted())
+    tally = new_tally(3, parse=lambda reply: Interrupted())
     with pytest.raises(KeyboardInterrupt):
         tally.record(0, "yes")
     tally.fail(0, "connection closed")
@@ -451,13 +451,13 @@ def test_late_vote_of_a_node_counts_once():
 
 
 @pytest.mark.parametrize("error", [TypeError, ValueError, IndexError, KeyError, AttributeError])
-def test_late_reply_unknown_to_the_judge_is_a_failed_vote(error):
-    def judge(reply):
+def test_late_reply_unknown_to_the_parser_is_a_failed_vote(error):
+    def parse(reply):
         if reply == "odd":
             raise error("odd")
         return True
 
-    tally = new_tally(5, judge=of_ours(judge), late=True)
+    tally = new_tally(5, parse=of_ours(parse), late=True)
     for node in range(3):
         tally.record(node, "yes")
     assert tally.record(3, "odd") is None

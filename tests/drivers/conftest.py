@@ -10,8 +10,8 @@ import pytest
 import redis
 
 from redsync import Client
-from redsync._core.effects import Broadcast, Command, broadcast
-from redsync._core.scripts import Script
+from redsync._core.effects import Broadcast, broadcast
+from redsync._core.scripts import Command, Script
 from redsync.testing import LocalNodes
 from tests.support import injection
 from tests.support.scripted import Desk

@@ -7,15 +7,14 @@ import pytest
 import redis
 
 from redsync import QuorumError
-from redsync._core.effects import Broadcast, Command
+from redsync._core.effects import Broadcast
 from redsync._core.quorum import Tally
 from redsync._core.replies import NOTHING, new_reader
-from redsync._core.scripts import Script
-from redsync._drivers.acknowledgements import hold_back, reason_against, wait_commands
-from redsync._drivers.dialects import PLAIN
+from redsync._core.scripts import Command, Script
+from redsync._drivers.acknowledgements import hold_back, wait_commands
 from redsync._drivers.given_nodes import make_nodes
 from redsync._drivers.links import AnyLink
-from redsync._drivers.requests import Request
+from redsync._drivers.requests import PLAIN, Request
 from tests.support.sentinels import FakeSentinels
 
 
@@ -37,7 +36,7 @@ ACQUIRE, RELEASE = Script.load("lock_acquire"), Script.load("lock_release")
 
 def request(script, key=b"k"):
     effect = Broadcast(Command(script, (key,), (b"claim",)), None, bool, timeout=1.0)
-    return Request(effect, Tally(["node-1"], effect.judge))
+    return Request(effect, Tally(["node-1"], effect.parse))
 
 
 @pytest.fixture
@@ -77,12 +76,6 @@ def test_no_wait_follows_a_command_that_claims_nothing(wire):
     assert come(wire, b":1\r\n") == [1]
 
 
-def test_one_wait_follows_the_votes_of_a_batch(wire):
-    batch = [request(ACQUIRE), request(RELEASE), request(ACQUIRE)]
-    write(wire, *batch)
-    assert wire.sent == [b"".join([each.data for each in batch] + wait_commands(PLAIN, 1, 0.125))]
-
-
 @pytest.mark.parametrize("count", [1, 2, 100])
 def test_vote_is_handed_out_once_enough_replicas_have_it(wire, count):
     write(wire, request(ACQUIRE))
@@ -99,12 +92,6 @@ def test_vote_that_too_few_replicas_have_becomes_an_error_with_the_reason(wire):
     assert back == 1, "a release does not have to last"
 
 
-def test_error_of_the_command_itself_is_kept(wire):
-    write(wire, request(ACQUIRE))
-    (error,) = come(wire, b"-NOSCRIPT no\r\n", b":0\r\n", b":0\r\n")
-    assert str(error) == "NOSCRIPT no"
-
-
 @pytest.mark.parametrize("following", [(b"-NOPERM no\r\n", b":3\r\n"), (b":0\r\n", b"-UNBLOCKED demoted\r\n")])
 def test_node_that_refuses_to_wait_has_no_vote(wire, following):
     write(wire, request(ACQUIRE))
@@ -118,18 +105,6 @@ def test_answer_to_wait_that_is_not_a_number_breaks_the_link(wire):
         come(wire, b":1\r\n", b":0\r\n", b"+OK\r\n")
 
 
-def test_reply_to_no_command_is_handed_out_as_one(wire):
-    """The set ends the link that gives it one."""
-    assert come(wire, b":1\r\n") == [1]
-
-
-def test_writes_keep_their_order(wire):
-    for script in (ACQUIRE, RELEASE, ACQUIRE):
-        write(wire, request(script))
-    assert come(wire, b":1\r\n", b":0\r\n", b":1\r\n", b":2\r\n") == [1, 2]
-    assert come(wire, b"*0\r\n:0\r\n:1\r\n") == [[]]
-
-
 def test_message_is_not_proof_of_a_hand_over(wire):
     """The node sends it before replicas acknowledge the claim that it reports."""
     write(wire, request(ACQUIRE))
@@ -138,11 +113,6 @@ def test_message_is_not_proof_of_a_hand_over(wire):
     assert message == [b"message", b"wake", b"0 285475da:1k"]
     assert come(wire, b">3\r\n$9\r\nsubscribe\r\n$4\r\nwake\r\n:1\r\n") == [[b"subscribe", b"wake", 1]]
     assert come(wire, b":1\r\n", b":0\r\n", b":1\r\n") == [1], "and does not count as a reply"
-
-
-def test_reason_against_explains_replies_that_do_not_suffice():
-    assert reason_against(PLAIN, [0, 2], 2) is None
-    assert reason_against(PLAIN, [0, 1], 2) == "1 of its replicas have the vote, 2 must have it"
 
 
 # A real server, with a replica that is stopped.

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from redsync import HoldOrphaned, NodeChanged, NotOwnedError
-from redsync._drivers.process import clock
+from redsync._drivers.environment import clock
 from tests.aio_support import both_loops, claims, client_of, in_loop, run, structures, turns, until, uvloop_in_sweeps
 from tests.drivers.conftest import LOOKS, stand_by
 from tests.support.locks import PATIENCE

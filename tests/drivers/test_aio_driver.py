@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from redsync._core.effects import Wait, wait
-from redsync._drivers.process import clock
-from tests.aio_support import both_loops, claims, client_of, in_loop, until
+from redsync._drivers.environment import clock
+from tests.aio_support import claims, client_of, in_loop, until
 
 ENDLESS = 30
 
@@ -36,20 +36,6 @@ async def test_steps_are_atomic_over_many_tasks(make_client):
             pass
         await asyncio.gather(*(client.runner.run(count(100)) for _ in range(20)))
     assert counter == [2000]
-
-
-@both_loops
-@in_loop
-async def test_plain_sleep_ends_at_its_instant(make_client, loop):
-    def sleep(until):
-        return (yield from wait(Wait(until)))
-
-    async with make_client() as client:
-        for seconds in (0.0, 0.0005, 0.001, 0.01, 0.05):
-            instant = clock() + seconds
-            wake = await client.runner.run(sleep(instant))
-            assert instant <= wake.at < instant + 5
-            assert wake.signals == 0
 
 
 @in_loop

@@ -1,31 +1,17 @@
 """Driving a protocol in a task: replies go in, errors are thrown in, and clean-up runs to the end."""
 
 import asyncio
-import gc
-import weakref
-from contextlib import suppress
 from types import SimpleNamespace
 
 import pytest
 
 from redsync._core.effects import Signal, Wait, Wakeup, signal, wait
-from redsync._drivers.aio_driver import AioCall, AioDriver
-from redsync._drivers.process import clock
-
-
-class Driver(AioDriver):
-    """A driver without a client."""
-
-    def require_open(self):
-        raise AssertionError("no protocol here waits for a node")
-
-    def _contain(self, error):
-        raise AssertionError("there is no callback here")
+from redsync._drivers.aio import AioCall, AioRunner
 
 
 def drive(steps, perform):
     call = AioCall(SimpleNamespace(stepping=False))
-    return Driver([], clock, []).drive(steps, call, lambda effect, call: perform(effect))
+    return AioRunner.drive(None, steps, call, lambda effect, call: perform(effect))
 
 
 class Performer:
@@ -45,59 +31,6 @@ class Performer:
 
 def sleeping(key=b"key"):
     return wait(Wait(1.0, key))
-
-
-def test_replies_go_in_and_the_result_comes_out():
-    async def main():
-        perform = Performer()
-
-        def steps():
-            yield from signal(b"begin")
-            wake = yield from sleeping()
-            return wake.at
-
-        task = asyncio.create_task(drive(steps(), perform))
-        await asyncio.sleep(0)
-        perform.gate.set_result(Wakeup(7.0, 0))
-        assert await task == 7.0
-        assert perform.performed == [Signal(b"begin"), Wait(1.0, b"key")]
-
-    asyncio.run(main())
-
-
-def test_protocol_without_effects_does_not_yield_to_the_loop():
-    def steps():
-        return "result"
-        yield from signal(b"never")
-
-    coroutine = drive(steps(), Performer())
-    with pytest.raises(StopIteration) as info:
-        coroutine.send(None)
-    assert info.value.value == "result"
-
-
-def test_error_of_the_protocol_is_raised():
-    def steps():
-        yield from signal(b"begin")
-        raise KeyError("mine")
-
-    with pytest.raises(KeyError, match="mine"):
-        asyncio.run(drive(steps(), Performer()))
-
-
-def test_error_of_the_performer_is_thrown_in():
-    async def perform(effect):
-        if effect == Signal(b"fails"):
-            raise OSError("no")
-
-    def steps():
-        try:
-            yield from signal(b"fails")
-        except OSError as error:
-            yield from signal(b"cleans up")
-            return str(error)
-
-    assert asyncio.run(drive(steps(), perform)) == "no"
 
 
 @pytest.mark.parametrize("cancellations", [1, 2, 5])
@@ -173,50 +106,6 @@ def test_cancellation_together_with_the_reply_wins():
         assert seen == ["cancelled"]
 
     asyncio.run(main())
-
-
-def test_protocol_that_hides_an_interruption_goes_on():
-    async def main():
-        perform = Performer()
-
-        def steps():
-            with suppress(asyncio.CancelledError):
-                yield from sleeping()
-            return (yield from sleeping())
-
-        task = asyncio.create_task(drive(steps(), perform))
-        await asyncio.sleep(0)
-        task.cancel()
-        await asyncio.sleep(0)
-        perform.gate.set_result(Wakeup(2.0, 0))
-        assert await task == Wakeup(2.0, 0)
-
-    asyncio.run(main())
-
-
-def test_driver_does_not_keep_a_raised_error_alive():
-    """It would keep all frames that the error passed, until the collector comes."""
-
-    class Mine(Exception):
-        pass
-
-    async def perform(effect):
-        raise Mine
-
-    def steps():
-        yield from signal(b"fails")
-
-    async def main():
-        try:
-            await drive(steps(), perform)
-        except Mine as error:
-            return weakref.ref(error)
-
-    gc.disable()
-    try:
-        assert asyncio.run(main())() is None
-    finally:
-        gc.enable()
 
 
 def test_dropped_coroutine_performs_its_clean_up_through_all_delegations():

@@ -10,7 +10,7 @@ from contextlib import suppress
 import pytest
 
 from redsync import NodeChanged, QuorumError
-from redsync._core.memory import LOOK, NEWBORN, ORIGINAL, next_step
+from redsync._core.memory import NEWBORN, ORIGINAL, next_step
 
 GUARD = 2.0
 """Seconds; long enough for a test's steps within it on a busy machine."""
@@ -84,19 +84,6 @@ def test_nodes_at_their_first_use_get_original_records_and_grant_at_once(client,
     assert states(client) == ["up"] * 3
 
 
-def test_client_without_a_guard_looks_at_records_only_once(make_guarded, raw, eventually):
-    """Tokens depend on them, and other clients may have a guard."""
-    client = make_guarded(restart_guard=0)
-    eventually(lambda: births(raw) == ["blank"] * 3)
-    for node in raw:
-        node.config_resetstat()
-    with client.get_lock("x") as hold:
-        hold.extend()
-    for node in raw:
-        assert "cmdstat_get" not in node.info("commandstats")
-    assert births(raw) == ["blank"] * 3
-
-
 @pytest.fixture
 def before_step(monkeypatch):
     """Return a function that runs an action once, before a client takes a step of its initialization."""
@@ -123,15 +110,6 @@ def write_records(raw, **kinds):
         process = node.info("server")["run_id"][:16]
         if births([node])[0] in {None, "blank"}:
             node.set(BIRTH, f"{kind} {seconds * 1000 + microseconds // 1000} {process}")
-
-
-def test_client_that_starts_when_one_of_two_nodes_is_initialized_is_not_locked_out(make_guarded, raw, before_step):
-    write_records(raw, node0="original")
-    before_step(lambda: write_records(raw, node1="original"), LOOK)
-    client = make_guarded(n=2)
-    assert take(client) is True
-    assert states(client) == ["up"] * 2
-    assert births(raw[:2]) == ["original"] * 2
 
 
 def test_new_client_accepts_that_a_node_is_newborn(make_guarded, raw, before_step):
@@ -163,21 +141,7 @@ def test_node_that_does_not_answer_its_initialization_is_out_until_it_does(
     assert take(client) is True, "the others are a quorum"
     nodes.resume(2)
     eventually(lambda: births(raw) == ["original", "original", "newborn"])
-    eventually(lambda: "takes part in new grants again in" in client.nodes()[2].last_error or states(client)[2] == "up")
-
-
-def test_no_claim_goes_out_before_the_first_nodes_are_initialized(make_guarded, before_step, raw):
-    """It could overtake the command that initializes them."""
-    asked = []
-
-    def look():
-        asked.extend(node.info("commandstats").get("cmdstat_evalsha", {"calls": 0})["calls"] for node in raw)
-
-    before_step(look, LOOK, ORIGINAL)
-    for node in raw:
-        node.config_resetstat()
-    assert take(make_guarded()) is True
-    assert asked == [1] * 3, "only the question for its record"
+    eventually(lambda: states(client) == ["up"] * 3)
 
 
 def test_first_use_with_a_node_down_waits_for_one_guard(make_guarded, nodes, raw, eventually):
@@ -294,53 +258,6 @@ def test_node_whose_data_was_replaced_while_running_is_kept_out(client, raw, eve
     eventually(lambda: births(raw) == ["newborn", "original", "original"])
 
 
-def test_renewal_finds_the_data_of_another_node_of_the_same_client(client, raw, eventually):
-    """A new claim would not find it: the record names a process that the client is connected to."""
-    with client.get_lock("x") as hold:
-        eventually(lambda: claims(raw) == [1, 1, 1])
-        raw[0].set(BIRTH, raw[1].get(BIRTH))
-        hold.extend()
-        eventually(lambda: births(raw) == ["newborn", "original", "original"])
-
-
-def test_client_that_names_wrong_processes_is_corrected_without_a_wait(client, raw, eventually):
-    assert take(client) is True
-    before = [node.get(BIRTH) for node in raw]
-    client._runner.session.processes.named = b",0123456789abcdef,"
-    assert refused_as_forgetful(take(client)) == [True] * 3
-    eventually(lambda: take(client) is True)
-    # Two nodes are a quorum: the third may be corrected a moment later.
-    eventually(lambda: states(client) == ["up"] * 3)
-    assert [node.get(BIRTH) for node in raw] == before, "a node counted as one that has forgotten"
-
-
-# The guard of a lock's own lease.
-
-
-def test_longer_lease_of_one_lock_raises_the_guard_for_that_lock_only(make_guarded, raw, eventually):
-    """Claims with this lease that a node may have forgotten are valid for longer."""
-    client = make_guarded(lease=GUARD)
-    eventually(lambda: births(raw) == ["original"] * 3)
-    patient = client.get_lock("y", lease=600.0)
-    with pytest.raises(QuorumError) as caught:
-        patient.acquire(False)
-    assert refused_as_forgetful(caught.value.votes) == [True] * 3, "no server here has run for ten minutes"
-    assert take(client) is True
-    assert states(client) == ["up"] * 3
-    with pytest.raises(QuorumError):
-        patient.acquire(False)
-    assert take(client) is True
-
-
-def test_longer_lease_needs_no_guard_for_a_reentry(make_guarded):
-    """It is not a new claim: it counts only on the nodes of the first one."""
-    lock = make_guarded(lease=GUARD).get_lock("x")
-    with lock:
-        assert lock.acquire(False, lease=600.0)
-        assert lock.remaining() > 500
-        lock.release()
-
-
 # Invalid records.
 
 
@@ -353,11 +270,3 @@ def test_node_with_another_value_at_the_records_key_is_down_with_the_reason(make
     client = make_guarded()
     assert states(client)[0] == "down"
     assert reason in client.nodes()[0].last_error
-
-
-@pytest.mark.parametrize("kind", ["get_lock", "get_mutex"])
-def test_lock_may_have_the_name_of_the_birth_record(kind, make_guarded):
-    client = make_guarded()
-    with getattr(client, kind)("birth") as hold:
-        hold.check()
-        assert take(make_guarded(), "another") is True

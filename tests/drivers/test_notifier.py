@@ -7,16 +7,14 @@ import time
 
 import pytest
 
-from redsync._core.claims import ClaimKind
-from redsync._core.events import HoldLost, HoldOrphaned, NodeChanged
-from redsync._core.holds import HoldState
+from redsync._core.holds import HoldState, Owner
 from redsync._core.keys import LockKeys
-from redsync._core.observing import Ear, Observer, WatchdogWoke
-from redsync._core.ownership import Owner
+from redsync._core.observing import HoldLost, HoldOrphaned, NodeChanged, Observer, ObserverSubscription, WatchdogWoke
 from redsync._core.quorum import Tally
+from redsync._core.scripts import ClaimKind
 from redsync._drivers import notifier as notifiers
 from redsync._drivers.notifier import EventThread, Notifier, quietly
-from tests.support.hold_states import new_forms
+from tests.support.hold_states import new_templates
 
 
 @pytest.fixture
@@ -24,7 +22,7 @@ def state():
     keys = LockKeys.of(b"redsync:", b"x")
     kind = ClaimKind.of("lock", b"hash")
     return HoldState(
-        "x", kind, keys, Owner("client", 1), b"client:1:1", 1, new_forms(30.0), 100.0, 10.0, 1e9, 0b111, 130.0
+        "x", kind, keys, Owner("client", 1), b"client:1:1", 1, new_templates(30.0), 100.0, 10.0, 1e9, 0b111, 130.0
     )
 
 
@@ -53,12 +51,12 @@ def test_orphan_is_logged_as_a_warning_and_reported_to_listeners(said):
     assert "client:1" in text
 
 
-def test_change_of_a_node_is_reported_to_listeners_only(said):
+def test_change_of_a_node_is_logged_and_reported_to_listeners(said):
     told = []
     event = NodeChanged("127.0.0.1:1", "down", "refused")
-    Notifier([told.append, told.append]).tell(event)
+    Notifier([told.append, told.append]).announce(event)
     assert told == [event, event]
-    assert said() == []
+    assert said() == [("redsync.node", "WARNING", "node 127.0.0.1:1 is down: refused")]
 
 
 def test_callback_that_raises_is_logged_and_stops_no_other(state, said):
@@ -109,17 +107,17 @@ def test_details_go_to_observers_only(said):
 
     class Listening(Observer):
         def listen(self, nodes, now):
-            return Ear(nodes, heard.append)
+            return ObserverSubscription(nodes, heard.append)
 
     notifier = Notifier([told.append, Listening()], nodes=["a:1"])
     notifier.announce(WatchdogWoke(0.5))
-    notifier.tell(NodeChanged("a:1", "up", ""))
+    notifier.announce(NodeChanged("a:1", "up", ""))
     assert (told, heard) == ([NodeChanged("a:1", "up", "")], [WatchdogWoke(0.5), NodeChanged("a:1", "up", "")])
     tally = Tally(["a:1"], bool)
     tally.fail(0, "down")
     notifier.note_votes(tally)
-    assert list(notifier.ears[0].failed) == [("a:1", "down")]
-    assert said() == []
+    assert list(notifier.subscriptions[0].failed) == [("a:1", "down")]
+    assert said() == [("redsync.node", "INFO", "node a:1 is up")]
 
 
 # In its own thread.

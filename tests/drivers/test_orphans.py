@@ -156,9 +156,9 @@ def test_sleeper_on_a_hold_wakes_when_the_owning_thread_ends(client, eventually)
     thread.start()
     with ThreadPoolExecutor(1) as pool:
         eventually(lambda: holds)
-        sleeper = pool.submit(holds[0].wait_lost, 30)
+        waitable = pool.submit(holds[0].wait_lost, 30)
         go_on.set()
-        assert sleeper.result(20) is False
+        assert waitable.result(20) is False
     thread.join(20)
 
 

@@ -9,7 +9,7 @@ import pytest
 import redis.asyncio
 from redis.exceptions import AuthenticationError, RedisError
 
-from redsync._drivers.redis_py import Addresses, database_of, new_connection, take_writer
+from redsync._drivers.redis_py import Addresses, database_of, new_connection, take_streams
 from redsync.testing import LocalNodes
 from tests.aio_support import client_of, in_loop, until
 
@@ -60,7 +60,7 @@ async def is_connected(addresses, connection):
         await addresses.connect(connection)
     except (OSError, RedisError):
         return False
-    writer = take_writer(connection)
+    _, writer = take_streams(connection)
     assert writer.get_extra_info("peername")[0] == WORKING
     writer.transport.abort()
     return True

@@ -11,24 +11,24 @@ import pytest
 import redis
 from redis.credentials import CredentialProvider
 
-from redsync import Client
-from redsync._core.effects import Broadcast, Command, Tell, Wait, broadcast, signal, tell, wait
-from redsync._drivers import threads
+from redsync import Client, ClientClosedError
+from redsync._core.effects import Broadcast, Tell, Wait, broadcast, signal, tell, wait
+from redsync._core.scripts import Command
+from redsync._drivers import any_runner, threads
+from redsync._drivers.environment import clock
 from redsync._drivers.maintenance import Maintenance
-from redsync._drivers.process import clock
 from redsync.testing import FaultProxy
 from tests.drivers.conftest import LOOKS, stand_by
 from tests.support.forks import in_child
 from tests.support.injection import Interruption
-from tests.support.locks import PATIENCE, timed
+from tests.support.locks import PATIENCE, connect_set, timed
 from tests.support.traced import at_each_line
 
 
 @pytest.fixture
 def client(nodes):
     with Client(nodes.urls, lease=60.0, restart_guard=0.0) as client:
-        with client.get_lock("warm"):
-            pass
+        connect_set(client)
         yield client
 
 
@@ -65,11 +65,11 @@ def test_effects_are_performed_without_the_monitor(runner, eventually):
         return clock()
 
     with ThreadPoolExecutor(1) as pool:
-        sleeper = pool.submit(runner.run, sleep())
+        waitable = pool.submit(runner.run, sleep())
         for _ in range(20):
             runner.run(ring(b"unused"))
-        assert not sleeper.done()
-        eventually(lambda: runner.run(ring(b"sleeper")) or sleeper.done())
+        assert not waitable.done()
+        eventually(lambda: runner.run(ring(b"sleeper")) or waitable.done())
 
 
 def ring(key):
@@ -321,8 +321,30 @@ def test_child_closes_client_although_another_thread_was_closing_it_during_the_f
 
 
 def test_exit_closes_all_clients_although_others_are_made_meanwhile(monkeypatch):
-    monkeypatch.setattr(threads, "_runners", type(threads._runners)())
+    monkeypatch.setattr(any_runner, "_runners", type(any_runner._runners)())
     before, later = [Client(["redis://127.0.0.1:1"]) for _ in range(2)], []
     with at_each_line(lambda: later.append(Client(["redis://127.0.0.1:1"]))):
         threads._close_all()
     assert all(client.runner.closed for client in before)
+
+
+def test_client_closed_while_its_thread_starts_leaves_no_thread(nodes, monkeypatch):
+    """Another thread of a fork's child may close it then, and finds no thread to end."""
+    start, started = Maintenance.start, []
+
+    def start_and_close(maintenance, watch):
+        start(maintenance, watch)
+        started.append(maintenance)
+        with ThreadPoolExecutor(1) as other:
+            other.submit(client.close).result()
+
+    def acquire():
+        monkeypatch.setattr(Maintenance, "start", start_and_close)
+        try:
+            client.get_lock("x").acquire()
+        except ClientClosedError:
+            return f"closed, alive: {started[0]._thread.is_alive()}"
+        return "acquired"
+
+    with Client(nodes.urls, restart_guard=0.0) as client:
+        assert in_child(acquire) == "closed, alive: False"

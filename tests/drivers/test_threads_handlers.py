@@ -15,10 +15,9 @@ import pytest
 from redsync import ClientClosedError, LeaseLostError, NotOwnedError, QuorumError, ReentrantCallError
 from redsync._core.keys import wake_channel
 from redsync._drivers.link_sets import LinkSet
-from redsync._drivers.process import clock
 from tests.support.injection import alarm, inject
 from tests.support.leftovers import claims
-from tests.support.locks import PATIENCE
+from tests.support.locks import PATIENCE, connect_set
 
 STRIDE = 7
 """A run tries every seventh of about 300 points; the seed says which."""
@@ -114,7 +113,8 @@ def test_release_in_a_handler_that_interrupts_the_pool_does_not_wait_for_the_mai
     """Which can't continue before the pool does: each wake-up needs the same lock."""
     lent, life, mutex = [], client.runner.life, client.get_mutex("x")
     hold = mutex.__enter__()
-    life.pool.borrow(lent, clock() + PATIENCE)
+    connect_set(client)
+    life.pool.borrow(lent)
 
     def release():
         with life.guard:
@@ -286,8 +286,7 @@ def test_close_by_a_handler_in_a_sleeping_thread_releases_all_holds(client, make
 
 def test_call_whose_client_a_handler_closed_still_gives_up_what_it_asked_for(client, raw, monkeypatch, eventually):
     """The handler may raise afterwards, as the usual one for SIGTERM does."""
-    with client.get_lock("warm"):
-        pass
+    connect_set(client)
     thread = client.runner.life.maintenance._thread
 
     def close(link_set, *_):

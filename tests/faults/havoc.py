@@ -1,98 +1,58 @@
-"""Faults of five nodes while processes contend, and the times when nodes could still be counted on."""
+"""Processes of both flavours that contend while nodes fail, or while masters are replaced."""
 
 import random
-from collections.abc import Sequence
+import time
+from pathlib import Path
 
-from redsync.testing.harness.crew import COMMAND, Crew
-from redsync.testing.harness.nemesis import Done, Fault
-from redsync.testing.harness.orders import Order
-from redsync.testing.harness.spans import Span
+from tests.chaos.counters import read_counters
+from tests.chaos.held_intervals import holds_of
+from tests.chaos.history import read
+from tests.chaos.jobs import Job
+from tests.chaos.judges import judge_exclusion
+from tests.chaos.process_pool import ProcessPool
 
-NODES, QUORUM = 5, 3
-
-LEASE = 1.5
-GUARD = LEASE  # of the clients, which derive it from their lease
-
-CALM = 4.0  # seconds at the end without new faults, so that all of them end
-
-
-def crew_of(nodes, directory, names, *, flavours, owners=1, command=COMMAND, **changes) -> Crew:
-    """Return a crew with a process for each of these flavours, all started."""
-
-    def make_order(client, first, journal):
-        return Order(
-            urls=nodes.urls,
-            names=names,
-            directory=str(directory),
-            journal=str(journal),
-            first=first,
-            owners=owners,
-            flavour=flavours[client],
-            **{"lease": LEASE, "warm": 20.0, **changes},
-        )
-
-    crew = Crew(directory, make_order, lambda _: command)
-    for client in range(len(flavours)):
-        crew.start(client)
-    return crew
+LEASE, PERMITS = 1.0, 3
+NAMES = ["lock:0", "fenced_lock:1", "semaphore:2"]
 
 
-def by_chance(rng: random.Random, seconds: float) -> list[Fault]:
-    """Return the faults of one run: nodes die and come back empty, or hang.
+def start(directory: Path, urls_of, names, *, clients, **changes) -> ProcessPool:
+    """Return a pool with that many processes, all started; `urls_of` returns the URLs for a client."""
 
-    Mostly a minority is out; but once a majority hangs for longer than a lease, and once a majority forgets everything
-    at the same time.
+    def make_order(client, first, history):
+        place = {"directory": str(directory), "history": str(history), "first": first}
+        flavour = ["threads", "asyncio"][client % 2]
+        return Job(urls=urls_of(client), names=names, flavour=flavour, lease=LEASE, warm=20.0, **place, **changes)
+
+    pool = ProcessPool(directory, make_order)
+    for client in range(clients):
+        pool.start(client)
+    return pool
+
+
+def fight(directory, urls_of, seed, strike, times, *, clients) -> None:
+    """Let `clients` processes work, and strike that often; check each promise.
+
+    Args:
+        directory: The directory of all records.
+        urls_of: A function that returns the URLs for a client.
+        seed: The seed of all choices.
+        strike: A function that gets a source of random numbers, replaces a master, and returns how.
+        times: The number of strikes.
+        clients: The number of processes.
     """
-    faults, out_until, busy = [], [0.0] * NODES, seconds - CALM
-    great = {"hang": rng.uniform(0.15, 0.4) * busy, "restart": rng.uniform(0.55, 0.8) * busy}
-    at = 0.5
-    while at < busy:
-        whole = [node for node in range(NODES) if out_until[node] < at]
-        due = next((how for how, due_at in great.items() if due_at < at and len(whole) >= QUORUM), None)
-        great.pop(due, None)
-        spare = QUORUM if due else min(max(len(whole) - QUORUM, 0), rng.choice([1, 1, 2]))
-        for node in rng.sample(whole, spare):
-            until = at + rng.uniform(LEASE if due else 0.05, 1.5 * LEASE)
-            match due or rng.choice(["kill", "restart", "hang"]):
-                case "hang":
-                    faults += [Fault(at, "pause", (node,)), Fault(until, "resume", (node,))]
-                    out_until[node] = until
-                case "kill":
-                    faults += [Fault(at, "kill", (node,)), Fault(until, "restart", (node,))]
-                    out_until[node] = until + GUARD
-                case "restart":
-                    faults.append(Fault(at, "restart", (node,)))
-                    out_until[node] = at + GUARD
-        at += rng.uniform(0.3, 1.0)
-    return sorted(faults)
-
-
-def wiped_in_turn_and_all_at_once(rng: random.Random, seconds: float) -> list[Fault]:
-    """Return the faults of one run: each node forgets everything, and later all of them in the same instant."""
-    busy = seconds - CALM
-    order, every = rng.sample(range(NODES), NODES), 0.75 * busy / NODES
-    faults = [Fault(0.5 + every * i, "restart", (node,)) for i, node in enumerate(order)]
-    return faults + [
-        Fault(at, action, (node,)) for at, action in ((busy - 0.3, "kill"), (busy, "restart")) for node in range(NODES)
-    ]
-
-
-def absences(done: Sequence[Done], until: int) -> list[list[Span]]:
-    """Return for each node when it could not be counted on, given the faults carried out.
-
-    Trouble counts from before it, repair from after it; a restart may be both. A node that hung is healthy when it
-    continues; a restarted one when it has remembered for long enough.
-    """
-    spans = [[] for _ in range(NODES)]
-    for node, mine in enumerate(spans):
-        since = None
-        for fault, before, after in done:
-            if fault.target != (node,):
-                continue
-            since = before if since is None else since
-            if fault.action in ("restart", "resume"):
-                mine.append(Span(since, after + (0 if fault.action == "resume" else int(GUARD * 1e9))))
-                since = None
-        if since is not None:
-            mine.append(Span(since, until))
-    return spans
+    rng, done = random.Random(seed), []
+    options = {"owners": 2, "seed": str(seed), "look": 0.005, "limit": PERMITS}
+    with start(directory, urls_of, NAMES, clients=clients, **options) as pool:
+        pool.await_all("ready")
+        pool.go()
+        for _ in range(times):
+            pool.check()
+            done.append(strike(rng))
+        time.sleep(2 * LEASE)
+        pool.finish()
+    each = [holds_of(read(life.history), history=life.history.name) for life in pool.lives]
+    print(f"{[len(mine) for mine in each]} holds; {done}")
+    assert all(each), "one of them got nothing"
+    holds = [hold for mine in each for hold in mine]
+    assert judge_exclusion(holds, read_counters(directory, NAMES), PERMITS) == []
+    assert min(sum(hold.name == name for hold in holds) for name in NAMES) > 2 * times, "too little was done"

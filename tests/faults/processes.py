@@ -7,18 +7,16 @@ whole, so its children may report as well. It continues when a line arrives.
 import json
 import multiprocessing
 import os
-import pickle
 import signal
-import socket
 import sys
 import threading
 import time
 import traceback
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from redsync import Client, NotOwnedError
-from redsync._drivers.process import clock
+from redsync._drivers.environment import clock
 
 
 def tell(**facts):
@@ -106,64 +104,6 @@ def family(settings):
     client.close()
 
 
-# Forks while other threads are at work.
-
-
-def storm(settings):
-    client = make_client(settings, lease=60.0, node_timeout=5.0)  # a busy machine may be slow
-    held = client.get_lock("held")
-    pickled = pickle.dumps(held)
-    stop = threading.Event()
-
-    def acquire(name):
-        done = 0
-        while not stop.is_set():
-            with client.get_lock(name):
-                done += 1
-        return done
-
-    def renew(hold):
-        done = 0
-        while not stop.is_set():
-            hold.extend()
-            done += 1
-        return done
-
-    def connect():
-        done = 0
-        while not stop.is_set():
-            with make_client(settings, prefix="other:"):
-                done += 1
-        return done
-
-    def unpickle():
-        done = 0
-        while not stop.is_set():
-            pickle.loads(pickled)
-            done += 1
-        return done
-
-    def child(number):
-        assert not pickle.loads(pickled).acquire(blocking=False)
-        with client.get_lock(f"child {number % 2}", timeout=40), client.get_lock("contended", timeout=40):
-            pass
-        client.close()
-
-    with ThreadPoolExecutor(8) as pool, held as hold:
-        names = ["contended", "contended", "alone"]
-        work = [*(pool.submit(acquire, name) for name in names), pool.submit(renew, hold)]
-        work += [pool.submit(connect), pool.submit(unpickle)]
-        children = [fork(child, number) for number in range(3)]
-        statuses = []
-        for number in range(settings["forks"]):
-            children.append(fork(child, number))
-            statuses.append(status_of(children.pop(0)))
-        statuses += [status_of(pid) for pid in children]
-        stop.set()
-        tell(statuses=statuses, done=[each.result(20) for each in work])
-    client.close()
-
-
 # A daemon.
 
 
@@ -225,52 +165,6 @@ def counting(settings):
     client.close()
 
 
-# A server that forks its workers.
-
-
-def serve(settings):
-    """A master that made its client before it forked; workers accept on one socket, and are replaced when they die."""
-    client = make_client(settings, lease=1.0)
-    listener = socket.create_server(("127.0.0.1", 0))
-    directory = Path(settings["directory"])
-    workers = set()
-
-    def work():
-        signal.alarm(60)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        while True:
-            connection, _ = listener.accept()
-            with connection, connection.makefile("rw") as stream:
-                what, name = stream.readline().split()
-                with client.get_lock(name) as hold:
-                    path = directory / name
-                    value = int(path.read_text())
-                    if what == "count":
-                        path.write_text(str(value + 1))
-                    facts = {"pid": os.getpid(), "id": client.id, "value": value, "until": clock() + hold.remaining()}
-                    print(json.dumps(facts), file=stream, flush=True)
-                    if what == "hang":
-                        time.sleep(60)
-
-    def stop(number, frame):
-        raise SystemExit
-
-    signal.signal(signal.SIGTERM, stop)
-    try:
-        with client.get_lock("master"):
-            tell(port=listener.getsockname()[1], pid=os.getpid(), id=client.id)
-            while True:
-                while len(workers) < settings["workers"]:
-                    workers.add(fork(work))
-                workers.remove(os.wait()[0])
-    finally:
-        for pid in workers:
-            os.kill(pid, signal.SIGTERM)
-        tell(statuses=[status_of(pid) for pid in workers])
-        listener.close()
-        client.close()
-
-
 # Processes that leave.
 
 
@@ -323,10 +217,8 @@ def leave(settings):
 def main():
     programs = {
         "family": family,
-        "storm": storm,
         "daemon": daemon,
         "counting": counting,
-        "serve": serve,
         "leave": leave,
     }
     signal.alarm(115)  # if the tests are killed, no process stays forever

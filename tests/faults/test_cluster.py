@@ -1,26 +1,16 @@
 """Processes contend on a cluster's voters, while masters fail over and slots move; and the voters' behaviour."""
 
-import contextlib
 import os
-import random
 import time
 from functools import partial
 
 import pytest
 
 from redsync import Client, ConfigurationError
-from redsync._core.spellings import slots_of
-from redsync.testing import LocalCluster
-from redsync.testing.harness.crew import Crew
-from redsync.testing.harness.exclusion import disorder, lost_updates, most_at_once, overlaps
-from redsync.testing.harness.holds import holds_of
-from redsync.testing.harness.journal import read
-from redsync.testing.harness.ledger import read_ledgers
-from redsync.testing.harness.orders import Order
+from redsync._core.clusters import slots_of
+from tests.faults.havoc import LEASE, fight
+from tests.support.local_cluster import LocalCluster
 
-LEASE = 1.0
-PERMITS = 3
-NAMES = ["lock:0", "fenced_lock:1", "semaphore:2"]
 FAILOVERS = int(os.environ.get("REDSYNC_FAILOVERS") or 6)
 VOTERS = slots_of(3)
 
@@ -90,46 +80,8 @@ def test_server_of_a_cluster_is_refused_as_a_plain_node(cluster):
 @pytest.mark.sweep
 @pytest.mark.timeout(60 + 15 * FAILOVERS)
 def test_promises_outlive_masters_and_moves(tmp_path, seed):
-    rng = random.Random(seed)
-    with contextlib.ExitStack() as stack:
-        cluster = stack.enter_context(LocalCluster(replicas=2))
-        crew = stack.enter_context(Crew(tmp_path, partial(_order, cluster, tmp_path, seed)))
-        for client in range(6):
-            crew.start(client)
-        crew.await_all("ready")
-        crew.go()
-        done = []
-        for _ in range(FAILOVERS):
-            crew.check()
-            done.append(_strike(cluster, rng))
-        time.sleep(2 * LEASE)
-        crew.finish()
-    each = [holds_of(read(life.journal), journal=life.journal.name) for life in crew.lives]
-    print(f"{[len(mine) for mine in each]} holds; {done}")
-    assert all(each), "one of them got nothing"
-    lock, fenced, semaphore = ([hold for mine in each for hold in mine if hold.name == name] for name in NAMES)
-    _, counters = read_ledgers(tmp_path, NAMES)
-    assert not overlaps(lock)
-    assert not overlaps(fenced)
-    assert not disorder(fenced)
-    assert most_at_once(semaphore)[0] <= PERMITS
-    assert lost_updates(lock, counters[NAMES[0]]) == lost_updates(fenced, counters[NAMES[1]]) == 0
-
-
-def _order(cluster, directory, seed, client, first, journal):  # noqa: PLR0917  (a crew calls it)
-    return Order(
-        urls=[cluster.url],
-        names=NAMES,
-        directory=str(directory),
-        journal=str(journal),
-        first=first,
-        owners=2,
-        flavour=["threads", "asyncio"][client % 2],
-        seed=str(seed),
-        limit=PERMITS,
-        lease=LEASE,
-        warm=20.0,
-    )
+    with LocalCluster(replicas=2) as cluster:
+        fight(tmp_path, lambda _: [cluster.url], seed, partial(_strike, cluster), FAILOVERS, clients=6)
 
 
 def _strike(cluster, rng):

@@ -2,23 +2,15 @@
 
 import contextlib
 import os
-import random
 import time
 
 import pytest
 
 from redsync import Client, QuorumError
-from redsync.testing import FaultProxy, LocalSentinel
-from redsync.testing.harness.crew import Crew
-from redsync.testing.harness.exclusion import disorder, lost_updates, most_at_once, overlaps
-from redsync.testing.harness.holds import holds_of
-from redsync.testing.harness.journal import read
-from redsync.testing.harness.ledger import read_ledgers
-from redsync.testing.harness.orders import Order
+from redsync.testing import FaultProxy
+from tests.faults.havoc import LEASE, fight
+from tests.support.local_sentinel import LocalSentinel
 
-LEASE = 1.0
-PERMITS = 3
-NAMES = ["lock:0", "fenced_lock:1", "semaphore:2"]
 FAILOVERS = int(os.environ.get("REDSYNC_FAILOVERS") or 6)
 
 
@@ -72,62 +64,18 @@ class Deployment:
             proxy.blackhole = False
 
 
-def fight(deployment, directory, seed, failovers):
-    """Let eight processes work while masters are replaced; return the holds of each synchronizer."""
-    flavours = ["threads", "asyncio"] * 4
-
-    def make_order(client, first, journal):
-        return Order(
-            urls=deployment.far if client % 4 > 1 else deployment.near,
-            names=NAMES,
-            directory=str(directory),
-            journal=str(journal),
-            first=first,
-            owners=2,
-            flavour=flavours[client],
-            seed=str(seed),
-            work="mixed",
-            look=0.005,
-            limit=PERMITS,
-            lease=LEASE,
-            warm=20.0,
-        )
-
-    rng = random.Random(seed)
-    with Crew(directory, make_order) as crew:
-        for client in range(len(flavours)):
-            crew.start(client)
-        crew.await_all("ready")
-        crew.go()
-        done = []
-        for _ in range(failovers):
-            crew.check()
-            done.append(deployment.strike(rng))
-        time.sleep(2 * LEASE)
-        crew.finish()
-    each = [holds_of(read(life.journal), journal=life.journal.name) for life in crew.lives]
-    print(f"{[len(mine) for mine in each]} holds; {done}, epochs {[group.epoch for group in deployment.groups]}")
-    assert all(each), "one of them got nothing"
-    return {name: [hold for mine in each for hold in mine if hold.name == name] for name in NAMES}
-
-
 @pytest.mark.sweep
 @pytest.mark.timeout(90 + 15 * FAILOVERS)
 @pytest.mark.parametrize(("groups", "failovers"), [(1, FAILOVERS), (3, (FAILOVERS + 1) // 2)])
 def test_promises_outlive_masters(tmp_path, seed, groups, failovers):
     with contextlib.ExitStack() as stack:
         deployment = Deployment(stack, groups)
-        holds = fight(deployment, tmp_path, seed, failovers)
+
+        def urls_of(client):
+            return deployment.far if client % 4 > 1 else deployment.near
+
+        fight(tmp_path, urls_of, seed, deployment.strike, failovers, clients=8)
         assert sum(group.epoch for group in deployment.groups) >= failovers
-    _, counters = read_ledgers(tmp_path, NAMES)
-    lock, fenced, semaphore = (holds[name] for name in NAMES)
-    assert not overlaps(lock)
-    assert not overlaps(fenced)
-    assert not disorder(fenced)
-    assert most_at_once(semaphore)[0] <= PERMITS
-    for name in NAMES[:2]:
-        assert lost_updates(holds[name], counters[name]) == 0
-    assert min(map(len, holds.values())) > 2 * failovers, "too little was done to prove anything"
 
 
 # The purpose of the number of replicas and of the guard.

@@ -1,7 +1,6 @@
-"""Several processes: forked, spawned, killed. Each has its own identity, connections and holds.
+"""Several processes: forked and spawned. Each has its own identity, connections and holds.
 
-`processes.py` has the code that runs in the processes. The holds of a killed process expire; no other process's holds
-end with it.
+`processes.py` has the code that runs in the processes. `tests/contrib` has a server that forks its workers.
 """
 
 import contextlib
@@ -9,16 +8,12 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-
-from redsync._drivers.process import clock
 
 sweep = pytest.mark.sweep
 
@@ -117,15 +112,6 @@ def test_children_of_a_fork_leave_holds_and_connections_of_their_parent_alone(st
     assert admin.keys() == []
 
 
-def test_fork_is_safe_while_other_threads_acquire_renew_and_connect(start, admin, eventually):
-    forks = 6
-    (told,) = start("storm", forks=forks).hear_rest()
-    assert told["statuses"] == [0] * (forks + 3)
-    print("done meanwhile:", told["done"])
-    assert min(told["done"]) > 0
-    eventually(lambda: admin.keys() == [])
-
-
 def test_child_that_closes_all_descriptors_as_daemons_do_may_use_the_client(start):
     assert start("daemon").hear_rest() == [{"states": ["up"] * 5}, {"status": 0}]
 
@@ -146,46 +132,6 @@ def test_counting_in_processes_started_by_multiprocessing_loses_nothing(method, 
     assert len({client_id for _, client_id in pairs}) == len(pairs)
     assert 4 <= len({pid for pid, _ in pairs}) <= 5
     eventually(lambda: admin.keys() == [])
-
-
-# A server that forks its workers.
-
-
-def request(port, what, name):
-    with socket.create_connection(("127.0.0.1", port), 60) as connection, connection.makefile("rw") as stream:
-        print(what, name, file=stream, flush=True)
-        return json.loads(stream.readline())
-
-
-def test_workers_of_a_forking_server_share_locks_and_may_be_killed(start, admin, tmp_path, eventually):
-    for name in "ab":
-        (tmp_path / name).write_text("0")
-    program = start("serve", directory=str(tmp_path), workers=3)
-    master = program.hear()
-    port, seen = master["port"], []
-    with ThreadPoolExecutor(6) as pool:
-        for name in "ab":
-            answers = list(pool.map(lambda _, name=name: request(port, "count", name), range(20)))
-            assert sorted(answer["value"] for answer in answers) == list(range(20))
-            seen += answers
-    pairs = {(answer["pid"], answer["id"]) for answer in [master, *seen]}
-    assert 3 <= len(pairs) == len({pid for pid, _ in pairs}) == len({client_id for _, client_id in pairs}) <= 4
-
-    # One dies while it holds a lock, and is replaced.
-    hung = request(port, "hang", "a")
-    os.kill(hung["pid"], signal.SIGKILL)
-    killed_at = clock()
-    assert request(port, "count", "b")["value"] == 20
-    assert request(port, "count", "a")["value"] == 20
-    assert hung["until"] <= clock() < killed_at + 1.0 + SLACK
-    known = {pid for pid, _ in pairs}
-    eventually(lambda: request(port, "count", "b")["pid"] not in known)
-
-    # The master's own hold was renewed all the time.
-    eventually(lambda: admin.keys() == [(i, "redsync:master") for i in range(5)])
-    program.process.terminate()
-    assert program.hear_rest() == [{"statuses": [-signal.SIGTERM] * 3}]
-    assert admin.keys() == []
 
 
 # Leaving.

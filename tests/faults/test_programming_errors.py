@@ -72,19 +72,3 @@ def test_mistake_while_connecting_again_is_logged_once_with_its_traceback(connec
     assert client.get_lock("x").acquire(timeout=0.0), "the others are a quorum"
     password.error = None
     eventually(lambda: client.nodes()[0].state == "up")
-
-
-def test_node_is_tried_again_if_the_application_has_no_password_at_first(connect, complaints, eventually):
-    """Its error is not known to be a mistake: the service that it asks may be down."""
-    password = Password(RuntimeError("the service is down"))
-    client = connect(password)
-    assert client.get_lock("x").acquire(timeout=0.0)
-    eventually(lambda: password.asked >= 3)
-    assert [(text, str(error)) for _, text, error in complaints()] == [
-        (
-            f"node {client.nodes()[0].address} can't be connected because of an error in this process",
-            "the service is down",
-        )
-    ]
-    password.error = None
-    eventually(lambda: client.nodes()[0].state == "up")

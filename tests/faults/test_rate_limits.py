@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from redsync.testing.harness.journal import now_ns, read
-from tests.faults import havoc
+from tests.chaos.history import now_ns, read
+from tests.faults.havoc import start
 
 SECONDS = 6.0
 
@@ -15,12 +15,12 @@ SECONDS = 6.0
 )
 @pytest.mark.sweep
 def test_no_window_has_more_successes_than_the_rate_while_nodes_come_and_go(nodes, tmp_path, rate, per, least):
-    options = {"work": "eager", "seed": "1", "lease": 1.0, "restart_guard": 1.0, "limit": rate, "per": per}
-    with havoc.crew_of(nodes, tmp_path, ["rate_limiter:x"], flavours=["threads"] * 2, owners=4, **options) as crew:
-        crew.await_all("ready")
+    options = {"work": "eager", "seed": "1", "restart_guard": 1.0, "limit": rate, "per": per, "owners": 4}
+    with start(tmp_path, lambda _: nodes.urls, ["rate_limiter:x"], clients=2, **options) as pool:
+        pool.await_all("ready")
         # Servers that have just started grant nothing before a window has passed.
         time.sleep(max(per, 1.0) * 1.01 + 0.4)
-        crew.go(since := now_ns(), since + int(SECONDS * 1e9))
+        pool.go(since := now_ns(), since + int(SECONDS * 1e9))
         time.sleep(1.0)
         nodes.kill(0)
         time.sleep(0.7)
@@ -29,8 +29,8 @@ def test_no_window_has_more_successes_than_the_rate_while_nodes_come_and_go(node
         nodes.pause(1)
         time.sleep(0.4)
         nodes.resume(1)
-        crew.finish()
-    instants = sorted(line["at"] for life in crew.lives for line in read(life.journal) if line["event"] == "success")
+        pool.finish()
+    instants = sorted(line["at"] for life in pool.lives for line in read(life.history) if line["event"] == "success")
     narrowest = min(later - sooner for sooner, later in zip(instants, instants[rate:], strict=False)) / 1e9
     print(len(instants), "successes; the narrowest", rate + 1, "in", narrowest, "s")
     assert narrowest >= per

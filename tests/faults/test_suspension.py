@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from redsync import Client, Hold, HoldLost, LeaseLostError
-from redsync._drivers.process import REAL, clock
+from redsync._drivers.environment import REAL, clock
 from tests.support.owing import owing
 
 LEASE = 30.0
@@ -18,7 +18,7 @@ def suspend(monkeypatch):
     """Return a function that lets the clients of this process find that much time has passed."""
     ahead = [0.0]
     later = REAL._replace(clock=lambda: clock() + sum(ahead))
-    monkeypatch.setattr(Client, "_SURROUNDINGS", later)
+    monkeypatch.setattr(Client, "_ENVIRONMENT", later)
     return ahead.append
 
 
@@ -47,15 +47,15 @@ def lock(client, told):
 
 
 @pytest.fixture
-def settle(client, eventually):
+def await_replies(client, eventually):
     """Return a function that waits until the client is idle, so it rarely looks at the clock."""
 
-    def settle():
+    def await_replies():
         eventually(lambda: not owing(client))
         # Until now it has looked twice in each node_timeout; that it has stopped is not visible from outside.
         time.sleep(0.15)
 
-    return settle
+    return await_replies
 
 
 @pytest.fixture
@@ -66,14 +66,16 @@ def unplug(nodes):
         nodes.resume(i)
 
 
-def test_suspended_holder_learns_its_loss_although_no_node_answers(suspend, lock, told, settle, unplug, *, eventually):
+def test_suspended_holder_learns_its_loss_although_no_node_answers(
+    suspend, lock, told, await_replies, unplug, *, eventually
+):
     def wait(hold):
         return hold.wait_lost(), time.monotonic()
 
     hold = lock.__enter__()
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(wait, hold)
-        settle()
+        await_replies()
         unplug()
         woken_at = time.monotonic()
         suspend(LEASE + 10)
@@ -91,47 +93,12 @@ def test_suspended_holder_learns_its_loss_although_no_node_answers(suspend, lock
     assert max(waits) < PROMPT
 
 
-def test_suspended_holder_gets_errors_at_once_although_no_node_answers(
-    suspend, client, told, unplug, watch, *, eventually
-):
-    def work():
-        with client.get_lock("x"), client.get_lock("y") as hold:
-            unplug()
-            suspend(LEASE + 10)
-            elapsed = watch()
-            with pytest.raises(LeaseLostError):
-                hold.check()
-            with pytest.raises(LeaseLostError):
-                hold.extend()
-            with pytest.raises(LeaseLostError):
-                client.get_lock("x").acquire()
-            assert elapsed() < PROMPT
-            raise KeyError("of the body")
-
-    with pytest.raises(KeyError, match="of the body") as caught:
-        work()
-    # With a note of each lost lock.
-    assert ["lock 'y'" in note for note in caught.value.__notes__] == [True, False]
-    assert ["lock 'x'" in note for note in caught.value.__notes__] == [False, True]
-    eventually(lambda: sorted(event.name for event, _ in told if isinstance(event, HoldLost)) == ["x", "y"])
-
-
-def test_hold_survives_suspension_shorter_than_its_lease_and_is_renewed(suspend, lock, settle, eventually):
-    with lock as hold:
-        settle()
-        suspend(LEASE / 2)
-        assert not hold.lost
-        assert LEASE / 2 - PROMPT < hold.remaining() < LEASE / 2
-        # Its renewal is long overdue.
-        eventually(lambda: hold.remaining() > LEASE / 2, within=PROMPT)
-
-
-def test_suspended_waiter_gives_up_when_its_timeout_is_over(suspend, lock, settle, admin, *, eventually, watch):
+def test_suspended_waiter_gives_up_when_its_timeout_is_over(suspend, lock, await_replies, admin, *, eventually, watch):
     admin.ask_all("HSET", "redsync:x", "stranger:1", 1)
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(lock.acquire, timeout=20.0)
         eventually(lambda: admin.ask(0, "EXISTS", "redsync_queue:{redsync:x}"))
-        settle()  # a round under way would end without answers
+        await_replies()  # a round under way would end without answers
         suspend(25.0)
         elapsed = watch()
         assert waiting.result(60) is False

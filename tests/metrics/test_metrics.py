@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from redsync import Client, HoldLost, HoldOrphaned, NodeChanged
-from redsync._core.journals import LONG
 from redsync._core.observing import (
+    LONG,
     AcquireEnded,
     AcquireRecord,
     ClocksRead,
@@ -83,12 +83,12 @@ def ledger():
 
 @pytest.fixture
 def tell(ledger, clock):
-    ear = ledger.listen(["a:1", "b:1"], clock)
-    ledger.ear = ear
+    subscription = ledger.listen(["a:1", "b:1"], clock)
+    ledger.subscription = subscription
 
     def tell(event, at=None):
         clock.now = clock.now if at is None else at
-        ear.hear(event)
+        subscription.hear(event)
 
     return tell
 
@@ -186,8 +186,8 @@ def test_events_without_a_hold_are_counted(ledger, tell):
     tell(NodeChanged("a:1", "down", "refused"))
     tell(RetryAfterTold("api", 1.5))
     tell(WatchdogWoke(0.125))
-    ledger.ear.took[1].extend([0.25, 0.5])
-    ledger.ear.failed.append(("a:1", "no answer within 0.25 s"))
+    ledger.subscription.took[1].extend([0.25, 0.5])
+    ledger.subscription.failed.append(("a:1", "no answer within 0.25 s"))
     assert ledger.take() == (
         {
             ("redsync.hold.orphans", ("order",)): 1,
@@ -263,7 +263,7 @@ def test_many_events_are_processed_without_a_collector(ledger, tell):
 
 def test_long_journal_is_processed_when_it_reports_that_it_is_full(ledger, tell):
     for _ in range(LONG):
-        ledger.ear.journal.note_win(make_record(), 101.0, Hold())
+        ledger.subscription.journal.note_win(make_record(), 101.0, Hold())
     assert ledger.counts == {}
     tell(JournalFilled())
     assert ledger.counts["redsync.acquire.attempts", (*LOCK, "won")] == LONG
@@ -317,8 +317,8 @@ def test_child_of_a_fork_holds_nothing(ledger, tell):
     assert ledger.gauges()["redsync.hold.active"] == {LOCK: 1}
     before = ledger.counts
     tell(AcquireEnded(make_record(), "won", Hold()))
-    ledger.ear.took[0].append(0.25)
-    ledger._lock.acquire()
+    ledger.subscription.took[0].append(0.25)
+    ledger._lock.lock.acquire()
     _after_fork_in_child()
     assert ledger.gauges()["redsync.hold.active"] == {}
     assert ledger.counts == before, "what it has not counted yet is its parent's"
@@ -328,5 +328,5 @@ def test_child_of_a_fork_holds_nothing(ledger, tell):
 def test_custom_groups_replace_the_default():
     ledger = Ledger(group_of=lambda name: "mine", max_groups=1)
     ledger.listen([], lambda: 1.0).hear(HoldOrphaned("order:8", "c:2"))
-    # The ear is dropped, what it heard is not.
+    # The subscription is dropped, what it heard is not.
     assert ledger.take()[0] == {("redsync.hold.orphans", ("mine",)): 1}

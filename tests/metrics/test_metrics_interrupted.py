@@ -6,8 +6,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from redsync import HoldLost
-from redsync._core.journals import LONG
-from redsync._core.observing import AcquireEnded, HoldEnded, JournalFilled
+from redsync._core.observing import LONG, AcquireEnded, HoldEnded, JournalFilled
 from redsync.metrics import instruments as i
 from redsync.metrics.prometheus import PrometheusMetrics
 from tests.metrics.test_exporters import otel, prometheus
@@ -53,7 +52,7 @@ def test_interruption_at_any_point_loses_at_most_one_entry():
         hear = ledger.listen([], Clock()).hear
         note_some(hear)
         where = inject(point, lambda hear=hear: hear(JournalFilled()))
-        assert not ledger._lock.locked(), where
+        assert not ledger._lock.lock.locked(), where
         ledger.gauges()
         assert ledger.counts.keys() == ALL.keys(), where
         for what, (number, one) in ALL.items():
@@ -70,16 +69,16 @@ def test_handler_that_acquires_at_any_point_of_the_work_is_counted():
     while where is not None:
         point += 1
         ledger = Ledger()
-        ear = ledger.listen([], Clock())
-        note_some(ear.hear)
+        subscription = ledger.listen([], Clock())
+        note_some(subscription.hear)
 
-        def handle(ear=ear):
+        def handle(subscription=subscription):
             hold = Hold()
-            ear.journal.note_win(make_record(), 101.0, hold)
-            ear.hear(JournalFilled())
-            ear.hear(HoldEnded(hold, "released"))
+            subscription.journal.note_win(make_record(), 101.0, hold)
+            subscription.hear(JournalFilled())
+            subscription.hear(HoldEnded(hold, "released"))
 
-        where = inject(point, lambda ear=ear: ear.hear(JournalFilled()), handle)
+        where = inject(point, lambda subscription=subscription: subscription.hear(JournalFilled()), handle)
         ledger.gauges()
         won = WINS + RE_ENTRIES + (where is not None)
         assert ledger.counts["redsync.acquire.attempts", (*LOCK, "won")] == won, where
@@ -124,10 +123,10 @@ def test_interrupted_histogram_of_prometheus_has_all_of_a_batch_or_nothing():
 def test_gauges_are_read_while_finalizers_end_holds():
     """Up to Python 3.11 garbage is collected wherever objects are made, also in the middle of a C function."""
     ledger = Ledger()
-    ear = ledger.listen([], Clock())
+    subscription = ledger.listen([], Clock())
     holds = [Hold() for _ in range(10_000)]
     for hold in holds:
-        ear.hear(AcquireEnded(make_record(), "won", hold))
+        subscription.hear(AcquireEnded(make_record(), "won", hold))
 
     class Garbage:
         def __init__(self):
@@ -135,7 +134,7 @@ def test_gauges_are_read_while_finalizers_end_holds():
 
         def __del__(self):
             if holds:
-                ear.hear(HoldEnded(holds.pop(), "released"))
+                subscription.hear(HoldEnded(holds.pop(), "released"))
                 Garbage()
 
     before = gc.get_threshold()
@@ -163,6 +162,6 @@ def test_lock_of_a_parent_is_not_released_in_its_child():
     hear = ledger.listen([], Clock()).hear
     note_some(hear)
     hear(JournalFilled())
-    assert not ledger._lock.locked()
+    assert not ledger._lock.lock.locked()
     note_some(hear)
     assert ledger.gauges()["redsync.hold.active"] == {}

@@ -79,19 +79,19 @@ def test_exemplar_never_names_the_span_of_the_scrape(reader, provider, make_clie
 
 def test_collection_gets_all_counts_but_only_a_sample_of_too_many_values(provider, reader):
     metrics = OpenTelemetryMetrics(meter_provider=provider)
-    ear = metrics.listen(["a:1"], lambda: 0.0)
+    subscription = metrics.listen(["a:1"], lambda: 0.0)
     for _ in range(5):
-        ear.took[0].extend(range(_MOST_VALUES))
+        subscription.took[0].extend(range(_MOST_VALUES))
         metrics._work_off_some()
     for _ in range(2 * _MOST_VALUES):
-        ear.hear(NodeChanged("a:1", "down", ""))
+        subscription.hear(NodeChanged("a:1", "down", ""))
     found = read(reader)
     [trips] = found["redsync.node.round_trip.duration"].data.data_points
     assert trips.count == 5 * _MOST_VALUES / 8
     assert trips.sum / trips.count == pytest.approx(_MOST_VALUES / 2, rel=0.2)
     [changes] = found["redsync.node.state.changes"].data.data_points
     assert changes.value == 2 * _MOST_VALUES
-    ear.took[0].extend(range(10))
+    subscription.took[0].extend(range(10))
     [trips] = read(reader)["redsync.node.round_trip.duration"].data.data_points
     assert trips.count == 5 * _MOST_VALUES / 8 + 10
 

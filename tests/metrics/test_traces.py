@@ -193,12 +193,12 @@ class Told:
 
     def __init__(self, traces):
         self.now = 100.0
-        self.ear = traces.listen(["a:1"], lambda: self.now)
+        self.subscription = traces.listen(["a:1"], lambda: self.now)
 
     def won(self, hold, name="x", rounds=1):
         record = AcquireRecord(name, "lock", 1, None, self.now, set(), [])
         record.rounds = rounds
-        self.ear.hear(AcquireEnded(record, "won", hold))
+        self.subscription.hear(AcquireEnded(record, "won", hold))
 
 
 @pytest.fixture
@@ -215,7 +215,7 @@ def hold():
 
 def test_end_reported_before_its_acquire_ends_the_hold(told, spans):
     early = hold()
-    told.ear.hear(HoldLost("x", "owner", "its lease ended", early))
+    told.subscription.hear(HoldLost("x", "owner", "its lease ended", early))
     assert spans() == ()
     told.won(early)
     acquired, held = spans()
@@ -227,15 +227,15 @@ def test_end_reported_before_its_acquire_ends_the_hold(told, spans):
 def test_end_reported_twice_ends_one_span(told, traces, spans):
     twice = hold()
     told.won(twice)
-    told.ear.hear(HoldEnded(twice, "released"))
-    told.ear.hear(HoldEnded(twice, "released"))
+    told.subscription.hear(HoldEnded(twice, "released"))
+    told.subscription.hear(HoldEnded(twice, "released"))
     assert [span.name for span in spans()] == ["acquire lock", "hold lock"]
     assert not traces._open
 
 
 def test_ends_of_unknown_holds_are_bounded(told, traces):
     for _ in range(_MOST_ENDED + 50):
-        told.ear.hear(HoldEnded(hold(), "released"))
+        told.subscription.hear(HoldEnded(hold(), "released"))
     assert len(traces._ended) == _MOST_ENDED
 
 
@@ -245,10 +245,10 @@ def test_names_in_bytes_are_shown(told, spans):
 
 
 def test_replies_are_not_kept_if_none_collects_them(told):
-    told.ear.took[0].append(math.pi)
-    told.ear.failed.append((0, "down"))
-    assert not told.ear.took[0]
-    assert not told.ear.failed
+    told.subscription.took[0].append(math.pi)
+    told.subscription.failed.append((0, "down"))
+    assert not told.subscription.took[0]
+    assert not told.subscription.failed
 
 
 def test_interleaved_ends_find_each_other(told, traces, spans):
@@ -263,7 +263,7 @@ def test_interleaved_ends_find_each_other(told, traces, spans):
         return False
 
     traces._finish = first_look
-    told.ear.hear(HoldEnded(late, "released"))
+    told.subscription.hear(HoldEnded(late, "released"))
     assert [span.name for span in spans()] == ["acquire lock", "hold lock"]
     assert not traces._open
     assert not traces._ended

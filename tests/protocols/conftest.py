@@ -21,32 +21,25 @@ from typing import Any
 
 import pytest
 
-from redsync._core.effects import Broadcast, Command, Notify, Signal, Tell, Wait, Wakeup
-from redsync._core.holds import HoldTable
+from redsync._core.effects import Broadcast, Notify, Signal, Tell, Wait, Wakeup
+from redsync._core.holds import HoldTable, Owner
 from redsync._core.keys import LockKeys, encode_name
-from redsync._core.ownership import Owner
 from redsync._core.quorum import Verdict
-from redsync._core.runner import Session
+from redsync._core.scripts import Command
+from redsync._core.session import Session
 from redsync._core.timing import Timing
-from redsync._protocols.acquire_requests import AcquireRequest, Outcome
 from redsync._protocols.acquiring import acquire_new
-from redsync._protocols.claims import Claim
-from redsync._protocols.fair_lock import FAIR_LOCK
+from redsync._protocols.claims import AcquireRequest, Claim, Outcome
 from redsync._protocols.holding import release
-from redsync._protocols.lock import LOCK
-from redsync._protocols.places import Arrival, Ticket
+from redsync._protocols.lock import FAIR_LOCK, LOCK
+from redsync._protocols.queue_policies import FifoByArrival, FifoByTicket
 from redsync._protocols.watchdog import watchdog
 from tests.support.injection import Interruption
-from tests.support.latches import LatchCaller
+from tests.support.latch_clients import LatchCaller
 from tests.support.slots import ToySemaphore
 from tests.support.virtual import World
 
 CLIENT = "285475da-9152-4c83-822a-67ee2f116a79"
-
-
-def end_of(wait):
-    """Return when a wait ends without a wake-up, if no other run waits for a turn."""
-    return wait.until if wait.retry_at is None else min(wait.until, wait.retry_at)
 
 
 class Stop(BaseException):
@@ -71,6 +64,22 @@ class Sleep:
     signals: int
     handed: int
     meanwhile: Callable[[], Any] | None
+
+
+class Refused(FifoByArrival):
+    """A place of a waiter that was refused before, so it asks for it with its first try."""
+
+    def __init__(self, waiting):
+        super().__init__(waiting)
+        self._asks = True
+
+
+class RefusedByTicket(FifoByTicket):
+    """A ticket of a waiter that was refused before."""
+
+    def __init__(self, waiting):
+        super().__init__(waiting)
+        self._ticket = 5
 
 
 class Toy:
@@ -103,11 +112,14 @@ class Toy:
         self.serial += 1
         return Owner(CLIENT, self.serial)
 
-    def request(self, name="x", **fields):
+    def request(self, name="x", crowded=False, **fields):
         keys = LockKeys.of(b"redsync:", encode_name(name))
-        queue = Ticket if fields.get("kind") is FAIR_LOCK else Arrival
+        if fields.get("kind") is FAIR_LOCK:
+            queue = RefusedByTicket if crowded else FifoByTicket
+        else:
+            queue = Refused if crowded else FifoByArrival
         usual = {"kind": LOCK, "keys": keys, "owner": self.owner, "outcome": Outcome(), "queue": queue}
-        return AcquireRequest(name, **{**usual, **fields})
+        return AcquireRequest(name=name, **{**usual, **fields})
 
     def pass_time(self, seconds):
         """Let time pass while an effect is performed."""
@@ -115,19 +127,15 @@ class Toy:
 
     # How most tests begin or end.
 
-    def acquiring(self, name="x", claims=Claim, crowded=False, ahead=0, **fields):
+    def acquiring(self, name="x", claims=Claim, **fields):
         """Return the steps of a new acquire.
 
         Args:
             name: The lock.
             claims: Makes the claim.
-            crowded: True if others are expected there.
-            ahead: The number of them that are expected to wait before it.
-            fields: Further arguments of the request.
+            fields: Further arguments of the request; `crowded`: True for one that was refused before.
         """
-        request = self.request(name, **fields)
-        self.session.crowds.expect(request.keys.hold, others=crowded, ahead=ahead)
-        return acquire_new(self.session, request, claims(self.session, request), self.now)
+        return acquire_new(claims(self.session, self.request(name, **fields)), self.now)
 
     def acquire(self, *script, **fields):
         """Acquire a new claim as the script says; return the hold, or None."""
@@ -135,11 +143,11 @@ class Toy:
 
     def take(self, name="x", *, kind=LOCK, **fields):
         """Acquire at once, on all nodes, and return the hold."""
-        return self.acquire((f"ask {kind.noun}_acquire", self.all_say(1)), name=name, kind=kind, **fields)
+        return self.acquire((f"ask {kind.acquire.name}", self.all_say(1)), name=name, kind=kind, **fields)
 
     def give_back(self, state):
         """Release a hold of count one on all nodes, as its owner or another thread does."""
-        step = f"ask {state.kind.noun}_release"
+        step = f"ask {state.kind.release.name}"
         self.play(release(self.session, state, self.now), (step, self.all_say(1)))
 
     # Replies.
@@ -201,13 +209,13 @@ class Toy:
             case Broadcast(), Answers():
                 return self._broadcast(effect, answer)
             case Wait(), Sleep(seconds, signals, handed, meanwhile):
-                until = end_of(effect)
+                until = effect.until
                 if meanwhile is not None:
                     meanwhile()
                 assert seconds is None or self.now + seconds <= until + 1e-9, "no wait lasts longer than requested"
                 self.now = max(self.now, until) if seconds is None else self.now + seconds
-                # Like a driver: a wait without a mark gets none.
-                return Wakeup(self.now, signals, handed if effect.mark is not None else 0)
+                # Like a driver: a wait without an ask id gets none.
+                return Wakeup(self.now, signals, handed if effect.ask_id is not None else 0)
             case ((Tell() | Signal() | Notify()), None):
                 return None
         pytest.fail(f"the script answers {answer!r} to {effect!r}")
@@ -360,7 +368,7 @@ class Toy:
     @property
     def woken_at(self):
         """When each of them ends without a wake-up."""
-        return [end_of(wait) for wait in self.waits]
+        return [wait.until for wait in self.waits]
 
     @property
     def events(self):

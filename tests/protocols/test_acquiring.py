@@ -5,9 +5,9 @@ import math
 import pytest
 
 from redsync._core.quorum import Choice
-from redsync._protocols.acquire_requests import Outcome
+from redsync._protocols.claims import Outcome
 from redsync.exceptions import QuorumError
-from tests.support.replies import FOREIGN, NEW, A, B, busy, held, won
+from tests.support.toy_replies import FOREIGN, NEW, A, B, busy, held, won
 
 ALL = 0b11111
 LEASE, DRIFT = 30.0, 0.302
@@ -41,14 +41,14 @@ def test_acquire_leaves_the_tally_for_a_later_look_at_the_nodes_that_keep_the_cl
     state = toy.acquire(("ask lock_acquire", toy.answers(NEW, NEW, NEW, None, held())))
     assert state.tally is toy.tallies[0]
     assert state.tally.backers == 0b00111
-    assert state.fill_at == pytest.approx(1000.5), "between one and two timeouts later"
-    assert state.due == state.fill_at
+    assert state.repair_at == pytest.approx(1000.5), "between one and two timeouts later"
+    assert state.due == state.repair_at
 
 
 @pytest.mark.parametrize("n", [1, 2])
 def test_acquire_leaves_nothing_to_fill_up_if_all_nodes_are_a_quorum(make_toy, n):
     state = make_toy(n).take()
-    assert (state.fill_at, state.tally) == (math.inf, None)
+    assert (state.repair_at, state.tally) == (math.inf, None)
 
 
 @pytest.mark.parametrize("n", range(1, 8))
@@ -58,7 +58,8 @@ def test_acquire_needs_more_than_half_of_any_number_of_nodes(make_toy, n):
     assert toy.acquire(("ask lock_acquire", toy.answers(*[NEW] * quorum, *[held()] * (n - quorum))))
     toy = make_toy(n)
     answers = toy.answers(*[NEW] * (quorum - 1), *[held()] * (n - quorum + 1))
-    assert toy.acquire(("ask lock_acquire", answers), "tell lock_abandon", timeout=0.0) is None
+    rollback = ["tell lock_abandon"] if quorum > 1 else []
+    assert toy.acquire(("ask lock_acquire", answers), *rollback, timeout=0.0) is None
     assert len(toy.session.holds) == 0
 
 
@@ -84,7 +85,7 @@ def test_acquire_won_too_late_is_rolled_back_and_not_returned(toy, lateness):
     assert "0 of 5 nodes failed" not in str(caught.value)
     assert len(toy.session.holds) == 0
     assert outcome.state is None
-    assert toy.told[0].owed_to == ALL
+    assert toy.told[0].deliver_to == ALL
 
 
 def test_acquire_won_too_late_does_not_blame_foreign_values_on_a_minority(toy):
@@ -118,8 +119,8 @@ def test_busy_lock_is_none_at_once_without_blocking(toy):
     (rollback,) = toy.told
     assert rollback.command.keys == toy.keys.all
     assert rollback.command.args == (toy.owner.claim(1), 0)
-    assert (rollback.owner, rollback.owed_to) == (toy.owner, ALL)
-    assert rollback.owed_until >= toy.now + LEASE
+    assert (rollback.owner, rollback.deliver_to) == (toy.owner, ALL)
+    assert rollback.deliver_until >= toy.now + LEASE
     assert len(toy.session.holds) == 0
 
 

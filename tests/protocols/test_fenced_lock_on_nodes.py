@@ -2,16 +2,16 @@
 
 import pytest
 
-from redsync._core.effects import Command
 from redsync._core.keys import LockKeys
+from redsync._core.scripts import Command
 from redsync._protocols import fenced_lock, lock
-from redsync._protocols.acquire_requests import AcquireRequest, Outcome
-from redsync._protocols.fenced_lock import FENCED_LOCK
+from redsync._protocols.claims import AcquireRequest, Outcome
+from redsync._protocols.fenced_lock import FENCED_LOCK, Fence
 from redsync._protocols.holding import release
 from redsync._protocols.lock import LOCK
-from redsync._protocols.tokens import Fence
 from redsync.exceptions import KeyTypeError, QuorumError
 from redsync.testing.simulator.scripting import run_script
+from tests.simulation.stores import execute
 from tests.support.virtual import World
 
 KEYS = LockKeys.of(b"redsync:", b"x")
@@ -31,7 +31,7 @@ class Fenced(World):
     def acquire(self, who="ada", *reach, fresh=False, timeout=0.0, **timing):
         """Acquire; return the hold, or None."""
         session, owner, fence = self.client(who, **timing)
-        request = AcquireRequest("x", FENCED_LOCK, KEYS, owner, Outcome(), timeout=timeout)
+        request = AcquireRequest(name="x", kind=FENCED_LOCK, keys=KEYS, owner=owner, outcome=Outcome(), timeout=timeout)
         return self.run(fenced_lock.acquire(session, request, Fence(KEYS) if fresh else fence, self.now), *reach)
 
     def release(self, who, hold, *reach):
@@ -45,19 +45,19 @@ class Fenced(World):
 
     def put(self, *tokens):
         for store, token in zip(self.stores, tokens, strict=True):
-            store.execute(b"SET", KEYS.token, b"%d" % token)
+            execute(store, b"SET", KEYS.token, b"%d" % token)
 
     @property
     def tokens(self):
-        return [int(store.execute(b"GET", KEYS.token) or 0) for store in self.stores]
+        return [int(execute(store, b"GET", KEYS.token) or 0) for store in self.stores]
 
     def owners(self):
-        return [store.execute(b"HKEYS", KEYS.lock) for store in self.stores]
+        return [execute(store, b"HKEYS", KEYS.lock) for store in self.stores]
 
     def come_back(self, node, data):
         """Make a node return as another process with old data; the next client that connects notices."""
         self.stores[node].load(data)
-        self.stores[node].execute(b"SET", b"redsync_birth", b"newborn %d -" % self.stores[node].now_ms)
+        execute(self.stores[node], b"SET", b"redsync_birth", b"newborn %d -" % self.stores[node].now_ms)
 
 
 @pytest.fixture
@@ -99,12 +99,12 @@ YEARS = 5 * 365 * 86_400 * 10**6
 def test_token_of_one_node_that_is_far_ahead_of_all_clocks_is_never_handed_out(world, told):
     before = world.take("ada")
     told = told or before + YEARS
-    world.stores[A].execute(b"SET", KEYS.token, b"%d" % told)
+    execute(world.stores[A], b"SET", KEYS.token, b"%d" % told)
     first = world.take("ada")
     assert before < first < before + YEARS
     assert world.take("bob") > first
     assert max(world.tokens[B:]) < before + YEARS
-    world.stores[A].execute(b"DEL", KEYS.token)
+    execute(world.stores[A], b"DEL", KEYS.token)
     assert first < world.take("ada") < before + YEARS
 
 
@@ -180,9 +180,16 @@ def test_clocks_that_differ_do_not_matter_while_nodes_remember(world):
 
 def test_plain_hold_of_the_same_owner_is_not_taken_for_a_fenced_one(world):
     session, owner, fence = world.client("ada")
-    world.run(lock.acquire(session, AcquireRequest("x", LOCK, KEYS, owner, Outcome()), world.now))
+    world.run(
+        lock.acquire(session, AcquireRequest(name="x", kind=LOCK, keys=KEYS, owner=owner, outcome=Outcome()), world.now)
+    )
     with pytest.raises(KeyTypeError, match="no token"):
-        fenced_lock.acquire(session, AcquireRequest("x", FENCED_LOCK, KEYS, owner, Outcome()), fence, world.now)
+        fenced_lock.acquire(
+            session,
+            AcquireRequest(name="x", kind=FENCED_LOCK, keys=KEYS, owner=owner, outcome=Outcome()),
+            fence,
+            world.now,
+        )
 
 
 # Old data.

@@ -7,15 +7,13 @@ import pytest
 
 from redsync._core.keys import LockKeys
 from redsync._drivers.requests import Mailbox
-from redsync._protocols.acquire_requests import Outcome
-from redsync._protocols.fair_lock import FAIR_LOCK
-from redsync._protocols.fenced_lock import FENCED_LOCK
+from redsync._protocols.claims import Outcome
+from redsync._protocols.fenced_lock import FENCED_LOCK, Fence, FencedClaim
 from redsync._protocols.holding import release
-from redsync._protocols.lock import LOCK
+from redsync._protocols.lock import FAIR_LOCK, LOCK
 from redsync._protocols.mutex import MUTEX
 from redsync._protocols.read_write_lock import READ, WRITE
-from redsync._protocols.tokens import Fence, FencedClaim
-from tests.support.replies import NEW, OURS, A, busy, held, won
+from tests.support.toy_replies import NEW, OURS, A, busy, held, won
 
 ALL, QUORUM = 0b11111, 0b00111
 LEASE, DRIFT = 30.0, 0.302
@@ -29,8 +27,8 @@ def handed(toy, seconds=0.2, *, by=QUORUM, **fields):
     return toy.acquire((ASK, busy(toy)), (SLEEP, toy.slept(seconds, handed=by)), crowded=True, **fields)
 
 
-def marks(toy):
-    """Return the marks of the asks so far; None for those without a place."""
+def ask_ids(toy):
+    """Return the ask ids of the asks so far; None for those without a place."""
     asks = [command for command in toy.commands if command.script.name.endswith("_acquire")]
     return [command.args[7] if len(command.args) > 4 else None for command in asks]
 
@@ -43,7 +41,7 @@ def test_lock_that_a_quorum_hands_over_is_held_without_a_further_round(toy, kind
     outcome = Outcome()
     refused = toy.all_say([20_000, A, 7] if kind is FAIR_LOCK else held())
     state = toy.acquire(
-        (f"ask {kind.noun}_acquire for a place", refused),
+        (f"ask {kind.acquire.name} for a place", refused),
         (SLEEP, toy.slept(0.2, handed=QUORUM)),
         kind=kind,
         crowded=True,
@@ -55,7 +53,6 @@ def test_lock_that_a_quorum_hands_over_is_held_without_a_further_round(toy, kind
     assert toy.owner.holds[toy.keys.lock] is state
     assert (state.name, state.kind, state.keys, state.owner) == ("x", kind, toy.keys, toy.owner)
     assert (state.count, state.lease, state.live, state.lost) == (1, LEASE, True, None)
-    assert list(toy.session.crowds.expected) == [toy.keys.hold]
     assert toy.alarms == 1, "the watchdog learns that it must renew it"
 
 
@@ -80,7 +77,7 @@ def test_lock_handed_over_by_too_few_is_won_by_an_ask_with_the_claims_that_they_
         crowded=True,
     )
     assert state.valid_until == pytest.approx(1000.201 + LEASE - DRIFT), "the nodes keep it for a whole lease"
-    assert marks(toy) == [b"1", b"2"]
+    assert ask_ids(toy) == [b"1", b"2"]
 
 
 def test_callback_for_the_loss_gets_the_hold_that_was_handed_over(toy):
@@ -114,21 +111,21 @@ def test_lock_handed_over_by_too_few_at_the_deadline_is_left(toy):
     )
 
 
-# Marks.
+# Ask ids.
 
 
 def test_wait_has_the_mark_of_the_latest_ask(toy):
     """A hand-over in reply to an earlier ask may end before the others."""
     again = [(ASK, busy(toy)), (SLEEP, toy.slept(0.1))]
     toy.acquire(("ask lock_acquire", busy(toy)), *again * 3, (ASK, won(toy)))
-    assert marks(toy) == [None, b"1", b"2", b"3", b"4"]
-    assert [wait.mark for wait in toy.waits] == [b"1", b"2", b"3"]
+    assert ask_ids(toy) == [None, b"1", b"2", b"3", b"4"]
+    assert [wait.ask_id for wait in toy.waits] == [b"1", b"2", b"3"]
 
 
 def test_marks_of_one_client_are_never_the_same(toy):
     for name in "abc":
         toy.give_back(toy.acquire((ASK, won(toy)), name=name, crowded=True))
-    assert len({*marks(toy)}) == 3
+    assert len({*ask_ids(toy)}) == 3
 
 
 # For how long.
@@ -206,14 +203,14 @@ def test_hold_that_was_handed_over_lasts_for_the_lease_from_its_first_renewal_on
     assert toy.commands[-1].args == (toy.owner.claim(1), 1, 30_000)
     assert state.valid_until == pytest.approx(sent_at + LEASE - DRIFT)
     assert state.renew_at == pytest.approx(sent_at + LEASE / 3)
-    assert state.fill_at == math.inf, "all nodes keep it"
+    assert state.repair_at == math.inf, "all nodes keep it"
 
 
 def test_hold_that_a_bare_majority_handed_over_is_recognized_at_its_first_renewal(toy):
     state = handed(toy, by=0b11100)
     answers = toy.codes("down", "down", 2, 2, 2)
     toy.run_watchdog(lambda command: answers, sleeps=2)
-    assert state.fill_at < toy.now + 0.5
+    assert state.repair_at < toy.now + 0.5
 
 
 @pytest.mark.parametrize(("max_hold", "believed"), [(0.5, 1000.701), (300.0, 1000.0 + KEPT - KEPT_DRIFT)])
@@ -232,15 +229,15 @@ def test_lock_is_handed_over_for_the_lease_that_the_waiter_asked_for(toy, kind, 
     refused = toy.all_say([20_000, A, 7] if kind is FAIR_LOCK else held())
     keys = LockKeys.of(b"redsync:", b"x", kind.mode)
     state = toy.acquire(
-        (f"ask {kind.noun}_acquire for a place", refused),
+        (f"ask {kind.acquire.name} for a place", refused),
         (SLEEP, toy.slept(0.2, handed=QUORUM)),
         kind=kind,
         keys=keys,
         lease=lease,
         crowded=True,
     )
-    assert marks(toy) == [b"1+%d" % (lease * 1000)]
-    assert [wait.mark for wait in toy.waits] == [b"1"], "nodes that know of leases repeat the number alone"
+    assert ask_ids(toy) == [b"1+%d" % (lease * 1000)]
+    assert [wait.ask_id for wait in toy.waits] == [b"1"], "nodes that know of leases repeat the number alone"
     assert toy.commands[0].args[4] == KEPT * 1000, "the place lasts no longer than others'"
     assert state.lease == lease
     assert state.valid_until == pytest.approx(1000.0 + lease - toy.session.timing.drift(lease))
@@ -267,39 +264,40 @@ def test_mark_repeated_as_a_whole_does_not_count(toy):
     """Scripts of an older release repeat it so: they keep the claim no longer than the place, whatever the lease."""
     handed(toy, lease=60.0)
     box = Mailbox()
-    box.signal(ALL, marks(toy)[0])
-    assert marks(toy) == [b"1+60000"]
-    assert toy.waits[0].mark not in box.marks
+    box.signal(ALL, ask_ids(toy)[0])
+    assert ask_ids(toy) == [b"1+60000"]
+    assert toy.waits[0].ask_id not in box.ask_ids
 
 
 def test_explicit_lease_that_may_live_on_a_bare_majority_is_filled_up_for_the_rest_of_it(toy):
     """No renewal shows how many nodes keep it."""
     state = handed(toy, lease=5.0)
     ends = state.valid_until
-    assert toy.now < state.fill_at <= toy.now + 0.5
+    assert toy.now < state.repair_at <= toy.now + 0.5
     assert toy.run_watchdog(sleeps=2) == ["wait", "ask lock_renew", "wait"]
     (claim, count, left), filled_at = toy.commands[-1].args, toy.tallies[-1].sent_at
     assert (claim, count) == (toy.owner.claim(1), 1)
     assert left / 1000 == pytest.approx(5.0 - (filled_at - 1000.0), abs=0.01)
-    assert (state.valid_until, state.fill_at) == (ends, math.inf)
+    assert (state.valid_until, state.repair_at) == (ends, math.inf)
 
 
 def test_explicit_lease_from_all_nodes_is_not_filled_up(make_toy):
-    assert handed(make_toy(1), by=1, lease=5.0).fill_at == math.inf
+    assert handed(make_toy(1), by=1, lease=5.0).repair_at == math.inf
 
 
 # Pending releases.
 
 
-def test_release_is_owed_until_a_hand_over_to_the_last_place_would_be_over(toy):
+def test_release_is_pending_until_a_hand_over_to_the_last_place_would_be_over(toy):
     """A node may hand the lock over when the place has almost ended, for the whole lease."""
     state = handed(toy, lease=5.0)
     assert state.kept_until >= 1000.0 + KEPT + 5.0
-    assert toy.acquire((ASK, busy(toy)), "tell lock_abandon, leave", crowded=True, lease=5.0, timeout=0.0001) is None
-    assert toy.told[-1].owed_until >= toy.tallies[-1].sent_at + KEPT + 5.0
+    script = ("wait", toy.slept()), (ASK, busy(toy)), "tell lock_abandon, leave"
+    assert toy.acquire(*script, crowded=True, lease=5.0, timeout=0.0001) is None
+    assert toy.told[-1].deliver_until >= toy.tallies[-1].sent_at + KEPT + 5.0
 
 
-def test_release_of_a_hand_over_is_owed_to_all_nodes_that_may_keep_claim_or_place(toy):
+def test_release_of_a_hand_over_is_pending_for_all_nodes_that_may_keep_claim_or_place(toy):
     """Even to a node of an earlier try only, for as long as it may have executed that late."""
     state = toy.acquire(
         (ASK, toy.answers(held(), held(), held(), held(), "kept out", sent=0b01111)),
@@ -311,7 +309,7 @@ def test_release_of_a_hand_over_is_owed_to_all_nodes_that_may_keep_claim_or_plac
     assert state.touched == 0b01111
     assert state.kept_until >= 1000.501 + LEASE
     toy.play(release(toy.session, state, toy.now), ("ask lock_release", toy.all_say(1)))
-    assert (toy.asked[-1].owed_to, toy.asked[-1].owed_until) == (state.touched, state.kept_until)
+    assert (toy.asked[-1].deliver_to, toy.asked[-1].deliver_until) == (state.touched, state.kept_until)
 
 
 def test_acquire_interrupted_in_the_step_of_its_take_over_releases_the_claim(toy):
@@ -328,8 +326,8 @@ def test_acquire_interrupted_in_the_step_of_its_take_over_releases_the_claim(toy
         toy.play(steps, (ASK, busy(toy)), (SLEEP, toy.slept(0.2, handed=QUORUM)), "tell lock_abandon, leave")
     assert len(toy.session.holds) == 0
     assert outcome.state is None
-    assert toy.told[-1].owed_to == ALL
-    assert toy.told[-1].owed_until >= 1000.0 + LEASE
+    assert toy.told[-1].deliver_to == ALL
+    assert toy.told[-1].deliver_until >= 1000.0 + LEASE
 
 
 # Not taking over.
@@ -353,7 +351,7 @@ def test_hand_over_after_a_rollback_does_not_count(toy, replies):
         (ASK, won(toy)),
         crowded=True,
     )
-    assert [wait.mark for wait in toy.waits] == [None]
+    assert [wait.ask_id for wait in toy.waits] == [None]
     assert state.valid_until == pytest.approx(toy.tallies[-1].sent_at + LEASE - DRIFT)
 
 
@@ -365,7 +363,7 @@ def test_hand_over_in_an_outage_does_not_count(toy):
         ("ask lock_acquire", won(toy)),
         crowded=True,
     )
-    assert [(wait.key, wait.mark) for wait in toy.waits] == [(None, None)]
+    assert [(wait.key, wait.ask_id) for wait in toy.waits] == [(None, None)]
 
 
 def test_waiter_takes_over_after_the_next_ask_that_is_not_rolled_back(toy):
@@ -377,7 +375,7 @@ def test_waiter_takes_over_after_the_next_ask_that_is_not_rolled_back(toy):
         (SLEEP, toy.slept(0.01, handed=ALL)),
         crowded=True,
     )
-    assert [wait.mark for wait in toy.waits] == [None, b"2"]
+    assert [wait.ask_id for wait in toy.waits] == [None, b"2"]
     assert state.valid_until == pytest.approx(toy.tallies[-1].sent_at + KEPT - KEPT_DRIFT)
 
 
@@ -390,7 +388,7 @@ def test_waiter_that_needs_more_than_the_claim_asks_once_more_and_finds_it(make_
     state = toy.acquire(
         (ASK, busy(toy)), (SLEEP, toy.slept(0.2, handed=ALL)), (ASK, toy.all_say(OURS)), crowded=True, **fields
     )
-    assert marks(toy) == [b"1", b"2"]
+    assert ask_ids(toy) == [b"1", b"2"]
     assert toy.commands[0].args[4] == min(3_000, timing.get("lease", 30.0) * 1000)
     assert (state.claim, state.count) == (toy.owner.claim(1), fields.get("holds", 1))
     assert state.valid_until == pytest.approx(toy.tallies[-1].sent_at + state.lease, rel=1e-3)
@@ -407,5 +405,5 @@ def test_waiter_for_a_fenced_lock_asks_once_more_for_its_token(toy):
         crowded=True,
         lease=5.0,
     )
-    assert marks(toy) == [b"1+5000", b"2+5000"]
+    assert ask_ids(toy) == [b"1+5000", b"2+5000"]
     assert state.fencing_token == 7

@@ -1,20 +1,25 @@
-"""Having a hold: releasing it, checking it, lengthening it."""
+"""Having a hold: releasing it, checking it, losing it, and sleeping until its end."""
 
 import contextlib
 
 import pytest
 
-from redsync._protocols.holding import check, extend, give_back, release
-from redsync._protocols.lease import wait_end
+from redsync._core.observing import HoldLost
+from redsync._core.timing import milliseconds
+from redsync._protocols.holding import check, give_back, lose, release, rollback, rollback_of, tell_end, wait_end
+from redsync._protocols.lock import LOCK
 from redsync._protocols.mutex import MUTEX
-from redsync._protocols.renewal import renew
-from redsync.exceptions import LeaseLostError, NotOwnedError, QuorumError
+from redsync._protocols.renewal import extend, renew
+from redsync.exceptions import LeaseLostError, NotOwnedError
 
 NEW = 1
 HAD, HAD_NOT = 1, 0
 OURS = 2
 ALL = 0b11111
 LEASE = 30.0
+
+KEPT = LEASE + 0.25
+"""Seconds for which a node may keep a claim: an ask takes up to a round timeout to reach it."""
 LOSS = ("tell lock_abandon, leave", "notify HoldLost")
 
 
@@ -46,25 +51,25 @@ def test_release_of_some_of_several_holds_sets_the_count_with_one_command(toy, g
     assert list(toy.session.holds) == ([state] if left else [])
 
 
-def test_release_is_owed_to_all_nodes_that_may_keep_the_claim(toy):
+def test_release_is_pending_for_all_nodes_that_may_keep_the_claim(toy):
     state = toy.acquire(("ask lock_acquire", toy.answers(NEW, NEW, NEW, "down", None, sent=0b10111)))
     run_release(toy, state, ("ask lock_release", toy.answers(HAD, HAD, HAD, "down", "down")))
-    assert toy.asked[-1].owed_to == 0b10111
-    assert toy.asked[-1].owed_until == pytest.approx(1000.0 + LEASE)
+    assert toy.asked[-1].deliver_to == 0b10111
+    assert toy.asked[-1].deliver_until == pytest.approx(1000.0 + KEPT)
 
 
-def test_release_is_owed_until_the_nodes_forget_a_claim_that_max_hold_ended_early(toy):
+def test_release_is_pending_until_the_nodes_forget_a_claim_that_max_hold_ended_early(toy):
     state = toy.take(max_hold=5.0)
     run_release(toy, state, ("ask lock_release", toy.all_say(HAD)))
-    assert toy.asked[-1].owed_until >= 1000.0 + LEASE - 0.001
+    assert toy.asked[-1].deliver_until >= 1000.0 + LEASE - 0.001
 
 
-def test_loss_by_max_hold_is_owed_until_the_nodes_forget_the_claim(toy):
+def test_loss_by_max_hold_is_pending_until_the_nodes_forget_the_claim(toy):
     state = toy.take(max_hold=5.0)
     toy.now = 1005.0
     with pytest.raises(LeaseLostError):
         run_release(toy, state, "tell lock_abandon, leave", "notify HoldLost")
-    assert toy.told[-1].owed_until >= 1000.0 + LEASE - 0.001
+    assert toy.told[-1].deliver_until >= 1000.0 + LEASE - 0.001
 
 
 def test_release_raises_the_loss_if_no_quorum_had_us(toy):
@@ -149,7 +154,7 @@ def test_release_with_too_few_nodes_is_fine_while_it_is_still_valid(toy, answers
     state = toy.take()
     run_release(toy, state, ("ask lock_release", toy.answers(*answers)))
     assert state.lost is None
-    assert toy.asked[-1].owed_to == ALL
+    assert toy.asked[-1].deliver_to == ALL
     assert len(toy.session.holds) == 0
 
 
@@ -190,8 +195,8 @@ def test_interrupted_release_reaches_the_nodes_all_the_same(toy):
     script = [("ask lock_release", toy.all_say(HAD))]
     cleanup = toy.interrupt(release(toy.session, state, toy.now), script, 0)
     assert cleanup[0] == "tell lock_abandon, leave", "passes on the wake-up that the release would have been"
-    assert toy.told[-1].owed_to == ALL
-    assert toy.told[-1].owed_until == pytest.approx(1000.0 + LEASE)
+    assert toy.told[-1].deliver_to == ALL
+    assert toy.told[-1].deliver_until == pytest.approx(1000.0 + KEPT)
     assert len(toy.session.holds) == 0
     assert not state.live
 
@@ -240,8 +245,8 @@ def test_give_back_drops_a_hold_whatever_its_count_without_waiting(toy, holds):
     (told,) = toy.told
     assert told.command.keys == toy.keys.all
     assert told.command.args == (toy.owner.claim(1), 0, toy.keys.channel)
-    assert (told.owner, told.owed_to) == (toy.owner, ALL)
-    assert told.owed_until == pytest.approx(1000.0 + LEASE)
+    assert (told.owner, told.deliver_to) == (toy.owner, ALL)
+    assert told.deliver_until == pytest.approx(1000.0 + KEPT)
     assert len(toy.session.holds) == 0
     assert not state.live
 
@@ -258,17 +263,17 @@ def test_interrupted_give_back_reaches_the_nodes_all_the_same(toy):
     state = toy.take()
     cleanup = toy.interrupt(give_back(toy.session, state), ["tell lock_release"], 0)
     assert cleanup == ["tell lock_abandon, leave"]
-    assert toy.told[-1].owed_to == ALL
+    assert toy.told[-1].deliver_to == ALL
     assert len(toy.session.holds) == 0
 
 
 def test_give_back_wakes_sleepers_that_wait_for_the_end(toy):
     state = toy.take(kind=MUTEX)
     watch(toy, state)
-    toy.play(give_back(toy.session, state), "tell mutex_release", "signal")
+    toy.play(give_back(toy.session, state), "tell lock_release", "signal")
 
 
-# Check and extend.
+# Check.
 
 
 @pytest.mark.parametrize(
@@ -300,75 +305,196 @@ def test_check_of_an_expired_hold_reports_the_loss_once(toy):
         toy.play(check(state, 1000.0))
 
 
-def test_extend_lengthens_now_on_a_quorum(toy):
-    state = toy.take(lease=2.0)
-    toy.now = 1001.0
-    toy.play(extend(toy.session, state, 60.0, toy.now), ("ask lock_renew", toy.answers([2], [2], [2], "down", "down")))
-    assert toy.commands[-1].args == (toy.owner.claim(1), 1, 60_000)
-    assert toy.asked[-1].guard == 0.0, "it heals nodes that lost their memory"
-    assert state.valid_until == pytest.approx(1001.0 + 60.0 - 0.602)
-    assert not state.renewed, "an extension is not a renewal"
-    assert state.lease == 2.0
-
-
-def test_extend_without_a_lease_takes_the_holds_own(toy):
-    state = toy.take(lease=2.0)
-    toy.now = 1001.0
-    toy.play(extend(toy.session, state, None, toy.now), ("ask lock_renew", toy.all_say([2])))
-    assert toy.commands[-1].args[2] == 2_000
-    assert state.valid_until == pytest.approx(1001.0 + 2.0 - 0.022)
-
-
-def test_extend_without_a_quorum_leaves_the_hold_unchanged(toy):
-    state = toy.take()
-    before = state.valid_until
-    with pytest.raises(QuorumError) as caught:
-        toy.play(
-            extend(toy.session, state, 60.0, toy.now), ("ask lock_renew", toy.answers([2], [2], "down", "down", "down"))
-        )
-    assert len(caught.value.votes) == 5
-    assert state.valid_until == before
-    assert state.lost is None
-
-
-def test_extend_of_a_hold_that_nodes_no_longer_keep_is_a_loss(toy):
-    state = toy.take()
-    with pytest.raises(LeaseLostError):
-        toy.play(
-            extend(toy.session, state, 60.0, toy.now),
-            ("ask lock_renew", toy.answers([0], [1], [-1], [2], [2])),
-            "tell lock_abandon, leave",
-            "notify HoldLost",
-        )
-    assert not state.valid(toy.now)
-
-
-@pytest.mark.parametrize("answer", [[2], [0], "down"])
-def test_extend_of_a_hold_released_meanwhile_is_an_error(toy, answer):
-    """By another thread, through its Hold: neither an outage nor a loss.
-
-    Its release may have come before this renewal, which then made the claim again, so the claim is rolled back.
-    """
-    state = toy.take()
-    answers = toy.all_say(answer, meanwhile=lambda: toy.give_back(state))
-    steps = extend(toy.session, state, 60.0, toy.now)
-    with pytest.raises(NotOwnedError):
-        toy.play(steps, ("ask lock_renew", answers), "tell lock_abandon, leave")
-    assert state.lost is None
-
-
-def test_extend_wakes_the_watchdog_if_its_look_is_due_earlier(toy):
-    state = toy.take()
-    toy.session.holds.watched_until = 1010.0
-    alarms = toy.alarms
-    toy.play(extend(toy.session, state, 3.0, toy.now), ("ask lock_renew", toy.all_say([2])))
-    assert state.due < 1010.0
-    assert toy.alarms == alarms + 1
-
-
 # Replies of unknown shape.
 
 
 @pytest.mark.parametrize("verb", [release, lambda session, state, now: extend(session, state, None, now)])
 def test_garbage_is_not_an_answer_to_a_release_or_an_extension(believed, verb):
     assert believed(lambda toy: verb(toy.session, toy.take(), toy.now)) == []
+
+
+# Rolling back.
+
+
+def sleep(toy, state, timeout=None, released=lambda: False):
+    """Sleep until the hold ends, like `Hold.wait_lost`."""
+    return wait_end(state, released, toy.now, timeout)
+
+
+@pytest.mark.parametrize(("seconds", "expected"), [(30.0, 30_000), (0.0001, 1), (1.0001, 1_001), (0.0, 0), (2, 2_000)])
+def test_milliseconds_are_whole_and_rounded_up(seconds, expected):
+    result = milliseconds(seconds)
+    assert result == expected
+    assert type(result) is int
+
+
+@pytest.mark.parametrize("kind", [LOCK, MUTEX])
+@pytest.mark.parametrize("leave", [False, True])
+def test_rollback_is_for_the_owner_and_all_keys(toy, kind, leave):
+    effect = rollback(kind, toy.keys, toy.owner, toy.owner.claim(1), leave=leave, deliver_to=0b101, deliver_until=7.0)
+    assert effect.command.script is kind.abandon
+    assert effect.command.keys == toy.keys.all
+    assert effect.command.args == (toy.owner.claim(1), int(leave))
+    assert (effect.owner, effect.deliver_to, effect.deliver_until) == (toy.owner, 0b101, 7.0)
+
+
+@pytest.mark.parametrize("leave", [False, True])
+def test_rollback_of_a_hold_reaches_all_nodes_that_may_keep_the_claim(toy, leave):
+    state = toy.take(kind=MUTEX)
+    state.note_sent(ALL, 1044.0)
+    expected = rollback(
+        MUTEX, toy.keys, toy.owner, toy.owner.claim(1), leave=leave, deliver_to=ALL, deliver_until=1044.0
+    )
+    assert rollback_of(state, leave=leave) == expected
+
+
+def test_tell_end_signals_only_if_a_caller_sleeps(toy):
+    state = toy.take()
+    toy.play(tell_end(state))
+    toy.start(sleep(toy, state))
+    toy.play(tell_end(state), "signal")
+    assert toy.effects[-1].key == state.end_key
+
+
+# Losing.
+
+
+def test_lose_ends_a_hold_once_on_all_nodes_and_reports_it(toy):
+    state = toy.take()
+    toy.play(lose(state, "a reason"), *LOSS)
+    assert state.lost == "a reason"
+    assert not state.valid(0.0)
+    (undo,) = toy.told
+    assert undo.command.args == (toy.owner.claim(1), 1)
+    assert undo.deliver_to == ALL
+    assert undo.deliver_until == pytest.approx(1000.0 + KEPT)
+    assert toy.events == [HoldLost("x", str(toy.owner), "a reason", state)]
+    assert list(toy.session.holds) == [state], "its owner does not know yet"
+    toy.play(lose(state, "another reason"))
+    assert state.lost == "a reason"
+
+
+def test_lose_leaves_a_released_hold_alone(toy):
+    state = toy.take()
+    toy.give_back(state)
+    toy.play(lose(state, "a reason"))
+    assert state.lost is None
+
+
+def test_loss_is_reported_even_after_an_interruption(make_toy):
+    """A loss is loud: once `lost` is set, nothing else would report it."""
+    for at, cleanup in [(0, ["signal", "notify HoldLost"]), (1, ["notify HoldLost"])]:
+        toy = make_toy()
+        state = toy.take()
+        toy.start(sleep(toy, state, None))
+        script = ["tell lock_abandon, leave", "signal", "notify HoldLost"]
+        done = toy.interrupt(lose(state, "a reason"), script, at)
+        assert [step for step in done if not step.startswith("tell")] == cleanup
+
+
+# Waiting for the end.
+
+
+def test_wait_end_sleeps_until_the_validity_is_over_and_reports_the_loss(toy):
+    state = toy.take(lease=2.0)
+    end = state.valid_until
+    toy.play(sleep(toy, state, None), ("wait for end", toy.slept()), *LOSS)
+    assert toy.waits[0].until == end
+    assert toy.waits[0].key == state.end_key
+    assert state.lost
+    assert state.watchers == 0
+
+
+def test_wait_end_returns_at_its_timeout(toy):
+    state = toy.take()
+    toy.play(sleep(toy, state, 0.5), ("wait for end", toy.slept()))
+    assert toy.now == pytest.approx(1000.501)
+    assert state.lost is None
+    assert state.watchers == 0
+
+
+def test_wait_end_goes_on_while_the_hold_is_renewed(toy):
+    state = toy.take()
+
+    def renewed():
+        state.lengthen(2000.0)
+
+    toy.play(sleep(toy, state, 60.0), ("wait for end", toy.slept(meanwhile=renewed)), ("wait for end", toy.slept()))
+    assert toy.now == pytest.approx(1060.001)
+
+
+def test_wait_end_returns_when_the_hold_is_released(toy):
+    state = toy.take()
+
+    def released():
+        toy.play(release(toy.session, state, toy.now), ("ask lock_release", toy.all_say(1)), "signal")
+
+    toy.play(sleep(toy, state, None), ("wait for end", toy.slept(0.1, meanwhile=released)))
+    assert state.lost is None
+
+
+def test_wait_end_returns_when_this_acquisition_is_released_although_others_are_not(toy):
+    state, done = toy.take(holds=2), []
+
+    def released():
+        done.append(True)
+        toy.play(release(toy.session, state, toy.now), ("ask lock_release", toy.all_say(1)), "signal")
+
+    steps = sleep(toy, state, released=lambda: bool(done))
+    toy.play(steps, ("wait for end", toy.slept(0.1, meanwhile=released)))
+    assert state.valid(toy.now)
+    assert state.lost is None
+
+
+def test_wait_end_goes_on_when_another_acquisition_is_released(toy):
+    state = toy.take(holds=2)
+
+    def released():
+        toy.play(release(toy.session, state, toy.now), ("ask lock_release", toy.all_say(1)), "signal")
+
+    steps = sleep(toy, state, 0.5)
+    toy.play(steps, ("wait for end", toy.slept(0.1, meanwhile=released)), ("wait for end", toy.slept()))
+    assert state.watchers == 0
+
+
+def test_wait_end_of_a_released_acquisition_does_not_report_the_others_loss(toy):
+    """Their holders learn of it from the watchdog, or when they use them."""
+    state = toy.take(holds=2, lease=2.0)
+    toy.now = state.valid_until
+    toy.play(sleep(toy, state, released=lambda: True))
+    assert state.lost is None
+
+
+def test_wait_end_of_an_ended_hold_does_not_sleep(toy):
+    lost, released = toy.take("a"), toy.take("b")
+    toy.play(lose(lost, "a reason"), *LOSS)
+    toy.give_back(released)
+    for state in (lost, released):
+        toy.play(sleep(toy, state, None))
+    assert toy.waits == []
+
+
+def test_wait_end_looks_again_once_the_driver_listens(toy):
+    """A signal before that instant is not heard."""
+    state = toy.take()
+    effect = toy.start(sleep(toy, state, None))
+    assert effect.unless() is False
+    state.lost = "a reason"
+    assert effect.unless() is True
+    state.lost, state.live = None, False
+    assert effect.unless() is True
+
+
+def test_wait_end_interrupted_leaves_no_watcher(toy):
+    state = toy.take()
+    toy.interrupt(sleep(toy, state, None), [("wait for end", toy.slept())], 0)
+    assert state.watchers == 0
+    toy.give_back(state)
+
+
+def test_all_sleepers_are_woken_by_one_signal(toy):
+    state = toy.take()
+    for _ in range(3):
+        toy.start(sleep(toy, state, None))
+    assert state.watchers == 3
+    toy.play(lose(state, "a reason"), "tell lock_abandon, leave", "signal", "notify HoldLost")

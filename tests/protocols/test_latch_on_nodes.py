@@ -3,14 +3,16 @@
 import pytest
 
 from redsync._core.effects import Broadcast
+from redsync._core.keys import LatchKeys
 from redsync._core.latches import LatchState
-from redsync._protocols.acquire_requests import AcquireRequest, Outcome
 from redsync._protocols.acquiring import acquire_new
-from redsync._protocols.fenced_lock import FENCED_LOCK
-from redsync._protocols.latch import count_down, set_count, wait_open
-from redsync._protocols.tokens import Fence, FencedClaim
+from redsync._protocols.claims import AcquireRequest, Outcome
+from redsync._protocols.fenced_lock import FENCED_LOCK, Fence, FencedClaim
+from redsync._protocols.latch import Latch, count_down, count_left, set_count, wait_open
 from redsync.exceptions import AcquireTimeout, QuorumError
-from tests.support.latches import KEYS, LatchCaller, finish, told
+from tests.protocols.conftest import GARBAGE
+from tests.simulation.stores import execute
+from tests.support.latch_clients import KEYS, LatchCaller, finish, told
 
 A, B, C = range(3)
 
@@ -206,7 +208,7 @@ def test_last_count_down_wakes_the_waiter_on_each_node_although_most_did_not_kno
 def test_waiter_that_gives_up_leaves_its_places(world, ada, bob):
     ada.set(1)
     assert bob.wait(0.3) is False
-    assert [store.execute(b"ZCARD", KEYS.waiters) for store in world.stores] == [0, 0, 0]
+    assert [execute(store, b"ZCARD", KEYS.waiters) for store in world.stores] == [0, 0, 0]
 
 
 def test_last_look_that_the_deadline_cuts_short_does_not_hide_that_nodes_answered_before(world, ada, bob):
@@ -220,11 +222,26 @@ def test_interrupted_wait_leaves_its_places(world, ada, bob):
     ada.set(1)
     steps = wait_open(bob.session, bob.latch, bob.owner, None, world.now)
     steps.send(world.perform(next(steps)))
-    assert [store.execute(b"ZCARD", KEYS.waiters) for store in world.stores] == [1, 1, 1]
+    assert [execute(store, b"ZCARD", KEYS.waiters) for store in world.stores] == [1, 1, 1]
     world.perform(steps.throw(KeyboardInterrupt()))
     with pytest.raises(KeyboardInterrupt):
         steps.send(None)
-    assert [store.execute(b"ZCARD", KEYS.waiters) for store in world.stores] == [0, 0, 0]
+    assert [execute(store, b"ZCARD", KEYS.waiters) for store in world.stores] == [0, 0, 0]
+
+
+def test_place_outlives_the_late_end_of_the_same_owners_wait_before(world, ada, bob):
+    """Each call uses the connections that are free, so the first wait's last command may come after the next wait's."""
+    ada.set(1)
+    first, second = (wait_open(bob.session, bob.latch, bob.owner, None, world.now) for _ in range(2))
+    first.send(world.perform(next(first)))
+    leaving = first.throw(KeyboardInterrupt())
+    second.send(world.perform(next(second)))
+    world.perform(leaving)
+    assert [execute(store, b"ZCARD", KEYS.waiters) for store in world.stores] == [1, 1, 1]
+    second.throw(KeyboardInterrupt())
+    for steps in first, second:
+        with pytest.raises(KeyboardInterrupt):
+            next(steps)
 
 
 def test_count_down_takes_two_rounds_and_a_look_one_and_setting_four(world, ada, bob):
@@ -247,7 +264,7 @@ def test_first_setting_takes_one_more_round_if_the_nodes_clocks_differ(world, ad
 @pytest.mark.parametrize("guard", [1.0, 4.0, 5.0, 9.0])
 def test_setting_fails_until_the_guard_is_over_and_waits_for_the_rest_of_five_seconds(world, guard):
     for store in world.stores:
-        store.execute(b"SET", b"redsync_birth", b"newborn %d -" % store.now_ms)
+        execute(store, b"SET", b"redsync_birth", b"newborn %d -" % store.now_ms)
     born, ada = world.now, LatchCaller(world, lease=1.0, restart_guard=guard)
     for call in (lambda: ada.set(2), ada.delete):
         world.now = born + guard - 0.1
@@ -276,8 +293,10 @@ def test_setter_that_finds_others_setting_it_all_the_time_gets_an_error(world, a
     ada.set(2)
     ada.down(n=2)
     session, owner = world.session(lease=60.0)
-    request = AcquireRequest("x", FENCED_LOCK, KEYS.setting, owner, Outcome(), 60.0, 0.0)
-    assert world.run(acquire_new(session, request, FencedClaim(session, request, Fence(KEYS.setting)), world.now))
+    request = AcquireRequest(
+        name="x", kind=FENCED_LOCK, keys=KEYS.setting, owner=owner, outcome=Outcome(), lease=60.0, timeout=0.0
+    )
+    assert world.run(acquire_new(FencedClaim(session, request, Fence(KEYS.setting)), world.now))
     with pytest.raises(AcquireTimeout, match="after 10 s"):
         call(bob)
 
@@ -331,3 +350,102 @@ def test_setter_that_stalled_while_nodes_answered_does_not_claim_success(world, 
     world.perform = stand_still
     with pytest.raises(QuorumError, match="too late"):
         finish(steps)
+
+
+# Write-backs, and the answers of nodes that forgot.
+
+
+def test_knowledge_of_only_one_node_is_written_back_before_it_is_returned(world, ada, bob):
+    """Else the next caller might find the latch closed again."""
+    ada.set(1)
+    with pytest.raises(QuorumError):
+        ada.down({A, B, C}, {A}, n=1)
+    assert [state.count for state in told(world, A, B, C)] == [0, 1, 1]
+    assert bob.count({A, B}, {A, B}) == 0
+    assert [state.count for state in told(world, A, B)] == [0, 0]
+    assert LatchCaller(world).count({B, C}) == 0
+
+
+def test_answer_that_can_not_be_written_back_is_an_error(world, ada, bob):
+    ada.set(1)
+    with pytest.raises(QuorumError):
+        ada.down({A, B, C}, {A}, n=1)
+    with pytest.raises(QuorumError):
+        bob.count({A, B}, {A})
+
+
+def test_node_that_was_missed_is_repaired_by_a_look(world, ada, bob):
+    ada.set(2)
+    world.stores[C].flush()
+    ada.count()
+    assert told(world, C) == told(world, A)
+
+
+def test_new_client_does_not_see_it_open_on_nodes_that_forgot(world):
+    world.initialize()
+    ada, bob = LatchCaller(world, restart_guard=30.0), LatchCaller(world, restart_guard=30.0)
+    assert bob.count() == 0, "nodes that never forgot anything know that it was never set"
+    ada.set(2)
+    for node in (A, B):
+        world.stores[node].flush()
+    with pytest.raises(QuorumError, match="FORGETFUL"):
+        LatchCaller(world, restart_guard=30.0).wait(0.0, {A, B})
+    for node in (A, B):
+        execute(world.stores[node], b"SET", b"redsync_birth", b"newborn %d -" % world.stores[node].now_ms)
+    world.now += 40.0
+    with pytest.raises(QuorumError, match="FORGETFUL"):
+        bob.count({A, B})
+    ada.count()
+    assert bob.count() == 2, "all nodes answer, and the setter has told them"
+    with pytest.raises(QuorumError, match="2 of 3 nodes may have forgotten it"):
+        bob.count({A, B})
+    ada.down(n=2)
+    assert ada.set(3) is True
+    assert LatchCaller(world, restart_guard=30.0).count({A, B}) == 3, "they forgot nothing about this one"
+
+
+def test_latch_can_be_set_where_nodes_forgot_as_soon_as_they_may_grant(world):
+    for store in world.stores:
+        execute(store, b"SET", b"redsync_birth", b"newborn %d -" % store.now_ms)
+    ada = LatchCaller(world, restart_guard=30.0)
+    with pytest.raises(QuorumError, match="FORGETFUL"):
+        ada.set(2)
+    world.now += 40.0
+    with pytest.raises(QuorumError, match="FORGETFUL"):
+        ada.count()
+    assert ada.set(2) is True
+    assert ada.count({A, C}) == 2
+
+
+def test_nodes_that_granted_a_setting_vouch_for_it_whenever_they_forgot(world):
+    """C forgot after B. A and B grant the setting, with a token from before that."""
+    world.initialize()
+    LatchCaller(world, restart_guard=30.0).delete()
+    for node, after in (B, 0), (C, 100_000):
+        execute(world.stores[node], b"SET", b"redsync_birth", b"newborn %d -" % (world.stores[node].now_ms + after))
+    world.now += 200.0
+    assert LatchCaller(world, restart_guard=30.0).set(2, {A, B, C}, {A, B}) is True
+    assert LatchCaller(world, restart_guard=30.0).count({A, B}) == 2
+    with pytest.raises(QuorumError, match="1 of 3 nodes may have forgotten it"):
+        LatchCaller(world, restart_guard=30.0).count({B, C})
+
+
+def test_latch_that_was_not_used_for_a_day_is_forgotten_everywhere(world, ada):
+    ada.set(2)
+    world.now += 86_000.0
+    assert ada.count() == 2
+    world.now += 86_000.0
+    assert ada.count() == 2
+    world.now += 86_401.0
+    assert ada.count() == 0
+    assert ada.set(1) is True
+
+
+def test_nonsense_about_a_latch_is_not_believed(make_toy):
+    for reply in (1, *GARBAGE):
+        if reply in ([5, 7], [1, 2, 3]):
+            continue  # Generation, size, and since when the node remembers.
+        toy = make_toy()
+        latch = Latch("x", LatchKeys.of(b"redsync:", b"x"), 60.0)
+        tally = toy.perform(toy.start(count_left(toy.session, latch, toy.owner, toy.now)), toy.all_say(reply))
+        assert tally.without_quorum, reply

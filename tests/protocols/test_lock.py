@@ -2,11 +2,10 @@
 
 import pytest
 
-from redsync._protocols.fair_lock import FAIR_LOCK
 from redsync._protocols.holding import check, release
-from redsync._protocols.lock import LOCK, acquire
+from redsync._protocols.lock import FAIR_LOCK, LOCK, acquire
 from redsync.exceptions import LeaseLostError, QuorumError
-from tests.support.replies import FOREIGN, NEW, OURS, A, busy, held, mute, won
+from tests.support.toy_replies import FOREIGN, NEW, OURS, A, busy, held, without_quorum, won
 
 HAD = 1
 ALL = 0b11111
@@ -34,7 +33,7 @@ def test_reentry_asks_for_the_next_count(toy):
     assert toy.commands[-1].args == (toy.owner.claim(1), 2, 30_000, 0)
     assert toy.commands[-1].keys == (toy.keys.lock,)
     assert state.count == 2
-    assert toy.asked[-1].guard == 0.0, "it heals nodes that lost their memory"
+    assert toy.asked[-1].guard == 0.0, "it repairs nodes that lost their memory"
     assert list(toy.session.holds) == [state]
 
 
@@ -113,7 +112,7 @@ def test_loss_at_reentry_rolls_back_its_claims(toy):
     answers = toy.answers(NEW, NEW, NEW, "down", OURS, sent=0b10111)
     with pytest.raises(LeaseLostError):
         run_reenter(toy, ("ask lock_acquire", answers), "tell lock_abandon, leave", "notify HoldLost")
-    assert toy.told[-1].owed_to == 0b10111
+    assert toy.told[-1].deliver_to == 0b10111
     assert toy.events[-1].state is state
     assert toy.events[-1].name == "x"
     assert toy.events[-1].owner == str(toy.owner)
@@ -123,9 +122,9 @@ def test_reentry_retries_an_outage_until_its_deadline(toy):
     state = toy.take()
     state = run_reenter(
         toy,
-        ("ask lock_acquire", mute(toy)),
+        ("ask lock_acquire", without_quorum(toy)),
         ("wait", toy.slept()),
-        ("ask lock_acquire", mute(toy)),
+        ("ask lock_acquire", without_quorum(toy)),
         ("wait", toy.slept()),
         ("ask lock_acquire", toy.all_say(OURS)),
         timeout=1.0,
@@ -231,18 +230,22 @@ def test_interrupted_reentry_keeps_the_earlier_holds(make_toy):
     for at in range(3):
         toy = make_toy()
         state = toy.take()
-        script = [("ask lock_acquire", mute(toy)), ("wait", toy.slept()), ("ask lock_acquire", toy.all_say(OURS))]
+        script = [
+            ("ask lock_acquire", without_quorum(toy)),
+            ("wait", toy.slept()),
+            ("ask lock_acquire", toy.all_say(OURS)),
+        ]
         cleanup = toy.interrupt(acquire(toy.session, toy.request(), toy.now), script, at)
         assert cleanup == [], "claims that are still held are not rolled back"
         assert (state.count, state.live, state.lost) == (1, True, None)
         assert list(toy.session.holds) == [state]
 
 
-def test_interrupted_reentry_owes_a_release_to_all_nodes_it_may_have_reached(toy):
+def test_interrupted_reentry_leaves_a_pending_release_for_all_nodes_it_may_have_reached(toy):
     state = toy.acquire(("ask lock_acquire", toy.answers(NEW, NEW, NEW, "down", "down", sent=0b00111)))
     toy.interrupt(acquire(toy.session, toy.request(), toy.now), [("ask lock_acquire", won(toy))], 0)
     toy.play(release(toy.session, state, toy.now), ("ask lock_release", toy.all_say(HAD)))
-    assert toy.asked[-1].owed_to == ALL
+    assert toy.asked[-1].deliver_to == ALL
 
 
 # Re-entry while other threads act on the same hold.
@@ -267,7 +270,7 @@ def test_reentry_that_becomes_a_first_acquire_keeps_its_deadline(toy):
     first = toy.take()
     result = run_reenter(
         toy,
-        ("ask lock_acquire", mute(toy)),
+        ("ask lock_acquire", without_quorum(toy)),
         ("wait", toy.slept()),
         ("ask lock_acquire", toy.all_say("down", takes=0.4, meanwhile=lambda: toy.give_back(first))),
         "tell lock_abandon",
@@ -282,7 +285,10 @@ def test_reentry_that_becomes_a_first_acquire_keeps_its_deadline(toy):
 def test_reentry_of_a_hold_released_while_it_paused_leaves_nothing_behind(toy):
     """An ask after the release may create claims: it is rolled back, even if it is interrupted."""
     first = toy.take()
-    first_half = [("ask lock_acquire", mute(toy)), ("wait", toy.slept(meanwhile=lambda: toy.give_back(first)))]
+    first_half = [
+        ("ask lock_acquire", without_quorum(toy)),
+        ("wait", toy.slept(meanwhile=lambda: toy.give_back(first))),
+    ]
     steps = acquire(toy.session, toy.request(timeout=9.0), toy.now)
     cleanup = toy.interrupt(steps, [*first_half, ("ask lock_acquire", won(toy))], 2)
     assert cleanup == ["tell lock_abandon"]
@@ -293,7 +299,7 @@ def test_reentry_of_a_hold_released_while_it_paused_continues_as_a_first_acquire
     first = toy.take()
     state = run_reenter(
         toy,
-        ("ask lock_acquire", mute(toy)),
+        ("ask lock_acquire", without_quorum(toy)),
         ("wait", toy.slept(meanwhile=lambda: toy.give_back(first))),
         ("ask lock_acquire", won(toy)),
     )
@@ -314,7 +320,7 @@ def test_reentry_of_a_hold_lost_while_it_paused_stops_asking(toy):
 
     steps = acquire(toy.session, toy.request(timeout=None), toy.now)
     with pytest.raises(LeaseLostError):
-        toy.play(steps, ("ask lock_acquire", mute(toy)), ("wait", toy.slept(meanwhile=lose)))
+        toy.play(steps, ("ask lock_acquire", without_quorum(toy)), ("wait", toy.slept(meanwhile=lose)))
 
 
 def test_reentry_lost_meanwhile_is_not_won(toy):

@@ -4,12 +4,11 @@ from functools import partial
 
 import pytest
 
-from redsync._core.presence import ClientRecord
+from redsync._core.client_records import ClientRecord
 from redsync._core.quorum import Choice
-from redsync._protocols.fair_lock import FAIR_LOCK
-from redsync._protocols.lock import LOCK
-from redsync._protocols.lock_survey import Look, force_release, holder, survey
+from redsync._protocols.lock import FAIR_LOCK, LOCK
 from redsync._protocols.mutex import MUTEX
+from redsync._protocols.surveys import Look, force_release, holder, survey
 from redsync.exceptions import KeyTypeError, QuorumError
 
 A, B, C = b"client-a:1", b"client-b:1", b"client-c:1"

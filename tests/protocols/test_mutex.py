@@ -2,15 +2,14 @@
 
 import pytest
 
-from redsync._protocols.acquire_requests import Outcome
-from redsync._protocols.holding import release
-from redsync._protocols.lease import lose
+from redsync._protocols.claims import Outcome
+from redsync._protocols.holding import lose, release
 from redsync._protocols.mutex import MUTEX, Possession, acquire
 from redsync.exceptions import LeaseLostError, QuorumError
 
 NEW, HAD = 1, 1
 LEASE, DRIFT = 30.0, 0.302
-LOSS = ("tell mutex_abandon, leave", "notify HoldLost")
+LOSS = ("tell lock_abandon, leave", "notify HoldLost")
 
 
 @pytest.fixture
@@ -75,7 +74,7 @@ def test_objects_have_only_what_they_acquired_themselves(toy, possession):
 def test_second_acquire_makes_a_new_ask_and_is_refused_by_the_first(toy, possession):
     state = take(toy, possession)
     steps = acquiring(toy, possession, timeout=0.0)
-    assert toy.play(steps, ("ask mutex_acquire", busy(toy)), "tell mutex_abandon") is None
+    assert toy.play(steps, ("ask mutex_acquire", busy(toy)), "tell lock_abandon") is None
     first, second = toy.commands[0], toy.commands[1]
     assert first.args[0] != second.args[0]
     assert second.args[1] == 1, "there is no count"
@@ -101,9 +100,9 @@ def test_second_acquire_waits_until_another_thread_has_released_the_first(toy, p
 
 def test_object_takes_possession_of_a_mutex_that_is_handed_over(toy, possession):
     acquirer = toy.new_owner()
-    toy.session.crowds.expect(toy.keys.hold, others=True)
     state = toy.play(
         acquiring(toy, possession, acquirer=acquirer),
+        ("ask mutex_acquire", busy(toy)),
         ("ask mutex_acquire for a place", busy(toy)),
         ("wait for wake-up", toy.slept(0.1, handed=0b00111)),
     )
@@ -149,7 +148,7 @@ def test_acquire_that_waited_while_the_object_lost_it_releases_the_new_claim(toy
     outcome = Outcome()
     lost = lambda: toy.play(lose(first, "a reason"), *LOSS)  # noqa: E731
     with pytest.raises(LeaseLostError, match="a reason"):
-        toy.play(*waiting_while(toy, possession, lost, handed=handed, outcome=outcome), "tell mutex_release")
+        toy.play(*waiting_while(toy, possession, lost, handed=handed, outcome=outcome), "tell lock_release")
     assert outcome.state is None
     assert possession.state is first
     assert list(toy.session.holds) == [first], "it has yet to be released"
@@ -158,7 +157,7 @@ def test_acquire_that_waited_while_the_object_lost_it_releases_the_new_claim(toy
 def test_acquire_that_waited_during_an_unnoticed_loss_raises_it(toy, possession):
     first = take(toy, possession, lease=0.8)
     with pytest.raises(LeaseLostError):
-        toy.play(*waiting_while(toy, possession), "tell mutex_release", *LOSS)
+        toy.play(*waiting_while(toy, possession), "tell lock_release", *LOSS)
     assert first.lost
     assert toy.events[-1].state is first
 
@@ -167,7 +166,7 @@ def test_acquire_interrupted_while_it_releases_the_new_claim_leaves_nothing(toy,
     first = take(toy, possession)
     lost = lambda: toy.play(lose(first, "a reason"), *LOSS)  # noqa: E731
     steps, *script = waiting_while(toy, possession, lost)
-    assert toy.interrupt(steps, [*script, "tell mutex_release"], len(script)) == ["tell mutex_abandon, leave"]
+    assert toy.interrupt(steps, [*script, "tell lock_release"], len(script)) == ["tell lock_abandon, leave"]
     assert list(toy.session.holds) == [first]
 
 
@@ -176,13 +175,12 @@ def test_acquire_interrupted_while_it_releases_the_new_claim_leaves_nothing(toy,
 
 def test_refused_acquire_does_not_change_the_possession(toy, possession):
     steps = acquiring(toy, possession, timeout=0.0)
-    assert toy.play(steps, ("ask mutex_acquire", busy(toy)), "tell mutex_abandon") is None
+    assert toy.play(steps, ("ask mutex_acquire", busy(toy)), "tell lock_abandon") is None
     assert possession.state is None
     with pytest.raises(QuorumError):
         toy.play(
             acquiring(toy, possession, timeout=0.0),
             ("ask mutex_acquire", toy.all_say("down", sent=0)),
-            "tell mutex_abandon",
         )
     assert not possession.is_held
 
@@ -190,7 +188,7 @@ def test_refused_acquire_does_not_change_the_possession(toy, possession):
 def test_acquire_interrupted_leaves_no_possession(toy, possession):
     outcome = Outcome()
     steps = acquiring(toy, possession, outcome=outcome)
-    assert toy.interrupt(steps, [("ask mutex_acquire", toy.all_say(NEW))], 0) == ["tell mutex_abandon"]
+    assert toy.interrupt(steps, [("ask mutex_acquire", toy.all_say(NEW))], 0) == ["tell lock_abandon"]
     assert not possession.is_held
     assert outcome.state is None
     assert len(toy.session.holds) == 0

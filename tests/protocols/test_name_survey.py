@@ -3,8 +3,8 @@
 import pytest
 
 from redsync._core.keys import LatchKeys
-from redsync._core.slots import SlotKeys
-from redsync._protocols.name_survey import break_commands, name_of_key
+from redsync._core.permits import SlotKeys
+from redsync._protocols.surveys import break_commands, name_of_key
 from tests.protocols.conftest import CLIENT
 
 

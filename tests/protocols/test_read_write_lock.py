@@ -4,8 +4,8 @@ import pytest
 
 from redsync._core.keys import LockKeys
 from redsync._core.quorum import Choice
-from redsync._protocols.acquire_requests import Outcome
-from redsync._protocols.lease import lose
+from redsync._protocols.claims import Outcome
+from redsync._protocols.holding import lose
 from redsync._protocols.lock import acquire
 from redsync._protocols.read_write_lock import READ, WRITE, acquire_to_write, force_release, is_held
 from redsync.exceptions import KeyTypeError, LeaseLostError, QuorumError, UpgradeError
@@ -13,8 +13,8 @@ from redsync.exceptions import KeyTypeError, LeaseLostError, QuorumError, Upgrad
 NEW, OURS = 1, 2
 A = b"client-a:1"
 KEYS = {kind: LockKeys.of(b"redsync:", b"x", kind.mode) for kind in (READ, WRITE)}
-ASK = {kind: f"ask {kind.noun}_acquire for a place" for kind in (READ, WRITE)}
-"""The keys of every new acquire, even of one that wants no place."""
+ASK = "ask read_write_lock_acquire for a place"
+"""Every new acquire, even one that wants no place."""
 
 kinds = pytest.mark.parametrize("kind", [READ, WRITE], ids=lambda kind: kind.noun)
 
@@ -25,20 +25,20 @@ def acquiring(toy, kind, **fields):
 
 
 def take(toy, kind, **fields):
-    return toy.play(acquiring(toy, kind, **fields), (ASK[kind], toy.all_say(NEW)))
+    return toy.play(acquiring(toy, kind, **fields), (ASK, toy.all_say(NEW)))
 
 
 @kinds
 def test_new_acquire_respects_the_queue_without_a_place_in_it(toy, kind):
     take(toy, kind)
     assert toy.commands[0].keys == KEYS[kind].all
-    assert toy.commands[0].args == (toy.owner.claim(1), 1, 30_000, 0)
+    assert toy.commands[0].args == (toy.owner.claim(1, kind.mode), 1, 30_000, 0)
 
 
 @kinds
 def test_re_entry_asks_without_the_queue(toy, kind):
     state = take(toy, kind)
-    again = toy.play(acquiring(toy, kind), (f"ask {kind.noun}_acquire", toy.all_say(OURS)))
+    again = toy.play(acquiring(toy, kind), ("ask read_write_lock_acquire", toy.all_say(OURS)))
     assert again is state
     assert state.count == 2
     assert toy.commands[-1].keys == (b"redsync:x",)
@@ -60,13 +60,13 @@ def test_reader_of_another_lock_may_write(toy):
         acquire_to_write(
             toy.session, toy.request("y", kind=WRITE, keys=LockKeys.of(b"redsync:", b"y", WRITE.mode)), toy.now
         ),
-        (ASK[WRITE], toy.all_say(NEW)),
+        (ASK, toy.all_say(NEW)),
     )
 
 
 def test_reader_that_lost_its_lock_gets_the_loss_instead(toy):
     reading = take(toy, READ)
-    toy.play(lose(reading, "for a test"), "tell read_lock_abandon, leave", "notify HoldLost")
+    toy.play(lose(reading, "for a test"), "tell read_write_lock_abandon, leave", "notify HoldLost")
     with pytest.raises(LeaseLostError, match="for a test"):
         toy.play(acquiring(toy, WRITE))
 
@@ -75,7 +75,7 @@ def test_reader_whose_lease_is_over_gets_the_loss_when_it_asks_to_write(toy):
     take(toy, READ)
     toy.now += 31
     with pytest.raises(LeaseLostError):
-        toy.play(acquiring(toy, WRITE), "tell read_lock_abandon, leave", "notify HoldLost")
+        toy.play(acquiring(toy, WRITE), "tell read_write_lock_abandon, leave", "notify HoldLost")
 
 
 def test_writer_that_reads_too_has_two_holds(toy):
@@ -85,7 +85,7 @@ def test_writer_that_reads_too_has_two_holds(toy):
     assert toy.owner.holds[KEYS[READ].hold] is reading
     toy.give_back(writing)
     assert list(toy.session.holds) == [reading]
-    assert toy.commands[-1].args[:2] == (toy.owner.claim(1), 0)
+    assert toy.commands[-1].args[:2] == (toy.owner.claim(1, WRITE.mode), 0)
     toy.give_back(reading)
     assert len(toy.session.holds) == 0
 
@@ -93,30 +93,31 @@ def test_writer_that_reads_too_has_two_holds(toy):
 def test_writer_that_reads_may_reenter_to_write(toy):
     writing = take(toy, WRITE)
     take(toy, READ)
-    toy.play(acquiring(toy, WRITE), ("ask write_lock_acquire", toy.all_say(OURS)))
+    toy.play(acquiring(toy, WRITE), ("ask read_write_lock_acquire", toy.all_say(OURS)))
     assert writing.count == 2
 
 
 def test_loss_of_one_hold_leaves_the_other(toy):
     writing, reading = take(toy, WRITE), take(toy, READ)
-    toy.play(lose(reading, "for a test"), "tell read_lock_abandon, leave", "notify HoldLost")
+    toy.play(lose(reading, "for a test"), "tell read_write_lock_abandon, leave", "notify HoldLost")
     assert writing.valid(toy.now)
 
 
-def test_readers_and_writers_are_renewed_by_scripts_of_their_own(toy):
+def test_readers_and_writers_are_renewed_together(toy):
     take(toy, WRITE)
     take(toy, READ)
     toy.now += 10
-    assert sorted(toy.run_watchdog()) == ["ask read_lock_renew", "ask write_lock_renew", "wait"]
-    assert all(command.keys == (b"redsync:x",) for command in toy.commands[-2:])
+    assert toy.run_watchdog() == ["ask read_write_lock_renew", "wait"]
+    assert toy.commands[-1].keys == (b"redsync:x", b"redsync:x")
+    assert toy.commands[-1].args[::3] == (toy.owner.claim(1, WRITE.mode), toy.owner.claim(2, READ.mode))
 
 
 def test_writer_sleeps_until_the_readers_are_gone_although_nodes_may_know_different_ones(toy):
     held = [20_000, b"readers"]
     state = toy.play(
         acquiring(toy, WRITE),
-        (ASK[WRITE], toy.all_say(held)),
-        (ASK[WRITE], toy.all_say([*held, 0])),
+        (ASK, toy.all_say(held)),
+        (ASK, toy.all_say([*held, 0])),
         ("wait for wake-up", toy.slept(0.3, handed=0b11111)),
     )
     assert state.kind is WRITE
@@ -126,11 +127,11 @@ def test_writer_sleeps_until_the_readers_are_gone_although_nodes_may_know_differ
 @kinds
 def test_interrupted_acquire_leaves_queue_and_claims(toy, kind):
     script = [
-        (ASK[kind], toy.all_say([20_000, A])),
-        (ASK[kind], toy.all_say([20_000, A, 0])),
+        (ASK, toy.all_say([20_000, A])),
+        (ASK, toy.all_say([20_000, A, 0])),
         ("wait for wake-up", None),
     ]
-    assert toy.interrupt(acquiring(toy, kind, outcome=Outcome()), script, 2) == [f"tell {kind.noun}_abandon, leave"]
+    assert toy.interrupt(acquiring(toy, kind, outcome=Outcome()), script, 2) == ["tell read_write_lock_abandon, leave"]
 
 
 # Looking.

@@ -1,17 +1,16 @@
-"""Renewal: one command lengthens many claims, and a quorum's answers settle each of them."""
+"""Renewal: one command lengthens many claims, and a quorum's answers decide on each of them."""
 
 import itertools
 import math
 
 import pytest
 
-from redsync._core.cohorts import MOST
 from redsync._core.quorum import Choice
-from redsync._protocols.holding import release
-from redsync._protocols.lease import lose
-from redsync._protocols.renewal import renew
+from redsync._protocols.holding import lose, release
+from redsync._protocols.renewal import extend, renew
+from redsync.exceptions import LeaseLostError, NotOwnedError, QuorumError
 
-OURS, HEALED, THEIRS, FOREIGN = 2, 1, 0, -1
+OURS, REPAIRED, THEIRS, FOREIGN = 2, 1, 0, -1
 ALL = 0b11111
 LEASE, DRIFT = 30.0, 0.302
 ROLLBACK = "tell lock_abandon, leave"
@@ -62,7 +61,7 @@ def test_renewal_counts_from_sending(toy):
     [
         (OURS, OURS, OURS, OURS, OURS),
         (OURS, OURS, OURS, "down", "down"),
-        (HEALED, HEALED, OURS, OURS, OURS),
+        (REPAIRED, REPAIRED, OURS, OURS, OURS),
         (THEIRS, FOREIGN, OURS, OURS, OURS),
         ("down", OURS, THEIRS, OURS, OURS),
     ],
@@ -79,11 +78,11 @@ def test_renewal_counts_with_a_quorum_of_existing(toy, answers):
 @pytest.mark.parametrize(
     "answers",
     [
-        (HEALED, HEALED, OURS, OURS, "down"),
-        (HEALED, THEIRS, OURS, OURS, "down"),
+        (REPAIRED, REPAIRED, OURS, OURS, "down"),
+        (REPAIRED, THEIRS, OURS, OURS, "down"),
         (OURS, OURS, "down", "down", "down"),
         ("down", "down", "down", "down", "down"),
-        (HEALED, HEALED, "down", "down", "down"),
+        (REPAIRED, REPAIRED, "down", "down", "down"),
         (None, None, None, None, None),
     ],
 )
@@ -94,17 +93,17 @@ def test_renewal_without_a_quorum_either_way_is_retried_soon(toy, answers):
     confirmed, _ = run_renew(toy, [state], ("ask lock_renew", toy.codes(*answers)))
     assert confirmed == []
     assert state.lost is None
-    assert state.valid_until == before, "healed nodes do not count"
+    assert state.valid_until == before, "repaired nodes do not count"
     assert toy.now < state.renew_at <= toy.now + 1.0
 
 
 @pytest.mark.parametrize(
     "answers",
     [
-        (HEALED, HEALED, HEALED, OURS, OURS),
+        (REPAIRED, REPAIRED, REPAIRED, OURS, OURS),
         (THEIRS, THEIRS, THEIRS, "down", "down"),
-        (FOREIGN, THEIRS, HEALED, OURS, OURS),
-        (HEALED, HEALED, HEALED, HEALED, HEALED),
+        (FOREIGN, THEIRS, REPAIRED, OURS, OURS),
+        (REPAIRED, REPAIRED, REPAIRED, REPAIRED, REPAIRED),
     ],
 )
 def test_hold_that_too_many_nodes_no_longer_keep_is_lost_at_once(toy, answers):
@@ -120,12 +119,12 @@ def test_healed_claims_of_a_lost_hold_are_rolled_back(toy):
     """Even on the nodes that did not keep it before: the renewal has just created claims there."""
     steps = toy.acquiring()
     state = toy.play(steps, ("ask lock_acquire", toy.answers(1, 1, 1, "down", "down", sent=0b00111)))
-    answers = toy.codes(HEALED, HEALED, "down", HEALED, None, sent=0b11011)
+    answers = toy.codes(REPAIRED, REPAIRED, "down", REPAIRED, None, sent=0b11011)
     run_renew(toy, [state], ("ask lock_renew", answers), *LOSS)
-    assert toy.told[-1].owed_to == ALL
+    assert toy.told[-1].deliver_to == ALL
 
 
-@pytest.mark.parametrize("answers", [[OURS] * 5, ["down"] * 5, [HEALED] * 5])
+@pytest.mark.parametrize("answers", [[OURS] * 5, ["down"] * 5, [REPAIRED] * 5])
 def test_renewal_answered_after_the_old_end_is_lost(toy, answers):
     """Never won back: others may have held it in between."""
     state = toy.take()
@@ -172,7 +171,7 @@ def test_renewal_counts_on_every_node_to_keep_the_claim(toy):
     """Even on a node that did not get it: the record made before the send stays."""
     steps = toy.acquiring()
     state = toy.play(steps, ("ask lock_acquire", toy.answers(1, 1, 1, "down", "down", sent=0b00111)))
-    run_renew(toy, [state], ("ask lock_renew", toy.codes(OURS, OURS, OURS, HEALED, "down", sent=0b01111)))
+    run_renew(toy, [state], ("ask lock_renew", toy.codes(OURS, OURS, OURS, REPAIRED, "down", sent=0b01111)))
     assert state.touched == toy.session.all_nodes
 
 
@@ -182,7 +181,7 @@ def test_garbage_is_not_an_answer_to_a_renewal(toy, garbage):
     toy.now = 1010.0
     effect = toy.start(renew(toy.session, [state]))
     with pytest.raises((TypeError, ValueError)):
-        effect.judge(garbage)
+        effect.parse(garbage)
 
 
 # Renewing and releasing exclude each other.
@@ -229,21 +228,6 @@ def test_renewal_has_the_count_of_the_instant_of_sending(toy):
         steps.send(toy.perform(effect, toy.codes(*[OURS] * 5)))
 
 
-@pytest.mark.parametrize("change", [None, "count", "hold"])
-def test_renewal_of_a_cohort_is_composed_only_once_until_something_changes(toy, change):
-    state, other = toy.take("x"), toy.take("y")
-    toy.session.holds.next_due()
-    cohort = state.cohort
-    assert cohort is other.cohort
-    commands = []
-    for _ in range(2):
-        holds = [state, other] if change != "hold" or not commands else [other, state]
-        run_renew(toy, holds, ("ask lock_renew", toy.all_say([OURS, OURS])), cohort=cohort)
-        commands.append(toy.commands[-1])
-        state.count += change == "count"
-    assert (commands[1] is commands[0]) == (change is None)
-
-
 def release_one(toy, states):
     toy.give_back(states[1])
 
@@ -262,46 +246,26 @@ def bound_one(toy, states):
 
 
 @pytest.mark.parametrize("change", [None, release_one, lose_one, extend_one, bound_one])
-def test_cohort_is_settled_together_only_if_its_holds_are_all_alike(toy, change):
-    """Otherwise each is settled by itself, with the same result for the others."""
+def test_renewal_of_many_holds_is_the_same_for_the_others_whatever_happens_to_one(toy, change):
     states = [toy.take(name) for name in ("x", "y", "z")]
-    toy.session.holds.next_due()
-    cohort = states[0].cohort
     toy.now = 1010.0
     meanwhile = (lambda: change(toy, states)) if change else None
     replies = toy.answers(*[[OURS] * 3] * 5, meanwhile=meanwhile)
     rolled_back = [ROLLBACK] if change in (release_one, lose_one) else []
-    run_renew(toy, states, ("ask lock_renew", replies), *rolled_back, cohort=cohort)
-    assert cohort.aligned is (change is None)
+    run_renew(toy, states, ("ask lock_renew", replies), *rolled_back)
     for state in (states[0], states[2]):
-        assert (state.renew_at, state.fill_at, state.tally) == (pytest.approx(1020.0), math.inf, None)
+        assert (state.renew_at, state.repair_at, state.tally) == (pytest.approx(1020.0), math.inf, None)
         assert state.valid_until == pytest.approx(1010.0 + LEASE - DRIFT)
     expected = {release_one: 1030.0 - DRIFT, lose_one: 1030.0 - DRIFT, extend_one: 1600.0, bound_one: 1035.0}
     assert states[1].valid_until == pytest.approx(expected.get(change, 1040.0 - DRIFT), abs=0.01)
 
 
-def test_cohort_whose_renewal_is_answered_after_the_old_end_is_lost(toy):
+def test_holds_whose_renewal_is_answered_after_the_old_end_are_lost(toy):
     states = [toy.take(name) for name in ("x", "y")]
-    toy.session.holds.next_due()
     toy.now = states[1].valid_until - 0.01
     answers = toy.answers(*[[OURS, OURS]] * 5, takes=0.01)
-    run_renew(toy, states, ("ask lock_renew", answers), *LOSS, *LOSS, cohort=states[0].cohort)
+    run_renew(toy, states, ("ask lock_renew", answers), *LOSS, *LOSS)
     assert all(state.lost for state in states)
-
-
-@pytest.mark.parametrize(("size", "expected"), [(MOST, 1020.0), (MOST - 1, 1020.2)])
-def test_full_cohorts_are_due_at_multiples_of_a_round_timeout(toy, size, expected):
-    """Ten thousand holds wake the watchdog a few times per second at most."""
-    states = [toy.take(f"lock {i}") for i in range(size)]
-    for state in states:
-        state.fill_at, state.renew_at = math.inf, 1010.0
-    toy.session.holds.next_due()
-    cohort = states[0].cohort
-    toy.now = 1010.2
-    run_renew(toy, states, ("ask lock_renew", toy.all_say([OURS] * size)), cohort=cohort)
-    assert cohort.due == pytest.approx(expected)
-    assert {state.renew_at for state in states} == {cohort.due}
-    assert states[0].valid_until == pytest.approx(1010.2 + LEASE - DRIFT)
 
 
 def test_hold_released_while_its_renewal_travels_is_neither_renewed_nor_lost(toy):
@@ -333,7 +297,7 @@ def test_hold_lost_while_its_renewal_travels_stays_lost(toy):
 # Renewing many holds.
 
 
-def test_renewal_settles_many_holds_each_by_itself(toy):
+def test_renewal_decides_on_many_holds_each_by_itself(toy):
     names = [b"kept", b"lost", b"unsure", b"also kept"]
     kept, lost, unsure, also = holds = [toy.take(name) for name in names]
     toy.now = 1010.0
@@ -348,28 +312,26 @@ def test_renewal_settles_many_holds_each_by_itself(toy):
 
 
 def fate(toy, names, *answers):
-    """Renew new holds, several of them as a cohort; return the result for the first."""
+    """Renew new holds; return the result for the first."""
     toy.now = 1000.0
     states = [toy.take(name, owner=toy.new_owner()) for name in names]
-    toy.session.holds.next_due()
-    first, cohort = states[0], states[0].cohort if len(states) > 1 else None
-    assert list(first.cohort.holds) == states
+    first = states[0]
     toy.now = 1010.0
     replies = iter([toy.answers(*answers)])
-    toy.drive(renew(toy.session, states, cohort=cohort), lambda described, effect: next(replies, None))
+    toy.drive(renew(toy.session, states), lambda described, effect: next(replies, None))
     for state in states:
         toy.session.holds.remove(state)
     return first.lost is None, round(first.valid_until, 1), round(first.renew_at)
 
 
-CODES = [OURS, HEALED, THEIRS]
+CODES = [OURS, REPAIRED, THEIRS]
 ANSWERS = [*CODES, "down"]
 
 
 @pytest.mark.parametrize("first", ANSWERS)
 @pytest.mark.parametrize("second", ANSWERS)
 def test_hold_among_others_has_the_same_result_as_alone(make_toy, first, second):
-    """Whatever nodes answer about the others, and in whatever order: most answers count for all holds at once."""
+    """Whatever nodes answer about the others, and in whatever order."""
     toy = make_toy(3)
     for third in ANSWERS:
         answers = first, second, third
@@ -399,11 +361,80 @@ def test_renewal_waits_no_longer_than_its_lease_allows(toy, lease, timeout, leas
     assert toy.commands[-1].args == (one.claim, 1, lease_ms, other.claim, 1, lease_ms)
 
 
-def test_release_that_overtakes_the_answer_of_a_renewal_is_owed_to_nodes_it_may_have_healed(toy):
-    """The renewal may heal a node that had no claim, and its connection may break before the release arrives."""
+def test_release_that_overtakes_the_answer_of_a_renewal_is_pending_for_nodes_it_may_have_repaired(toy):
+    """The renewal may repair a node that had no claim, and its connection may break before the release arrives."""
     state = toy.take()
     state.touched = 0b00111
     answers = toy.codes(*[OURS] * 5, meanwhile=lambda: toy.give_back(state))
     run_renew(toy, [state], ("ask lock_renew", answers), ROLLBACK)
-    released = next(effect for effect in toy.asked if effect.owed_to)
-    assert released.owed_to == 0b11111
+    released = next(effect for effect in toy.asked if effect.deliver_to)
+    assert released.deliver_to == 0b11111
+
+
+# Extending.
+
+
+def test_extend_lengthens_now_on_a_quorum(toy):
+    state = toy.take(lease=2.0)
+    toy.now = 1001.0
+    toy.play(extend(toy.session, state, 60.0, toy.now), ("ask lock_renew", toy.answers([2], [2], [2], "down", "down")))
+    assert toy.commands[-1].args == (toy.owner.claim(1), 1, 60_000)
+    assert toy.asked[-1].guard == 0.0, "it repairs nodes that lost their memory"
+    assert state.valid_until == pytest.approx(1001.0 + 60.0 - 0.602)
+    assert not state.renewed, "an extension is not a renewal"
+    assert state.lease == 2.0
+
+
+def test_extend_without_a_lease_takes_the_holds_own(toy):
+    state = toy.take(lease=2.0)
+    toy.now = 1001.0
+    toy.play(extend(toy.session, state, None, toy.now), ("ask lock_renew", toy.all_say([2])))
+    assert toy.commands[-1].args[2] == 2_000
+    assert state.valid_until == pytest.approx(1001.0 + 2.0 - 0.022)
+
+
+def test_extend_without_a_quorum_leaves_the_hold_unchanged(toy):
+    state = toy.take()
+    before = state.valid_until
+    with pytest.raises(QuorumError) as caught:
+        toy.play(
+            extend(toy.session, state, 60.0, toy.now), ("ask lock_renew", toy.answers([2], [2], "down", "down", "down"))
+        )
+    assert len(caught.value.votes) == 5
+    assert state.valid_until == before
+    assert state.lost is None
+
+
+def test_extend_of_a_hold_that_nodes_no_longer_keep_is_a_loss(toy):
+    state = toy.take()
+    with pytest.raises(LeaseLostError):
+        toy.play(
+            extend(toy.session, state, 60.0, toy.now),
+            ("ask lock_renew", toy.answers([0], [1], [-1], [2], [2])),
+            "tell lock_abandon, leave",
+            "notify HoldLost",
+        )
+    assert not state.valid(toy.now)
+
+
+@pytest.mark.parametrize("answer", [[2], [0], "down"])
+def test_extend_of_a_hold_released_meanwhile_is_an_error(toy, answer):
+    """By another thread, through its Hold: neither an outage nor a loss.
+
+    Its release may have come before this renewal, which then made the claim again, so the claim is rolled back.
+    """
+    state = toy.take()
+    answers = toy.all_say(answer, meanwhile=lambda: toy.give_back(state))
+    steps = extend(toy.session, state, 60.0, toy.now)
+    with pytest.raises(NotOwnedError):
+        toy.play(steps, ("ask lock_renew", answers), "tell lock_abandon, leave")
+    assert state.lost is None
+
+
+def test_extend_wakes_the_watchdog_if_its_look_is_due_earlier(toy):
+    state = toy.take()
+    toy.session.holds.watched_until = 1010.0
+    alarms = toy.alarms
+    toy.play(extend(toy.session, state, 3.0, toy.now), ("ask lock_renew", toy.all_say([2])))
+    assert state.due < 1010.0
+    assert toy.alarms == alarms + 1

@@ -5,15 +5,14 @@ from weakref import ref
 
 import pytest
 
-from redsync._core.limits import Limit, next_version
-from redsync._core.presence import ClientRecord
-from redsync._core.slots import SlotKeys
-from redsync._protocols.lease import lose
+from redsync._core.client_records import ClientRecord
+from redsync._core.permits import Limit, SlotKeys, next_version
+from redsync._protocols.holding import lose
 from redsync._protocols.renewal import renew
 from redsync._protocols.semaphore import SEMAPHORE, Pool, acquire, available, holdings, limit_of, release_latest, resize
 from redsync.exceptions import KeyTypeError, LeaseLostError, OverReleaseError, QuorumError
 
-V1, VOID = 1 << 32, 1 << 60
+V1 = 1 << 32
 ASK = "ask semaphore_acquire for a place"
 RECORD = ClientRecord("host", 7, "program", 1.0)
 
@@ -49,7 +48,7 @@ def take(toy, pool):
         request = toy.request(**{**options, **fields})
         steps = acquire(toy.session, request, pool.limit, toy.now)
         granted = b",".join(b"%d" % slot for slot in slots)
-        return toy.play(steps, (ASK, answers or toy.all_say(granted)))
+        return toy.play(steps, (ASK, answers or toy.all_say([granted, b""])))
 
     return take
 
@@ -59,9 +58,9 @@ def take(toy, pool):
 
 def test_limit_is_the_newest_that_nodes_know(toy, pool):
     looks = toy.answers(look(0, 4), look(V1, 7), look(0, 4), look(), None)
-    script = ("ask semaphore_inspect", looks), "tell semaphore_resize"
+    script = ("ask semaphore_inspect", looks), "tell semaphore_inspect"
     assert toy.play(limit_of(toy.session, pool, toy.owner), *script) == 7
-    assert toy.told[-1].command.args == (V1, 7, 0), "nodes that lack it get it"
+    assert toy.told[-1].command.args == (0, 0, 0, V1, 7), "nodes that lack it get it"
     assert (pool.limit.version, pool.limit.permits) == (V1, 7)
 
 
@@ -71,26 +70,8 @@ def test_limit_that_no_node_knows_is_the_clients_own(toy, pool):
 
 def test_limit_that_nodes_forgot_is_the_last_that_was_learned(toy, pool):
     pool.limit.learn(V1, 9)
-    script = ("ask semaphore_inspect", toy.all_say(look(0, 4))), "tell semaphore_resize"
-    assert toy.play(limit_of(toy.session, pool, toy.owner), *script) == 9
-
-
-def test_void_limit_of_a_minority_does_not_count(toy, pool):
-    looks = toy.answers(look(VOID, 9), look(0, 4), look(0, 4), None, None)
-    assert toy.play(limit_of(toy.session, pool, toy.owner), ("ask semaphore_inspect", looks)) == 4
-    assert pool.limit.version == 0
-
-
-def test_void_limit_does_not_hinder_a_resize(toy, pool):
-    pool.limit.learn(VOID, 3)
-    wanted = next_version(0, 9, NOW_MS)
-    script = [
-        ("ask semaphore_inspect", toy.answers(look(VOID, 9, now_ms=1 << 60), look(0, 4), look(0, 4), None, None)),
-        ("ask semaphore_resize", toy.answers([VOID, 9], [wanted, 9], [wanted, 9], None, None)),
-    ]
-    pool.limit.forget()
-    toy.play(resize(toy.session, pool, toy.owner, 9), *script)
-    assert (pool.limit.version, pool.limit.permits) == (wanted, 9)
+    assert toy.play(limit_of(toy.session, pool, toy.owner), ("ask semaphore_inspect", toy.all_say(look(V1, 9)))) == 9
+    assert toy.commands[-1].args == (0, 0, 0, V1, 9), "they get it with the look"
 
 
 def test_later_resize_exceeds_one_that_only_an_old_object_remembers(toy, pool):
@@ -98,29 +79,42 @@ def test_later_resize_exceeds_one_that_only_an_old_object_remembers(toy, pool):
     for at in (NOW_MS, NOW_MS + 10):
         script = [
             ("ask semaphore_inspect", toy.all_say(look(now_ms=at))),
-            ("ask semaphore_resize", toy.all_say([next_version(0, 2, at), 2])),
+            ("ask semaphore_inspect", toy.all_say(look(next_version(0, 2, at), 2))),
         ]
         fresh = Pool("x", pool.keys, Limit(4))
         toy.play(resize(toy.session, fresh, toy.owner, 2), *script)
-        versions.append(toy.commands[-1].args[0])
+        versions.append(toy.commands[-1].args[3])
     assert versions[0] < versions[1], "although no node knows of the first"
 
 
-def test_resize_writes_a_version_above_all_known_ones(toy, pool):
-    wanted = next_version(0, 9, NOW_MS)
+@pytest.mark.parametrize("known", [V1 + 5, 1 << 52])
+def test_resize_writes_a_version_above_all_known_ones(toy, pool, known):
+    wanted = next_version(known, 9, NOW_MS)
     script = [
-        ("ask semaphore_inspect", toy.answers(look(0, 4), look(V1 + 5, 7), look(0, 4), "down", None)),
-        ("ask semaphore_resize", toy.all_say([wanted, 9])),
+        ("ask semaphore_inspect", toy.answers(look(0, 4), look(known, 7), look(0, 4), "down", None)),
+        "tell semaphore_inspect",
+        ("ask semaphore_inspect", toy.all_say(look(wanted, 9))),
     ]
     toy.play(resize(toy.session, pool, toy.owner, 9), *script)
-    assert toy.commands[-1].args == (wanted, 9, 0)
+    assert toy.commands[-1].args == (0, 0, 0, wanted, 9)
     assert (pool.limit.version, pool.limit.permits) == (wanted, 9)
 
 
+def test_one_wrong_clock_does_not_decide_the_version_of_a_resize(toy, pool):
+    clocks = (1, NOW_MS, NOW_MS, NOW_MS, 1 << 60)
+    script = [
+        ("ask semaphore_inspect", toy.answers(*[look(0, 4, now_ms=each) for each in clocks])),
+        ("ask semaphore_inspect", toy.all_say(look(next_version(0, 9, NOW_MS), 9))),
+    ]
+    toy.play(resize(toy.session, pool, toy.owner, 9), *script)
+    assert pool.limit.version == next_version(0, 9, NOW_MS)
+
+
 def test_resize_overtaken_by_another_has_succeeded(toy, pool):
+    newer = next_version(0, 3, NOW_MS + 10)
     script = [
         ("ask semaphore_inspect", toy.all_say(look(0, 4))),
-        ("ask semaphore_resize", toy.all_say([newer := next_version(0, 3, NOW_MS + 10), 3])),
+        ("ask semaphore_inspect", toy.all_say(look(newer, 3))),
     ]
     toy.play(resize(toy.session, pool, toy.owner, 9), *script)
     assert (pool.limit.version, pool.limit.permits) == (newer, 3)
@@ -128,24 +122,13 @@ def test_resize_overtaken_by_another_has_succeeded(toy, pool):
 
 def test_resize_without_a_quorum_is_an_error(toy, pool):
     looks = ("ask semaphore_inspect", toy.all_say(look(0, 4)))
-    done = [next_version(0, 9, NOW_MS), 9]
-    script = looks, ("ask semaphore_resize", toy.answers(done, done, "down", "down", "down"))
+    done = look(next_version(0, 9, NOW_MS), 9)
+    script = looks, ("ask semaphore_inspect", toy.answers(done, done, "down", "down", "down"))
     with pytest.raises(QuorumError, match="semaphore 'x': 3 of 5 nodes failed"):
         toy.play(resize(toy.session, pool, toy.owner, 9), *script)
     assert pool.limit.permits == 9, "it may come into force"
     with pytest.raises(QuorumError):
         toy.play(resize(toy.session, pool, toy.owner, 9), ("ask semaphore_inspect", toy.all_say("down")))
-
-
-def test_resize_that_most_nodes_refuse_is_an_error(toy, pool):
-    """To them the version is void: their clocks are years behind, and they keep the earlier limit."""
-    done, before = [next_version(0, 9, NOW_MS), 9], [0, 4]
-    script = [
-        ("ask semaphore_inspect", toy.all_say(look(*before))),
-        ("ask semaphore_resize", toy.answers(done, done, before, before, before)),
-    ]
-    with pytest.raises(QuorumError):
-        toy.play(resize(toy.session, pool, toy.owner, 9), *script)
 
 
 # Looks.
@@ -196,7 +179,7 @@ def test_many_holders_are_listed_a_page_at_a_time(toy, pool):
     script = [("ask semaphore_inspect", toy.all_say(page)) for page in pages]
     found = toy.play(holdings(toy.session, pool, toy.owner), *script)
     assert [(holding.id, holding.client) for holding in found] == [("c:3", RECORD), ("c:2", RECORD), ("c:1", RECORD)]
-    assert [command.args for command in toy.commands] == [(-1, 0, 0), (-1, 0, 1000)]
+    assert [command.args for command in toy.commands] == [(-1, 0, 0, 0, 10_000), (-1, 0, 1000, 0, 10_000)]
 
 
 def test_foreign_value_is_an_error_for_a_look(toy, pool):
@@ -326,22 +309,22 @@ def test_garbage_after_the_codes_is_not_an_answer(toy, pool, take, told):
 
 
 def test_watchdog_corrects_a_permit_with_other_slots_somewhere(toy, pool, take):
-    state = take(2, answers=toy.answers(b"2", b"2", b"2", None, None))
+    state = take(2, answers=toy.answers(*[[b"2", b""]] * 3, None, None))
     tally = toy.tallies[0]
     assert state.mismatched(tally.all_votes) == 0
-    tally.record(3, b"3")
+    tally.record(3, [b"3", b""])
     assert state.mismatched(tally.all_votes) == 0b01000
-    tally.record(4, [20_000, b"full", 0, 0, b"", 4])
-    assert state.mismatched(tally.all_votes) == 0b11000, "a place may be left in the line there"
+    tally.record(4, [20_000, b"full", 0, 0, b""])
+    assert state.mismatched(tally.all_votes) == 0b11000, "a place may be left in the queue there"
     steps = toy.run_watchdog(sleeps=2)
     assert steps == ["wait", "ask semaphore_renew", "wait"]
     assert toy.commands[-1].args[2] == b"2"
 
 
 def test_permit_that_all_nodes_keep_needs_no_further_command(toy, take):
-    state = take(2, answers=toy.answers(b"2", b"2", b"2", None, None))
+    state = take(2, answers=toy.answers(*[[b"2", b""]] * 3, None, None))
     for node in (3, 4):
-        toy.tallies[0].record(node, b"2")
+        toy.tallies[0].record(node, [b"2", b""])
     assert state.mismatched(toy.tallies[0]) == 0
     assert toy.run_watchdog(sleeps=2) == ["wait", "wait"]
 
@@ -349,7 +332,7 @@ def test_permit_that_all_nodes_keep_needs_no_further_command(toy, take):
 def test_watchdog_renews_many_permits_with_one_command(toy, take):
     states = [take(slot) for slot in range(4)]
     for state in states:
-        state.fill_at = float("inf")
+        state.repair_at = float("inf")
     toy.now += 10.5
     assert toy.run_watchdog(answer=lambda command: [2] * ((len(command.args) - 1) // 4)) == [
         "ask semaphore_renew",
@@ -367,17 +350,16 @@ def learn(toy, state):
 
 
 @pytest.mark.parametrize(("change", "argument"), [(give_one_back, (2, b"2")), (learn, (4, b"7 9"))])
-def test_renewal_of_permits_is_composed_again_when_slots_or_limit_have_changed(toy, take, change, argument):
+def test_renewal_of_permits_has_the_slots_and_limit_of_the_instant_of_sending(toy, take, change, argument):
     state = take(2, 3)
-    state.fill_at = float("inf")
+    state.repair_at = float("inf")
     toy.now += 10.5
 
     def answer(command):
         return [2]
 
     toy.run_watchdog(answer, sleeps=2)
-    before, same = toy.commands[-2:]
-    assert same is before
+    before = toy.commands[-1]
     change(toy, state)
     toy.run_watchdog(answer, sleeps=2)
     at, expected = argument

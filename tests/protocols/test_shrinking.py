@@ -1,50 +1,47 @@
-"""Shrinking: which slots below the limit are reserved for those beyond it, whatever nodes report."""
+"""Shrinking: which slots below the limit are reserved for those beyond it, whatever nodes report; and bit maps."""
 
 import random
 
 import pytest
 
-from redsync._protocols.shrinking import Taken
+from redsync._protocols.shrinking import MOST_BYTES, bits_of, first_in, read_bits, reserved
 
 
-def bits(slots):
-    text = bytearray(-(-(max(slots, default=-1) + 1) // 8))
-    for slot in slots:
-        text[slot // 8] |= 1 << (7 - slot % 8)
-    return bytes(text)
+def reserved_for(slots, permits):
+    return set(first_in(reserved(bits_of(slots), permits), 0, permits))
 
 
-def taken(*nodes, own=()):
-    return Taken([(bits(slots), ()) for slots in nodes], own)
+def test_bit_map_begins_with_slot_0():
+    assert read_bits(b"") == 0
+    assert read_bits(bytes([0b1000_0001, 0b0100_0000])) == bits_of([0, 7, 9])
+    assert read_bits(bytes(MOST_BYTES)) == 0
 
 
-def test_bit_maps_of_different_lengths_are_joined():
-    told = taken({0}, {9}, set())
-    assert [slot for slot in range(30) if slot in told] == [0, 9]
+def test_bit_map_of_absurd_size_is_refused():
+    with pytest.raises(ValueError, match="no semaphore has that many slots"):
+        read_bits(bytes(MOST_BYTES + 1))
 
 
-def test_own_slots_are_left_out_each_on_the_node_that_granted_them():
-    told = Taken([(bits({1, 5}), (1,)), (bits({2, 5}), (2,)), (bits({1}), (40,))])
-    assert [slot for slot in range(8) if slot in told] == [1, 5], "1 belongs to another permit on the third"
+def test_slot_of_absurd_size_takes_no_memory():
+    assert bits_of([3, 1 << 60]) == 1 << 3
 
 
-def test_slots_that_a_quorum_granted_belong_to_no_other_permit():
-    assert 1 not in taken({1, 5}, own={1})
+def test_first_slots_are_found_cyclically():
+    slots = bits_of([0, 3, 7, 9])
+    assert first_in(slots, 3, 2) == [3, 7]
+    assert first_in(slots, 8, 9) == [9, 0, 3, 7]
+    assert first_in(slots, 10, 1) == [0]
+    assert first_in(slots, 3, 0) == first_in(0, 3, 2) == []
 
 
 def test_one_free_slot_is_reserved_for_each_beyond_the_limit_from_the_top():
-    assert taken({7}, {8}).reserved(3) == {1, 2}
-    assert taken({7, 2}, {8}).reserved(3) == {0, 1}
-    assert taken({7, 2}, {8, 9}, {1}).reserved(3) == {0}
-    assert taken({0, 1, 2}).reserved(3) == frozenset()
-    assert taken({0, 1}).reserved(9) == frozenset()
-    assert taken().reserved(3) == frozenset()
+    assert reserved_for({7, 8}, 3) == {1, 2}
+    assert reserved_for({7, 2, 8}, 3) == {0, 1}
+    assert reserved_for({0, 1, 2}, 3) == reserved_for({0, 1}, 9) == reserved_for((), 3) == set()
 
 
-def test_slots_beyond_the_limit_are_counted_even_if_all_below_are_taken():
-    told = taken({0, 1, 2, 3}, {9})
-    assert told.beyond(3) == 2
-    assert told.reserved(3) == frozenset()
+def test_nothing_is_left_to_reserve_if_all_slots_below_the_limit_are_taken():
+    assert reserved_for({0, 1, 2, 3, 9}, 3) == set()
 
 
 @pytest.mark.parametrize("permits", [1, 3, 8, 9])
@@ -55,7 +52,7 @@ def test_more_taken_slots_leave_fewer_to_win(permits):
     rng = random.Random(seed)
 
     def filled(slots):
-        return {slot for slot in slots if slot < permits} | taken(slots).reserved(permits)
+        return {slot for slot in slots if slot < permits} | reserved_for(slots, permits)
 
     for _ in range(300):
         slots = set(rng.sample(range(20), rng.randint(0, 12)))

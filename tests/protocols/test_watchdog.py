@@ -5,11 +5,10 @@ from itertools import pairwise
 
 import pytest
 
-from redsync._core.effects import Packed
-from redsync._core.events import HoldLost
-from redsync._protocols.holding import extend
-from redsync._protocols.lease import lose
+from redsync._core.observing import HoldLost
+from redsync._protocols.holding import lose
 from redsync._protocols.mutex import MUTEX
+from redsync._protocols.renewal import extend
 from redsync.exceptions import QuorumError
 
 OURS, HEALED, THEIRS = 2, 1, 0
@@ -19,9 +18,9 @@ LOSS = ("tell lock_abandon, leave", "notify HoldLost")
 
 
 def take(toy, name="x", **fields):
-    """Acquire a lock that all nodes are known to keep, so that nothing needs filling up."""
+    """Acquire a lock that all nodes are known to keep, so that nothing needs a repair."""
     state = toy.take(name, **fields)
-    state.fill_at, state.tally = math.inf, None
+    state.repair_at, state.tally = math.inf, None
     table = toy.session.holds
     table.watched_until = min(state.due for state in table)
     return state
@@ -60,7 +59,7 @@ def test_watchdog_does_not_renew_an_explicit_lease(toy):
     steps = toy.run_watchdog(sleeps=2)
     assert steps == ["wait", *LOSS, "wait"]
     assert toy.waits[0].until == state.valid_until
-    assert toy.told[0].owed_to == ALL
+    assert toy.told[0].deliver_to == ALL
     assert state.lost
     assert toy.events[0].state is state
     assert toy.waits[-1].until == math.inf, "a lost hold is reported once"
@@ -207,17 +206,6 @@ def test_lost_hold_does_not_keep_the_watchdog_busy(toy):
 
 def renewals(toy):
     return [command for command in toy.commands if command.script.name == "lock_renew"]
-
-
-def test_watchdog_sends_the_same_command_again_while_nothing_has_changed(toy):
-    for i in range(3):
-        take(toy, f"lock {i}")
-    toy.now = 1010.5
-    toy.run_watchdog(sleeps=3)
-    first, second, third = renewals(toy)
-    assert second is first
-    assert third is first
-    assert isinstance(first.packing, Packed), "so that its bytes are kept too"
 
 
 def leave(toy, states):

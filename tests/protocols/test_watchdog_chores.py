@@ -1,20 +1,19 @@
-"""The watchdog's other work: filling up, releasing for ended owners, announcing; and the farewell."""
+"""The watchdog's other work: repairs, releasing for ended owners, announcing; and the shutdown."""
 
 import math
 import weakref
 
 import pytest
 
-from redsync._core.events import HoldOrphaned
+from redsync._core.client_records import ClientRecord, told_claim
 from redsync._core.holds import HoldTable
-from redsync._core.observing import ClocksRead, WatchdogWoke
-from redsync._core.presence import ClientRecord, told_claim
-from redsync._protocols.lease import lose, wait_end
+from redsync._core.observing import ClocksRead, HoldOrphaned, WatchdogWoke
+from redsync._protocols.holding import lose, wait_end
 from redsync._protocols.mutex import MUTEX
-from redsync._protocols.watchdog import farewell
+from redsync._protocols.watchdog import shutdown
 
 NEW = 1
-OURS, HEALED = 2, 1
+OURS, REPAIRED = 2, 1
 ALL = 0b11111
 LEASE = 30.0
 LOSS = ("tell lock_abandon, leave", "notify HoldLost")
@@ -22,9 +21,9 @@ RECORD = ClientRecord("host", 7, "program", 1.5).pack()
 
 
 def quiet(toy, *states):
-    """Make all nodes known to keep these holds, so that nothing needs filling up."""
+    """Make all nodes known to keep these holds, so that nothing needs a repair."""
     for state in states:
-        state.fill_at, state.tally = math.inf, None
+        state.repair_at, state.tally = math.inf, None
     table = toy.session.holds
     table.watched_until = min(state.due for state in table)
 
@@ -32,8 +31,8 @@ def quiet(toy, *states):
 # Filling up.
 
 
-def healed(toy):
-    return lambda command: toy.codes(OURS, OURS, OURS, HEALED, HEALED)
+def repaired(toy):
+    return lambda command: toy.codes(OURS, OURS, OURS, REPAIRED, REPAIRED)
 
 
 @pytest.mark.parametrize(
@@ -52,7 +51,7 @@ def test_majority_is_not_bare_if_more_nodes_granted_late(toy, late, steps):
     for node, reply in zip((1, 4), late, strict=True):
         if reply is not None:
             tally.record(node, reply)
-    assert toy.run_watchdog(healed(toy), sleeps=2) == ["wait", *steps, "wait"]
+    assert toy.run_watchdog(repaired(toy), sleeps=2) == ["wait", *steps, "wait"]
 
 
 def test_filling_up_goes_on_while_nodes_are_down_and_ends_when_they_are_back(toy):
@@ -60,7 +59,7 @@ def test_filling_up_goes_on_while_nodes_are_down_and_ends_when_they_are_back(toy
     back_at = 1006.0
 
     def answer(command):
-        return toy.codes(OURS, OURS, OURS, *[HEALED if toy.now > back_at else "down"] * 2)
+        return toy.codes(OURS, OURS, OURS, *[REPAIRED if toy.now > back_at else "down"] * 2)
 
     toy.run_watchdog(answer, sleeps=9)
     asked = [tally.sent_at for tally in toy.tallies[1:]]
@@ -68,28 +67,17 @@ def test_filling_up_goes_on_while_nodes_are_down_and_ends_when_they_are_back(toy
     assert state.valid_until > toy.now
 
 
-@pytest.mark.parametrize(("lease", "same"), [(None, True), (20.0, False)])
-def test_filling_up_sends_the_same_command_again_unless_it_is_for_the_rest_of_a_lease(toy, lease, same):
-    bare = toy.answers(NEW, NEW, NEW, "down", "down")
-    for name in ("a", "b"):
-        toy.acquire(("ask lock_acquire", bare), name=name, lease=lease)
-    toy.run_watchdog(lambda command: toy.answers(*[[OURS, OURS]] * 3, "down", "down"), sleeps=4)
-    one, other, third = (command for command in toy.commands if command.script.name == "lock_renew")
-    assert (one is other, other is third) == (same, same)
-    assert one.keys == other.keys == third.keys
-
-
 def test_filling_up_is_batched_by_kind(toy):
-    bare = toy.answers(NEW, NEW, NEW, "down", "down")
+    minimal = toy.answers(NEW, NEW, NEW, "down", "down")
     owners = [toy.new_owner(), toy.new_owner()]
     for kind in ("lock", "mutex"):
         for owner in owners:
             for i in range(2):
                 options = {"kind": MUTEX} if kind == "mutex" else {}
-                toy.acquire((f"ask {kind}_acquire", bare), name=f"{kind} {i}", owner=owner, **options)
+                toy.acquire((f"ask {kind}_acquire", minimal), name=f"{kind} {i}", owner=owner, **options)
     toy.now = 1000.5
     toy.commands.clear()
-    toy.run_watchdog(lambda command: toy.answers(*[[OURS, OURS, OURS, OURS]] * 3, *[[HEALED] * 4] * 2))
+    toy.run_watchdog(lambda command: toy.answers(*[[OURS, OURS, OURS, OURS]] * 3, *[[REPAIRED] * 4] * 2))
     assert sorted((command.script.name, len(command.keys)) for command in toy.commands) == [
         ("lock_renew", 4),
         ("mutex_renew", 4),
@@ -97,9 +85,9 @@ def test_filling_up_is_batched_by_kind(toy):
 
 
 def test_filling_up_sends_at_most_200_claims_in_a_command(toy):
-    bare = toy.answers(NEW, NEW, NEW, "down", "down", takes=0.0)
+    minimal = toy.answers(NEW, NEW, NEW, "down", "down", takes=0.0)
     for i in range(450):
-        toy.acquire(("ask lock_acquire", bare), name=f"lock {i}")
+        toy.acquire(("ask lock_acquire", minimal), name=f"lock {i}")
     toy.now = 1000.5
     toy.run_watchdog()
     assert [len(command.keys) for command in toy.commands if command.script.name == "lock_renew"] == [200, 200, 50]
@@ -117,7 +105,7 @@ def test_hold_of_an_ended_owner_is_released_at_once(toy, holds):
     assert toy.run_watchdog() == ["tell lock_release", "notify HoldOrphaned", "wait"]
     (told,) = toy.told
     assert told.command.args == (toy.owner.claim(1), 0, toy.keys.channel)
-    assert told.owed_to == ALL
+    assert told.deliver_to == ALL
     assert toy.events == [HoldOrphaned("x", str(toy.owner))]
     assert len(toy.session.holds) == 0
     assert (state.live, state.count) == (False, 0), "no thread that got the hold object believes in it"
@@ -223,14 +211,14 @@ def test_observed_client_reads_the_clocks_of_its_nodes_with_all_announcements_bu
     assert toy.events == [WatchdogWoke(0.0), ClocksRead(began, pytest.approx(began + 0.25), clocks, 0.01)]
 
 
-def test_announcement_outlasts_two_lost_ones_and_is_owed_to_absent_nodes_until_then(make_toy):
+def test_announcement_outlasts_two_lost_ones_and_is_pending_for_absent_nodes_until_then(make_toy):
     toy = make_toy(record=RECORD)
     toy.run_watchdog()
     (told,) = toy.told
     assert told.command.keys == (b"redsync:client:toy",)
     assert told.command.args == (RECORD, 65_000)
     assert told.owner is None
-    assert (told.owed_to, told.owed_until) == (ALL, 1065.0)
+    assert (told.deliver_to, told.deliver_until) == (ALL, 1065.0)
 
 
 def test_announcement_tells_since_when_the_oldest_holds_last(make_toy):
@@ -259,7 +247,7 @@ def test_client_is_not_announced_again_when_the_watchdog_is_called_in_between(ma
     steps = toy.run_watchdog(sleeps=3)
     announcement, renewal = "tell client_announce", "ask lock_renew"
     assert steps == [announcement, "wait", renewal, "wait", renewal, announcement, "wait"]
-    assert [effect.owed_until - 65.0 for effect in toy.told] == pytest.approx([began, began + 20.0], abs=0.1)
+    assert [effect.deliver_until - 65.0 for effect in toy.told] == pytest.approx([began, began + 20.0], abs=0.1)
 
 
 def test_client_that_was_suspended_is_announced_once_and_not_for_each_missed_time(make_toy):
@@ -280,7 +268,7 @@ def test_client_that_was_suspended_is_announced_once_and_not_for_each_missed_tim
     assert waits == [1020.0, 2020.0, 2040.0]
 
 
-# The farewell.
+# The shutdown.
 
 
 def watch(toy, state):
@@ -288,36 +276,36 @@ def watch(toy, state):
     return toy.start(wait_end(state, lambda: False, toy.now, None))
 
 
-def test_farewell_releases_the_holds_of_all_owners(toy):
+def test_shutdown_releases_the_holds_of_all_owners(toy):
     states = [toy.take(), toy.take(owner=toy.new_owner(), holds=3)]
     toy.take("lost").lost = "a reason"
-    toy.play(farewell(toy.session), "tell lock_release", "tell lock_release")
+    toy.play(shutdown(toy.session), "tell lock_release", "tell lock_release")
     assert [tell.command.args for tell in toy.told] == [(state.claim, 0, toy.keys.channel) for state in states]
     assert [tell.owner for tell in toy.told] == [state.owner for state in states]
-    assert all(tell.owed_to == ALL for tell in toy.told)
+    assert all(tell.deliver_to == ALL for tell in toy.told)
     assert len(toy.session.holds) == 0
     assert not any(state.live for state in states)
 
 
-def test_farewell_withdraws_the_announcement_last(make_toy):
+def test_shutdown_withdraws_the_announcement_last(make_toy):
     """As long as there are holds, people can see whose they are."""
     toy = make_toy(record=RECORD)
     toy.take(kind=MUTEX)
-    toy.play(farewell(toy.session), "tell mutex_release", "tell client_withdraw")
+    toy.play(shutdown(toy.session), "tell lock_release", "tell client_withdraw")
     told = toy.told[-1]
     assert told.command.keys == (b"redsync:client:toy",)
     assert told.command.args == ()
-    assert told.owed_to == 0, "it expires on an absent node"
+    assert told.deliver_to == 0, "it expires on an absent node"
 
 
 @pytest.mark.parametrize("at", range(4))
-def test_interrupted_farewell_releases_the_rest_and_withdraws(make_toy, at):
+def test_interrupted_shutdown_releases_the_rest_and_withdraws(make_toy, at):
     """No later call does it. The command under way at the interruption may not have been sent."""
     toy = make_toy(record=RECORD)
     states = [toy.take(name) for name in ("a", "b", "c")]
     script = [*["tell lock_release"] * 3, "tell client_withdraw"]
     interrupted = ["tell lock_abandon, leave"] if at < 3 else []
-    steps = toy.interrupt(farewell(toy.session), script, at)
+    steps = toy.interrupt(shutdown(toy.session), script, at)
     assert steps == [*interrupted, *script[at + 1 : 3], "tell client_withdraw"]
     dropped = [told.command.keys[0] for told in toy.told[at + 1 : -1]]
     assert dropped == [state.keys.lock for state in states[at:]]
@@ -325,9 +313,9 @@ def test_interrupted_farewell_releases_the_rest_and_withdraws(make_toy, at):
     assert not any(state.live for state in states)
 
 
-def test_interrupted_farewell_wakes_sleepers_that_wait_for_the_end(toy):
+def test_interrupted_shutdown_wakes_sleepers_that_wait_for_the_end(toy):
     for name in ("a", "b"):
         watch(toy, toy.take(name))
     script = ["tell lock_release", "signal", "tell lock_release", "signal"]
     after = ["tell lock_abandon, leave", "signal", "tell lock_release", "signal"]
-    assert toy.interrupt(farewell(toy.session), script, at=0) == after
+    assert toy.interrupt(shutdown(toy.session), script, at=0) == after

@@ -12,7 +12,7 @@ import random
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from redsync.testing.harness.nemesis import Fault
+from tests.chaos.nemesis import Fault
 from tests.soak.troubles import (
     CLIENT_TROUBLES,
     CLIENTS,

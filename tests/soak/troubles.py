@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeAlias
 
-from redsync.testing.harness.nemesis import Fault
+from tests.chaos.nemesis import Fault
 
 LEASE = 2.0
 GUARD = LEASE  # of the clients, which derive it from their lease
@@ -119,7 +119,7 @@ def _cut_off(node: int, at: float, until: float) -> tuple[Fault, ...]:
 
 
 def _forget_after(away: Callable[[int, float, float], tuple[Fault, ...]], forget: Make) -> MakeJoint:
-    """Return the trouble that guards exist for: claims are on a bare quorum, most of which forgets them.
+    """Return the trouble that guards exist for: claims are on a minimal quorum, most of which forgets them.
 
     While some nodes are away, claims are made on the others. As soon as the former are back, and before they learn
     those claims, some of the latter forget. Never is more than a minority out, yet only one of all nodes knows of a

@@ -6,9 +6,9 @@ import socket
 import threading
 import time
 
-from redsync._drivers.greetings import INITIALIZE
+from redsync._drivers.handshakes import INITIALIZE
 
-__all__ = ["HELLO", "TEXTS", "Hostile", "bulk", "dribble", "greeting", "information", "make_answer"]
+__all__ = ["HELLO", "TEXTS", "Hostile", "bulk", "dribble", "handshake", "information", "make_answer"]
 
 HELLO = b"%3\r\n+server\r\n+redis\r\n+version\r\n+7.0.0\r\n+proto\r\n:3\r\n"
 INFO = b"run_id:%b\r\nredis_version:7.0.0\r\nuptime_in_seconds:100000\r\n"
@@ -85,7 +85,7 @@ def information():
     return bulk(INFO % str(time.time_ns()).encode())
 
 
-def greeting(words):
+def handshake(words):
     """Return the replies of a node to the commands of a handshake, None to all others."""
     match words[0].upper():
         case b"HELLO":

@@ -4,20 +4,14 @@ from collections.abc import Iterable
 
 import pytest
 
-from redsync._core.holds import HoldState
-from redsync._core.keys import LockKeys
 from redsync._core.memory import Birth
 from redsync._core.scripts import Script
 from redsync._drivers.nodes import Node
-from redsync._protocols.lock import LOCK
-from redsync.testing.simulator import Simulation, SimulationError
-from redsync.testing.simulator.checks import Checker
-from redsync.testing.simulator.runs import simulate
-from tests.support.hold_states import new_forms
+from redsync.testing.simulator import SimulationError
+from redsync.testing.simulator.simulation import Checker
+from tests.simulation.runs import simulate
 
-__all__ = ["KEYS", "add_hold", "break_script", "connect", "contend", "hunt", "trust_records"]
-
-KEYS = LockKeys.of(b"redsync:", b"x")
+__all__ = ["break_script", "hunt", "trust_records"]
 
 
 def hunt(checker: type[Checker], seeds: Iterable[int], **options) -> str:
@@ -33,14 +27,14 @@ def hunt(checker: type[Checker], seeds: Iterable[int], **options) -> str:
         if found is not None:
             print(f"seed {seed}: {found.complaints[0]}")
             assert found.complaints[0].startswith(f"{checker.name}: ")
-            assert f"replay it with python -m redsync.testing.simulator --seed {seed}" in str(found)
+            assert f"replay it with python -m tests.simulation --seed {seed}" in str(found)
             assert "the trace ends with\n" in str(found)
             return found.complaints[0]
     pytest.fail(f"{tried} runs, and nothing was found")
 
 
 def break_script(name: str, *replacements: tuple[str, str]) -> dict[str, str]:
-    """Return a script's source with replaced text, for `Simulation(scripts=...)`."""
+    """Return a script's source with replaced text, for `Trial(scripts=...)`."""
     source = Script.load(name).source.decode()
     for old, new in replacements:
         assert old in source
@@ -67,40 +61,3 @@ def trust_records(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
             broken[script.name] = source
     assert {"lock_acquire", "lock_renew", "node_initialize"} <= set(broken)
     return broken
-
-
-def add_hold(runner, *, until: float = 5.0, count: int = 1) -> HoldState:
-    """Let a new owner of a simulated client believe for that many seconds that it holds `x`."""
-    now = runner.now()
-    renew_at = ends_at = float("inf")
-    owner, forms = runner.new_owner(), new_forms(until)
-    state = HoldState(
-        "x", LOCK, KEYS, owner, owner.claim(1), count, forms, now + until, renew_at, ends_at, 0b111, now + until
-    )
-    runner.session.holds.add(state)
-    return state
-
-
-def connect(sim):
-    """Return the driver of a client that has connected and acquired a lock once."""
-    client = sim.machine("a").client()
-
-    async def visit():
-        async with client.get_lock("x"):
-            pass
-
-    sim.machines[0].start(visit())
-    sim.run()
-    sim.run(until=sim.now + 0.5)
-    return client.runner
-
-
-def contend(checker: type[Checker], scripts, take) -> int:
-    """Let three clients take one of two, each cut off from another node of three; return how many got it."""
-    with Simulation(seed=1, scripts=scripts, checkers=[checker], lease=2.0, restart_guard=0.0) as sim:
-        for node, name in enumerate("abc"):
-            machine = sim.machine(name)
-            sim.partition(machine, node)
-            machine.start(take(machine, machine.client()))
-        sim.run()
-        return sum(task.result() for machine in sim.machines for task in machine.tasks)

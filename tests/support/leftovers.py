@@ -2,7 +2,7 @@
 
 import time
 
-from redsync.testing.harness.vitals import open_sockets, redsync_threads
+from tests.chaos.health import open_sockets, redsync_threads
 from tests.support.locks import PATIENCE
 
 __all__ = ["become", "claims", "is_claim", "open_sockets", "redsync_threads"]
@@ -22,7 +22,7 @@ def is_claim(key):
 
 def become(raw, expected):
     """Wait until each node has these claims and places and no others; return what they have if they never do."""
-    # A discarded connection takes a moment to come back; then its node gets what it is owed.
+    # A discarded connection takes a moment to come back; then its node gets what is pending.
     deadline = time.monotonic() + PATIENCE
     while True:
         found = [[key for key in claims(node) if not key.startswith("redsync_limit:")] for node in raw]

@@ -4,7 +4,7 @@ import time
 
 from redsync import RedsyncError
 
-__all__ = ["PATIENCE", "SHORT", "claims", "flush", "lose", "timed", "values"]
+__all__ = ["PATIENCE", "SHORT", "claims", "connect_set", "flush", "lose", "timed", "values"]
 
 PATIENCE = 20.0
 """Seconds until a test gives up waiting for something that happens at once on an idle machine.
@@ -34,6 +34,23 @@ def claims(raw, key="redsync:x"):
 def values(raw, key="redsync:x"):
     """Return each node's value of a mutex."""
     return [node.get(key) for node in raw]
+
+
+def connect_set(client, count=1):
+    """Wait until a client for threads has that many sets of connections to all its nodes, for threads that ask."""
+    client.runner.connect()
+    pool, deadline, ready = client.runner.life.pool, time.monotonic() + PATIENCE, []
+    while len(ready) < count:
+        assert time.monotonic() < deadline, "a node is down"
+        sets = []
+        pool.borrow(sets)
+        if sets and None not in sets[0].links:
+            ready.append(sets)
+        elif sets:
+            pool.give_back(sets)
+        time.sleep(0.001)
+    for sets in ready:
+        pool.give_back(sets)
 
 
 def lose(client, name="x"):

@@ -113,7 +113,7 @@ def serve(connection):
             os.close(each)
 
 
-def settle(arguments, environment, streams):
+def become_separate(arguments, environment, streams):
     """Become a separate process, as after the interpreter's start."""
     os.setsid()
     for number, stream in enumerate(streams[:3]):
@@ -124,7 +124,7 @@ def settle(arguments, environment, streams):
     os.environ.clear()
     os.environ.update(environment)
     sys.argv[1:] = arguments
-    sys.stdout.reconfigure(line_buffering=os.isatty(1))
+    sys.stdout = open(1, "w", buffering=1 if os.isatty(1) else -1, closefd=False)  # noqa: SIM115
 
 
 def load():
@@ -143,5 +143,5 @@ if __name__ == "__main__":
     main = load()
     with socket.socket(fileno=int(sys.argv[1])) as connection:
         begun = serve(connection)
-    settle(*begun)
+    become_separate(*begun)
     sys.exit(main())

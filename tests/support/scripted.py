@@ -8,17 +8,18 @@ from contextlib import suppress
 import hiredis
 import redis
 
-from redsync._core.effects import Broadcast, Command, Tell
-from redsync._core.ownership import Owner
-from redsync._core.scripts import Script
-from redsync._drivers.channels import Channel
+from redsync._core.effects import Broadcast, Tell
+from redsync._core.holds import Owner
+from redsync._core.scripts import Command, Script
 from redsync._drivers.given_nodes import make_nodes
+from redsync._drivers.handshake_connections import HandshakeConnection
 from redsync._drivers.link_sets import LinkSet, Shared
 from redsync._drivers.links import Link
 from redsync._drivers.nodes import NodeInfo
 from redsync._drivers.pending_releases import PendingReleases
-from redsync._drivers.requests import Request, Sleeper
+from redsync._drivers.requests import Request
 from redsync._drivers.wakeups import Wakeups
+from redsync._signal_safe import SafeLock
 
 __all__ = ["ANNA", "LATER", "NODE_TIMEOUT", "SCRIPT", "Desk", "Far", "choices", "is_one", "message", "words_of"]
 
@@ -33,6 +34,13 @@ def is_one(reply):
     if reply not in (0, 1):
         raise ValueError
     return reply == 1
+
+
+def take(releases, index, now, unanswered=0):
+    """Return what a node gets, as if it had been sent."""
+    due = releases.due(index, now, unanswered)
+    releases.note_sent(index, due)
+    return due
 
 
 def choices(tally):
@@ -111,15 +119,15 @@ class Desk:
         self.nodes = make_nodes([f"redis://node{index}" for index in range(nodes)], redis.Redis)
         for node in self.nodes:
             node.connected = True
-            node.info = NodeInfo("process", "redis 7.0.0", 1e6, pushes=True)
+            node.info = NodeInfo("process", "redis 7.0.0", 1e6)
         self.changes = 0
         self.lagging = []
         self.dropped = []
         self._numbers = 0
         self._ends = []
-        guard = threading.RLock()
+        guard = SafeLock(threading.RLock())
         self.releases = PendingReleases(nodes, guard)
-        self.wakeups = Wakeups(guard, self.clock, Sleeper.wake)
+        self.wakeups = Wakeups(guard, self.clock)
         self.shared = Shared(
             self.nodes,
             self.clock,
@@ -155,7 +163,7 @@ class Desk:
         """Return a new link to a node, and its far end."""
         near, far = socket.socketpair()
         self._ends.append(far)
-        channel = Channel(near, 5.0, math.inf)
+        channel = HandshakeConnection(near, 5.0, math.inf)
         return Link(self.nodes[index], channel, tag), Far(far)
 
     def install(self, link_set, index, tag=None):
@@ -169,9 +177,9 @@ class Desk:
         link_set = self.make_set()
         return link_set, [self.install(link_set, index) for index in range(len(self.nodes))]
 
-    def request(self, word=b"word", judge=is_one, *, script=SCRIPT, owner=ANNA, key=b"key", **options):
+    def request(self, word=b"word", parse=is_one, *, script=SCRIPT, owner=ANNA, key=b"key", **options):
         """Return a request that asks for votes."""
-        effect = Broadcast(Command(script, (key,), (word,)), owner, judge, 1.0, **options)
+        effect = Broadcast(Command(script, (key,), (word,)), owner, parse, 1.0, **options)
         request = Request(effect, effect.tally(self.addresses))
         request.tally.sent_at = self.now
         return request
@@ -182,9 +190,9 @@ class Desk:
         link_set.send(request)
         return request
 
-    def release(self, word=b"release", *, owed_to=0b111, owed_until=LATER):
+    def release(self, word=b"release", *, deliver_to=0b111, deliver_until=LATER):
         """Return a request that these nodes must get."""
-        request = Request(Tell(Command(SCRIPT, (b"key",), (word,)), ANNA, owed_to, owed_until), None)
+        request = Request(Tell(Command(SCRIPT, (b"key",), (word,)), ANNA, deliver_to, deliver_until), None)
         request.number = self.next_number()
         return request
 

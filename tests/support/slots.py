@@ -1,36 +1,28 @@
 """A semaphore of a toy client, and its nodes' replies about slots."""
 
-from redsync._core.limits import Limit
-from redsync._core.slots import SlotKeys
+from redsync._core.permits import Limit, SlotKeys
 from redsync._protocols.semaphore import SEMAPHORE, Pool, acquire
 
-__all__ = ["ASK", "NO_LIMIT", "ROLLBACK", "V1", "ToySemaphore", "full", "other_limit", "taken", "told"]
+__all__ = ["ASK", "ROLLBACK", "V1", "ToySemaphore", "full", "got", "other_limit"]
 
 V1 = 1 << 32
 ASK, ROLLBACK = "ask semaphore_acquire for a place", "tell semaphore_abandon"
-NO_LIMIT = [-1, b"limit", 0, 0, b"", 4]
 
 
 def full(highest=0, ahead=0):
-    return [20_000, b"full", highest, ahead, b"", 4]
-
-
-def taken(*slots, permits=4):
-    bits = bytearray(-(-permits // 8))
-    for slot in slots:
-        bits[slot // 8] |= 1 << (7 - slot % 8)
-    return [20_000, b"taken", 0, 0, bytes(bits), permits]
+    return [20_000, b"full", highest, ahead, b""]
 
 
 def other_limit(version, permits):
-    return [-1, b"limit", 0, 0, b"%d %d" % (version, permits), permits]
+    return [-1, b"limit", 0, 0, b"%d %d" % (version, permits)]
 
 
-def told(*mine, others=()):
-    """A grant of the first slots that also names slots taken by others."""
+def got(*mine, others=()):
+    """A grant of the first slots; others have the second."""
     bits = bytearray(2)
     for slot in (*mine, *others):
-        bits[slot // 8] |= 1 << (7 - slot % 8)
+        if slot < 16:
+            bits[slot // 8] |= 1 << (7 - slot % 8)
     return [b",".join(b"%d" % slot for slot in mine), bytes(bits)]
 
 
@@ -56,4 +48,4 @@ class ToySemaphore:
     @property
     def exact(self):
         """The exact requests, round by round."""
-        return [c.args[10] for c in self.toy.commands if c.script is SEMAPHORE.acquire]
+        return [c.args[9] for c in self.toy.commands if c.script is SEMAPHORE.acquire]

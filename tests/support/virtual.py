@@ -7,15 +7,15 @@ from collections.abc import Callable, Generator, Mapping
 
 import hiredis
 
-from redsync._core.effects import Broadcast, Command, Steps, Tell, Wait, Wakeup
-from redsync._core.holds import HoldTable
-from redsync._core.ownership import Owner
+from redsync._core.effects import Broadcast, Steps, Tell, Wait, Wakeup
+from redsync._core.holds import HoldTable, Owner
 from redsync._core.quorum import Tally, Verdict
-from redsync._core.runner import Session
-from redsync._core.scripts import Script
+from redsync._core.scripts import Command, Script
+from redsync._core.session import Session
 from redsync._core.timing import Timing
 from redsync.testing.simulator.scripting import run_script
 from redsync.testing.simulator.store import Store
+from tests.simulation.stores import execute
 
 __all__ = ["World"]
 
@@ -32,7 +32,7 @@ class World:
 
     Args:
         n: The number of nodes.
-        fate: Returns the fate of a command by client and node: "ok"; "mute": its reply is lost; "late": it is executed
+        fate: Returns the fate of a command by client and node: "ok"; "lost": its reply is lost; "late": it is executed
             just before the client's next command that arrives there; "lost".
         random: Numbers in [0, 1) for delays.
         scripts: Sources that replace shipped scripts on all nodes, by name.
@@ -67,7 +67,7 @@ class World:
     def initialize(self):
         """Give all nodes an original birth record: they never forgot anything."""
         for store in self.stores:
-            store.execute(b"SET", b"redsync_birth", b"original 1 -")
+            execute(store, b"SET", b"redsync_birth", b"original 1 -")
 
     def run(self, steps: Steps, *reach):
         """Run a protocol to its end; its first rounds reach the nodes of one item of `reach` each, later ones all."""
@@ -146,4 +146,4 @@ class World:
             script = self._scripts.get(late[0].script.name, late[0].script)
             reply = run_script(script, self.stores[node], late[0].keys, late[0].args)
             late.popleft()
-        return None if fate == "mute" else reply
+        return None if fate == "lost" else reply

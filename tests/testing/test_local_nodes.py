@@ -1,17 +1,11 @@
 """LocalNodes: starting, killing and pausing, and that nothing outlives the owner."""
 
-import contextlib
-import gc
 import logging
 import os
-import shutil
 import signal
 import socket
 import subprocess
 import sys
-import threading
-import time
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -19,8 +13,8 @@ import redis
 
 from redsync.cli import main
 from redsync.exceptions import RedsyncError
-from redsync.testing import LocalNodes, ServerNotFoundError, ServerStartError, server_group, servers
-from redsync.testing.servers import ask, find_server, free_ports, pinned_server, runnable
+from redsync.testing import LocalNodes, ServerNotFoundError, ServerStartError, servers
+from redsync.testing.servers import ask, find_server, free_ports, pinned_server
 
 ROOT = Path(__file__).parents[2]
 
@@ -87,11 +81,6 @@ def test_nodes_answer_when_started():
         assert "open" in repr(nodes)
 
 
-def test_nodes_refuse_a_number_below_one():
-    with pytest.raises(ValueError, match="at least one node, not 0"):
-        LocalNodes(0)
-
-
 def test_config_reaches_the_servers_and_a_restart_forgets_what_they_wrote_to_disk():
     with LocalNodes(1, config={"appendonly": "yes", "appendfsync": "always", "save": "900 1"}) as nodes:
         [port] = nodes.ports
@@ -99,16 +88,6 @@ def test_config_reaches_the_servers_and_a_restart_forgets_what_they_wrote_to_dis
         ask(port, "SET key value")
         nodes.restart(0)
         assert ask(port, "EXISTS key") == b":0\r\n"
-
-
-def test_nodes_start_when_a_password_is_wanted():
-    with LocalNodes(1, config={"requirepass": "secret"}) as nodes:
-        assert ask(nodes.ports[0], "PING").startswith(b"-NOAUTH")
-        assert nodes.version == ""
-        assert repr(nodes).startswith(f"<LocalNodes of {nodes.server} on ports")
-        pid = nodes.pids[0]
-        nodes.reset()
-        assert nodes.pids[0] != pid
 
 
 def test_start_shows_the_log_when_a_server_ends_early_and_leaves_nothing(tmp_path, monkeypatch):
@@ -121,45 +100,15 @@ def test_start_shows_the_log_when_a_server_ends_early_and_leaves_nothing(tmp_pat
     assert list(tmp_path.iterdir()) == []
 
 
-def test_start_gives_up_when_a_server_stays_silent(tmp_path, monkeypatch):
-    monkeypatch.setattr(server_group, "_START_TIMEOUT", 0.1)
-    silent = write_server(tmp_path / "silent", "echo sleeping\nsleep 60")
-    with pytest.raises(ServerStartError, match=r"did not answer in time; its log ends with\nsleeping"):
-        LocalNodes(1, server=silent)
-
-
 def test_start_takes_another_port_when_one_is_taken(nodes, monkeypatch):
     taken = nodes.ports[0]  # by a server that answers, so an answer proves nothing
-    monkeypatch.setattr(server_group, "free_ports", lambda: iter([taken, *next_ports]))
+    monkeypatch.setattr(servers, "free_ports", lambda: iter([taken, *next_ports]))
     ports = free_ports()
     next_ports = [next(ports) for _ in range(3)]
     with LocalNodes(2) as others:
         assert taken not in others.ports
         assert all(map(ping, others.ports))
     assert ping(taken)
-
-
-def test_nodes_run_when_the_server_is_wrapped_in_a_script(tmp_path, eventually):
-    wrapper = write_server(tmp_path / "wrapped", f'"{find_server()}" "$@"\nexit $?')
-    with LocalNodes(1, server=wrapper) as nodes:
-        [port] = nodes.ports
-        assert ping(port)
-        nodes.kill(0)
-        eventually(lambda: is_refused(port))
-
-
-def test_ports_stay_below_the_ephemeral_range(nodes):
-    assert all(10_000 <= port < 32_768 for port in nodes.ports)
-
-
-def test_free_ports_skip_one_that_is_bound(monkeypatch):
-    ports = free_ports()
-    first, second = next(ports), next(ports)
-    with socket.create_server(("127.0.0.1", first)):
-        monkeypatch.setattr(servers, "_PORTS", range(first, first + 1))
-        with pytest.raises(ServerStartError, match="in use"):
-            next(free_ports())
-    assert first != second
 
 
 # Finding a server.
@@ -216,10 +165,6 @@ def test_pinned_server_is_that_of_a_wheel_whatever_path_has(bare, monkeypatch):
     assert find_server(pinned_server()) == named
 
 
-def test_tests_run_the_pinned_server_unless_told_otherwise(redsync_nodes, server_path):
-    assert redsync_nodes.server == Path(server_path or os.environ["REDSYNC_SERVER"])
-
-
 @pytest.mark.parametrize("command", ["demo", "dev"])
 def test_commands_run_the_pinned_server_whatever_path_has(command, tmp_path, monkeypatch):
     if pinned_server() is None and "REDSYNC_SERVER" not in os.environ:
@@ -256,31 +201,6 @@ def test_find_server_never_replaces_a_named_server(source, bare, monkeypatch):
         monkeypatch.setenv(source, "/no/such")
     with pytest.raises(ServerNotFoundError, match=f"{source}='/no/such' is not an executable file"):
         find_server("/no/such" if source == "server" else None)
-
-
-@pytest.mark.parametrize("wheel", servers._WHEELS)
-def test_find_server_knows_the_wheel(wheel, bare, monkeypatch):
-    if find_spec(wheel) is None:
-        pytest.skip(f"{wheel} is not installed")
-    monkeypatch.undo()
-    monkeypatch.delenv("REDSYNC_SERVER", raising=False)
-    monkeypatch.setattr(servers, "_COMMANDS", ())
-    monkeypatch.setattr(servers, "_WHEELS", {wheel: servers._WHEELS[wheel]})
-    assert wheel in find_server().parts
-
-
-def test_server_runs_when_it_lacks_the_execute_permission(tmp_path, monkeypatch):
-    plain = Path(shutil.copyfile(find_server(), tmp_path / "plain-server"))
-    plain.chmod(0o600)
-    monkeypatch.setattr(server_group, "find_server", lambda server: plain)
-    with LocalNodes(1) as nodes:
-        assert ping(nodes.ports[0])
-    assert not os.access(plain, os.X_OK)
-
-
-def test_runnable_returns_an_executable_file_as_it_is(tmp_path):
-    server = write_server(tmp_path / "server", "")
-    assert runnable(server, tmp_path / "unused") == server
 
 
 # Faults.
@@ -329,24 +249,6 @@ def test_restart_with_data_gives_a_node_with_that_data_and_nothing_later():
         assert node.keys() == [b"before"]
 
 
-def test_restart_waits_for_its_port_when_another_process_has_it(nodes):
-    nodes.kill(0)
-    with socket.create_server(("127.0.0.1", nodes.ports[0])) as squatter:
-        leave = threading.Timer(0.1, squatter.close)
-        leave.start()
-        nodes.restart(0)
-        leave.join()
-    assert ping(nodes.ports[0])
-
-
-def test_restart_raises_when_its_port_stays_taken(nodes, monkeypatch):
-    monkeypatch.setattr(server_group, "_START_TIMEOUT", 0.1)
-    nodes.kill(0)
-    with socket.create_server(("127.0.0.1", nodes.ports[0])), pytest.raises(ServerStartError, match="in use"):
-        nodes.restart(0)
-    assert not nodes.alive(0)
-
-
 def test_pause_stops_the_node_until_it_is_resumed_however_often(nodes, eventually):
     nodes.pause(0)
     nodes.pause(0)
@@ -358,19 +260,6 @@ def test_pause_stops_the_node_until_it_is_resumed_however_often(nodes, eventuall
     eventually(lambda: ask(nodes.ports[0], "EXISTS late") == b":1\r\n")
 
 
-@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
-def test_pause_returns_when_the_process_is_stopped(nodes):
-    nodes.pause(0)
-    assert Path(f"/proc/{nodes.pids[0]}/stat").read_text().split()[2] == "T"
-
-
-@pytest.mark.parametrize("act", ["pause", "resume"])
-def test_pause_and_resume_raise_when_the_node_is_dead(act, nodes):
-    nodes.kill(0)
-    with pytest.raises(RuntimeError, match="node 0 is not running"):
-        getattr(nodes, act)(0)
-
-
 def test_reset_gives_running_and_empty_nodes_whatever_happened():
     with LocalNodes(3) as nodes:
         pids = nodes.pids
@@ -380,42 +269,6 @@ def test_reset_gives_running_and_empty_nodes_whatever_happened():
         nodes.reset()
         assert [ask(port, "DBSIZE") for port in nodes.ports] == [b":0\r\n"] * 3
         assert nodes.pids[0] == pids[0]
-
-
-def test_alive_notices_a_node_that_ended_by_itself(nodes, eventually):
-    ask(nodes.ports[0], "SHUTDOWN NOSAVE")
-    eventually(lambda: not nodes.alive(0))
-    nodes.restart(0)
-    assert ping(nodes.ports[0])
-
-
-def test_threads_may_kill_nodes_while_others_read():
-    failures = []
-
-    def harm(i):
-        for act in (nodes.kill, nodes.restart, nodes.pause, nodes.resume, nodes.pause, nodes.restart):
-            try:
-                act(i)
-            except Exception as error:
-                failures.append(error)
-
-    with LocalNodes(2) as nodes:
-        urls = nodes.urls
-        threads = [threading.Thread(target=harm, args=(i,)) for i in (0, 1)]
-        for thread in threads:
-            thread.start()
-        while any(thread.is_alive() for thread in threads):
-            assert nodes.urls == urls
-            nodes.pids  # noqa: B018  takes the lock
-            time.sleep(0.001)
-        assert failures == []
-        assert all(map(ping, nodes.ports))
-
-
-def test_index_beyond_the_last_node_raises(nodes):
-    for act in (nodes.kill, nodes.restart, nodes.pause, nodes.resume, nodes.alive):
-        with pytest.raises(IndexError):
-            act(2)
 
 
 # Clients.
@@ -455,16 +308,6 @@ def test_close_may_be_repeated_and_ends_control():
         nodes.restart(0)
 
 
-def test_collected_nodes_end():
-    nodes = LocalNodes(1)
-    [pid], [port] = nodes.pids, nodes.ports
-    del nodes
-    gc.collect()
-    with pytest.raises(ProcessLookupError):
-        os.kill(pid, 0)
-    assert is_refused(port)
-
-
 def test_interpreter_exit_ends_the_nodes(tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     out, err = run_python("nodes = LocalNodes(2)\nnodes.pause(1)\nprint(*nodes.ports)").communicate()
@@ -494,34 +337,6 @@ time.sleep(60)
         owner.kill()
         eventually(lambda: all(map(is_refused, ports)))
         eventually(lambda: list(tmp_path.iterdir()) == [])
-
-
-def test_killed_owner_leaves_no_server_that_was_about_to_start(tmp_path, monkeypatch, eventually):
-    """The owner dies between starting the process and informing the reaper."""
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    program = f"""
-from redsync.testing.servers import ServerProcess, find_server
-from pathlib import Path
-server = ServerProcess(find_server(), {next(free_ports())}, Path({str(tmp_path)!r}), {{}})
-print(server.pid, flush=True)
-time.sleep(60)
-"""
-    with run_python(program) as owner:
-        pid = int(owner.stdout.readline())
-        os.killpg(pid, 0)
-        owner.kill()
-        eventually(lambda: is_gone(pid))
-    assert (tmp_path / "server.log").read_bytes() == b""
-
-
-def is_gone(pid):
-    with contextlib.suppress(FileNotFoundError):  # a zombie that init never reaps has ended, too
-        return Path(f"/proc/{pid}/stat").read_text().split()[2] == "Z"
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return True
-    return False
 
 
 def test_forked_child_leaves_the_nodes_alone_when_it_exits():

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from redsync.testing import FaultProxy, LocalNodes
-from redsync.testing.servers import ask, free_ports
+from redsync.testing.servers import ask
 
 SOON = 0.05  # how long to wait for what must not come
 LATE = 5.0
@@ -35,9 +35,9 @@ def proxy(node):
 class Connection:
     """A raw connection through the proxy, already passed on to the node unless stated otherwise."""
 
-    def __init__(self, proxy, *, greet=True):
+    def __init__(self, proxy, *, shake_hands=True):
         self.socket = socket.create_connection(("127.0.0.1", proxy.port), LATE)
-        if greet:
+        if shake_hands:
             assert self.ask("PING") == b"+PONG\r\n"
 
     def send(self, command):
@@ -98,33 +98,6 @@ def test_proxy_passes_bytes_on_without_faults(proxy, connect, node, eventually):
     assert received == b"+OK\r\n$1\r\n1\r\n$-1\r\n"
 
 
-def test_proxy_passes_on_much_at_once(connect):
-    connection = connect()
-    size = 3_000_000
-    writer = threading.Thread(target=connection.socket.sendall, args=(b"ECHO %b\r\n" % (b"x" * 30_000) * 100,))
-    writer.start()
-    received = 0
-    while received < size:
-        received += len(connection.receive())
-    writer.join()
-
-
-def test_proxy_passes_the_end_on_both_ways(connect, node, shared, eventually):
-    leaving, staying = connect(), connect()
-    leaving.send("CLIENT SETNAME leaving")
-    leaving.receive()
-    leaving.socket.close()
-    eventually(lambda: b"leaving" not in ask(node, "CLIENT LIST"))
-    assert staying.ask("QUIT") == b"+OK\r\n"
-    assert staying.receive() == b""
-    assert shared.alive(0)
-
-
-def test_proxy_resets_connections_when_the_server_is_down():
-    with FaultProxy(next(free_ports())) as proxy:
-        assert is_not_accepted(proxy)
-
-
 def test_proxy_reaches_the_server_again_when_it_restarted(shared, connect):
     before = connect()
     shared.kill(0)
@@ -141,33 +114,6 @@ def test_delay_holds_each_way(proxy, connect):
     assert time.monotonic() - started_at >= 0.1
 
 
-def test_delay_keeps_order_when_it_gets_shorter(proxy, connect):
-    connection = connect()
-    proxy.delay = 60.0
-    connection.send("ECHO 1")
-    proxy.delay = 0.01
-    connection.send("ECHO 2")
-    received = connection.receive()
-    if len(received) < 14:
-        received += connection.receive()
-    assert received == b"$1\r\n1\r\n$1\r\n2\r\n"
-
-
-def test_delay_does_not_limit_how_much_is_under_way(proxy, connect, promptly):
-    connection = connect()
-    proxy.delay = 0.05
-
-    def ask_ten():
-        for number in range(10):
-            connection.send(f"ECHO {number}")
-            time.sleep(0.002)
-        received = b""
-        while len(received) < 70:
-            received += connection.receive()
-
-    promptly(ask_ten, 0.5)
-
-
 def test_drop_requests_keeps_them_from_the_node(proxy, connect, node):
     connection = connect()
     proxy.drop_requests = True
@@ -182,18 +128,6 @@ def test_drop_replies_comes_after_the_node_has_executed(proxy, connect, node, ev
     connection.send("SET key value")
     eventually(lambda: exists(node, "key"))
     assert connection.is_silent()
-
-
-@pytest.mark.parametrize("fault", ["drop_requests", "drop_replies"])
-def test_drop_never_skips_bytes_when_switched_off(fault, proxy, connect):
-    connection = connect()
-    setattr(proxy, fault, True)
-    connection.send("ECHO lost")
-    assert connection.is_silent()
-    setattr(proxy, fault, False)
-    connection.send("ECHO later")
-    assert connection.is_silent()
-    connect()
 
 
 @pytest.mark.parametrize("fault", ["drop_requests", "drop_replies"])
@@ -218,32 +152,12 @@ def test_blackhole_delivers_late_what_a_gone_client_sent(proxy, connect, node, e
     eventually(lambda: exists(node, "key"))
 
 
-def test_blackhole_swallows_new_connections(proxy, connect):
-    proxy.blackhole = True
-    connection = connect(greet=False)
-    connection.send("PING")
-    assert connection.is_silent()
-    proxy.heal()
-    assert connection.receive() == b"+PONG\r\n"
-
-
 def test_cut_resets_all_connections_but_not_new_ones(proxy, connect, node, eventually):
-    connections = [connect(), connect(), connect(greet=False)]
+    connections = [connect(), connect(), connect(shake_hands=False)]
     proxy.cut()
     assert all(connection.is_reset() for connection in connections)
     eventually(lambda: ask(node, "CLIENT LIST").count(b"id=") == 1)
     connect()
-
-
-def test_cut_discards_bytes_under_way(proxy, connect, node):
-    connection = connect()
-    proxy.blackhole = True
-    connection.send("SET key value")
-    assert connection.is_silent()
-    proxy.cut()
-    proxy.heal()
-    assert connection.is_reset()
-    assert not exists(node, "key")
 
 
 def test_refuse_resets_new_connections_only(proxy, connect):
@@ -262,15 +176,6 @@ def test_half_replies_delivers_a_half_and_closes(proxy, connect):
     assert connection.receive() == b""
     assert not proxy.half_replies
     connect()
-
-
-def test_half_replies_falls_silent_when_replies_are_dropped(proxy, connect):
-    connection = connect()
-    proxy.half_replies = proxy.drop_replies = True
-    assert connection.ask("ECHO 12345678") == b"$8\r\n123"
-    assert connection.is_silent()
-    proxy.heal()
-    assert connection.is_reset()
 
 
 def test_garbage_replaces_one_reply(proxy, connect):
@@ -294,30 +199,21 @@ def test_heal_switches_every_fault_off(proxy, connect):
 
 def test_close_resets_connections_and_frees_the_port(proxy, connect):
     connection = connect()
-    connect(greet=False)
+    connect(shake_hands=False)
     proxy.close()
     proxy.close()
     assert connection.is_reset()
     with pytest.raises(ConnectionRefusedError):
-        connect(greet=False)
+        connect(shake_hands=False)
 
 
 def test_close_ends_the_thread_and_leaves_no_socket(node):
     threads = threading.active_count()
     with FaultProxy(node) as proxy:
-        connections = [Connection(proxy, greet=False) for _ in range(20)]
+        connections = [Connection(proxy, shake_hands=False) for _ in range(20)]
         assert threading.active_count() == threads + 1
     assert threading.active_count() == threads
     for connection in connections:
         connection.socket.close()
     del proxy
     gc.collect()  # a socket left open would warn, and a warning is an error
-
-
-def test_closed_proxy_ignores_its_switches(node):
-    with FaultProxy(node) as proxy:
-        pass
-    proxy.delay = 1.0
-    proxy.blackhole = True
-    proxy.cut()
-    proxy.heal()

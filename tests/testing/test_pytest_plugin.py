@@ -72,11 +72,6 @@ def test_nodes_fixture_fails_with_advice_when_there_is_no_server(run, monkeypatc
     result.stdout.fnmatch_lines(["*ServerNotFoundError: REDSYNC_SERVER='/no/such' is not an executable file*"])
 
 
-def test_plugin_describes_its_fixtures(run):
-    result = run("", "--fixtures")
-    result.stdout.fnmatch_lines(["redsync_nodes*", "*Five `LocalNodes`*", "redsync_client*", "*A `redsync.Client`*"])
-
-
 def test_plugin_imports_almost_nothing():
     program = """
 import sys, pytest

@@ -36,9 +36,7 @@ from redsync import (
 )
 from redsync.testing import (
     FaultProxy,
-    LocalCluster,
     LocalNodes,
-    LocalSentinel,
     ServerNotFoundError,
     ServerStartError,
 )
@@ -154,35 +152,6 @@ def use_nodes(nodes: LocalNodes) -> None:
         assert_type(same, LocalNodes)
 
 
-def use_group(group: LocalSentinel) -> None:
-    assert_type((group.url, group.version, group.server, group.name), tuple[str, str, Path, str])
-    assert_type((group.master, group.epoch), tuple[tuple[str, int], int])
-    assert_type((group.servers, group.sentinels), tuple[list[tuple[str, int]], list[tuple[str, int]]])
-    assert_type((group.failover(), group.kill_master()), tuple[tuple[str, int], tuple[str, int]])
-    assert_type((group.isolate_master(), group.kill_replica(1)), tuple[tuple[str, int], tuple[str, int]])
-    group.heal()
-    group.restart(0)
-    group.pause(0)
-    group.resume(0)
-    group.close()
-    with group as same:
-        assert_type(same, LocalSentinel)
-
-
-def use_cluster(cluster: LocalCluster) -> None:
-    assert_type((cluster.url, cluster.version, cluster.server), tuple[str, str, Path])
-    assert_type((cluster.servers, cluster.masters), tuple[list[tuple[str, int]], list[tuple[str, int]]])
-    assert_type((cluster.slot_owner(5), cluster.failover(0, "FORCE")), tuple[tuple[str, int], tuple[str, int]])
-    assert_type(cluster.kill_master(0), tuple[str, int])
-    cluster.restart(0)
-    cluster.begin_move_slot(5, 1)
-    cluster.end_move_slot(5, 1)
-    cluster.move_slot(5, 0)
-    cluster.close()
-    with cluster as same:
-        assert_type(same, LocalCluster)
-
-
 def use_proxy(proxy: FaultProxy) -> None:
     assert_type((proxy.url, proxy.delay, proxy.blackhole), tuple[str, float, bool])
     assert_type((proxy.port, proxy.drop_requests, proxy.drop_replies), tuple[int, bool, bool])
@@ -200,8 +169,6 @@ def start_nodes(counts: Iterable[int]) -> Exception | None:
     try:
         for count in counts:
             LocalNodes(count, server="/opt/redis-server", config={"appendonly": "yes"})
-            LocalSentinel(count, sentinels=3, name="m", down_after_ms=500, config={})
-            LocalCluster(3, count, node_timeout_ms=1000, config={})
     except (ServerNotFoundError, ServerStartError) as error:
         return error
     return None

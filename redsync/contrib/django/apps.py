@@ -8,7 +8,7 @@ from django.apps import AppConfig
 from django.core import checks
 
 from redsync import ConfigurationError
-from redsync.contrib.django.settings import make_client
+from redsync.contrib.django.tools import make_client
 
 __all__ = ["RedsyncConfig"]
 

@@ -1,4 +1,7 @@
-"""The client, the decorator for commands, and the function for cache entries."""
+"""The client, the decorator for commands, and the function for cache entries.
+
+The client comes from Django's settings, `REDSYNC = {"URLS": [...], "LEASE": 30.0}`, or from the environment.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +12,16 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final, TypeAlias, TypeVar
 
+from django.conf import settings
 from django.core.cache import caches
 from django.core.management.base import BaseCommand, CommandError
+from django.core.signals import setting_changed
 
 from redsync import AcquireTimeout, Client, LeaseLostError, NotOwnedError, QuorumError
-from redsync.contrib.django.settings import CLIENT
-from redsync.contrib.names import shortened
+from redsync.contrib import shared
+from redsync.contrib.shared import shortened
 
-__all__ = ["get_client", "get_or_compute", "single_run"]
+__all__ = ["CLIENT", "get_client", "get_or_compute", "make_client", "single_run"]
 
 T = TypeVar("T")
 _Handle: TypeAlias = Callable[..., str | None]
@@ -141,3 +146,24 @@ def get_or_compute(
     finally:
         with suppress(NotOwnedError):  # this process continued without the mutex, or lost it
             mutex.release()
+
+
+def make_client() -> Client:
+    """Return a new client from the settings.
+
+    Raises:
+        ConfigurationError: A setting is unknown or bad; the message names it.
+    """
+    return shared.make_client("REDSYNC", getattr(settings, "REDSYNC", {}), str.upper)
+
+
+CLIENT = shared.ProcessClient(make_client)
+"""The client of this process."""
+
+
+def _forget_client(*, setting: str, **_: Any) -> None:
+    if setting == "REDSYNC":  # a test overrides it
+        CLIENT.close()
+
+
+setting_changed.connect(_forget_client)

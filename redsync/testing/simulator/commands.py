@@ -1,4 +1,4 @@
-"""The commands for keys, strings and hashes, for the server, for time and for messages: one small function each.
+"""The commands for keys, strings, hashes and sorted sets, for the server, time and messages: one small function each.
 
 A function has the command's name, with an underscore added where Python reserves the name. The module has only the
 commands and options that the scripts and clients need, and a few that other programs often use.
@@ -9,17 +9,28 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 
-from redsync.testing.simulator.values import NEVER, CommandError, Hash, Reply, SortedSet, Status, parse_integer
+from redsync.exceptions import RedsyncError
+from redsync.testing.simulator.store import (
+    NEVER,
+    CommandError,
+    Hash,
+    Reply,
+    SortedSet,
+    Status,
+    format_score,
+    parse_integer,
+    parse_score,
+)
 
 if TYPE_CHECKING:
     from redsync.testing.simulator.store import Store
 
-__all__ = ["COMMANDS", "SYNTAX_ERROR", "Command"]
+__all__ = ["COMMANDS", "Command", "UnknownCommandError", "find_command"]
 
 # Commands differ in the number of words after the name.
 Command: TypeAlias = Callable[..., Reply]
 
-SYNTAX_ERROR = "ERR syntax error"
+_SYNTAX_ERROR = "ERR syntax error"
 
 _OK = Status(b"OK")
 _TYPES = {bytes: Status(b"string"), Hash: Status(b"hash"), SortedSet: Status(b"zset")}
@@ -106,7 +117,7 @@ def set_(store: Store, key: bytes, value: bytes, *options: bytes) -> Status | No
         elif option in {b"px", b"ex"} and not unit_ms and (following := next(words, None)) is not None:
             duration, unit_ms = following, 1000 if option == b"ex" else 1
         else:
-            raise CommandError(SYNTAX_ERROR)
+            raise CommandError(_SYNTAX_ERROR)
     expires = _instant(store, duration, "set", unit_ms) if unit_ms else NEVER
     if expires <= store.now_ms:
         raise CommandError("ERR invalid expire time in 'set' command")
@@ -220,10 +231,6 @@ def hkeys(store: Store, key: bytes) -> list[bytes]:
     return list(store.find_value(key, Hash) or ())
 
 
-def hvals(store: Store, key: bytes) -> list[bytes]:
-    return list((store.find_value(key, Hash) or Hash()).values())
-
-
 def hgetall(store: Store, key: bytes) -> list[bytes]:
     return [word for pair in (store.find_value(key, Hash) or Hash()).items() for word in pair]
 
@@ -238,6 +245,123 @@ def hincrby(store: Store, key: bytes, field: bytes, increment: bytes) -> int:
     number = _sum(0 if value is None else parse_integer(value, "ERR hash value is not an integer"), step)
     hset(store, key, field, b"%d" % number)
     return number
+
+
+# Sorted sets.
+
+
+def zadd(store: Store, key: bytes, *words: bytes) -> int:
+    option = words[0].lower() if words and words[0].lower() in {b"nx", b"xx"} else b""
+    words = words[1:] if option else words
+    if not words or len(words) % 2:
+        raise CommandError(_SYNTAX_ERROR)
+    scores = [parse_score(word) for word in words[::2]]  # all of them before any change
+    members = store.find_value(key, SortedSet)
+    if members is None:
+        if option == b"xx":
+            return 0
+        store.put(key, members := SortedSet())
+    before = len(members)
+    for member, score in zip(words[1::2], scores, strict=True):
+        if option != (b"nx" if member in members else b"xx"):
+            members[member] = score
+    return len(members) - before
+
+
+def zrem(store: Store, key: bytes, *names: bytes) -> int:
+    members = store.find_value(key, SortedSet)
+    if members is None:
+        return 0
+    removed = 0
+    for name in names:
+        if members.pop(name, None) is not None:
+            removed += 1
+    if not members:
+        store.remove(key)
+    return removed
+
+
+def zcard(store: Store, key: bytes) -> int:
+    return len(store.find_value(key, SortedSet) or ())
+
+
+def zscore(store: Store, key: bytes, member: bytes) -> bytes | None:
+    score = (store.find_value(key, SortedSet) or SortedSet()).get(member)
+    return None if score is None else format_score(score)
+
+
+def zrank(store: Store, key: bytes, member: bytes) -> int | None:
+    members = store.find_value(key, SortedSet)
+    if members is None or member not in members:
+        return None
+    return [name for name, _ in members.ranked()].index(member)
+
+
+def zcount(store: Store, key: bytes, lowest: bytes, highest: bytes) -> int:
+    return len(_between(store, key, lowest, highest))
+
+
+def zremrangebyscore(store: Store, key: bytes, lowest: bytes, highest: bytes) -> int:
+    names = [name for name, _ in _between(store, key, lowest, highest)]
+    return zrem(store, key, *names)
+
+
+def zrange(store: Store, key: bytes, start: bytes, stop: bytes, *options: bytes) -> list[bytes]:
+    return _range(store, key, start, stop, options)
+
+
+def zrevrange(store: Store, key: bytes, start: bytes, stop: bytes, *options: bytes) -> list[bytes]:
+    return _range(store, key, start, stop, options, backwards=True)
+
+
+def _range(
+    store: Store, key: bytes, start: bytes, stop: bytes, options: tuple[bytes, ...], *, backwards: bool = False
+) -> list[bytes]:
+    if options and (len(options) > 1 or options[0].lower() != b"withscores"):
+        raise CommandError(_SYNTAX_ERROR)
+    first, last = parse_integer(start), parse_integer(stop)
+    found = _ranked(store, key)
+    if backwards:
+        found.reverse()
+    first = first if first >= 0 else max(0, len(found) + first)
+    last = last if last >= 0 else len(found) + last
+    return _listed(found[first : last + 1] if last >= 0 else [], with_scores=bool(options))
+
+
+def zrangebyscore(store: Store, key: bytes, lowest: bytes, highest: bytes, *options: bytes) -> list[bytes]:
+    offset, count, with_scores = 0, -1, False
+    while options:
+        option = options[0].lower()
+        if option == b"limit" and len(options) >= 3:
+            offset, count, options = parse_integer(options[1]), parse_integer(options[2]), options[3:]
+        elif option == b"withscores":
+            with_scores, options = True, options[1:]
+        else:
+            raise CommandError(_SYNTAX_ERROR)
+    found = _between(store, key, lowest, highest)
+    found = found[offset:] if offset >= 0 else []
+    return _listed(found[:count] if count >= 0 else found, with_scores=with_scores)
+
+
+def _listed(found: list[tuple[bytes, float]], *, with_scores: bool) -> list[bytes]:
+    if with_scores:
+        return [word for member, score in found for word in (member, format_score(score))]
+    return [member for member, _ in found]
+
+
+def _ranked(store: Store, key: bytes) -> list[tuple[bytes, float]]:
+    return (store.find_value(key, SortedSet) or SortedSet()).ranked()
+
+
+def _between(store: Store, key: bytes, lowest: bytes, highest: bytes) -> list[tuple[bytes, float]]:
+    """Return the members whose scores lie between two ends; an end that begins with `(` is excluded."""
+    low, high = (parse_score(end.removeprefix(b"("), "ERR min or max is not a float") for end in (lowest, highest))
+    above, below = lowest.startswith(b"("), highest.startswith(b"(")
+    return [
+        (member, score)
+        for member, score in _ranked(store, key)
+        if (low < score or (low == score and not above)) and (score < high or (score == high and not below))
+    ]
 
 
 # The server, time and messages.
@@ -265,7 +389,28 @@ COMMANDS: dict[bytes, Command] = {
     for function in (
         *(exists, del_, type_, pttl, ttl, pexpire, expire, pexpireat),
         *(get, set_, setnx, incr, incrby, getbit, setbit, bitcount),
-        *(hget, hset, hmget, hdel, hexists, hkeys, hvals, hgetall, hlen, hincrby),
+        *(hget, hset, hmget, hdel, hexists, hkeys, hgetall, hlen, hincrby),
+        *(zadd, zrem, zcard, zscore, zrank, zcount),
+        *(zrange, zrevrange, zrangebyscore, zremrangebyscore),
         *(info, time, publish, spublish),
     )
 }
+
+
+class UnknownCommandError(RedsyncError, LookupError):
+    """A script used a command that virtual nodes lack; real ones may have it."""
+
+
+def find_command(name: bytes) -> Command:
+    """Return a command's function; the case of letters does not matter.
+
+    Raises:
+        UnknownCommandError: There is none.
+    """
+    command = COMMANDS.get(name.lower())
+    if command is None:
+        raise UnknownCommandError(
+            f"virtual nodes lack the command {name.decode(errors='replace')!r}: "
+            f"add it to redsync.testing.simulator.commands"
+        )
+    return command

@@ -3,6 +3,10 @@
 Each kind of fault is a method that causes it and may schedule its end. When the time of faults is over, the nemesis
 ends them all, so that the rest of the run shows whether programs recover.
 
+Faults of the wire come in addition. Nodes forget their scripts, redirect to another node, end clients' connections, and
+never answer new ones. Connections end in the middle of a command or a reply, and machines accept a few hundred bytes at
+a time.
+
 Older data needs a separate fault, because the data that a node loses by chance is mostly outdated, or known to enough
 other nodes. So nodes *rewind*: some that have just granted or learned something, mostly a quorum of them, soon come
 back with data from just before that, one by one or all at once. Nodes that trusted their records would grant it again.
@@ -10,47 +14,107 @@ back with data from just before that, one by one or all at once. Nodes that trus
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from redsync._core.quorum import quorum_of
-from redsync.testing.simulator.happenings import Executed
-from redsync.testing.simulator.injectors import Injector, LatePushes, WireFaults
+from redsync.testing.simulator.trace_events import Executed
 
 if TYPE_CHECKING:
     from redsync.testing.simulator.machines import Machine
-    from redsync.testing.simulator.nodes import VirtualNode
     from redsync.testing.simulator.simulation import Simulation
+    from redsync.testing.simulator.virtual_nodes import VirtualNode
 
-__all__ = ["Nemesis"]
+__all__ = ["Injector", "Nemesis"]
 
 _WITHIN = 0.0049
 """How far a clock's rate may be off: no two clocks differ by more than the default `drift_factor` of 1 %."""
 
-_DELAYS = (0.02, 0.1, 0.5, 2.0)
-_LONG_DELAYS = (0.5, 2.0, 10.0, 30.0, 60.0, 120.0)
-"""Extra seconds that packets may take. A client abandons a connection after 10 s of silence."""
-
 _LOOKED_THROUGH = 2000
-"""The number of latest happenings that are searched for grants."""
+"""The number of latest events that are searched for grants."""
 
 _LATEST = 6
 """The number of latest grants among which the one to forget is chosen."""
+
+_NARROW = (150, 300, 900)
+"""Bytes of a connection that a machine keeps for a while: a few commands, or half of one. If it never kept more, no
+client could connect.
+"""
+
+
+class Injector(ABC):
+    """Causes random faults until an instant, and then ends them.
+
+    Args:
+        sim: The simulation.
+        source: The name of its random source: each has its own, so its faults are the same without the others.
+        until: The instant of true time at which all faults end.
+        every: The mean pause in seconds between two faults.
+        lasting: The longest duration of a fault, in seconds; a lease or two.
+    """
+
+    def __init__(self, sim: Simulation, source: str, *, until: float, every: float, lasting: float) -> None:
+        self._sim = sim
+        self._until: Final = until
+        self._every: Final = every
+        self._lasting: Final = lasting
+        self._rng: Final = sim.random_for(source)
+        self._kinds: Final = [kind for weight, kind in self._weighted() for _ in range(weight)]
+
+    @abstractmethod
+    def _weighted(self) -> list[tuple[int, Callable[..., object]]]:
+        """Return the kinds of faults, each with its relative frequency."""
+
+    @abstractmethod
+    def _end(self) -> None:
+        """End all faults."""
+
+    def start(self) -> None:
+        """Begin to cause faults."""
+        self._sim.timeline.schedule(self._until, None, self._end)
+        self._wait()
+
+    def _wait(self) -> None:
+        pause = self._rng.expovariate(1 / self._every)
+        if self._sim.now + pause < self._until:
+            self._sim.timeline.after(pause, self._strike)
+
+    def _strike(self) -> None:
+        self._rng.choice(self._kinds)()
+        self._wait()
+
+    def _later(self, action: Callable[..., object], *args: object) -> None:
+        """Call `action` when the present fault has lasted long enough; most faults are short."""
+        self._sim.timeline.after(self._lasting * self._rng.random() ** 2, action, *args)
+
+    def _some_nodes(self, *counts: int) -> list[int]:
+        """Return the indices of as many nodes as one of the counts says, or of all."""
+        every = len(self._sim.nodes)
+        return self._rng.sample(range(every), min(self._rng.choice([*counts, every]), every))
+
+    def _machine(self) -> Machine | None:
+        living = [machine for machine in self._sim.machines if not machine.crashed]
+        return self._rng.choice(living) if living else None
 
 
 class Nemesis(Injector):
     """Causes faults in a simulation until an instant, and none afterwards.
 
     Args:
-        sim: The simulation; `until`, `every` and `lasting` as for `Injector`.
-        outlasting: Make most faults network faults, half of them between a machine and all nodes, with packet delays up
-            to two minutes, so that they outlast connections.
+        sim: The simulation.
+        until: The instant of true time at which all faults end.
+        every: The mean pause in seconds between two faults.
+        lasting: The longest duration of a fault, in seconds; a lease or two.
         rewinding: The mean pause in seconds between two rewinds of nodes, in addition to other faults; None for none.
         wire: The mean pause in seconds between two faults of the wire, in addition to other faults; None for none.
-        beyond: Also cause faults that no lock over nodes can survive: clocks that are wrong by more than clients allow
-            for. They waive the promises that they break.
     """
+
+    _delays: tuple[float, ...] = (0.02, 0.1, 0.5, 2.0)
+    """Extra seconds that packets may take."""
+    _counts: tuple[int, ...] = (1, 1, 1, 2)
+    """How many nodes a fault may hit, besides all."""
 
     def __init__(
         self,
@@ -59,26 +123,20 @@ class Nemesis(Injector):
         until: float,
         every: float = 1.0,
         lasting: float = 4.0,
-        beyond: bool = False,
-        outlasting: bool = False,
         rewinding: float | None = None,
         wire: float | None = None,
     ) -> None:
-        self._outlasting: Final = outlasting
-        self._beyond: Final = beyond
         super().__init__(sim, "faults", until=until, every=every, lasting=lasting)
         self._rewinding: Final = rewinding
-        self._wire: Final = None if wire is None else WireFaults(sim, until=until, every=wire, lasting=lasting)
-        pushes = LatePushes(sim, until=until, every=every / 4, lasting=lasting) if sim.sets > 1 else None
-        self._pushes: Final = pushes
+        self._wire: Final = None if wire is None else _WireFaults(sim, until=until, every=wire, lasting=lasting)
         self._rewinds: Final = sim.random_for("rewinds")
         self._flushed_at = -float("inf")
 
     def _weighted(self) -> list[tuple[int, Callable[..., object]]]:
         return [
-            (9 if self._outlasting else 3, self._slow),
+            (3, self._slow),
             (3, self._lose),
-            (9 if self._outlasting else 4, self._cut),
+            (4, self._cut),
             (4, self._crash_nodes),
             (4, self._hang_node),
             (3, self._refuse),
@@ -87,7 +145,6 @@ class Nemesis(Injector):
             (1, self._flush_node),
             (1, self._crash_machine),
             (1, self._jump),
-            (4 if self._beyond else 0, self._break_clock),
         ]
 
     def start(self) -> None:
@@ -97,8 +154,6 @@ class Nemesis(Injector):
             self._wait_to_rewind(self._rewinding)
         if self._wire is not None:
             self._wire.start()
-        if self._pushes is not None:
-            self._pushes.start()
 
     def _end(self) -> None:
         """End all faults; crashed machines stay crashed."""
@@ -115,26 +170,21 @@ class Nemesis(Injector):
 
     # The network.
 
-    def _some_nodes(self) -> list[int]:
-        every = len(self._sim.nodes)
-        count = self._rng.choice([1, 2, every, every] if self._outlasting else [1, 1, 1, 2, every])
-        return self._rng.sample(range(every), min(count, every))
-
     def _slow(self) -> None:
-        machine, nodes = self._machine(), self._some_nodes()
+        machine, nodes = self._machine(), self._some_nodes(*self._counts)
         if machine is not None:
-            self._sim.slow(machine, *nodes, seconds=self._rng.choice(_LONG_DELAYS if self._outlasting else _DELAYS))
+            self._sim.slow(machine, *nodes, seconds=self._rng.choice(self._delays))
             self._later(self._sim.heal, machine, *nodes)
 
     def _lose(self) -> None:
-        machine, nodes = self._machine(), self._some_nodes()
+        machine, nodes = self._machine(), self._some_nodes(*self._counts)
         if machine is not None:
             rates = self._rng.choice([(0.1, 0.0), (0.0, 0.1), (0.1, 0.1), (0.5, 0.0), (0.0, 0.5)])
             self._sim.lose(machine, *nodes, there=rates[0], back=rates[1])
             self._later(self._sim.heal, machine, *nodes)
 
     def _cut(self) -> None:
-        machine, nodes = self._machine(), self._some_nodes()
+        machine, nodes = self._machine(), self._some_nodes(*self._counts)
         if machine is not None:
             there, back = self._rng.choice([(True, True), (True, False), (False, True)])
             self._sim.cut(machine, *nodes, there=there, back=back)
@@ -145,7 +195,7 @@ class Nemesis(Injector):
     def _crash_nodes(self) -> None:
         forget, dark = self._rng.random() < 0.3, self._rng.random() < 0.3
         older = self._rng.random() < 0.6
-        for index in self._some_nodes():
+        for index in self._some_nodes(*self._counts):
             node = self._sim.nodes[index]
             node.crash(dark=dark)
             self._later(partial(node.restart, forget=forget, lost=self._lost() if older else 0.0))
@@ -162,7 +212,7 @@ class Nemesis(Injector):
     def _refuse(self) -> None:
         """Let nodes answer errors."""
         code = self._rng.choice(["BUSY", "BUSY", "LOADING", "MISCONF", "OOM", "READONLY", "NOREPLICAS"])
-        for index in self._some_nodes():
+        for index in self._some_nodes(*self._counts):
             node = self._sim.nodes[index]
             node.refuse(code)
             self._later(node.recover)
@@ -208,17 +258,17 @@ class Nemesis(Injector):
         """Return, for each of the latest unreleased grants, which nodes granted it and when; the latest last."""
         told: dict[tuple[int, str, bytes], Any] = {}
         gifts: dict[tuple[object, ...], dict[int, float]] = {}
-        for happening in self._sim.trace.happenings[-_LOOKED_THROUGH:]:
-            if not isinstance(happening, Executed) or not happening.keys:
+        for event in self._sim.trace.events[-_LOOKED_THROUGH:]:
+            if not isinstance(event, Executed) or not event.keys:
                 continue
-            node, script, key, args = happening.node, happening.script, happening.keys[0], happening.args
+            node, script, key, args = event.node, event.script, event.keys[0], event.args
             if script.endswith(("_release", "_abandon")):
                 gifts.pop((key, *args[:1]), None)
-            elif _gives(happening, told.get((node, script, key))):
+            elif _gives(event, told.get((node, script, key))):
                 # The same claim may be requested several times, with different arguments.
                 gift = (key, *args[:1]) if script.endswith("_acquire") else (script, key, *args)
-                gifts.setdefault(gift, {}).setdefault(node, happening.at)
-            told[node, script, key] = happening.reply
+                gifts.setdefault(gift, {}).setdefault(node, event.at)
+            told[node, script, key] = event.reply
         return sorted(gifts.values(), key=lambda given_at: max(given_at.values()))[-_LATEST:]
 
     # Machines.
@@ -249,20 +299,6 @@ class Nemesis(Injector):
         elif (machine := self._machine()) is not None:
             machine.jump(self._lasting * self._rng.random())
 
-    def _break_clock(self) -> None:
-        machine, node = self._machine(), self._node()
-        match self._rng.randrange(4):
-            case 0:
-                node.drift(1.0 + self._rng.uniform(0.02, 0.5))
-            case 1:
-                node.jump(self._lasting * self._rng.random())
-            case 2 if machine is not None:
-                machine.drift(1.0 - self._rng.uniform(0.02, 0.3))
-            case _ if machine is not None:
-                machine.jump(-self._lasting * self._rng.random())
-            case _:
-                pass
-
 
 def _gives(executed: Executed, before: object) -> bool:
     """Return whether a node granted or learned something: compares its reply with its previous one to the same call."""
@@ -273,4 +309,58 @@ def _gives(executed: Executed, before: object) -> bool:
     if script == "latch_exchange":
         # A new generation. Count-downs don't count here: one is no longer certain if a majority forgets.
         return reply.__class__ is list and (before.__class__ is not list or reply[0] != before[0])
-    return script == "semaphore_resize" and reply != before
+    return script == "semaphore_inspect" and reply.__class__ is before.__class__ is list and reply[0] > before[0]
+
+
+class _WireFaults(Injector):
+    """Causes faults of the wire until an instant; the caller then ends most of them. Arguments as for `Injector`."""
+
+    def __init__(self, sim: Simulation, *, until: float, every: float, lasting: float) -> None:
+        self._usual: Final = sim.network.room
+        super().__init__(sim, "wire faults", until=until, every=every, lasting=lasting)
+
+    def _weighted(self) -> list[tuple[int, Callable[..., object]]]:
+        return [
+            (3, self._forget_scripts),
+            (2, self._redirect),
+            (3, self._tear),
+            (3, self._kick),
+            (1, self._ignore),
+            (2, self._narrow),
+        ]
+
+    def _end(self) -> None:
+        self._sim.narrow(self._usual)
+
+    def _forget_scripts(self) -> None:
+        for index in self._some_nodes(1, 1, 2):
+            self._sim.nodes[index].forget_scripts()
+
+    def _redirect(self) -> None:
+        code = self._rng.choice(["MOVED", "CLUSTERDOWN"])
+        for index in self._some_nodes(1, 1, 2):
+            self._sim.nodes[index].refuse(code)
+            self._later(self._sim.nodes[index].recover)
+
+    def _tear(self) -> None:
+        machine = self._machine()
+        if machine is not None:
+            nodes = self._some_nodes(1, 1, 2)
+            there, back = self._rng.choice([(0.1, 0.0), (0.0, 0.1), (0.1, 0.1), (0.0, 0.5), (0.5, 0.0)])
+            self._sim.tear(machine, *nodes, there=there, back=back)
+            self._later(self._sim.tear, machine, *nodes)
+
+    def _kick(self) -> None:
+        for index in self._some_nodes(1, 1, 2):
+            self._sim.nodes[index].kick()
+
+    def _ignore(self) -> None:
+        # Clients would not notice without a reason to connect.
+        node = self._sim.nodes[self._rng.randrange(len(self._sim.nodes))]
+        node.ignore()
+        node.kick()
+        self._later(node.recover)
+
+    def _narrow(self) -> None:
+        self._sim.narrow(self._rng.choice(_NARROW))
+        self._later(self._end)

@@ -1,4 +1,7 @@
-"""The event loop of a simulation: it runs unchanged asyncio code in virtual time.
+"""Virtual time, clocks that may disagree, and the event loop of a simulation, which runs unchanged asyncio code.
+
+True time is in seconds since the simulation began. Only the simulation knows it: programs and nodes read their own
+clocks. Entries due at one instant happen in the order in which they were scheduled, so a run has only one order.
 
 Time jumps to the next timer or packet, and no time passes while callbacks run. Each callback belongs to the machine
 that its context names. Within a machine callbacks run in asyncio's order; between machines the seed decides which runs
@@ -14,14 +17,78 @@ import asyncio
 import contextvars
 import heapq
 import itertools
+import math
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Iterable
 from typing import Any, Final, TypeAlias, TypeVar
 
 from redsync.exceptions import RedsyncError
-from redsync.testing.simulator.timeline import Clock, Timeline
 
-__all__ = ["Host", "NoRealIOError", "VirtualLoop"]
+__all__ = ["Clock", "Entry", "Host", "NoRealIOError", "Timeline", "VirtualLoop"]
+
+_push = heapq.heappush
+
+Entry: TypeAlias = tuple[float, int, Any, Any, tuple[Any, ...] | None]
+"""True instant, running number, host, and the action: a function and its arguments, or a timer and None."""
+
+
+class Timeline:
+    """The future, in order.
+
+    Attributes:
+        now: The present instant of true time, in seconds.
+        entries: A heap of future entries.
+    """
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.entries: list[Entry] = []
+        self._number: Final = itertools.count()
+
+    def schedule(self, when: float, concerned: Any, action: Any, args: tuple[Any, ...] | None = ()) -> None:
+        """Schedule an action at an instant, or at once if the instant has passed."""
+        when = max(when, self.now)
+        _push(self.entries, (when, next(self._number), concerned, action, args))
+
+    def after(self, seconds: float, action: Callable[..., object], *args: Any) -> None:
+        """Schedule an action that concerns no machine, some seconds from now."""
+        self.schedule(self.now + seconds, None, action, args)
+
+    def replace(self, entries: Iterable[Entry]) -> None:
+        """Replace all entries."""
+        self.entries[:] = entries
+        heapq.heapify(self.entries)
+
+
+class Clock:
+    """A clock that may go wrong.
+
+    Attributes:
+        rate: The seconds that it counts per second of true time.
+    """
+
+    def __init__(self, timeline: Timeline, start: float = 0.0, rate: float = 1.0) -> None:
+        self._timeline: Final = timeline
+        self._true = timeline.now
+        self._local = start
+        self.rate = rate
+
+    def now(self) -> float:
+        """Return the time that it shows, in seconds."""
+        return self._local + (self._timeline.now - self._true) * self.rate
+
+    def instant(self, local: float) -> float:
+        """Return the first instant of true time at which it shows `local` or more, at its present rate."""
+        true = self._true + (local - self._local) / self.rate
+        while self._local + (true - self._true) * self.rate < local:
+            true = math.nextafter(true, math.inf)
+        return true
+
+    def change(self, *, rate: float | None = None, jump: float = 0.0) -> None:
+        """Continue at another rate, or from another time."""
+        self._local, self._true = self.now() + jump, self._timeline.now
+        self.rate = self.rate if rate is None else rate
+
 
 T = TypeVar("T")
 
@@ -103,7 +170,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self.on_connect: Callable[[Host, str, int, Callable[[], Any]], Coroutine[Any, Any, Any]] | None = None
         self._busy: Final[list[Host]] = []
         self._numbers: Final = itertools.count(1)
-        self._running = self._stopping = self._closed = False
+        self._stopping = self._closed = False
 
     # Running.
 
@@ -112,7 +179,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         timeline, busy, rng = self._timeline, self._busy, self._rng
         entries = timeline.entries
         steps = 0
-        self._stopping, self._running = False, True
+        self._stopping = False
         asyncio._set_running_loop(self)
         try:
             while not self._stopping:
@@ -138,7 +205,6 @@ class VirtualLoop(asyncio.AbstractEventLoop):
                     self._deliver(host, action, args)
             return True
         finally:
-            self._running = False
             asyncio._set_running_loop(None)
 
     def _run_one(self, host: Host) -> None:
@@ -301,10 +367,6 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         """Make `advance` return after the current callback."""
         self._stopping = True
 
-    def is_running(self) -> bool:
-        """Return whether the loop runs now."""
-        return self._running
-
     def is_closed(self) -> bool:
         """Return whether the loop is closed."""
         return self._closed
@@ -334,9 +396,6 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         lookup = self.create_future()
         lookup.set_result([])
         return lookup
-
-    async def shutdown_asyncgens(self) -> None:
-        """Do nothing: asynchronous generators end with their tasks."""
 
 
 def _refuse(name: str) -> Callable[..., Any]:

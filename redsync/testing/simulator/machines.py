@@ -10,9 +10,8 @@ import random
 from collections.abc import Coroutine, Iterator
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from redsync.testing.simulator.happenings import Did, Faulted, Stepped
-from redsync.testing.simulator.loop import Host
-from redsync.testing.simulator.timeline import Clock
+from redsync.testing.simulator.loop import Clock, Host
+from redsync.testing.simulator.trace_events import Did, Faulted, Stepped
 
 if TYPE_CHECKING:
     from redsync._core.holds import HoldState
@@ -101,13 +100,13 @@ class Machine(Host):
         self.sim.look_at_rates()
 
     def jump(self, seconds: float) -> None:
-        """Let the clock jump; a jump back breaks the assumption of all promises."""
+        """Let the clock jump; a jump back breaks what some promises assume of clocks."""
         self._note("jump", f"jumps its clock by {seconds:+.3f} s")
         self.clock.change(jump=seconds)
         self.sim.loop.retime(self)
         if seconds < 0:
             self.sim.waive_clocks(f"the clock of {self.name} jumped back")
-        self.sim.saw(Stepped(self.sim.now, self))
+        self.sim.show(Stepped(self.sim.now, self))
 
     def _note(self, kind: str, text: str) -> None:
         self.sim.saw(Faulted(self.sim.now, f"machine {kind}", f"{self.name} {text}"))

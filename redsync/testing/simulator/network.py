@@ -1,5 +1,9 @@
 """The virtual network: paths between machines and nodes with their faults, and connections, as kernels keep them.
 
+`VirtualTransport` is a machine's end of a connection: it does what asyncio's transports do, for asyncio's streams and
+their replacements. Bytes that the machine does not accept wait in the transport, which asks the protocol to pause;
+received bytes never do. The transport reports the end to the protocol once.
+
 A connection carries bytes in order, in each direction; between connections there is no order. Bytes sent at once may
 arrive in pieces, and the connection may end between two of them. As with TCP, nothing is lost without the connection's
 end: a lost packet stalls its direction, and then the connection breaks. The lost bytes may be a request, which is then
@@ -15,18 +19,20 @@ partition: the node learns of it when it next sends.
 
 from __future__ import annotations
 
-from collections import deque
+import asyncio
+import errno
+import socket
+import struct
 from collections.abc import Callable
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from redsync.testing.simulator.loop import Host
-from redsync.testing.simulator.timeline import Timeline
+from redsync.testing.simulator.loop import Host, Timeline
 
 if TYPE_CHECKING:
-    from redsync.testing.simulator.runner import SimulatedRunner
+    pass
 
-__all__ = ["ACCEPTED", "CLOSED", "CONNECT", "Connection", "End", "Mark", "Network", "Path", "Route"]
+__all__ = ["ACCEPTED", "CLOSED", "CONNECT", "Connection", "Mark", "Network", "Route", "Server", "VirtualTransport"]
 
 
 class Mark(Enum):
@@ -54,6 +60,15 @@ class End(Protocol):
 
     def receive(self, connection: Connection, message: bytes | Mark) -> None:
         """Receive a message, `CLOSED` for the last one."""
+        ...
+
+
+class Server(End, Protocol):
+    """A server that machines may connect to."""
+
+    @property
+    def name(self) -> str:
+        """Its name in the trace and in URLs."""
         ...
 
 
@@ -167,8 +182,6 @@ class Connection:
         host: The machine.
         client: The name of the client that made it, if known.
         requests: The requests sent since the client began to use it, in order; None before that.
-        served: The requests answered since then, with the replies, in order, until the client has them.
-        maker: The driver that made it; None if a foreign client made it.
         there: Carries requests to the node.
         back: Carries replies to the client.
         open: True while packets under way still arrive.
@@ -182,8 +195,6 @@ class Connection:
         self.host: Final = machine
         self.client = machine.name
         self.requests: list[Any] | None = None
-        self.served: Final[deque[tuple[list[bytes], Any]]] = deque()
-        self.maker: SimulatedRunner | None = None
         self._caller: Final = caller
         self._route: Final = route
         self.there: Final = Stream(self, route.there, None, node)
@@ -321,11 +332,6 @@ class Network:
             route = self._routes[machine, node] = Route(Path(shortest, spread), Path(shortest, spread))
         return route
 
-    @property
-    def troubled(self) -> bool:
-        """True if any route has a fault."""
-        return any(route.troubled for route in self._routes.values())
-
     def dial(self, machine: Host, caller: End, node: End) -> Connection:
         """Return a new connection; the first message shows whether a server answers."""
         return Connection(self, self.route(machine, node), machine=machine, caller=caller, node=node)
@@ -343,3 +349,165 @@ class Network:
         route.back.mend()
         for connection in list(route.connections):
             connection.heal()
+
+
+_HIGH, _LOW = 64 << 10, 16 << 10
+"""Bytes waiting here at which the protocol must pause, and may resume; as in asyncio."""
+
+
+class VirtualSocket:
+    """A transport's socket, which has only options.
+
+    Attributes:
+        family: The family of any TCP socket.
+        resets: True if closing it resets the connection.
+    """
+
+    family: Final = socket.AF_INET
+    resets = False
+
+    def setsockopt(self, level: int, option: int, value: int | bytes) -> None:
+        """Set an option; most have no effect here."""
+        if (level, option) == (socket.SOL_SOCKET, socket.SO_LINGER) and isinstance(value, bytes):
+            self.resets = struct.unpack("ii", value) == (1, 0)
+
+
+class VirtualTransport(asyncio.Transport):
+    """A client's end of a connection.
+
+    Attributes:
+        connection: The connection.
+    """
+
+    def __init__(self, network: Network, machine: Host, node: End, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__()
+        self._loop: Final = loop
+        self._socket: Final = VirtualSocket()
+        self.connection: Final = network.dial(machine, self, node)
+        self._protocol: Any = None
+        self._opening: asyncio.Future[None] | None = None
+        self._unsent = bytearray()
+        self._high, self._low = _HIGH, _LOW
+        self._closing = self._ended = self._pausing = False
+
+    async def open(self, factory: Callable[[], asyncio.BaseProtocol]) -> asyncio.BaseProtocol:
+        """Connect; return the protocol.
+
+        Raises:
+            ConnectionRefusedError: No server listens there.
+        """
+        self._opening = self._loop.create_future()
+        self.connection.there.send(CONNECT)
+        try:
+            await self._opening
+        except BaseException:
+            self.connection.abort()
+            raise
+        self._opening = None
+        self._protocol = factory()
+        self._protocol.connection_made(self)
+        return self._protocol  # type: ignore[no-any-return]
+
+    # For the network.
+
+    def receive(self, _connection: Connection, message: bytes | Mark) -> None:
+        """Receive a message."""
+        opening = self._opening
+        if opening is not None and not opening.done():
+            if message is ACCEPTED:
+                opening.set_result(None)
+            else:
+                opening.set_exception(ConnectionRefusedError(errno.ECONNREFUSED, "Connect call failed"))
+        elif self._ended or self._protocol is None:
+            return
+        elif not message:
+            self._send_more()
+        elif message is CLOSED:
+            self._hear_end()
+        else:
+            self._protocol.data_received(message)
+
+    def _hear_end(self) -> None:
+        if not self._closing and not self._protocol.eof_received():
+            self.close()
+        self._end(None)
+
+    def _end(self, error: Exception | None) -> None:
+        if not self._ended:
+            self._ended = self._closing = True
+            self._unsent.clear()
+            self._loop.call_soon(self._protocol.connection_lost, error)
+
+    # The interface that asyncio demands of a transport.
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Send data; keep what the machine does not accept now."""
+        if self._closing or not data:
+            return
+        connection = self.connection
+        room = connection.network.room - connection.there.size
+        if not self._unsent and len(data) <= room:
+            connection.there.send(bytes(data))
+            return
+        self._unsent += data
+        self._send_more()
+        if len(self._unsent) > self._high and not self._pausing:
+            self._pausing = True
+            self._protocol.pause_writing()
+
+    def _send_more(self) -> None:
+        connection = self.connection
+        room = connection.network.room - connection.there.size
+        if self._unsent and room > 0:
+            with memoryview(self._unsent) as unsent:
+                part = bytes(unsent[:room])
+            del self._unsent[:room]
+            connection.there.send(part)
+        connection.waits_for_room = bool(self._unsent)
+        if self._pausing and len(self._unsent) <= self._low:
+            self._pausing = False
+            self._protocol.resume_writing()
+        if self._closing and not self._unsent and not self._ended:
+            self._leave()
+
+    def close(self) -> None:
+        """Close when everything is sent."""
+        if not self._closing:
+            self._closing = True
+            if not self._unsent:
+                self._leave()
+
+    def abort(self) -> None:
+        """Close at once; bytes that the machine has not accepted are lost."""
+        self._closing = True
+        self._unsent.clear()
+        if not self._ended:
+            self._leave()
+
+    def _leave(self) -> None:
+        if self._socket.resets:
+            self.connection.abort()
+        elif not self.connection.given_up:
+            self.connection.hang_up()
+        self._end(None)
+
+    def vanish(self) -> None:
+        """Report nothing from now on: the simulation is over."""
+        self._closing = self._ended = True
+
+    def is_closing(self) -> bool:
+        """Return whether it is closed, or will be when everything is sent."""
+        return self._closing
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        """Replace the protocol."""
+        self._protocol = protocol
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        """Return the socket; for all other names, the default."""
+        return self._socket if name == "socket" else default
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """Set how many bytes may wait here before the protocol must pause."""
+        self._high = _HIGH if high is None else high
+        self._low = self._high // 4 if low is None else low

@@ -1,50 +1,141 @@
 """The client of a simulation, and its driver: the unchanged driver for asyncio, which also reports what it does.
 
-Clock, random numbers and identity come from the machine. All else is as on real machines.
-
-In a simulation no time passes while code runs. But a protocol that looks at the clock again, by a wait that is over at
-once, must know how long its last step took: only a rate limiter does that, after its message to the nodes. So in runs
-by seed time passes there: mostly little, as in a quick process, sometimes as much as in a slow or a paused one.
+Clock, random numbers and identity come from the machine. All else is as on real machines: the transport runs unchanged,
+and its parts report what a set of links sends, and what the links record before they send it.
 """
 
 from __future__ import annotations
 
-import asyncio
-import functools
 import itertools
 import uuid
-from collections.abc import Callable, Coroutine, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
-import redis.asyncio
-
-from redsync._core.effects import Broadcast, Effect, Notify, Reply, Steps, Tell, Wait, Wakeup
-from redsync._core.events import Event
-from redsync._core.ownership import Owner
-from redsync._core.presence import ClientRecord
+from redsync._core.client_records import ClientRecord
+from redsync._core.effects import Broadcast, Effect, Reply, Steps
+from redsync._core.holds import Owner
+from redsync._core.observing import Event
 from redsync._core.quorum import Tally
-from redsync._core.timing import Timing
-from redsync._drivers.aio import AioRunner
-from redsync._drivers.aio_driver import AioCall, Perform
-from redsync._drivers.aio_link_sets import AioLinkSet
+from redsync._drivers.aio import AioCall, AioRunner
+from redsync._drivers.aio_link_sets import AioLinkSet, StreamLink
+from redsync._drivers.aio_maintenance import AioMaintenance
+from redsync._drivers.environment import Environment
+from redsync._drivers.link_sets import Shared
+from redsync._drivers.links import AnyLink
 from redsync._drivers.nodes import Node
-from redsync._drivers.process import Surroundings
 from redsync._drivers.requests import Request
 from redsync.client_async import AsyncClient
-from redsync.testing.simulator.happenings import Decided, Told
-from redsync.testing.simulator.letters import Letter, WatchedLinks, WatchedMaintenance
 from redsync.testing.simulator.machines import Machine
-from redsync.testing.simulator.sets import Sets
+from redsync.testing.simulator.network import Connection, VirtualTransport
+from redsync.testing.simulator.trace_events import Connected, Decided, Disconnected, Sent, Told
 
 if TYPE_CHECKING:
     from redsync.testing.simulator.simulation import Simulation
 
-__all__ = ["SimulatedClient", "SimulatedRunner"]
+__all__ = ["SimulatedClient", "SimulatedRunner", "WatchedLinks", "WatchedMaintenance", "connection_of"]
 
 T = TypeVar("T")
 
-_QUICK, _SLOW, _PAUSED = 0.0005, 0.02, 4.0
-"""The most seconds that pass before a look at the clock in a quick process, in a slow one, and in a paused one."""
+
+class _Noted(deque[Request]):
+    """The requests pending on a link, with a record of all earlier ones.
+
+    Attributes:
+        sent: All requests so far.
+        fresh: The latest requests; the reader clears it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sent: list[Request] = []
+        self.fresh: set[Request] = set()
+
+    def extend(self, requests: Iterable[Request]) -> None:
+        requests = list(requests)
+        super().extend(requests)
+        self.sent += requests
+        self.fresh.update(requests)
+
+
+class WatchedLinks(AioLinkSet):
+    """A set of links that reports what it sends."""
+
+    WATCHES = False  # The loop gives asyncio transports to virtual nodes.
+
+    def __init__(self, runner: SimulatedRunner, *settings: Any) -> None:
+        super().__init__(*settings)
+        self._runner = runner
+
+    def install(self, link: AnyLink) -> None:
+        """Start to use a new link, and record everything sent over it."""
+        runner, connection = self._runner, connection_of(link)
+        connection.client = runner.name
+        noted = link.pending = _Noted()
+        connection.requests = noted.sent
+        self._note_connected(link)
+        super().install(link)
+
+    def _note_connected(self, link: AnyLink) -> None:
+        """Record that a node is up. `tests/simulation` replaces it where a client has several sets."""
+        runner = self._runner
+        left = max(link.node.remembers_since + runner.session.timing.restart_guard - runner.now(), 0.0)
+        runner.sim.saw(Connected(runner.sim.now, runner.name, link.node.index, left))
+
+    def send(self, *requests: Request) -> None:
+        """Send requests, and report them."""
+        runner = self._runner
+        # For each node its bit, with the set of the requests that it is sent from now on.
+        noted = [(link.bit, _noted(link).fresh) for link in self.links if link is not None]
+        for _, sent in noted:
+            sent.clear()
+        super().send(*requests)
+        for request in requests:
+            if (command := request.command) is not None:
+                nodes = sum([bit for bit, sent in noted if request in sent])
+                if request.tally is not None:
+                    runner.numbers[request.tally] = request.number
+                said = request.number, command.script.name, command.keys, command.words
+                runner.sim.saw(Sent(runner.sim.now, runner.name, *said, nodes, request.tally is not None, request))
+
+
+def _noted(link: AnyLink) -> _Noted:
+    assert isinstance(link.pending, _Noted), "the link is in use"
+    return link.pending
+
+
+def connection_of(link: AnyLink) -> Connection:
+    """Return the virtual connection of a link."""
+    assert isinstance(link, StreamLink), "the loop gives asyncio transports to virtual nodes"
+    asyncio_transport = link._transport
+    assert isinstance(asyncio_transport, VirtualTransport), "the loop makes no other kind"
+    return asyncio_transport.connection
+
+
+class WatchedMaintenance(AioMaintenance):
+    """A maintenance that reports new and lost connections."""
+
+    own: WatchedLinks
+
+    def __init__(self, runner: SimulatedRunner, **settings: Any) -> None:
+        self._runner = runner
+        super().__init__(**settings)
+
+    def _make_set(self, shared: Shared) -> AioLinkSet:
+        return WatchedLinks(self._runner, shared, self._loop, self._on_broken)
+
+    def _on_broken(self, node: Node, reason: str) -> None:
+        self._tell(node, reason)
+        super()._on_broken(node, reason)
+
+    async def _connect(self, node: Node) -> None:
+        await super()._connect(node)
+        if not node.connected:
+            self._tell(node, node.down_reason)
+
+    def _tell(self, node: Node, reason: str) -> None:
+        runner = self._runner
+        runner.sim.saw(Disconnected(runner.sim.now, runner.name, node.index, reason))
 
 
 class SimulatedRunner(AioRunner):
@@ -54,34 +145,28 @@ class SimulatedRunner(AioRunner):
         sim: The simulation.
         machine: The machine that the client runs on.
         name: The client's name in the trace: its machine's name, numbered from the second client on.
-        letters: The commands that the client has sent.
         numbers: The numbers of the rounds under way, by their tallies.
-        sets: The sets of links that calls borrow; None if all use one.
-        delays: The seconds, by its clock, that passed before each further look at the clock.
     """
+
+    _MAINTENANCE: ClassVar[type[WatchedMaintenance]] = WatchedMaintenance  # tests/simulation replaces it
 
     def __init__(self, machine: Machine, *, listeners: Sequence[Callable[[Event], object]], **options: Any) -> None:
         """Make a runner for a client on a machine; options as for `AioRunner`."""
-        self.sim: Final[Simulation] = machine.sim
+        self.sim: Simulation = machine.sim
         self.machine: Final = machine
         number = len(machine.runners) + 1
         self.name: Final = machine.name if number == 1 else f"{machine.name}.{number}"
-        self.letters: Final[dict[Request, Letter]] = {}
         self.numbers: Final[dict[Tally, int]] = {}
-        self.delays: Final[list[float]] = []
-        self.sets: Sets | None = None
-        self._watchdog: AioCall | None = None
         self._serials: Final = itertools.count(1)
-        self._delays: Final = self.sim.random_for(f"delays of {self.name}")
         rng = machine.random
+        options["environment"] = Environment(
+            machine.clock.now,
+            rng.random,
+            lambda: str(uuid.UUID(int=rng.getrandbits(128), version=4)),
+            lambda: ClientRecord(machine.name, number, "simulation", self.sim.now),
+        )
         super().__init__(
             listeners=[self._hear, *listeners],
-            surroundings=Surroundings(
-                machine.clock.now,
-                rng.random,
-                lambda: str(uuid.UUID(int=rng.getrandbits(128), version=4)),
-                lambda: ClientRecord(machine.name, number, "simulation", self.sim.now),
-            ),
             **options,
         )
         machine.runners.append(self)
@@ -91,32 +176,7 @@ class SimulatedRunner(AioRunner):
     def make_maintenance(self, **settings: Any) -> WatchedMaintenance:
         """Return the maintenance of this client."""
         assert self.sim.loop.current is self.machine, "a client is used on its own machine"
-        maintenance = WatchedMaintenance(self, **settings)
-        if self.sim.sets > 1:
-            self.sets = Sets(self, maintenance, settings["shared"], self.sim.sets - 1)
-        return maintenance
-
-    @property
-    def maintenance(self) -> WatchedMaintenance | None:
-        """The client's maintenance; None before its first use."""
-        maintenance = self.life.maintenance
-        assert maintenance is None or isinstance(maintenance, WatchedMaintenance), "it makes no other"
-        return maintenance
-
-    @property
-    def links(self) -> WatchedLinks | None:
-        """The client's set of links; None before its first use."""
-        return self.maintenance.own if self.maintenance is not None else None
-
-    @property
-    def link_sets(self) -> list[WatchedLinks]:
-        """The maintenance's set, then those that calls borrow."""
-        own = [] if self.links is None else [self.links]
-        return [*own, *(() if self.sets is None else self.sets.all)]
-
-    def listens(self, key: bytes) -> bool:
-        """Return whether a waiter waits, or is about to wait, for nodes' wake-ups for that key."""
-        return key in self.life.wakeups._mailboxes
+        return self._MAINTENANCE(self, **settings)
 
     def new_owner(self) -> Owner:
         """Return a new owner, with a number that does not depend on earlier simulations."""
@@ -142,76 +202,15 @@ class SimulatedRunner(AioRunner):
     def perform(self, effect: Effect, call: AioCall) -> Coroutine[Any, Any, Reply] | None:
         """Perform an effect, which is a step of the machine."""
         self.machine.stepped = True
-        if self.sets is not None and isinstance(effect, (Wait, Notify)):
-            self.sets.give_back(call)
-        if self.sim.slowness and isinstance(effect, Wait) and effect.until <= self.clock():
-            return self._wait_late(effect, call)
         return super().perform(effect, call)
-
-    async def _wait_late(self, effect: Wait, call: AioCall) -> Wakeup:
-        await self._take_time()
-        self.delays.append(self.clock() - effect.until)
-        return await self._wait(effect, call)
-
-    async def _take_time(self) -> None:
-        rng, seconds = self._delays, _QUICK * self._delays.random()
-        if rng.random() < self.sim.slowness:
-            longer = _QUICK * (_PAUSED / _QUICK) ** rng.random()
-            if longer < _SLOW and rng.random() < 0.5:
-                seconds = longer
-            else:
-                self.machine.pause()
-                self.sim.timeline.after(longer, self.machine.resume)
-        # In a slow process other tasks may run meanwhile; in a paused one this ends when the machine continues.
-        await asyncio.sleep(seconds)
-
-    def perform_by_maintenance(self, effect: Effect, call: AioCall) -> Coroutine[Any, Any, Reply] | None:
-        """Perform an effect of the watchdog."""
-        self.machine.stepped = True
-        self._watchdog = call
-        return super().perform_by_maintenance(effect, call)
 
     async def _broadcast(self, effect: Broadcast, call: AioCall) -> Tally:
         self.machine.stepped = True
-        if self.sets is None or call is self._watchdog:
-            tally = await super()._broadcast(effect, call)
-        else:
-            try:
-                await self.sets.borrow(call, effect)
-                tally = await super()._broadcast(effect, call)
-            except BaseException:
-                self.sets.throw_away(call)
-                raise
+        tally = await super()._broadcast(effect, call)
         number = self.numbers.pop(tally, None)
         if number is not None:
             self.sim.saw(Decided.of(self.sim.now, self.name, number, tally))
         return tally
-
-    async def drive(self, steps: Steps[T], call: AioCall, perform: Perform) -> T:
-        """Run a protocol; then return what it has borrowed."""
-        try:
-            return await super().drive(steps, call, perform)
-        finally:
-            if self.sets is not None:
-                self.sets.give_back(call)
-
-    def _links(self, effect: Broadcast | Tell, call: AioCall) -> AioLinkSet:
-        links = super()._links(effect, call)
-        return links if self.sets is None else self.sets.links(call, effect)
-
-    def dispose(self) -> None:
-        """End protocols that still run without performing their effects: the simulation is over."""
-        self.closed = True
-
-
-class _Redis(redis.asyncio.Redis):
-    """Has the address of a node, and never connects. Cached by URL, because making one is slow."""
-
-    @classmethod
-    @functools.cache
-    def from_url(cls, url: str, **options: Any) -> Any:
-        """Return the instance for that URL."""
-        return super().from_url(url, **options)
 
 
 class SimulatedClient(AsyncClient):
@@ -220,24 +219,11 @@ class SimulatedClient(AsyncClient):
     Made by `Machine.client`; it can do all that an `AsyncClient` can.
     """
 
-    _REDIS = _Redis
-
     def __init__(self, machine: Machine, **options: Any) -> None:
         self._machine = machine
-        sim = machine.sim
-        urls = sim.world.urls
-        if sim.machines.index(machine) % 2:
-            urls = urls[: len(urls) - sim.unlisted]
-        super().__init__(urls, **options)
+        super().__init__(machine.sim.urls_for(machine), **options)
         # A machine keeps its clients, so none is forgotten; and the finalizer's arguments would keep the machine alive.
         self._finalizer.detach()
 
-    def _make_runner(self, nodes: list[Node], timing: Timing, listeners: Sequence[Callable[[Event], object]]) -> Any:
-        return SimulatedRunner(
-            self._machine,
-            nodes=nodes,
-            timing=timing,
-            listeners=listeners,
-            watchdog=self._WATCHDOG,
-            farewell=self._FAREWELL,
-        )
+    def _make_runner(self, **settings: Any) -> Any:
+        return self._machine.sim.RUNNER(self._machine, **settings)

@@ -16,10 +16,9 @@ from typing import Any, Final
 
 import hiredis
 
-from redsync._core.effects import Arg
-from redsync._core.scripts import Script
-from redsync.testing.simulator.store import COMMANDS, Store, find_command
-from redsync.testing.simulator.values import CommandError, Status, format_score
+from redsync._core.scripts import Arg, Script
+from redsync.testing.simulator.commands import COMMANDS, find_command
+from redsync.testing.simulator.store import CommandError, Status, Store, format_score
 
 __all__ = ["run_script", "script_of"]
 

@@ -13,7 +13,7 @@ def test_two_workers_exclude_each_other():
 ```
 
 A run is a function of its seed: the same programs and faults with the same seed give the same trace, byte for byte.
-After each step the checkers look; the run raises their findings as `SimulationError`, with the trace and the way to
+The checkers look on, and the run raises what they find as `SimulationError`, with the trace and the way to
 replay the run.
 
 Faults are methods: `partition`, `cut`, `heal`, `slow`, `lose`, `tear` here; `pause`, `resume`, `crash`, `drift`, `jump`
@@ -25,36 +25,65 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import hashlib
 import math
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, ClassVar, Final, Self
 
-from redsync._core.scripts import Script
 from redsync.exceptions import RedsyncError
-from redsync.testing.simulator.checks import ALL, Checker
-from redsync.testing.simulator.checks.calm import Calm
-from redsync.testing.simulator.happenings import Faulted, Handed, Happening, Stepped, Trace
-from redsync.testing.simulator.letters import MAKER
-from redsync.testing.simulator.loop import Host, VirtualLoop
+from redsync.testing.simulator.loop import Host, Timeline, VirtualLoop
 from redsync.testing.simulator.machines import Machine
-from redsync.testing.simulator.network import Network
-from redsync.testing.simulator.sockets import VirtualTransport
-from redsync.testing.simulator.timeline import Timeline
-from redsync.testing.simulator.troubles import Troubles
-from redsync.testing.simulator.worlds import World, world_for
+from redsync.testing.simulator.network import Network, Route, Server, VirtualTransport
+from redsync.testing.simulator.runner import SimulatedRunner
+from redsync.testing.simulator.trace_events import Faulted, Stepped, Trace, TraceEvent
+from redsync.testing.simulator.virtual_nodes import VirtualNode
 
-if TYPE_CHECKING:
-    from redsync.testing.simulator.runner import SimulatedRunner
-
-__all__ = ["Simulation", "SimulationError"]
+__all__ = ["Checker", "Simulation", "SimulationError"]
 
 _LAST_LINES = 60
 
-_UNTRACED: Final = {Stepped, Handed}
-"""Happenings that only checkers see."""
+
+class Checker:
+    """Watches one run for the breach of one promise.
+
+    It may read everything: `sim.machines`, `sim.nodes` and their `store`, `sim.now`. It changes nothing.
+
+    Attributes:
+        name: The name of the promise, as for `Simulation.waive`.
+        watches: The classes of events that `see` gets, each at once.
+        every: The least seconds between two calls of `look`, which come after steps of redsync; None for none.
+        rests_on_clocks: True if the promise is void when a clock is wrong by more than clients allow for.
+        sim: The simulation.
+    """
+
+    name: ClassVar[str]
+    watches: ClassVar[tuple[type[Any], ...]] = ()
+    every: ClassVar[float | None] = None
+    rests_on_clocks: ClassVar[bool] = False
+
+    def __init__(self, sim: Simulation) -> None:
+        self.sim = sim
+        self._looked = 0.0
+
+    def see(self, event: Any) -> str | None:  # noqa: ARG002  (for those that watch)
+        """Look at a event; return a complaint, or None."""
+        return None
+
+    def look(self) -> Iterable[str]:
+        """Look at the present state; return complaints."""
+        return ()
+
+    def finish(self) -> Iterable[str]:
+        """Look at the end of the run; return complaints."""
+        return self.look()
+
+    def look_if_due(self, stepped: Stepped) -> str | None:
+        """Look after a step if `every` seconds have passed; return a complaint, or None."""
+        if self.every is None or stepped.at < self._looked + self.every:
+            return None
+        self._looked = stepped.at
+        return next(iter(self.look()), None)
 
 
 class SimulationError(RedsyncError, AssertionError):
@@ -74,18 +103,13 @@ class SimulationError(RedsyncError, AssertionError):
         super().__init__(f"{what}\nreplay it with {replay}\n\nthe trace ends with\n{trace.text(_LAST_LINES)}")
 
 
-class Simulation(Troubles):
+class Simulation:
     """One run, used in a `with` block: at its end the checkers look once more, unless there was an error.
 
     Args:
         seed: Decides every random choice.
         nodes: The number of nodes.
-        replicas: The number of replicas of each node, which makes it a Sentinel group; None for single servers.
-        cluster: True for nodes that are masters of a cluster, each with `replicas` replicas, by default one.
-        unlisted: The number of last nodes that the clients of every other machine leave off their lists.
-        sets: The number of sets of links that a client has; with several, its calls borrow them, as threads do.
-        scripts: Sources that replace shipped scripts on all nodes, by name, to plant mistakes.
-        checkers: The checkers to use.
+        checkers: The checkers to use, each a class derived from `redsync.testing.simulator.Checker`.
         timeout: The longest time that `run` waits for programs to end, in virtual seconds.
         replay: The way to replay this run, for the error.
         **client_options: Default options of all clients. Without an `outage_timeout`, calls wait until faults end.
@@ -93,31 +117,27 @@ class Simulation(Troubles):
     Attributes:
         machines: The machines, in the order they were made.
         runners: The drivers of all clients, by the clients' names.
-        world: The kind of nodes.
-        nodes: The nodes; for a group, its present master.
-        groups: The groups of servers with replicas, if any.
-        servers: All servers: the nodes, or all members of groups.
-        sentinels: All Sentinels.
+        nodes: The nodes.
+        servers: All servers that can be a node; here they are the nodes.
+        ends: All servers that a machine may connect to.
         addresses: The server at each address.
-        network: The network between machines and nodes.
+        network: The network between machines and nodes; its attributes are settings, too.
         trace: All that happened so far.
-        calm: Knows since when there are no faults.
         waived: The promises that no longer hold, each with the fault that broke its assumption.
-        slowness: The probability that a process is slow or paused before it looks at the clock again; 0.0: no time
-            passes while code runs.
     """
+
+    # tests/simulation replaces this, `_make_servers`, `servers_of` and `urls_for`: there a node may be several servers.
+    RUNNER: ClassVar[type[SimulatedRunner]] = SimulatedRunner
+    nodes: list[VirtualNode]
+    servers: Sequence[VirtualNode]
+    ends: Sequence[Server]
 
     def __init__(
         self,
         seed: int,
         *,
         nodes: int = 3,
-        replicas: int | None = None,
-        cluster: bool = False,
-        unlisted: int = 0,
-        sets: int = 1,
-        scripts: Mapping[str, str] | None = None,
-        checkers: Iterable[type[Checker]] = ALL,
+        checkers: Iterable[type[Checker]] = (),
         timeout: float = 3600.0,
         replay: str | None = None,
         **client_options: Any,
@@ -126,25 +146,17 @@ class Simulation(Troubles):
         self.timeline: Final = Timeline()
         self.trace: Final = Trace()
         self.client_options: Final = {"outage_timeout": math.inf, **client_options}
-        self.unlisted: Final = unlisted
-        self.sets: Final = sets
-        self.slowness = 0.0
         self.machines: list[Machine] = []
         self.runners: dict[str, SimulatedRunner] = {}
         self.waived: Final[dict[str, str]] = {}
-        self.random: Final = self.random_for("simulation")
         # Abstract methods raise NoRealIOError.
         self.loop: Final = VirtualLoop(self.timeline, self.random_for("scheduler").random)  # type: ignore[abstract]
         self.loop.on_step = self._look_at_step
         self.loop.on_error = self._report
         self.network = Network(self.timeline, self.random_for("network").random, self.random_for("wire").random)
         self.loop.on_connect = self._connect
-        broken = {name: _replace(name, source) for name, source in (scripts or {}).items()}
-        self.world: World = world_for(replicas, cluster=cluster)(self, nodes, replicas, broken)
-        self.nodes, self.groups = self.world.nodes, self.world.groups
-        self.servers, self.sentinels = self.world.servers, self.world.sentinels
-        self.addresses = {server.name: server for server in self.servers}
-        self.addresses |= {sentinel.name: sentinel for sentinel in self.sentinels}
+        self._make_servers(nodes)
+        self.addresses: Final[dict[str, Server]] = {end.name: end for end in self.ends}
         self._replay: Final = replay or f"Simulation(seed={seed})"
         self._timeout: Final = timeout
         self._complaints: list[str] = []
@@ -152,7 +164,6 @@ class Simulation(Troubles):
         self._pending: Final[dict[asyncio.Task[Any], Machine]] = {}
         self._failed: BaseException | None = None
         self._waits = self._over = False
-        self.calm: Final = Calm(self)
         self._checkers: Final = [make(self) for make in checkers]
         self._watching: Final[dict[type[Any], list[tuple[str, Callable[[Any], str | None]]]]] = {}
         for checker in self._checkers:
@@ -160,6 +171,18 @@ class Simulation(Troubles):
                 self._watching.setdefault(kind, []).append((checker.name, checker.see))
             if checker.every is not None:
                 self._watching.setdefault(Stepped, []).append((checker.name, checker.look_if_due))
+
+    def _make_servers(self, nodes: int) -> None:
+        """Make the servers for that many nodes."""
+        self.ends = self.servers = self.nodes = [VirtualNode(self, i) for i in range(nodes)]
+
+    def servers_of(self, index: int) -> Sequence[VirtualNode]:
+        """Return the servers that can be the node with that index; here one."""
+        return [self.nodes[index]]
+
+    def urls_for(self, _machine: Machine) -> list[str]:
+        """Return the URLs of the nodes for a client on a machine."""
+        return [f"redis://{node.name}" for node in self.nodes]
 
     def random_for(self, purpose: str) -> random.Random:
         """Return a source of random numbers by the seed, independent of those for all other purposes."""
@@ -227,7 +250,7 @@ class Simulation(Troubles):
         self._over = True
         for machine in self.machines:
             for runner in machine.runners:
-                runner.dispose()
+                runner.closed = True  # protocols that still run end without performing their effects
         for transport in self._transports:
             transport.vanish()
         self.loop.drain()
@@ -250,6 +273,80 @@ class Simulation(Troubles):
             return f"deadlock: no event is left, and {who} wait"
         return f"after {self._timeout:g} s these programs have not ended: {who}"
 
+    # Faults of the network.
+
+    def partition(self, machine: Machine, *nodes: int) -> None:
+        """Let no packets through between a machine and nodes (indices; all if none is given)."""
+        self.cut(machine, *nodes, there=True, back=True)
+
+    def cut(self, machine: Machine, *nodes: int, there: bool = False, back: bool = False) -> None:
+        """Let no packets through from a machine to nodes (`there`), or from nodes to a machine (`back`)."""
+        for node, route in self._routes(machine, nodes):
+            arrow = "<->" if there and back else "->" if there else "<-"
+            self._note("partition", f"nothing gets through {machine.name} {arrow} {node.name}")
+            route.there.blocked |= there
+            route.back.blocked |= back
+
+    def heal(self, machine: Machine | None = None, *nodes: int) -> None:
+        """End partitions, slowness and loss between a machine (all if none is given) and nodes."""
+        for each in self.machines if machine is None else [machine]:
+            for node, route in self._routes(each, nodes):
+                if route.troubled:
+                    self._note("heal", f"everything gets through again {each.name} <-> {node.name}")
+                    self.network.heal(route)
+
+    def slow(self, machine: Machine, *nodes: int, seconds: float) -> None:
+        """Let packets between a machine and nodes take up to that much longer."""
+        for node, route in self._routes(machine, nodes):
+            self._note("delay", f"packets {machine.name} <-> {node.name} take up to {seconds:.3f} s longer")
+            route.there.delay = route.back.delay = seconds
+
+    def delay_pushes(self, machine: Machine, *nodes: int, seconds: float = 0.0) -> None:
+        """Let wake-ups and hand-overs from nodes to a machine take up to that much longer; replies do not."""
+        for node, route in self._routes(machine, nodes):
+            self._note("late pushes", f"pushes {machine.name} <- {node.name} take up to {seconds:.3f} s longer")
+            route.back.push_delay = seconds
+
+    def lose(self, machine: Machine, *nodes: int, there: float = 0.0, back: float = 0.0) -> None:
+        """Let packets be lost with that probability; each lost packet ends its connection."""
+        for node, route in self._routes(machine, nodes):
+            self._note(
+                "loss", f"{there:.0%} of requests, {back:.0%} of replies are lost {machine.name} <-> {node.name}"
+            )
+            route.there.loss, route.back.loss = there, back
+
+    def tear(self, machine: Machine, *nodes: int, there: float = 0.0, back: float = 0.0) -> None:
+        """Let connections end, with that probability, in the middle of a message, whose beginning arrives."""
+        for node, route in self._routes(machine, nodes):
+            self._note(
+                "tear", f"{there:.0%} of requests, {back:.0%} of replies are cut short {machine.name} <-> {node.name}"
+            )
+            route.there.tears, route.back.tears = there, back
+
+    def swap(self, one: int, other: int) -> None:
+        """Swap the addresses of two nodes, as when names or services move; their connections end."""
+        first, second = self.nodes[one], self.nodes[other]
+        self._note("swap", f"{first.name} and {second.name} swap addresses")
+        self.addresses[first.name], self.addresses[second.name] = second, first
+        for machine in self.machines:
+            for _, route in self._routes(machine, (one, other)):
+                for connection in list(route.connections):
+                    connection.reset()
+
+    def narrow(self, room: int) -> None:
+        """Limit how many bytes of a connection a machine keeps until they arrive; clients keep the rest."""
+        if self.network.room != room:
+            self._note("room", f"machines keep {room} bytes of a connection")
+            self.network.room = room
+
+    def _routes(self, machine: Machine, nodes: Sequence[int]) -> list[tuple[Server, Route]]:
+        """Return the routes between a machine and all servers of nodes; without nodes, to all servers."""
+        chosen: Sequence[Server] = [server for i in nodes for server in self.servers_of(i)] if nodes else self.ends
+        return [(node, self.network.route(machine, node)) for node in chosen]
+
+    def _note(self, kind: str, text: str) -> None:
+        self.saw(Faulted(self.now, kind, text))
+
     # For machines.
 
     async def _connect(self, machine: Host, host: str, _port: int, factory: Callable[[], Any]) -> Any:
@@ -257,7 +354,6 @@ class Simulation(Troubles):
         if node is None:
             raise OSError(f"there is no node {host!r} here")
         transport = VirtualTransport(self.network, machine, node, self.loop)
-        transport.connection.maker = MAKER.get()
         self._transports.append(transport)
         return transport, await transport.open(factory)
 
@@ -286,17 +382,16 @@ class Simulation(Troubles):
 
     # Observing.
 
-    def saw(self, happening: Happening) -> None:
-        """Record a happening, and let the checkers look."""
-        if self._over:
-            return
-        kind = happening.__class__
-        if kind not in _UNTRACED:
-            self.trace.add(happening)
-        if kind is Faulted:
-            self.calm.stir()
-        for promise, see in self._watching.get(kind, ()):
-            complaint = see(happening)
+    def saw(self, event: TraceEvent) -> None:
+        """Record a event, and let the checkers look."""
+        if not self._over:
+            self.trace.add(event)
+            self.show(event)
+
+    def show(self, event: object) -> None:
+        """Let the checkers look at a event that the trace need not have."""
+        for promise, see in () if self._over else self._watching.get(event.__class__, ()):
+            complaint = see(event)
             if complaint is not None:
                 self.complain(promise, complaint)
 
@@ -323,22 +418,16 @@ class Simulation(Troubles):
 
     def _look_at_step(self, host: Host) -> None:
         if isinstance(host, Machine):
-            self.saw(Stepped(self.now, host))
+            self.show(Stepped(self.now, host))
 
     def _report(self, context: dict[str, Any]) -> None:
         error = context.get("exception")
         self.complain("errors", f"{context['message']}: {error!r}" if error else context["message"])
 
     def look_at_rates(self) -> None:
-        """Waive exclusion if the rates of clocks differ by more than clients allow for."""
+        """Waive promises that rest on clocks if the rates of clocks differ by more than clients allow for."""
         clocks = [machine.clock for machine in self.machines] + [node.clock for node in self.servers]
         rates = [clock.rate for clock in clocks]
         allowed = self.client_options.get("drift_factor", 0.01)
         if max(rates) / min(rates) - 1 > allowed:
             self.waive_clocks("clocks run at rates further apart than drift_factor")
-
-
-def _replace(name: str, source: str) -> Script:
-    # This raises if no such script is shipped: the name has a typo.
-    Script.load(name)
-    return Script(name, source.encode(), hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest().encode())

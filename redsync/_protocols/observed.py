@@ -1,0 +1,69 @@
+"""Observing: wrappers of the protocols that acquire and release; they report to observers.
+
+The wrapped protocols don't change. Nothing here runs for a client without observers. An observed acquire writes its
+steps into a record (`Outcome.record`), and observers get the record when the acquire is over, whatever ended it.
+
+Every acquire and every release runs this code. So their success goes straight into the observers' journals, if all
+observers have one. Rare events are reported by a `Notify`: observers learn the instant from the driver, as a protocol
+has no clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal, TypeVar
+
+from redsync._core.effects import Steps, notify
+from redsync._core.holds import HoldState
+from redsync._core.observing import AcquireEnded, AcquireRecord, HoldEnded, JournalFilled
+from redsync._core.session import Session
+from redsync._protocols.claims import AcquireRequest
+from redsync.exceptions import QuorumError
+
+__all__ = ["observed", "tell_end"]
+
+ResultT = TypeVar("ResultT")
+
+
+def observed(
+    session: Session,
+    request: AcquireRequest,
+    now: float,
+    acquire: Callable[[Session, AcquireRequest, float], Steps[ResultT]],
+    *,
+    kind: str,
+    limit: int | None = None,
+) -> Steps[ResultT]:
+    """Acquire, and report to observers; result and errors are those of `acquire`."""
+    journal = session.journal
+    request.outcome.record = record = AcquireRecord(
+        request.name, kind, request.holds, limit, now, session.waiting, [] if journal is None else None
+    )
+    try:
+        result: Any = yield from acquire(session, request, now)
+    except BaseException as error:
+        if record.waiting:
+            record.end_waiting()
+        outcome: Literal["no_quorum", "error"] = "no_quorum" if isinstance(error, QuorumError) else "error"
+        yield from notify(AcquireEnded(record, outcome, None, type(error).__name__))
+        raise
+    if record.waiting:
+        record.end_waiting()
+    at = record.at
+    # A re-entry has no round, so its record has no instant.
+    if result and journal is not None and at is not None:
+        if journal.note_win(record, at, result):
+            yield from notify(JournalFilled())
+    else:
+        hold = result if isinstance(result, HoldState) else None
+        yield from notify(AcquireEnded(record, "won" if result else "busy", hold))
+    return result  # type: ignore[no-any-return]
+
+
+def tell_end(state: HoldState, how: Literal["released", "given back"], steps: Steps[None]) -> Steps[None]:
+    """Run a protocol that ends one acquisition of a hold or all; tell observers if none is left."""
+    try:
+        yield from steps
+    finally:
+        if not state.count or not state.live:
+            yield from notify(HoldEnded(state, how))

@@ -1,0 +1,135 @@
+"""Carries out a plan of faults on nodes, connections and clients.
+
+If one fault is late, because the machine is busy or a server is slow, all later ones are postponed by as much: the plan
+relies on the gaps between faults, and no gap is ever shorter than planned.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from redsync.testing.servers import ask
+from tests.chaos.history import now_ns
+
+if TYPE_CHECKING:
+    from redsync.testing.local_nodes import LocalNodes
+    from redsync.testing.proxy import FaultProxy
+    from tests.chaos.history import History
+    from tests.chaos.process_pool import ProcessPool
+
+__all__ = ["Done", "Fault", "Nemesis"]
+
+_TICK: Final = 0.1
+
+
+class Fault(NamedTuple):
+    """One fault of a plan.
+
+    Attributes:
+        at: Its time, in seconds from the start.
+        action: Of a node: "kill", "restart", "pause", "resume", "flush_scripts" or "flush_all"; of a client:
+            "kill_client", "start_client", "stop_client" or "continue_client"; of a connection: "heal", or the name of a
+            proxy's switch.
+        target: A node or a client; for a fault of a connection, a client and a node.
+        value: The value of a proxy's switch; None for True.
+    """
+
+    at: float
+    action: str
+    target: tuple[int, ...]
+    value: float | None = None
+
+
+class Done(NamedTuple):
+    """A fault that was carried out.
+
+    Attributes:
+        fault: The fault.
+        before: The instant in ns before it.
+        after: The instant in ns after it.
+    """
+
+    fault: Fault
+    before: int
+    after: int
+
+
+class Nemesis:
+    """Carries faults out.
+
+    Attributes:
+        done: The faults carried out so far.
+        late: Seconds by which the plan was postponed in total.
+    """
+
+    def __init__(
+        self,
+        nodes: LocalNodes,
+        pool: ProcessPool,
+        proxies: Mapping[tuple[int, int], FaultProxy] | None = None,
+        history: History | None = None,
+    ) -> None:
+        """Make a nemesis, with the proxies by client and node, and the history that records what it does, if any."""
+        self._nodes, self._proxies, self._pool = nodes, proxies or {}, pool
+        self._history = history
+        self.done: list[Done] = []
+        self.late = 0.0
+
+    def run(self, faults: Iterable[Fault], seconds: float) -> None:
+        """Carry out all faults, and return after `seconds` seconds at the earliest.
+
+        Raises:
+            RunFailedError: A client ended by itself.
+            ServerStartError: A node did not start again.
+        """
+        began = base = time.monotonic()
+        for fault in faults:
+            self._wait(base + fault.at)
+            before = now_ns()
+            if self._history is not None:
+                self._history.note(fault.action, at=before, target=fault.target, value=fault.value)
+            self._perform(fault.action, fault.target, fault.value)
+            self.done.append(Done(fault, before, now_ns()))
+            base = max(base, time.monotonic() - fault.at)
+        self._wait(base + seconds)
+        self.late = base - began
+
+    def _wait(self, instant: float) -> None:
+        while (left := instant - time.monotonic()) > 0:
+            self._pool.check()
+            time.sleep(min(left, _TICK))
+
+    def _perform(self, action: str, target: tuple[int, ...], value: float | None) -> None:
+        first = target[0]
+        match action:
+            case "kill" | "restart" | "pause" | "resume":
+                getattr(self._nodes, action)(first)
+            case "flush_scripts":
+                self._order(first, "SCRIPT FLUSH")
+            case "flush_all":
+                self._order(first, "FLUSHALL")
+            case "kill_client":
+                self._pool.kill(first)
+            case "start_client":
+                self._pool.start(first)
+                self._pool.go(client=first)
+            case "stop_client":
+                self._pool.stop(first)
+            case "continue_client":
+                self._pool.go_on(first)
+            case _:
+                self._trouble(self._proxies[first, target[1]], action, value)
+
+    def _order(self, node: int, command: str) -> None:
+        reply = ask(self._nodes.ports[node], command, timeout=10.0)
+        assert reply.startswith(b"+OK"), f"{command} was answered by {reply!r}"
+
+    @staticmethod
+    def _trouble(proxy: FaultProxy, action: str, value: float | None) -> None:
+        if action == "heal":
+            proxy.heal()
+        else:
+            assert hasattr(proxy, action), f"a proxy has no switch {action!r}"
+            setattr(proxy, action, True if value is None else value)

@@ -1,0 +1,127 @@
+"""The doctor's checks of Sentinel groups and voters: findings from witnesses' answers and birth records."""
+
+import pytest
+
+from redsync._core.memory import BLANK, JOINING, NEWBORN, ORIGINAL, Birth
+from redsync.cli.doctor import _group_json, _group_row
+from redsync.cli.doctor_checks import Report, findings_about, groups_among, guard_left
+from redsync.cli.endpoints import WitnessReport
+
+RUN_ID, HISTORY = "0123456789abcdef" + "0" * 24, "fedcba98" + "0" * 32
+SAID = WitnessReport("s1:26379", "10.0.0.1:6379", 7)
+OURS = b"0123456789abcdef@7.fedcba98"
+
+
+def report(*said, **fields):
+    info = {"run_id": RUN_ID, "master_replid": HISTORY, "connected_slaves": 2}
+    return Report("m@s1:26379", info=info, replicas=2, witness="Sentinel", said=said or [SAID], **fields)
+
+
+def born(kind, age, process=OURS):
+    return report(birth=Birth(kind, 0, process, age), is_birth_known=True)
+
+
+def check_group(report, guard):
+    """Return the findings about its witnesses and its guard."""
+    found = findings_about(report, guard, is_serious=False)
+    return [each for each in found if not each.text.startswith(("0 of its 2", "does not let", "refuses INFO"))]
+
+
+def texts(found):
+    return [each.text for each in found]
+
+
+@pytest.mark.parametrize(
+    ("kind", "age", "process", "left"),
+    [
+        (ORIGINAL, 3.0, OURS, 0.0),
+        (NEWBORN, 3.0, OURS, 27.0),
+        (NEWBORN, 31.0, OURS, 0.0),
+        (JOINING, 3.0, OURS, 30.0),
+        (BLANK, 3.0, OURS, None),
+        (NEWBORN, 31.0, b"0123456789abcdef@6.fedcba98", 30.0),
+        (ORIGINAL, 31.0, b"0123456789abcdef@7.00000000", 30.0),
+    ],
+)
+def test_guard_left_follows_from_the_birth_record_of_the_present_decision(kind, age, process, left):
+    assert guard_left(born(kind, age, process), 30.0) == left
+
+
+def test_guard_left_is_unknown_without_a_readable_record():
+    silent = WitnessReport("s1:26379", error="timed out", answered=False)
+    for unknown in (report(), report(silent, is_birth_known=True), Report("m@s1", said=[SAID], is_birth_known=True)):
+        assert guard_left(unknown, 30.0) is None
+    assert guard_left(report(is_birth_known=True), 30.0) == 30.0, "it has no record yet"
+
+
+def test_findings_say_why_a_node_grants_nothing_new():
+    young, joining, strange = born(NEWBORN, 3.0), born(JOINING, 3.0), born(NEWBORN, 3.0, b"another@1.0")
+    assert "for at most 27 s (restart guard)" in texts(check_group(young, 30.0))[0]
+    assert texts(check_group(joining, 30.0))[0].startswith("no client has completed its server's birth record")
+    (note,) = check_group(strange, 30.0)
+    assert note.text.startswith("no client has connected since its server became the master")
+    assert not note.is_problem
+    assert check_group(young, 0.0) == []
+    assert check_group(Report("h:6379"), 30.0) == []
+
+
+def test_silent_and_outdated_witnesses_are_findings():
+    behind, silent = (
+        WitnessReport("s2:26379", "10.0.0.2:6379", 6),
+        WitnessReport("s3:26379", error="timed out", answered=False),
+    )
+    asked = report(SAID, behind, silent)
+    assert texts(check_group(asked, 0.0)) == [
+        (
+            "the Sentinel s2:26379 names 10.0.0.2:6379 as master (epoch 6); "
+            "the latest decision is 10.0.0.1:6379 (epoch 7)"
+        ),
+        "the Sentinel s3:26379 does not answer: timed out",
+    ]
+    assert asked.endpoint == "10.0.0.1:6379"
+    few = texts(check_group(report(SAID, silent, silent), 0.0))
+    assert few[0] == "1 of 3 listed Sentinels name its master, 2 must: clients do not connect"
+    assert report(silent).latest is None
+    assert report(silent).endpoint == "m@s1:26379"
+
+
+@pytest.mark.parametrize(
+    ("error", "answered", "text", "advice"),
+    [
+        ("timed out", False, "does not answer: timed out", "start it, or correct its address or firewall"),
+        (
+            "No such master with that name",
+            True,
+            "answers, but does not name the master: No such master with that name",
+            "list only Sentinels that know this master, and name it as they do",
+        ),
+        (
+            "Authentication required.",
+            False,
+            "refuses access: Authentication required.",
+            "correct the user or password for it in the URL, or its rule for that user",
+        ),
+    ],
+)
+def test_witness_that_does_not_help_is_described_by_its_answer(error, answered, text, advice):
+    (finding,) = check_group(report(SAID, SAID, WitnessReport("s3:26379", error=error, answered=answered)), 0.0)
+    assert finding.text == f"the Sentinel s3:26379 {text}"
+    assert finding.advice == advice
+
+
+def test_row_and_json_show_all_known_facts():
+    known = born(NEWBORN, 3.0)
+    known.info = {**known.info, "slave0": {"state": "online"}, "slave1": {"state": "wait_bgsave"}}
+    assert _group_row(known, 30.0) == ("m@s1:26379", "10.0.0.1:6379", "7", "1 of 2", "27.0 s")
+    assert _group_row(known, 1.0)[-1] == "none"
+    assert _group_json(known, 30.0) == {
+        "server": "10.0.0.1:6379",
+        "epoch": 7,
+        "replicas": 2,
+        "in_sync": 1,
+        "guard_left": 27.0,
+    }
+    lost = Report("m@s1:26379", error="timed out", replicas=2, said=[WitnessReport("s1:26379", error="timed out")])
+    assert _group_row(lost, 30.0) == ("m@s1:26379", "-", "-", "-", "-")
+    assert set(_group_json(Report("h:6379"), 30.0).values()) == {None}
+    assert groups_among([lost, Report("h:6379")]) == [lost]

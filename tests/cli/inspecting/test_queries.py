@@ -1,0 +1,96 @@
+"""Names from real nodes: each name once, however they are spread."""
+
+import random
+
+import pytest
+
+from redsync._core.keys import LatchKeys
+from redsync._core.permits import SlotKeys
+from redsync.cli import queries
+from redsync.cli.queries import Nodes, look_around
+
+PREFIX = b"redsync:"
+
+
+@pytest.fixture
+def three_nodes(nodes):
+    with Nodes(nodes.urls[:3], PREFIX.decode(), 5.0) as chosen:
+        yield chosen
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """Few keys per SCAN."""
+    monkeypatch.setattr(queries, "KEYS", 10)
+
+
+def keep_lock(node, name):
+    node.hset(PREFIX + name, "stranger:1", 1)
+    node.pexpire(PREFIX + name, 600_000)
+
+
+def keep_limit(node, name):
+    node.set(SlotKeys.of(PREFIX, name).limit, "1 3")
+
+
+def keep_latch(node, name):
+    node.hset(LatchKeys.of(PREFIX, name).latch, mapping={"generation": "g", "size": 3})
+
+
+def keep_queue(node, name):
+    """Store a queue with one waiter whose place does not expire."""
+    node.zadd(SlotKeys.of(PREFIX, name).queue, {"stranger:2": 1})
+    node.hset(SlotKeys.of(PREFIX, name).places, "stranger:2", f"{2**52} mark guard channel")
+
+
+def listed(nodes, pattern):
+    return sorted({name for each in look_around(nodes, pattern, 1000)[1] for name in each})
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_each_name_is_listed_once_wherever_it_is_stored(seed, raw, three_nodes, small):
+    rng = random.Random(seed)
+    names = {b"%s-%d" % (rng.choice([b"n", b"{t}", b"{", b"}n{n}"]), number) for number in range(60)}
+    for name in sorted(names):
+        for node in rng.sample(raw[:3], rng.randint(1, 3)):
+            for keep in rng.sample([keep_lock, keep_limit, keep_latch, keep_queue], rng.randint(1, 3)):
+                keep(node, name)
+    assert listed(three_nodes, b"*") == sorted(names), f"seed {seed}"
+    assert listed(three_nodes, b"n-*") == sorted(name for name in names if name.startswith(b"n-"))
+
+
+@pytest.mark.parametrize("prefix", [b"", b"{", b"p*:"])
+def test_each_name_is_listed_once_whatever_the_prefix(prefix, raw, nodes, small):
+    names = [b"a", b"c{d", b"e", b"{b}", b"{f}"]
+    for name in names:
+        for node in raw[:3]:
+            for key in (SlotKeys.of(prefix, name).limit, SlotKeys.of(prefix, name).queue):
+                node.set(key, "1 3", px=600_000)
+    with Nodes(nodes.urls[:3], prefix.decode(), 5.0) as chosen:
+        assert listed(chosen, b"*") == sorted(names)
+
+
+def test_key_that_only_resembles_those_of_redsync_is_not_a_name(raw, three_nodes):
+    raw[0].set(b"redsync_limit:{redsync:a{b}c}", "1 3")
+    keep_lock(raw[0], b"x")
+    assert listed(three_nodes, b"*") == [b"x"]
+
+
+def test_node_that_fails_is_left_out_and_the_others_list_all(raw, nodes, three_nodes):
+    for node in (raw[0], raw[2]):
+        keep_lock(node, b"x")
+    nodes.kill(0)
+    answers, looks, _ = look_around(three_nodes, b"*", 10)
+    assert [answer.error is None for answer in answers] == [False, True, True]
+    assert [set(each) for each in looks] == [set(), {b"x"}]
+
+
+def test_limit_keeps_the_first_names_and_says_that_there_are_more(raw, three_nodes, monkeypatch):
+    monkeypatch.setattr(queries, "SPARE", 0)
+    for name in (b"c", b"b"):
+        keep_lock(raw[1], name)
+    _, looks, has_more = look_around(three_nodes, b"*", 2)
+    assert (sorted(looks[1]), has_more) == ([b"b", b"c"], False)
+    keep_lock(raw[0], b"d")
+    _, looks, has_more = look_around(three_nodes, b"*", 2)
+    assert ([sorted(each) for each in looks], has_more) == ([[], [b"b", b"c"], []], True)

@@ -1,0 +1,168 @@
+"""The shared part of the modules for frameworks: clients of processes, names, header fields."""
+
+import threading
+
+import pytest
+
+from redsync import AcquireTimeout, Client, ConfigurationError, LeaseLostError
+from redsync.contrib import shared
+from redsync.contrib.shared import LONGEST, Guard, NameTemplate, Policy, ProcessClient, make_client, shortened
+from tests.support.traced import at_each_line
+
+ANYWHERE = "redis://127.0.0.1:1"
+
+
+def test_threads_that_ask_first_get_the_same_client_and_no_other_stays_open():
+    made, got = [], []
+
+    def make():
+        made.append(Client([ANYWHERE]))
+        return made[-1]
+
+    client = ProcessClient(make)
+    barrier = threading.Barrier(8)
+
+    def ask():
+        barrier.wait()
+        got.append(client.get())
+
+    threads = [threading.Thread(target=ask) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(set(got)) == 1
+    assert [each for each in made if not each.runner.closed] == [got[0]]
+    client.close()
+    assert got[0].runner.closed
+    assert client.get() is made[-1]
+    assert not made[-1].runner.closed
+    shared.close_all()
+    assert made[-1].runner.closed
+
+
+def test_all_are_closed_although_others_are_made_meanwhile():
+    client, later = ProcessClient(lambda: Client([ANYWHERE])), []
+    made = client.get()
+    with at_each_line(lambda: later.append(ProcessClient(lambda: pytest.fail("made")))):
+        shared.close_all()
+    assert made.runner.closed
+
+
+def test_close_before_the_first_use_does_nothing():
+    ProcessClient(lambda: pytest.fail("made")).close()
+
+
+def test_settings_become_options(monkeypatch):
+    monkeypatch.setenv("REDSYNC_LEASE", "7.0")
+    given = {"URLS": [ANYWHERE], "PREFIX": "shop:"}
+    with make_client("REDSYNC", given, str.upper) as client:
+        assert [node.address for node in client.nodes()] == ["127.0.0.1:1"]
+        assert client.prefix == b"shop:"
+        assert client.runner.session.timing.lease == 7.0
+    with make_client("redsync", {"urls": ANYWHERE}, str.lower):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ([ANYWHERE], r"REDSYNC must be a dictionary such as {'URLS': \[...\]}, not a value of type list"),
+        ("redis://:secret@x", r"REDSYNC must be a dictionary such as {'URLS': \[...\]}, not a value of type str"),
+        ({"urls": [ANYWHERE]}, r"REDSYNC\['urls'\] is not a setting; the settings are DRIFT_FACTOR, LEASE, .*, URLS"),
+        ({"NODES": [ANYWHERE]}, r"REDSYNC\['NODES'\] is not a setting"),
+        ({"URLS": ANYWHERE, "LEASE": 0}, "REDSYNC: .*lease"),
+        ({"URLS": ANYWHERE, "LEASE": "x"}, "REDSYNC: .*"),
+        ({}, "REDSYNC: REDSYNC_URLS is not set"),
+    ],
+)
+def test_error_of_a_bad_setting_names_it(given, said, monkeypatch):
+    monkeypatch.delenv("REDSYNC_URLS", raising=False)
+    with pytest.raises(ConfigurationError, match=said):
+        make_client("REDSYNC", given, str.upper)
+
+
+# Names built from a framework's data.
+
+
+def test_name_is_filled_in_from_the_request():
+    template = NameTemplate("order:{number}:{client}")
+    assert template.fields == {"number", "client"}
+    assert template.fill({"number": 7, "client": "::1", "more": 1}) == "order:7:::1"
+    assert NameTemplate("plain").fill({}) == "plain"
+    assert NameTemplate("{{x}}").fill({}) == "{x}"
+
+
+def test_error_of_a_missing_value_names_it():
+    with pytest.raises(LookupError, match=r"'order:\{number\}' needs number, but there is only client, id$"):
+        NameTemplate("order:{number}").fill({"id": 1, "client": 2})
+    with pytest.raises(LookupError, match=r"but there is only nothing$"):
+        NameTemplate("order:{number}").fill({})
+
+
+def test_name_that_values_make_too_long_is_replaced_by_its_hash():
+    template = NameTemplate("{a}")
+    assert template.fill({"a": "ä" * 256}) == "ä" * 256
+    assert len(template.fill({"a": "ä" * 257})) == len(template.fill({"a": "\ud800" * 200})) == 64
+
+
+def test_values_are_not_templates():
+    assert NameTemplate("{a}").fill({"a": "{b}"}) == "{b}"
+
+
+@pytest.mark.parametrize("text", ["", "{}", "{0}", "{a.b}", "{a[0]}", "x{", "x}"])
+def test_bad_template_is_refused(text):
+    with pytest.raises(ValueError, match="name"):
+        NameTemplate(text)
+
+
+def test_name_that_is_not_a_string_is_refused():
+    with pytest.raises(TypeError, match=r"not b'x'"):
+        NameTemplate(b"x")
+
+
+def test_long_text_is_replaced_by_its_hash():
+    assert shortened("x" * LONGEST) == "x" * LONGEST
+    longer, other = shortened("x" * LONGEST + "y"), shortened("x" * LONGEST + "z")
+    assert len(longer) == len(other) == 64
+    assert longer != other
+    assert len(shortened("ä" * LONGEST)) == 64
+
+
+# Replies of web frameworks.
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "fields"),
+    [(AcquireTimeout("x", 0.5), 409, {"Retry-After": "1"}), (LeaseLostError("x", "lost"), 503, {})],
+)
+def test_guard_replies_for_its_own_lock_only(error, status, fields):
+    guard = Guard("x", timeout=0.5, busy=409)
+    refusal = guard.refusal(error, "x")
+    assert (refusal.status, refusal.fields) == (status, fields)
+    with pytest.raises(type(error)):
+        guard.refusal(error, "y")
+
+
+# Header fields of a rate limiter, as in the draft.
+
+
+def test_fields_are_structured_fields():
+    policy = Policy("pay:{client}", 10, 60)
+    assert policy.fields == {"RateLimit-Policy": '"pay:{client}";q=10;w=60'}
+    fields = {
+        "RateLimit-Policy": '"pay:{client}";q=10;w=60',
+        "RateLimit": '"pay:{client}";r=0;t=13',
+        "Retry-After": "13",
+    }
+    assert policy.refusal(12.1) == (429, "too many requests", fields)
+
+
+def test_seconds_are_rounded_up_to_at_least_one():
+    policy = Policy("x", 1, 0.5)
+    assert policy.fields["RateLimit-Policy"].endswith(";w=1")
+    assert policy.refusal(0.0).fields["Retry-After"] == "1"
+
+
+def test_name_of_a_policy_is_quoted_for_a_header():
+    assert Policy('a"b\\ü\r\n', 1, 1).fields["RateLimit-Policy"] == r'"a\"b\\???";q=1;w=1'

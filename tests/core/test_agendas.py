@@ -1,0 +1,241 @@
+"""The watchdog's agendas: which holds it takes, in which order, and what a wake-up costs."""
+
+import math
+
+import pytest
+
+from redsync._core.holds import MOST, HoldTable, soon
+from redsync._core.scripts import Script
+from tests.support.hold_states import KIND, LEASE, new_state
+
+MUTEX = KIND._replace(noun="mutex", renew=Script.load("mutex_renew"))
+
+
+@pytest.fixture
+def table():
+    return HoldTable(lambda: None)
+
+
+@pytest.fixture
+def add(table):
+    """Add a hold that is due at an instant, 110 by default."""
+
+    def add(name=b"x", renew_at=110.0, **fields):
+        state = new_state(name, renew_at=renew_at)
+        for field, value in fields.items():
+            setattr(state, field, value)
+        table.add(state)
+        return state
+
+    return add
+
+
+def take(table, now=110.0):
+    return table.take_due(now, now + soon(LEASE))
+
+
+def renew(table, at=110.0):
+    """Renew what is due at that instant."""
+    batch = take(table, at)
+    for state in batch:
+        state.renew_at, state.valid_until = at + LEASE / 3, at + LEASE
+    table.put(batch)
+    return batch
+
+
+# Renewals and repairs.
+
+
+def test_nothing_is_due_without_holds(table):
+    assert take(table) == []
+    assert table.take_ended(1000.0) == []
+
+
+def test_holds_are_taken_in_the_order_in_which_they_are_due(table, add):
+    late, early, future = add(renew_at=109.0), add(renew_at=108.0), add(renew_at=120.0)
+    assert take(table, 107.0) == []
+    assert take(table) == [early, late]
+    assert take(table) == [], "they have been taken"
+    assert take(table, 120.0) == [future]
+
+
+def test_renewals_due_soon_come_along_with_those_that_are_due(table, add):
+    first, second, third = add(renew_at=110.0), add(renew_at=110.0 + soon(LEASE)), add(renew_at=110.1 + soon(LEASE))
+    assert take(table, 109.9) == []
+    assert take(table) == [first, second]
+    assert take(table, 115.0) == [third]
+
+
+def test_nothing_comes_along_with_a_repair(table, add):
+    minimal, renewed = add(repair_at=110.0, renew_at=118.0), add(renew_at=110.5)
+    assert take(table) == [minimal]
+    assert take(table, 110.5) == [renewed]
+
+
+def test_repair_due_soon_does_not_come_along_with_a_renewal(table, add):
+    add(renew_at=110.0)
+    minimal = add(renew_at=118.0, repair_at=110.5)
+    assert minimal not in take(table)
+    assert take(table, 110.5) == [minimal]
+
+
+def test_holds_of_one_script_are_taken_together(table, add):
+    one, mutex, other = add(renew_at=108.0), add(renew_at=109.0, kind=MUTEX), add()
+    assert take(table) == [one, other]
+    assert take(table) == [mutex]
+
+
+def test_repairs_are_taken_together_whatever_the_lease_but_apart_from_renewals(table, add):
+    """Neither keeps the other waiting: each time, the hold that is due first decides."""
+    minimal, other = (add(renew_at=118.0, repair_at=at) for at in (108.0, 109.5))
+    renewed = add(renew_at=109.0)
+    unrenewed = add(renew_at=math.inf, repair_at=109.8, lease=2.0)
+    assert take(table) == [minimal, other, unrenewed]
+    assert take(table) == [renewed]
+
+
+def test_no_more_holds_are_taken_than_fit_into_one_command(table, add):
+    states = [add(b"%d" % i) for i in range(2 * MOST + 1)]
+    taken = [take(table) for _ in range(4)]
+    assert [len(batch) for batch in taken] == [MOST, MOST, 1, 0]
+    assert [state for batch in taken for state in batch] == states
+
+
+@pytest.mark.parametrize("when", ["new", "known", "taken"])
+@pytest.mark.parametrize("end", ["lost", "released"])
+def test_hold_that_has_ended_is_not_taken(table, add, when, end):
+    state, kept = add(), add()
+    if when == "known":
+        table.next_due()
+    batch = take(table) if when == "taken" else []
+    if end == "lost":
+        state.lost = "a reason"
+    else:
+        table.remove(state)
+        table.remove(state)
+    table.put(batch)
+    assert take(table) == [kept]
+    assert table.take_ended(1000.0) == [kept]
+    table.remove(kept)
+    assert table.next_due() == math.inf
+
+
+def test_hold_that_ended_in_an_interrupted_step_is_never_due(table, add):
+    """Such a hold may still be in the table, and would stay due forever."""
+    add().live = False
+    assert take(table) == []
+    assert table.next_due() == math.inf
+
+
+# Changes.
+
+
+def test_hold_put_back_is_due_when_it_says(table, add):
+    """One that was not renewed is tried again by itself, without the others."""
+    states = [add(b"%d" % i) for i in range(5)]
+    batch = take(table)
+    for state in states:
+        state.renew_at = 120.0
+    states[2].renew_at = 111.0
+    table.put(batch)
+    assert take(table, 111.0) == [states[2]]
+    assert take(table, 120.0) == [*states[:2], *states[3:]]
+
+
+def test_hold_that_comes_closer_is_taken_earlier_and_only_once(table, add):
+    one, other = add(b"a"), add(b"b")
+    table.next_due()
+    other.repair_at = 101.0
+    for _ in range(2):
+        table.watch(other)
+    assert table.next_due() == 101.0
+    assert take(table, 101.0) == [other]
+    other.repair_at, other.renew_at = math.inf, 120.0
+    table.put([other])
+    assert take(table) == [one]
+    assert take(table, 120.0) == [other]
+
+
+def test_hold_that_moves_away_wakes_nobody(table, add):
+    state = add()
+    assert table.next_due() == 110.0
+    state.renew_at, state.valid_until = 500.0, 520.0
+    assert table.next_due() == 500.0
+    assert take(table) == []
+    state.renew_at = math.inf
+    assert table.next_due() == 520.0
+
+
+def test_watch_of_a_hold_that_has_ended_does_nothing(table, add):
+    lost, released = add(), add()
+    lost.lost = "a reason"
+    table.remove(released)
+    for state in (lost, released):
+        table.watch(state)
+    assert table.next_due() == math.inf
+
+
+@pytest.mark.parametrize("taken", ["due", "ended"])
+def test_new_watchdog_takes_over_what_a_failed_one_had_taken(table, add, taken):
+    state, other = add(valid_until=115.0), add(b"y", renew_at=120.0)
+    assert (take(table) if taken == "due" else table.take_ended(115.0)) == [state]
+    table.begin_watch()
+    assert table.take_ended(115.0) == [state]
+    assert take(table, 120.0) == [state, other]
+
+
+# Ending.
+
+
+def test_ended_are_the_holds_whose_validity_is_over(table, add):
+    early, late, released, lost = (add(b"x", valid_until=end) for end in (105.0, 108.0, 105.0, 104.0))
+    assert table.take_ended(103.9) == []
+    table.remove(released)
+    lost.lost = "a reason"
+    assert table.take_ended(105.0) == [early]
+    early.lost = "a reason"
+    assert table.take_ended(107.9) == []
+    assert table.take_ended(108.0) == [late]
+
+
+def test_ended_hold_is_found_among_any_number_that_are_due(table, add):
+    renewed = [add(b"%d" % i, renew_at=100.0) for i in range(MOST)]
+    unrenewed = add(renew_at=math.inf, valid_until=101.0)
+    capped = add(renew_at=100.5, valid_until=101.5)
+    assert table.take_ended(101.5) == [unrenewed, capped]
+    unrenewed.lost = capped.lost = "a reason"
+    assert take(table, 101.5) == renewed
+
+
+def test_renewed_hold_no_longer_ends_at_its_former_end(table, add):
+    states = [add(b"%d" % i, valid_until=130.0) for i in range(3)]
+    assert renew(table) == states
+    assert table.take_ended(130.0) == []
+    assert table.take_ended(139.9) == []
+    assert table.take_ended(140.0) == states
+
+
+# Cost.
+
+
+def test_agendas_drop_outdated_entries(table, add):
+    """Thousands of locks, each held until the watchdog has looked, and no longer."""
+    kept = [add(b"%d" % i, renew_at=500.0 + 10 * i, valid_until=math.inf) for i in range(10)]
+    for i in range(1000):
+        state = add(b"x", renew_at=1000.0 + 10 * i, valid_until=math.inf)
+        table.next_due()
+        table.remove(state)
+    assert all(len(agenda._heap) < 100 for agenda in (table._looks, table._ends))
+    assert [take(table, state.renew_at) for state in kept] == [[state] for state in kept]
+
+
+def test_wake_up_looks_only_at_due_holds(table, add, monkeypatch):
+    """Ten thousand other holds are untouched."""
+    first = add(b"a", renew_at=100.0)
+    others = [add(b"%d" % i, renew_at=110.0 + i) for i in range(3 * MOST)]
+    table.next_due()
+    looked_at = []
+    look_at = type(first).look_at.fget
+    monkeypatch.setattr(type(first), "look_at", property(lambda state: looked_at.append(state) or look_at(state)))
+    assert renew(table, 100.0) == [first]
+    assert set(looked_at) <= {first, others[0]}

@@ -1,0 +1,124 @@
+"""Client records: packed so that later versions can add to them, and read without trust."""
+
+import msgpack
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from redsync._core.client_records import ClientRecord, digests_of
+
+RECORD = ClientRecord("db-1.example", 4711, "worker.py", 1_763_726_400.25)
+
+
+def test_record_is_read_as_packed():
+    assert ClientRecord.unpack(RECORD.pack()) == RECORD
+
+
+@given(st.text(), st.integers(0, 2**40), st.text(), st.floats(0, 1e12))
+@settings(derandomize=True)
+def test_any_record_is_read_as_packed(host, pid, program, since):
+    record = ClientRecord(host, pid, program, since)
+    assert ClientRecord.unpack(record.pack()) == record
+
+
+NAMES = st.binary().map(lambda name: name.decode("utf-8", "surrogateescape"))
+"""As the system passes them: bytes that are not UTF-8 become lone surrogates."""
+
+
+@given(NAMES, NAMES)
+@settings(derandomize=True)
+def test_record_of_a_process_is_packed_whatever_its_names_are(host, program):
+    record = ClientRecord.unpack(ClientRecord(host, 1, program, 1.0).pack())
+    escaped = [name.encode("utf-8", "backslashreplace").decode() for name in (host, program)]
+    assert [record.host, record.program] == escaped
+
+
+def test_name_that_the_system_could_not_decode_is_read_with_escapes():
+    program = b"caf\xe9.py".decode("utf-8", "surrogateescape")
+    packed = RECORD._replace(program=program).pack()
+    assert msgpack.unpackb(packed)["program"] == "caf\\udce9.py", "other readers get proper text too"
+    record = ClientRecord.unpack(packed)
+    assert record == RECORD._replace(program="caf\\udce9.py")
+    assert ClientRecord.unpack(record.pack()) == record
+
+
+def test_record_is_a_map_by_name_for_readers_in_any_language():
+    expected = {"host": "db-1.example", "pid": 4711, "program": "worker.py", "since": 1_763_726_400.25, "nodes": []}
+    assert msgpack.unpackb(RECORD.pack()) == expected
+
+
+def test_record_is_small():
+    assert len(RECORD.pack()) < 80
+
+
+def test_fields_of_a_later_version_are_ignored():
+    packed = msgpack.packb({**RECORD._asdict(), "colour": "red", "threads": [1, 2]})
+    assert ClientRecord.unpack(packed) == RECORD
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"host": "h", "pid": 1, "program": "p"},
+        {"host": "h", "pid": "one", "program": "p", "since": 1.0},
+        {"host": "h", "pid": 1, "program": "p", "since": None},
+        {"host": "h", "pid": float("inf"), "program": "p", "since": 1.0},
+        {"host": "h", "pid": float("nan"), "program": "p", "since": 1.0},
+        ["h", 1, "p", 1.0],
+        "text",
+        7,
+        None,
+    ],
+)
+def test_packed_value_that_is_not_a_record_is_none(fields):
+    assert ClientRecord.unpack(msgpack.packb(fields)) is None
+
+
+@pytest.mark.parametrize("packed", [b"", b"\xc1", b"\x81", b"text", RECORD.pack()[:-1], RECORD.pack() + b"\0", b"\xd9"])
+def test_unpacked_value_is_none(packed):
+    assert ClientRecord.unpack(packed) is None
+
+
+@given(st.binary(max_size=60))
+@settings(derandomize=True, max_examples=100)
+def test_garbage_is_never_more_than_none(packed):
+    found = ClientRecord.unpack(packed)
+    assert found is None or isinstance(found, ClientRecord)
+
+
+def test_deep_garbage_is_none():
+    assert ClientRecord.unpack(b"\x91" * 100_000 + b"\0") is None
+
+
+def test_text_that_is_not_utf8_is_none():
+    assert ClientRecord.unpack(b"\x81\xa4host\xa1\xff") is None
+
+
+# Lists of nodes.
+
+
+def test_record_shows_the_list_of_nodes_as_digests():
+    digests = digests_of(["a:1/0", "b:2/0"])
+    assert digests == digests_of(["b:2/0", "a:1/0"])
+    assert len(set(digests)) == 2
+    assert not set(digests) & set(digests_of(["a:1/1"]))
+    assert ClientRecord.unpack(RECORD._replace(nodes=digests).pack()).nodes == digests
+
+
+def test_record_of_an_earlier_version_has_no_list():
+    import msgpack
+
+    fields = RECORD._asdict()
+    del fields["nodes"]
+    assert ClientRecord.unpack(msgpack.packb(fields)) == RECORD
+
+
+@pytest.mark.parametrize(("nodes", "kept"), [("ab", ("a", "b")), (["x" * 1000] * 1000, ("x" * 8,) * 100)])
+def test_forged_list_is_cut_short(nodes, kept):
+    assert ClientRecord.unpack(RECORD._replace(nodes=nodes).pack()).nodes == kept
+
+
+@pytest.mark.parametrize("nodes", [5, None])
+def test_invalid_list_makes_no_record(nodes):
+    assert ClientRecord.unpack(RECORD._replace(nodes=nodes).pack()) is None

@@ -1,0 +1,124 @@
+"""Where the server of a node is: the conclusions from the Sentinels' answers."""
+
+import math
+
+import hiredis
+import pytest
+
+from redsync._drivers.discovery import Location, SentinelLocator, Witness, needed_of
+
+HERE, THERE = ("127.0.0.1", 6379), ("127.0.0.1", 6380)
+
+
+def make(count=3, replicas=2):
+    return SentinelLocator("mymaster", [Witness(f"s{index + 1}:26379", None) for index in range(count)], replicas)
+
+
+def said(place=HERE, epoch=7, replicas=2, **more):
+    fields = {"name": "mymaster", "ip": "10.9.9.9", "port": "1", "config-epoch": epoch, "num-slaves": replicas, **more}
+    reports = [str(report).encode() for item in fields.items() for report in item]
+    return reports, [str(report).encode() for report in place]
+
+
+UNKNOWN = hiredis.ReplyError("ERR No such master with that name"), None
+
+
+@pytest.mark.parametrize(("replicas", "needed"), [(0, 0), (1, 1), (2, 1), (3, 2), (4, 2), (5, 3)])
+def test_master_and_acknowledging_replicas_are_a_majority_of_the_group(replicas, needed):
+    assert needed_of(replicas) == needed
+    assert 2 * (needed + 1) > replicas + 1 or not replicas
+
+
+def test_majority_of_the_sentinels_must_answer():
+    """One of them may have been cut off together with a master that was replaced long ago."""
+    locator = make()
+    assert locator.present is None
+    locator.note(0, said(), 0.0)
+    assert locator.present is None
+    assert locator.unknown_reason == (
+        "1 of 3 Sentinels name the master, 2 must: s2:26379: no answer yet; s3:26379: no answer yet"
+    )
+    locator.note(2, said(), 0.0)
+    assert locator.present == Location(*HERE, 7)
+    assert locator.unknown_reason == ""
+    assert str(locator.present) == "127.0.0.1:6379"
+
+
+def test_master_is_confirmed_at_the_time_a_majority_was_asked():
+    locator = make()
+    assert locator.confirmed_at == -math.inf
+    for index, asked_at in enumerate((10.0, 11.0, 12.0)):
+        locator.note(index, said(), asked_at)
+    assert locator.confirmed_at == 11.0
+    locator.note(0, said(), 13.0)
+    assert locator.confirmed_at == 12.0
+    locator.note_failure(2, "closed the connection")
+    assert locator.confirmed_at == 11.0
+    for index in (0, 1):
+        locator.note(index, said(replicas=4), 14.0)
+    assert locator.present is None
+    assert locator.confirmed_at == 11.0, "nothing is confirmed while the master is unknown"
+
+
+def test_latest_decision_counts_even_if_only_one_sentinel_knows_it():
+    locator = make()
+    for index in (0, 1, 2):
+        locator.note(index, said(), 0.0)
+    locator.note(1, said(THERE, 8), 0.0)
+    assert locator.present == Location(*THERE, 8)
+
+
+def test_address_is_that_of_the_server_being_promoted():
+    """During a failover SENTINEL MASTER reports the old address with the new number."""
+    locator = make(1)
+    locator.note(0, said(THERE, 8, ip="127.0.0.1", port="6379"), 0.0)
+    assert locator.present == Location(*THERE, 8)
+
+
+def test_one_decision_with_two_outcomes_locates_no_master():
+    locator = make()
+    locator.note(0, said(HERE), 0.0)
+    locator.note(1, said(THERE), 0.0)
+    assert locator.present is None
+    assert locator.unknown_reason == (
+        "the Sentinels disagree, epoch 7 is at 127.0.0.1:6379 and 127.0.0.1:6380: they must belong to the same group"
+    )
+
+
+def test_name_that_most_sentinels_do_not_know_is_a_conflict():
+    locator = make()
+    locator.note(0, UNKNOWN, 0.0)
+    assert locator.conflict is None, "one of them may not know it yet"
+    locator.note(1, UNKNOWN, 0.0)
+    assert locator.conflict == locator.unknown_reason
+    assert locator.conflict.startswith("the Sentinels know no master named 'mymaster': name it as in")
+
+
+@pytest.mark.parametrize("known", [3, 4])
+def test_more_replicas_than_configured_could_make_two_majorities(known):
+    locator = make(1)
+    locator.note(0, said(replicas=known), 0.0)
+    assert locator.present is None
+    assert locator.unknown_reason.startswith(
+        f"the Sentinels list {known} replicas of the master, but replicas=2: two masters"
+    )
+
+
+@pytest.mark.parametrize(
+    "replies",
+    [
+        (b"OK", b"OK"),
+        (None, None),
+        ([b"ip"], [b"a", b"1"]),
+        ([b"config-epoch", b"soon", b"num-slaves", b"0"], [b"a", b"1"]),
+        (said()[0], [b"a"]),
+        (said()[0], None),
+        (said()[0], hiredis.ReplyError("ERR")),
+        (5, 5),
+    ],
+    ids=repr,
+)
+def test_server_that_is_not_a_sentinel_raises(replies):
+    locator = make(1)
+    with pytest.raises(ConnectionError, match="it is not one of the Sentinels"):
+        locator.note(0, replies, 0.0)

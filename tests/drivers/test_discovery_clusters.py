@@ -1,0 +1,131 @@
+"""Voters of a cluster: the conclusions from its servers' answers, and URLs."""
+
+import hiredis
+import pytest
+import redis
+import redis.asyncio
+
+from redsync import Client, ConfigurationError
+from redsync._drivers.discovery import ClusterLocator, Location, Witness
+from redsync._drivers.given_nodes import make_nodes
+
+SEEDS = [Witness(f"127.0.0.1:{port}", None) for port in (7000, 7001, 7002)]
+IDS = [sent_command * 40 for sent_command in "abcdef"]
+SLOTS = ["0-5460", "5461-8191 8193-10921", "8192 10922-16383"]
+
+
+def told(epochs=(1, 2, 3), slots=SLOTS, address="127.0.0.1:{}@17000", replicas_of=(0, 1, 2)):
+    lines = []
+    for index, (epoch, owned) in enumerate(zip(epochs, slots, strict=True)):
+        own = "myself,master" if index == 0 else "master"
+        lines.append(f"{IDS[index]} {address.format(7000 + index)} {own} - 0 0 {epoch} connected {owned}")
+    for number, index in enumerate(replicas_of):
+        flags = "slave" if number else "slave,fail"
+        lines.append(f"{'r' * 39}{number} 127.0.0.1:{7100 + number}@1 {flags} {IDS[index]} 0 0 9 connected")
+    return ["\n".join([*lines, ""]).encode()]
+
+
+def locate(*answers, slot=100, nodes=3, replicas=0):
+    locator = ClusterLocator(slot, nodes, SEEDS[: len(answers)], replicas)
+    for index, answer in enumerate(answers):
+        locator.note(index, answer, 0.0)
+    return locator
+
+
+@pytest.mark.parametrize(
+    ("slot", "port", "epoch"), [(0, 7000, 1), (5460, 7000, 1), (5461, 7001, 2), (8192, 7002, 3), (8193, 7001, 2)]
+)
+def test_owner_of_the_slot_is_the_server(slot, port, epoch):
+    assert locate(told(), slot=slot).present == Location("127.0.0.1", port, epoch)
+
+
+def test_slot_in_a_move_still_belongs_to_its_owner():
+    slots = [f"0-5460 [100->-{IDS[1]}]", f"5461-10921 [100-<-{IDS[0]}]", "10922-16383"]
+    assert locate(told(slots=slots)).present == Location("127.0.0.1", 7000, 1)
+
+
+@pytest.mark.parametrize(
+    ("address", "host"),
+    [
+        ("127.0.0.9:{}@17000", "127.0.0.9"),
+        ("127.0.0.9:{}@17000,name", "127.0.0.9"),
+        ("::1:{}@17000", "::1"),
+        (":{}@17000", "127.0.0.1"),
+        ("127.0.0.9:{}", "127.0.0.9"),
+    ],
+)
+def test_address_is_read_in_all_forms(address, host):
+    """From old servers, with host names, over IPv6, and from a server that does not know its own."""
+    assert locate(told(address=address)).present == Location(host, 7000, 1)
+
+
+def test_owner_with_the_highest_epoch_counts():
+    """The other servers do not know it yet, or are cut off together with the former owner."""
+    moved = told(epochs=(1, 2, 7), slots=["0-99", "5461-10921", "100 10922-16383"])
+    assert locate(told(), moved, told()).present == Location("127.0.0.1", 7002, 7)
+
+
+def test_majority_of_the_listed_servers_must_answer():
+    locator = ClusterLocator(100, 3, SEEDS, 0)
+    locator.note(0, told(), 0.0)
+    assert locator.present is None
+    assert locator.unknown_reason.startswith(
+        "1 of 3 cluster nodes name the master, 2 must: 127.0.0.1:7001: no answer yet"
+    )
+
+
+def test_slot_without_an_owner_has_no_location():
+    assert "no node owns slot 100" in locate(told(slots=["0-99", "5461-10921", "10922-16383"])).unknown_reason
+
+
+def test_fewer_masters_than_voters_are_a_conflict():
+    slots = ["0-8191", "8192-16383", ""]
+    assert locate(told(slots=slots), nodes=3).conflict.startswith(
+        "the cluster has too few masters: 2 have slots, nodes=3"
+    )
+    assert locate(told(slots=slots), nodes=2).conflict is None
+
+
+def test_servers_without_a_cluster_are_a_conflict():
+    no = [hiredis.ReplyError("ERR This instance has cluster support disabled")]
+    assert locate(told(), no).conflict is None
+    assert locate(told(), no, no).conflict.startswith("the servers are not a cluster")
+
+
+@pytest.mark.parametrize("reply", [None, 5, b"OK", b"a b", [b"x"]], ids=repr)
+def test_server_that_is_not_in_a_cluster_raises(reply):
+    with pytest.raises(ConnectionError, match="not one of the cluster nodes"):
+        locate([reply])
+
+
+# URLs.
+
+URL = "redis+cluster://user:secret@127.0.0.1:1,127.0.0.1:2,127.0.0.1:3?nodes=3&replicas=2"
+
+
+@pytest.mark.parametrize("client_class", [redis.Redis, redis.asyncio.Redis])
+def test_url_stands_for_as_many_nodes_as_it_says(client_class):
+    first, *nodes = make_nodes(["redis://a", URL], client_class)
+    assert [node.address for node in nodes] == [f"127.0.0.1:1/{number} of 3" for number in (1, 2, 3)]
+    assert [node.index for node in nodes] == [1, 2, 3]
+    assert [node.locator.slot for node in nodes] == [2730, 8192, 13653]
+    assert {node.needed for node in nodes} == {1}
+    assert len({node.home for node in nodes}) == 3
+    assert not first.has_slot
+    assert all(node.has_slot for node in nodes)
+    nodes[0].location = Location("h", 5, 1)
+    connection = nodes[0].make_connection(1.0)
+    assert (connection.host, connection.port, connection.username, connection.password) == ("h", 5, "user", "secret")
+
+
+def test_invalid_url_is_refused_at_once_and_not_shown():
+    for url in (URL.replace("nodes=3", "nodes=none"), URL + "&unheard=of"):
+        with pytest.raises(ConfigurationError) as caught:
+            make_nodes(url, redis.Redis)
+        assert "secret" not in str(caught.value)
+
+
+def test_client_of_a_cluster_needs_a_majority_of_the_voters():
+    with Client(URL, node_timeout=0.05) as client:
+        assert client.quorum == 2
+        assert [status.state for status in client.nodes()] == ["down"] * 3

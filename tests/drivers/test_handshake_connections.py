@@ -1,0 +1,89 @@
+"""Channels: a handshake is bounded in bytes and time, and an error is a reply like any other."""
+
+import contextlib
+import socket
+from itertools import islice
+
+import hiredis
+import pytest
+import redis
+
+from redsync._core.replies import MOST_BYTES
+from redsync._drivers.given_nodes import make_nodes
+from redsync._drivers.handshake_connections import pack
+from tests.support.hostile import Hostile, bulk, dribble, handshake
+
+ASK = pack("ASK")
+
+
+@pytest.fixture
+def channel_to():
+    """Return a function that opens a channel to a server that greets like a node and answers one command in pieces."""
+    with contextlib.ExitStack() as stack:
+
+        def channel_to(pieces, timeout=5.0):
+            server = stack.enter_context(Hostile(lambda words: pieces if words == [b"ASK"] else [handshake(words)]))
+            return stack.enter_context(contextlib.closing(make_nodes([server.url], redis.Redis)[0].open(timeout)))
+
+        yield channel_to
+
+
+@pytest.fixture
+def channel(nodes):
+    """A channel to a real node."""
+    with contextlib.closing(make_nodes(nodes.urls[:1], redis.Redis)[0].open(5.0)) as channel:
+        yield channel
+
+
+def test_replies_come_in_order_and_errors_are_values(channel):
+    first, error, last = channel.ask(pack("ECHO", "a"), pack("NONSENSE"), pack("ECHO", b"\xff"))
+    assert (first, last) == (b"a", b"\xff")
+    assert isinstance(error, hiredis.ReplyError)
+
+
+def test_conversation_returns_its_result(channel):
+    def talk():
+        (first,) = yield [pack("ECHO", "a")]
+        more = yield [pack("ECHO", "b"), pack("ECHO", "c")]
+        return [first, *more]
+
+    assert channel.run(talk()) == [b"a", b"b", b"c"]
+
+
+def test_pushes_do_not_count_as_replies(channel_to):
+    assert channel_to([b">2\r\n+invalidate\r\n+x\r\n", b":7\r\n"]).ask(ASK) == [7]
+
+
+def test_closed_connection_raises(channel_to):
+    channel = channel_to([b":7"])
+    channel.sock.shutdown(socket.SHUT_RD)
+    with pytest.raises(ConnectionError, match="closed the connection during the handshake"):
+        channel.ask(ASK)
+
+
+def test_bytes_are_bounded(channel_to):
+    push = b">1\r\n" + bulk(bytes(65_000))
+    with pytest.raises(ConnectionError, match=f"sent more than {MOST_BYTES} bytes"):
+        channel_to([push] * (MOST_BYTES // 65_000 + 2)).ask(ASK)
+
+
+def test_a_byte_now_and_then_does_not_extend_the_deadline(channel_to):
+    with pytest.raises(TimeoutError, match=r"did not finish the handshake in time|timed out"):
+        channel_to(islice(dribble(b"$1000000\r\n"), 100), timeout=0.3).ask(ASK)
+
+
+def test_reply_that_came_in_time_is_read_after_the_deadline(channel_to):
+    """A process may get no processor for longer than a timeout."""
+    channel = channel_to([b":7\r\n"])
+    channel.sock.sendall(ASK)
+    channel.sock.setblocking(True)
+    assert channel.sock.recv(1, socket.MSG_PEEK)
+    channel._until = 0.0
+    assert channel.ask(ASK) == [7]
+
+
+def test_silent_server_ends_the_handshake_after_the_deadline(channel_to):
+    channel = channel_to([])
+    channel._until = 0.0
+    with pytest.raises(TimeoutError):
+        channel.ask(ASK)

@@ -1,0 +1,388 @@
+"""Connections of the asyncio driver: TCP, TLS, unix sockets, fakeredis; nodes that answer nonsense, or nothing."""
+
+import asyncio
+import functools
+import ssl
+from contextlib import asynccontextmanager, suppress
+from unittest.mock import ANY
+
+import fakeredis
+import pytest
+import redis.asyncio
+
+from redsync import AsyncClient, QuorumError
+from redsync._core.replies import MOST_BYTES
+from redsync._drivers.environment import clock
+from redsync._drivers.given_nodes import make_nodes
+from redsync._drivers.handshake_connections import open_connection, pack
+from redsync._drivers.redis_py import Addresses
+from redsync.testing import FaultProxy, LocalNodes
+from tests.aio_support import both_loops, claims, client_of, in_loop, structures, turns, until, uvloop_in_sweeps
+from tests.support.locks import PATIENCE
+
+
+def states(client):
+    return [status.state for status in client.nodes()]
+
+
+async def use_alone(client):
+    """Do a bit of everything that does not wait."""
+    lock = client.get_lock("x")
+    async with lock as hold, client.get_mutex("y"), lock:
+        assert lock.hold_count() == 2
+        await hold.extend()
+        assert await lock.locked()
+        assert not await asyncio.create_task(client.get_lock("x").acquire(False))
+
+
+async def use(client, raw=None):
+    """Do a bit of everything."""
+    lock = client.get_lock("x")
+    await use_alone(client)
+    waiter = asyncio.create_task(_take(client, "x"))
+    async with lock:
+        await asyncio.sleep(0.005)
+    await waiter
+    await asyncio.gather(*(_take(client, f"z {i % 4}") for i in range(20)))
+    if raw is not None:
+        await until(lambda: claims(raw) == [])
+
+
+async def _take(client, name):
+    async with client.get_lock(name):
+        await asyncio.sleep(0)
+
+
+# TLS.
+
+
+@asynccontextmanager
+async def tls_before(ports, certificate):
+    """Yield the ports of servers that speak TLS and forward to these ports."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*map(str, certificate))
+    tasks = set()
+
+    async def pipe(reader, writer):
+        try:
+            while data := await reader.read(65536):
+                writer.write(data)
+                await writer.drain()
+        except OSError:
+            pass
+        finally:
+            writer.close()
+
+    def passing_on_to(port):
+        async def serve(reader, writer):
+            task = asyncio.current_task()
+            tasks.add(task)
+            try:
+                inner_reader, inner_writer = await asyncio.open_connection("127.0.0.1", port)
+                await asyncio.gather(pipe(reader, inner_writer), pipe(inner_reader, writer))
+                for each in (writer, inner_writer):
+                    await asyncio.wait_for(asyncio.gather(each.wait_closed(), return_exceptions=True), 5)
+            finally:
+                tasks.discard(task)
+
+        return serve
+
+    servers = [await asyncio.start_server(passing_on_to(port), "127.0.0.1", 0, ssl=context) for port in ports]
+    try:
+        yield [server.sockets[0].getsockname()[1] for server in servers]
+    finally:
+        for server in servers:
+            server.close()
+        await until(lambda: not tasks)
+
+
+@both_loops
+@in_loop
+async def test_nodes_may_speak_tls(nodes, raw, certificate, loop):
+    async with tls_before(nodes.ports, certificate) as ports:
+        urls = [f"rediss://127.0.0.1:{port}?ssl_ca_certs={certificate[0]}" for port in ports]
+        async with client_of(urls) as client:
+            await use(client, raw)
+            assert states(client) == ["up"] * 3
+            assert structures(client) == {}
+
+
+@uvloop_in_sweeps
+@in_loop
+async def test_hung_node_behind_tls_delays_no_caller(nodes, raw, certificate, loop):
+    async with tls_before(nodes.ports, certificate) as ports:
+        urls = [f"rediss://127.0.0.1:{port}?ssl_ca_certs={certificate[0]}" for port in ports]
+        async with client_of(urls) as client:
+            await _take(client, "x")
+            nodes.pause(0)
+            for _ in range(20):
+                await _take(client, "x")
+            nodes.resume(0)
+            await until(lambda: claims(raw) == [])
+
+
+@in_loop
+async def test_node_with_an_unknown_certificate_is_refused(nodes, certificate):
+    async with (
+        tls_before(nodes.ports[:1], certificate) as ports,
+        client_of([f"rediss://127.0.0.1:{ports[0]}"], node_timeout=2.0) as client,
+    ):
+        with pytest.raises(QuorumError, match=r"(?i)certificate"):
+            await client.get_lock("x").acquire(False)
+
+
+# Unix sockets, passwords, redis-py clients.
+
+
+@both_loops
+@in_loop
+async def test_node_may_be_a_unix_socket(server_path, tmp_path, loop):
+    path = tmp_path / "node.sock"
+    with LocalNodes(1, server=server_path, config={"unixsocket": str(path)}):
+        async with client_of([f"unix://{path}"]) as client:
+            await use(client)
+            assert client.nodes()[0].address == str(path)
+            assert states(client) == ["up"]
+
+
+@in_loop
+async def test_node_may_require_a_password(server_path):
+    with LocalNodes(1, server=server_path, config={"requirepass": "s3cr:t/"}) as nodes:
+        async with client_of([nodes.urls[0].replace("redis://", "redis://:s3cr%3At%2F@")]) as client:
+            await use(client)
+        async with client_of(nodes) as client:
+            with pytest.raises(QuorumError, match=r"(?i)auth"):
+                await client.get_lock("x").acquire(False)
+
+
+@uvloop_in_sweeps
+@in_loop
+async def test_nodes_may_be_redis_py_clients(nodes, raw, loop):
+    """The client uses their settings, not their connections, and not their decoding of replies to text."""
+    theirs = [redis.asyncio.Redis(port=port, decode_responses=True, client_name="theirs") for port in nodes.ports]
+    assert await theirs[0].ping()
+    async with client_of(theirs) as client:
+        await use(client, raw)
+        names = [each.get("name") for each in raw[0].client_list()]
+        assert names.count("theirs") == 2
+    assert await theirs[0].ping()
+    for each in theirs:
+        await each.aclose()
+
+
+# fakeredis.
+
+
+@pytest.fixture
+def servers():
+    return [fakeredis.FakeServer() for _ in range(3)]
+
+
+def fakes(servers):
+    return [fakeredis.FakeAsyncRedis(server=server) for server in servers]
+
+
+@in_loop
+async def test_nodes_may_be_fakeredis(servers):
+    async with AsyncClient(fakes(servers)) as client:
+        await use_alone(client)
+        assert states(client) == ["up"] * 3
+        assert {status.version for status in client.nodes()} == {f"fakeredis {fakeredis.__version__}"}
+        assert (await client.inspect("x")).holders == ()
+        await until(lambda: structures(client) == {})
+    looks = fakes(servers)
+    for look in looks:
+        keys = await look.keys("*")
+        assert not [key for key in keys if not key.startswith((b"redsync:client:", b"redsync_birth"))]
+        await look.aclose()
+
+
+@in_loop
+async def test_fakeredis_takes_part_again_after_a_disconnect(servers):
+    async with AsyncClient(fakes(servers)) as client:
+        await use_alone(client)
+        servers[1].connected = False
+        await _take(client, "x")
+        await until(lambda: states(client)[1] == "down")
+        await _take(client, "x")
+        servers[1].connected = True
+        await until(lambda: states(client)[1] == "up")
+        await use_alone(client)
+
+
+@in_loop
+async def test_acquire_on_fakeredis_cancelled_at_any_turn_leaves_nothing(servers):
+    async with AsyncClient(fakes(servers), lease=60) as client, AsyncClient(fakes(servers)) as other:
+        for k in range(40):
+            task = asyncio.create_task(_take(client, "x"))
+            await asyncio.sleep(0)
+            for _ in range(k):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.wait([task])
+            await until(lambda: structures(client) == {})
+            assert await other.get_lock("x").acquire(timeout=PATIENCE)
+            await other.get_lock("x").release()
+
+
+# Malformed replies.
+
+
+NONSENSE = {
+    "no RESP": b"HTTP/1.1 400 Bad Request\r\n\r\n",
+    "a reply to nothing": b":1\r\n:1\r\n:1\r\n:1\r\n:1\r\n:1\r\n",
+    "an unhashable key": b"%1\r\n*1\r\n:1\r\n:2\r\n",
+    "a message of no shape": b">3\r\n$7\r\nmessage\r\n$1\r\nx\r\n*0\r\n",
+    "an empty message": b">0\r\n",
+    "a message of a number": b">1\r\n:1\r\n",
+    "nested too deeply": b"*1\r\n" * 100 + b":1\r\n",
+    "a reply with another end": b"$100\r\n" + 102 * b"x",
+    "an endless reply": b"$99999999999999999999\r\n",
+    "zeros": b"\0" * 100,
+}
+
+
+SHOWN = {"no RESP", "a reply with another end", "a message of no shape"}
+"""The rest runs in sweeps: `tests/core/test_replies.py` tests the parser."""
+
+
+def nonsense(make):
+    return [pytest.param(make(what), marks=() if what in SHOWN else pytest.mark.sweep) for what in NONSENSE]
+
+
+@pytest.mark.parametrize("what", nonsense(str))
+@uvloop_in_sweeps
+@in_loop
+async def test_node_that_answers_nonsense_is_disconnected_and_connected_again(nodes, raw, what, loop):
+    """The nonsense answers a command; only the node's state shows it."""
+    events = []
+    async with client_of(nodes, listeners=[events.append], node_timeout=0.1) as client:
+        await use(client)
+        links = client.runner.life.links
+        links.take_in(links.links[1], NONSENSE[what], clock())
+        for _ in range(3):
+            await _take(client, "x")
+        await until(lambda: states(client) == ["up"] * 3)
+        await use(client, raw)
+
+
+@pytest.mark.parametrize("answer", [b"", *nonsense(NONSENSE.get)])
+@in_loop
+async def test_server_that_is_not_a_node_is_down_and_does_no_harm(nodes, raw, answer):
+    async def serve(reader, writer):
+        with suppress(OSError):
+            while await reader.read(1000):
+                writer.write(answer * 5)
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with client_of([*nodes.urls[:2], f"redis://127.0.0.1:{port}"], node_timeout=0.05) as client:
+        await use(client, raw)
+        await asyncio.sleep(0.05)
+        assert states(client)[2] == "down"
+    server.close()
+
+
+@uvloop_in_sweeps
+@in_loop
+async def test_network_failures_cost_no_lock(nodes, raw, loop):
+    with FaultProxy(nodes.ports[1]) as proxy:
+        urls = [nodes.urls[0], proxy.url, nodes.urls[2]]
+        async with client_of(urls, node_timeout=0.1) as client:
+            await use(client)
+            for fault in ("garbage", "half_replies", "drop_replies", "drop_requests", "cut"):
+                if fault == "cut":
+                    await asyncio.to_thread(proxy.cut)
+                else:
+                    setattr(proxy, fault, True)
+                async with client.get_lock("x") as hold:
+                    await hold.extend()
+                await asyncio.to_thread(proxy.heal)
+            await until(lambda: states(client) == ["up"] * 3, within=20)
+            await use(client, raw)
+
+
+@in_loop
+async def test_answers_in_single_bytes_are_read(nodes, raw):
+    async with client_of(nodes) as client:
+        await _take(client, "x")
+        for link in client.runner.life.links.links:
+            link.receive = functools.partial(link._sock.recv, 1)
+        await use(client, raw)
+
+
+# The handshake.
+
+
+@pytest.fixture
+def node(nodes):
+    return make_nodes(nodes.urls[:1], redis.asyncio.Redis)[0]
+
+
+def open_one(node):
+    return open_connection(node.make_connection(1.0), Addresses())
+
+
+@both_loops
+@in_loop
+async def test_channel_asks_and_is_taken_over_with_all_that_has_come(nodes, node, loop):
+    channel = await open_one(node)
+    assert await channel.ask(pack("PING"), pack("NONSENSE"), pack("ECHO", "x")) == [b"PONG", ANY, b"x"]
+    assert channel.is_plain()
+    channel.reader.feed(b"+early\r\n")
+    with channel.take() as sock:
+        assert channel.reader.gets() == b"early"
+        sock.setblocking(True)
+        await turns(3)
+        sock.sendall(pack("PING"))
+        assert sock.recv(100) == b"+PONG\r\n", "the end of the asyncio transport is not that of the connection"
+
+
+@both_loops
+@in_loop
+async def test_channel_that_ends_during_a_question_raises(nodes, node, loop):
+    channel = await open_one(node)
+    nodes.pause(0)
+    asking = asyncio.create_task(channel.ask(pack("PING")))
+    await asyncio.sleep(0.01)
+    nodes.kill(0)
+    with pytest.raises(ConnectionError):
+        await asking
+    channel.close()
+    nodes.restart(0)
+
+
+@in_loop
+async def test_bytes_of_a_handshake_are_bounded(nodes, node):
+    channel = await open_one(node)
+    asking = asyncio.create_task(channel.ask(pack("PING")))
+    await turns(1)
+    channel._stream.feed_data(b"$2000000000\r\n" + b"x" * MOST_BYTES)
+    with pytest.raises(ConnectionError, match="more than 8388608 bytes"):
+        await asking
+    channel.close()
+
+
+@both_loops
+@in_loop
+async def test_connecting_cancelled_at_any_turn_leaves_no_connection(nodes, node, raw, loop):
+    before = raw[0].info("clients")["connected_clients"]
+    for k in range(40):
+        task = asyncio.create_task(open_one(node))
+        await turns(k)
+        if not task.cancel():
+            task.result().close()
+        await asyncio.wait([task])
+        if not task.cancelled():
+            task.result().close()
+    await until(lambda: raw[0].info("clients")["connected_clients"] == before)
+
+
+@in_loop
+async def test_waiter_on_fakeredis_polls():
+    async with AsyncClient([fakeredis.FakeAsyncRedis(server=fakeredis.FakeServer())]) as client:
+        async with client.get_lock("x"):
+            waiter = asyncio.create_task(_take(client, "x"))
+            await asyncio.sleep(0.01)
+        await asyncio.wait_for(waiter, PATIENCE)

@@ -1,0 +1,227 @@
+"""Rollbacks of an acquire: after a lost round, and wherever it is interrupted."""
+
+import pytest
+
+from redsync._core.effects import Broadcast
+from redsync._protocols.claims import Outcome
+from redsync.exceptions import QuorumError
+from tests.support.toy_replies import FOREIGN, NEW, OURS, SPLIT, A, B, busy, held, waiting_script, without_quorum, won
+
+ALL, LEASE = 0b11111, 30.0
+
+
+# With or without a rollback.
+
+
+@pytest.mark.parametrize(
+    "replies",
+    [
+        [held(by=A)] * 5,
+        [held(by=A), held(by=A), held(by=A), held(by=B), held(by=B)],
+        [held(by=A), held(by=A), held(by=A), held(by=A), FOREIGN],
+        [held(by=A), held(by=A), held(by=B), held(by=B), held(by=b"client-c:1")],
+    ],
+)
+def test_round_is_not_rolled_back_if_each_node_has_refused(toy, replies):
+    """There is nothing to roll back, and a hand-over in between must stay."""
+    toy.acquire(
+        ("ask lock_acquire for a place", toy.answers(*replies)),
+        ("wait for wake-up", toy.slept()),
+        ("ask lock_acquire for a place", won(toy)),
+        crowded=True,
+    )
+    assert toy.waits[0].ask_id == b"1"
+
+
+def test_round_is_not_rolled_back_if_only_nodes_failed_that_did_not_get_it(toy):
+    toy.acquire(
+        ("ask lock_acquire for a place", toy.answers(held(), held(), held(), "kept out", "kept out", sent=0b00111)),
+        ("wait for wake-up", toy.slept()),
+        ("ask lock_acquire for a place", won(toy)),
+        crowded=True,
+    )
+    assert toy.waits[0].ask_id == b"1"
+
+
+@pytest.mark.parametrize("last", [NEW, OURS, None, "reset by peer", b"garbage"])
+def test_round_is_rolled_back_if_a_node_may_have_granted(toy, last):
+    toy.acquire(
+        ("ask lock_acquire for a place", toy.answers(held(), held(), held(), held(), last)),
+        "tell lock_abandon",
+        ("wait for wake-up", toy.slept()),
+        ("ask lock_acquire for a place", won(toy)),
+        crowded=True,
+    )
+    (rollback,) = toy.told
+    assert rollback.command.args == (toy.owner.claim(1), 0), "the place stays"
+    assert rollback.deliver_to == 0b11111
+
+
+def test_round_with_a_place_hears_all_nodes_before_it_is_lost(toy):
+    """A node that grants after three have refused would need a rollback anyway, so the round waits for its vote."""
+    replies = (held(), held(), held(), NEW, NEW)
+    toy.acquire(
+        ("ask lock_acquire", toy.answers(*replies)),
+        ("ask lock_acquire for a place", toy.answers(*replies)),
+        "tell lock_abandon",
+        ("wait for wake-up", toy.slept()),
+        ("ask lock_acquire for a place", won(toy)),
+    )
+    first, second, _ = toy.tallies
+    assert (first.refused, first.granted) == (3, 0)
+    assert (second.refused, second.granted) == (3, 2)
+
+
+def test_round_is_rolled_back_for_a_node_that_granted_and_that_the_next_round_did_not_reach(toy):
+    toy.acquire(
+        ("ask lock_acquire", toy.answers(NEW, held(), held(), held(), held())),
+        ("ask lock_acquire for a place", toy.answers("kept out", held(), held(), held(), held(), sent=0b11110)),
+        "tell lock_abandon",
+        ("wait for wake-up", toy.slept()),
+        ("ask lock_acquire for a place", toy.all_say(NEW)),
+    )
+
+
+def test_waiter_leaves_the_queues_even_if_its_next_round_reached_no_node(toy):
+    """Else it would get the lock there as long as its place lasts."""
+    toy.acquire(
+        ("ask lock_acquire for a place", busy(toy)),
+        ("wait for wake-up", toy.slept()),
+        ("ask lock_acquire for a place", without_quorum(toy)),
+        "tell lock_abandon, leave",
+        ("wait", toy.slept()),
+        ("ask lock_acquire", without_quorum(toy)),
+        ("wait", toy.slept()),
+        ("ask lock_acquire", won(toy)),
+        crowded=True,
+    )
+    assert toy.told[0].deliver_to == 0b11111
+
+
+def test_rollback_is_also_owed_to_nodes_that_did_not_answer(toy):
+    answers = toy.answers(NEW, None, None, None, "down", sent=0b01111)
+    with pytest.raises(QuorumError):
+        toy.acquire(("ask lock_acquire", answers), "tell lock_abandon", timeout=0.0)
+    assert toy.told[0].deliver_to == 0b01111
+
+
+def test_acquire_remembers_which_nodes_may_keep_the_claim(toy):
+    state = toy.acquire(
+        ("ask lock_acquire", toy.answers(NEW, "down", "down", "down", "down", sent=0b00011)),
+        "tell lock_abandon",
+        ("wait", toy.slept()),
+        ("ask lock_acquire", toy.answers(NEW, NEW, NEW, "down", "down", sent=0b00111)),
+    )
+    assert state.touched == 0b00111
+
+
+def test_acquire_records_success_on_its_outcome_and_nothing_else(toy):
+    outcome = Outcome()
+    busy_then_won = [
+        ("ask lock_acquire", busy(toy)),
+        ("ask lock_acquire for a place", toy.all_say(NEW, meanwhile=lambda: noted.append(outcome.state))),
+    ]
+    noted = []
+    state = toy.acquire(*busy_then_won, outcome=outcome)
+    assert noted == [None]
+    assert outcome.state is state
+
+
+# Interruptions.
+
+
+def acquire_scripts(toy):
+    """The courses of an acquire, each up to its win."""
+    outage_then_split = [
+        ("ask lock_acquire", toy.answers(NEW, NEW, "down", "down", "down", sent=0b00011)),
+        "tell lock_abandon",
+        ("wait", toy.slept()),
+        ("ask lock_acquire", toy.answers(*SPLIT)),
+        "tell lock_abandon",
+        ("wait", toy.slept()),
+        ("ask lock_acquire for a place", won(toy)),
+    ]
+    rolled_back_then_handed_over = [
+        ("ask lock_acquire", busy(toy)),
+        ("ask lock_acquire for a place", toy.answers(held(), held(), held(), held(), NEW)),
+        "tell lock_abandon",
+        ("wait for wake-up", toy.slept(0.05)),
+        ("ask lock_acquire for a place", busy(toy)),
+        ("wait for wake-up", toy.slept(0.05, handed=ALL)),
+    ]
+    return {
+        "at once": [("ask lock_acquire", won(toy))],
+        "waiting": waiting_script(toy),
+        "unlucky": outage_then_split,
+        "handed over": rolled_back_then_handed_over,
+    }
+
+
+@pytest.mark.parametrize("way", ["at once", "waiting", "unlucky", "handed over"])
+def test_acquire_interrupted_anywhere_leaves_nothing_behind(make_toy, way):
+    script = acquire_scripts(make_toy())[way]
+    for at in range(len(script)):
+        toy = make_toy()
+        outcome = Outcome()
+        cleanup = toy.interrupt(toy.acquiring(outcome=outcome), acquire_scripts(toy)[way], at)
+        queued = any(len(effect.command.keys) == 3 for effect in toy.asked)
+        assert cleanup == ["tell lock_abandon, leave" if queued else "tell lock_abandon"], at
+        assert len(toy.session.holds) == 0
+        assert outcome.state is None, "a success that was rolled back is not reported"
+        assert toy.alarms == 0
+        rollback = toy.told[-1]
+        assert rollback.command.args[0] == toy.commands[-1].args[0], "the latest ask"
+        assert rollback.owner == toy.owner
+        assert rollback.deliver_until >= toy.now + LEASE, "as long as a node may keep the claim"
+        if isinstance(toy.effects[-2], Broadcast):
+            assert rollback.deliver_to == ALL, "the interrupted round may have been sent to any node"
+
+
+@pytest.mark.parametrize("at", [0, 1, 2])
+def test_acquire_interrupted_while_it_gives_up_leaves_its_queues(toy, at):
+    script = [
+        ("ask lock_acquire", busy(toy)),
+        ("ask lock_acquire for a place", toy.all_say(held(), takes=0.2)),
+        "tell lock_abandon, leave",
+    ]
+    cleanup = toy.interrupt(toy.acquiring(timeout=0.1), script, at)
+    assert cleanup == ["tell lock_abandon, leave" if at else "tell lock_abandon"]
+
+
+def test_rollback_of_a_place_is_pending_as_long_as_the_place_lasts(make_toy):
+    """A place lasts for 3 s, or for the lease that the acquire asks for, if that is shorter."""
+    toy = make_toy()
+    script = [("ask lock_acquire for a place", busy(toy))]
+    assert toy.interrupt(toy.acquiring(crowded=True, lease=1.0), script, 0)
+    place_kept = toy.commands[0].args[4] / 1000
+    assert place_kept == 1.0
+    assert toy.told[-1].deliver_until >= 1000.0 + place_kept
+
+
+def test_release_of_a_former_waiter_is_pending_as_long_as_its_place_lasts(make_toy):
+    """A node that was cut off when the others granted keeps the place."""
+    toy = make_toy()
+    state = toy.acquire(
+        ("ask lock_acquire for a place", busy(toy)),
+        ("wait for wake-up", toy.slept(0.5)),
+        ("ask lock_acquire for a place", toy.answers(NEW, NEW, NEW, NEW, "down")),
+        crowded=True,
+        lease=1.0,
+    )
+    assert state.kept_until >= 1000.5 + 1.0
+
+
+def test_acquire_interrupted_in_the_step_of_its_win_releases_the_claim(toy):
+    """The alarm is a call, at the end of which Python checks for signals; by then the hold is in the table."""
+
+    def interrupt():
+        assert len(toy.session.holds) == 1
+        raise KeyboardInterrupt
+
+    toy.on_alarm = interrupt
+    outcome = Outcome()
+    with pytest.raises(KeyboardInterrupt):
+        toy.acquire(("ask lock_acquire", won(toy)), "tell lock_abandon", outcome=outcome)
+    assert len(toy.session.holds) == 0
+    assert outcome.state is None
+    assert toy.told[-1].deliver_to == ALL

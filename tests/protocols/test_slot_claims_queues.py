@@ -1,0 +1,208 @@
+"""How a permit without room waits: by a ticket, with a place in the queue."""
+
+from contextlib import suppress
+
+import pytest
+
+from redsync._core.effects import Wait
+from redsync._core.permits import Limit, SlotKeys
+from redsync._protocols.claims import AcquireRequest, Outcome
+from redsync._protocols.holding import release
+from redsync._protocols.semaphore import SEMAPHORE, acquire
+from redsync._protocols.slot_claims import SlotQueue
+from tests.support.slots import ASK, ROLLBACK, ToySemaphore, full, got
+
+
+def test_permit_without_room_draws_a_ticket_and_waits(semaphore):
+    toy = semaphore.toy
+    state = semaphore.play(
+        (ASK, toy.answers(full(3), full(7), full(5), None, None)),
+        (ASK, toy.answers(full(8), full(8), full(8), None, None)),
+        ROLLBACK,
+        ROLLBACK,
+        ("wait for wake-up", toy.slept(0.1, signals=3)),
+        (ASK, toy.all_say(got(2))),
+        timeout=5.0,
+    )
+    assert state.slots == (2,)
+    asked = [command.args for command in toy.commands if command.script is SEMAPHORE.acquire]
+    assert [args[4:6] for args in asked] == [(0, 0), (3000, 8), (3000, 8)]
+    back, drop = toy.told
+    place = (1, 0, 3000, 8, asked[1][6])
+    assert back.command.args[1:] == (0, *place), "it gets the place again that a grant has removed"
+    assert back.deliver_to == 0, "at once or never: it may have left by then"
+    assert (drop.command.args[1:], drop.deliver_to) == ((0,), 0b11111)
+
+
+def test_ticket_of_absurd_size_does_not_spread_from_one_node(semaphore):
+    toy = semaphore.toy
+    semaphore.play(
+        (ASK, toy.answers(full(3), full(1 << 60), full(5), full(), full())), (ASK, toy.all_say(got(2))), timeout=5.0
+    )
+    assert [command.args[5] for command in toy.commands] == [0, 6]
+
+
+def test_place_is_pending_for_nodes_that_only_the_rollback_has_reached(semaphore):
+    """A rollback restores the place where a grant may have removed it, and makes one where there never was one."""
+    toy = semaphore.toy
+    asked = 0b00111
+    script = (
+        (ASK, toy.answers(full(), full(), full(), None, None, sent=asked)),
+        (ASK, toy.answers(got(0), full(), full(), None, None, sent=asked)),
+        ROLLBACK,
+        ROLLBACK,
+        ("wait for wake-up", toy.slept()),
+        (ASK, toy.answers(full(), full(), full(), None, None, sent=asked)),
+        f"{ROLLBACK}, leave",
+    )
+    assert semaphore.play(*script, timeout=0.5) is None
+    assert [told.deliver_to for told in toy.told] == [0, 0b00111, 0b11111]
+
+
+def test_permit_that_finds_room_but_not_the_same_slots_tries_again_soon(semaphore):
+    """Nothing wakes an acquire that was not refused for lack of room."""
+    toy = semaphore.toy
+    state = semaphore.play(
+        (ASK, toy.all_say(full())),
+        (
+            ASK,
+            toy.answers(got(3, others=(0, 1, 2)), got(0, others=(1, 2, 3)), got(1, others=(0, 2, 3)), full(), "down"),
+        ),
+        ROLLBACK,
+        ROLLBACK,
+        ("wait for wake-up", toy.slept()),
+        (ASK, toy.all_say(got(2))),
+        timeout=5.0,
+    )
+    assert state.slots == (2,)
+    assert toy.waits[0].until - 1000.0 < 0.05
+
+
+@pytest.mark.parametrize("replies", [(got(2), full(), full(), None), (got(2), full(), full(), "down", None)])
+def test_permit_that_has_heard_too_few_nodes_to_draw_a_ticket_tries_again_soon(make_toy, replies):
+    """It has no place in the queue, so nothing wakes it."""
+    toy = make_toy(len(replies))
+    semaphore = ToySemaphore(toy)
+    state = semaphore.play(
+        (ASK, toy.answers(*replies)), ROLLBACK, ("wait", toy.slept()), (ASK, toy.all_say(got(2))), timeout=5.0
+    )
+    assert state.slots == (2,)
+    assert toy.waits[0].until - 1000.0 < 0.05
+
+
+def test_permit_interrupted_before_it_asks_with_its_ticket_takes_no_place(semaphore, monkeypatch):
+    """It has drawn one, but no node has heard of it. A rollback that restores the place would make it there."""
+    toy = semaphore.toy
+    steps = semaphore.steps(timeout=5.0)
+    ask = SlotQueue.ask
+
+    def interrupted(line, now):
+        if toy.tallies:
+            raise KeyboardInterrupt
+        return ask(line, now)
+
+    monkeypatch.setattr(SlotQueue, "ask", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        toy.play(steps, (ASK, toy.all_say(full())), ROLLBACK)
+    assert [len(told.command.args) for told in toy.told] == [2], "permit and whether to leave, no place"
+
+
+def test_permit_that_gives_up_leaves_the_line(semaphore):
+    toy = semaphore.toy
+    script = (ASK, toy.all_say(full())), (ASK, toy.all_say(full())), ("wait for wake-up", toy.slept())
+    assert semaphore.play(*script, (ASK, toy.all_say(full())), f"{ROLLBACK}, leave", timeout=0.5) is None
+    assert toy.told[-1].command.args[1:] == (1,)
+
+
+def test_permit_that_does_not_wait_asks_for_no_place(semaphore):
+    toy = semaphore.toy
+    assert semaphore.play((ASK, toy.all_say(full())), ROLLBACK) is None
+    assert toy.commands[0].args[4:6] == (0, 0)
+
+
+# Waiters that find no quorum, on virtual nodes.
+
+KEYS = SlotKeys.of(b"redsync:", b"x")
+
+
+class Program:
+    """A client of a semaphore of two permits, one effect at a time; `reach`: the nodes that it reaches."""
+
+    def __init__(self, world, reach=(0, 1, 2)):
+        self.world, self.reach = world, reach
+        self.session, self.owner = world.session(restart_guard=0.0)
+        self.state = self.effect = None
+
+    def ask(self, timeout, n=1):
+        request = AcquireRequest(
+            name="x", kind=SEMAPHORE, keys=KEYS, owner=self.owner, outcome=Outcome(), timeout=timeout, holds=n
+        )
+        self.steps = acquire(self.session, request, Limit(2), self.world.now)
+        self.effect = next(self.steps)
+
+    def step(self):
+        """Perform one effect; if it was the last, `state` is the permit."""
+        self.world.fate = lambda _, node: "ok" if node in self.reach else "lost"
+        try:
+            self.effect = self.steps.send(self.world.perform(self.effect))
+        except StopIteration as stop:
+            self.state, self.effect = stop.value, None
+
+    def acquire(self, timeout):
+        self.ask(timeout)
+        while self.effect is not None:
+            self.step()
+        return self.state
+
+    def sleep(self):
+        """Perform all effects before the next wait."""
+        while not isinstance(self.effect, Wait):
+            self.step()
+
+    def give_up(self):
+        """End a call as drivers do: a protocol is never closed half-way."""
+        with suppress(KeyboardInterrupt, StopIteration):
+            self.steps.throw(KeyboardInterrupt())
+            while True:
+                self.steps.send(None)
+
+    def release(self):
+        self.world.run(release(self.session, self.state, self.world.now))
+
+
+@pytest.fixture
+def line(world):
+    """The holder of one permit, and a waiter for both, whose client hears all nodes."""
+    for store in world.stores:
+        store.publish = lambda *_: 1
+    holder, waiter = Program(world), Program(world)
+    holder.acquire(0.0)
+    waiter.ask(1000.0, n=2)
+    waiter.sleep()
+    yield holder, waiter
+    waiter.give_up()
+
+
+def test_waiter_that_reaches_too_few_nodes_keeps_the_free_permit_from_no_other(world, line):
+    _, waiter = line
+    waiter.reach = (0,)
+    other = Program(world, reach=(0, 1))
+    other.ask(10.0)
+    while other.effect is not None:
+        waiter.step()
+        other.step()
+    assert other.state is not None
+
+
+def test_waiter_keeps_its_turn_although_one_of_its_rounds_finds_no_quorum(world, line):
+    holder, waiter = line
+    waiter.step()
+    waiter.reach = (0,)
+    waiter.step()
+    waiter.reach = (0, 1, 2)
+    waiter.sleep()
+    holder.release()
+    assert Program(world).acquire(0.0) is None
+    while waiter.effect is not None:
+        waiter.step()
+    assert waiter.state is not None

@@ -1,0 +1,444 @@
+"""A client's transport: each reply to its request, in order, nothing lost, nothing left."""
+
+from __future__ import annotations
+
+import functools
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Iterator
+from copy import copy
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import hiredis
+
+from redsync._core.memory import Guard
+from redsync._core.scripts import Command
+from redsync._drivers.acknowledgements import UNACKNOWLEDGED
+from redsync._drivers.handshake_connections import pack
+from redsync._drivers.pending_releases import is_refused
+from redsync._drivers.requests import Request
+from redsync.testing.simulator.runner import WatchedLinks, WatchedMaintenance, connection_of
+from redsync.testing.simulator.trace_events import Connected, Executed, Faulted, Sent
+from tests.simulation.checks.base import OwnChecker, Trial, loses_memory, who
+from tests.simulation.sets import Handed
+
+if TYPE_CHECKING:
+    from tests.simulation.trial_runner import TrialRunner
+
+__all__ = ["Delivery", "LeakedResources", "Order", "Replies"]
+
+_SHOWN = 120
+"""Characters of a request or reply that a complaint quotes."""
+
+
+class Replies(OwnChecker):
+    """Replies: each reply goes to the request that it answers.
+
+    Requests and replies of a connection are matched by counting alone. Once the count slips by one, every later reply
+    goes to the wrong request: a refusal counts as a grant. So each time a client matches a reply,
+
+    * the request that gets it is, byte for byte, the next one that the node has answered over that connection; only the
+      names of server processes in it may be later ones, as a command for a voter is spelled whenever it is sent;
+    * the reply is the node's answer to that request, or says that too few of the node's replicas have it.
+
+    It holds at every instant, whatever the faults: a connection breaks, but never loses or repeats part of a stream.
+
+    Not seen: commands sent before a connection is in use, and pushes.
+    """
+
+    name = "replies"
+    watches = (Handed,)
+
+    def see(self, event: Handed) -> str | None:
+        """Compare the request with the one that the reply answers."""
+        asked, words = event.request.data, event.words
+        expected = self.sim.world.spell(event.node, _words_in(asked))
+        if (
+            words
+            and (words == expected or words == _with_guards_of(words, event.request, expected))
+            and (_same(event.said, event.heard) or _is_unacknowledged(event.heard))
+        ):
+            return None
+        node = self.sim.nodes[event.node].name
+        heard = f"{event.client} took {_quote(event.heard)} of {node} for the reply to {_quote(asked)}"
+        if not words:
+            return f"{heard}, but the node has replied to nothing since the last one"
+        return f"{heard}, but the node had replied {_quote(event.said)} to {_quote(b' '.join(words))}"
+
+
+@functools.lru_cache(maxsize=64)
+def _words_in(data: bytes) -> list[bytes] | None:
+    """Return the words of a command; None unless the bytes are exactly one. Cached, as several nodes answer it."""
+    reader = hiredis.Reader()
+    reader.feed(data)
+    words: list[bytes] = reader.gets()
+    return words if pack(*words) == data else None
+
+
+def _with_guards_of(words: list[bytes], request: Request, expected: list[bytes] | None) -> list[bytes] | None:
+    """Return the expected words of a request with the names of processes that the node got."""
+    command = request.command
+    if expected is None or not isinstance(command, Command) or len(words) != len(expected):
+        return expected
+    first = len(expected) - len(command.args)
+    guards = {first + i for i, word in enumerate(command.args) if isinstance(word, Guard)}
+    return [words[i] if i in guards else word for i, word in enumerate(expected)]
+
+
+def _same(said: Any, heard: Any) -> bool:
+    """Return whether a client's reader can have parsed `heard` from a node's `said`."""
+    if isinstance(said, list):
+        pairs = zip(said, heard, strict=True) if isinstance(heard, list) and len(said) == len(heard) else None
+        return pairs is not None and all(_same(*pair) for pair in pairs)
+    if isinstance(said, hiredis.ReplyError):
+        return isinstance(heard, hiredis.ReplyError) and str(heard) == str(said).replace("\n", " ")
+    return bool(said == heard)
+
+
+def _is_unacknowledged(heard: Any) -> bool:
+    return isinstance(heard, hiredis.ReplyError) and str(heard).startswith(UNACKNOWLEDGED)
+
+
+def _quote(what: Any) -> str:
+    text = what.decode(errors="replace") if isinstance(what, bytes) else str(what)
+    text = " ".join(text.split())
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
+_Latest: TypeAlias = dict[Hashable, Request]
+"""The latest executed command about each thing: a claim, or an owner with a key."""
+
+_ANYTHING: Final = "anything"
+
+
+class _Executed:
+    """The commands that a node has executed for a client.
+
+    Attributes:
+        known: Commands that the client got the reply to.
+        all: Those, and all that arrived over the present connection.
+        here: All that arrived over the present connection.
+    """
+
+    def __init__(self) -> None:
+        self.known: Final[_Latest] = {}
+        self.all: _Latest = {}
+        self.here: Final[set[Request]] = set()
+
+    def begin(self) -> None:
+        """Record a new connection."""
+        self.all = copy(self.known)
+        self.here.clear()
+
+
+class Order(OwnChecker):
+    """Order: on each node, the commands of one owner are executed in the order in which the client sent them.
+
+    A client may send a command again: because its connection was lost, because the node had forgotten its script, or
+    because the node refused to execute it. It must not be executed after a later command that depends on it. So when a
+    node executes a command, it has not yet executed a later one
+
+    * about the same claim (see `Request.claim`): a release behind the next acquire of that claim would end it;
+    * of the same owner about the same key, unless the node must get the earlier one: that one is about another claim
+      then;
+    * of any owner, if the command is for several owners and not pending (a renewal): it would revive released claims.
+
+    These count as executed before: all commands that the node executed over the present connection, and those that it
+    executed over earlier ones if the client got the reply. A command that it executed over a lost connection without
+    the client's knowledge is sent again, and so executed twice. Commands that arrive over an abandoned connection are
+    excused.
+
+    It holds at every instant, whatever the faults.
+    """
+
+    name = "order"
+    watches = (Connected, Executed, Handed)
+
+    def __init__(self, sim: Trial) -> None:
+        super().__init__(sim)
+        self._executed: Final[defaultdict[tuple[str, int], _Executed]] = defaultdict(_Executed)
+        self._abouts: Final[dict[Request, list[Hashable]]] = {}
+
+    def see(self, event: Connected | Executed | Handed) -> str | None:
+        """Compare a command with the commands executed before."""
+        executed = self._executed[event.client, event.node]
+        if isinstance(event, Connected):
+            executed.begin()
+        elif isinstance(event, Handed):
+            if event.request in executed.here:
+                self._note(executed.known, event.request)
+        elif event.request is not None and not event.stray:
+            return self._judge(event, event.request, executed)
+        return None
+
+    def _judge(self, event: Executed, request: Request, executed: _Executed) -> str | None:
+        reply = event.reply
+        if isinstance(reply, hiredis.ReplyError) and is_refused(str(reply)):
+            return None  # it changed nothing, and the client may send it again
+        later = self._overtaker(request, executed.all, pending=request.needs(1 << event.node))
+        self._note(executed.all, request)
+        executed.here.add(request)
+        if later is None:
+            return None
+        assert later.command is not None, "an executed command is known"
+        node, script = self.sim.nodes[event.node].name, later.command.script.name
+        what = f"#{request.number} of {event.client} ({event.script})"
+        return f"{node} executed {what} behind #{later.number} ({script})"
+
+    def _note(self, latest: _Latest, request: Request) -> None:
+        for about in (_ANYTHING, *self._concerns(request)):
+            known = latest.get(about)
+            if known is None or known.number < request.number:
+                latest[about] = request
+
+    def _concerns(self, request: Request) -> list[Hashable]:
+        """Return the things that an executed command is about: its claim, and its owner with the key."""
+        abouts = self._abouts.get(request)
+        if abouts is None:
+            abouts = self._abouts[request] = [request.claim]
+            if request.effect.owner is not None and request.command is not None and request.command.keys:
+                abouts.append((request.effect.owner, request.command.keys[0]))
+        return abouts
+
+    def _overtaker(self, request: Request, latest: _Latest, *, pending: bool) -> Request | None:
+        """Return the command that was executed already and must not have been; None if there is none."""
+        abouts = self._concerns(request)
+        if pending:
+            abouts = abouts[:1]
+        elif request.effect.owner is None:
+            abouts = [*abouts, _ANYTHING]
+        for about in abouts:
+            later = latest.get(about)
+            if later is not None and later.number > request.number:
+                return later
+        return None
+
+
+_UNDELAYED = 0.1
+"""The longest time in seconds that an undelayed packet is under way."""
+
+_PAUSES = 5.0
+"""Seconds for some tries to connect, each with its pause, and to send refused commands again."""
+
+
+class Delivery(OwnChecker):
+    """Delivery: a command that a node must get arrives there.
+
+    A command that a node must get (see `Broadcast.deliver_to`), above all a release, is resolved there when
+
+    * the node has executed it, or a later one about the same claim;
+    * it is pointless, because its `deliver_until` has passed;
+    * the node has lost its memory since, or the client was closed, or its machine has crashed.
+
+    Until then
+
+    * the client keeps it: for the end of the loop's turn, as sent and not answered, or as a pending release. This holds
+      at every instant, so the checker finds a lost command long before its claim expires;
+    * without faults, the client keeps it for at most `bound`: 10 s by a clock that may be slow, after which the client
+      abandons a silent connection, and the pauses between two tries to connect. The time starts again with each delayed
+      packet that arrives over the connection, because a reply now and then keeps it from being silent.
+
+    A command that arrives over an abandoned connection counts as arrived.
+    """
+
+    name = "delivery"
+    watches = (Sent, Executed, Faulted)
+    every = 0.1
+
+    def __init__(self, sim: Trial) -> None:
+        super().__init__(sim)
+        self._pending: Final[dict[tuple[str, int], dict[Request, float]]] = {}
+        self._arrived: Final[dict[tuple[str, int], float]] = {}
+        """The arrival time of the latest delayed packet over the connection of a client to a node."""
+
+    @property
+    def bound(self) -> float:
+        """Seconds for which a node may wait for a command without faults."""
+        return self.silence + _PAUSES
+
+    def see(self, event: Sent | Executed | Faulted) -> None:
+        """Record pending and arriving commands."""
+        match event:
+            case Sent(request=Request() as request):
+                for node in self.sim.nodes if request.effect.deliver_to else ():
+                    if request.needs(1 << node.index):
+                        self._pending.setdefault((event.client, node.index), {})[request] = event.at
+            case Executed(request=Request() as request):
+                if not isinstance(event.reply, hiredis.ReplyError) or not is_refused(str(event.reply)):
+                    self._resolve((event.client, event.node), request)
+            case Faulted():
+                if loses_memory(event):
+                    for whose in self._pending:
+                        if self.sim.nodes[whose[1]].name == who(event):
+                            self._pending[whose] = {}
+            case _:
+                pass
+
+    def look(self) -> Iterable[str]:
+        """Look for pending commands that were lost or are late."""
+        if any(self._pending.values()):
+            for machine in self.sim.machines:
+                for runner in self.runners(machine) if not machine.crashed else ():
+                    if not runner.closed:
+                        yield from self._look_at(runner)
+
+    def _resolve(self, whose: tuple[str, int], executed: Request) -> None:
+        pending = self._pending.get(whose)
+        if pending:
+            claim, number = executed.claim, executed.number
+            self._pending[whose] = {p: at for p, at in pending.items() if p.claim != claim or p.number > number}
+
+    def _look_at(self, runner: TrialRunner) -> Iterator[str]:
+        now, fault_free = runner.now(), self.sim.fault_free.lasted()
+        for node in self.sim.nodes:
+            whose = runner.name, node.index
+            pending = {
+                request: at
+                for request, at in self._pending.get(whose, {}).items()
+                if request.effect.deliver_until > now
+            }
+            self._pending[whose] = pending
+            if not pending:
+                continue
+            kept, arrived = _kept(runner, node.index), self._watch(whose, runner)
+            for request, sent_at in pending.items():
+                what = f"#{request.number} of {runner.name} ({request.command.script.name if request.command else ''})"
+                if kept.get(request.claim, -1) < request.number:
+                    yield f"{node.name} must get {what}, and the client no longer keeps it"
+                elif node.is_well and min(fault_free, self.sim.now - max(sent_at, arrived)) > self.bound:
+                    yield f"{node.name} has waited for {what} for {self.sim.now - sent_at:.3f} s"
+
+    def _watch(self, whose: tuple[str, int], runner: TrialRunner) -> float:
+        """Return the arrival time of the latest delayed packet that a look has seen on the current connection."""
+        for link in (links.links[whose[1]] for links in runner.link_sets):
+            if link is None:
+                continue
+            connection = connection_of(link)
+            arrives = max(connection.there.arrives, connection.back.arrives)
+            if arrives > self.sim.now + _UNDELAYED:
+                self._arrived[whose] = arrives
+        return self._arrived.get(whose, 0.0)
+
+
+def _kept(runner: TrialRunner, index: int) -> dict[tuple[object, ...], int]:
+    """Return the number of the latest command about each claim that a node has yet to get."""
+    links = runner.links
+    assert links is not None, "it has sent a command"
+    link, releases = links.links[index], links._shared.releases._of_node[index]
+    kept: dict[tuple[object, ...], int] = {}
+    for request in [
+        *releases.requests.values(),
+        *(link.pending if link is not None else ()),
+        *links._batch,
+        *_under_way(runner.link_sets[1:], index),
+    ]:
+        kept[request.claim] = max(kept.get(request.claim, 0), request.number)
+    return kept
+
+
+def _under_way(sets: Iterable[WatchedLinks], index: int) -> Iterator[Request]:
+    """Yield what other sets have sent to a node, or will send behind that."""
+    for links in sets:
+        if (link := links.links[index]) is not None:
+            yield from link.pending
+        yield from links._batch
+        yield from (request for node, request in links.following if node == index)
+
+
+class LeakedResources(OwnChecker):
+    """Leaked resources: a client's transport removes everything temporary once it is no longer needed.
+
+    A client is *quiescent* at instants when its machine has nothing to run. At every such instant
+
+    * each connection that the client has made and not abandoned is in use, or being made;
+    * nothing waits for the end of the loop's turn, every pending release that was sent waits for its answer, and
+      commands are kept only for nodes whose connections were thrown away;
+    * it remembers no task that has ended.
+
+    While none of its protocols runs, a client has no mailbox and no bell, its local queues are empty, and only its own
+    rounds have sleepers.
+
+    A closed client has no link, no task and no sleeper.
+
+    Not seen: leftovers on a crashed or paused machine, and connections that programs make themselves.
+    """
+
+    name = "leaked resources"
+    every = 0.1
+
+    def look(self) -> Iterable[str]:
+        """Look at all clients."""
+        for runner, maintenance in self._quiescent():
+            yield from self._look_at(runner, maintenance)
+
+    def _quiescent(self) -> Iterator[tuple[TrialRunner, WatchedMaintenance]]:
+        for machine in self.sim.machines:
+            if not (machine.crashed or machine.paused or machine.ready):
+                for runner in self.runners(machine):
+                    if runner.maintenance is not None:
+                        yield runner, runner.maintenance
+
+    def _look_at(self, runner: TrialRunner, maintenance: WatchedMaintenance) -> Iterator[str]:
+        links = maintenance.own
+        left = [*self._connections(runner, maintenance), *_entries(runner, links), *_tasks(runner)]
+        if not runner.life.active:
+            left += _idle(runner, links)
+        if _is_closed(runner):
+            left += _closed(maintenance)
+        for what in left:
+            yield f"{runner.name} has left {what}"
+
+    def _connections(self, runner: TrialRunner, maintenance: WatchedMaintenance) -> Iterator[str]:
+        used = [connection_of(link) for links in runner.link_sets for link in links.links if link is not None]
+        joining = 0 if runner.sets is None else len(runner.sets.joining)
+        for indices, servers in self.sim.world.apart():
+            open_ones = [
+                connection
+                for server in servers
+                for connection in self.sim.network.route(runner.machine, server).connections
+                if self.sim.makers.get(connection) is runner and not connection.given_up and connection not in used
+            ]
+            if len(open_ones) > len(indices & set(maintenance._connecting)) + joining:
+                yield f"{len(open_ones)} connections to {servers[0].name} open that are not in use"
+
+
+def _is_closed(runner: TrialRunner) -> bool:
+    life = runner.life
+    return runner.closed and not life.active and (life.task is None or life.task.done())
+
+
+def _entries(runner: TrialRunner, links: WatchedLinks) -> Iterator[str]:
+    if links._batch:
+        yield f"{len(links._batch)} commands that were to be sent at the end of the turn"
+
+
+def _tasks(runner: TrialRunner) -> Iterator[str]:
+    ended = sum(task.done() for task in (*runner.life._left, *runner.life.owners._owners))
+    if ended:
+        yield f"{ended} tasks that have ended"
+
+
+def _idle(runner: TrialRunner, links: WatchedLinks) -> Iterator[str]:
+    """While no protocol runs, look for entries that only protocols make."""
+    wakeups = runner.life.wakeups
+    asleep = sum(not isinstance(waitable, Request) for waitable in links._asleep)
+    counts = {
+        "mailboxes": len(wakeups._mailboxes),
+        "events": len(wakeups._events),
+        "sleepers": asleep,
+        "local queues": len(runner.session.queues),
+    }
+    for name, count in counts.items():
+        if count:
+            yield f"{count} {name}, and no protocol runs"
+
+
+def _closed(maintenance: WatchedMaintenance) -> Iterator[str]:
+    links = maintenance.own
+    counts = {
+        "links": sum(link is not None for link in links.links),
+        "connecting tasks": len(maintenance._connecting),
+        "sleepers": len(links._asleep),
+    }
+    for name, count in counts.items():
+        if count:
+            yield f"{count} {name}, and is closed"

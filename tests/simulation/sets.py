@@ -1,0 +1,300 @@
+"""Several sets of links in one simulated client, as in a client for threads: each call borrows a free one.
+
+The driver for asyncio uses one set for everything. A client for threads has one for its maintenance, and lends others
+to its callers, see `redsync._drivers.pool`. Their commands have no order between sets, so this tries what keeps it
+safe: the numbers of claims, `redsync._drivers.pending_releases`, and that former connections are ended on the nodes.
+
+As there, a call keeps its set until it waits, a cancelled round costs the set, and a round that finds none goes out
+over the maintenance's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import hiredis
+
+from redsync._core.effects import Broadcast, Tell
+from redsync._core.holds import Owner
+from redsync._drivers.acknowledgements import hold_back
+from redsync._drivers.aio import AioCall
+from redsync._drivers.handshake_connections import open_connection
+from redsync._drivers.handshakes import join
+from redsync._drivers.link_sets import Shared
+from redsync._drivers.links import AnyLink
+from redsync._drivers.maintenance import Kill
+from redsync._drivers.nodes import INTERRUPTED, TIMEOUTS, Node, reason_of
+from redsync._drivers.pending_releases import Owing
+from redsync._drivers.redis_py import Addresses
+from redsync._drivers.requests import Request
+from redsync.testing.simulator.runner import WatchedLinks, WatchedMaintenance, connection_of
+
+if TYPE_CHECKING:
+    from tests.simulation.trial_runner import TrialRunner
+
+__all__ = ["MAKER", "Handed", "LendingMaintenance", "LentLinks", "Sets"]
+
+MAKER: Final[ContextVar[TrialRunner | None]] = ContextVar("redsync_simulated_maker", default=None)
+"""The driver whose connections are made in this context."""
+
+_GRACE: Final = 0.05
+"""Seconds that a call waits for more nodes once a quorum is connected, as `pool.GRACE`."""
+
+_PAUSE: Final = 0.1
+"""Seconds after a failed connection until a set tries again."""
+
+
+class Handed(NamedTuple):
+    """A client matched a reply to a request; only for checkers, not in the trace.
+
+    Attributes:
+        heard: The reply to `request`, as the client read it.
+        words: The request that the node answered; empty if all its replies were matched before.
+        said: The node's reply to that request.
+    """
+
+    at: float
+    client: str
+    node: int
+    request: Request
+    heard: Any
+    words: list[bytes]
+    said: Any
+
+
+class _Links(WatchedLinks):
+    """A set whose releases follow claims over other sets, and that shows checkers which request gets each reply."""
+
+    _runner: TrialRunner
+
+    def __init__(self, runner: TrialRunner, *settings: Any) -> None:
+        super().__init__(runner, *settings)
+        self._handed: Final[list[tuple[Request, Any]]] = []
+
+    def send(self, *requests: Request) -> None:
+        """Send requests, and report them."""
+        if (sets := self._runner.sets) is not None:
+            for request in requests:
+                sets.follow(request, self)
+        super().send(*requests)
+
+    def _count(self, link: AnyLink, request: Request, reply: Any, now: float) -> None:
+        super()._count(link, request, reply, now)
+        if link.pending:  # else the link was discarded
+            self._handed.append((request, reply))
+
+    def _take_error(self, link: AnyLink, request: Request, text: str, now: float) -> None:
+        super()._take_error(link, request, text, now)
+        if link.pending:
+            self._handed.append((request, hiredis.ReplyError(text)))
+
+    def _hand_out(self, link: AnyLink, now: float) -> None:
+        sim, served = self._runner.sim, self._runner.sim.served[connection_of(link)]
+        try:
+            super()._hand_out(link, now)
+        finally:
+            for request, reply in self._handed:
+                words, said = served.popleft() if served else ([], None)
+                sim.show(Handed(sim.now, self._runner.name, link.index, request, reply, words, said))
+            self._handed.clear()
+
+
+class LendingMaintenance(WatchedMaintenance):
+    """A maintenance that also maintains the sets that calls borrow."""
+
+    _runner: TrialRunner
+
+    def _prepare(self, now: float) -> None:
+        super()._prepare(now)
+        if self._runner.sets is not None:
+            self._runner.sets.end_former(now)
+
+    def _help_others(self, now: float) -> None:
+        if self._runner.sets is not None:
+            self._runner.sets.follow_up(now)
+
+    async def _read(self) -> float:
+        if self._runner.sets is not None:
+            await self._runner.sets.read()
+        return await super()._read()
+
+    def _owes(self) -> bool:
+        sets = self._runner.sets
+        return super()._owes() or (sets is not None and any(link_set.owes for link_set in sets.all))
+
+    async def stop(self) -> None:
+        """End the task and all connections."""
+        try:
+            await super().stop()
+        finally:
+            if self._runner.sets is not None:
+                self._runner.sets.end()
+
+    async def _connect(self, node: Node) -> None:
+        # Connecting is a separate task, with its own context.
+        MAKER.set(self._runner)
+        await super()._connect(node)
+
+    def _make_set(self, shared: Shared) -> _Links:
+        return _Links(self._runner, shared, self._loop, self._on_broken)
+
+
+class LentLinks(_Links):
+    """A set that is lent to one call at a time.
+
+    Attributes:
+        connecting: The indexes of the nodes to which a connection is being made.
+        retry_at: For each node, the instant from which it may be connected.
+    """
+
+    def __init__(self, runner: TrialRunner, shared: Shared) -> None:
+        super().__init__(runner, shared, runner.sim.loop, lambda *_: None)
+        self.connecting: Final[set[int]] = set()
+        self.retry_at: Final = [0.0] * len(shared.nodes)
+
+    def due(self, node: Node, now: float) -> list[Request]:
+        """Return no pending releases."""
+        return []
+
+    def _note_connected(self, link: AnyLink) -> None:
+        """Record nothing: a node is up while the maintenance is connected to it."""
+
+
+class Sets:
+    """The sets that a simulated client lends to its calls, and what they need of its maintenance.
+
+    Attributes:
+        all: All that have not ended.
+        joining: The tasks that connect them.
+    """
+
+    def __init__(self, runner: TrialRunner, maintenance: WatchedMaintenance, shared: Shared, count: int) -> None:
+        """Make none yet; at most `count`."""
+        self._runner: Final = runner
+        self._maintenance: Final = maintenance
+        self._shared: Final = shared
+        self._count: Final = count
+        self._owing: Final = Owing(shared.next_number)
+        self._owing.own, self._owing.sets = maintenance.own, lambda: self.all
+        self._addresses: Final = [Addresses() for _ in shared.nodes]
+        self._free: Final[list[LentLinks]] = []
+        self._lent: Final[dict[AioCall, tuple[LentLinks, Owner | None]]] = {}
+        self.joining: Final[set[asyncio.Task[None]]] = set()
+        self.all: Final[list[LentLinks]] = []
+
+    # For calls.
+
+    async def borrow(self, call: AioCall, effect: Broadcast) -> None:
+        """Lend a free set to a call that has none; there may be no free one."""
+        if call not in self._lent and (self._free or len(self.all) < self._count):
+            if self._free:
+                link_set = self._free.pop()
+            else:
+                link_set = LentLinks(self._runner, self._shared)
+                self.all.append(link_set)
+            self._lent[call] = link_set, effect.owner
+            await self._connect_missing(link_set, 0.0 if effect.deliver_to else effect.timeout)
+
+    def links(self, call: AioCall, effect: Broadcast | Tell) -> WatchedLinks:
+        """Return the set over which a call sends."""
+        link_set, _ = self._lent.get(call, (None, None))
+        if link_set is None:
+            return self._maintenance.own
+        self._lent[call] = link_set, effect.owner
+        return link_set
+
+    def follow(self, request: Request, links: WatchedLinks) -> None:
+        """Let a release follow its claim over other sets."""
+        if request.effect.deliver_to and self._owing.follow(request, links):
+            self._maintenance.wake()
+
+    def give_back(self, call: AioCall) -> None:
+        """Take a call's set, if it has one."""
+        if call in self._lent:
+            link_set, owner = self._lent.pop(call)
+            if not link_set.owes:
+                link_set.owners.clear()
+            elif owner is not None:
+                link_set.owners.add(owner)
+            link_set.follow(self._shared.clock())
+            self._free.append(link_set)
+
+    def throw_away(self, call: AioCall) -> None:
+        """End a call's set, because an exception struck in its round."""
+        if call in self._lent:
+            link_set, _ = self._lent.pop(call)
+            self.all.remove(link_set)
+            link_set.end(INTERRUPTED, orderly=False)
+            # Before the rollback goes out, over the same links.
+            self.end_former(self._shared.clock())
+
+    async def _connect_missing(self, link_set: LentLinks, timeout: float) -> None:
+        """Connect nodes that are known to be up; wait for a quorum, and briefly for the others."""
+        clock, quorum = self._shared.clock, self._runner.session.quorum
+        now = clock()
+        until = now + timeout
+        for node in self._shared.nodes:
+            index = node.index
+            missing = node.connected and link_set.links[index] is None and index not in link_set.connecting
+            if missing and link_set.retry_at[index] <= now:
+                link_set.connecting.add(index)
+                task = asyncio.get_running_loop().create_task(self._connect(link_set, node))
+                self.joining.add(task)
+                task.add_done_callback(self.joining.discard)
+        while link_set.connecting and (now := clock()) < until:
+            if sum(link is not None for link in link_set.links) >= quorum:
+                until = min(until, now + _GRACE)
+            await asyncio.sleep(0.01)
+
+    async def _connect(self, link_set: LentLinks, node: Node) -> None:
+        MAKER.set(self._runner)
+        timeout, index = self._maintenance.connect_timeout, node.index
+        try:
+            async with asyncio.timeout(TIMEOUTS * timeout):
+                channel = await open_connection(node.make_connection(timeout), self._addresses[index])
+                try:
+                    link = link_set.make_link(node, channel, await channel.run(join(node)))
+                    if node.needed:
+                        hold_back(link, node.needed, self._runner.timing.node_timeout)
+                    if link_set.closed:
+                        raise ConnectionError("its set has ended")
+                except BaseException:
+                    channel.close()
+                    raise
+            link_set.install(link)
+        except Exception as problem:
+            reason_of(problem, node.address, node.down_reason)
+            link_set.retry_at[index] = self._shared.clock() + _PAUSE
+        finally:
+            link_set.connecting.discard(index)
+
+    # For the maintenance.
+
+    def follow_up(self, now: float) -> None:
+        """Send what must follow."""
+        self._maintenance.own.follow(now)
+        for link_set in list(self.all):
+            link_set.follow(now)
+
+    async def read(self) -> None:
+        """Look for silent nodes."""
+        for link_set in list(self.all):
+            if link_set.owes:
+                link_set.look(await link_set.read_all())
+
+    def end_former(self, now: float) -> None:
+        """End former connections on their nodes."""
+        for node in self._shared.nodes:
+            Kill.send_all(node, self._maintenance.own, now)
+
+    def end(self) -> None:
+        """End all sets: the client was closed."""
+        for task in self.joining:
+            task.cancel()
+        for link_set in self.all:
+            link_set.end("the client was closed", orderly=True)
+        self.all.clear()
+        self._free.clear()
+        self._lent.clear()

@@ -1,0 +1,72 @@
+"""Nodes of trials: they keep what they have replied, answer what checkers ask, and may refuse to end connections."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+import hiredis
+
+from redsync._core.scripts import Script
+from redsync.testing.simulator.network import Connection
+from redsync.testing.simulator.virtual_nodes import NOTHING, Session, VirtualNode
+
+if TYPE_CHECKING:
+    from tests.simulation.trial import Trial
+
+__all__ = ["TrialNode", "TrialSession"]
+
+
+class TrialSession(Session):
+    """One connection to a node of a trial, which keeps the replies, see `Trial.served`."""
+
+    _node: TrialNode  # type: ignore[misc]  # it is a node of a trial
+
+    def _execute(self, words: list[bytes]) -> Any:
+        reply = super()._execute(words)
+        if reply is not NOTHING and self.connection.requests is not None:
+            self._node.sim.served[self.connection].append((words, reply))
+        return reply
+
+
+class TrialNode(VirtualNode):
+    """One server of a trial.
+
+    Attributes:
+        sim: The trial.
+        ends_former: True if clients may end their abandoned connections.
+    """
+
+    _SESSION: ClassVar[Any] = TrialSession
+    ends_former = True
+
+    def __init__(self, sim: Trial, index: int, scripts: Mapping[str, Script], suffix: str = "") -> None:
+        """Make one that executes these scripts instead of shipped ones, by name."""
+        super().__init__(sim, index, suffix)
+        self.sim: Final = sim
+        self._replaced: Final = scripts
+
+    def load(self, source: bytes) -> Script:
+        """Store a script, or the one that replaces it; return the shipped one."""
+        script = super().load(source)
+        self.scripts[script.sha] = self._replaced.get(script.name, script)
+        return script
+
+    @property
+    def is_well(self) -> bool:
+        """True if it executes all commands."""
+        return self.state == "up" and self.trouble is None and self.store.refusal is None
+
+    def has_answered(self, _connection: Connection) -> bool:
+        """Return whether it has answered everything received over a connection."""
+        return self.state == "up"
+
+    def listeners(self, channel: bytes) -> int:
+        """Return how many of its connections subscribe to a channel."""
+        return len(self._channels.get(channel, ()))
+
+    def end_session(self, number: int) -> Any:
+        """End a connection by its number, as CLIENT KILL does, if clients may."""
+        if not self.ends_former and any(session.number == number for session in self._sessions.values()):
+            return hiredis.ReplyError("NOPERM this user has no permissions to run the 'client|kill' command")
+        return super().end_session(number)

@@ -1,0 +1,339 @@
+"""Mistakes to plant: other functions instead of ours, scripts with another text, and what else a mistake needs to show.
+
+`tests/simulation/test_planted.py` has the table of them.
+"""
+
+import asyncio
+
+from redsync._core.effects import Tell, tell
+from redsync._core.latches import LatchState
+from redsync._core.permits import write_slots
+from redsync._core.quorum import Choice, Verdict
+from redsync._core.scripts import Command
+from redsync._drivers.acknowledgements import wait_commands
+from redsync._drivers.aio_link_sets import AioLinkSet
+from redsync._drivers.discovery import Locator, Report, needed_of
+from redsync._drivers.handshake_connections import open_connection, pack
+from redsync._drivers.nodes import Node
+from redsync._drivers.redis_py import Addresses
+from redsync._drivers.requests import NOTHING_TOLD, Request
+from redsync._protocols import latch, queue_policies
+from redsync._protocols.answers import told
+from tests.simulation.checks import (
+    PermitBound,
+)
+from tests.simulation.trial import Trial
+from tests.support.hunting import break_script
+
+
+def script(name, *replacements):
+    return lambda: break_script(name, *replacements)
+
+
+def instead(owner, name, new):
+    """Replace a function by another that does not need it."""
+    return ((owner, name, lambda _: new),)
+
+
+def around(owner, name, make):
+    """Replace a function by one that `make` makes from it."""
+    return ((owner, name, make),)
+
+
+def nothing(*_args, **_options):
+    pass
+
+
+def no_steps(*_args, **_options):
+    return
+    yield
+
+
+# ----------------------------------------- functions in protocols
+
+
+def one_suffices(right):
+    return lambda choices, **options: Verdict.WON if Choice.GRANTED in choices else right(choices, **options)
+
+
+def remember_the_mark(undo):
+    def roll_back(claim, policy, *args, leave):
+        ask_id = policy.ask_id
+        restored = yield from undo(claim, policy, *args, leave=leave)
+        policy.ask_id = ask_id
+        return restored
+
+    return roll_back
+
+
+def undo_unless_it_ends(undo):
+    def roll_back(*args, leave):
+        return 0 if leave else (yield from undo(*args, leave=leave))
+
+    return roll_back
+
+
+def believe_from_the_arrival(take_up):
+    def believe(claim, claim_id, touched, kept_until, *, believed, won=None):
+        if won is None:
+            since, kept = believed[0], claim.request.lease or queue_policies.PLACE_KEPT
+            believed = since, claim.session.timing.valid_until(since, kept)
+        return take_up(claim, claim_id, touched, kept_until, believed=believed, won=won)
+
+    return believe
+
+
+def count_grants(self, tally):
+    """Judge by a majority of nodes with any free slot each."""
+    if tally.granted >= tally.quorum:
+        return Verdict.WON
+    return Verdict.LOST if None not in tally.choices else Verdict.PENDING
+
+
+def draw_from_fewer(missing):
+    def learn(place, tally):
+        tickets = [refusal.ticket for refusal in told(tally)]
+        if place._ticket or not place._waits or not tickets:
+            return False
+        place._ticket = max(tickets[: max(tally.quorum - missing, 1)]) + 1
+        return True
+
+    return learn
+
+
+def name_all_slots(renewal_of):
+    def renew(holds, leases_ms):
+        call = renewal_of(holds, leases_ms)
+        args = list(call.args)
+        args[2 : 4 * len(holds) : 4] = [write_slots(state.slots) for state in holds]
+        return call._replace(args=tuple(args))
+
+    return renew
+
+
+def find_it_open(consult):
+    def find(caller, now, decide=latch.is_known):
+        state, tally = yield from consult(caller, now, decide)
+        return (LatchState(state.generation) if decide is latch.may_set else state), tally
+
+    return find
+
+
+def count_anew(acquire):
+    def acquire_anew(session, request, fence, now):
+        nested = request.keys.hold in request.owner.holds
+        state = yield from acquire(session, request, fence, now)
+        if nested and state is not None:
+            state.fencing_token += 1
+        return state
+
+    return acquire_anew
+
+
+def notify_twice(notify):
+    def notify_both(event):
+        yield from notify(event)
+        yield from notify(event)
+
+    return notify_both
+
+
+def settle_blindly(settle):
+    def settle_at_once(claim, tally, *args):
+        settlement = yield from settle(claim, tally, *args)
+        return settlement._replace(at=tally.at)
+
+    return settle_at_once
+
+
+def give_back(acquire):
+    def acquire_and_release(session, request, *args):
+        won = yield from acquire(session, request, *args)
+        if won:
+            release = Command(request.kind.release, request.keys.all, (request.outcome.state.claim, 0, b""))
+            yield from tell(Tell(release, request.owner))
+        return won
+
+    return acquire_and_release
+
+
+# ----------------------------------------- functions in drivers
+
+
+def forget_pending(discard):
+    def discard_all(links, link, reason, **options):
+        for request in link.pending:
+            links.fail(request, link.node, reason)
+        link.pending.clear()
+        discard(links, link, reason, **options)
+
+    return discard_all
+
+
+LEFT_OPEN = []
+"""Python would close a connection that nothing refers to."""
+
+
+def leave_open(link):
+    LEFT_OPEN.append(link)
+
+
+async def connect_and_forget(maintenance, node):
+    channel = await open_connection(node.make_connection(maintenance.connect_timeout), Addresses())
+    LEFT_OPEN.append(channel)
+    tag = await channel.run(maintenance._introduce(node))
+    maintenance.own.install(maintenance.own.make_link(node, channel, tag))
+
+
+def send_again_whatever_came_since(links, link, request, now):
+    load = Request(NOTHING_TOLD, None)
+    load.command = None
+    load.data = pack(b"SCRIPT", b"LOAD", request.command.script.source)
+    link.post([load, request], load.data + request.data, now)
+
+
+def slip_by_one():
+    """Let a link begin with the last request of the link before it, which the new connection never saw."""
+    left = {}
+
+    def note(discard):
+        def discard_all_but_one(links, link, reason, **options):
+            if link.pending:
+                left[links, link.index] = link.pending[-1]
+            discard(links, link, reason, **options)
+
+        return discard_all_but_one
+
+    def begin(install):
+        def install_behind(links, link):
+            install(links, link)
+            if (links, link.index) in left:
+                link.pending.appendleft(left.pop((links, link.index)))
+
+        return install_behind
+
+    return (AioLinkSet, "discard", note), (AioLinkSet, "install", begin)
+
+
+def observe_replicas():
+    """Sentinels that were reset list none: then a vote would need none."""
+
+    def observe(note):
+        def note_replicas(locator, witness, replies, asked_at):
+            note(locator, witness, replies, asked_at)
+            observed = [report.replicas for report in locator.reports if isinstance(report, Report)]
+            locator.observed = max(observed, default=2)
+
+        return note_replicas
+
+    needed = property(lambda locator: needed_of(getattr(locator, "observed", 2)))
+    return (
+        (Locator, "note", observe),
+        *instead(Locator, "_misfit", nothing),
+        *instead(Locator, "needed", needed),
+    )
+
+
+def wait_alone(codec, needed, timeout):
+    return [pack("PING"), wait_commands(codec, needed, timeout)[-1]]
+
+
+# ----------------------------------------- mistakes in scripts
+
+WAKE = "if wake(channel, ask_id, head) > 0 then break end"
+LEAVE = "redis.call('zrem', KEYS[2], waiter)\nredis.call('hdel', KEYS[3], waiter)\n"
+LEAVE_RELEASED = "    redis.call('zrem', KEYS[2], waiter)\n    redis.call('hdel', KEYS[3], waiter)\n"
+QUEUE_UP = "redis.call('zadd', KEYS[2], ticket, waiter)"
+AS_THEY_CAME = "redis.call('zadd', KEYS[2], 'NX', ticket + redis.call('zcard', KEYS[2]) / 1000, waiter)"
+WHOLE = ("'withscores')[2]) or 0", "'withscores')[2] or '0')\n  highest = math.floor(highest)")
+GRANT_TO_ANY_OWNER = script("fair_lock_acquire", ("if head and head ~= waiter then", "if false then"))
+WRITE_NO_TICKET = script("fair_lock_acquire", (QUEUE_UP, ""))
+
+UNHEEDED_WRITER = script(
+    "read_write_lock_acquire", ("elseif score < 0 and owner_of(first[1]) ~= owner then", "elseif false then")
+)
+UNHEEDED_READERS = script(
+    "read_write_lock_acquire",
+    ("if wanted == 'r:' then return nil, nil, score < 0 and is_live(score) end", "if true then return end"),
+)
+UNHEEDED_QUEUE = script("read_write_lock_acquire", ("if writer and writer ~= waiter and not", "if false and not"))
+RENEWS_ONE = "local refusal = put(key, claim, math.max(until_ms, math.floor(math.abs(had))), count)"
+RENEWS_ALL = (
+    "local refusal; "
+    "for _, each in ipairs(redis.call('zrangebyscore', key, '(0', '+inf')) do put(key, each, until_ms, count) end"
+)
+SETS = "math.max(now + ARGV[3], math.floor(math.abs(had))), ARGV[2])"
+HAS = "if had and is_live(had) then\n  local refusal = put"
+REFUSES = "if had and redis.call('exists', 'redsync_queue:{redsync:x}') == 1 then return {1, 'writers'} end\n"
+
+
+def break_hand_over(*replacements):
+    """Break all scripts that hand a read-write lock over."""
+
+    def broken():
+        names = [f"read_write_lock_{verb}" for verb in ("release", "abandon", "acquire")]
+        return {k: v for name in names for k, v in break_script(name, *replacements).items()}
+
+    return broken
+
+
+def grant_although_it_forgot(*nouns):
+    def broken():
+        return {k: v for noun in nouns for k, v in script(f"{noun}_acquire", FORGETFUL)().items()}
+
+    return broken
+
+
+NEWCOMER = """
+kind fair
+clients a b
+0 a acquires x
+1 b acquires x
+15 expect b waits
+"""
+
+RELEASE_THAT_WAITS = """
+guard 0
+lease 60
+clients a
+0 a acquires x
+1 node 1 crashes
+1 a releases x
+6 node 1 restarts
+40 expect a: acquired x, released x
+"""
+
+
+async def hold_two(client):
+    semaphore = client.get_semaphore("x", 10)
+    await semaphore.resize(2)
+    permits = [await semaphore.acquire() for _ in range(2)]
+    await asyncio.sleep(12.0)
+    for permit in permits:
+        await permit.release()
+
+
+async def take_all(client):
+    while await client.get_semaphore("x", 10).acquire(False):
+        pass
+
+
+def take_more_than_is_left(scripts):
+    """Restart nodes without their data, one by one, while one has all permits that its resize left; then ask for more.
+
+    The one that asks knows nothing of the resize.
+    """
+    with Trial(seed=1, scripts=scripts, checkers=[PermitBound], lease=2.0) as sim:
+        a, b = sim.machine("a"), sim.machine("b")
+        a.start(hold_two(a.client()))
+        sim.run(until=1.0)
+        for i, node in enumerate(sim.nodes):
+            node.crash()
+            node.restart(forget=True)
+            sim.run(until=4.0 + 3.0 * i)
+        b.start(take_all(b.client()))
+        sim.run()
+
+
+FORGETFUL = ("if guard ~= '0' then", "if false then")
+FIT = instead(Node, "ineligible_reason", nothing)

@@ -1,0 +1,34 @@
+"""The toy's nodes' frequent replies to an acquire."""
+
+__all__ = ["FOREIGN", "NEW", "OURS", "SPLIT", "A", "B", "busy", "held", "waiting_script", "without_quorum", "won"]
+
+NEW, OURS, FOREIGN = 1, 2, 0
+A, B = b"client-a:1", b"client-b:1"
+SPLIT = (NEW, NEW, [20_000, A], [20_000, B], [20_000, B])
+
+
+def held(remaining=20.0, by=A):
+    """A refusal: another owner holds it for that many more seconds; None: without an end."""
+    return [-1 if remaining is None else round(remaining * 1000), by]
+
+
+def won(toy):
+    return toy.all_say(NEW)
+
+
+def busy(toy, remaining=20.0):
+    return toy.all_say(held(remaining))
+
+
+def waiting_script(toy):
+    """Refused, then queued, then woken, then won."""
+    return [
+        ("ask lock_acquire", busy(toy)),
+        ("ask lock_acquire for a place", busy(toy)),
+        ("wait for wake-up", toy.slept(0.05, signals=3)),
+        ("ask lock_acquire for a place", won(toy)),
+    ]
+
+
+def without_quorum(toy):
+    return toy.all_say("down", sent=0)
