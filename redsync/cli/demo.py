@@ -21,6 +21,7 @@ import json
 import logging
 import os
 import random
+import signal
 import subprocess
 import sys
 import tempfile
@@ -294,6 +295,26 @@ class Demo:
             f"(seed {self._seed})",
             flush=True,
         )
+        # Ctrl-C waits until the stack knows each worker that runs.
+        pressed: list[int] = []
+        before = signal.signal(signal.SIGINT, lambda number, _: pressed.append(number))
+        try:
+            self._start_workers()
+        finally:
+            signal.signal(signal.SIGINT, before)
+        if pressed:
+            raise KeyboardInterrupt
+        self._await_first_locks()
+        self._fight()
+        # A command under way may need a moment; but a claim that was not released must not expire meanwhile.
+        deadline = time.monotonic() + _LEASE / 2
+        while (left := self._scan()) and time.monotonic() < deadline:
+            time.sleep(_POLL)
+        counters = [_counter(self._counters, lock) for lock in range(LOCKS)]
+        return Report(self._attempts, counters, left, self._outages, self._seconds, self._begin)
+
+    def _start_workers(self) -> None:
+        """Start the worker processes; the stack ends them."""
         for process in range(PROCESSES):
             arguments = map(str, (self._seed, process, self._seconds, self._counters))
             worker = subprocess.Popen(  # noqa: S603  (runs our own module)
@@ -306,14 +327,6 @@ class Demo:
             )
             self._workers.append(self._stack.enter_context(worker))
             self._stack.callback(worker.kill)  # does nothing to a process that has ended
-        self._await_first_locks()
-        self._fight()
-        # A command under way may need a moment; but a claim that was not released must not expire meanwhile.
-        deadline = time.monotonic() + _LEASE / 2
-        while (left := self._scan()) and time.monotonic() < deadline:
-            time.sleep(_POLL)
-        counters = [_counter(self._counters, lock) for lock in range(LOCKS)]
-        return Report(self._attempts, counters, left, self._outages, self._seconds, self._begin)
 
     def _read(self) -> None:
         """Read the new whole lines of the journal."""
