@@ -16,6 +16,7 @@ other tasks' rounds begin again once a quorum is connected, within their timeout
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import select
 from collections.abc import Callable
@@ -112,9 +113,11 @@ class AioLinkSet(AnyLinkSet):
         super().__init__(shared, select.epoll() if self.WATCHES else None)
         self._loop: Final = loop
         self._on_broken: Final = on_broken
-        self._rounds = 0
+        self._rounds: Final[set[Waitable]] = set()
         self._batch: Final[list[Request]] = []
-        self._asleep: Final[dict[Waitable, asyncio.Future[None]]] = {}
+        self._asleep: Final[dict[Waitable, tuple[asyncio.Future[None], float]]] = {}
+        self._alarm: asyncio.TimerHandle | None = None
+        self._alarm_at = math.inf
         self._watched = self._invalidating = self.closing = False
 
     # Links.
@@ -182,7 +185,7 @@ class AioLinkSet(AnyLinkSet):
         """
         while True:
             self.send_soon(request)
-            await self.wait(request, deadline)
+            await self.sleep(request, deadline)
             tally = request.tally
             if tally is None or tally.won or INTERRUPTED not in tally.replies or not again:
                 return
@@ -192,34 +195,57 @@ class AioLinkSet(AnyLinkSet):
                 await asyncio.sleep(_PAUSE)
             request.repeat()
 
-    async def wait(self, request: Request, deadline: float) -> None:
-        """Return once the request is done, or at the deadline, after everything that came by then was read."""
-        await self.sleep(request, deadline)
-        if not request.done:
-            self.look(await self.read_all())
-
     async def linger(self, request: Request, tally: Tally, deadline: float) -> None:
         """Wait in a won round for the votes of all nodes, at most until the deadline."""
         request.done = not tally.open
-        await self.wait(request, deadline)
+        await self.sleep(request, deadline)
         request.done = True
         tally.freeze()
 
     async def sleep(self, waitable: Waitable, until: float) -> None:
-        """Return when the waitable is done, at the instant, or when the client closes; rounds wait on."""
+        """Return when the waitable is done, at the instant, or when the client closes; rounds wait on.
+
+        A round that ends at the instant has read everything that came by then.
+        """
         is_round = isinstance(waitable, Request)
-        while not waitable.done and (is_round or not self.closing) and (left := until - self._clock()) > 0:
-            future = self._asleep[waitable] = self._loop.create_future()
-            waitable.gate = partial(_end, future)
-            timer = self._loop.call_later(min(left, _LONGEST), _end, future)
-            self._rounds += is_round
+        while not waitable.done and (is_round or not self.closing) and (now := self._clock()) < until:
+            future = self._loop.create_future()
             try:
+                waitable.gate = partial(_end, future)
+                self._asleep[waitable] = future, until
+                if is_round:
+                    self._rounds.add(waitable)
+                if (look_at := min(until, now + _LONGEST)) < self._alarm_at:
+                    self._set_alarm(look_at)
                 await future
             finally:
-                timer.cancel()
                 waitable.gate = None
-                del self._asleep[waitable]
-                self._rounds -= is_round
+                self._rounds.discard(waitable)
+                self._asleep.pop(waitable, None)
+        if is_round and not waitable.done:
+            self.look(await self.read_all())
+
+    def _set_alarm(self, at: float) -> None:
+        """Let the loop look at the sleepers at that instant, instead of at the one set before."""
+        alarm = self._loop.call_later(at - self._clock(), self._look_at_sleepers)
+        former, self._alarm, self._alarm_at = self._alarm, alarm, at
+        if former is not None:
+            former.cancel()
+
+    def _look_at_sleepers(self) -> None:
+        """Wake the sleepers whose time has come; the loop calls it. One alarm for all costs less than one for each."""
+        now, self._alarm_at = self._clock(), math.inf
+        if not self._asleep:
+            return
+        self._set_alarm(now + _LONGEST)  # Before the rest: an interruption may strike there.
+        first = math.inf
+        for waitable, (future, until) in list(self._asleep.items()):
+            if until <= now or waitable.done:
+                _end(future)
+            else:
+                first = min(first, until)
+        if first < self._alarm_at:
+            self._set_alarm(first)
 
     def end_sleeps(self) -> None:
         """End all sleeps but rounds, and let none begin again."""
@@ -294,6 +320,8 @@ class AioLinkSet(AnyLinkSet):
 
     def end(self, reason: str, *, orderly: bool) -> None:
         super().end(reason, orderly=orderly)
+        if self._alarm is not None:
+            self._alarm.cancel()
         if self._watched and not self._loop.is_closed():
             self._loop.remove_reader(self._poller.fileno())
         self._watched = False

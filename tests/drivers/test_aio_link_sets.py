@@ -13,6 +13,7 @@ from redsync._core.effects import Broadcast, Tell
 from redsync._core.holds import Owner
 from redsync._core.quorum import Verdict
 from redsync._core.scripts import Command
+from redsync._drivers import aio_link_sets
 from redsync._drivers.aio_link_sets import AioLinkSet, StreamLink
 from redsync._drivers.environment import clock
 from redsync._drivers.given_nodes import make_nodes
@@ -23,7 +24,7 @@ from redsync._drivers.links import BACKLOG_LIMIT
 from redsync._drivers.nodes import INTERRUPTED
 from redsync._drivers.pending_releases import PendingReleases
 from redsync._drivers.redis_py import Addresses
-from redsync._drivers.requests import PLAIN, Request
+from redsync._drivers.requests import PLAIN, Request, Waitable
 from redsync._drivers.wakeups import Wakeups
 from redsync._signal_safe import SafeLock
 from tests.aio_support import both_loops, in_loop, turns, until
@@ -251,6 +252,27 @@ async def test_interruption_costs_the_connections_and_no_other_task(nodes, appen
         for tally in tallies:
             assert tally in struck or (tally.won and tally.granted >= 2)
         assert all("release" in node.lrange("list", 0, -1) for node in raw)
+
+
+@in_loop
+async def test_interrupted_look_at_sleepers_is_repeated(nodes, monkeypatch):
+    reported = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(type(context["exception"])))
+    end = aio_link_sets._end
+
+    def interrupted(future):
+        monkeypatch.setattr(aio_link_sets, "_end", end)
+        raise Struck
+
+    monkeypatch.setattr(aio_link_sets, "_LONGEST", 0.1)
+    async with Rig(nodes.urls) as rig:
+        began = clock()
+        sleeps = [asyncio.create_task(rig.set.sleep(Waitable(), began + seconds)) for seconds in (0.02, 0.03, 0.5)]
+        await turns(1)
+        monkeypatch.setattr(aio_link_sets, "_end", interrupted)
+        await asyncio.wait_for(asyncio.gather(*sleeps), PATIENCE)
+        assert clock() - began >= 0.5
+    assert reported == [Struck]
 
 
 def test_keyboard_interrupt_in_the_loops_callback_passes_through_the_loop(nodes, append, monkeypatch):
