@@ -156,7 +156,7 @@ class AioLinkSet(AnyLinkSet):
     def send_soon(self, request: Request) -> None:
         """Send a request to all nodes, in the order of the calls: at once, or together with others of this turn."""
         self._batch.append(request)
-        # One that is made at the instant of sending is made of the holds that live now: none may end before it is sent.
+        # A renewal is made of the holds that live now, so it goes out at once, before one of them ends.
         is_made_late = not isinstance(request.effect.command, Command)
         if not self._rounds or is_made_late or self._loop.is_closed():
             self.flush()
@@ -180,8 +180,8 @@ class AioLinkSet(AnyLinkSet):
     async def carry(self, request: Request, deadline: float, *, again: bool = True) -> None:
         """Send a request, and return once it is done, or at the deadline, after everything that came by then was read.
 
-        If an interruption costs the connections meanwhile, the round begins `again` over new ones; the maintenance,
-        which must make them, does not wait for that.
+        If an interruption costs the connections meanwhile, the round begins `again` over new ones. The maintenance has
+        to make these, so it passes False.
         """
         while True:
             self.send_soon(request)
