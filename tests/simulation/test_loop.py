@@ -104,7 +104,7 @@ def test_programs_of_paused_machine_clean_up_at_close():
 
 
 def test_program_that_loops_forever_is_an_error(sim, monkeypatch):
-    monkeypatch.setattr(loop, "_CIRCLES", 1000)
+    monkeypatch.setattr(loop, "_MOST_STEPS", 1000)
 
     async def spin():
         while True:  # noqa: ASYNC110  (the loop is the point)

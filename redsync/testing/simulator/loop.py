@@ -97,7 +97,7 @@ Coro: TypeAlias = Coroutine[Any, Any, T] | Generator[Any, None, T]
 _HOST: Final[contextvars.ContextVar[Host]] = contextvars.ContextVar("redsync_simulated_host")
 
 
-_LAST_ROUNDS = 10_000
+_LAST_CALLBACKS = 10_000
 """The number of callbacks that may still run while everything is being cancelled."""
 
 
@@ -145,8 +145,8 @@ class Host:
         self.paused = self.crashed = self.stepped = False
 
 
-_CIRCLES = 200_000
-"""More steps at one instant than any program needs: the program loops forever, and no time passes."""
+_MOST_STEPS = 200_000
+"""The most callbacks at one instant. A program that makes more loops forever, and no time passes."""
 
 
 class VirtualLoop(asyncio.AbstractEventLoop):
@@ -185,8 +185,8 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             while not self._stopping:
                 if busy:
                     steps += 1
-                    if steps > _CIRCLES:
-                        raise RuntimeError(f"{_CIRCLES:,} steps at one instant: a program or protocol loops forever")
+                    if steps > _MOST_STEPS:
+                        raise RuntimeError(f"{_MOST_STEPS:,} steps at one instant: a program or protocol loops forever")
                     self._run_one(busy[0] if len(busy) == 1 else busy[int(rng() * len(busy))])
                     continue
                 if not entries:
@@ -294,9 +294,9 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             task.cancel()
         asyncio._set_running_loop(self)
         try:
-            rounds = _LAST_ROUNDS
-            while self._busy and rounds:
-                rounds -= 1
+            left = _LAST_CALLBACKS
+            while self._busy and left:
+                left -= 1
                 self._run_one(self._busy[0])
         finally:
             asyncio._set_running_loop(None)
