@@ -290,7 +290,6 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             task.host.crashed = False
             if task.host.paused:
                 self.resume(task.host)
-            task._log_destroy_pending = False  # type: ignore[attr-defined]
             task.cancel()
         asyncio._set_running_loop(self)
         try:
