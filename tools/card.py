@@ -74,11 +74,18 @@ def card() -> str:
     lines = [
         "# Quick reference",
         "",
-        "Every class, method and error of `redsync` on one page; [API](reference.md) has more text, and types.",
+        "Every class, method, option and error of `redsync` on one page; [API](reference.md) has more text, and types.",
         "For asyncio, put `Async` before the name of a class, and `await` before methods marked *await*.",
-        "Synchronizers, holds and events have a `name`. [The client](client.md#options) describes its options, and",
-        "[Lock](locks/lock.md#timeout-and-lease) those that `**options` stands for.",
+        "Synchronizers, holds and events have a `name`.",
+        "",
+        "## Options of a client",
+        "",
+        *_options(redsync.Client),
+        "",
     ]
+    lines += ["## Options of locks and semaphores", "", "Below, `**options` stands for these four.", ""]
+    told = _told(redsync.Client.get_lock, "Args")
+    lines += [f"- `{name}`: {told[name]}" for name in _HOLDING]
     for names, members in _alike(plain, named).items():
         lines += ["", f"## {', '.join(names)}", ""]
         lines += [
@@ -111,6 +118,13 @@ def _sentence(value: Any) -> str:
     """Return the first sentence of a docstring, in one line."""
     text = " ".join((inspect.getdoc(value) or "").split("\n\n")[0].split())
     return re.split(r"(?<=[.!?]) (?=[A-Z`])", text)[0]
+
+
+def _options(client: type) -> Iterator[str]:
+    """Yield each argument of a client with its default and its description."""
+    told = _told(client, "Args")
+    for parameter in inspect.signature(client).parameters.values():
+        yield f"- `{_parameter(parameter)}`: {told[parameter.name]}"
 
 
 def _told(value: Any, section: str) -> dict[str, str]:
