@@ -67,19 +67,53 @@ def as_text(figures: Sequence[Figure]) -> str:
 
 
 def as_markdown(figures: Sequence[Figure], machine: Mapping[str, str]) -> str:
-    """Return the table and the machine for the documentation: the figures that have a target or name a rival."""
+    """Return the machine, the figures that have a target, and those of other libraries, for the documentation."""
     lines = [
         ", ".join(f"{key} {value}" if key != "cores" else f"{value} cores" for key, value in machine.items()) + ":",
         "",
-        "| " + " | ".join(_HEAD) + " |",
-        "|" + "|".join("--:" if i in _NUMBERS else "---" for i in range(len(_HEAD))) + "|",
+        "| bench | what | redsync | floor | ratio | target |",
+        "|---|---|--:|--:|--:|---|",
     ]
-    lines += ["| " + " | ".join(_cells(figure)) + " |" for figure in figures if figure.target or _is_of_peers(figure)]
-    return "\n".join(lines)
+    for figure in figures:
+        if figure.target and figure.floor is not None:
+            bench, what, unit, *numbers, target, verdict = _cells(figure)
+            lines.append("| " + " | ".join((bench, f"{what}, {unit}", *numbers, f"{target}: {verdict}")) + " |")
+    return "\n".join([*lines, *_alone(figures), *_peers(figures)])
 
 
-def _is_of_peers(figure: Figure) -> bool:
-    return figure.bench == "peers" and figure.what.endswith((": p50", ": granted"))
+def _alone(figures: Sequence[Figure]) -> list[str]:
+    """Return a table of the figures that have a target but no floor, with a line for each quantity."""
+    table: dict[tuple[str, str, str], list[str]] = {}
+    for figure in figures:
+        if figure.target and figure.floor is None:
+            case, _, quantity = figure.what.rpartition(": ")
+            unit, target = f", {figure.unit}" if figure.unit else "", figure.target.removeprefix("redsync ")
+            missed = "" if figure.met else " MISSED"
+            cases = table.setdefault((figure.bench, quantity + unit, target), [])
+            cases.append(f"{case}: {_number(figure.ours)}{missed}")
+    if not table:
+        return []
+    lines = ["", "| bench | what | target | redsync |", "|---|---|---|---|"]
+    return lines + ["| " + " | ".join((*key, "; ".join(cases))) + " |" for key, cases in table.items()]
+
+
+def _peers(figures: Sequence[Figure]) -> list[str]:
+    """Return a table with a line for each library, and a column for each state of the nodes."""
+    table = {figure.what: figure for figure in figures if figure.bench == "peers"}
+    libraries = [what.removesuffix(": p50") for what in table if what.endswith(": p50") and ", 1 node" not in what]
+    if not libraries:
+        return []
+    lines = ["", "| library: p50 of a pair, and its ratio to the floor | healthy | 1 node down | 1 node hung |"]
+    lines.append("|---|---|---|---|")
+    for library in libraries:
+        cells = [library]
+        for state in ("", ", 1 node down", ", 1 node hung"):
+            granted, p50 = (table.get(f"{library}{state}: {what}") for what in ("granted", "p50"))
+            share = f"{_number(granted.ours)} % granted" if granted and granted.ours < 100 else ""
+            time = f"{_number(p50.ours)} us, {p50.ratio or 0:.2f} x" if p50 else ""
+            cells.append(", ".join(filter(None, (share, time))))
+        lines.append("| " + " | ".join(cells) + " |")
+    return lines
 
 
 def as_json(figures: Sequence[Figure], machine: Mapping[str, str]) -> str:

@@ -33,10 +33,8 @@ def naming(kind):
 
 
 def listed():
-    """Return the files that the page about internals lists for a new synchronizer."""
-    section = (
-        (ROOT / "docs" / "internals.md").read_text().partition("## Adding a synchronizer\n")[2].partition("\n## ")[0]
-    )
+    """Return the files that CONTRIBUTING.md lists for a new synchronizer."""
+    section = (ROOT / "CONTRIBUTING.md").read_text().partition("## Adding a synchronizer\n")[2].partition("\n## ")[0]
     return re.findall(r"(?m)^\| `([\w/.]+)` \|", section)
 
 

@@ -21,6 +21,9 @@ import redsync  # noqa: E402  (the package of this checkout)
 
 _NAV: Final = re.compile(r"^ +- \"?([^\"\n]+?)\"?: (\S+\.md)$|^  - ([^:\n]+):$", re.MULTILINE)
 
+_NAME: Final = re.compile(r"The \w+'s name(?:, as given)?\.")
+"""The description of an attribute `name`, which all objects with a name have; described once."""
+
 _HOLDING: Final = ("timeout", "lease", "max_hold", "on_lost")
 """Options that most synchronizers share; described once."""
 
@@ -73,6 +76,7 @@ def card() -> str:
         "",
         "Every class, method, option and error of `redsync` on one page; [API](reference.md) has more text, and types.",
         "For asyncio, put `Async` before the name of a class, and `await` before methods marked *await*.",
+        "Synchronizers, holds and events have a `name`.",
         "",
         "## Options of a client",
         "",
@@ -134,7 +138,8 @@ def _members(value: type, twin: type | None) -> Iterator[str]:
     public = dict(_public(value))
     for name, said in _told(value, "Attributes").items():
         if name not in public or not callable(public[name]):
-            yield f"- `{name}`: {said}"
+            if not _NAME.fullmatch(said):
+                yield f"- `{name}`: {said}"
             public.pop(name, None)
     if issubclass(value, Enum):
         yield from (f"- `{name}`" for name in value.__members__)
@@ -143,7 +148,8 @@ def _members(value: type, twin: type | None) -> Iterator[str]:
         if isinstance(member, classmethod) and value is not redsync.Client:  # creates objects from replies
             continue
         if isinstance(member, property):
-            yield f"- `{name}`: {_sentence(member)}"
+            if not _NAME.fullmatch(_sentence(member)):
+                yield f"- `{name}`: {_sentence(member)}"
             continue
         function = member.__func__ if isinstance(member, classmethod) else member
         if inspect.isfunction(function):
@@ -173,7 +179,8 @@ def _signature(function: Any) -> str:
         marked = marked or each.kind in (each.KEYWORD_ONLY, each.VAR_POSITIONAL)
         words.append(_parameter(each))
     returned = str(signature.return_annotation).replace("redsync.", "")
-    return f"({', '.join([*words, *(['**options'] if shared else [])])}) -> {returned}"
+    arrow = "" if returned == "None" else f" -> {returned}"
+    return f"({', '.join([*words, *(['**options'] if shared else [])])}){arrow}"
 
 
 def _parameter(parameter: inspect.Parameter) -> str:

@@ -68,11 +68,12 @@ def test_publishing_writes_the_table_and_draws_it_in_one_run(monkeypatch, tmp_pa
     monkeypatch.setattr(report, "PUBLISHED", tmp_path / "figures" / "benchmarks.json")
     (tmp_path / "figures").mkdir()
     options = argparse.Namespace(json=None, plots=None, write=True)
-    _publish(options, PAIRS, MACHINE, [])
+    _publish(options, PAIRS + PEERS, MACHINE, [])
     text = page.read_text()
     assert text.startswith("# Benchmarks\n\n<!-- table -->\n\n2 cores, ")
     assert text.endswith("<!-- /table -->\n\nThe end.\n")
     assert text.count("| pairs |") == 1  # the other row has no target
+    assert "| slow one | 1,234 us, 8.20 x | 98 % granted, 200,000 us, 1333.00 x | 0 % granted |\n" in text
     drawn = plots(*rows_of((tmp_path / "figures" / "benchmarks.json").read_text()))
     assert {file.stem: file.read_text() for file in (tmp_path / "figures").glob("*.svg")} == {
         name: figure.svg() for name, figure in drawn.items()
