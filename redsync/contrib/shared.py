@@ -37,7 +37,7 @@ LockT = TypeVar("LockT")
 LimitT = TypeVar("LimitT")
 
 LockError: TypeAlias = AcquireTimeout | QuorumError | LeaseLostError
-"""The errors of a lock that say that the work must not run, or must not go on."""
+"""The errors of a lock that say that the work must not run, or must stop."""
 
 
 class ProcessClient:

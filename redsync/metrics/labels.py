@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Final
 
 __all__ = ["LOSSES", "VOTES", "Groups", "loss_reason", "name_group", "vote_reason"]
@@ -25,7 +26,7 @@ OTHER: Final = "other"
 
 _LONGEST = 64
 _MOST_NAMES = 4096
-"""The most names whose group is cached; a full cache is emptied."""
+"""The most names whose group is cached."""
 
 _PART = re.compile(r"[^\W_]+")
 _NUMBERED = re.compile(r"([^\W\d_]+)\d+")
@@ -59,7 +60,11 @@ def _is_word(part: str) -> bool:
 
 
 class Groups:
-    """The groups of one set of instruments, as `group_of` forms them, but at most `most`."""
+    """The groups of one set of instruments, as `group_of` forms them, but at most `most`.
+
+    Attributes:
+        of: Returns the group of a name.
+    """
 
     def __init__(self, group_of: Callable[[str | bytes], str], most: int) -> None:
         """Make it empty.
@@ -75,18 +80,9 @@ class Groups:
         self._group_of: Final = group_of
         self._most: Final = most
         self._groups: Final[set[str]] = set()
-        self._of: Final[dict[str | bytes, str]] = {}
+        self.of: Final[Callable[[str | bytes], str]] = lru_cache(_MOST_NAMES)(self._of)
 
-    def of(self, name: str | bytes) -> str:
-        """Return the group of a name."""
-        group = self._of.get(name)
-        if group is None:
-            if len(self._of) >= _MOST_NAMES:
-                self._of.clear()
-            self._of[name] = group = self._bounded(name)
-        return group
-
-    def _bounded(self, name: str | bytes) -> str:
+    def _of(self, name: str | bytes) -> str:
         try:
             group = str(self._group_of(name))
         except Exception:
