@@ -1,7 +1,7 @@
 """The cost of metrics: a pair of acquire and release with an observer, next to the same client without one.
 
 An observer costs CPU time of this process and hardly any waiting, so the target is about CPU time. All sides take
-turns. At the end of its turn, within the measured time, each side processes the entries left in its journal.
+turns. At the end of its turn, within the measured time, each side processes the entries that are left.
 
 A collection is measured separately: it runs in the reader's thread, and rarely.
 """
@@ -20,8 +20,8 @@ from redsync import Lock
 from redsync._core.observing import Detail, Event, Observer, ObserverSubscription
 from redsync.testing import LocalNodes
 
-_WARM_UP, _PAIRS = 300, 256  # a journal is processed by each 256th acquire
-_AT_MOST = 8.0
+_WARM_UP, _PAIRS = 300, 256  # entries are processed when there are 256
+_AT_MOST = 20.0
 
 
 class Sample(NamedTuple):
@@ -44,7 +44,7 @@ class Idle(Observer):
 
 
 class _Side(NamedTuple):
-    """An observer, the function that processes its journal, and the function that collects its metrics, if any."""
+    """An observer, the function that processes its entries, and the function that collects its metrics, if any."""
 
     observer: Observer
     work_off: Callable[[], object]

@@ -193,7 +193,7 @@ def test_lock_that_comes_after_the_timeout_gets_one_short_try(client, monkeypatc
         attempt = Attempt([lock], timeout)
         attempt._now, attempt._deadline = iter([100.0, 100.2, 103.0]).__next__, 100.0 + (timeout or 0.0)
         for _ in range(3):
-            attempt._bid_steps(lock)
+            attempt.steps(lock)
     assert timeouts[:2] == pytest.approx([0.5, 0.3])
     assert 0 < timeouts[2] < 0.001
     assert timeouts[3:] == [0.0] * 3 + [None] * 3

@@ -7,55 +7,36 @@ An *observer* also learns of each acquire, hold, renewal and reply. That is a lo
 * Protocols write into plain records (`AcquireRecord`), or yield `Notify`. So no observer runs inside a protocol's step.
 * Drivers append to the deques of an `ObserverSubscription`. A deque's append is atomic, needs no lock, and runs no
   foreign code.
-
-Most observers only count, and can do so later. The subscription of such an observer has a *journal*. If all
-subscriptions of a client have one, protocols record there the two most frequent events, success and release, and call
-no observer. All other events still come to `ObserverSubscription.hear`. The observer empties its journal at any time;
-an acquire that finds the journal long tells the observer so (`JournalFilled`), outside of any step.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from itertools import chain
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from redsync._core.holds import HoldState
 from redsync._core.quorum import Tally
 
 __all__ = [
-    "LONG",
     "AcquireEnded",
     "AcquireRecord",
     "ClocksRead",
     "Detail",
-    "End",
     "Event",
     "HoldEnded",
     "HoldLost",
     "HoldOrphaned",
     "HoldsRenewed",
-    "Journal",
-    "JournalFilled",
-    "Journals",
     "NodeChanged",
     "Observer",
     "ObserverSubscription",
     "RetryAfterTold",
     "Step",
     "WatchdogWoke",
-    "Win",
-    "journal_of",
     "noting_of",
 ]
-
-LONG: Final = 256
-"""The number of acquires in a journal at which its observer is asked to empty it."""
-
-_MOST_EARLY = 256
-"""The most ends of holds kept for acquires that have yet to report their success."""
 
 _MOST_REPLIES = 65_536
 """The most round trips and failed votes kept until an observer fetches them; the oldest are dropped first."""
@@ -109,149 +90,6 @@ class NodeChanged(NamedTuple):
 Event: TypeAlias = HoldLost | HoldOrphaned | NodeChanged
 
 
-class Win(NamedTuple):
-    """A won acquire, as a journal records it."""
-
-    kind: str
-    name: str | bytes
-    waited: float
-    rounds: int
-    splits: int
-    hand_overs: int
-    wanted: int
-    limit: int | None
-
-
-class End(NamedTuple):
-    """The end of a hold, as a journal records it; `lost`: the reason of a loss, or None."""
-
-    kind: str
-    name: str | bytes
-    held: float
-    lost: str | None
-
-
-class Journal:
-    """Records of protocols for an observer that counts later; one journal serves all clients of the observer.
-
-    Entries lie flat in lists, and consist of names and numbers only. One object per entry would cost more: the garbage
-    collector visits each object that outlives its acquire, and by the time of reading it has left the CPU's caches.
-
-    No lock is needed. Protocols write, in any thread, and one reader at a time takes the entries. `+=` of a tuple, a
-    slice, the deletion of a slice, and a dictionary's store and pop are atomic in CPython, as the keys are compared by
-    identity. The reader takes only the words that it saw at first; writers add behind them. An interrupted reader
-    leaves its unread entries to the next one.
-
-    Another thread may report a hold's loss before the acquire that won it is reported. So the journal keeps the ends of
-    unknown holds for a while. A repeated end finds no hold, and is not counted.
-
-    Attributes:
-        wins: The fields of each `Win`, one after the other.
-        ends: The fields of each `End`, likewise.
-        holds: The kind of each hold that has not ended, and the instant at which it began.
-    """
-
-    __slots__ = ("_early", "_unread_ends", "_unread_wins", "ends", "holds", "wins")
-
-    def __init__(self) -> None:
-        self.wins: Final[list[Any]] = []
-        self.ends: Final[list[Any]] = []
-        self.holds: Final[dict[HoldState, tuple[str, float]]] = {}
-        self._early: Final[dict[HoldState, str | None]] = {}
-        self._unread_wins: Iterator[Any] = iter(())
-        self._unread_ends: Iterator[Any] = iter(())
-
-    def note_win(self, record: AcquireRecord, at: float, result: HoldState | bool) -> bool:
-        """Record a success, and its hold if that is new; return whether the journal is long."""
-        kind, wins, rounds = record.kind, self.wins, record.rounds
-        wins += (
-            kind,
-            record.name,
-            at - record.started,
-            rounds,
-            record.splits,
-            record.hand_overs,
-            record.wanted,
-            record.limit,
-        )
-        # Else a re-entry, or a success without a hold.
-        if rounds and result is not True:
-            self.holds[result] = kind, at  # type: ignore[index]  # what is won is a hold or True
-            if self._early:
-                self._note_early(result, at)  # type: ignore[arg-type]
-        return len(wins) >= _LONG_WINS
-
-    def _note_early(self, hold: HoldState, at: float) -> None:
-        if hold in self._early:
-            self.note_end(hold, at, self._early.pop(hold, None))
-
-    def note_end(self, hold: HoldState, at: float, lost: str | None) -> None:
-        """Record the end of a hold, once."""
-        known = self.holds.pop(hold, None)
-        if known is None:
-            self._early[hold] = lost
-            # Its acquire may have looked for this end in between.
-            known = self.holds.pop(hold, None)
-            if known is None:
-                if len(self._early) > _MOST_EARLY:
-                    self._early.pop(next(iter(list(self._early))), None)
-                return
-            self._early.pop(hold, None)
-        kind, since = known
-        ends = self.ends
-        ends += (kind, hold.name, at - since, lost)
-
-    def take(self) -> tuple[Iterator[Win], Iterator[End]]:
-        """Return the entries so far, as iterators that continue if interrupted; for one reader at a time."""
-        # Plain tuples, the base of `Win` and `End`: calling these classes for each entry would double the reader's
-        # time.
-        wins, ends = self.wins, self.ends
-        more_wins, more_ends = wins[:], ends[:]
-        unread_wins = chain(self._unread_wins, _entries(more_wins, _WIN))
-        unread_ends = chain(self._unread_ends, _entries(more_ends, _END))
-        won, ended = len(more_wins), len(more_ends)
-        # No calls here: an interruption would lose these entries, or repeat them.
-        self._unread_wins, self._unread_ends = unread_wins, unread_ends
-        del wins[:won], ends[:ended]
-        return unread_wins, unread_ends
-
-    def clear(self) -> None:
-        """Forget everything."""
-        for each in (self.wins, self.ends, self.holds, self._early):
-            each.clear()
-        self._unread_wins = self._unread_ends = iter(())
-
-
-class Journals:
-    """The journals of several observers, for a client that writes the same into all of them."""
-
-    __slots__ = ("_all",)
-
-    def __init__(self, journals: Sequence[Journal]) -> None:
-        self._all: Final = journals
-
-    def note_win(self, record: AcquireRecord, at: float, result: HoldState | bool) -> bool:
-        """Record a success; return whether a journal is long."""
-        filled = False
-        for each in self._all:
-            filled |= each.note_win(record, at, result)
-        return filled
-
-    def note_end(self, hold: HoldState, at: float, lost: str | None) -> None:
-        """Record the end of a hold."""
-        for each in self._all:
-            each.note_end(hold, at, lost)
-
-
-_WIN, _END = len(Win._fields), len(End._fields)
-_LONG_WINS = LONG * _WIN
-
-
-def _entries(words: list[Any], each: int) -> Iterator[Any]:
-    columns = iter(words)
-    return zip(*[columns] * each, strict=True)
-
-
 class Step(NamedTuple):
     """One thing that happened during an acquire.
 
@@ -275,15 +113,13 @@ class AcquireRecord:
         wanted: The number of holds or permits that the acquire asks for.
         limit: The semaphore's number of permits; None for other kinds.
         started: The instant at which it began, in seconds on the driver's clock.
-        steps: The first `_MOST_STEPS` of its steps; None if no observer reads them.
+        steps: The first `_MOST_STEPS` of its steps.
         rounds: The number of rounds so far; `splits` and `hand_overs` likewise.
-        at: The end of the latest round or hand-over; None before the first.
         waiting: True once it has begun to wait for others.
     """
 
     # Class attributes, because most acquires take one round and do not wait.
     rounds = splits = hand_overs = 0
-    at: float | None = None
     waiting = _queued = False
 
     def __init__(  # noqa: PLR0917  (once for each acquire: keywords would cost more)
@@ -294,26 +130,20 @@ class AcquireRecord:
         limit: int | None,
         started: float,
         all_waiting: set[AcquireRecord],
-        steps: list[Step] | None,
     ) -> None:
-        """Begin; `all_waiting`: the set of waiting records, `steps`: an empty list for the steps, or None."""
+        """Begin; `all_waiting`: the set of waiting records."""
         self.name = name
         self.kind = kind
         self.wanted = wanted
         self.limit = limit
         self.started = started
-        self.steps = steps
+        self.steps: list[Step] = []
         self._all_waiting = all_waiting
 
     def note_round(self, tally: Tally) -> None:
-        """Record a round; a second report of the same round counts nothing."""
-        at = tally.at
-        if at == self.at:
-            return
-        self.at = at
+        """Record a round."""
         self.rounds += 1
-        if self.steps is not None:
-            self._note("round", at, (tally.granted, tally.refused, tally.failed))
+        self._note("round", tally.at, (tally.granted, tally.refused, tally.failed))
 
     def note_split(self, at: float) -> None:
         """Record a split vote: no contender can win a quorum."""
@@ -343,11 +173,10 @@ class AcquireRecord:
     def note_handed_over(self, at: float) -> None:
         """Record that nodes handed the claim over."""
         self.hand_overs += 1
-        self.at = at
         self._note("handed over", at)
 
     def _note(self, what: str, at: float, votes: tuple[int, int, int] | None = None) -> None:
-        if self.steps is not None and len(self.steps) < _MOST_STEPS:
+        if len(self.steps) < _MOST_STEPS:
             self.steps.append(Step(what, at, votes))
 
 
@@ -421,10 +250,6 @@ class RetryAfterTold(NamedTuple):
     seconds: float
 
 
-class JournalFilled(NamedTuple):
-    """A journal has become long; each observer of the client checks whether it is its own."""
-
-
 class WatchdogWoke(NamedTuple):
     """The watchdog woke up, as something was due.
 
@@ -435,7 +260,7 @@ class WatchdogWoke(NamedTuple):
     lag: float
 
 
-Detail: TypeAlias = AcquireEnded | ClocksRead | HoldEnded | HoldsRenewed | JournalFilled | RetryAfterTold | WatchdogWoke
+Detail: TypeAlias = AcquireEnded | ClocksRead | HoldEnded | HoldsRenewed | RetryAfterTold | WatchdogWoke
 
 
 class ObserverSubscription:
@@ -446,13 +271,12 @@ class ObserverSubscription:
         hear: Called with each event, in the thread or task in which it happens.
         took: For each node, the seconds until each reply that a round waited for; the observer removes them.
         failed: Failed votes, each as the node's address and the reason in words; the observer removes them.
-        journal: The journal in which protocols record successes and releases; None if `hear` must get them at once.
 
     Args:
         replies: The most round trips per node, and failed votes, kept until the observer removes them.
     """
 
-    __slots__ = ("failed", "hear", "journal", "nodes", "took")
+    __slots__ = ("failed", "hear", "nodes", "took")
 
     def __init__(
         self,
@@ -460,28 +284,17 @@ class ObserverSubscription:
         hear: Callable[[Event | Detail], object],
         *,
         replies: int = _MOST_REPLIES,
-        journal: Journal | None = None,
     ) -> None:
         self.nodes: Final = tuple(nodes)
         self.hear: Final = hear
         self.took: tuple[deque[float], ...] = tuple(deque(maxlen=replies) for _ in nodes)
         self.failed: deque[tuple[str, str]] = deque(maxlen=replies)
-        self.journal: Final = journal
 
     def note_votes(self, tally: Tally) -> None:
         """Record the failed votes of a round."""
         for node, choice in enumerate(tally.choices):
             if choice is not None and choice.value == "failed":
                 self.failed.append((self.nodes[node], str(tally.replies[node])))
-
-
-def journal_of(subscriptions: Sequence[ObserverSubscription]) -> Journal | Journals | None:
-    """Return the journal of these subscriptions; None if one has none, as it must hear each event at once."""
-    journals = [subscription.journal for subscription in subscriptions if subscription.journal is not None]
-    if not journals or len(journals) < len(subscriptions):
-        return None
-    # The usual one observer needs no loop of ours.
-    return journals[0] if len(journals) == 1 else Journals(journals)
 
 
 def noting_of(subscriptions: Sequence[ObserverSubscription]) -> tuple[Callable[[float], None], ...]:

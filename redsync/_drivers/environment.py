@@ -18,7 +18,7 @@ from redsync._core.client_records import ClientRecord, digests_of
 from redsync._core.holds import HoldTable
 from redsync._core.keys import client_key
 from redsync._core.memory import Processes
-from redsync._core.observing import ObserverSubscription, journal_of
+from redsync._core.observing import ObserverSubscription
 from redsync._core.session import Session
 from redsync._core.timing import Timing
 from redsync.exceptions import ClientClosedError
@@ -85,7 +85,6 @@ def new_session(
         record=client.pack(),
         processes=Processes(),
         observed=bool(subscriptions),
-        journal=journal_of(subscriptions),
         client=client,
         epoch=epoch,
     )

@@ -12,17 +12,20 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import cache, partial
 from types import FrameType
-from typing import Any, Generic, TypeAlias, TypedDict, TypeVar
+from typing import Any, ClassVar, Generic, TypeAlias, TypedDict, TypeVar
 from weakref import ReferenceType, ref
 
 from redsync._core.effects import Steps
-from redsync._core.holds import HoldState
+from redsync._core.holds import HoldState, Owner
+from redsync._core.keys import LockKeys
+from redsync._core.scripts import ClaimKind
 from redsync._core.session import AnyHost, AsyncRunner, Runner, RunnerT_co, Session
 from redsync._core.timing import check_timeout
 from redsync._facades.enterable import Enterable, TaskEnterable, ThreadEnterable, statement
 from redsync._facades.hold import AnyHold, AsyncHold, Hold
 from redsync._protocols.claims import AcquireRequest
 from redsync._protocols.observed import observed
+from redsync._protocols.queue_policies import FifoByArrival, QueuePolicy
 from redsync.exceptions import AcquireTimeout, RedsyncError
 
 __all__ = ["Acquire", "Claimable", "HoldOptions", "HoldT", "TaskClaimable", "ThreadClaimable"]
@@ -60,11 +63,19 @@ class Claimable(Enterable[RunnerT_co, HoldT]):
     """The common base of locks and semaphores of both flavours: the methods that do not wait."""
 
     _HOLD: type[HoldT]
+    _KIND: ClassVar[ClaimKind]
+    _QUEUE: ClassVar[type[QueuePolicy]] = FifoByArrival
     _acquire_steps: Acquire
+    _keys: LockKeys
+
+    _claimant: Callable[[], Owner]
+    """Returns the owner that acquires."""
 
     def _set_up(
         self,
         host: AnyHost[RunnerT_co],
+        name: str | bytes,
+        *,
         timeout: float | None = None,
         lease: float | None = None,
         max_hold: float | None = None,
@@ -72,6 +83,7 @@ class Claimable(Enterable[RunnerT_co, HoldT]):
     ) -> None:
         """Check and keep the options."""
         self._host = host
+        self._name = name
         self._runner = host.runner
         self._timeout = None if timeout is None else check_timeout(True, timeout)
         self._lease = None if lease is None else self._runner.session.timing.check_lease(lease)
@@ -84,13 +96,23 @@ class Claimable(Enterable[RunnerT_co, HoldT]):
         self._entered = {}
 
     @property
-    @abstractmethod
     def name(self) -> str | bytes:
         """The name, as given."""
+        return self._name
 
-    @abstractmethod
     def _request(self, timeout: float | None, lease: float | None, count: int) -> AcquireRequest:
-        """Return the acquire request."""
+        return AcquireRequest(
+            name=self._name,
+            kind=self._KIND,
+            keys=self._keys,
+            owner=self._claimant(),
+            lease=self._lease if lease is None else self._runner.session.timing.check_lease(lease),
+            timeout=timeout,
+            max_hold=self._max_hold,
+            on_lost=self._tell_lost,
+            holds=count,
+            queue=self._QUEUE,
+        )
 
     def _observed_steps(self, session: Session, request: AcquireRequest, now: float) -> Steps[HoldState | None]:
         """Return the protocol that acquires and tells observers."""

@@ -7,23 +7,19 @@ the decisions; this module has only the interface.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar, TypeAlias, Unpack
 from weakref import ref
 
 from redsync._core.effects import Steps
-from redsync._core.holds import HoldState, Owner
+from redsync._core.holds import HoldState
 from redsync._core.keys import LockKeys, encode_name
-from redsync._core.scripts import ClaimKind
 from redsync._core.session import AnyHost, AsyncRunner, Runner, RunnerT_co
 from redsync._core.timing import check_timeout
 from redsync._facades.claimable import Claimable, HoldOptions, HoldT, TaskClaimable, ThreadClaimable
 from redsync._facades.hold import AsyncHold, Hold
 from redsync._protocols import surveys
-from redsync._protocols.claims import AcquireRequest
 from redsync._protocols.holding import check, release
-from redsync._protocols.queue_policies import FifoByArrival, QueuePolicy
 from redsync.exceptions import NotOwnedError
 
 __all__ = ["AsyncExclusiveLock", "Exclusive", "ExclusiveLock", "Saved"]
@@ -35,24 +31,13 @@ Saved: TypeAlias = tuple[int, float | None]
 class Exclusive(Claimable[RunnerT_co, HoldT]):
     """A lock over all nodes of a client, held by one owner at a time: the methods that do not wait."""
 
-    _claimant: Callable[[], Owner]
-    """Returns the owner that acquires."""
-
-    _KIND: ClassVar[ClaimKind]
     _OWNER: ClassVar[str]
-    _QUEUE: ClassVar[type[QueuePolicy]] = FifoByArrival
     _limit = None
 
     def __init__(self, host: AnyHost[RunnerT_co], name: str | bytes, **options: Unpack[HoldOptions[HoldT]]) -> None:
-        self._set_up(host, **options)
-        self._name = name
+        self._set_up(host, name, **options)
         self._claimant = self._runner.owner
         self._keys = LockKeys.of(host.prefix, name if name.__class__ is str else encode_name(name), self._KIND.mode)
-
-    @property
-    def name(self) -> str | bytes:
-        """The lock's name, as given."""
-        return self._name
 
     def owned(self) -> bool:
         """Return True while the owner has a valid hold."""
@@ -84,20 +69,6 @@ class Exclusive(Claimable[RunnerT_co, HoldT]):
         return state is None or hold._state is state
 
     # The protocols of both flavours.
-
-    def _request(self, timeout: float | None, lease: float | None, count: int) -> AcquireRequest:
-        return AcquireRequest(
-            name=self._name,
-            kind=self._KIND,
-            keys=self._keys,
-            owner=self._claimant(),
-            lease=self._lease if lease is None else self._runner.session.timing.check_lease(lease),
-            timeout=timeout,
-            max_hold=self._max_hold,
-            on_lost=self._tell_lost,
-            holds=count,
-            queue=self._QUEUE,
-        )
 
     def _release_steps(self, state: HoldState, count: int) -> Steps[None]:
         return release(self._runner.session, state, self._runner.now(), count, self._tell_lost)

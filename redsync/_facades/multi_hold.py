@@ -1,17 +1,11 @@
-"""The hold of a multi-lock: one hold of each of its locks, to inspect and to pass on as one.
-
-A multi-lock's operations have several steps. Each is a *course*, a generator for both flavours. It yields calls; a
-thread or a task performs each, and sends the result back or throws the error in: also an interruption or a
-cancellation, after which the course yields the calls that clean up.
-"""
+"""The hold of a multi-lock: one hold of each of its locks, to inspect and to pass on as one."""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Generic
 
 from redsync._core.effects import Steps, signal
 from redsync._core.holds import HoldState
@@ -23,95 +17,75 @@ from redsync._facades.hold import AsyncHold, Cancelling, Entered, Hold
 from redsync._protocols.holding import wait_end
 from redsync.exceptions import RedsyncError
 
-__all__ = ["AnyMultiHold", "AsyncMultiHold", "Course", "FollowsInTask", "FollowsInThread", "MultiHold", "release_each"]
-
-T = TypeVar("T")
-
-Course: TypeAlias = Generator[Callable[[], Any], Any, T]
-"""Yields calls; with asyncio a call returns an awaitable."""
+__all__ = ["AnyMultiHold", "AsyncMultiHold", "AsyncReleasing", "MultiHold", "Releasing"]
 
 
-def release_each(left: list[Callable[[], Any]]) -> Course[None]:
-    """Perform calls that release something, the last one first; neither errors nor interruptions stop the others.
+# Its methods come from those of AsyncReleasing: change those, then run `make twins`.
+class Releasing:
+    """Releases several holds, one after the other, in the calling thread."""
 
-    Raises:
-        RedsyncError: The first error, with the others as notes; an interruption or a cancellation comes before all.
-    """
-    try:
-        while left:
-            yield left[-1]
-            del left[-1]
-    except RedsyncError as error:
-        del left[-1]
-        try:
-            yield from release_each(left)
-        except RedsyncError as other:
-            note(error, other)
-        raise
-    except GeneratorExit:
-        # The loop of a dropped coroutine has ended.
-        raise
-    except BaseException:
-        # It may have come before the release began. One that is repeated raises an error and changes nothing.
+    def _release_rest(self, left: list[Callable[[], Any]], error: BaseException | None = None) -> None:  # noqa: ARG002
+        """Perform the calls without an error: a hold that is lost is over anyway."""
         with suppress(RedsyncError):
-            yield from release_each(left)
-        raise
+            self._release_all(left)
 
+    def _release_all(self, left: list[Callable[[], Any]]) -> None:
+        """Perform calls that release something, the last one first; neither errors nor interruptions stop the others.
 
-class FollowsInThread:
-    """Performs courses in the calling thread."""
-
-    def _follow(self, course: Course[T]) -> T:
-        result: Any = None
-        error: BaseException | None = None
-        while True:
+        Raises:
+            RedsyncError: The first error, with the others as notes; an interruption comes before all.
+        """
+        try:
+            while left:
+                left[-1]()
+                del left[-1]
+        except RedsyncError as error:
+            del left[-1]
             try:
-                call = course.send(result) if error is None else course.throw(error)
-                error = None
-                result = call()
-            except StopIteration as end:
-                returned: T = end.value
-                return returned
-            except BaseException as raised:
-                if inspect.getgeneratorstate(course) == inspect.GEN_CLOSED:
-                    # The error refers to this frame, so the frame must not keep the error.
-                    error = None
-                    raise
-                error = raised
+                self._release_all(left)
+            except RedsyncError as other:
+                note(error, other)
+            raise
+        except BaseException as error:
+            # It may have come before the release began. One that is repeated raises an error and changes nothing.
+            self._release_rest(left, error)
+            raise
 
 
-class _Dropped(BaseException):
-    """Stands for the GeneratorExit of a dropped coroutine in a course that the loop continues."""
-
-
-class FollowsInTask:
-    """Performs courses in the running task; if its coroutine is dropped, the loop performs the rest."""
+class AsyncReleasing:
+    """Releases several holds, one after the other, in the running task."""
 
     _runner: AsyncRunner
 
-    async def _follow(self, course: Course[T], error: BaseException | None = None) -> T:
-        result: Any = None
-        while True:
-            try:
-                call = course.send(result) if error is None else course.throw(error)
-                error = None
-                result = await call()
-            except StopIteration as end:
-                returned: T = end.value
-                return returned
-            except GeneratorExit:
-                # No await is possible any more.
-                self._runner.leave_to_loop(partial(self._finish, course))
-                raise
-            except BaseException as raised:
-                if inspect.getgeneratorstate(course) == inspect.GEN_CLOSED:
-                    error = None
-                    raise
-                error = raised
+    async def _release_rest(self, left: list[Callable[[], Any]], error: BaseException | None = None) -> None:
+        """Perform the calls without an error; in the client's loop, if `error` says that this coroutine is dropped."""
+        if isinstance(error, GeneratorExit):
+            self._runner.leave_to_loop(partial(self._release_rest, left))
+            return
+        with suppress(RedsyncError):
+            await self._release_all(left)
 
-    async def _finish(self, course: Course[Any]) -> None:
-        with suppress(_Dropped):
-            await self._follow(course, _Dropped())
+    async def _release_all(self, left: list[Callable[[], Any]]) -> None:
+        """Perform calls that release something, the last one first; neither errors nor interruptions stop the others.
+
+        Raises:
+            RedsyncError: The first error, with the others as notes; an interruption comes before all.
+        """
+        try:
+            while left:
+                await left[-1]()
+                del left[-1]
+        except RedsyncError as error:
+            del left[-1]
+            try:
+                await self._release_all(left)
+            except RedsyncError as other:
+                note(error, other)
+            raise
+        except BaseException as error:
+            # It may have come before the release began. One that is repeated raises an error and changes nothing.
+            await self._release_rest(left, error)
+            raise
 
 
 class AnyMultiHold(Entered, Generic[HoldT]):
@@ -190,7 +164,7 @@ class AnyMultiHold(Entered, Generic[HoldT]):
 
 
 # Its methods come from those of AsyncMultiHold: change those, then run `make twins`.
-class MultiHold(FollowsInThread, AnyMultiHold[Hold]):
+class MultiHold(Releasing, AnyMultiHold[Hold]):
     """One acquisition of a multi-lock, from `with multi_lock as hold`, to inspect and to pass on.
 
     Valid until it is released or one of its locks is lost; then it never becomes valid again. Any thread may call any
@@ -252,10 +226,10 @@ class MultiHold(FollowsInThread, AnyMultiHold[Hold]):
             NotOwnedError: The hold, or one lock's part of it, was already released; nothing changed.
         """
         self._refuse_released()
-        self._follow(release_each([hold.release for hold in self._holds]))
+        self._release_all([hold.release for hold in self._holds])
 
 
-class AsyncMultiHold(FollowsInTask, AnyMultiHold[AsyncHold], Cancelling):
+class AsyncMultiHold(AsyncReleasing, AnyMultiHold[AsyncHold], Cancelling):
     """One acquisition of an async multi-lock, from `async with multi_lock as hold`.
 
     Valid until it is released or one of its locks is lost; then it never becomes valid again. Any task of the clients'
@@ -317,7 +291,7 @@ class AsyncMultiHold(FollowsInTask, AnyMultiHold[AsyncHold], Cancelling):
             NotOwnedError: The hold, or one lock's part of it, was already released; nothing changed.
         """
         self._refuse_released()
-        await self._follow(release_each([hold.release for hold in self._holds]))
+        await self._release_all([hold.release for hold in self._holds])
 
     def _check_loss(self) -> None:
         """Raise if a hold was lost, even if it was released since."""

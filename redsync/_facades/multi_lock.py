@@ -15,7 +15,6 @@ that wait for each other, one always holds the last lock of all, and continues.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from types import FrameType
 from typing import Any, ClassVar, Generic, TypeVar
@@ -31,15 +30,12 @@ from redsync._facades.exclusive import AsyncExclusiveLock, Exclusive, ExclusiveL
 from redsync._facades.multi_hold import (
     AnyMultiHold,
     AsyncMultiHold,
-    Course,
-    FollowsInTask,
-    FollowsInThread,
+    AsyncReleasing,
     MultiHold,
-    release_each,
+    Releasing,
 )
 from redsync._protocols.claims import Outcome
-from redsync._protocols.holding import check
-from redsync.exceptions import AcquireTimeout, RedsyncError
+from redsync.exceptions import AcquireTimeout
 
 __all__ = ["AnyMultiLock", "AsyncMultiLock", "Attempt", "MultiLock"]
 
@@ -70,22 +66,8 @@ class Attempt(Generic[HoldT]):
         self._outcomes: dict[Exclusive[Any, HoldT], Outcome] = {}
         self._holds: dict[Exclusive[Any, HoldT], HoldT] = {}
 
-    def course(self) -> Course[None]:
-        """Acquire the locks; the attempt records each success, and does not undo them after an error.
-
-        Raises:
-            AcquireTimeout: Other owners held one of them throughout.
-            LeaseLostError: An acquired lock was lost while the attempt waited for another one.
-        """
-        for lock in self._locks:
-            state = yield partial(lock._runner.run, self._bid_steps(lock))
-            for hold in self.won():
-                if hold.lost:
-                    yield partial(hold._runner.run, check(hold._state, self._now()))
-            if state is None:
-                raise AcquireTimeout(lock.name, self._timeout or 0.0)
-
-    def _bid_steps(self, lock: Exclusive[Any, HoldT]) -> Steps[HoldState | None]:
+    def steps(self, lock: Exclusive[Any, HoldT]) -> Steps[HoldState | None]:
+        """Return the protocol that acquires the next lock; the attempt records its success."""
         left = max(self._deadline - self._now(), _INSTANT) if self._timeout else self._timeout
         count, lease = self._saved.get(lock, (1, self._lease))
         request = lock._request(left, lease, count)
@@ -102,12 +84,6 @@ class Attempt(Generic[HoldT]):
                 hold._acquisitions, _ = self._saved.get(lock, (1, None))
                 self._holds[lock] = hold
         return [self._holds[lock] for lock in self._locks if lock in self._holds]
-
-    def undo(self) -> Course[None]:
-        """Release the acquired locks, without an error: a hold that is lost is over anyway."""
-        holds: list[Any] = self.won()
-        with suppress(RedsyncError):
-            yield from release_each([hold.release for hold in holds])
 
 
 class AnyMultiLock(Enterable[RunnerT_co, MultiHoldT], Generic[RunnerT_co, LockT, MultiHoldT]):
@@ -177,48 +153,12 @@ class AnyMultiLock(Enterable[RunnerT_co, MultiHoldT], Generic[RunnerT_co, LockT,
         """Return the asyncio task in which a thread acquires; None outside of tasks."""
         return None
 
-    def _acquire_course(
-        self,
-        timeout: float | None,
-        lease: float | None = None,
-        saved: Mapping[Any, Saved] | None = None,
-        enter: Callable[[MultiHoldT], None] | None = None,
-    ) -> Course[MultiHoldT]:
-        """Acquire all locks, and call `enter` with the hold; after an error or an interruption none is held.
-
-        Raises:
-            AcquireTimeout: Other owners held one of them throughout.
-        """
-        task = self._asking_task()
-        attempt: Attempt[Any] = Attempt(self._locks, timeout, lease, saved)
-        hold: MultiHoldT | None = None
-        try:
-            yield from attempt.course()
-            hold = self._HOLD(attempt.won())
-            for part in hold._holds:
-                part._state.task = part._state.task or task
-            if enter is not None:
-                enter(hold)
-        except GeneratorExit:
-            # The loop of a dropped coroutine has ended.
-            raise
-        except BaseException:
-            yield from attempt.undo()
-            if hold is not None:
-                self._forget(hold)
-                for lock, part in zip(self._locks, hold._holds, strict=True):
-                    lock._forget(part)
-            raise
-        # No call here: an interruption at its start would leave locks held that no caller knows of.
-        return hold
-
-    def _leave_course(self, hold: MultiHoldT) -> Course[None]:
-        """End the `with` that returned the hold, as if each lock had its own `with`."""
-        locks: Sequence[Any] = self._locks
-        try:
-            yield from release_each([partial(lock._leave, part) for lock, part in zip(locks, hold._holds, strict=True)])
-        finally:
+    def _forget_all(self, hold: MultiHoldT | None) -> None:
+        """Forget the hold of a `with` that did not begin, here and with each lock."""
+        if hold is not None:
             self._forget(hold)
+            for lock, part in zip(self._locks, hold._holds, strict=True):
+                lock._forget(part)
 
     def _may_end(self, hold: MultiHoldT) -> bool:
         return all(lock._may_end(part) for lock, part in zip(self._locks, hold._holds, strict=True))
@@ -231,7 +171,7 @@ class AnyMultiLock(Enterable[RunnerT_co, MultiHoldT], Generic[RunnerT_co, LockT,
 
 
 # Its methods come from those of AsyncMultiLock: change those, then run `make twins`.
-class MultiLock(FollowsInThread, AnyMultiLock[Runner, ExclusiveLock, MultiHold], ThreadEnterable[MultiHold]):
+class MultiLock(Releasing, AnyMultiLock[Runner, ExclusiveLock, MultiHold], ThreadEnterable[MultiHold]):
     """Several locks as one, for threads: all or none held; of any kind, even from different clients.
 
     Two multi-locks never deadlock, no matter which locks they share, if their owners hold none of these locks before:
@@ -245,6 +185,41 @@ class MultiLock(FollowsInThread, AnyMultiLock[Runner, ExclusiveLock, MultiHold],
     _MADE_OF = ExclusiveLock
     _FLAVOUR = "threads"
     _HOLD = MultiHold
+
+    def _acquire(
+        self,
+        timeout: float | None,
+        lease: float | None = None,
+        saved: Mapping[Any, Saved] | None = None,
+        enter: Callable[[MultiHold], None] | None = None,
+    ) -> MultiHold:
+        """Acquire all locks, and call `enter` with the hold; after an error or an interruption none is held.
+
+        Raises:
+            AcquireTimeout: Other owners held one of them throughout.
+            LeaseLostError: An acquired lock was lost during the wait for another one.
+        """
+        task, hold = self._asking_task(), None
+        attempt = Attempt(self._locks, timeout, lease, saved)
+        try:
+            for lock in self._locks:
+                state = lock._runner.run(attempt.steps(lock))
+                for won in attempt.won():
+                    if won.lost:
+                        won.check()
+                if state is None:
+                    raise AcquireTimeout(lock.name, timeout or 0.0)
+            hold = MultiHold(attempt.won())
+            for part in hold._holds:
+                part._state.task = part._state.task or task
+            if enter is not None:
+                enter(hold)
+        except BaseException as error:
+            self._release_rest([won.release for won in attempt.won()], error)
+            self._forget_all(hold)
+            raise
+        # No call here: an interruption at its start would leave locks held that no caller knows of.
+        return hold
 
     def acquire(self, blocking: bool = True, timeout: float | None = -1, *, lease: float | None = None) -> bool:
         """Acquire all locks; return True on success. The contract is that of `threading.RLock`.
@@ -263,7 +238,7 @@ class MultiLock(FollowsInThread, AnyMultiLock[Runner, ExclusiveLock, MultiHold],
             ValueError: The arguments contradict each other, or the lease is invalid.
         """
         try:
-            self._follow(self._acquire_course(check_timeout(blocking, timeout), lease))
+            self._acquire(check_timeout(blocking, timeout), lease)
         except AcquireTimeout:
             return False
         return True
@@ -277,7 +252,7 @@ class MultiLock(FollowsInThread, AnyMultiLock[Runner, ExclusiveLock, MultiHold],
             NotOwnedError: The owner does not hold all of them; nothing changed.
             LeaseLostError: The owner held them, but had lost one; if several, the error carries the others as notes.
         """
-        self._follow(release_each([hold.release for hold in self._own()]))
+        self._release_all([hold.release for hold in self._own()])
 
     def __enter__(self) -> MultiHold:
         """Acquire all locks; wait at most for the `timeout` option in total, without limit by default.
@@ -289,11 +264,16 @@ class MultiLock(FollowsInThread, AnyMultiLock[Runner, ExclusiveLock, MultiHold],
             QuorumError: Too few nodes of one lock answered before the timeout.
             LeaseLostError: As for `acquire`.
         """
-        enter = partial(self._enter, frame=statement())
-        return self._follow(self._acquire_course(self._timeout, enter=enter))
+        return self._acquire(self._timeout, enter=partial(self._enter, frame=statement()))
 
     def _leave(self, hold: MultiHold | None) -> None:
-        (self.release() if hold is None else self._follow(self._leave_course(hold)))
+        if hold is None:
+            self.release()
+            return
+        try:
+            self._release_all([partial(lock._leave, part) for lock, part in zip(self._locks, hold._holds, strict=True)])
+        finally:
+            self._forget(hold)
 
     def locked(self) -> bool:
         """Return True if any owner holds one of the locks on a quorum of its nodes; it may be outdated at once.
@@ -332,13 +312,11 @@ class MultiLock(FollowsInThread, AnyMultiLock[Runner, ExclusiveLock, MultiHold],
     def _release_save(self) -> list[Saved]:
         saved = [lock._save() for lock in self._locks]
         counts = [count for count, _ in saved]
-        self._follow(
-            release_each([partial(lock._give_back, count) for lock, count in zip(self._locks, counts, strict=True)])
-        )
+        self._release_all([partial(lock._give_back, count) for lock, count in zip(self._locks, counts, strict=True)])
         return saved
 
     def _acquire_restore(self, saved: Sequence[Saved]) -> None:
-        again = self._follow(self._acquire_course(None, saved=dict(zip(self._locks, saved, strict=True))))
+        again = self._acquire(None, saved=dict(zip(self._locks, saved, strict=True)))
         for lock, hold in zip(self._locks, again._holds, strict=True):
             lock._restore(hold)
 
@@ -351,7 +329,7 @@ class MultiLock(FollowsInThread, AnyMultiLock[Runner, ExclusiveLock, MultiHold],
 
 
 class AsyncMultiLock(
-    FollowsInTask, AnyMultiLock[AsyncRunner, AsyncExclusiveLock, AsyncMultiHold], TaskEnterable[AsyncMultiHold]
+    AsyncReleasing, AnyMultiLock[AsyncRunner, AsyncExclusiveLock, AsyncMultiHold], TaskEnterable[AsyncMultiHold]
 ):
     """Several locks as one, for asyncio: all or none held; of any kind, even from different clients.
 
@@ -364,6 +342,41 @@ class AsyncMultiLock(
     _MADE_OF = AsyncExclusiveLock
     _FLAVOUR = "asyncio"
     _HOLD = AsyncMultiHold
+
+    async def _acquire(
+        self,
+        timeout: float | None,
+        lease: float | None = None,
+        saved: Mapping[Any, Saved] | None = None,
+        enter: Callable[[AsyncMultiHold], None] | None = None,
+    ) -> AsyncMultiHold:
+        """Acquire all locks, and call `enter` with the hold; after an error or an interruption none is held.
+
+        Raises:
+            AcquireTimeout: Other owners held one of them throughout.
+            LeaseLostError: An acquired lock was lost during the wait for another one.
+        """
+        task, hold = self._asking_task(), None
+        attempt = Attempt(self._locks, timeout, lease, saved)
+        try:
+            for lock in self._locks:
+                state = await lock._runner.run(attempt.steps(lock))
+                for won in attempt.won():
+                    if won.lost:
+                        won.check()
+                if state is None:
+                    raise AcquireTimeout(lock.name, timeout or 0.0)
+            hold = AsyncMultiHold(attempt.won())
+            for part in hold._holds:
+                part._state.task = part._state.task or task
+            if enter is not None:
+                enter(hold)
+        except BaseException as error:
+            await self._release_rest([won.release for won in attempt.won()], error)
+            self._forget_all(hold)
+            raise
+        # No call here: an interruption at its start would leave locks held that no caller knows of.
+        return hold
 
     async def acquire(self, blocking: bool = True, timeout: float | None = -1, *, lease: float | None = None) -> bool:
         """Acquire all locks; return True on success. The contract is that of `threading.RLock`, awaited.
@@ -382,7 +395,7 @@ class AsyncMultiLock(
             ValueError: The arguments contradict each other, or the lease is invalid.
         """
         try:
-            await self._follow(self._acquire_course(check_timeout(blocking, timeout), lease))
+            await self._acquire(check_timeout(blocking, timeout), lease)
         except AcquireTimeout:
             return False
         return True
@@ -396,7 +409,7 @@ class AsyncMultiLock(
             NotOwnedError: The owner does not hold all of them; nothing changed.
             LeaseLostError: The owner held them, but had lost one; if several, the error carries the others as notes.
         """
-        await self._follow(release_each([hold.release for hold in self._own()]))
+        await self._release_all([hold.release for hold in self._own()])
 
     async def __aenter__(self) -> AsyncMultiHold:
         """Acquire all locks; wait at most for the `timeout` option in total, without limit by default.
@@ -408,11 +421,18 @@ class AsyncMultiLock(
             QuorumError: Too few nodes of one lock answered before the timeout.
             LeaseLostError: As for `acquire`.
         """
-        enter = partial(self._enter, frame=statement())
-        return await self._follow(self._acquire_course(self._timeout, enter=enter))
+        return await self._acquire(self._timeout, enter=partial(self._enter, frame=statement()))
 
     async def _leave(self, hold: AsyncMultiHold | None) -> None:
-        await (self.release() if hold is None else self._follow(self._leave_course(hold)))
+        if hold is None:
+            await self.release()
+            return
+        try:
+            await self._release_all(
+                [partial(lock._leave, part) for lock, part in zip(self._locks, hold._holds, strict=True)]
+            )
+        finally:
+            self._forget(hold)
 
     async def locked(self) -> bool:
         """Return True if any owner holds one of the locks on a quorum of its nodes; it may be outdated at once.

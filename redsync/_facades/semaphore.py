@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, Unpack
 
 from redsync._core.effects import Steps
-from redsync._core.holds import HoldState, Owner
+from redsync._core.holds import HoldState
 from redsync._core.keys import encode_name
 from redsync._core.permits import MAX_PERMITS, Limit, SlotKeys
 from redsync._core.session import AnyHost, AsyncRunner, Runner, RunnerT_co, Session
@@ -38,31 +38,20 @@ def _check_permits(permits: int) -> int:
 class _Counted(Claimable[RunnerT_co, HoldT]):
     """The common base of semaphores of both flavours: the methods that do not wait."""
 
+    _KIND = protocol.SEMAPHORE
+
     def __init__(
         self, host: AnyHost[RunnerT_co], name: str | bytes, permits: int, **options: Unpack[HoldOptions[HoldT]]
     ) -> None:
-        self._set_up(host, **options)
+        self._set_up(host, name, **options)
+        self._claimant = self._runner.new_owner
         self._permits = _check_permits(permits)
-        self._pool = protocol.Pool(name, SlotKeys.of(host.prefix, encode_name(name)), Limit(permits))
-
-    @property
-    def name(self) -> str | bytes:
-        """The semaphore's name, as given."""
-        return self._pool.name
+        self._keys = SlotKeys.of(host.prefix, encode_name(name))
+        self._pool = protocol.Pool(name, self._keys, Limit(permits))
 
     def _request(self, timeout: float | None, lease: float | None, count: int) -> AcquireRequest:
         self._check_count(count)
-        return AcquireRequest(
-            name=self._pool.name,
-            kind=protocol.SEMAPHORE,
-            keys=self._pool.keys,
-            owner=self._runner.new_owner(),
-            lease=self._lease if lease is None else self._runner.session.timing.check_lease(lease),
-            timeout=timeout,
-            max_hold=self._max_hold,
-            on_lost=self._tell_lost,
-            holds=count,
-        )
+        return super()._request(timeout, lease, count)
 
     def _check_count(self, count: int) -> None:
         limit = self._pool.limit.permits
@@ -91,14 +80,10 @@ class _Counted(Claimable[RunnerT_co, HoldT]):
 
     def _resize_steps(self, permits: int) -> Steps[None]:
         permits = _check_permits(permits)
-        return protocol.resize(self._runner.session, self._pool, self._new_owner(), permits)
-
-    def _new_owner(self) -> Owner:
-        # A new owner, see `Exclusive._holder_steps`.
-        return self._runner.new_owner()
+        return protocol.resize(self._runner.session, self._pool, self._claimant(), permits)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return partial(type(self), **self._options()), (self._host, self._pool.name, self._permits)
+        return partial(type(self), **self._options()), (self._host, self._name, self._permits)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r} of {self._pool.limit.permits} permits>"
@@ -160,7 +145,7 @@ class Semaphore(_Counted[Runner, Permit], ThreadClaimable[Permit]):
             QuorumError: Too few nodes answered.
             KeyTypeError: The key holds a value of another type.
         """
-        return self._runner.run(protocol.available(self._runner.session, self._pool, self._new_owner()))
+        return self._runner.run(protocol.available(self._runner.session, self._pool, self._claimant()))
 
     def permits(self) -> int:
         """Return the total number of permits, according to a quorum of nodes.
@@ -169,7 +154,7 @@ class Semaphore(_Counted[Runner, Permit], ThreadClaimable[Permit]):
             QuorumError: Too few nodes answered.
             KeyTypeError: The key holds a value of another type.
         """
-        return self._runner.run(protocol.limit_of(self._runner.session, self._pool, self._new_owner()))
+        return self._runner.run(protocol.limit_of(self._runner.session, self._pool, self._claimant()))
 
     def resize(self, permits: int) -> None:
         """Change the number of permits on a quorum of nodes, for all clients, even those made with another number.
@@ -191,7 +176,7 @@ class Semaphore(_Counted[Runner, Permit], ThreadClaimable[Permit]):
             QuorumError: Too few nodes answered.
             KeyTypeError: The key holds a value of another type.
         """
-        found = self._runner.run(protocol.holdings(self._runner.session, self._pool, self._new_owner()))
+        found = self._runner.run(protocol.holdings(self._runner.session, self._pool, self._claimant()))
         return tuple(map(PermitHolder.of, found))
 
 
@@ -243,7 +228,7 @@ class AsyncSemaphore(_Counted[AsyncRunner, AsyncPermit], TaskClaimable[AsyncPerm
             QuorumError: Too few nodes answered.
             KeyTypeError: The key holds a value of another type.
         """
-        return await self._runner.run(protocol.available(self._runner.session, self._pool, self._new_owner()))
+        return await self._runner.run(protocol.available(self._runner.session, self._pool, self._claimant()))
 
     async def permits(self) -> int:
         """Return the total number of permits, according to a quorum of nodes.
@@ -252,7 +237,7 @@ class AsyncSemaphore(_Counted[AsyncRunner, AsyncPermit], TaskClaimable[AsyncPerm
             QuorumError: Too few nodes answered.
             KeyTypeError: The key holds a value of another type.
         """
-        return await self._runner.run(protocol.limit_of(self._runner.session, self._pool, self._new_owner()))
+        return await self._runner.run(protocol.limit_of(self._runner.session, self._pool, self._claimant()))
 
     async def resize(self, permits: int) -> None:
         """Change the number of permits on a quorum of nodes, for all clients, even those made with another number.
@@ -274,5 +259,5 @@ class AsyncSemaphore(_Counted[AsyncRunner, AsyncPermit], TaskClaimable[AsyncPerm
             QuorumError: Too few nodes answered.
             KeyTypeError: The key holds a value of another type.
         """
-        found = await self._runner.run(protocol.holdings(self._runner.session, self._pool, self._new_owner()))
+        found = await self._runner.run(protocol.holdings(self._runner.session, self._pool, self._claimant()))
         return tuple(map(PermitHolder.of, found))

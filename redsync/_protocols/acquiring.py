@@ -218,8 +218,6 @@ def _ask(
         # Nodes that are absent now get the message about a success too; so must a rollback after it.
         sent = claim.session.all_nodes if claim.must_renumber else sent
         tally, now = yield from claim.confirm(tally, claim_id, partial(_round_time, claim, deadline))
-        if record is not None:
-            record.at = now
     return tally, now, sent
 
 

@@ -138,7 +138,7 @@ def release(
         LeaseLostError: The hold had been lost; its acquisitions are released anyway.
         NotOwnedError: Another thread released them first.
     """
-    if session.observed and session.journal is None:
+    if session.observed:
         return tell_observers(state, "released", _release(session, state, now, holds, on_lost))
     return _release(session, state, now, holds, on_lost)
 
@@ -163,24 +163,17 @@ def _release(
         ask = command, state.owner, _had, timeout, 0.0, state.touched, state.kept_until, None, None, True, False, False
         tally = yield from broadcast(new_tuple(Broadcast, (*ask, None)))
     except BaseException as error:
-        yield from _break_off(session, state, now, error)
+        yield from _break_off(session, state, error)
         raise
     finally:
         if state.watchers:
             yield from tell_end(state)
-    try:
-        if tally.verdict is not _WON:
-            yield from _accept_minority(state, tally)
-    finally:
-        journal = session.journal
-        if journal is not None and not (state.count and state.live):
-            journal.note_end(state, now, state.lost)
+    if tally.verdict is not _WON:
+        yield from _accept_minority(state, tally)
 
 
-def _break_off(session: Session, state: HoldState, now: float, error: BaseException) -> Steps[None]:
+def _break_off(session: Session, state: HoldState, error: BaseException) -> Steps[None]:
     """End a release that raised an error."""
-    if session.journal is not None and not (state.count and state.live):
-        session.journal.note_end(state, now, state.lost)
     if isinstance(error, LeaseLostError) and state.lost is not None:
         return  # its own error: the loss has ended the claim
     # Interrupted, perhaps before a byte was sent: renewals end, so the nodes must not keep anything.

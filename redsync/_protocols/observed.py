@@ -3,9 +3,7 @@
 The wrapped protocols don't change. Nothing here runs for a client without observers. An observed acquire writes its
 steps into a record (`Outcome.record`), and observers get the record when the acquire is over, whatever ended it.
 
-Every acquire and every release runs this code. So their success goes straight into the observers' journals, if all
-observers have one. Rare events are reported by a `Notify`: observers learn the instant from the driver, as a protocol
-has no clock.
+Every report is a `Notify`: observers learn the instant from the driver, as a protocol has no clock.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ from typing import Any, Literal, TypeVar
 
 from redsync._core.effects import Steps, notify
 from redsync._core.holds import HoldState
-from redsync._core.observing import AcquireEnded, AcquireRecord, HoldEnded, JournalFilled
+from redsync._core.observing import AcquireEnded, AcquireRecord, HoldEnded
 from redsync._core.session import Session
 from redsync._protocols.claims import AcquireRequest
 from redsync.exceptions import QuorumError
@@ -35,10 +33,7 @@ def observed(
     limit: int | None = None,
 ) -> Steps[ResultT]:
     """Acquire, and report to observers; result and errors are those of `acquire`."""
-    journal = session.journal
-    request.outcome.record = record = AcquireRecord(
-        request.name, kind, request.holds, limit, now, session.waiting, [] if journal is None else None
-    )
+    request.outcome.record = record = AcquireRecord(request.name, kind, request.holds, limit, now, session.waiting)
     try:
         result: Any = yield from acquire(session, request, now)
     except BaseException as error:
@@ -49,14 +44,8 @@ def observed(
         raise
     if record.waiting:
         record.end_waiting()
-    at = record.at
-    # A re-entry has no round, so its record has no instant.
-    if result and journal is not None and at is not None:
-        if journal.note_win(record, at, result):
-            yield from notify(JournalFilled())
-    else:
-        hold = result if isinstance(result, HoldState) else None
-        yield from notify(AcquireEnded(record, "won" if result else "busy", hold))
+    hold = result if isinstance(result, HoldState) else None
+    yield from notify(AcquireEnded(record, "won" if result else "busy", hold))
     return result  # type: ignore[no-any-return]
 
 

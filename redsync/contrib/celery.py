@@ -36,30 +36,27 @@ except ImportError as error:  # pragma: no cover
     raise ImportError("redsync.contrib.celery needs `pip install redsync-toolkit[celery]`") from error
 
 from redsync import AcquireTimeout, Client, ConfigurationError, Hold, QuorumError
-from redsync.contrib.shared import NameTemplate, ProcessClient, close_all, make_client, shortened
+from redsync.contrib.shared import NameTemplate, ProcessClient, shortened
 
 __all__ = ["OnceTask", "get_client"]
 
 log: Final = get_task_logger("redsync.celery")
 
-_clients: Final[weakref.WeakKeyDictionary[Any, ProcessClient]] = weakref.WeakKeyDictionary()
+_clients: Final[weakref.WeakKeyDictionary[Celery, ProcessClient]] = weakref.WeakKeyDictionary()
 
 
 def get_client(app: Celery) -> Client:
-    """Return the client of this process, created at its first use from the application's setting `redsync`.
+    """Return the client of this process, made at its first use from the application's setting `redsync`.
 
     Raises:
         ConfigurationError: The setting and the environment have no URLs, or a bad value.
     """
-    client = _clients.get(app)
-    if client is None:
-        known = weakref.ref(app)
-        client = _clients.setdefault(app, ProcessClient(lambda: _make_client(known())))
-    return client.get()
+    return _client_of(app).get()
 
 
-def _make_client(app: Celery) -> Client:
-    return make_client("redsync", app.conf.get("redsync", {}), str.lower)
+def _client_of(app: Celery) -> ProcessClient:
+    known = weakref.proxy(app)
+    return _clients.setdefault(app, ProcessClient("redsync", lambda: known.conf.get("redsync", {})))
 
 
 _ADDRESS = re.compile(" at 0x[0-9A-Fa-f]+>")
@@ -111,7 +108,12 @@ class OnceTask(Task):  # type: ignore[misc]  # Celery has no types
                 "of a lost worker, and skipping it would lose the work"
             )
         if cls.once:
-            _check_name(cls)
+            try:
+                template = NameTemplate(cls.once)
+            except (TypeError, ValueError) as error:
+                raise ImproperlyConfigured(f"task {cls.name}: once: {error}") from None
+            if unknown := sorted(template.fields - inspect.signature(cls.run).parameters.keys()):
+                raise ImproperlyConfigured(f"task {cls.name}: once: the task has no argument {', '.join(unknown)}")
 
     @property
     def hold(self) -> Hold:
@@ -180,29 +182,20 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _check_name(task: type[OnceTask]) -> None:
-    try:
-        template = NameTemplate(task.once)
-    except (TypeError, ValueError) as error:
-        raise ImproperlyConfigured(f"task {task.name}: once: {error}") from None
-    known = inspect.signature(task.run).parameters
-    if unknown := sorted(template.fields - known.keys()):
-        raise ImproperlyConfigured(f"task {task.name}: once: the task has no argument {', '.join(unknown)}")
-
-
 def _check_setting(sender: Any, **_: Any) -> None:
     """Stop a worker that has a `OnceTask` but no valid setting. This asks no node."""
     if not any(isinstance(task, OnceTask) for task in sender.app.tasks.values()):
         return
     try:
-        _make_client(sender.app).close()
+        _client_of(sender.app).check()
     except ConfigurationError as error:
         # Celery would log any other error, and continue.
         raise SystemExit(f"the setting of redsync.contrib.celery is wrong: {error}") from error
 
 
 def _close(**_: Any) -> None:
-    close_all()  # Worker processes end without running Python's finalizers.
+    for client in list(_clients.values()):
+        client.close()  # Worker processes end without running Python's finalizers.
 
 
 worker_init.connect(_check_setting)

@@ -21,7 +21,7 @@ reply can still report a loss that the release finds.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
@@ -30,14 +30,16 @@ try:
 except ImportError as error:  # pragma: no cover
     raise ImportError("redsync.contrib.fastapi needs `pip install redsync-toolkit[fastapi]`") from error
 
-from redsync import AcquireTimeout, AsyncClient, AsyncHold, LeaseLostError, QuorumError
-from redsync.contrib.shared import Guard, NameTemplate, Policy, unavailable
+from redsync import AsyncClient, AsyncHold, QuorumError
+from redsync.contrib.shared import Guards, LockError, NameTemplate, Policy, Refusal, explained
 
 __all__ = ["Redsync"]
 
 
-class Redsync:
+class Redsync(Guards[Any, Any]):
     """The client of an application, and the dependencies that use it.
+
+    The value of a `lock` is the `AsyncHold`. On a loss, an `async def` function is cancelled at its next `await`.
 
     Args:
         urls: The nodes' URLs; if empty, those of `REDSYNC_URLS`. For other defaults, see `AsyncClient.from_env`.
@@ -79,65 +81,33 @@ class Redsync:
             finally:
                 self._client = None
 
-    def lock(self, name: str, *, timeout: float = 0.5, busy: int = 423, **options: Any) -> Any:
-        """Return a dependency that holds a lock while the path operation runs; its value is the `AsyncHold`.
+    def _error(self, refusal: Refusal) -> HTTPException:
+        return HTTPException(*refusal)
 
-        The reply is `busy` if others hold the lock longer than `timeout`, and 503 if too few nodes answer or the lock
-        is lost. On a loss, an `async def` function is cancelled at its next `await`.
-
-        Args:
-            name: The lock's name; `{number}` in it stands for the path parameter, `{client}` for the client's address.
-            timeout: Seconds to wait.
-            busy: The status if others hold the lock: 423 (Locked), or 409 (Conflict).
-            **options: Options of `AsyncClient.get_lock`.
-
-        Raises:
-            TypeError: `name` is not a string.
-            ValueError: `name` is not a template, `timeout` is negative, or `busy` is not an error status.
-        """
-        guard = Guard(name, timeout=timeout, busy=busy, **options)
-
+    def _lock(self, name: NameTemplate, options: dict[str, Any], reply: Callable[[LockError], Exception]) -> Any:
         async def held(request: Request) -> AsyncIterator[AsyncHold]:
-            lock = self.client.get_lock(_filled(guard.name, request), **guard.options)
-            try:
+            lock = self.client.get_lock(_filled(name, request), **options)
+            with explained(lock.name, reply):
                 async with lock as hold:
                     yield hold
-            except (AcquireTimeout, QuorumError, LeaseLostError) as error:
-                raise HTTPException(*guard.refusal(error, lock.name)) from error
 
         return Depends(held, scope="function")
 
-    def limit(self, name: str, rate: int, *, per: float) -> Any:
-        """Return a dependency that limits the rate of requests; beyond it, it replies 429.
-
-        Every reply of the path operation has `RateLimit-Policy`; a 429 also has `Retry-After` and `RateLimit`. If too
-        few nodes answer, the reply is 503.
-
-        Args:
-            name: The limiter's name; `{client}` in it stands for the client's address, `{number}` for a path parameter.
-            rate: The number of requests allowed in `per` seconds.
-            per: The window in seconds.
-
-        Raises:
-            TypeError: `name` is not a string.
-            ValueError: `name` is not a template.
-        """
-        template, policy = NameTemplate(name), Policy(name, rate, per)
-
+    def _limit(self, name: NameTemplate, rate: int, per: float, policy: Policy) -> Any:
         async def admitted(request: Request, response: Response) -> None:
-            limiter = self.client.get_rate_limiter(_filled(template, request), rate, per)
+            limiter = self.client.get_rate_limiter(_filled(name, request), rate, per)
             response.headers.update(policy.fields)
             try:
                 if await limiter.acquire(blocking=False):
                     return
                 retry_after = await limiter.retry_after()
             except QuorumError as error:
-                raise HTTPException(*unavailable(policy.fields)) from error
-            raise HTTPException(*policy.refusal(retry_after))
+                raise self._error(policy.unavailable) from error
+            raise self._error(policy.refusal(retry_after))
 
         return Depends(admitted, scope="function")
 
 
-def _filled(template: NameTemplate, request: Request) -> str:
+def _filled(name: NameTemplate, request: Request) -> str:
     client = request.client.host if request.client else "unknown"
-    return template.fill({"client": client, **request.path_params})
+    return name.fill({"client": client, **request.path_params})

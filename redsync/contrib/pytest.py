@@ -15,14 +15,14 @@ scope outlive the test: the lock does not protect a resource that such a fixture
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager
-from typing import Any, Final
+from typing import Final
 
 import pytest
 
-from redsync import Client, ConfigurationError, Hold, Lock, MultiLock
-from redsync.contrib.shared import ProcessClient, make_client
+from redsync import ConfigurationError, Hold, MultiLock
+from redsync.contrib.shared import ProcessClient
 
 __all__ = ["exclusive"]
 
@@ -30,7 +30,7 @@ TIMEOUT: Final = 3600.0
 """Seconds to wait for a resource by default: others may have many tests that need it."""
 
 _CLIENT: Final = pytest.StashKey[ProcessClient]()
-_HOLD: Final = pytest.StashKey[AbstractContextManager[Any]]()
+_LOCK: Final = pytest.StashKey[MultiLock]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -42,15 +42,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """Register the marker, and a client that is created when the first test needs it."""
     line = "exclusive(*names, timeout=3600): run the test while no other process has any of these resources"
     config.addinivalue_line("markers", line)
-    given: Mapping[str, Any] = {"urls": urls} if (urls := config.getini("redsync_urls")) else {}
-    config.stash[_CLIENT] = ProcessClient(lambda: _make(given))
-
-
-def _make(given: Mapping[str, Any]) -> Client:
-    try:
-        return make_client("redsync_urls", given, str.lower)
-    except ConfigurationError as error:
-        raise pytest.UsageError(str(error)) from error
+    urls = config.getini("redsync_urls")
+    config.stash[_CLIENT] = ProcessClient("redsync_urls", lambda: {"urls": urls} if urls else {})
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -64,9 +57,11 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     Raises:
         pytest.UsageError: A marker has no names or a bad timeout, or the setting is bad.
     """
-    marked = [item for item in session.items if _wanted(item)[0]]
-    if marked:
-        session.config.stash[_CLIENT].get()
+    if [item for item in session.items if _wanted(item)[0]]:
+        try:
+            session.config.stash[_CLIENT].check()
+        except ConfigurationError as error:
+            raise pytest.UsageError(str(error)) from error
 
 
 def _wanted(item: pytest.Item) -> tuple[list[str], float]:
@@ -85,19 +80,15 @@ def _wanted(item: pytest.Item) -> tuple[list[str], float]:
     return sorted(names), timeout
 
 
-def _lock(client: Client, names: list[str], timeout: float) -> Lock | MultiLock:
-    locks = [client.get_lock(f"pytest:{name}", timeout=timeout) for name in names]
-    return locks[0] if len(locks) == 1 else client.get_multi_lock(*locks, timeout=timeout)
-
-
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Acquire a test's resources before its fixtures."""
     names, timeout = _wanted(item)
     if names:
-        lock = _lock(item.config.stash[_CLIENT].get(), names, timeout)
+        client = item.config.stash[_CLIENT].get()
+        lock = client.get_multi_lock(*(client.get_lock(f"pytest:{name}") for name in names), timeout=timeout)
         lock.__enter__()
-        item.stash[_HOLD] = lock
+        item.stash[_LOCK] = lock
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -106,8 +97,8 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, None, None]:
     try:
         yield
     finally:
-        if (lock := item.stash.get(_HOLD, None)) is not None:
-            del item.stash[_HOLD]
+        if (lock := item.stash.get(_LOCK, None)) is not None:
+            del item.stash[_LOCK]
             lock.__exit__(None, None, None)
 
 

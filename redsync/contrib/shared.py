@@ -1,8 +1,8 @@
-"""Shared by the modules for frameworks: clients of processes, names, header fields.
+"""Shared by the modules for frameworks: the client of a process, names, and guards of requests.
 
-1. One client for each process, created from settings at its first use, so after a server has forked its workers.
+1. One client for each process, made from a setting at its first use, so after a server has forked its workers.
 2. Names of synchronizers built from a framework's data: a request, a call's arguments, a cache's key.
-3. Replies of web frameworks to requests that must not run now, with the header fields of rate limits.
+3. Locks and rate limits of web frameworks, with the replies to requests that must not run now.
 
 draft-ietf-httpapi-ratelimit-headers-10 defines `RateLimit-Policy`, the quota, and `RateLimit`, the rest of the quota
 and the time until there is more. RFC 9110 defines `Retry-After`. All times are whole seconds, rounded up.
@@ -10,101 +10,108 @@ and the time until there is more. RFC 9110 defines `Retry-After`. All times are 
 
 from __future__ import annotations
 
-import atexit
 import hashlib
 import inspect
 import math
-import weakref
-from collections.abc import Callable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from string import Formatter
-from types import MappingProxyType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 from redsync import AcquireTimeout, Client, ConfigurationError, LeaseLostError, QuorumError
 
 __all__ = [
     "LONGEST",
-    "Guard",
+    "Guards",
+    "LockError",
     "NameTemplate",
     "Policy",
     "ProcessClient",
     "Refusal",
-    "make_client",
+    "explained",
     "shortened",
-    "unavailable",
 ]
 
+LockT = TypeVar("LockT")
+LimitT = TypeVar("LimitT")
 
-def make_client(setting: str, given: Any, case: Callable[[str], str]) -> Client:
-    """Return a new client configured by a setting, with the defaults of `Client.from_env`.
-
-    Args:
-        setting: The setting's name, for messages.
-        given: Its value: a mapping of `URLS` and the options of `Client`.
-        case: A function that turns `urls` or an option's name into a key, such as `str.upper`.
-
-    Raises:
-        ConfigurationError: The setting is not a mapping, or has an unknown key or a bad value.
-    """
-    if not isinstance(given, Mapping):
-        # Not its value, which may contain a password.
-        what = f"a dictionary such as {{{case('urls')!r}: [...]}}, not a value of type {type(given).__name__}"
-        raise ConfigurationError(f"{setting} must be {what}")
-    options = {case(name): name for name in ("urls", *inspect.signature(Client).parameters) if name != "nodes"}
-    if unknown := [key for key in given if key not in options]:
-        known = ", ".join(sorted(options))
-        raise ConfigurationError(f"{setting}[{unknown[0]!r}] is not a setting; the settings are {known}")
-    values = {options[key]: value for key, value in given.items()}
-    urls = values.pop("urls", ())
-    try:
-        return Client.from_env([urls] if isinstance(urls, str) else urls, **values)
-    except (ConfigurationError, TypeError, ValueError) as error:
-        raise ConfigurationError(f"{setting}: {error}") from error
+LockError: TypeAlias = AcquireTimeout | QuorumError | LeaseLostError
+"""The errors of a lock that say that the work must not run, or must stop."""
 
 
 class ProcessClient:
-    """Creates the client of a process at its first use, and closes it when the process ends."""
+    """The client of a process, made from a setting at its first use; it is closed when the process ends.
 
-    def __init__(self, make: Callable[[], Client]) -> None:
-        """Store `make`, which returns a new client; the first `get` calls it."""
-        self._make: Final = make
+    Args:
+        setting: The setting's name, for messages.
+        read: A function that returns its value: a mapping of `urls` and the options of `Client`, in capitals if the
+            setting's name is. The other defaults are those of `Client.from_env`.
+    """
+
+    def __init__(self, setting: str, read: Callable[[], Any]) -> None:
+        self._setting: Final = setting
+        self._read: Final = read
         # No lock, which another thread might hold during a fork: the first client that gets in here counts.
         self._made: Final[dict[str, Client]] = {}
-        _all[id(self)] = self
 
     def get(self) -> Client:
         """Return the client; after a fork, the child uses its parent's object as a new client.
 
         Raises:
-            ConfigurationError: The settings have no URLs, or a bad value.
+            ConfigurationError: The setting is not a mapping, or has no URLs, an unknown key or a bad value.
         """
         client = self._made.get("client")
         if client is None:
-            made = self._make()
+            made = self.make()
             client = self._made.setdefault("client", made)
             if client is not made:
                 made.close()
         return client
 
     def close(self) -> None:
-        """Close the client, which releases its holds; the next use creates a new one."""
+        """Close the client, which releases its holds; the next use makes a new one."""
         client = self._made.pop("client", None)
         if client is not None:
             client.close()
 
+    def check(self) -> None:
+        """Raise the error that `get` would raise, without waiting for any node."""
+        self.make().close()
 
-_all: weakref.WeakValueDictionary[int, ProcessClient] = weakref.WeakValueDictionary()
+    def make(self) -> Client:
+        """Return a new client."""
+        setting, given = self._setting, self._read()
+        case = str.upper if setting.isupper() else str.lower
+        if not isinstance(given, Mapping):
+            # Not its value, which may contain a password.
+            what = f"a dictionary such as {{{case('urls')!r}: [...]}}, not a value of type {type(given).__name__}"
+            raise ConfigurationError(f"{setting} must be {what}")
+        options = {case(name): name for name in ("urls", *inspect.signature(Client).parameters) if name != "nodes"}
+        if unknown := [key for key in given if key not in options]:
+            known = ", ".join(sorted(options))
+            raise ConfigurationError(f"{setting}[{unknown[0]!r}] is not a setting; the settings are {known}")
+        values = {options[key]: value for key, value in given.items()}
+        urls = values.pop("urls", ())
+        try:
+            return Client.from_env([urls] if isinstance(urls, str) else urls, **values)
+        except (ConfigurationError, TypeError, ValueError) as error:
+            raise ConfigurationError(f"{setting}: {error}") from error
 
 
-def close_all() -> None:
-    """Close the clients of this process, if it ends without running Python's finalizers."""
-    # A list, because a client that is made meanwhile ends the iteration of a weak collection with an error.
-    for reference in _all.valuerefs():
-        if (client := reference()) is not None:
-            client.close()
+@contextmanager
+def explained(name: str | bytes, explain: Callable[[LockError], Exception | None]) -> Iterator[None]:
+    """Replace an error of the lock with that name by the error that `explain` returns; None: by no error.
 
-
-atexit.register(close_all)
+    Another lock's error concerns the code inside.
+    """
+    try:
+        yield
+    except (AcquireTimeout, QuorumError, LeaseLostError) as error:
+        if error.name != name:
+            raise
+        if (instead := explain(error)) is not None:
+            raise instead from error
 
 
 LONGEST: Final = 256
@@ -120,15 +127,14 @@ def shortened(text: str, most: int = LONGEST) -> str:
 
 
 class NameTemplate:
-    """A synchronizer's name with fields such as `{number}`, filled in from a request or a call."""
+    """A synchronizer's name with fields such as `{number}`, filled in from a request or a call.
+
+    Raises:
+        TypeError: `text` is not a string.
+        ValueError: `text` is empty, or a field has no valid name.
+    """
 
     def __init__(self, text: str) -> None:
-        """Check the template.
-
-        Raises:
-            TypeError: `text` is not a string.
-            ValueError: `text` is empty, or a field has no valid name.
-        """
         if not isinstance(text, str):
             raise TypeError(f"a name must be a string such as 'order:{{number}}', not {text!r}")
         try:
@@ -157,65 +163,93 @@ class Refusal(NamedTuple):
 
     status: int
     text: str
-    fields: Mapping[str, str]
+    fields: Mapping[str, str] = {}
 
 
-def unavailable(fields: Mapping[str, str] = MappingProxyType({})) -> Refusal:
-    """Return the reply if too few nodes answer, or a lock was lost."""
-    return Refusal(503, "the lock service is unavailable", fields)
-
-
-class Guard:
-    """A lock that a web framework holds while it handles a request.
-
-    Attributes:
-        name: The template of the lock's name.
-        options: Options of `get_lock`.
-    """
-
-    def __init__(self, name: str, *, timeout: float, busy: int, **options: Any) -> None:
-        """Check the options; `busy`: the status if others hold the lock longer than `timeout`.
-
-        Raises:
-            TypeError: `name` is not a string.
-            ValueError: `name` is not a template, `timeout` is negative, or `busy` is not an error status.
-        """
-        self.name: Final = NameTemplate(name)
-        if not timeout >= 0:
-            raise ValueError(f"timeout must be a number of seconds, 0 or more, not {timeout!r}")
-        if busy not in range(400, 600):
-            raise ValueError(f"busy must be an error status such as 423 or 409, not {busy!r}")
-        self.options: Final = {"timeout": timeout, **options}
-        self._busy: Final = busy
-
-    def refusal(self, error: AcquireTimeout | QuorumError | LeaseLostError, name: str | bytes) -> Refusal:
-        """Return the reply for an error of the lock with that name; raise the error of another lock.
-
-        That one concerns the code that handles the request.
-        """
-        if error.name != name:
-            raise error
-        if isinstance(error, AcquireTimeout):
-            return Refusal(self._busy, "the resource is locked", {"Retry-After": "1"})
-        return unavailable()
+UNAVAILABLE: Final = Refusal(503, "the lock service is unavailable")
+"""The reply if too few nodes answer, or a lock was lost."""
 
 
 class Policy:
-    """A rate limit in header fields.
+    """A rate limit in header fields; `name` identifies it, so it is the template, not a filled-in name.
 
     Attributes:
         fields: `RateLimit-Policy`, for every reply.
+        unavailable: The reply if too few nodes answer.
     """
 
     def __init__(self, name: str, rate: int, per: float) -> None:
-        """Describe a limiter; `name` identifies the policy, so pass the template, not a filled-in name."""
         printable = "".join(letter if " " <= letter <= "~" else "?" for letter in name)
         escaped = printable.replace("\\", "\\\\").replace('"', '\\"')
         self._name: Final = f'"{escaped}"'
         self.fields: Final = {"RateLimit-Policy": f"{self._name};q={rate};w={math.ceil(per)}"}
+        self.unavailable: Final = UNAVAILABLE._replace(fields=self.fields)
 
     def refusal(self, retry_after: float) -> Refusal:
         """Return the reply to a refused request."""
         seconds = max(math.ceil(retry_after), 1)
         fields = {**self.fields, "RateLimit": f"{self._name};r=0;t={seconds}", "Retry-After": str(seconds)}
         return Refusal(429, "too many requests", fields)
+
+
+class Guards(ABC, Generic[LockT, LimitT]):
+    """The locks and rate limits of a web framework, as decorators of views or dependencies of path operations.
+
+    In their names `{number}` stands for the argument `number` of the path, and `{client}` for the client's address.
+    """
+
+    def lock(self, name: str, *, timeout: float = 0.5, busy: int = 423, **options: Any) -> LockT:
+        """Return a guard that holds a lock while a request is handled.
+
+        The reply is `busy` if others hold the lock longer than `timeout`, and 503 if too few nodes answer or the lock
+        is lost.
+
+        Args:
+            name: The lock's name, such as `order:{number}`.
+            timeout: Seconds to wait.
+            busy: The status if others hold the lock: 423 (Locked), or 409 (Conflict).
+            **options: Options of `get_lock`.
+
+        Raises:
+            TypeError: `name` is not a string.
+            ValueError: `name` is not a template, `timeout` is negative, or `busy` is not an error status.
+        """
+        if not timeout >= 0:
+            raise ValueError(f"timeout must be a number of seconds, 0 or more, not {timeout!r}")
+        if busy not in range(400, 600):
+            raise ValueError(f"busy must be an error status such as 423 or 409, not {busy!r}")
+        refusal = Refusal(busy, "the resource is locked", {"Retry-After": "1"})
+
+        def reply(error: LockError) -> Exception:
+            return self._error(refusal if isinstance(error, AcquireTimeout) else UNAVAILABLE)
+
+        return self._lock(NameTemplate(name), {"timeout": timeout, **options}, reply)
+
+    def limit(self, name: str, rate: int, *, per: float) -> LimitT:
+        """Return a guard that limits the rate of requests; beyond it, the reply is 429.
+
+        Every reply has `RateLimit-Policy`; a 429 also has `Retry-After` and `RateLimit`. If too few nodes answer, the
+        reply is 503.
+
+        Args:
+            name: The limiter's name, such as `pay:{client}`.
+            rate: The number of requests allowed in `per` seconds.
+            per: The window in seconds.
+
+        Raises:
+            TypeError: `name` is not a string.
+            ValueError: `name` is not a template.
+        """
+        return self._limit(NameTemplate(name), rate, per, Policy(name, rate, per))
+
+    @abstractmethod
+    def _error(self, refusal: Refusal) -> Exception:
+        """Return the error by which the framework makes that reply."""
+
+    @abstractmethod
+    def _lock(self, name: NameTemplate, options: dict[str, Any], reply: Callable[[LockError], Exception]) -> LockT:
+        """Return the guard that `lock` describes; `reply` explains the lock's errors, see `explained`."""
+
+    @abstractmethod
+    def _limit(self, name: NameTemplate, rate: int, per: float, policy: Policy) -> LimitT:
+        """Return the guard that `limit` describes."""

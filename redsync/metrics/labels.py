@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Final
 
 __all__ = ["LOSSES", "VOTES", "Groups", "loss_reason", "name_group", "vote_reason"]
@@ -25,7 +26,7 @@ OTHER: Final = "other"
 
 _LONGEST = 64
 _MOST_NAMES = 4096
-"""The most names whose group is cached; a full cache is emptied."""
+"""The most names whose group is cached."""
 
 _PART = re.compile(r"[^\W_]+")
 _NUMBERED = re.compile(r"([^\W\d_]+)\d+")
@@ -59,7 +60,11 @@ def _is_word(part: str) -> bool:
 
 
 class Groups:
-    """The groups of one set of instruments, as `group_of` forms them, but at most `most`."""
+    """The groups of one set of instruments, as `group_of` forms them, but at most `most`.
+
+    Attributes:
+        of: Returns the group of a name.
+    """
 
     def __init__(self, group_of: Callable[[str | bytes], str], most: int) -> None:
         """Make it empty.
@@ -75,18 +80,9 @@ class Groups:
         self._group_of: Final = group_of
         self._most: Final = most
         self._groups: Final[set[str]] = set()
-        self._of: Final[dict[str | bytes, str]] = {}
+        self.of: Final[Callable[[str | bytes], str]] = lru_cache(_MOST_NAMES)(self._of)
 
-    def of(self, name: str | bytes) -> str:
-        """Return the group of a name."""
-        group = self._of.get(name)
-        if group is None:
-            if len(self._of) >= _MOST_NAMES:
-                self._of.clear()
-            self._of[name] = group = self._bounded(name)
-        return group
-
-    def _bounded(self, name: str | bytes) -> str:
+    def _of(self, name: str | bytes) -> str:
         try:
             group = str(self._group_of(name))
         except Exception:
@@ -98,41 +94,29 @@ class Groups:
         return group
 
 
-_LOSSES: Final = {
+LOSSES: Final = {
     "max_hold": re.compile(r"its max_hold is over"),
     "lease_ended": re.compile(r"its lease ended"),
     "no_quorum": re.compile(r"no quorum of nodes confirmed"),
     "taken": re.compile(r"nodes no longer (keep|kept) the claim"),
     "superseded": re.compile(r"another acquire of the same object"),
 }
-_VOTES: Final = {
-    "timeout": re.compile(r"no answer (within|in time|for)\b"),
-    "suspect": re.compile(r"suspect: owes|owes \d+ replies|has not answered an earlier"),
+VOTES: Final = {
+    "timeout": re.compile(r"^no answer (within|in time|for)\b"),
+    "interrupted": re.compile(r"^an exception interrupted"),
+    "reply": re.compile(r"^(unexpected reply|sent a|sent more than)"),
+    "error": re.compile(r"^[A-Z]{3,}\b"),
     "quarantined": re.compile(r"may have forgotten"),
     "unconfirmed": re.compile(r"have not said lately"),
-    "interrupted": re.compile(r"an exception interrupted"),
-    "reply": re.compile(r"unexpected reply|sent a|sent more than"),
-    "error": re.compile(r"[A-Z]{3,}\b"),
+    "suspect": re.compile(r"owes \d+ replies|has not answered an earlier"),
 }
-
-LOSSES: Final = (*_LOSSES, "other")
-"""All labels that `loss_reason` returns."""
-
-VOTES: Final = (*_VOTES, "down")
-"""All labels that `vote_reason` returns."""
 
 
 def loss_reason(sentence: str) -> str:
     """Return the label for the reason of a loss."""
-    return next((label for label, pattern in _LOSSES.items() if pattern.search(sentence)), "other")
+    return next((label for label, pattern in LOSSES.items() if pattern.search(sentence)), "other")
 
 
 def vote_reason(sentence: str) -> str:
     """Return the label for the reason of a failed vote; "down" for all failures of the connection."""
-    return next((label for label, pattern in _VOTES.items() if pattern.match(sentence)), _elsewhere(sentence))
-
-
-def _elsewhere(sentence: str) -> str:
-    """Return the label of a sentence that does not begin with its reason."""
-    found = ("quarantined", "unconfirmed", "suspect")
-    return next((label for label in found if _VOTES[label].search(sentence)), "down")
+    return next((label for label, pattern in VOTES.items() if pattern.search(sentence)), "down")

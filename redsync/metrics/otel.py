@@ -13,21 +13,15 @@ The application provides readers, views and exporters through the meter provider
 from __future__ import annotations
 
 import random
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from math import ceil, isfinite
+from math import isfinite
 from typing import Final
 
 try:
     from opentelemetry.context import Context
-    from opentelemetry.metrics import (
-        CallbackOptions,
-        Histogram,
-        Meter,
-        MeterProvider,
-        Observation,
-        get_meter,
-    )
+    from opentelemetry.metrics import CallbackOptions, Histogram, Meter, MeterProvider, Observation, get_meter
     from opentelemetry.trace import INVALID_SPAN, set_span_in_context
 except ImportError as error:  # pragma: no cover
     raise ImportError("redsync.metrics.otel needs `pip install redsync-toolkit[otel]`") from error
@@ -50,8 +44,7 @@ class OpenTelemetryMetrics(Metrics):
     Use one for each meter provider: a second one would export each instrument twice.
 
     Counters and gauges are observed when a reader collects. Histograms get their values then, one by one, as the API
-    requires. So if a series has more than 1,000 values, a collection gets a random half of them, or a quarter, and so
-    on. Counters stay exact.
+    requires. So if a series has more than 1,000 values, a collection gets a random 1,000 of them. Counters stay exact.
 
     Args:
         meter_provider: The provider of the meter; None: the global one.
@@ -71,7 +64,7 @@ class OpenTelemetryMetrics(Metrics):
         max_groups: int = 200,
     ) -> None:
         self._snapshot: dict[Instrument, Mapping[Labels, float]] = {}
-        self._samples: dict[tuple[Instrument, Labels], _Sample] = {}
+        self._samples: defaultdict[tuple[Instrument, Labels], _Sample] = defaultdict(_Sample)
         super().__init__(group_of=group_of, max_groups=max_groups)
         self._histograms: Final[dict[Instrument, Histogram]] = {}
         meter = get_meter("redsync", meter_provider=meter_provider)
@@ -96,10 +89,7 @@ class OpenTelemetryMetrics(Metrics):
                 meter.create_observable_gauge(name, observe, unit, text)
 
     def _record_all(self, instrument: Instrument, labels: Labels, values: list[float]) -> None:
-        sample = self._samples.get((instrument, labels))
-        if sample is None:
-            sample = self._samples[instrument, labels] = _Sample()
-        sample.extend(values)
+        self._samples[instrument, labels].extend(values)
 
     def _observe(self, instrument: Instrument, _: CallbackOptions) -> Iterable[Observation]:
         """Return the present values of one counter or gauge.
@@ -107,7 +97,7 @@ class OpenTelemetryMetrics(Metrics):
         A collection observes one instrument after the other. The first whose part of the snapshot is used up takes a
         new snapshot for all. An SDK observes instruments before it reads histograms, so these have all values so far.
         """
-        samples: dict[tuple[Instrument, Labels], _Sample] = {}
+        samples: defaultdict[tuple[Instrument, Labels], _Sample] = defaultdict(_Sample)
         with self._owner:
             if instrument not in self._snapshot:
                 self._read(self._take_snapshot)
@@ -129,29 +119,20 @@ class OpenTelemetryMetrics(Metrics):
 
 
 class _Sample:
-    """The values of one series since the last collection: all of them, or a random part if there are many.
-
-    Not every second or fourth value: values may alternate, such as the round trips of acquires and releases.
-    """
-
-    __slots__ = ("_of", "values")
+    """The values of one series since the last collection; of more than `_MOST_VALUES`, a random sample of that many."""
 
     def __init__(self) -> None:
         self.values: list[float] = []
-        self._of = 1  # One in this many is kept.
+        self._seen = 0
 
     def extend(self, values: list[float]) -> None:
-        """Add values."""
-        while len(self.values) + ceil(len(values) / self._of) > _MOST_VALUES:
-            self.values = _part(self.values, 2)
-            self._of *= 2
-        self.values += _part(values, self._of)
-
-
-def _part(values: list[float], of: int) -> list[float]:
-    """Return a random sample of one in `of` values; a remainder is rounded up or down at random, without bias."""
-    number, more = divmod(len(values), of)
-    return random.sample(values, number + (random.randrange(of) < more)) if of > 1 else values
+        """Add values; each value so far is kept with the same probability (Vitter's algorithm R)."""
+        for value in values:
+            self._seen += 1
+            if len(self.values) < _MOST_VALUES:
+                self.values.append(value)
+            elif (place := random.randrange(self._seen)) < _MOST_VALUES:
+                self.values[place] = value
 
 
 def _observations(instrument: Instrument, values: Mapping[Labels, float]) -> Iterator[Observation]:

@@ -12,8 +12,9 @@ start_http_server(9000)
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import accumulate
 from typing import TypeAlias
 
 try:
@@ -31,16 +32,6 @@ __all__ = ["PrometheusMetrics"]
 _Family: TypeAlias = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
 
 _UNITS = {"s": "_seconds", "1": "_ratio"}
-
-
-class _Histogram:
-    """The values of one histogram with certain labels, by bucket."""
-
-    __slots__ = ("counts", "total")
-
-    def __init__(self, buckets: int) -> None:
-        self.counts = [0] * (buckets + 1)
-        self.total = 0.0
 
 
 class PrometheusMetrics(Metrics, Collector):
@@ -63,7 +54,7 @@ class PrometheusMetrics(Metrics, Collector):
         group_of: Callable[[str | bytes], str] | None = None,
         max_groups: int = 200,
     ) -> None:
-        self._histograms: dict[Instrument, dict[Labels, _Histogram]] = {}
+        self._histograms: dict[Instrument, dict[Labels, tuple[list[int], float]]] = {}
         super().__init__(group_of=group_of, max_groups=max_groups)
         if registry is not None:
             registry.register(self)
@@ -77,39 +68,28 @@ class PrometheusMetrics(Metrics, Collector):
         yield from self._read(self._families)
 
     def _families(self) -> list[_Family]:
-        gauges = dict(self._gauges())
-        return [self._filled(instrument, gauges.get(instrument, {})) for instrument in INSTRUMENTS]
+        values: dict[Instrument, Mapping[Labels, float]] = {**self._counts, **self._gauges()}
+        return [self._filled(instrument, values.get(instrument, {})) for instrument in INSTRUMENTS]
 
-    def _filled(self, instrument: Instrument, gauges: dict[Labels, float]) -> _Family:
+    def _filled(self, instrument: Instrument, values: Mapping[Labels, float]) -> _Family:
         family = _family(instrument)
-        match family:
-            case HistogramMetricFamily():
-                for labels, histogram in self._histograms.get(instrument, {}).items():
-                    family.add_metric(labels, _cumulated(instrument, histogram), histogram.total)
-            case CounterMetricFamily():
-                for labels, number in self._counts.get(instrument, {}).items():
-                    family.add_metric(labels, number)
-            case GaugeMetricFamily():
-                for labels, value in gauges.items():
-                    family.add_metric(labels, value)
+        if isinstance(family, HistogramMetricFamily):
+            bounds = (*map(str, instrument.buckets), "+Inf")
+            for labels, (counts, total) in self._histograms.get(instrument, {}).items():
+                family.add_metric(labels, list(zip(bounds, accumulate(counts), strict=True)), total)
+            return family
+        for labels, value in values.items():
+            family.add_metric(labels, value)
         return family
 
     def _record_all(self, instrument: Instrument, labels: Labels, values: list[float]) -> None:
         series = self._histograms.setdefault(instrument, {})
-        histogram = series.get(labels)
-        if histogram is None:
-            histogram = series[labels] = _Histogram(len(instrument.buckets))
-        values.sort()
-        counts, total, below = histogram.counts[:], histogram.total + sum(values), 0
-        for bucket, bound in enumerate(instrument.buckets):
-            if below == len(values):
-                break
-            end = bisect_right(values, bound, below)
-            counts[bucket] += end - below
-            below = end
-        counts[-1] += len(values) - below
+        known, total = series.get(labels) or ([0] * (len(instrument.buckets) + 1), 0.0)
+        counts = known[:]
+        for value in values:
+            counts[bisect_left(instrument.buckets, value)] += 1
         # In one step, so that no interruption comes between the two.
-        histogram.counts, histogram.total = counts, total
+        series[labels] = counts, total + sum(values)
 
 
 def _family(instrument: Instrument) -> _Family:
@@ -117,12 +97,3 @@ def _family(instrument: Instrument) -> _Family:
     made = {"counter": CounterMetricFamily, "histogram": HistogramMetricFamily, "gauge": GaugeMetricFamily}
     family: _Family = made[instrument.sort](name, instrument.help, labels=instrument.labels)
     return family
-
-
-def _cumulated(instrument: Instrument, histogram: _Histogram) -> list[tuple[str, float]]:
-    """Return the upper bound of each bucket, and the number of values up to it."""
-    total, buckets = 0, []
-    for bound, number in zip((*map(str, instrument.buckets), "+Inf"), histogram.counts, strict=True):
-        total += number
-        buckets.append((bound, float(total)))
-    return buckets

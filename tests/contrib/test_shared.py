@@ -1,25 +1,29 @@
-"""The shared part of the modules for frameworks: clients of processes, names, header fields."""
+"""The shared part of the modules for frameworks: clients of processes, names, errors, header fields."""
 
 import threading
 
 import pytest
 
-from redsync import AcquireTimeout, Client, ConfigurationError, LeaseLostError
-from redsync.contrib import shared
-from redsync.contrib.shared import LONGEST, Guard, NameTemplate, Policy, ProcessClient, make_client, shortened
-from tests.support.traced import at_each_line
+from redsync import AcquireTimeout, ConfigurationError, LeaseLostError, QuorumError
+from redsync.contrib.shared import LONGEST, NameTemplate, Policy, ProcessClient, explained, shortened
 
 ANYWHERE = "redis://127.0.0.1:1"
 
 
+class Counting(ProcessClient):
+    """Records the clients that it makes."""
+
+    def __init__(self):
+        super().__init__("redsync", lambda: {"urls": ANYWHERE})
+        self.all = []
+
+    def make(self):
+        self.all.append(super().make())
+        return self.all[-1]
+
+
 def test_threads_that_ask_first_get_the_same_client_and_no_other_stays_open():
-    made, got = [], []
-
-    def make():
-        made.append(Client([ANYWHERE]))
-        return made[-1]
-
-    client = ProcessClient(make)
+    client, got = Counting(), []
     barrier = threading.Barrier(8)
 
     def ask():
@@ -32,35 +36,27 @@ def test_threads_that_ask_first_get_the_same_client_and_no_other_stays_open():
     for thread in threads:
         thread.join()
     assert len(set(got)) == 1
-    assert [each for each in made if not each.runner.closed] == [got[0]]
+    assert [each for each in client.all if not each.runner.closed] == [got[0]]
     client.close()
     assert got[0].runner.closed
-    assert client.get() is made[-1]
-    assert not made[-1].runner.closed
-    shared.close_all()
-    assert made[-1].runner.closed
-
-
-def test_all_are_closed_although_others_are_made_meanwhile():
-    client, later = ProcessClient(lambda: Client([ANYWHERE])), []
-    made = client.get()
-    with at_each_line(lambda: later.append(ProcessClient(lambda: pytest.fail("made")))):
-        shared.close_all()
-    assert made.runner.closed
+    assert client.get() is client.all[-1]
+    assert not client.all[-1].runner.closed
+    client.close()
 
 
 def test_close_before_the_first_use_does_nothing():
-    ProcessClient(lambda: pytest.fail("made")).close()
+    client = Counting()
+    client.close()
+    assert not client.all
 
 
 def test_settings_become_options(monkeypatch):
     monkeypatch.setenv("REDSYNC_LEASE", "7.0")
-    given = {"URLS": [ANYWHERE], "PREFIX": "shop:"}
-    with make_client("REDSYNC", given, str.upper) as client:
+    with ProcessClient("REDSYNC", lambda: {"URLS": [ANYWHERE], "PREFIX": "shop:"}).make() as client:
         assert [node.address for node in client.nodes()] == ["127.0.0.1:1"]
         assert client.prefix == b"shop:"
         assert client.runner.session.timing.lease == 7.0
-    with make_client("redsync", {"urls": ANYWHERE}, str.lower):
+    with ProcessClient("redsync", lambda: {"urls": ANYWHERE}).make():
         pass
 
 
@@ -79,7 +75,7 @@ def test_settings_become_options(monkeypatch):
 def test_error_of_a_bad_setting_names_it(given, said, monkeypatch):
     monkeypatch.delenv("REDSYNC_URLS", raising=False)
     with pytest.raises(ConfigurationError, match=said):
-        make_client("REDSYNC", given, str.upper)
+        ProcessClient("REDSYNC", lambda: given).check()
 
 
 # Names built from a framework's data.
@@ -129,19 +125,18 @@ def test_long_text_is_replaced_by_its_hash():
     assert len(shortened("ä" * LONGEST)) == 64
 
 
-# Replies of web frameworks.
+# Errors of locks.
 
 
-@pytest.mark.parametrize(
-    ("error", "status", "fields"),
-    [(AcquireTimeout("x", 0.5), 409, {"Retry-After": "1"}), (LeaseLostError("x", "lost"), 503, {})],
-)
-def test_guard_replies_for_its_own_lock_only(error, status, fields):
-    guard = Guard("x", timeout=0.5, busy=409)
-    refusal = guard.refusal(error, "x")
-    assert (refusal.status, refusal.fields) == (status, fields)
-    with pytest.raises(type(error)):
-        guard.refusal(error, "y")
+def test_only_errors_of_the_lock_itself_are_explained():
+    for error in (AcquireTimeout("x", 0.5), LeaseLostError("x", "lost"), QuorumError("x", "down")):
+        with pytest.raises(RuntimeError, match="instead") as caught, explained("x", lambda _: RuntimeError("instead")):
+            raise error
+        assert caught.value.__cause__ is error
+        with explained("x", lambda _: None):
+            raise error
+        with pytest.raises(type(error)), explained("y", lambda _: None):
+            raise error
 
 
 # Header fields of a rate limiter, as in the draft.

@@ -73,7 +73,7 @@ def test_memory_of_names_is_bounded():
     groups = Groups(name_group, 10)
     for n in range(2 * _MOST_NAMES):
         assert groups.of(f"order:{n}") == "order"
-        assert len(groups._of) <= _MOST_NAMES
+        assert groups.of.cache_info().currsize <= _MOST_NAMES
 
 
 def test_name_for_which_a_custom_function_raises_is_grouped_as_other():
@@ -118,7 +118,7 @@ PACKAGE = Path(__file__).parents[2] / "redsync"
 )
 def test_loss_has_a_label(sentence, label):
     assert loss_reason(sentence) == label
-    assert label in LOSSES
+    assert label in {*LOSSES, "other"}
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_loss_has_a_label(sentence, label):
 )
 def test_failed_vote_has_a_label(sentence, label):
     assert vote_reason(sentence) == label
-    assert label in VOTES
+    assert label in {*VOTES, "down"}
 
 
 def test_every_reason_for_a_loss_has_its_own_label():

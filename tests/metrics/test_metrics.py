@@ -8,17 +8,15 @@ import pytest
 
 from redsync import Client, HoldLost, HoldOrphaned, NodeChanged
 from redsync._core.observing import (
-    LONG,
     AcquireEnded,
     AcquireRecord,
     ClocksRead,
     HoldEnded,
     HoldsRenewed,
-    JournalFilled,
     RetryAfterTold,
     WatchdogWoke,
 )
-from redsync.metrics.metrics import Metrics, _after_fork_in_child
+from redsync.metrics.metrics import _LONG, _MOST_EARLY, Metrics, _after_fork_in_child
 from tests.support.traced import at_each_line
 
 
@@ -38,7 +36,7 @@ class Ledger(Metrics):
         return {(each.name, labels): number for each, counts in counted for labels, number in counts.items()}
 
     def gauges(self):
-        return self._read(lambda: {instrument.name: values for instrument, values in self._gauges()})
+        return self._read(lambda: {instrument.name: values for instrument, values in self._gauges().items()})
 
     def take(self):
         """Return and forget all counts and values so far."""
@@ -94,7 +92,7 @@ def tell(ledger, clock):
 
 
 def make_record(name="order:7", kind="lock", *, wanted=1, limit=None, started=100.0, rounds=1, splits=0, hand_overs=0):
-    record = AcquireRecord(name, kind, wanted, limit, started, set(), None)
+    record = AcquireRecord(name, kind, wanted, limit, started, set())
     record.rounds, record.splits, record.hand_overs = rounds, splits, hand_overs
     return record
 
@@ -252,30 +250,20 @@ class SimpleNamespaceClient:
 
 
 def test_many_events_are_processed_without_a_collector(ledger, tell):
-    for _ in range(LONG):
+    for _ in range(_LONG):
         tell(WatchdogWoke(0.0))
-    assert len(ledger.values["redsync.watchdog.lag", ()]) == LONG
+    assert len(ledger.values["redsync.watchdog.lag", ()]) == _LONG
     with ledger._lock:
-        for _ in range(LONG):
+        for _ in range(_LONG):
             tell(WatchdogWoke(0.0))
-        assert len(ledger._inbox) == LONG, "another thread is at it"
+        assert len(ledger._inbox) == _LONG, "another thread is at it"
 
 
-def test_long_journal_is_processed_when_it_reports_that_it_is_full(ledger, tell):
-    for _ in range(LONG):
-        ledger.subscription.journal.note_win(make_record(), 101.0, Hold())
-    assert ledger.counts == {}
-    tell(JournalFilled())
-    assert ledger.counts["redsync.acquire.attempts", (*LOCK, "won")] == LONG
-
-
-@pytest.mark.parametrize("rounds", [1, 0], ids=["acquires", "re-entries"])
-def test_journal_stays_short_even_if_successes_come_as_events(ledger, tell, rounds):
-    """They do for re-entries, and if another observer of the client wants to hear of each at once."""
-    for _ in range(LONG):
-        tell(AcquireEnded(make_record(rounds=rounds), "won", Hold()))
-    assert ledger._journal.wins == []
-    assert ledger.counts["redsync.acquire.attempts", (*LOCK, "won")] == LONG
+def test_ends_of_unknown_holds_are_bounded(ledger, tell):
+    for _ in range(_MOST_EARLY + 5):
+        tell(HoldEnded(Hold(), "released"))
+    ledger.take()
+    assert len(ledger._early) == _MOST_EARLY
 
 
 def test_counts_of_many_threads_are_exact(ledger, tell):
@@ -284,7 +272,6 @@ def test_counts_of_many_threads_are_exact(ledger, tell):
             hold = Hold()
             tell(AcquireEnded(make_record(), "won", hold))
             tell(HoldEnded(hold, "released"))
-            tell(JournalFilled())
 
     threads = [threading.Thread(target=work) for _ in range(4)]
     for thread in threads:

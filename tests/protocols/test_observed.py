@@ -5,18 +5,14 @@ import pytest
 from redsync import HoldLost, HoldOrphaned, NodeChanged, QuorumError
 from redsync._core.observing import (
     AcquireEnded,
-    AcquireRecord,
     HoldEnded,
     HoldsRenewed,
-    Journal,
     Observer,
     ObserverSubscription,
     RetryAfterTold,
     WatchdogWoke,
 )
-from redsync._protocols import fenced_lock
 from redsync._protocols.answers import EXISTING
-from redsync._protocols.fenced_lock import FENCED_LOCK, Fence
 from redsync._protocols.holding import give_back, release
 from redsync._protocols.lock import acquire
 from redsync._protocols.observed import observed
@@ -94,61 +90,12 @@ def test_release_of_one_of_several_holds_is_not_an_end(toy):
     assert notified(toy) == []
 
 
-@pytest.fixture
-def journal(toy):
-    """The journal of the only observer, which counts."""
-    journal = Journal()
-    toy.session.journal = journal
-    return journal
-
-
-def test_pair_is_noted_in_a_journal_and_no_observer_is_called(toy, journal):
-    request = toy.request()
-    state = toy.play(
-        observed(toy.session, request, toy.now, acquire, kind="lock"), ("ask lock_acquire", toy.all_say(NEW))
-    )
-    assert journal.holds == {state: ("lock", toy.now)}
-    assert request.outcome.record.steps is None
-    toy.play(release(toy.session, state, toy.now + 2.0), ("ask lock_release", toy.all_say(1)))
-    wins, ends = journal.take()
-    assert list(wins) == [("lock", "x", pytest.approx(0.001), 1, 0, 0, 1, None)]
-    assert list(ends) == [("lock", "x", 2.0, None)]
-    assert notified(toy) == []
-
-
-def test_write_back_of_a_token_counts_towards_the_time_that_the_acquire_took(toy, journal):
-
-    def acquire_fenced(session, request, now):
-        return fenced_lock.acquire(session, request, Fence(toy.keys), now)
-
-    steps = observed(toy.session, toy.request(kind=FENCED_LOCK), toy.now, acquire_fenced, kind="fenced_lock")
-    began, tokens = toy.now, [7, 9, 8, "down", "down"]
-    state = toy.play(
-        steps,
-        ("ask fenced_lock_acquire", toy.answers(*tokens)),
-        ("ask fenced_lock_write_back", toy.all_say(9, takes=2.0)),
-    )
-    [win], _ = journal.take()
-    assert 2.0 < win[2] == pytest.approx(toy.now - began)
-    assert journal.holds == {state: ("fenced_lock", toy.now)}
-
-
-def test_acquire_without_success_or_round_is_told_beside_a_journal(toy, journal):
-    steps = observed(toy.session, toy.request(timeout=0.0), toy.now, acquire, kind="lock")
-    with pytest.raises(QuorumError):
-        toy.play(steps, ("ask lock_acquire", toy.all_say(None)), "tell lock_abandon", "notify AcquireEnded")
+def test_re_entry_is_an_acquire_without_a_round(toy):
     state = toy.take()
     steps = observed(toy.session, toy.request(), toy.now, acquire, kind="lock")
     toy.play(steps, ("ask lock_acquire", toy.all_say(EXISTING)), "notify AcquireEnded")
-    assert [(event.outcome, event.hold) for event in notified(toy)] == [("no_quorum", None), ("won", state)]
-    assert list(journal.take()[0]) == []
-
-
-def test_acquire_tells_of_a_journal_that_became_long(toy, journal):
-    while not journal.note_win(AcquireRecord("y", "lock", 1, None, 0.0, set(), None), 1.0, True):
-        pass
-    steps = observed(toy.session, toy.request(), toy.now, acquire, kind="lock")
-    toy.play(steps, ("ask lock_acquire", toy.all_say(NEW)), "notify JournalFilled")
+    (ended,) = notified(toy)
+    assert (ended.outcome, ended.hold) == ("won", state)
 
 
 # On real nodes.

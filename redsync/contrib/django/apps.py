@@ -8,7 +8,7 @@ from django.apps import AppConfig
 from django.core import checks
 
 from redsync import ConfigurationError
-from redsync.contrib.django.tools import make_client
+from redsync.contrib.django import CLIENT
 
 __all__ = ["RedsyncConfig"]
 
@@ -28,7 +28,7 @@ class RedsyncConfig(AppConfig):  # type: ignore[misc]  # Django has no types
 def check_settings(**_: Any) -> list[checks.CheckMessage]:
     """Return an error for bad settings. The check waits for no node, as nodes may be down."""
     try:
-        make_client().close()
-    except (ConfigurationError, TypeError, ValueError) as error:
+        CLIENT.check()
+    except ConfigurationError as error:
         return [checks.Error(str(error), hint="See REDSYNC in settings.py, or REDSYNC_URLS.", id="redsync.E001")]
     return []
