@@ -17,7 +17,7 @@ from redsync._core.holds import HoldTable, Owner
 from redsync._core.latches import Arrivals
 from redsync._core.local_queues import LocalQueues
 from redsync._core.memory import Processes
-from redsync._core.observing import AcquireRecord
+from redsync._core.observing import AcquireRecord, Entries
 from redsync._core.quorum import quorum_of
 from redsync._core.timing import Timing
 
@@ -44,6 +44,7 @@ class Session:
         processes: The server processes to which this client is connected.
         queues: Where this client's waiters wait in the process.
         observed: True if an observer wants everything, see `observing`.
+        entries: Where to report successes and ends of holds if that is all that observers need; see `observing`.
         waiting: The acquires that wait for others now, if they are observed.
         commands: Lease terms and commands for many acquires; see `command_cache`.
         answered: True once a quorum of nodes has answered an acquire or a wait.
@@ -61,6 +62,7 @@ class Session:
         record: bytes = b"",
         processes: Processes | None = None,
         observed: bool = False,
+        entries: Entries | None = None,
         client: ClientRecord | None = None,
         epoch: float = 0.0,
     ) -> None:
@@ -78,6 +80,7 @@ class Session:
         self.processes: Final = Processes() if processes is None else processes
         self.queues: Final = LocalQueues()
         self.observed: Final = observed
+        self.entries: Final = entries
         self.waiting: Final[set[AcquireRecord]] = set()
         self.commands: Final = CommandCache(timing, self.processes)
         self.answered = False

@@ -85,6 +85,7 @@ def new_session(
         record=client.pack(),
         processes=Processes(),
         observed=bool(subscriptions),
+        entries=subscriptions[0].entries if len(subscriptions) == 1 else None,
         client=client,
         epoch=epoch,
     )

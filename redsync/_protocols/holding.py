@@ -139,7 +139,7 @@ def release(
         NotOwnedError: Another thread released them first.
     """
     if session.observed:
-        return tell_observers(state, "released", _release(session, state, now, holds, on_lost))
+        return tell_observers(session, state, "released", _release(session, state, now, holds, on_lost), now)
     return _release(session, state, now, holds, on_lost)
 
 
@@ -197,7 +197,7 @@ def _accept_minority(state: HoldState, tally: Tally) -> Steps[None]:
 def give_back(session: Session, state: HoldState) -> Steps[None]:
     """Release a hold on behalf of its owner, whatever its count, without waiting."""
     if session.observed:
-        return tell_observers(state, "given back", _give_back(session, state))
+        return tell_observers(session, state, "given back", _give_back(session, state))
     return _give_back(session, state)
 
 

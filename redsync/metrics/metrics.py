@@ -42,9 +42,6 @@ ResultT = TypeVar("ResultT")
 Labels: TypeAlias = tuple[str, ...]
 """The values of an instrument's labels, in their order."""
 
-_LONG: Final = 256
-"""The number of entries at which the thread that adds one processes them."""
-
 _MOST_EARLY: Final = 256
 """The most ends of holds kept for acquires that have yet to report their success."""
 
@@ -71,7 +68,7 @@ class Metrics(observing.Observer):
         self._values: Final[defaultdict[tuple[Instrument, Labels], list[float]]] = defaultdict(list)
         self._holds: Final[dict[HoldState, tuple[Labels, float]]] = {}
         self._early: Final[dict[HoldState, tuple[float, str | None]]] = {}
-        self._inbox: Final[deque[tuple[observing.Event | observing.Detail, float]]] = deque()
+        self._inbox: Final[observing.Entries] = deque()
         self._took: Final[dict[str, deque[float]]] = {}
         self._failed: Final[deque[tuple[str, str]]] = deque(maxlen=_MOST_REPLIES)
         self._clocks: Final[dict[str, deque[_Reading]]] = {}
@@ -92,10 +89,10 @@ class Metrics(observing.Observer):
 
         def hear(event: observing.Event | observing.Detail) -> None:
             self._inbox.append((event, now()))
-            if len(self._inbox) >= _LONG:
+            if len(self._inbox) >= observing.LONG:
                 self._work_off_some()
 
-        subscription = observing.ObserverSubscription(nodes, hear)
+        subscription = observing.ObserverSubscription(nodes, hear, entries=self._inbox)
         # Shared with other clients, so that nothing is lost when a client ends.
         subscription.took = tuple(self._took.setdefault(node, deque(maxlen=_MOST_REPLIES)) for node in nodes)
         subscription.failed = self._failed
@@ -179,8 +176,9 @@ class Metrics(observing.Observer):
             self._count(i.LIMITED, (group, _LIMITED[outcome]), record.wanted)
         self._count(i.ATTEMPTS, (*labels, outcome))
         self._count(i.ROUNDS, labels, record.rounds)
-        self._count(i.SPLITS, labels, record.splits)
-        self._count(i.HAND_OVERS, labels, record.hand_overs)
+        if record.splits or record.hand_overs:
+            self._count(i.SPLITS, labels, record.splits)
+            self._count(i.HAND_OVERS, labels, record.hand_overs)
         self._values[i.WAIT, (*labels, outcome)].append(at - record.started)
         if hold is not None and record.rounds:  # else a re-entry, or a success without a hold
             self._holds[hold] = labels, at

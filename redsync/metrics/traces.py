@@ -90,7 +90,7 @@ class OpenTelemetryTraces(Observer):
             attributes={**whose, "redsync.outcome": outcome, "redsync.rounds": record.rounds},
             start_time=epoch + round(record.started * 1e9),
         )
-        for step in record.steps:
+        for step in record.steps or ():
             votes = dict(zip(("redsync.granted", "redsync.refused", "redsync.failed"), step.votes or (), strict=False))
             span.add_event(step.what, votes, epoch + round(step.at * 1e9))
         if event.error:

@@ -8,6 +8,7 @@ import pytest
 
 from redsync import Client, HoldLost, HoldOrphaned, NodeChanged
 from redsync._core.observing import (
+    LONG,
     AcquireEnded,
     AcquireRecord,
     ClocksRead,
@@ -16,7 +17,7 @@ from redsync._core.observing import (
     RetryAfterTold,
     WatchdogWoke,
 )
-from redsync.metrics.metrics import _LONG, _MOST_EARLY, Metrics, _after_fork_in_child
+from redsync.metrics.metrics import _MOST_EARLY, Metrics, _after_fork_in_child
 from tests.support.traced import at_each_line
 
 
@@ -92,7 +93,7 @@ def tell(ledger, clock):
 
 
 def make_record(name="order:7", kind="lock", *, wanted=1, limit=None, started=100.0, rounds=1, splits=0, hand_overs=0):
-    record = AcquireRecord(name, kind, wanted, limit, started, set())
+    record = AcquireRecord(name, kind, wanted, limit, started, set(), None)
     record.rounds, record.splits, record.hand_overs = rounds, splits, hand_overs
     return record
 
@@ -250,13 +251,13 @@ class SimpleNamespaceClient:
 
 
 def test_many_events_are_processed_without_a_collector(ledger, tell):
-    for _ in range(_LONG):
+    for _ in range(LONG):
         tell(WatchdogWoke(0.0))
-    assert len(ledger.values["redsync.watchdog.lag", ()]) == _LONG
+    assert len(ledger.values["redsync.watchdog.lag", ()]) == LONG
     with ledger._lock:
-        for _ in range(_LONG):
+        for _ in range(LONG):
             tell(WatchdogWoke(0.0))
-        assert len(ledger._inbox) == _LONG, "another thread is at it"
+        assert len(ledger._inbox) == LONG, "another thread is at it"
 
 
 def test_ends_of_unknown_holds_are_bounded(ledger, tell):

@@ -1,9 +1,12 @@
 """Reports to observers about acquires, holds, renewals and rate limiters, made around protocols and nowhere else."""
 
+from collections import deque
+
 import pytest
 
 from redsync import HoldLost, HoldOrphaned, NodeChanged, QuorumError
 from redsync._core.observing import (
+    LONG,
     AcquireEnded,
     HoldEnded,
     HoldsRenewed,
@@ -96,6 +99,24 @@ def test_re_entry_is_an_acquire_without_a_round(toy):
     toy.play(steps, ("ask lock_acquire", toy.all_say(EXISTING)), "notify AcquireEnded")
     (ended,) = notified(toy)
     assert (ended.outcome, ended.hold) == ("won", state)
+
+
+@pytest.mark.parametrize("queued", [0, LONG])
+def test_counted_successes_and_ends_are_entries_unless_those_are_many(toy, queued):
+    entries = toy.session.entries = deque([None] * queued)
+    began = toy.now
+    steps = observed(toy.session, toy.request(), toy.now, acquire, kind="lock")
+    state = toy.play(steps, ("ask lock_acquire", toy.all_say(NEW)), *["notify AcquireEnded"] * bool(queued))
+    released = toy.now
+    steps = release(toy.session, state, toy.now)
+    toy.play(steps, ("ask lock_release", toy.all_say(1)), *["notify HoldEnded"] * bool(queued))
+    if queued:
+        assert set(entries) == {None}
+        return
+    (ended, at), end = entries
+    assert (ended.outcome, ended.hold, ended.record.rounds, ended.record.steps) == ("won", state, 1, None)
+    assert began <= at <= released
+    assert end == (HoldEnded(state, "released"), released)
 
 
 # On real nodes.
