@@ -36,7 +36,7 @@ except ImportError as error:  # pragma: no cover
     raise ImportError("redsync.contrib.celery needs `pip install redsync-toolkit[celery]`") from error
 
 from redsync import AcquireTimeout, Client, ConfigurationError, Hold, QuorumError
-from redsync.contrib.shared import NameTemplate, ProcessClient, shortened
+from redsync.contrib.shared import CLIENTS, NameTemplate, ProcessClient, shortened
 
 __all__ = ["OnceTask", "get_client"]
 
@@ -194,7 +194,7 @@ def _check_setting(sender: Any, **_: Any) -> None:
 
 
 def _close(**_: Any) -> None:
-    for client in list(_clients.values()):
+    for client in list(CLIENTS):
         client.close()  # Worker processes end without running Python's finalizers.
 
 

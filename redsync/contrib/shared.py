@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import math
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 from redsync import AcquireTimeout, Client, ConfigurationError, LeaseLostError, QuorumError
 
 __all__ = [
+    "CLIENTS",
     "LONGEST",
     "Guards",
     "LockError",
@@ -40,6 +42,10 @@ LockError: TypeAlias = AcquireTimeout | QuorumError | LeaseLostError
 """The errors of a lock that say that the work must not run, or must stop."""
 
 
+CLIENTS: Final[weakref.WeakSet[ProcessClient]] = weakref.WeakSet()
+"""Those of this process, for a framework that ends it without running Python's finalizers."""
+
+
 class ProcessClient:
     """The client of a process, made from a setting at its first use; it is closed when the process ends.
 
@@ -54,6 +60,7 @@ class ProcessClient:
         self._read: Final = read
         # No lock, which another thread might hold during a fork: the first client that gets in here counts.
         self._made: Final[dict[str, Client]] = {}
+        CLIENTS.add(self)
 
     def get(self) -> Client:
         """Return the client; after a fork, the child uses its parent's object as a new client.

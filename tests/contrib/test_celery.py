@@ -15,7 +15,8 @@ from celery.exceptions import ImproperlyConfigured
 from kombu import pools
 
 from redsync import AcquireTimeout, Client, ConfigurationError
-from redsync.contrib.celery import OnceTask, _check_setting, get_client
+from redsync.contrib.celery import OnceTask, _check_setting, _close, get_client
+from redsync.contrib.shared import ProcessClient
 from redsync.testing import LocalNodes
 
 pytestmark = [pytest.mark.framework, pytest.mark.sweep]
@@ -330,6 +331,13 @@ def test_bad_setting_ends_a_worker_at_its_start(tmp_path, monkeypatch):
 def test_worker_without_such_tasks_needs_no_setting(monkeypatch):
     monkeypatch.delenv("REDSYNC_URLS", raising=False)
     _check_setting(SimpleNamespace(app=celery.Celery("shop", set_as_current=False)))
+
+
+def test_end_of_a_worker_process_closes_the_clients_of_all_frameworks():
+    client = ProcessClient("redsync", lambda: {"urls": ["redis://127.0.0.1:1"]})
+    made = client.get()
+    _close()
+    assert made.runner.closed
 
 
 def test_applications_have_a_client_each(app, nodes):
