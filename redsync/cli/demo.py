@@ -32,9 +32,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from statistics import quantiles
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from redsync.cli.arguments import seconds
 from redsync.cli.exits import BROKEN, FINE, UNAVAILABLE, SetupError
 from redsync.cli.output import console, put, write_table
 from redsync.exceptions import AcquireTimeout, LeaseLostError, QuorumError, RedsyncError
@@ -44,8 +43,6 @@ if TYPE_CHECKING:
 
     from redsync import Client
     from redsync.testing import LocalNodes
-
-__all__ = ["Attempt", "Outage", "Report", "add_parsers", "play", "run"]
 
 PROCESSES: Final = 4
 THREADS: Final = 4
@@ -228,16 +225,6 @@ def lost_updates(holds: Sequence[Attempt], counter: int) -> int:
 
 
 # The command.
-
-
-def add_parsers(subparsers: Any) -> None:
-    """Add the command and its arguments."""
-    summary = "watch processes compete for locks while nodes fail, and check every acquisition"
-    parser = subparsers.add_parser("demo", help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
-    parser.set_defaults(run=run)
-    add = parser.add_argument
-    add("--seconds", type=seconds(1, 86_400.0), default=12.0, metavar="S", help="duration of the run (12)")
-    add("--seed", type=int, metavar="N", help="repeat the choices of an earlier run (random)")
 
 
 def run(options: argparse.Namespace) -> int:

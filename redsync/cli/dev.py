@@ -12,8 +12,6 @@ from redsync.cli.output import put, warn, write_json
 if TYPE_CHECKING:
     from redsync.testing.local_nodes import LocalNodes
 
-__all__ = ["dev"]
-
 
 def dev(options: Any) -> int:
     """Run nodes until Ctrl-C, and print how to use them."""

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
     from redsync.cli.endpoints import Endpoint, WitnessReport
 
-__all__ = ["doctor"]
-
 PINGS: Final = 11
 KEYS_MAX: Final = 1_000_000
 LEASE: Final = 30.0

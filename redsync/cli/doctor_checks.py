@@ -20,18 +20,6 @@ if TYPE_CHECKING:
     from redsync._core.memory import Birth
     from redsync.cli.endpoints import WitnessReport
 
-__all__ = [
-    "Finding",
-    "Heard",
-    "Report",
-    "check_deployment",
-    "checked",
-    "findings_about",
-    "groups_among",
-    "guard_left",
-    "is_loopback",
-]
-
 NOT_ALLOWED: Final = "not allowed"
 
 _NUMBERS: Final = frozenset(

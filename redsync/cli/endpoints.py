@@ -18,8 +18,6 @@ from redsync._core.text import printable
 from redsync._core.urls import ClusterUrl, GroupUrl
 from redsync.cli.queries import PLAIN, in_one_line
 
-__all__ = ["Endpoint", "WitnessReport", "named"]
-
 Witnesses = list[tuple[str, redis.Redis]]
 """The address of each Sentinel or listed server of a cluster, and a client that queries it."""
 

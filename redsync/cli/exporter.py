@@ -27,8 +27,6 @@ from redsync.metrics.labels import Groups, name_group
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
-__all__ = ["KEPT", "Kept", "exporter"]
-
 Whose: TypeAlias = tuple[str, ...]
 
 _WHOSE: Final = ("kind", "name_group")

@@ -30,15 +30,6 @@ if TYPE_CHECKING:
     from redsync._core.client_records import Claim, ClientRecord
     from redsync._protocols.surveys import NameLook
 
-__all__ = [
-    "list_rows",
-    "listed",
-    "ls",
-    "more_than",
-    "show",
-    "take_away",
-]
-
 _LISTED = ("NAME", "KIND", "HELD BY", "NODES", "LIFE LEFT", "WAITING")
 _SHOWN = ("NODE", "HELD BY", "OWNER", "COUNT", "LIFE LEFT", "WAITING")
 

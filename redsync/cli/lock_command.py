@@ -27,8 +27,8 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final
 
-from redsync.cli.arguments import add_nodes, connect, name_of, seconds, whole
-from redsync.cli.exits import BUSY, ENDED, FAILED, NOT_EXECUTABLE, NOT_FOUND, REFUSED, SIGNALLED, UsageError, status_of
+from redsync.cli.arguments import connect, name_of
+from redsync.cli.exits import ENDED, FAILED, NOT_EXECUTABLE, NOT_FOUND, REFUSED, SIGNALLED, UsageError, status_of
 from redsync.cli.output import warn
 from redsync.cli.shim import BEHIND, DESERTED, LATE, LONG, LOST, Policy, margin_of
 from redsync.exceptions import AcquireTimeout, LeaseLostError, QuorumError, RedsyncError
@@ -38,48 +38,7 @@ if TYPE_CHECKING:
     from redsync.cli.signals import Signals
     from redsync.cli.supervisor import ShimProcess, Supervisor
 
-__all__ = ["add_parsers", "run"]
-
 KILL_AFTER: Final = 5.0
-
-_DESCRIPTION: Final = """\
-Run a command while holding a lock that all machines share, as flock(1) does
-on one machine.
-
-redsync renews the lock while the command runs, and releases it when the
-command and all its descendants have ended. If renewal fails, redsync ends
-them before anyone else can acquire the lock."""
-
-_EPILOG: Final = """\
-the command:
-  It runs without a shell (but see -c), with its arguments unchanged and with
-  redsync's standard input, output and error. Its environment has
-  REDSYNC_LOCK_NAME, REDSYNC_OWNER and, for a fenced lock,
-  REDSYNC_FENCING_TOKEN. redsync forwards TERM, INT, HUP and QUIT to it.
-  Processes that it leaves running have -k seconds to end by themselves; then
-  redsync ends them.
-
-exit status:
-  the command's own, or 128 + n if signal n ended the command or the wait
-   64  wrong usage
-   69  too few nodes answer
-   75  busy: others hold the lock (-E changes this status)
-   77  the nodes refuse the password, or forbid a command
-   78  no nodes configured, or the name is another kind of lock
-  124  redsync ended the command: its lock was lost, or --max-hold had passed
-  125  redsync itself failed
-  126  the command can't be executed
-  127  the command was not found
-
-examples:
-  Run a job on one of many machines whose crontabs fire within a minute:
-    redsync lock nightly -n -E 0 --min-hold 60 -- ./report.sh
-  Wait at most ten minutes, and say so:
-    redsync lock deploy -w 600 -v -- make deploy
-  Run at most three at a time:
-    redsync lock api --permits 3 -- ./import.py
-  Share the lock with other readers, while no writer (-x) holds it:
-    redsync lock table -s -c 'pg_dump db | gzip >db.gz'"""
 
 _TOLD: Final = {
     LOST: "ended the command: the lock was lost",
@@ -91,58 +50,6 @@ _TOLD: Final = {
 
 _SHARE: Final = 0.4
 """The share of a lease that the command's end may take: a renewal is due after a third, and a second try after that."""
-
-
-def add_parsers(subparsers: Any) -> None:
-    """Add the command and its arguments."""
-    summary = "run a command while holding a distributed lock"
-    parser = subparsers.add_parser(
-        "lock",
-        help=summary,
-        description=_DESCRIPTION,
-        usage="redsync lock NAME [options] -- COMMAND [ARGUMENT ...]\n       redsync lock NAME [options] -c STRING",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.set_defaults(run=run)
-    parser.add_argument("name", metavar="NAME", help="the lock's name, the same on all machines")
-    parser.add_argument("-c", "--shell", metavar="STRING", help="run STRING with /bin/sh instead of a command after --")
-    add = parser.add_mutually_exclusive_group().add_argument
-    add("-q", "--quiet", action="store_true", help="print no messages")
-    add("-v", "--verbose", action="store_true", help="print who is ahead, and how long the wait took")
-
-    waiting = parser.add_argument_group("how long to wait (default: forever)")
-    add = waiting.add_mutually_exclusive_group().add_argument
-    nonblock = "do not wait: exit with 75 if others hold the lock"
-    add("-n", "--nonblock", action="store_const", const=0.0, dest="wait", help=nonblock)
-    add("-w", "--wait", type=seconds(0), metavar="SECONDS", help="wait at most this long, then exit with 75")
-    add = waiting.add_argument
-    add("-E", "--conflict-exit-code", type=whole(0, 255), default=BUSY, metavar="N", help="exit with N instead of 75")
-
-    kinds = parser.add_argument_group("kind of lock (default: fenced, one holder at a time)")
-    add = kinds.add_mutually_exclusive_group().add_argument
-    add("-s", "--shared", action="store_true", help="read side of a read-write lock: shared with other readers")
-    add("-x", "--exclusive", action="store_true", help="write side of a read-write lock: one holder at a time")
-    add("--permits", type=whole(1, 10_000), metavar="N", help="one of a semaphore's N permits: N holders at a time")
-    add("--fair", action="store_true", help="fair lock: first come, first served")
-
-    add = parser.add_argument_group("how long to hold").add_argument
-    add(
-        "--lease",
-        type=seconds(),
-        metavar="SECONDS",
-        help="how long others wait after a crash (default: REDSYNC_LEASE, or 30)",
-    )
-    add("--min-hold", type=seconds(), metavar="SECONDS", help="hold the lock this long, even if the command is shorter")
-    add("--max-hold", type=seconds(), metavar="SECONDS", help="end the command after this long, and exit with 124")
-    add("-k", "--kill-after", type=seconds(0), metavar="SECONDS", help="time from SIGTERM to SIGKILL (default: 5)")
-    add(
-        "--on-lost",
-        choices=("term", "ignore"),
-        default="term",
-        help="before the lock is lost, send SIGTERM and later SIGKILL (term, the default), or nothing (ignore)",
-    )
-    add_nodes(parser)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -31,29 +31,6 @@ if TYPE_CHECKING:
     from redsync._core.client_records import ClientRecord
     from redsync.cli.queries import Answer
 
-__all__ = [
-    "clock",
-    "complain",
-    "console",
-    "flush",
-    "open_streams",
-    "print_table",
-    "process",
-    "prompt",
-    "put",
-    "short",
-    "shown",
-    "table_of",
-    "tell",
-    "told",
-    "told_error",
-    "warn",
-    "who",
-    "write",
-    "write_json",
-    "write_table",
-]
-
 _WIDEST: Final = 100_000
 """The width of a table that is not for a terminal, so that each row is one line."""
 

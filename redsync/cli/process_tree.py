@@ -21,8 +21,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-__all__ = ["PARENT_DEATH_SIGNAL", "ProcessTree", "set_option"]
-
 PARENT_DEATH_SIGNAL: Final = 1
 CHILD_SUBREAPER: Final = 36
 """Options of prctl(2)."""

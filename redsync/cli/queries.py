@@ -25,19 +25,6 @@ if TYPE_CHECKING:
     from redsync._protocols.surveys import NameLook
     from redsync.cli.endpoints import Endpoint
 
-__all__ = [
-    "Answer",
-    "Looks",
-    "Node",
-    "Nodes",
-    "execute",
-    "in_one_line",
-    "look_around",
-    "look_at",
-    "questions",
-    "tagging_of",
-]
-
 BATCH: Final = 200
 """Names per pipeline, so that a node serves other clients in between."""
 

@@ -26,8 +26,6 @@ from redsync.cli.exits import SIGNALLED
 from redsync.cli.process_tree import PARENT_DEATH_SIGNAL, ProcessTree, set_option
 from redsync.cli.signals import Pipe, is_ready
 
-__all__ = ["BEHIND", "DESERTED", "LATE", "LONG", "LOST", "Policy", "Schedule", "Shim", "margin_of", "now"]
-
 # Python ignores these signals from its start; programs do not expect that.
 _RESTORED: Final = (signal.SIGPIPE, *(getattr(signal, name) for name in ("SIGXFSZ",) if hasattr(signal, name)))
 

@@ -17,16 +17,6 @@ from multiprocessing.connection import Connection, wait
 from types import FrameType
 from typing import Any, Final, Self
 
-__all__ = [
-    "FORWARDED",
-    "KEYS",
-    "Pipe",
-    "SignalledError",
-    "Signals",
-    "has_terminal",
-    "is_ready",
-]
-
 _LONGEST: Final = 1e6
 
 

@@ -24,8 +24,6 @@ from redsync.cli.signals import KEYS, Pipe, Signals, has_terminal
 if TYPE_CHECKING:
     from redsync import Hold
 
-__all__ = ["ShimProcess", "Supervisor"]
-
 _SHARE: Final = 0.2
 _SHORTEST_SLEEP: Final = 0.02
 _LONGEST_SLEEP: Final = 1.0

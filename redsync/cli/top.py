@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from rich.console import Group
     from rich.text import Text
 
-__all__ = ["View", "holds", "look", "page", "top"]
-
 View = dict[str, Any]
 
 _MOST: Final = 20
