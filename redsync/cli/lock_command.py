@@ -31,14 +31,16 @@ from redsync.cli.arguments import connect, name_of
 from redsync.cli.exits import ENDED, FAILED, NOT_EXECUTABLE, NOT_FOUND, REFUSED, SIGNALLED, UsageError, status_of
 from redsync.cli.output import warn
 from redsync.cli.shim import BEHIND, DESERTED, LATE, LONG, LOST, Policy, margin_of
+from redsync.cli.signals import SignalledError, Signals, has_terminal
+from redsync.cli.supervisor import ShimProcess, Supervisor
 from redsync.exceptions import AcquireTimeout, LeaseLostError, QuorumError, RedsyncError
 
 if TYPE_CHECKING:
     from redsync import Client, Hold
-    from redsync.cli.signals import Signals
-    from redsync.cli.supervisor import ShimProcess, Supervisor
 
-KILL_AFTER: Final = 5.0
+_KILL_AFTER: Final = 5.0
+
+Say = Callable[[str], None]
 
 _TOLD: Final = {
     LOST: "ended the command: the lock was lost",
@@ -54,8 +56,6 @@ _SHARE: Final = 0.4
 
 def run(options: argparse.Namespace) -> int:
     """Run the command under its lock; return the exit status."""
-    from redsync.cli.signals import has_terminal
-
     status = _run(options)
     if status == SIGNALLED + signal.SIGINT and has_terminal():
         # An interactive shell's loop continues unless SIGINT ends the process that the shell waits for.
@@ -68,42 +68,43 @@ def _run(options: argparse.Namespace) -> int:
     command = _command(options)
     if options.min_hold is not None and options.max_hold is not None and options.min_hold > options.max_hold:
         raise UsageError("--min-hold is longer than --max-hold")
-    from redsync.cli.signals import SignalledError
-
-    voice = _Voice(options.quiet, options.verbose)
+    # Standard output belongs to the command; messages go to standard error.
+    say = _silent if options.quiet else _say
+    # We report a lost hold ourselves. Messages about nodes remain, because they may explain a long wait.
+    logging.getLogger("redsync.watchdog").setLevel(logging.CRITICAL)
+    if options.quiet:
+        logging.getLogger("redsync").setLevel(logging.CRITICAL + 1)
     try:
-        return _run_under_lock(options, command, voice)
+        # The shim is a fork of this process, so start it before there are threads, connections or a lock.
+        with Signals() as signals, ShimProcess(command, _environment(options), signals.ignored) as shim:
+            return _hold_and_run(options, shim, signals, say)
     except SignalledError as end:
-        voice.say(f"ended by signal {end.number} before the command started")
+        say(f"ended by signal {end.number} before the command started")
         return SIGNALLED + end.number
     except AcquireTimeout:
-        voice.say(f"{options.name!r} is held by others")
+        say(f"{options.name!r} is held by others")
         return int(options.conflict_exit_code)
     except RedsyncError as error:
-        voice.say(str(error))
+        say(str(error))
         return status_of(error)
     except OSError as error:
-        voice.say(f"failed: {error}")
+        say(f"failed: {error}")
         return FAILED
 
 
-def _run_under_lock(options: argparse.Namespace, command: list[str], voice: _Voice) -> int:
-    from redsync.cli.signals import Signals
-    from redsync.cli.supervisor import ShimProcess
-
-    _silence(options.quiet)
-    # The shim is a fork of this process, so start it before there are threads, connections or a lock.
-    with Signals() as signals, ShimProcess(command, _environment(options), signals.ignored) as shim:
-        return _hold_and_run(options, shim, signals, voice)
+def _say(text: str) -> None:
+    warn(f"redsync lock: {text}")
 
 
-def _hold_and_run(options: argparse.Namespace, shim: ShimProcess, signals: Signals, voice: _Voice) -> int:
-    from redsync.cli.supervisor import Supervisor
+def _silent(_: str) -> None:
+    pass
 
+
+def _hold_and_run(options: argparse.Namespace, shim: ShimProcess, signals: Signals, say: Say) -> int:
     with connect(options, lease=options.lease) as client, ExitStack() as stack:
         policy = _policy(options, client.runner.session.timing.lease)
         try:
-            hold = _take(stack, client, options, voice, lambda _: signals.wake())
+            hold = _take(stack, client, options, say, lambda _: signals.wake())
         except ValueError as error:
             if isinstance(error, RedsyncError):
                 raise
@@ -111,27 +112,27 @@ def _hold_and_run(options: argparse.Namespace, shim: ShimProcess, signals: Signa
         began = time.monotonic()
         # From here on signals are only recorded, and the lock is released as usual.
         signals.collect()
-        supervisor = Supervisor(shim, hold, signals, policy, voice.say)
+        supervisor = Supervisor(shim, hold, signals, policy, say)
         supervisor.run()
-        status = _status_of(supervisor, voice)
+        status = _status_of(supervisor, say)
         lost = hold.lost
         if options.min_hold is not None:
             _linger(hold, signals, began + options.min_hold)
         try:
             stack.close()
         except LeaseLostError as error:
-            voice.say(str(error))
+            say(str(error))
             lost = lost or options.min_hold is None
         return ENDED if lost and policy.ends_lost else status
 
 
-def _status_of(supervisor: Supervisor, voice: _Voice) -> int:
+def _status_of(supervisor: Supervisor, say: Say) -> int:
     """Return the exit status of an ended command, and report why it ended."""
     if supervisor.errno:
-        voice.say(f"can't run the command: {os.strerror(supervisor.errno)}")
+        say(f"can't run the command: {os.strerror(supervisor.errno)}")
         return NOT_FOUND if supervisor.errno == errno.ENOENT else NOT_EXECUTABLE
     if supervisor.reason is not None:
-        voice.say(_TOLD[supervisor.reason])
+        say(_TOLD[supervisor.reason])
     if supervisor.reason == DESERTED:
         return FAILED
     return supervisor.status if supervisor.reason in (None, BEHIND) else ENDED
@@ -151,13 +152,6 @@ def _linger(hold: Hold, signals: Signals, until: float) -> None:
         signals.wait(left)
 
 
-def _silence(quiet: bool) -> None:
-    # We report a lost hold ourselves. Messages about nodes remain, because they may explain a long wait.
-    logging.getLogger("redsync.watchdog").setLevel(logging.CRITICAL)
-    if quiet:
-        logging.getLogger("redsync").setLevel(logging.CRITICAL + 1)
-
-
 def _command(options: argparse.Namespace) -> list[str]:
     if options.shell is not None:
         if options.wrapped:
@@ -171,7 +165,7 @@ def _command(options: argparse.Namespace) -> list[str]:
 def _policy(options: argparse.Namespace, lease: float) -> Policy:
     """Return when to end the command; the end is short enough that renewals are due before it must begin."""
     longest = lease * _SHARE
-    kill_after = min(KILL_AFTER, longest) if options.kill_after is None else options.kill_after
+    kill_after = min(_KILL_AFTER, longest) if options.kill_after is None else options.kill_after
     if options.on_lost == "term" and kill_after > longest:
         raise UsageError(
             f"a lease of {lease:g} s is too short for --kill-after {kill_after:g}, which would end the command too "
@@ -180,25 +174,8 @@ def _policy(options: argparse.Namespace, lease: float) -> Policy:
     return Policy(options.on_lost == "term", kill_after, margin_of(lease), options.max_hold or math.inf)
 
 
-class _Voice:
-    """Writes messages to standard error; standard output belongs to the command."""
-
-    def __init__(self, quiet: bool, verbose: bool) -> None:
-        self._quiet, self._verbose = quiet, verbose
-
-    def say(self, text: str) -> None:
-        """Write a message, unless `--quiet`."""
-        if not self._quiet:
-            warn(f"redsync lock: {text}")
-
-    def detail(self, text: str) -> None:
-        """Write a message if `--verbose`."""
-        if self._verbose:
-            self.say(text)
-
-
 def _take(
-    stack: ExitStack, client: Client, options: argparse.Namespace, voice: _Voice, on_lost: Callable[[Any], object]
+    stack: ExitStack, client: Client, options: argparse.Namespace, say: Say, on_lost: Callable[[Any], object]
 ) -> Hold:
     """Acquire the lock that the options ask for; the stack releases it.
 
@@ -211,17 +188,17 @@ def _take(
         RedsyncError: The name is another kind of lock, or has other settings.
         ValueError: The name is invalid.
     """
-    began = time.monotonic()
+    began, detail = time.monotonic(), say if options.verbose else _silent
     try:
         hold = _enter(stack, client, options, 0.0, on_lost)
     except (AcquireTimeout, QuorumError) as error:
         if options.wait == 0 or (isinstance(error, QuorumError) and status_of(error) == REFUSED):
             raise
-        voice.detail(f"waiting for {options.name!r}{f': {error}' if isinstance(error, QuorumError) else ''}")
+        detail(f"waiting for {options.name!r}{f': {error}' if isinstance(error, QuorumError) else ''}")
         left = None if options.wait is None else max(options.wait - (time.monotonic() - began), 0.0)
         hold = _enter(stack, client, options, left, on_lost)
     token = "" if hold.fencing_token is None else f", fencing token {hold.fencing_token}"
-    voice.detail(f"acquired {options.name!r} after {time.monotonic() - began:.2f} s{token}")
+    detail(f"acquired {options.name!r} after {time.monotonic() - began:.2f} s{token}")
     return hold
 
 

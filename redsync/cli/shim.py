@@ -17,17 +17,15 @@ import contextlib
 import math
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import Any, Final, NamedTuple
 
 from redsync.cli.exits import SIGNALLED
 from redsync.cli.process_tree import PARENT_DEATH_SIGNAL, ProcessTree, set_option
-from redsync.cli.signals import Pipe, is_ready
-
-# Python ignores these signals from its start; programs do not expect that.
-_RESTORED: Final = (signal.SIGPIPE, *(getattr(signal, name) for name in ("SIGXFSZ",) if hasattr(signal, name)))
+from redsync.cli.signals import LONGEST, Pipe, is_ready
 
 now: Callable[[], float] = (
     # The clock of the leases: it runs while the machine sleeps.
@@ -82,30 +80,31 @@ class Schedule:
 
     Attributes:
         until: The end of its hold.
+        due: For each reason to end the command the instant from which it holds; `LATE` follows from `until`.
         reason: Why its end has begun, one of this module's constants; None if it has not begun.
     """
 
     def __init__(self, policy: Policy, until: float, began: float) -> None:
         self.until = until
+        self.due: Final = {LONG: began + policy.max_hold}
         self.reason: str | None = None
         self._policy = policy
-        self._too_long = began + policy.max_hold
         self._kill_at = math.inf
 
     def look(self, instant: float) -> bool:
         """Begin the end if it is due; return True if this call began it."""
-        if self.reason is not None:
+        due, reason = self._first
+        if self.reason is not None or instant < due:
             return False
-        if self._policy.ends_lost and instant >= self.until - self._policy.threshold:
-            self.begin(LATE, instant)
-        elif instant >= self._too_long:
-            self.begin(LONG, instant)
-        return self.reason is not None
-
-    def begin(self, reason: str, instant: float) -> None:
-        """Begin the end for that reason."""
         self.reason = reason
         self._kill_at = instant + self._policy.kill_after
+        return True
+
+    @property
+    def _first(self) -> tuple[float, str]:
+        """The first instant at which there is a reason to end the command, and this reason."""
+        late = self.until - self._policy.threshold if self._policy.ends_lost else math.inf
+        return min((late, LATE), *((instant, reason) for reason, instant in self.due.items()))
 
     @property
     def kill_at(self) -> float:
@@ -118,66 +117,7 @@ class Schedule:
     @property
     def next(self) -> float:
         """The next instant at which something may be due."""
-        if self.reason is not None:
-            return self.kill_at
-        return min(self._too_long, self.until - self._policy.threshold if self._policy.ends_lost else math.inf)
-
-
-def _launch(
-    command: list[str],
-    environment: Mapping[str, str],
-    *,
-    group: int,
-    handled: Collection[int],
-    tied: bool,
-    until: float,
-) -> int:
-    """Start a command; return its process id.
-
-    Args:
-        command: The command and its arguments.
-        environment: Its whole environment.
-        group: The process group that it joins; 0 for its own.
-        handled: Signals to reset to their default action.
-        tied: Kill the command if the calling process ends first.
-        until: Kill the command if it has not started by this instant.
-
-    Raises:
-        OSError: The command can't be executed.
-    """
-    reader, writer = os.pipe()
-    parent = os.getpid()
-    number = os.fork()
-    if not number:
-        try:
-            os.setpgid(0, group)
-            if tied:
-                set_option(PARENT_DEATH_SIGNAL, signal.SIGKILL)
-                if os.getppid() != parent:
-                    os._exit(0)
-            for each in (*handled, *_RESTORED):
-                signal.signal(each, signal.SIG_DFL)
-            os.execvpe(command[0], command, environment)  # noqa: S606
-        except BaseException as error:
-            _fail(writer, error)
-    os.close(writer)
-    # A command that was stopped before it started, or waits for a slow disk, must not start once another owner may have
-    # the lock.
-    if not is_ready(until - now(), reader):
-        os.kill(number, signal.SIGKILL)
-    with open(reader, "rb") as told:
-        failure = told.read()
-    if failure:
-        os.waitpid(number, 0)
-        raise OSError(int(failure), os.strerror(int(failure)), command[0])
-    return number
-
-
-def _fail(writer: int, error: BaseException) -> NoReturn:
-    """Report to the parent why the command can't be executed, and end this child."""
-    number = error.errno if isinstance(error, OSError) else None
-    os.write(writer, b"%d" % (number or 5))  # EIO
-    os._exit(1)
+        return self._first[0] if self.reason is None else self.kill_at
 
 
 _IGNORED: Final = (
@@ -194,8 +134,6 @@ _POLL: Final = 0.01
 _KILL_TIMEOUT: Final = 2.0
 """Seconds for killed processes to end: after that we take them for unkillable."""
 
-_POLL_OF_THE_REST: Final = 0.2
-
 
 class Shim:
     """Waits for the order to start, starts the command, and ends when none of its processes is left."""
@@ -207,7 +145,7 @@ class Shim:
         self._pipe = pipe
         self._command = command
         self._environment = dict(environment)
-        self._handled = {signal.SIGCHLD, *_IGNORED} - set(ignored)
+        self._ignored = ignored
         for number in _IGNORED:
             signal.signal(number, signal.SIG_IGN)
         self._children, writer = os.pipe()
@@ -219,26 +157,18 @@ class Shim:
         self._tree.adopt()
         self._policy: Policy
         self._schedule: Schedule
-        self._leader = 0
-        self._group = 0
+        self._process: subprocess.Popen[bytes]
         self._status: int | None = None
-        self._ended_at = 0.0
         self._killed_at = math.inf
         self._told_left = False
 
     def run(self) -> None:
-        """Watch the command from its start to its end."""
-        while not self._leader:
-            is_ready(math.inf, self._pipe)
-            for words in self._pipe.receive():
-                if self._leader:
-                    self._obey(*words)
-                elif not self._begin(*words[1:]):
-                    return
-            if self._pipe.closed and not self._leader:
-                return
-        while not self._turn():
-            pass
+        """Wait for the order to start, and watch the command from its start to its end."""
+        is_ready(math.inf, self._pipe)
+        order = next(self._pipe.receive(), None)
+        if order is not None and self._begin(*order):
+            while not self._turn():
+                pass
 
     def _begin(self, group: int, until: float, owner: str, token: int | None, policy: Policy) -> bool:
         """Start the command if there is time left; return whether it runs."""
@@ -251,83 +181,87 @@ class Shim:
         if token is not None:
             self._environment["REDSYNC_FENCING_TOKEN"] = str(token)
         try:
-            self._leader = _launch(
-                self._command,
-                self._environment,
-                group=group,
-                handled=self._handled,
-                tied=self._policy.ends_lost,
-                until=self._schedule.next,
-            )
+            self._launch(group)
         except OSError as error:
             self._pipe.send("unable", error.errno)
             return False
-        self._group = group or self._leader
-        known = self._leader if group else -self._leader
-        self._tree.lead(known)
+        self._tree.lead(self._process.pid, group)
         _leave_streams()
-        self._pipe.send("running", known)
+        self._pipe.send("running", self._process.pid)
         # `_launch` has killed a command that did not start in time, even if the pipe has renewals by now.
         self._decide(now())
         return True
+
+    def _launch(self, group: int) -> None:
+        """Start the command, in its own process group if `group` is 0.
+
+        Raises:
+            OSError: It can't be executed.
+        """
+        parent = os.getpid()
+
+        def prepare() -> None:
+            if self._policy.ends_lost:
+                set_option(PARENT_DEATH_SIGNAL, signal.SIGKILL)
+                if os.getppid() != parent:
+                    os._exit(0)
+            for each in (signal.SIGCHLD, *_IGNORED):
+                signal.signal(each, signal.SIG_IGN if each in self._ignored else signal.SIG_DFL)
+
+        # A command that was stopped before it started, or waits for a slow disk, must not start once another owner may
+        # have the lock.
+        signal.signal(signal.SIGALRM, lambda *_: self._tree.send(signal.SIGKILL))
+        signal.setitimer(signal.ITIMER_REAL, min(max(self._schedule.next - now(), _POLL), LONGEST))
+        try:
+            self._process = subprocess.Popen(  # noqa: S603  (what the user asks for)
+                self._command,
+                env=self._environment,
+                close_fds=False,
+                process_group=group,
+                preexec_fn=prepare,  # noqa: PLW1509  (the shim has no threads)
+            )
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0.0)
+            signal.signal(signal.SIGALRM, signal.SIG_IGN)
 
     def _turn(self) -> bool:
         """Do what is due, then sleep; return True when all is over."""
         self._reap()
         for words in self._pipe.receive():
-            self._obey(*words)
+            self._hear(*words)
         instant = now()
         self._decide(instant)
         if self._is_over(instant):
             self._pipe.send("over", self._status or 0, self._schedule.reason)
             return True
-        self._sleep(instant)
+        pause = self._schedule.next - instant
+        if instant >= self._killed_at:
+            pause = (instant - self._killed_at) / 10  # those that can't be killed, more and more rarely
+        if is_ready(
+            min(max(pause, _POLL), _LONGEST_SLEEP), self._children, *(() if self._pipe.closed else (self._pipe,))
+        ):
+            with contextlib.suppress(BlockingIOError):
+                os.read(self._children, 4096)
         return False
 
-    def _obey(self, what: str, *rest: Any) -> None:
+    def _hear(self, what: str, *rest: Any) -> None:
         if what == "until":
             (self._schedule.until,) = rest
-        elif what == "lost" and self._schedule.reason is None and self._policy.ends_lost:
-            self._end(LOST, now())
-        elif what == "forward":
-            # The command's group gets the signal, as from a terminal; after its end, the processes that it left.
-            (number,) = rest
-            self._tree.send(number, None if self._status is not None else self._group)
+        elif what == "lost" and self._policy.ends_lost:
+            self._schedule.due[LOST] = -math.inf  # it comes first
 
     def _decide(self, instant: float) -> None:
-        schedule = self._schedule
-        if schedule.reason is None:
-            if self._pipe.closed and self._policy.ends_lost:
-                self._end(DESERTED, instant)
-            elif instant >= self._patient_until:
-                self._end(BEHIND, instant)
-            elif schedule.look(instant):
-                self._ask()
-        if instant >= min(self._killed_at, schedule.kill_at):
-            self._kill(instant)
-
-    @property
-    def _patient_until(self) -> float:
-        """The instant until which processes that the command left may run."""
-        if self._status is None or self._tree.gone:
-            return math.inf
-        return self._ended_at + self._policy.kill_after
-
-    def _end(self, reason: str, instant: float) -> None:
-        self._schedule.begin(reason, instant)
-        self._ask()
-
-    def _ask(self) -> None:
-        """Send SIGTERM to all, even to those that are stopped."""
-        self._tree.send(signal.SIGTERM)
-        self._tree.send(signal.SIGCONT)
-
-    def _kill(self, instant: float) -> None:
-        self._killed_at = min(self._killed_at, instant)
-        left = self._tree.send(signal.SIGKILL)
-        if instant >= self._killed_at + _KILL_TIMEOUT and not self._told_left:
-            self._told_left = True
-            self._pipe.send("left", left)
+        if self._pipe.closed and self._policy.ends_lost:
+            self._schedule.due.setdefault(DESERTED, instant)
+        if self._schedule.look(instant):
+            self._tree.send(signal.SIGTERM)
+            self._tree.send(signal.SIGCONT)  # to those that are stopped
+        if instant >= min(self._killed_at, self._schedule.kill_at):
+            self._killed_at = min(self._killed_at, instant)
+            left = self._tree.send(signal.SIGKILL)
+            if instant >= self._killed_at + _KILL_TIMEOUT and not self._told_left:
+                self._told_left = True
+                self._pipe.send("left", left)
 
     def _is_over(self, instant: float) -> bool:
         # While unkillable processes run, keep the lock as long as renewals succeed; after that, waiting is pointless.
@@ -336,22 +270,10 @@ class Shim:
 
     def _reap(self) -> None:
         for number, status in self._tree.reap():
-            if number == self._leader:
-                code = os.waitstatus_to_exitcode(status)
+            if number == self._process.pid:
+                code = self._process.returncode = os.waitstatus_to_exitcode(status)
                 self._status = SIGNALLED - code if code < 0 else code
-                self._ended_at = now()
-
-    def _sleep(self, instant: float) -> None:
-        """Wait for a message, a child's end, or the next instant at which something is due."""
-        until = self._schedule.next
-        if self._schedule.reason is None:
-            until = min(until, self._patient_until)
-        pause = min(max(until - instant, 0.0), _LONGEST_SLEEP)
-        if instant >= self._killed_at:
-            pause = _POLL if instant < self._killed_at + _KILL_TIMEOUT else _POLL_OF_THE_REST
-        if is_ready(pause, self._children, *(() if self._pipe.closed else (self._pipe,))):
-            with contextlib.suppress(BlockingIOError):
-                os.read(self._children, 4096)
+                self._schedule.due[BEHIND] = now() + self._policy.kill_after
 
 
 def _leave_streams() -> None:

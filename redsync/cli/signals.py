@@ -8,7 +8,7 @@ each sleep here also waits for the byte that each signal writes to a pipe.
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
+import math
 import os
 import signal
 from collections import deque
@@ -17,7 +17,8 @@ from multiprocessing.connection import Connection, wait
 from types import FrameType
 from typing import Any, Final, Self
 
-_LONGEST: Final = 1e6
+LONGEST: Final = 1e6
+"""The longest sleep in seconds that the system calls take."""
 
 
 class Pipe:
@@ -32,21 +33,8 @@ class Pipe:
 
     def __init__(self, end: Connection) -> None:
         self.closed = False
+        self.fileno, self.close = end.fileno, end.close
         self._end = end
-
-    @classmethod
-    def pair(cls) -> tuple[Pipe, Pipe]:
-        """Return both ends."""
-        ours, theirs = multiprocessing.Pipe()
-        return cls(ours), cls(theirs)
-
-    def fileno(self) -> int:
-        """Return the descriptor to wait for."""
-        return self._end.fileno()
-
-    def close(self) -> None:
-        """Close this end."""
-        self._end.close()
 
     def send(self, *words: Any) -> None:
         """Send a message; does nothing if the other side has closed the pipe."""
@@ -67,10 +55,10 @@ class Pipe:
 def is_ready(seconds: float, *files: Pipe | int) -> bool:
     """Wait until a file is readable or the time is up; return whether one is readable.
 
-    Unlike `select`, this works with descriptors above 1,023. No wait is longer than eleven days.
+    Unlike `select`, this works with descriptors above 1,023.
     """
     descriptors = [file if isinstance(file, int) else file.fileno() for file in files]
-    return bool(wait(descriptors, min(max(seconds, 0.0), _LONGEST)))
+    return bool(wait(descriptors, None if seconds == math.inf else min(max(seconds, 0.0), LONGEST)))
 
 
 FORWARDED: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)

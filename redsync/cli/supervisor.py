@@ -11,6 +11,7 @@ ours by then.
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import os
 import signal
 from collections.abc import Callable, Collection, Mapping
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 _SHARE: Final = 0.2
 _SHORTEST_SLEEP: Final = 0.02
 _LONGEST_SLEEP: Final = 1.0
-_RESOLUTION: Final = 0.001
 _KILL_TIMEOUT: Final = 2.0
 _PASSES: Final = 2
 
@@ -48,7 +48,7 @@ class ShimProcess:
             OSError: No process can be started.
         """
         self.tree = ProcessTree()
-        self.pipe, other = Pipe.pair()
+        self.pipe, other = map(Pipe, multiprocessing.Pipe())
         # A signal would make a copy that still has our handlers act as a second `redsync lock`.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         try:
@@ -122,8 +122,10 @@ class Supervisor:
         self._signals = signals
         self._policy = policy
         self._say = say
-        # With the terminal, the command is in our process group, so that Ctrl-C and Ctrl-Z reach both.
+        # With the terminal, the command is in our process group, so that Ctrl-C and Ctrl-Z reach both; else in its own.
         self._shares_terminal = has_terminal()
+        self._group = os.getpgrp() if self._shares_terminal else 0
+        self._runs = False
         self._until = _end_of(hold)
         self._lost = False
         self._over = False
@@ -138,8 +140,8 @@ class Supervisor:
                 self._signals.wait(self._pause(), self._pipe)
                 for words in self._pipe.receive():
                     self._hear(*words)
-                # After the command's end a signal ends `--min-hold`, so it is left to that.
-                for number in () if self._over else self._signals.take():
+                # Before the command starts they wait for it; after its end they end `--min-hold`.
+                for number in self._signals.take() if self._runs and not self._over else ():
                     self._forward(number)
                 if self._pipe.closed and not self._over:
                     self.reason = DESERTED
@@ -153,8 +155,7 @@ class Supervisor:
         """Tell the shim to start the command."""
         # Adopt first: if the shim is killed a moment later, the command's descendants must be ours.
         self._shim.tree.adopt()
-        group = os.getpgrp() if self._shares_terminal else 0
-        self._pipe.send("run", group, self._until, self._hold.owner, self._hold.fencing_token, self._policy)
+        self._pipe.send(self._group, self._until, self._hold.owner, self._hold.fencing_token, self._policy)
 
     def _end_all(self) -> None:
         """Kill all; return when none is left, or when waiting for unkillable processes is pointless."""
@@ -169,9 +170,8 @@ class Supervisor:
 
     def _tell(self) -> None:
         until = _end_of(self._hold)
-        # Two computations of the same end differ by the time between two readings of the clock; an end in the past
-        # counts as now.
-        if until > max(self._until, now()) + _RESOLUTION:
+        # An end in the past counts as now.
+        if until > max(self._until, now()):
             self._until = until
             self._pipe.send("until", until)
         if self._hold.lost and not self._lost:
@@ -186,7 +186,9 @@ class Supervisor:
 
     def _hear(self, what: str, *rest: Any) -> None:
         if what == "running":
-            self._shim.tree.lead(*rest)
+            (command,) = rest
+            self._shim.tree.lead(command, self._group)
+            self._runs = True
         elif what == "unable":
             (self.errno,) = rest
             self._over = True
@@ -200,4 +202,5 @@ class Supervisor:
     def _forward(self, number: int) -> None:
         # A command in our group has already received a signal that comes from a key of the terminal.
         if not (self._shares_terminal and number in KEYS and has_terminal()):
-            self._pipe.send("forward", number)
+            # To its group, as from a terminal; after its end, to the processes that it left.
+            self._shim.tree.signal_group(number) or self._shim.tree.send(number)

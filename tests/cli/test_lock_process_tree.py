@@ -151,7 +151,7 @@ def test_command_stopped_before_its_start_does_not_start_without_its_lock(lock_c
     program.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
     program.chmod(0o700)
     # Searching this PATH takes a while.
-    path = ":".join([*["/nowhere"] * 10_000, str(tmp_path)])
+    path = ":".join([*["/n"] * 40_000, str(tmp_path)])
     process = lock_command("x", "--lease", "1.5", "--", "program", PATH=path)
     eventually(lambda: len(process.tree()) == 3)
     holder, shim = find(process)

@@ -1,5 +1,7 @@
 """The pipe between `redsync lock` and its shim."""
 
+import multiprocessing
+
 import pytest
 
 from redsync.cli.signals import Pipe
@@ -7,7 +9,7 @@ from redsync.cli.signals import Pipe
 
 @pytest.fixture
 def ends():
-    pair = Pipe.pair()
+    pair = [Pipe(end) for end in multiprocessing.Pipe()]
     yield pair
     for end in pair:
         end.close()
