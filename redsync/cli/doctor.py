@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable, Sequence
 from functools import partial
 from statistics import median
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from redis.exceptions import ResponseError
+
+from redsync._core.client_records import ClientRecord
+from redsync._core.keys import client_key
 from redsync._core.memory import BIRTH_KEY, NEWBORN, Birth
+from redsync._protocols.surveys import look_command
 from redsync.cli.doctor_checks import (
     NOT_ALLOWED,
     Finding,
@@ -22,15 +28,9 @@ from redsync.cli.doctor_checks import (
     is_loopback,
 )
 from redsync.cli.exits import BROKEN, FINE, UNCONFIGURED, SetupError, state_of
+from redsync.cli.nodes import Node, NodeClient
 from redsync.cli.output import print_table, put, told, write_json
-from redsync.cli.queries import Answer, Node, Nodes, execute, tagging_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    import redis
-
-    from redsync.cli.endpoints import Endpoint, WitnessReport
+from redsync.cli.queries import Answer, Nodes, execute
 
 PINGS: Final = 11
 KEYS_MAX: Final = 1_000_000
@@ -41,29 +41,26 @@ GROUP_HEADINGS: Final = ("NODE", "SERVER", "EPOCH", "IN SYNC", "GUARD LEFT")
 
 def doctor(options: Any) -> int:
     """Check each node, and the nodes together."""
-    with Nodes.chosen(options) as nodes:
-        guard = _restart_guard(nodes.nodes)
-        endpoints = {node.redis: node.endpoint for node in nodes.nodes}
-        answers = nodes.ask(lambda client: _examine(client, nodes.prefix))
-        reports = [_report(answer, node) for answer, node in zip(answers, nodes.nodes, strict=True)]
-        if groups := groups_among(reports):
-            surveys = nodes.ask(
-                lambda client: _survey(endpoints[client]), [node for node in nodes.nodes if node.endpoint]
-            )
-            for report, survey in zip(groups, surveys, strict=True):
-                report.said = survey.value or []
-        # One node, or nodes on this machine only, are for trials.
-        is_serious = len(reports) > 1 and not all(is_loopback(report.endpoint) for report in reports)
-        for report in reports:
-            report.findings += findings_about(report, guard, is_serious=is_serious)
-        general = check_deployment(reports)
-        if options.json:
-            write_json(_as_json(reports, general, nodes.quorum, guard))
-        else:
-            _print(reports, general, guard)
-        everything = [*general, *(finding for report in reports for finding in report.findings)]
-        trouble = any(finding.is_problem for finding in everything)
-        return nodes.status(answers) or (BROKEN if trouble else FINE)
+    nodes = Nodes(options)
+    guard = _restart_guard(nodes.nodes)
+    answers = nodes.ask(lambda client: _examine(client, nodes.prefix))
+    reports = [_report(answer, node) for answer, node in zip(answers, nodes.nodes, strict=True)]
+    if groups := groups_among(reports):
+        surveys = nodes.visit(Node.survey, [node for node in nodes.nodes if node.replicas is not None])
+        for report, survey in zip(groups, surveys, strict=True):
+            report.said = survey.value or []
+    # One node, or nodes on this machine only, are for trials.
+    is_serious = len(reports) > 1 and not all(is_loopback(report.endpoint) for report in reports)
+    for report in reports:
+        report.findings += findings_about(report, guard, is_serious=is_serious)
+    general = check_deployment(reports)
+    if options.json:
+        write_json(_as_json(reports, general, nodes.quorum, guard))
+    else:
+        _print(reports, general, guard)
+    everything = [*general, *(finding for report in reports for finding in report.findings)]
+    trouble = any(finding.is_problem for finding in everything)
+    return nodes.status(answers) or (BROKEN if trouble else FINE)
 
 
 def _restart_guard(nodes: Sequence[Node]) -> float:
@@ -82,18 +79,12 @@ def _restart_guard(nodes: Sequence[Node]) -> float:
 def _report(answer: Answer[Report], node: Node) -> Report:
     report = answer.value or Report(answer.node, error=answer.error)
     report.node, report.replicas = answer.node, node.replicas
-    report.witness = node.endpoint.witness if node.endpoint else ""
+    report.witness = node.witness
     return report
 
 
-def _survey(endpoint: Endpoint | None) -> list[WitnessReport]:
-    return endpoint.survey() if endpoint else []
-
-
-def _examine(client: redis.Redis, prefix: bytes) -> Report:
+def _examine(client: NodeClient, prefix: bytes) -> Report:
     """Query one node for everything; a refused query leaves its fields unset, any other error is raised."""
-    from redsync._protocols.surveys import look_command
-
     spent = []
     for _ in range(PINGS):
         begun = time.perf_counter()
@@ -116,7 +107,7 @@ def _examine(client: redis.Redis, prefix: bytes) -> Report:
     return report
 
 
-def _clock_offset(client: redis.Redis) -> float | None:
+def _clock_offset(client: NodeClient) -> float | None:
     begun = time.time()
     stamp = _allowed(client.time)
     # Estimate: the node reads its clock halfway through the round trip.
@@ -125,23 +116,19 @@ def _clock_offset(client: redis.Redis) -> float | None:
 
 def _allowed(question: Callable[[], Any]) -> Any:
     """Return the answer to a query; None if the node refuses it."""
-    from redis.exceptions import ResponseError
-
     try:
         return question()
     except ResponseError:
         return None
 
 
-def _setting(client: redis.Redis, name: str) -> str | None:
+def _setting(client: NodeClient, name: str) -> str | None:
     settings = _allowed(lambda: client.config_get(name)) or {}
     value = settings.get(name, settings.get(name.encode()))
     return value.decode() if isinstance(value, bytes) else value
 
 
 def _why_no_scripts(attempt: Callable[[], object]) -> str | None:
-    from redis.exceptions import ResponseError
-
     try:
         attempt()
     except ResponseError as error:
@@ -149,9 +136,9 @@ def _why_no_scripts(attempt: Callable[[], object]) -> str | None:
     return None
 
 
-def _birth(client: redis.Redis) -> tuple[Birth | None, bool]:
+def _birth(client: NodeClient) -> tuple[Birth | None, bool]:
     """Return a node's birth record, and whether our user may read it."""
-    key = tagging_of(client).key(BIRTH_KEY)
+    key = client.tagging.key(BIRTH_KEY)
     record, stamp = _allowed(lambda: [client.get(key)]), _allowed(client.time)
     if record is None or stamp is None:
         return None, False
@@ -161,14 +148,11 @@ def _birth(client: redis.Redis) -> tuple[Birth | None, bool]:
         return None, False
 
 
-def _clients(client: redis.Redis) -> dict[str, Heard] | None:
+def _clients(client: NodeClient) -> dict[str, Heard] | None:
     """Return the clients that have a record on a node; None if it has too many keys to scan."""
-    from redsync._core.client_records import ClientRecord
-    from redsync._core.keys import client_key
-
     if client.dbsize() > KEYS_MAX:
         return None
-    begin = tagging_of(client).key(client_key(""))
+    begin = client.tagging.key(client_key(""))
     keys = list(client.scan_iter(begin + b"*", count=1000))
     pipeline = client.pipeline(transaction=False)
     for key in keys:

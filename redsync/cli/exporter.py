@@ -151,7 +151,8 @@ class Kept:
 
 def exporter(options: Any) -> int:
     """Look at the nodes and serve the metrics, until SIGTERM or Ctrl-C."""
-    with Nodes.chosen(options) as nodes, contextlib.suppress(KeyboardInterrupt):
+    nodes = Nodes(options)
+    with contextlib.suppress(KeyboardInterrupt):
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         kept = Kept()
         has_more = False

@@ -6,8 +6,10 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from redsync._core.client_records import Claim, ClientRecord
+from redsync._protocols.surveys import NameLook, break_commands
 from redsync.cli.arguments import encoded
 from redsync.cli.exits import BROKEN, FINE, USAGE, SetupError, state_of
 from redsync.cli.output import (
@@ -25,10 +27,6 @@ from redsync.cli.output import (
     write_json,
 )
 from redsync.cli.queries import Answer, Looks, Nodes, execute, look_around, look_at, questions
-
-if TYPE_CHECKING:
-    from redsync._core.client_records import Claim, ClientRecord
-    from redsync._protocols.surveys import NameLook
 
 _LISTED = ("NAME", "KIND", "HELD BY", "NODES", "LIFE LEFT", "WAITING")
 _SHOWN = ("NODE", "HELD BY", "OWNER", "COUNT", "LIFE LEFT", "WAITING")
@@ -141,34 +139,34 @@ def more_than(limit: int) -> str:
 
 def ls(options: Any) -> int:
     """List the names on the nodes."""
-    with Nodes.chosen(options) as nodes:
-        answers, looks, has_more = look_around(nodes, encoded(options.pattern), options.limit)
-        entries = listed(looks, nodes.quorum)
-        if options.json:
-            states = [{"node": answer.node, "error": answer.error} for answer in answers]
-            write_json({"quorum": nodes.quorum, "names": entries, "more": has_more, "nodes": states})
-        elif entries:
-            print_table(_LISTED, [row for row, _ in list_rows(entries, len(nodes.nodes))])
-        if has_more:
-            warn(more_than(options.limit))
-        elif not entries and sys.stdout.isatty() and not options.json and nodes.status(answers) == FINE:
-            warn("no such names on the nodes")
-        complain(answers)
-        return nodes.status(answers)
+    nodes = Nodes(options)
+    answers, looks, has_more = look_around(nodes, encoded(options.pattern), options.limit)
+    entries = listed(looks, nodes.quorum)
+    if options.json:
+        states = [{"node": answer.node, "error": answer.error} for answer in answers]
+        write_json({"quorum": nodes.quorum, "names": entries, "more": has_more, "nodes": states})
+    elif entries:
+        print_table(_LISTED, [row for row, _ in list_rows(entries, len(nodes.nodes))])
+    if has_more:
+        warn(more_than(options.limit))
+    elif not entries and sys.stdout.isatty() and not options.json and nodes.status(answers) == FINE:
+        warn("no such names on the nodes")
+    complain(answers)
+    return nodes.status(answers)
 
 
 def show(options: Any) -> int:
     """Show what each node keeps under one name."""
     name = encoded(options.name)
-    with Nodes.chosen(options) as nodes:
-        asked = questions(nodes.prefix, [name])
-        answers = nodes.ask(lambda client: look_at(client, asked).get(name))
-        if options.json:
-            write_json({"name": options.name, "quorum": nodes.quorum, "nodes": list(map(_name_json, answers))})
-        else:
-            _print_name(options.name, answers, is_known=nodes.status(answers) == FINE)
-        complain(answers)
-        return nodes.status(answers)
+    nodes = Nodes(options)
+    asked = questions(nodes.prefix, [name])
+    answers = nodes.ask(lambda client: look_at(client, asked).get(name))
+    if options.json:
+        write_json({"name": options.name, "quorum": nodes.quorum, "nodes": list(map(_name_json, answers))})
+    else:
+        _print_name(options.name, answers, is_known=nodes.status(answers) == FINE)
+    complain(answers)
+    return nodes.status(answers)
 
 
 def _name_json(answer: Answer[NameLook | None]) -> dict[str, Any]:
@@ -252,25 +250,25 @@ def _put_people(title: str, people: dict[str, ClientRecord | None], since: dict[
 def take_away(options: Any) -> int:
     """Force-release one owner's claim, on all nodes."""
     name = encoded(options.name)
-    with Nodes.chosen(options) as nodes:
-        asked = questions(nodes.prefix, [name], most=10_000)
-        answers = nodes.ask(lambda client: look_at(client, asked).get(name))
-        held = [
-            (look.kind, claim)
-            for answer in answers
-            for look in [answer.value]
-            if look
-            for claim in look.claims
-            if claim.owner == options.owner
-        ]
-        if not held:
-            complain(answers)
-            warn(f"{options.owner} does not hold '{shown(options.name)}' on any node that answered")
-            return nodes.status(answers) or BROKEN
-        kind, claim = next((each for each in held if each[1].client), held[0])
-        if not options.yes:
-            _confirm(f"Release the {kind} '{shown(options.name)}' held by {who(options.owner, claim.client)}?")
-        return _execute(nodes, options, name, kind, {claim.raw for _, claim in held})
+    nodes = Nodes(options)
+    asked = questions(nodes.prefix, [name], most=10_000)
+    answers = nodes.ask(lambda client: look_at(client, asked).get(name))
+    held = [
+        (look.kind, claim)
+        for answer in answers
+        for look in [answer.value]
+        if look
+        for claim in look.claims
+        if claim.owner == options.owner
+    ]
+    if not held:
+        complain(answers)
+        warn(f"{options.owner} does not hold '{shown(options.name)}' on any node that answered")
+        return nodes.status(answers) or BROKEN
+    kind, claim = next((each for each in held if each[1].client), held[0])
+    if not options.yes:
+        _confirm(f"Release the {kind} '{shown(options.name)}' held by {who(options.owner, claim.client)}?")
+    return _execute(nodes, options, name, kind, {claim.raw for _, claim in held})
 
 
 def _confirm(question: str) -> None:
@@ -282,8 +280,6 @@ def _confirm(question: str) -> None:
 
 
 def _execute(nodes: Nodes, options: Any, name: bytes, kind: str, claims: Collection[bytes]) -> int:
-    from redsync._protocols.surveys import break_commands
-
     commands = [each for claim in sorted(claims) for each in break_commands(nodes.prefix, name, kind, claim)]
     answers = nodes.ask(lambda client: 1 in execute(client, commands))
     broken = sum(answer.value is True for answer in answers)

@@ -1,25 +1,47 @@
-"""The present server of nodes without a fixed address: a Sentinel group, or a voter of a cluster.
+"""The nodes that URLs name, and the way to each: plain nodes, Sentinel groups, and the voters of a cluster.
 
-The inspecting commands believe the first witness that answers, unlike a client of the library, which asks a majority.
-The doctor asks all witnesses, and reports where they differ.
+A group and a voter have no fixed address. For the present one the inspecting commands believe the first witness that
+answers, unlike a client of the library, which asks a majority. The doctor asks all witnesses, and reports where they
+differ.
 """
 
 from __future__ import annotations
 
-import contextlib
+import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from typing import Any, Final, NamedTuple
 
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from redsync._core.clusters import KeyTagging, owner_in, read_cluster, slots_of
 from redsync._core.text import printable
 from redsync._core.urls import ClusterUrl, GroupUrl
-from redsync.cli.queries import PLAIN, in_one_line
 
-Witnesses = list[tuple[str, redis.Redis]]
-"""The address of each Sentinel or listed server of a cluster, and a client that queries it."""
+_CONNECTING: Final = re.compile(r"Error -?\d+ connecting to \S+?\. (.+?)\.?")
+"""redis-py's message when it can't connect."""
+
+
+def in_one_line(error: Exception) -> str:
+    """Return an error as one line, without the address, which the caller shows."""
+    text = " ".join(str(error).split())[:200] or type(error).__name__
+    connecting = _CONNECTING.fullmatch(text)
+    return connecting[1] if connecting else text
+
+
+class NodeClient(redis.Redis):
+    """A client of one node, for one query.
+
+    Attributes:
+        tagging: How keys are spelled there.
+    """
+
+    tagging = KeyTagging()
 
 
 class WitnessReport(NamedTuple):
@@ -44,51 +66,62 @@ Ask = Callable[[str, redis.Redis], tuple[str, int]]
 """Returns the server's address and the number of the decision, by the word of the witness at that address."""
 
 
-class Endpoint:
-    """The witnesses that know where a node's server is.
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Node:
+    """One node.
 
     Attributes:
-        witness: The kind of witness, for people.
-        what: The name of the server, for people, such as "the owner of slot 8192".
-        replicas: The number of replicas that the URL gives for the server.
+        address: `host:port`, or the path of a Unix socket; without the password, so it is safe to show.
+        url: A redis-py URL of its server; if there are witnesses, with a placeholder address.
+        settings: Further settings of its clients.
+        tagging: How keys are spelled there.
+        replicas: The number of replicas that the URL gives for its server; None for a plain node.
+        witness: The kind of witness that knows where its server is, for people; empty for a plain node.
+        what: The name of its server, for people, such as "the owner of slot 8192".
+        witnesses: The address of each Sentinel or listed server of a cluster, and a redis-py URL of it.
+        ask: How to ask them.
     """
 
-    def __init__(self, witness: str, what: str, replicas: int, witnesses: Witnesses, ask: Ask) -> None:
-        self.witness, self.what, self.replicas = witness, what, replicas
-        self._witnesses = witnesses
-        self._ask = ask
-        self._latest = 0
+    address: str
+    url: str
+    settings: Mapping[str, Any]
+    tagging: KeyTagging = NodeClient.tagging
+    replicas: int | None = None
+    witness: str = ""
+    what: str = ""
+    witnesses: Sequence[tuple[str, str]] = ()
+    ask: Ask | None = None
 
-    def redirect(self, client: redis.Redis) -> None:
-        """Direct a client to the server that is the master now.
+    def connect(self) -> NodeClient:
+        """Return a client of the server that is the node now.
 
         Raises:
             RedisError: No witness knows.
         """
-        # Ask all in turn, starting with the one that answered last time.
-        count, errors = len(self._witnesses), []
-        for number in (*range(self._latest, count), *range(self._latest)):
-            said = self._said(*self._witnesses[number])
+        client = NodeClient.from_url(self.url, **self.settings)
+        assert isinstance(client, NodeClient), "redis-py's types do not say so"
+        client.tagging = self.tagging
+        if not self.witnesses:
+            return client
+        errors = []
+        for witness in self.witnesses:
+            said = self._said(*witness)
             if said.server is not None:
-                self._latest = number
-                assert isinstance(client, MovingClient)
-                client.go_to(said.server)
-                return
+                host, _, port = said.server.rpartition(":")
+                client.connection_pool.connection_kwargs |= {"host": host, "port": int(port)}
+                return client
             errors.append(f"{said.witness}: {said.error}")
         raise redis.ConnectionError(f"no listed {self.witness} knows {self.what}: {'; '.join(errors)}")
 
     def survey(self) -> list[WitnessReport]:
         """Return the answer of each witness."""
-        return [self._said(address, client) for address, client in self._witnesses]
+        return [self._said(*witness) for witness in self.witnesses]
 
-    def close(self) -> None:
-        """Close the connections to all witnesses."""
-        for _, client in self._witnesses:
-            client.close()
-
-    def _said(self, address: str, client: redis.Redis) -> WitnessReport:
+    def _said(self, address: str, url: str) -> WitnessReport:
+        assert self.ask is not None, "a node with witnesses has a question for them"
         try:
-            server, epoch = self._ask(address, client)
+            with closing(redis.Redis.from_url(url, **self.settings)) as client:
+                server, epoch = self.ask(address, client)
         except (redis.RedisError, OSError) as error:
             return WitnessReport(address, error=in_one_line(error), answered=isinstance(error, redis.ResponseError))
         except (TypeError, ValueError, KeyError, AttributeError, IndexError):
@@ -112,69 +145,61 @@ def _ask_server(slot: int, address: str, client: redis.Redis) -> tuple[str, int]
     return f"{owner.host or address.rpartition(':')[0]}:{owner.port}", owner.epoch
 
 
-class MovingClient(redis.Redis):
-    """A client of the server that is the master at the time.
-
-    Attributes:
-        tagging: The tags of keys there.
-    """
-
-    def __init__(self, pool: redis.ConnectionPool, tagging: KeyTagging) -> None:
-        super().__init__(connection_pool=pool)
-        self.tagging: Final = tagging
-        self._server = ""
-
-    def go_to(self, server: str) -> None:
-        """Query that server from now on."""
-        if server == self._server:
-            return
-        host, _, port = server.rpartition(":")
-        old = self.connection_pool
-        kwargs = {**old.connection_kwargs, "host": host, "port": int(port)}
-        self.connection_pool = redis.ConnectionPool(old.connection_class, **kwargs)
-        self._server = server
-        with contextlib.suppress(redis.RedisError, OSError):
-            old.disconnect()
-
-    def close(self) -> None:
-        """Close the connections; redis-py does not close a pool that it was given."""
-        self.connection_pool.disconnect()
-
-
-def named(url: str, settings: Mapping[str, Any]) -> list[tuple[str, redis.Redis, Endpoint]]:
-    """Return the label of each node of a group or cluster, the client that queries it, and its endpoint.
-
-    Raises:
-        NodeUrlError: The URL does not describe a group or cluster.
-        ValueError: redis-py does not know an option; the message may contain its value.
-    """
-    return _voters(url, settings) if ClusterUrl.matches(url) else [_group(url, settings)]
-
-
 def _raw(client: redis.Redis, *words: str) -> Any:
     """Return the raw reply to a command; redis-py would parse it if the first two words were one string."""
     return client.execute_command(*words)  # type: ignore[no-untyped-call]
 
 
-def _clients(servers: Sequence[tuple[str, str]], settings: Mapping[str, Any]) -> Witnesses:
-    return [(address, redis.Redis.from_url(url, **settings)) for address, url in servers]
+def nodes_of(url: str, timeout: float) -> list[Node]:
+    """Return the nodes that a URL names.
 
-
-def _group(url: str, settings: Mapping[str, Any]) -> tuple[str, redis.Redis, Endpoint]:
-    said = GroupUrl.read(url)
-    ask, witnesses = partial(_ask_sentinel, said.service), _clients(said.sentinels, settings)
-    client = MovingClient(redis.Redis.from_url(said.master, **settings).connection_pool, PLAIN)
-    endpoint = Endpoint("Sentinel", f"the master {said.service!r}", said.replicas, witnesses, ask)
-    return said.address, client, endpoint
-
-
-def _voters(url: str, settings: Mapping[str, Any]) -> list[tuple[str, redis.Redis, Endpoint]]:
-    said = ClusterUrl.read(url)
-    voters: list[tuple[str, redis.Redis, Endpoint]] = []
-    for number, slot in enumerate(slots_of(said.nodes), 1):
-        # Each voter has its own clients, because threads query the voters in parallel.
-        ask, witnesses = partial(_ask_server, slot), _clients(said.seeds, settings)
-        endpoint = Endpoint("cluster server", f"the owner of slot {slot}", said.replicas, witnesses, ask)
-        client = MovingClient(redis.Redis.from_url(said.server, **settings).connection_pool, KeyTagging(slot))
-        voters.append((f"{said.seeds[0][0]}/{number} of {said.nodes}", client, endpoint))
-    return voters
+    Raises:
+        NodeUrlError: The URL is not that of a group or cluster.
+        ValueError: redis-py does not know an option; the message may contain its value.
+    """
+    settings = {
+        "socket_timeout": timeout,
+        "socket_connect_timeout": timeout,
+        "retry": Retry(NoBackoff(), 0),
+        "protocol": 2,
+        "decode_responses": False,
+        # Else redis-py sends CLIENT SETINFO, which old servers and some ACLs refuse.
+        **({"driver_info": None} if find_spec("redis.driver_info") else {"lib_name": None, "lib_version": None}),
+    }
+    if GroupUrl.matches(url):
+        group = GroupUrl.read(url)
+        nodes = [
+            Node(
+                address=group.address,
+                url=group.master,
+                settings=settings,
+                replicas=group.replicas,
+                witness="Sentinel",
+                what=f"the master {group.service!r}",
+                witnesses=group.sentinels,
+                ask=partial(_ask_sentinel, group.service),
+            )
+        ]
+    elif ClusterUrl.matches(url):
+        cluster = ClusterUrl.read(url)
+        nodes = [
+            Node(
+                address=f"{cluster.seeds[0][0]}/{number} of {cluster.nodes}",
+                url=cluster.server,
+                settings=settings,
+                tagging=KeyTagging(slot),
+                replicas=cluster.replicas,
+                witness="cluster server",
+                what=f"the owner of slot {slot}",
+                witnesses=cluster.seeds,
+                ask=partial(_ask_server, slot),
+            )
+            for number, slot in enumerate(slots_of(cluster.nodes), 1)
+        ]
+    else:
+        kwargs = redis.Redis.from_url(url, **settings).connection_pool.connection_kwargs
+        address = kwargs.get("path") or f"{kwargs.get('host', 'localhost')}:{kwargs.get('port', 6379)}"
+        nodes = [Node(address=address, url=url, settings=settings)]
+    for each in (nodes[0].url, *(url for _, url in nodes[0].witnesses)):
+        redis.Redis.from_url(each, **settings)  # finds wrong options now
+    return nodes

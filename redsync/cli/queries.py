@@ -6,24 +6,21 @@ never ends the command. Only the exit status says that too few nodes answered.
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
-from redsync._core.clusters import KeyTagging
-from redsync._core.urls import ClusterUrl, GroupUrl, NodeUrlError
+from redis.exceptions import InvalidResponse, RedisError
+
+from redsync._core.scripts import Command, Script
+from redsync._core.urls import NodeUrlError
+from redsync._protocols.surveys import NameLook, key_patterns, look_command, name_of_key
 from redsync.cli.arguments import prefix_of, urls_of
 from redsync.cli.exits import FINE, UNCONFIGURED, UNREADABLE, USAGE, SetupError, status_without_quorum
-
-if TYPE_CHECKING:
-    import redis
-
-    from redsync._core.scripts import Command, Script
-    from redsync._protocols.surveys import NameLook
-    from redsync.cli.endpoints import Endpoint
+from redsync.cli.nodes import Node, NodeClient, in_one_line, nodes_of
 
 BATCH: Final = 200
 """Names per pipeline, so that a node serves other clients in between."""
@@ -37,32 +34,10 @@ KEYS: Final = 1000
 SPARE: Final = 200
 """Names examined beyond the limit: keys of other programs, or that have just gone, may show some of them."""
 
-PLAIN: Final = KeyTagging()
-
-_CONNECTING: Final = re.compile(r"Error -?\d+ connecting to \S+?\. (.+?)\.?")
-"""redis-py's message when it can't connect."""
-
 T = TypeVar("T")
 
-Looks = list["dict[bytes, NameLook]"]
+Looks = list[dict[bytes, NameLook]]
 """For each node that answers, what it stores under some names."""
-
-
-@dataclass(frozen=True, slots=True)
-class Node:
-    """One node.
-
-    Attributes:
-        address: `host:port`, or the path of a Unix socket; without the password, so it is safe to show.
-        redis: The redis-py client that queries it.
-        replicas: The number of replicas that the URL gives for its server; None for a plain node.
-        endpoint: The witnesses that know where its server is now; None for a plain node.
-    """
-
-    address: str
-    redis: redis.Redis
-    replicas: int | None = None
-    endpoint: Endpoint | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,42 +56,44 @@ class Answer(Generic[T]):
 
 
 class Nodes:
-    """The nodes that a command queries.
+    """The nodes that a command queries: those that the options name, or else the environment.
 
     Raises:
-        SetupError: A URL is not valid.
+        SetupError: There are no URLs, or one is not valid.
     """
 
-    def __init__(self, urls: Sequence[str], prefix: str, timeout: float) -> None:
-        self.urls: Final = list(urls)
-        self.prefix: Final = prefix.encode("utf-8", "surrogateescape")
-        self.timeout: Final = timeout
-        self.nodes: Final = [node for number, url in enumerate(urls, 1) for node in _nodes(number, url, timeout)]
+    def __init__(self, options: Any) -> None:
+        self.prefix: Final = prefix_of(options).encode("utf-8", "surrogateescape")
+        self.nodes: list[Node] = []
+        for number, url in enumerate(urls_of(options), 1):
+            try:
+                self.nodes += nodes_of(url, options.timeout)
+            except NodeUrlError as error:
+                raise SetupError(f"node {number} {error}", UNCONFIGURED) from None
+            except ValueError:
+                text = f"node {number} has an option or a value that redis-py does not know"
+                raise SetupError(text, UNCONFIGURED) from None
+        self.quorum: Final = len(self.nodes) // 2 + 1
 
-    @classmethod
-    def chosen(cls, options: Any) -> Nodes:
-        """Return the nodes that the options name, or else the environment.
-
-        Raises:
-            SetupError: There are no URLs, or one is not valid.
-        """
-        return cls(urls_of(options), prefix_of(options), options.timeout)
-
-    @property
-    def quorum(self) -> int:
-        """The number of nodes that make a majority."""
-        return len(self.nodes) // 2 + 1
-
-    def ask(self, question: Callable[[redis.Redis], T], among: Sequence[Node] | None = None) -> list[Answer[T]]:
+    def ask(self, question: Callable[[NodeClient], T], among: Sequence[Node] | None = None) -> list[Answer[T]]:
         """Query all nodes, or those in `among`, in parallel; return their answers in the nodes' order."""
+
+        def ask(node: Node) -> T:
+            with closing(node.connect()) as client:
+                return question(client)
+
+        return self.visit(ask, among)
+
+    def visit(self, visit: Callable[[Node], T], among: Sequence[Node] | None = None) -> list[Answer[T]]:
+        """Call a function with each node, or with those in `among`, in parallel; return what it returns as answers."""
         asked = self.nodes if among is None else among
         unheard = f"did not finish its answer within {LONGEST_ANSWER:g} s"
         answers: list[Answer[T]] = [Answer(node.address, None, unheard) for node in asked]
 
-        def ask_one(index: int, node: Node) -> None:
-            answers[index] = _ask(node, question)
+        def visit_one(index: int, node: Node) -> None:
+            answers[index] = _answer(node, visit)
 
-        threads = [threading.Thread(target=ask_one, args=item, daemon=True) for item in enumerate(asked)]
+        threads = [threading.Thread(target=visit_one, args=item, daemon=True) for item in enumerate(asked)]
         for thread in threads:
             thread.start()
         # Each byte received restarts a node's timeout, so the join has its own bound. A thread that still waits ends
@@ -132,64 +109,10 @@ class Nodes:
             return FINE
         return status_without_quorum([answer.error for answer in answers])
 
-    def close(self) -> None:
-        """Close all connections."""
-        for node in self.nodes:
-            node.redis.close()
-            if node.endpoint is not None:
-                node.endpoint.close()
 
-    def __enter__(self) -> Nodes:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-def _nodes(number: int, url: str, timeout: float) -> list[Node]:
-    import redis
-    from redis.backoff import NoBackoff
-    from redis.retry import Retry
-
-    settings = {
-        "socket_timeout": timeout,
-        "socket_connect_timeout": timeout,
-        "retry": Retry(NoBackoff(), 0),
-        "protocol": 2,
-        "decode_responses": False,
-        **_without_introduction(),
-    }
+def _answer(node: Node, visit: Callable[[Node], T]) -> Answer[T]:
     try:
-        if ClusterUrl.matches(url) or GroupUrl.matches(url):
-            from redsync.cli import endpoints  # late: most commands have none
-
-            return [
-                Node(address, client, endpoint.replicas, endpoint)
-                for address, client, endpoint in endpoints.named(url, settings)
-            ]
-        client = redis.Redis.from_url(url, **settings)
-    except NodeUrlError as error:
-        raise SetupError(f"node {number} {error}", UNCONFIGURED) from None
-    except ValueError:
-        raise SetupError(f"node {number} has an option or a value that redis-py does not know", UNCONFIGURED) from None
-    kwargs = client.connection_pool.connection_kwargs
-    return [Node(kwargs.get("path") or f"{kwargs.get('host', 'localhost')}:{kwargs.get('port', 6379)}", client)]
-
-
-def _without_introduction() -> dict[str, Any]:
-    """Return options that stop redis-py from sending CLIENT SETINFO, which old servers and some ACLs refuse."""
-    from importlib.util import find_spec
-
-    return {"driver_info": None} if find_spec("redis.driver_info") else {"lib_name": None, "lib_version": None}
-
-
-def _ask(node: Node, question: Callable[[redis.Redis], T]) -> Answer[T]:
-    from redis.exceptions import InvalidResponse, RedisError
-
-    try:
-        if node.endpoint is not None:
-            node.endpoint.redirect(node.redis)
-        return Answer(node.address, question(node.redis))
+        return Answer(node.address, visit(node))
     except InvalidResponse as error:
         return Answer(node.address, None, f"{UNREADABLE}: {in_one_line(error)}")
     except (OSError, RedisError) as error:
@@ -200,20 +123,7 @@ def _ask(node: Node, question: Callable[[redis.Redis], T]) -> Answer[T]:
         return Answer(node.address, None, f"{UNREADABLE}: {in_one_line(error)}{kind}")
 
 
-def in_one_line(error: Exception) -> str:
-    """Return an error as one line, without the address, which the caller shows."""
-    text = " ".join(str(error).split())[:200] or type(error).__name__
-    connecting = _CONNECTING.fullmatch(text)
-    return connecting[1] if connecting else text
-
-
-def tagging_of(client: redis.Redis) -> KeyTagging:
-    """Return how keys are spelled on a client's node."""
-    tagging: KeyTagging = getattr(client, "tagging", PLAIN)
-    return tagging
-
-
-def execute(client: redis.Redis, commands: Sequence[Command]) -> list[Any]:
+def execute(client: NodeClient, commands: Sequence[Command]) -> list[Any]:
     """Execute scripts on one node and return their replies.
 
     Raises:
@@ -222,7 +132,7 @@ def execute(client: redis.Redis, commands: Sequence[Command]) -> list[Any]:
     # The node learns each script with its first EVAL, because fewer users may call SCRIPT LOAD.
     known: set[Script] = set()
     pipeline = client.pipeline(transaction=False)
-    for command in map(tagging_of(client).command, commands):
+    for command in map(client.tagging.command, commands):
         count, words = len(command.keys), (*command.keys, *command.words)
         if command.script in known:
             pipeline.evalsha(command.script.sha.decode(), count, *words)
@@ -242,18 +152,14 @@ def questions(prefix: bytes, names: Iterable[bytes], most: int = 100) -> dict[by
     Raises:
         SetupError: No synchronizer can have such a name.
     """
-    from redsync._protocols.surveys import look_command
-
     try:
         return {name: look_command(prefix, name, most) for name in names}
     except ValueError as error:
         raise SetupError(str(error), USAGE) from None
 
 
-def look_at(client: redis.Redis, asked: Mapping[bytes, Command]) -> dict[bytes, NameLook]:
+def look_at(client: NodeClient, asked: Mapping[bytes, Command]) -> dict[bytes, NameLook]:
     """Return what the node stores under each of those names; names without anything are left out."""
-    from redsync._protocols.surveys import NameLook
-
     looks: dict[bytes, NameLook] = {}
     names = list(asked)
     for begin in range(0, len(names), BATCH):
@@ -269,10 +175,9 @@ def look_around(nodes: Nodes, pattern: bytes, limit: int, most: int = 100) -> tu
     Each look scans all keys. Of more names than the limit it asks about the first ones as sorted, so that the next look
     chooses the same. It identifies `most` holders and waiters of each name at most.
     """
-    from redsync._protocols.surveys import key_patterns, name_of_key
 
-    def scan(client: redis.Redis) -> set[bytes]:
-        tagging = tagging_of(client)
+    def scan(client: NodeClient) -> set[bytes]:
+        tagging = client.tagging
         keys = (
             tagging.plain(key)
             for each in key_patterns(nodes.prefix, pattern)

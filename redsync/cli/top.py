@@ -56,8 +56,8 @@ def top(options: Any) -> int:
     screen, pattern = console(), encoded(options.pattern)
     from rich.live import Live
 
+    nodes = Nodes(options)
     with (
-        Nodes.chosen(options) as nodes,
         contextlib.suppress(KeyboardInterrupt),
         _raw_keys(),
         Live(console=screen, screen=True, auto_refresh=False, redirect_stdout=False, redirect_stderr=False) as live,

@@ -8,6 +8,7 @@ import redis
 
 from redsync.cli.doctor import _clients as clients_of
 from redsync.cli.doctor_checks import Heard, Report, check_deployment, findings_about
+from redsync.cli.nodes import NodeClient
 from redsync.testing import LocalNodes
 from tests.cli.command_process import Terminal
 from tests.support.sentinels import FakeSentinels
@@ -313,7 +314,7 @@ def test_no_client_is_reported_as_missing_on_a_node_that_has_just_forgotten(youn
 
 
 def test_doctor_reads_the_clients_of_each_node(nodes, make_client):
-    with make_client().get_lock("client:42"), redis.Redis(port=nodes.ports[0]) as node:
+    with make_client().get_lock("client:42"), NodeClient(port=nodes.ports[0]) as node:
         node.set("redsync:client:odd", "no record")
         (heard,) = clients_of(node).values()
     assert heard.who.endswith(f":{os.getpid()}")
