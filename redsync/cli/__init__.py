@@ -8,8 +8,11 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from redsync.cli.arguments import COMMANDS, parse
-from redsync.cli.exits import BROKEN_PIPE, FAILED, INTERRUPTED, OutputError, SetupError
-from redsync.cli.output import flush, open_streams, told_error, warn
+from redsync.cli.exits import BROKEN_PIPE, FAILED, INTERRUPTED, UNAVAILABLE, OutputError, SetupError
+from redsync.cli.output import open_streams, told_error, warn, write
+
+EXTRAS = {"rich": "cli", "prometheus_client": "prometheus"}
+"""For each optional package the extra that installs it."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -25,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _run(parse(list(sys.argv[1:] if argv is None else argv)))
         finally:
             # Otherwise the interpreter flushes at its exit, and a failure there overrides our status.
-            flush()
+            write("")
     except OutputError as error:
         # The reader may have closed our output (`redsync demo | head`): not worth a message.
         if error.status != BROKEN_PIPE:
@@ -42,6 +45,12 @@ def _run(options: argparse.Namespace) -> int:
     except SetupError as error:
         warn(*f"redsync {options.command}: {error}".split("\n"))
         return error.status
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in EXTRAS:
+            raise
+        warn(f'redsync {options.command}: needs {package}: pip install "redsync-toolkit[{EXTRAS[package]}]"')
+        return UNAVAILABLE
     except KeyboardInterrupt:
         warn(f"redsync {options.command}: interrupted")
         return INTERRUPTED

@@ -269,7 +269,7 @@ def _add_inspecting(commands: Any) -> None:
     take_away.add_argument("--owner", required=True, metavar="ID", help="the owner's id, as printed by `redsync show`")
     take_away.add_argument("--yes", action="store_true", help="do not ask for confirmation")
     take_away.epilog = "Exit status: 0 released, 1 not held by that owner, or not confirmed."
-    top = _add(commands, "top", "show holders and waiters continuously, until q or Ctrl-C", nodes, _matching(1000))
+    top = _add(commands, "top", "show holders and waiters continuously, until Ctrl-C", nodes, _matching(1000))
     _add_interval(top, 1.0)
     summary = "export the nodes' state to Prometheus, until SIGTERM or Ctrl-C"
     exporter = _add(commands, "exporter", summary, nodes, _matching(10_000))

@@ -13,7 +13,7 @@ from redis.exceptions import ResponseError
 
 from redsync._core.client_records import ClientRecord
 from redsync._core.keys import client_key
-from redsync._core.memory import BIRTH_KEY, NEWBORN, Birth
+from redsync._core.memory import BIRTH_KEY, Birth
 from redsync._protocols.surveys import look_command
 from redsync.cli.doctor_checks import (
     NOT_ALLOWED,
@@ -29,7 +29,7 @@ from redsync.cli.doctor_checks import (
 )
 from redsync.cli.exits import BROKEN, FINE, UNCONFIGURED, SetupError, state_of
 from redsync.cli.nodes import Node, NodeClient
-from redsync.cli.output import print_table, put, told, write_json
+from redsync.cli.output import put, told, write_json
 from redsync.cli.queries import Answer, Nodes, execute
 
 PINGS: Final = 11
@@ -99,10 +99,6 @@ def _examine(client: NodeClient, prefix: bytes) -> Report:
     report.snapshots = _setting(client, "save")
     report.scripts = _why_no_scripts(lambda: execute(client, [look_command(prefix, b"redsync doctor")]))
     report.birth, report.is_birth_known = _birth(client)
-    run_id = str(report.info.get("run_id", ""))
-    if report.birth is not None and report.birth.kind == NEWBORN and run_id.startswith(report.birth.run_id):
-        # A record of an earlier process does not count: the next client replaces it, and the uptime shows the age.
-        report.newborn_age = report.birth.age
     report.clients = _allowed(lambda: _clients(client))
     return report
 
@@ -170,6 +166,8 @@ def _clients(client: NodeClient) -> dict[str, Heard] | None:
 
 
 def _print(reports: list[Report], general: list[Finding], guard: float) -> None:
+    from redsync.cli.tables import print_table
+
     print_table(HEADINGS, [_row(report) for report in reports], turns=True)
     if groups := groups_among(reports):
         put("")

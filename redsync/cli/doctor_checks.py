@@ -89,7 +89,6 @@ class Report:
         offset: Seconds that its clock is ahead of ours.
         latency: The median round trip of a PING, in seconds.
         scripts: Why it does not run our scripts; None if it does.
-        newborn_age: Seconds since a client found it emptied; None if it was not emptied.
         replicas: The number of replicas that the URL gives for its server; None for a plain node.
         witness: The kind of server that knows its address, for people.
         said: The word of each witness; empty for a plain node.
@@ -107,7 +106,6 @@ class Report:
     offset: float | None = None
     latency: float | None = None
     scripts: str | None = None
-    newborn_age: float | None = None
     replicas: int | None = None
     witness: str = ""
     said: Sequence[WitnessReport] = ()
@@ -160,19 +158,22 @@ class Report:
         uptime = self.info.get("uptime_in_seconds")
         return None if uptime is None else float(uptime)
 
+    @property
+    def newborn_age(self) -> float:
+        """Seconds since a client found it emptied; infinity if it was not emptied."""
+        # A record of an earlier process does not count: the next client replaces it, and the uptime shows the age.
+        birth, run_id = self.birth, str(self.info.get("run_id", ""))
+        return birth.age if birth and birth.kind == NEWBORN and run_id.startswith(birth.run_id) else math.inf
+
 
 def checked(info: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the fields of a node's INFO, with words as text.
+    """Return the fields of a node's INFO, with numbers as numbers and words as text.
 
     Raises:
-        ValueError: A field has the wrong type.
+        ValueError: A number is none.
     """
-    for name, value in info.items():
-        if (name in _NUMBERS and type(value) is not int) or (
-            name in _WORDS and not isinstance(value, str | int | float)
-        ):
-            raise ValueError(f"INFO says {name}:{value!r:.80}")
-    return {name: str(value) if name in _WORDS else value for name, value in info.items()}
+    types = dict.fromkeys(_NUMBERS, int) | dict.fromkeys(_WORDS, str)
+    return {name: types[name](value) if name in types else value for name, value in info.items()}
 
 
 def findings_about(report: Report, guard: float, *, is_serious: bool) -> list[Finding]:
@@ -283,9 +284,8 @@ def _check_age(report: Report, guard: float, *_: float) -> Iterator[Finding]:
         return  # only its birth record counts: after a restart, another server may have become the master
     # A node subtracts two instants in whole seconds: its uptime may be 1 s too high; clients allow for that.
     started = math.inf if report.uptime is None else max(report.uptime - 1.0, 0.0)
-    emptied = math.inf if report.newborn_age is None else report.newborn_age
-    if min(started, emptied) < guard:
-        what = "started" if started < emptied else "was emptied"
+    if min(started, report.newborn_age) < guard:
+        what = "started" if started < report.newborn_age else "was emptied"
         text = f"{what} less than {guard:.0f} s ago: takes no part in new grants until then (restart guard)"
         yield Finding(text, "wait; if this was not planned, read its log")
 
@@ -333,7 +333,7 @@ def _check_clocks(reports: Sequence[Report]) -> None:
 def _check_clients(reports: Sequence[Report]) -> None:
     """Add a finding to nodes that some clients do not reach; these clients may reach another server at that address."""
     # Clients soon renew the records of a node that has just forgotten them.
-    ages = {report.node: min(report.uptime or 0.0, report.newborn_age or math.inf) for report in reports}
+    ages = {report.node: min(report.uptime or 0.0, report.newborn_age) for report in reports}
     telling = [report for report in reports if report.clients is not None and ages[report.node] > ANNOUNCED_FOR]
     alive = {
         client: heard.who

@@ -15,8 +15,6 @@ from redsync.cli.exits import BROKEN, FINE, USAGE, SetupError, state_of
 from redsync.cli.output import (
     clock,
     complain,
-    print_table,
-    process,
     prompt,
     put,
     short,
@@ -28,11 +26,21 @@ from redsync.cli.output import (
 )
 from redsync.cli.queries import Answer, Looks, Nodes, execute, look_around, look_at, questions
 
-_LISTED = ("NAME", "KIND", "HELD BY", "NODES", "LIFE LEFT", "WAITING")
+View = dict[str, Any]
+"""The nodes with their errors, the names with their holders, and whether there are more."""
+
+LISTED = ("NAME", "KIND", "HELD BY", "FOR", "NODES", "LIFE LEFT", "WAITING")
 _SHOWN = ("NODE", "HELD BY", "OWNER", "COUNT", "LIFE LEFT", "WAITING")
 
 
-def listed(looks: Looks, quorum: int) -> list[dict[str, Any]]:
+def look(nodes: Nodes, pattern: bytes, limit: int, most: int = 100) -> View:
+    """Return the present state of nodes and names; see `look_around`."""
+    answers, looks, has_more = look_around(nodes, pattern, limit, most)
+    states = [{"node": answer.node, "error": answer.error} for answer in answers]
+    return {"quorum": nodes.quorum, "names": _listed(looks, nodes.quorum), "more": has_more, "nodes": states}
+
+
+def _listed(looks: Looks, quorum: int) -> list[dict[str, Any]]:
     """Return a summary of each name over all nodes, sorted by name; it does not say which node knows what."""
     names = sorted({name for each in looks for name in each})
     return [_summary(name, [each[name] for each in looks if name in each], quorum) for name in names]
@@ -105,31 +113,30 @@ def _kind_of(entry: dict[str, Any], holder: dict[str, Any] | None = None) -> str
     return f"{entry['kind']} of {entry['permits']}" if entry["permits"] else str(entry["kind"])
 
 
-def _held_by(holder: dict[str, Any]) -> str:
-    """Return a holder and its hold count, for people."""
-    times = f" x{holder['hold_count']}" if holder["hold_count"] > 1 else ""
-    return f"{process(holder)}{times}"
-
-
 def _to_come(left: int, size: int) -> str:
     """Return a latch's count, for people."""
     return f"{left} of {size} to come"
 
 
-def list_rows(entries: Iterable[dict[str, Any]], count: int) -> Iterator[tuple[tuple[str, ...], dict[str, Any] | None]]:
-    """Yield the rows of `ls`, one for each holder, or one for a free name; each with its holder."""
+def list_rows(entries: Iterable[dict[str, Any]], count: int, clock: float) -> Iterator[tuple[str, ...]]:
+    """Yield the rows of `ls` at an instant in seconds since 1970, one for each holder, or one for a free name."""
     for entry in entries:
         name, waiting = entry["name"], str(entry["waiting"] or "-")
         if entry["latch"]:
-            yield (name, "latch", _to_come(entry["latch"]["left"], entry["latch"]["size"]), "-", "-", waiting), None
+            yield name, "latch", _to_come(entry["latch"]["left"], entry["latch"]["size"]), "-", "-", "-", waiting
             if entry["kind"] in ("latch", "none"):
                 continue
         for holder in entry["holders"]:
+            process = f"{holder['host']}:{holder['pid']}" if holder["host"] else holder["owner"]
+            times = f" x{holder['hold_count']}" if holder["hold_count"] > 1 else ""
+            # The nodes know when a hold began, except a hold younger than its client's latest announcement.
+            since = holder["held_since"]
+            age = None if since is None else max(clock - since, 0.0)
             nodes = f"{holder['nodes']}/{count}{'' if holder['quorum'] else ' no quorum'}"
-            row = name, _kind_of(entry, holder), _held_by(holder), nodes, told(holder["remaining"]), waiting
-            yield row, holder
+            life = told(holder["remaining"])
+            yield name, _kind_of(entry, holder), f"{process}{times}", told(age), nodes, life, waiting
         if not entry["holders"]:
-            yield (name, _kind_of(entry), "-", "-", "-", waiting), None
+            yield name, _kind_of(entry), "-", "-", "-", "-", waiting
 
 
 def more_than(limit: int) -> str:
@@ -140,19 +147,21 @@ def more_than(limit: int) -> str:
 def ls(options: Any) -> int:
     """List the names on the nodes."""
     nodes = Nodes(options)
-    answers, looks, has_more = look_around(nodes, encoded(options.pattern), options.limit)
-    entries = listed(looks, nodes.quorum)
+    view = look(nodes, encoded(options.pattern), options.limit)
+    answers: list[Answer[None]] = [Answer(**node) for node in view["nodes"]]
+    status = nodes.status(answers)
     if options.json:
-        states = [{"node": answer.node, "error": answer.error} for answer in answers]
-        write_json({"quorum": nodes.quorum, "names": entries, "more": has_more, "nodes": states})
-    elif entries:
-        print_table(_LISTED, [row for row, _ in list_rows(entries, len(nodes.nodes))])
-    if has_more:
+        write_json(view)
+    elif view["names"]:
+        from redsync.cli.tables import print_table
+
+        print_table(LISTED, list(list_rows(view["names"], len(nodes.nodes), time.time())))
+    if view["more"]:
         warn(more_than(options.limit))
-    elif not entries and sys.stdout.isatty() and not options.json and nodes.status(answers) == FINE:
+    elif not view["names"] and sys.stdout.isatty() and not options.json and status == FINE:
         warn("no such names on the nodes")
     complain(answers)
-    return nodes.status(answers)
+    return status
 
 
 def show(options: Any) -> int:
@@ -193,13 +202,13 @@ def _name_json(answer: Answer[NameLook | None]) -> dict[str, Any]:
 
 
 def _print_name(name: str, answers: list[Answer[NameLook | None]], *, is_known: bool) -> None:
+    from redsync.cli.tables import print_table
+
     looks = [answer.value for answer in answers if answer.value]
     kinds = sorted({_kind(look) for look in looks} - {"free"})
     nothing = "free, no waiters" if is_known else "unknown"
     put(f"{name}: {', or '.join(kinds) or nothing}", "")
-    # Each row shows its kind only if nodes keep different kinds under this name.
-    rows = [row for answer in answers for row in _node_rows(answer, with_kind=len(kinds) > 1)]
-    print_table(_SHOWN, rows, turns=True)
+    print_table(_SHOWN, [row for answer in answers for row in _node_rows(answer)], turns=True)
     claims = [claim for look in looks for claim in look.claims]
     since = {claim.owner: claim.held_since for claim in claims if claim.held_since is not None}
     _put_people("holders", {claim.owner: claim.client for claim in claims}, since)
@@ -211,20 +220,19 @@ def _kind(look: NameLook) -> str:
     return " and ".join([*kinds, "latch"] if look.latch else kinds) or "free"
 
 
-def _node_rows(answer: Answer[NameLook | None], *, with_kind: bool) -> list[tuple[str, ...]]:
+def _node_rows(answer: Answer[NameLook | None]) -> list[tuple[str, ...]]:
     look = answer.value
     if answer.error:
         return [(answer.node, state_of(answer.error), *["-"] * 4)]
     if look is None:
         return [(answer.node, "nobody", *["-"] * 4)]
     rows: list[tuple[str, ...]] = []
-    node = f"{answer.node} ({_kind(look)})" if with_kind else answer.node
+    node, waiting = answer.node, str(look.waiting or "-")
     if look.latch:
         waits = _to_come(look.latch.left, look.latch.size)
         rows.append((node, waits, "-", "-", told(look.latch.remaining), str(look.latch.waiting or "-")))
     if look.kind == "none" and rows:
         return rows
-    waiting = str(look.waiting or "-")
     for claim in look.claims:
         holder = who("unknown", claim.client) + (f" ({claim.mode})" if claim.mode else "")
         rows.append((node, holder, short(claim.owner), str(claim.hold_count), told(claim.remaining), waiting))
@@ -253,14 +261,8 @@ def take_away(options: Any) -> int:
     nodes = Nodes(options)
     asked = questions(nodes.prefix, [name], most=10_000)
     answers = nodes.ask(lambda client: look_at(client, asked).get(name))
-    held = [
-        (look.kind, claim)
-        for answer in answers
-        for look in [answer.value]
-        if look
-        for claim in look.claims
-        if claim.owner == options.owner
-    ]
+    looks = [answer.value for answer in answers if answer.value]
+    held = [(look.kind, claim) for look in looks for claim in look.claims if claim.owner == options.owner]
     if not held:
         complain(answers)
         warn(f"{options.owner} does not hold '{shown(options.name)}' on any node that answered")

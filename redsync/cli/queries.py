@@ -31,9 +31,6 @@ LONGEST_ANSWER: Final = 60.0
 KEYS: Final = 1000
 """The COUNT of a SCAN."""
 
-SPARE: Final = 200
-"""Names examined beyond the limit: keys of other programs, or that have just gone, may show some of them."""
-
 T = TypeVar("T")
 
 Looks = list[dict[bytes, NameLook]]
@@ -173,7 +170,8 @@ def look_around(nodes: Nodes, pattern: bytes, limit: int, most: int = 100) -> tu
     """Return each node's answer, what those that answer store under matching names, and whether there are more names.
 
     Each look scans all keys. Of more names than the limit it asks about the first ones as sorted, so that the next look
-    chooses the same. It identifies `most` holders and waiters of each name at most.
+    chooses the same; names that have just gone are left out. It identifies `most` holders and waiters of each name at
+    most.
     """
 
     def scan(client: NodeClient) -> set[bytes]:
@@ -187,19 +185,11 @@ def look_around(nodes: Nodes, pattern: bytes, limit: int, most: int = 100) -> tu
 
     found = dict(zip(nodes.nodes, nodes.ask(scan), strict=True))
     names = sorted(set[bytes]().union(*_values(found.values())))
-    asked = questions(nodes.prefix, names[: limit + SPARE], most)
+    asked = questions(nodes.prefix, names[:limit], most)
     answering = [node for node, answer in found.items() if answer.error is None]
     answers = nodes.ask(lambda client: look_at(client, asked), answering)
-    looks = _values(answers)
-    kept = [name for name in asked if any(name in each for each in looks)]
-    shown = set(kept[:limit])
     every: dict[Node, Answer[Any]] = {**found, **dict(zip(answering, answers, strict=True))}
-    has_more = len(kept) > limit or len(names) > limit + SPARE
-    return (
-        list(every.values()),
-        [{name: seen for name, seen in each.items() if name in shown} for each in looks],
-        has_more,
-    )
+    return list(every.values()), _values(answers), len(names) > limit
 
 
 def _values(answers: Iterable[Answer[T]]) -> list[T]:

@@ -10,9 +10,7 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import redis
@@ -98,23 +96,17 @@ def test_interrupted_demo_leaves_nothing(run_demo, tmp_path, after):
     assert lines_of(process, tmp_path) == []
 
 
-@linux
-def test_interruption_while_workers_start_ends_those_that_run(monkeypatch):
-    started = []
-
-    def interrupted(*arguments, **options):
-        started.append(popen(*arguments, **options))
-        os.kill(os.getpid(), signal.SIGINT)
-        time.sleep(0)  # a call after which Python looks for signals
-        return started[-1]
-
-    popen = subprocess.Popen
-    monkeypatch.setattr(subprocess, "Popen", interrupted)
-    nodes = SimpleNamespace(version="of no server", urls=["redis://127.0.0.1:1"])
-    with pytest.raises(KeyboardInterrupt), contextlib.ExitStack() as stack:
-        Demo(8.0, 7, nodes, Live(), stack).run()
-    assert [worker.returncode for worker in started] == [-signal.SIGKILL] * len(started) != []
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+@pytest.mark.parametrize("when", ["at once", "later"])
+def test_worker_process_ends_with_the_pipe_from_the_demo(when, redsync_nodes, tmp_path, eventually):
+    """So an interruption that strikes before the demo knows a worker leaves none behind."""
+    with (tmp_path / "journal").open("wb") as journal, (tmp_path / "counters").open("w+b") as counters:
+        arguments = ["5", "0", str(counters.fileno()), *redsync_nodes.urls]
+        streams = {"stdin": subprocess.PIPE, "stdout": journal, "pass_fds": [counters.fileno()]}
+        with subprocess.Popen([*demo._WORKER, *arguments], **streams) as worker:
+            if when == "later":
+                eventually(lambda: (tmp_path / "journal").stat().st_size)
+            worker.stdin.close()
+            assert worker.wait(20) == 1
 
 
 @linux
@@ -276,8 +268,7 @@ def test_faults_are_injected_when_due_and_noted(prepared, capsys, redsync_nodes)
 
 def test_node_that_was_to_continue_after_the_workers_end_does(prepared, redsync_nodes):
     prepared._plan = [(0.0, "pause", 1), (1.0, "resume", 1)]
-    prepared._working = lambda: False
-    prepared._fight()
+    prepared._fight()  # there is no worker
     assert prepared._plan == []
     assert prepared._outages[1].end is not None
 
@@ -309,8 +300,8 @@ def test_live_view_shows_run(prepared, redsync_nodes):
 
 
 def test_demo_without_rich_says_how_to_install_it(monkeypatch, capsys):
-    for module in ("rich.console", "rich.live"):
-        monkeypatch.setitem(sys.modules, module, None)
+    monkeypatch.delitem(sys.modules, "redsync.cli.demo")
+    monkeypatch.setitem(sys.modules, "rich.live", None)
     assert main(["demo"]) == 69
     assert capsys.readouterr().err == 'redsync demo: needs rich: pip install "redsync-toolkit[cli]"\n'
 

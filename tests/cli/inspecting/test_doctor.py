@@ -6,6 +6,7 @@ import re
 import pytest
 import redis
 
+from redsync._core.memory import NEWBORN, Birth
 from redsync.cli.doctor import _clients as clients_of
 from redsync.cli.doctor_checks import Heard, Report, check_deployment, findings_about
 from redsync.cli.nodes import NodeClient
@@ -176,6 +177,9 @@ def test_doctor_with_an_invalid_guard_ends_with_status_78(redsync):
 INFO = {"redis_version": "7.2.4", "role": "master", "aof_enabled": 1, "uptime_in_seconds": 10**6, "run_id": "a"}
 
 
+NEW = Birth(NEWBORN, 0, b"a", 4.0)
+
+
 def texts(report):
     found = findings_about(report, 30.0, is_serious=True)
     return [each.text for each in found if each.is_problem]
@@ -272,18 +276,16 @@ def test_node_is_not_fine_before_its_clients_grant_on_it():
     young, old = (Report("a", info=INFO | {"uptime_in_seconds": age}, policy="noeviction") for age in (30, 31))
     assert texts(young) == ["started less than 30 s ago: takes no part in new grants until then (restart guard)"]
     assert texts(old) == []
-    assert texts(Report("a", info=INFO, policy="noeviction", newborn_age=4.0))[0].startswith("was emptied less than 30")
+    assert texts(Report("a", info=INFO, policy="noeviction", birth=NEW))[0].startswith("was emptied less than 30")
 
 
 # Clients that still use a server that was replaced.
 
 
-def hearing(node, uptime=1000, newborn_age=None, **kept):
+def hearing(node, uptime=1000, birth=None, **kept):
     """Return the report of a node that keeps these clients' records for that many more seconds."""
     clients = {client: Heard(f"web-{client}:7", seconds) for client, seconds in kept.items()}
-    return Report(
-        node, info=INFO | {"uptime_in_seconds": uptime, "run_id": node}, newborn_age=newborn_age, clients=clients
-    )
+    return Report(node, info=INFO | {"uptime_in_seconds": uptime, "run_id": node}, birth=birth, clients=clients)
 
 
 def unheard(*reports):
@@ -308,7 +310,7 @@ def test_ended_client_is_not_reported_as_missing():
     assert unheard(hearing("a", x=39), hearing("b"), hearing("c", x=10)) == {}
 
 
-@pytest.mark.parametrize("young", [{"uptime": 60}, {"newborn_age": 60.0}])
+@pytest.mark.parametrize("young", [{"uptime": 60}, {"birth": Birth(NEWBORN, 0, b"c", 60.0)}])
 def test_no_client_is_reported_as_missing_on_a_node_that_has_just_forgotten(young):
     assert unheard(hearing("a", x=60), hearing("b", x=60), hearing("c", **young)) == {}
 

@@ -9,7 +9,8 @@ import pytest
 
 from redsync._kinds import KINDS
 from redsync._protocols import watchdog
-from redsync.cli.output import print_table, short, shown, told
+from redsync.cli.output import short, shown, told
+from redsync.cli.tables import print_table
 from redsync.testing import LocalNodes
 from tests.cli.command_process import Terminal
 from tests.support.trouble import add_guest
@@ -95,7 +96,7 @@ def test_ls_lists_every_kind(everything, redsync):
 def test_ls_shows_a_table(everything, redsync):
     done = redsync("ls")
     heading, *rows = done.out.splitlines()
-    assert heading.split() == ["NAME", "KIND", "HELD", "BY", "NODES", "LIFE", "LEFT", "WAITING"]
+    assert heading.split() == ["NAME", "KIND", "HELD", "BY", "FOR", "NODES", "LIFE", "LEFT", "WAITING"]
     assert len(rows) == len(LOCKS) + 5
     assert any("semaphore of 3" in row for row in rows)
     assert any("2 of 3 to come" in row for row in rows)
@@ -415,6 +416,7 @@ def test_table_is_aligned_and_its_cells_are_escaped(capsys):
 @pytest.mark.parametrize("command", [["ls"], ["show", "x"], ["doctor"]])
 def test_without_rich_tables_are_a_plain_sentence_and_json_works(command, three, redsync, monkeypatch):
     three.get_lock("x").acquire()
+    monkeypatch.delitem(sys.modules, "redsync.cli.tables")
     monkeypatch.setitem(sys.modules, "rich.console", None)
     done = redsync(*command)
     assert done.status == 69

@@ -88,8 +88,7 @@ def test_node_that_fails_is_left_out_and_the_others_list_all(raw, nodes, three_n
     assert [set(each) for each in looks] == [set(), {b"x"}]
 
 
-def test_limit_keeps_the_first_names_and_says_that_there_are_more(raw, three_nodes, monkeypatch):
-    monkeypatch.setattr(queries, "SPARE", 0)
+def test_limit_keeps_the_first_names_and_says_that_there_are_more(raw, three_nodes):
     for name in (b"c", b"b"):
         keep_lock(raw[1], name)
     _, looks, has_more = look_around(three_nodes, b"*", 2)
