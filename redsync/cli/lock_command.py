@@ -24,7 +24,8 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from redsync.cli.arguments import connect, name_of
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
 _KILL_AFTER: Final = 5.0
 
 Say = Callable[[str], None]
+Lock = Callable[..., AbstractContextManager["Hold"]]
+"""Returns the lock, with a `timeout`."""
 
 _TOLD: Final = {
     LOST: "ended the command: the lock was lost",
@@ -104,7 +107,7 @@ def _hold_and_run(options: argparse.Namespace, shim: ShimProcess, signals: Signa
     with connect(options, lease=options.lease) as client, ExitStack() as stack:
         policy = _policy(options, client.runner.session.timing.lease)
         try:
-            hold = _take(stack, client, options, say, lambda _: signals.wake())
+            hold = _take(stack, options, partial(_lock, client, options, on_lost=lambda _: signals.wake()), say)
         except ValueError as error:
             if isinstance(error, RedsyncError):
                 raise
@@ -174,9 +177,7 @@ def _policy(options: argparse.Namespace, lease: float) -> Policy:
     return Policy(options.on_lost == "term", kill_after, margin_of(lease), options.max_hold or math.inf)
 
 
-def _take(
-    stack: ExitStack, client: Client, options: argparse.Namespace, say: Say, on_lost: Callable[[Any], object]
-) -> Hold:
+def _take(stack: ExitStack, options: argparse.Namespace, lock: Lock, say: Say) -> Hold:
     """Acquire the lock that the options ask for; the stack releases it.
 
     The first try does not wait. So it reports at once that nodes refuse our password, although we otherwise wait while
@@ -190,33 +191,27 @@ def _take(
     """
     began, detail = time.monotonic(), say if options.verbose else _silent
     try:
-        hold = _enter(stack, client, options, 0.0, on_lost)
+        hold = stack.enter_context(lock(timeout=0.0))
     except (AcquireTimeout, QuorumError) as error:
         if options.wait == 0 or (isinstance(error, QuorumError) and status_of(error) == REFUSED):
             raise
         detail(f"waiting for {options.name!r}{f': {error}' if isinstance(error, QuorumError) else ''}")
         left = None if options.wait is None else max(options.wait - (time.monotonic() - began), 0.0)
-        hold = _enter(stack, client, options, left, on_lost)
+        hold = stack.enter_context(lock(timeout=left))
     token = "" if hold.fencing_token is None else f", fencing token {hold.fencing_token}"
     detail(f"acquired {options.name!r} after {time.monotonic() - began:.2f} s{token}")
     return hold
 
 
-def _enter(
-    stack: ExitStack,
-    client: Client,
-    options: argparse.Namespace,
-    timeout: float | None,
-    on_lost: Callable[[Any], object],
-) -> Hold:
+def _lock(client: Client, options: argparse.Namespace, **settings: Any) -> AbstractContextManager[Hold]:
+    """Return the lock that the options ask for."""
     name = name_of(options.name)
-    settings: dict[str, Any] = {"timeout": timeout, "on_lost": on_lost}
     if options.permits is not None:
-        return stack.enter_context(client.get_semaphore(name, options.permits, **settings))
+        return client.get_semaphore(name, options.permits, **settings)
     if options.fair:
-        return stack.enter_context(client.get_fair_lock(name, **settings))
+        return client.get_fair_lock(name, **settings)
     if options.shared:
-        return stack.enter_context(client.get_read_write_lock(name, **settings).read_lock)
+        return client.get_read_write_lock(name, **settings).read_lock
     if options.exclusive:
-        return stack.enter_context(client.get_read_write_lock(name, **settings).write_lock)
-    return stack.enter_context(client.get_fenced_lock(name, **settings))
+        return client.get_read_write_lock(name, **settings).write_lock
+    return client.get_fenced_lock(name, **settings)

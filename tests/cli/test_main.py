@@ -152,12 +152,6 @@ def test_interrupted_command_ends_with_status_130(command, capsys):
     assert capsys.readouterr().err == "redsync dev: interrupted\n"
 
 
-def test_arguments_come_from_the_process_by_default(command, monkeypatch):
-    command(0)
-    monkeypatch.setattr(sys, "argv", ["redsync", "dev"])
-    assert main() == 0
-
-
 @pytest.mark.parametrize("arguments", [["--help"], *([name, "--help"] for name in COMMANDS)])
 def test_start_imports_nothing_slow_or_optional(arguments):
     done = run_python(

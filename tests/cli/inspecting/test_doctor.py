@@ -12,7 +12,6 @@ from redsync.cli.doctor_checks import Heard, Report, check_deployment, findings_
 from redsync.cli.nodes import NodeClient
 from redsync.testing import LocalNodes
 from tests.cli.command_process import Terminal
-from tests.support.sentinels import FakeSentinels
 from tests.support.trouble import add_guest
 
 
@@ -321,43 +320,6 @@ def test_doctor_reads_the_clients_of_each_node(nodes, make_client):
         (heard,) = clients_of(node).values()
     assert heard.who.endswith(f":{os.getpid()}")
     assert 0 < heard.kept <= 65
-
-
-# Sentinel groups as nodes.
-
-
-@pytest.fixture
-def group(nodes):
-    """Sentinels that name a node as master, and the command's environment."""
-    with FakeSentinels(replicas=2) as sentinels:
-        sentinels.say(nodes.ports[0], 1)
-        yield sentinels, {"REDSYNC_URLS": sentinels.url, "REDSYNC_RESTART_GUARD": "0"}
-
-
-@pytest.mark.parametrize("command", [["ls"], ["show", "job"], ["doctor"]])
-def test_commands_query_the_master_that_the_sentinels_name(redsync, group, command):
-    sentinels, environment = group
-    done = redsync(*command, **environment)
-    assert done.status in (0, 1), done.err
-    if command != ["ls"]:
-        assert sentinels.url.split("//")[1].partition(",")[0] in done.out
-
-
-def test_commands_say_that_no_sentinel_knows_the_master_and_show_no_settings(redsync, group):
-    sentinels, environment = group
-    url = sentinels.url.replace("//", "//app:secret@").replace("mymaster", "other")
-    done = redsync("doctor", "--json", **environment | {"REDSYNC_URLS": url})
-    assert done.status == 69
-    assert done.json["nodes"][0]["error"].startswith("no listed Sentinel knows the master 'other': ")
-    assert "secret" not in done.out + done.err
-
-
-def test_wrong_url_of_a_group_ends_with_status_78(redsync, group):
-    _, environment = group
-    done = redsync("ls", **environment | {"REDSYNC_URLS": "redis+sentinel://:secret@s1,s1/m"})
-    assert done.status == 78
-    assert "node 1 names a server twice" in done.err
-    assert "secret" not in done.err
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 import re
 import socket
-import time
 import urllib.request
 from contextlib import suppress
 
@@ -147,11 +146,6 @@ def test_scrape_has_the_state_of_real_nodes(serving, three, waiter, nodes, event
     attempt.result(30)
     command.terminate()
     assert command.end() == 0
-
-
-def test_scrape_shows_how_old_the_latest_look_is(serving):
-    _, url = serving
-    assert abs(scrape(url).get(("redsync_kept_look_timestamp_seconds",), time.time()) - time.time()) < 30
 
 
 def test_exporter_ends_at_once_if_its_port_is_taken(redsync):

@@ -33,17 +33,7 @@ GARBLED = {
     **ODD_ANSWERS,
     "garbage": replying(GARBAGE),
     "number": replying(NUMBER),
-    "null": replying(b"$-1\r\n"),
-    "text": replying(WORD),
-    "list": replying(listed(NUMBER, NUMBER)),
-    "nothing": replying(NOTHING),
-    "words for numbers": replying(listed(NONE, NOTHING, WORD, NOTHING, WORD, WORD, WORD, NOTHING)),
-    "numbers for lists": replying(listed(NONE, NUMBER, NUMBER, NUMBER, NUMBER, NUMBER, NUMBER, NUMBER)),
-    "number for a kind": replying(listed(NUMBER, NOTHING, NUMBER, NOTHING, NUMBER, NUMBER, NUMBER, NOTHING)),
     "short latch": replying(listed(NONE, NOTHING, NUMBER, NOTHING, NUMBER, NUMBER, NUMBER, listed(NUMBER, NUMBER))),
-    "claim of numbers": replying(
-        listed(NONE, listed(listed(*[NUMBER] * 5)), NUMBER, NOTHING, NUMBER, NUMBER, NUMBER, NOTHING)
-    ),
     "claim of words": replying(
         listed(NONE, listed(listed(*[WORD] * 5)), NUMBER, NOTHING, NUMBER, NUMBER, NUMBER, NOTHING)
     ),

@@ -81,15 +81,6 @@ def test_page_says_that_there_are_more_names():
     assert "there are more names than these 1: give a pattern, or raise --limit" in lines
 
 
-def test_top_queries_no_more_names_than_their_limit(raw, start):
-    for name in ("a", "b"):
-        raw[0].set(f"redsync:{name}", "me", px=60_000)
-    top = start("top", "--limit", "1", "--interval", "0.05", terminal=True)
-    top.read_until("1+ name,")
-    top.interrupt()
-    assert top.end() == 0
-
-
 def test_heading_of_the_page_shows_the_state_of_each_node():
     troubles = ("Connection refused", "Timeout reading from socket", None)
     lines = shown(view(hold("a"), errors=troubles), width=120)
