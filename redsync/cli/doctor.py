@@ -24,7 +24,6 @@ from redsync.cli.doctor_checks import (
     checked,
     findings_about,
     groups_among,
-    guard_left,
     is_loopback,
 )
 from redsync.cli.exits import BROKEN, FINE, UNCONFIGURED, SetupError, state_of
@@ -44,7 +43,7 @@ def doctor(options: Any) -> int:
     nodes = Nodes(options)
     guard = _restart_guard(nodes.nodes)
     answers = nodes.ask(lambda client: _examine(client, nodes.prefix))
-    reports = [_report(answer, node) for answer, node in zip(answers, nodes.nodes, strict=True)]
+    reports = [_report(answer, node, guard) for answer, node in zip(answers, nodes.nodes, strict=True)]
     if groups := groups_among(reports):
         surveys = nodes.visit(Node.survey, [node for node in nodes.nodes if node.replicas is not None])
         for report, survey in zip(groups, surveys, strict=True):
@@ -52,12 +51,13 @@ def doctor(options: Any) -> int:
     # One node, or nodes on this machine only, are for trials.
     is_serious = len(reports) > 1 and not all(is_loopback(report.endpoint) for report in reports)
     for report in reports:
-        report.findings += findings_about(report, guard, is_serious=is_serious)
+        report.is_serious = is_serious
+        report.findings += findings_about(report)
     general = check_deployment(reports)
     if options.json:
         write_json(_as_json(reports, general, nodes.quorum, guard))
     else:
-        _print(reports, general, guard)
+        _print(reports, general)
     everything = [*general, *(finding for report in reports for finding in report.findings)]
     trouble = any(finding.is_problem for finding in everything)
     return nodes.status(answers) or (BROKEN if trouble else FINE)
@@ -76,10 +76,9 @@ def _restart_guard(nodes: Sequence[Node]) -> float:
     return LEASE
 
 
-def _report(answer: Answer[Report], node: Node) -> Report:
+def _report(answer: Answer[Report], node: Node, guard: float) -> Report:
     report = answer.value or Report(answer.node, error=answer.error)
-    report.node, report.replicas = answer.node, node.replicas
-    report.witness = node.witness
+    report.node, report.replicas, report.witness, report.guard = answer.node, node.replicas, node.witness, guard
     return report
 
 
@@ -165,13 +164,13 @@ def _clients(client: NodeClient) -> dict[str, Heard] | None:
     return heard
 
 
-def _print(reports: list[Report], general: list[Finding], guard: float) -> None:
+def _print(reports: list[Report], general: list[Finding]) -> None:
     from redsync.cli.tables import print_table
 
     print_table(HEADINGS, [_row(report) for report in reports], turns=True)
     if groups := groups_among(reports):
         put("")
-        print_table(GROUP_HEADINGS, [_group_row(report, guard) for report in groups], turns=True)
+        print_table(GROUP_HEADINGS, [_group_row(report) for report in groups], turns=True)
     # Show a finding about several nodes once.
     nodes_with: dict[Finding, list[str]] = {finding: [] for finding in general}
     for report in reports:
@@ -214,7 +213,7 @@ def _as_json(reports: list[Report], general: list[Finding], quorum: int, guard: 
             "uptime": report.uptime,
             "clock_offset": report.offset,
             "latency": report.latency,
-            **_group_json(report, guard),
+            **_group_json(report),
             "findings": findings(report.findings),
         }
         for report in reports
@@ -222,16 +221,16 @@ def _as_json(reports: list[Report], general: list[Finding], quorum: int, guard: 
     return {"nodes": nodes, "quorum": quorum, "restart_guard": guard, "findings": findings(general)}
 
 
-def _group_row(report: Report, guard: float) -> tuple[str, ...]:
+def _group_row(report: Report) -> tuple[str, ...]:
     """Return a node's row in the table of nodes whose server may change."""
     latest = report.latest
     server, epoch = ("-", "-") if latest is None else (str(latest.server), str(latest.epoch))
     in_sync = "-" if report.in_sync is None else f"{report.in_sync} of {report.replicas}"
-    left = guard_left(report, guard)
+    left = report.guard_left
     return report.node, server, epoch, in_sync, "-" if left is None else told(left) if left else "none"
 
 
-def _group_json(report: Report, guard: float) -> dict[str, Any]:
+def _group_json(report: Report) -> dict[str, Any]:
     """Return the JSON fields specific to nodes whose server may change; all None for a plain node."""
     latest = report.latest
     return {
@@ -239,5 +238,5 @@ def _group_json(report: Report, guard: float) -> dict[str, Any]:
         "epoch": latest and latest.epoch,
         "replicas": report.replicas,
         "in_sync": None if report.replicas is None else report.in_sync,
-        "guard_left": guard_left(report, guard),
+        "guard_left": report.guard_left,
     }

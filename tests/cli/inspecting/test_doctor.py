@@ -180,7 +180,8 @@ NEW = Birth(NEWBORN, 0, b"a", 4.0)
 
 
 def texts(report):
-    found = findings_about(report, 30.0, is_serious=True)
+    report.guard, report.is_serious = 30.0, True
+    found = findings_about(report)
     return [each.text for each in found if each.is_problem]
 
 
@@ -223,8 +224,8 @@ def test_even_number_of_nodes_is_a_finding(count, is_problem):
 
 @pytest.mark.parametrize(("is_serious", "count"), [(True, 1), (False, 0)])
 def test_node_that_forgets_without_a_guard_is_a_problem_in_a_serious_deployment(is_serious, count):
-    report = Report("a:1", info=INFO | {"aof_enabled": 0}, policy="noeviction", latency=0.001)
-    found = findings_about(report, 0.0, is_serious=is_serious)
+    report = Report("a:1", info=INFO | {"aof_enabled": 0}, policy="noeviction", is_serious=is_serious)
+    found = findings_about(report)
     assert len(found) == 1
     assert "forgets all holds" in found[0].text
     assert sum(finding.is_problem for finding in found) == count
@@ -337,7 +338,7 @@ def test_doctor_reads_the_clients_of_each_node(nodes, make_client):
 def test_doctor_compares_replicas_with_the_url(configured, connected, text, is_problem):
     report = Report("m@s:1", info={"role": "master", "connected_slaves": connected}, policy="noeviction")
     report.replicas, report.snapshots = configured, ""
-    found = findings_about(report, 0.0, is_serious=False)
+    found = findings_about(report)
     about = [each for each in found if "replica" in each.text]
     assert [each.text.startswith(text) for each in about] == ([True] if text else [])
     assert [each.is_problem for each in about] == ([is_problem] if text else [])
