@@ -31,7 +31,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from statistics import quantiles
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from rich.box import SIMPLE
 from rich.console import Group
@@ -40,14 +40,13 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from redsync import Client
 from redsync.cli.exits import BROKEN, FINE, UNAVAILABLE, SetupError
 from redsync.cli.output import put
 from redsync.cli.tables import console, write_table
 from redsync.exceptions import AcquireTimeout, LeaseLostError, QuorumError, RedsyncError
-
-if TYPE_CHECKING:
-    from redsync import Client
-    from redsync.testing import LocalNodes
+from redsync.testing import LocalNodes
+from redsync.testing.servers import ServerNotFoundError, ServerStartError, pinned_server
 
 PROCESSES: Final = 4
 THREADS: Final = 4
@@ -241,9 +240,6 @@ def run(options: argparse.Namespace) -> int:
 def play(options: argparse.Namespace) -> Report:
     """Let processes compete while nodes fail, and print the verdict; return it."""
     screen = console()
-    from redsync.testing import LocalNodes, ServerNotFoundError, ServerStartError
-    from redsync.testing.servers import pinned_server
-
     logging.getLogger("redsync.node").setLevel(logging.ERROR)  # the view shows the state of nodes
     seed = random.randrange(10**6) if options.seed is None else options.seed
     try:
@@ -339,8 +335,6 @@ class Demo:
 
     def _fight(self) -> None:
         """Let the workers work and the nodes fail; show the progress; end the workers."""
-        from redsync import Client
-
         self._begin = _now_ns()
         with Client(self._nodes.urls, lease=_LEASE) as observer:
             while self._working() and (elapsed := (_now_ns() - self._begin) / 1e9) < self._seconds:
@@ -456,8 +450,6 @@ def _obey(stop: threading.Event) -> None:
 
 def work() -> None:
     """Run a worker process, with the arguments that the demo gives it."""
-    from redsync import Client
-
     seed, process, counters = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     logging.basicConfig(level=logging.CRITICAL)  # losses are expected here, and written down
     stop = threading.Event()

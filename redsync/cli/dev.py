@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from redsync.cli.exits import FINE, UNAVAILABLE, SetupError
 from redsync.cli.output import put, warn, write_json
-
-if TYPE_CHECKING:
-    from redsync.testing.local_nodes import LocalNodes
+from redsync.testing.local_nodes import LocalNodes
+from redsync.testing.servers import ServerNotFoundError, ServerStartError, pinned_server
 
 
 def dev(options: Any) -> int:
     """Run nodes until Ctrl-C, and print how to use them."""
-    from redsync.testing.local_nodes import LocalNodes
-    from redsync.testing.servers import ServerNotFoundError, ServerStartError, pinned_server
-
     try:
         # Ctrl-C is the normal end at any time, not an error.
         with (

@@ -168,8 +168,8 @@ def test_demo_reports_a_lock_that_nobody_gives_back(monkeypatch, capsys, tempora
 
 def test_demo_whose_processes_use_other_keys_reports_overlaps_and_lost_updates(monkeypatch, capsys, temporary):
     code = (
-        "import functools, redsync, sys; from redsync.cli import demo; "
-        "redsync.Client = functools.partial(redsync.Client, prefix=f'redsync:{sys.argv[2]}:'); demo.work()"
+        "import functools, sys; from redsync.cli import demo; "
+        "demo.Client = functools.partial(demo.Client, prefix=f'redsync:{sys.argv[2]}:'); demo.work()"
     )
     monkeypatch.setattr(demo, "_WORKER", (sys.executable, "-c", code))
     assert main(["demo", "--seconds", "2"]) == 1
