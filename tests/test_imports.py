@@ -101,10 +101,10 @@ COMMON = {"cli", "cli.exits", "cli.arguments", "cli.output"}
     [
         (
             ["lock", "x", "-n", "--", "true"],
-            {"lock_command", "signals", "supervisor", "shim", "process_tree"},
+            {"lock_command", "supervisor", "shim", "process_tree"},
         ),
-        (["ls", "--json"], {"nodes", "queries", "listing"}),
-        (["show", "x", "--json"], {"nodes", "queries", "listing"}),
+        (["ls", "--json"], {"queries", "listing"}),
+        (["show", "x", "--json"], {"queries", "listing"}),
     ],
 )
 def test_command_loads_nothing_of_the_others(arguments, mine, loaded):

@@ -27,9 +27,8 @@ from redsync.cli.doctor_checks import (
     is_loopback,
 )
 from redsync.cli.exits import BROKEN, FINE, UNCONFIGURED, SetupError, state_of
-from redsync.cli.nodes import Node, NodeClient
 from redsync.cli.output import put, told, write_json
-from redsync.cli.queries import Answer, Nodes, execute
+from redsync.cli.queries import Answer, Node, NodeClient, Nodes, execute
 
 PINGS: Final = 11
 KEYS_MAX: Final = 1_000_000

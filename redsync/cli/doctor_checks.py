@@ -18,7 +18,7 @@ from redsync._core.text import is_refusal
 
 if TYPE_CHECKING:
     from redsync._core.memory import Birth
-    from redsync.cli.nodes import WitnessReport
+    from redsync.cli.queries import WitnessReport
 
 NOT_ALLOWED: Final = "not allowed"
 

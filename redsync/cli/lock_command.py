@@ -31,9 +31,8 @@ from typing import TYPE_CHECKING, Any, Final
 from redsync.cli.arguments import connect, name_of
 from redsync.cli.exits import ENDED, FAILED, NOT_EXECUTABLE, NOT_FOUND, REFUSED, SIGNALLED, UsageError, status_of
 from redsync.cli.output import warn
-from redsync.cli.shim import BEHIND, DESERTED, LATE, LONG, LOST, Policy, margin_of
-from redsync.cli.signals import SignalledError, Signals, has_terminal
-from redsync.cli.supervisor import ShimProcess, Supervisor
+from redsync.cli.shim import BEHIND, DESERTED, Policy
+from redsync.cli.supervisor import ShimProcess, SignalledError, Signals, Supervisor, has_terminal
 from redsync.exceptions import AcquireTimeout, LeaseLostError, QuorumError, RedsyncError
 
 if TYPE_CHECKING:
@@ -44,14 +43,6 @@ _KILL_AFTER: Final = 5.0
 Say = Callable[[str], None]
 Lock = Callable[..., AbstractContextManager["Hold"]]
 """Returns the lock, with a `timeout`."""
-
-_TOLD: Final = {
-    LOST: "ended the command: the lock was lost",
-    LATE: "ended the command: the lock could not be renewed and was about to be lost",
-    LONG: "ended the command: --max-hold has passed",
-    DESERTED: "ended the command: the process that enforces its deadline had ended",
-    BEHIND: "ended processes that the command left running",
-}
 
 _SHARE: Final = 0.4
 """The share of a lease that the command's end may take: a renewal is due after a third, and a second try after that."""
@@ -135,7 +126,7 @@ def _status_of(supervisor: Supervisor, say: Say) -> int:
         say(f"can't run the command: {os.strerror(supervisor.errno)}")
         return NOT_FOUND if supervisor.errno == errno.ENOENT else NOT_EXECUTABLE
     if supervisor.reason is not None:
-        say(_TOLD[supervisor.reason])
+        say(supervisor.reason)
     if supervisor.reason == DESERTED:
         return FAILED
     return supervisor.status if supervisor.reason in (None, BEHIND) else ENDED
@@ -174,7 +165,7 @@ def _policy(options: argparse.Namespace, lease: float) -> Policy:
             f"a lease of {lease:g} s is too short for --kill-after {kill_after:g}, which would end the command too "
             f"late: give at least --lease {math.ceil(kill_after / _SHARE)}, or at most --kill-after {longest:g}"
         )
-    return Policy(options.on_lost == "term", kill_after, margin_of(lease), options.max_hold or math.inf)
+    return Policy(options.on_lost == "term", kill_after, min(0.5, lease / 10), options.max_hold or math.inf)
 
 
 def _take(stack: ExitStack, options: argparse.Namespace, lock: Lock, say: Say) -> Hold:

@@ -19,34 +19,76 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
+from multiprocessing.connection import Connection, wait
 from typing import Any, Final, NamedTuple
 
 from redsync.cli.exits import SIGNALLED
 from redsync.cli.process_tree import PARENT_DEATH_SIGNAL, ProcessTree, set_option
-from redsync.cli.signals import LONGEST, Pipe, is_ready
 
 now: Callable[[], float] = (
     # The clock of the leases: it runs while the machine sleeps.
     partial(time.clock_gettime, time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic
 )
 
-LOST: Final = "lost"
-"""Reason to end the command: its lock was lost."""
-LATE: Final = "late"
-"""Reason to end the command: its lock was about to be lost."""
-LONG: Final = "long"
-"""Reason to end the command: `--max-hold` has passed."""
-DESERTED: Final = "deserted"
-"""Reason to end the command: the process that renews the lock has ended."""
-BEHIND: Final = "behind"
-"""Reason to end processes that the command left running: their time to end by themselves has passed."""
+# The reasons to end the command, as told to the user.
+LOST: Final = "ended the command: the lock was lost"
+LATE: Final = "ended the command: the lock could not be renewed and was about to be lost"
+LONG: Final = "ended the command: --max-hold has passed"
+DESERTED: Final = "ended the command: the process that enforces its deadline had ended"
+BEHIND: Final = "ended processes that the command left running"
+
+_LONGEST: Final = 1e6
+"""The longest sleep in seconds that the system calls take."""
 
 
-def margin_of(lease: float) -> float:
-    """Return how many seconds before the end of validity to send SIGKILL, so that the command ends in time."""
-    return min(0.5, lease / 10)
+class Pipe:
+    """One end of the pipe: messages between `redsync lock` and its shim, tuples whose first word says what it is.
+
+    When one process ends, the other reads the end of the pipe. Neither waits for a stopped one: messages are few, and
+    the pipe keeps hundreds of them; `redsync lock` sends one per renewal, and continues a stopped shim.
+
+    Attributes:
+        closed: True if the other side has closed the pipe and we have received all that it wrote.
+    """
+
+    def __init__(self, end: Connection) -> None:
+        self.closed = False
+        self.fileno, self.close = end.fileno, end.close
+        self._end = end
+
+    def send(self, *words: Any) -> None:
+        """Send a message; does nothing if the other side has closed the pipe."""
+        with contextlib.suppress(ConnectionError):  # `receive` finds out
+            self._end.send(words)
+
+    def receive(self) -> Iterator[tuple[Any, ...]]:
+        """Yield the messages received so far."""
+        while not self.closed and self._end.poll():
+            try:
+                words = self._end.recv()
+            except (EOFError, OSError):
+                self.closed = True
+            else:
+                yield words
+
+
+def is_ready(seconds: float, *files: Pipe | int) -> bool:
+    """Wait until a file is readable or the time is up; return whether one is readable.
+
+    Unlike `select`, this works with descriptors above 1,023.
+    """
+    descriptors = [file if isinstance(file, int) else file.fileno() for file in files]
+    return bool(wait(descriptors, None if seconds == math.inf else min(max(seconds, 0.0), _LONGEST)))
+
+
+def unblocked_pipe() -> tuple[int, int]:
+    """Return both ends of a pipe for a signal handler, neither of which blocks."""
+    ends = os.pipe()
+    for end in ends:
+        os.set_blocking(end, False)
+    return ends
 
 
 class Policy(NamedTuple):
@@ -55,7 +97,7 @@ class Policy(NamedTuple):
     Attributes:
         ends_lost: True if a lost hold ends the command.
         kill_after: Seconds from SIGTERM to SIGKILL.
-        margin: Seconds from SIGKILL to the end of validity.
+        margin: Seconds from SIGKILL to the end of validity, so that the command ends in time.
         max_hold: Seconds after which to end the command in any case; infinity for never.
     """
 
@@ -125,13 +167,13 @@ _IGNORED: Final = (
     *(signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU),
     *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF),
 )
-"""Signals that would end or stop the shim. Signals for the command come over the pipe."""
+"""Signals that would end or stop the shim; `redsync lock` forwards those for the command itself."""
 
 _LONGEST_SLEEP: Final = 1.0
 """The longest sleep in seconds: timers stop while the machine sleeps, leases do not."""
 
 _POLL: Final = 0.01
-_KILL_TIMEOUT: Final = 2.0
+KILL_TIMEOUT: Final = 2.0
 """Seconds for killed processes to end: after that we take them for unkillable."""
 
 
@@ -148,9 +190,7 @@ class Shim:
         self._ignored = ignored
         for number in _IGNORED:
             signal.signal(number, signal.SIG_IGN)
-        self._children, writer = os.pipe()
-        for end in (self._children, writer):
-            os.set_blocking(end, False)
+        self._children, writer = unblocked_pipe()
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         self._tree = ProcessTree()
@@ -211,7 +251,7 @@ class Shim:
         # A command that was stopped before it started, or waits for a slow disk, must not start once another owner may
         # have the lock.
         signal.signal(signal.SIGALRM, lambda *_: self._tree.send(signal.SIGKILL))
-        signal.setitimer(signal.ITIMER_REAL, min(max(self._schedule.next - now(), _POLL), LONGEST))
+        signal.setitimer(signal.ITIMER_REAL, min(max(self._schedule.next - now(), _POLL), _LONGEST))
         try:
             self._process = subprocess.Popen(  # noqa: S603  (what the user asks for)
                 self._command,
@@ -259,14 +299,14 @@ class Shim:
         if instant >= min(self._killed_at, self._schedule.kill_at):
             self._killed_at = min(self._killed_at, instant)
             left = self._tree.send(signal.SIGKILL)
-            if instant >= self._killed_at + _KILL_TIMEOUT and not self._told_left:
+            if instant >= self._killed_at + KILL_TIMEOUT and not self._told_left:
                 self._told_left = True
                 self._pipe.send("left", left)
 
     def _is_over(self, instant: float) -> bool:
         # While unkillable processes run, keep the lock as long as renewals succeed; after that, waiting is pointless.
         has_lock = self._schedule.reason != LOST and instant < self._schedule.until
-        return self._tree.gone or (instant >= self._killed_at + _KILL_TIMEOUT and not has_lock)
+        return self._tree.gone or (instant >= self._killed_at + KILL_TIMEOUT and not has_lock)
 
     def _reap(self) -> None:
         for number, status in self._tree.reap():

@@ -6,6 +6,10 @@ later. The two processes watch each other. If we are stopped, the shim hears of 
 the end of the pipe. In both cases it ends the command in time. If the shim is stopped, we continue it. If it ends
 before the command, the kernel kills the command (PR_SET_PDEATHSIG), and we kill the command's descendants, which are
 ours by then.
+
+Signals are raised as exceptions while `redsync lock` waits for the lock, and collected while the command runs. Python
+checks for signals before a system call. A signal between this check and the call would go unnoticed until the call
+returns. So each sleep here also waits for the byte that each signal writes to a pipe.
 """
 
 from __future__ import annotations
@@ -14,13 +18,13 @@ import contextlib
 import multiprocessing
 import os
 import signal
+from collections import deque
 from collections.abc import Callable, Collection, Mapping
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
 
 from redsync.cli.process_tree import ProcessTree
-from redsync.cli.shim import DESERTED, Policy, Shim, now
-from redsync.cli.signals import KEYS, Pipe, Signals, has_terminal
+from redsync.cli.shim import DESERTED, KILL_TIMEOUT, Pipe, Policy, Shim, is_ready, now, unblocked_pipe
 
 if TYPE_CHECKING:
     from redsync import Hold
@@ -28,8 +32,102 @@ if TYPE_CHECKING:
 _SHARE: Final = 0.2
 _SHORTEST_SLEEP: Final = 0.02
 _LONGEST_SLEEP: Final = 1.0
-_KILL_TIMEOUT: Final = 2.0
+_RESOLUTION: Final = 0.001
 _PASSES: Final = 2
+
+
+FORWARDED: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+"""Signals that end a program from outside: the command gets them; before it has started, they end the wait."""
+
+KEYS: Final = (signal.SIGINT, signal.SIGQUIT)
+"""Signals that a terminal sends for a key."""
+
+
+def has_terminal() -> bool:
+    """Return whether this process group is in the foreground of a terminal."""
+    try:
+        with open("/dev/tty", "rb", buffering=0) as terminal:
+            return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()
+    except OSError:  # there is none, or it is gone
+        return False
+
+
+class SignalledError(BaseException):
+    """A signal arrived while there was no command to forward it to.
+
+    Attributes:
+        number: The signal's number.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+class Signals:
+    """Catches signals within its `with` block; for the main thread.
+
+    It raises the first signal of `FORWARDED` as `SignalledError`, and drops those that arrive during the clean-up: an
+    impatient second Ctrl-C must not leave a place in a queue. After `collect`, it only records signals.
+
+    Attributes:
+        ignored: The signals that our parent had ignored at our start (nohup, a shell's background job).
+    """
+
+    def __init__(self) -> None:
+        self._came: deque[int] = deque()
+        self._collecting = False
+        self._raised = False
+        self.ignored = {number for number in signal.valid_signals() if signal.getsignal(number) is signal.SIG_IGN}
+        self._former: dict[int, Any] = {}
+        self._reader, self._writer = -1, -1
+        self._former_fd = -1
+
+    def __enter__(self) -> Self:
+        self._reader, self._writer = unblocked_pipe()
+        self._former_fd = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
+        for number in FORWARDED:
+            # Signals that our parent ignored stay ignored, here and in the command.
+            if number not in self.ignored:
+                self._former[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for number, former in self._former.items():
+            signal.signal(number, former)
+        signal.set_wakeup_fd(self._former_fd)
+        os.close(self._reader)
+        # The other end stays open for a `wake` that another thread has started: the process is about to end.
+
+    def _handle(self, number: int, _: FrameType | None) -> None:
+        if self._collecting:
+            self._came.append(number)
+        elif not self._raised:
+            self._raised = True
+            raise SignalledError(number)
+
+    def collect(self) -> None:
+        """From now on, raise nothing."""
+        self._collecting = True
+
+    def wait(self, seconds: float, *others: Pipe) -> None:
+        """Sleep until a signal, a message, a call of `wake` or the timeout."""
+        is_ready(seconds, self._reader, *others)
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._reader, 4096)
+
+    def take(self) -> list[int]:
+        """Return the signals that have arrived since the last call."""
+        came = []
+        while self._came:
+            came.append(self._came.popleft())
+        return came
+
+    def wake(self) -> None:
+        """End the sleep of `wait`, from any thread."""
+        # A full pipe wakes `wait` anyway.
+        with contextlib.suppress(BlockingIOError):
+            os.write(self._writer, b"\0")
 
 
 class ShimProcess:
@@ -161,7 +259,7 @@ class Supervisor:
         """Kill all; return when none is left, or when waiting for unkillable processes is pointless."""
         began, empty = now(), 0
         # One empty listing may have missed a process that was forked meanwhile.
-        while empty < _PASSES and now() < max(began + _KILL_TIMEOUT, self._until):
+        while empty < _PASSES and now() < max(began + KILL_TIMEOUT, self._until):
             left = self._shim.tree.send(signal.SIGKILL)
             empty = 0 if left else empty + 1
             self._tell()
@@ -170,8 +268,9 @@ class Supervisor:
 
     def _tell(self) -> None:
         until = _end_of(self._hold)
-        # An end in the past counts as now.
-        if until > max(self._until, now()):
+        # Two computations of the same end differ by the time between two readings of the clock; an end in the past
+        # counts as now.
+        if until > max(self._until, now()) + _RESOLUTION:
             self._until = until
             self._pipe.send("until", until)
         if self._hold.lost and not self._lost:

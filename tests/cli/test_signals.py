@@ -4,7 +4,7 @@ import multiprocessing
 
 import pytest
 
-from redsync.cli.signals import Pipe
+from redsync.cli.shim import Pipe
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import redis
 from redsync._core.memory import NEWBORN, Birth
 from redsync.cli.doctor import _clients as clients_of
 from redsync.cli.doctor_checks import Heard, Report, check_deployment, findings_about
-from redsync.cli.nodes import NodeClient
+from redsync.cli.queries import NodeClient
 from redsync.testing import LocalNodes
 from tests.cli.command_process import Terminal
 from tests.support.trouble import add_guest

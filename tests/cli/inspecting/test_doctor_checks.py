@@ -7,7 +7,7 @@ import pytest
 from redsync._core.memory import BLANK, JOINING, NEWBORN, ORIGINAL, Birth
 from redsync.cli.doctor import _group_json, _group_row
 from redsync.cli.doctor_checks import Report, findings_about, groups_among
-from redsync.cli.nodes import WitnessReport
+from redsync.cli.queries import WitnessReport
 
 RUN_ID, HISTORY = "0123456789abcdef" + "0" * 24, "fedcba98" + "0" * 32
 SAID = WitnessReport("s1:26379", "10.0.0.1:6379", 7)
