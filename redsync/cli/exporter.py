@@ -21,10 +21,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from redsync.cli.arguments import encoded
 from redsync.cli.exits import FINE, UNAVAILABLE, SetupError
-from redsync.cli.listing import View, look, more_than
+from redsync.cli.listing import MOST, View, look, more_than
 from redsync.cli.output import warn
 from redsync.cli.queries import Nodes
-from redsync.cli.top import MOST
 from redsync.metrics.labels import Groups, name_group
 
 Whose: TypeAlias = tuple[str, ...]

@@ -29,6 +29,9 @@ from redsync.cli.queries import Answer, Looks, Nodes, execute, look_around, look
 View = dict[str, Any]
 """The nodes with their errors, the names with their holders, and whether there are more."""
 
+MOST = 20
+"""Holders and waiters that `top` and the exporter identify for each name: cheap enough for a query every second."""
+
 LISTED = ("NAME", "KIND", "HELD BY", "FOR", "NODES", "LIFE LEFT", "WAITING")
 _SHOWN = ("NODE", "HELD BY", "OWNER", "COUNT", "LIFE LEFT", "WAITING")
 

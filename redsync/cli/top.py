@@ -9,7 +9,7 @@ from __future__ import annotations
 import signal
 import sys
 import time
-from typing import Any, Final
+from typing import Any
 
 from rich.console import Group
 from rich.live import Live
@@ -17,13 +17,10 @@ from rich.text import Text
 
 from redsync.cli.arguments import encoded
 from redsync.cli.exits import FINE, SIGNALLED, UsageError, state_of
-from redsync.cli.listing import LISTED, View, list_rows, look, more_than
+from redsync.cli.listing import LISTED, MOST, View, list_rows, look, more_than
 from redsync.cli.output import shown
 from redsync.cli.queries import Nodes
 from redsync.cli.tables import console, table_of
-
-MOST: Final = 20
-"""Holders and waiters identified for each name: cheap enough for a query every second."""
 
 
 def top(options: Any) -> int:

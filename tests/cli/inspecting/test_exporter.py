@@ -2,6 +2,8 @@
 
 import re
 import socket
+import subprocess
+import sys
 import urllib.request
 from contextlib import suppress
 
@@ -154,6 +156,11 @@ def test_exporter_ends_at_once_if_its_port_is_taken(redsync):
         done = redsync("exporter", "--listen", f"127.0.0.1:{port}")
     assert done.status == 69
     assert f"can't listen on 127.0.0.1 port {port}" in done.err
+
+
+def test_exporter_needs_no_rich():
+    program = "import redsync.cli.exporter, sys; sys.exit('rich' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=False).returncode == 0
 
 
 @pytest.mark.parametrize("listen", ["9465", "host:", ":9465", "host:99999", "::1:9465", "host:http"])
