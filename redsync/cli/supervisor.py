@@ -18,7 +18,6 @@ import contextlib
 import multiprocessing
 import os
 import signal
-from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
@@ -75,21 +74,18 @@ class Signals:
     """
 
     def __init__(self) -> None:
-        self._came: deque[int] = deque()
-        self._collecting = False
-        self._raised = False
+        """Begin to catch them."""
         self.ignored = {number for number in signal.valid_signals() if signal.getsignal(number) is signal.SIG_IGN}
-        self._former: dict[int, Any] = {}
-        self._reader, self._writer = -1, -1
-        self._former_fd = -1
-
-    def __enter__(self) -> Self:
+        self._came = bytearray()
+        self._raises = True
+        # Python writes the number of each signal that has a handler.
         self._reader, self._writer = unblocked_pipe()
         self._former_fd = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
-        for number in FORWARDED:
-            # Signals that our parent ignored stay ignored, here and in the command.
-            if number not in self.ignored:
-                self._former[number] = signal.signal(number, self._handle)
+        # Signals that our parent ignored stay ignored, here and in the command.
+        caught = [number for number in FORWARDED if number not in self.ignored]
+        self._former = {number: signal.signal(number, self._handle) for number in caught}
+
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -100,27 +96,24 @@ class Signals:
         # The other end stays open for a `wake` that another thread has started: the process is about to end.
 
     def _handle(self, number: int, _: FrameType | None) -> None:
-        if self._collecting:
-            self._came.append(number)
-        elif not self._raised:
-            self._raised = True
+        if self._raises:
+            self._raises = False
             raise SignalledError(number)
 
     def collect(self) -> None:
         """From now on, raise nothing."""
-        self._collecting = True
+        self._raises = False
 
     def wait(self, seconds: float, *others: Pipe) -> None:
         """Sleep until a signal, a message, a call of `wake` or the timeout."""
         is_ready(seconds, self._reader, *others)
         with contextlib.suppress(BlockingIOError):
-            os.read(self._reader, 4096)
+            self._came += os.read(self._reader, 4096)
 
     def take(self) -> list[int]:
         """Return the signals that have arrived since the last call."""
-        came = []
-        while self._came:
-            came.append(self._came.popleft())
+        came = [number for number in self._came if number in self._former]
+        self._came.clear()
         return came
 
     def wake(self) -> None:
