@@ -12,19 +12,8 @@ from redsync._core.client_records import Claim, ClientRecord
 from redsync._protocols.surveys import NameLook, break_commands
 from redsync.cli.arguments import encoded
 from redsync.cli.exits import BROKEN, FINE, USAGE, SetupError, state_of
-from redsync.cli.output import (
-    clock,
-    complain,
-    prompt,
-    put,
-    short,
-    shown,
-    told,
-    warn,
-    who,
-    write_json,
-)
-from redsync.cli.queries import Answer, Looks, Nodes, execute, look_around, look_at, questions
+from redsync.cli.output import clock, complain, prompt, put, short, shown, told, warn, who, write_json
+from redsync.cli.queries import Answer, Nodes, execute, look_around, look_at, questions
 
 View = dict[str, Any]
 """The nodes with their errors, the names with their holders, and whether there are more."""
@@ -37,16 +26,15 @@ _SHOWN = ("NODE", "HELD BY", "OWNER", "COUNT", "LIFE LEFT", "WAITING")
 
 
 def look(nodes: Nodes, pattern: bytes, limit: int, most: int = 100) -> View:
-    """Return the present state of nodes and names; see `look_around`."""
+    """Return the present state of the nodes, and a summary of each name over all of them; see `look_around`.
+
+    The names are sorted; a summary does not say which node knows what.
+    """
     answers, looks, has_more = look_around(nodes, pattern, limit, most)
-    states = [{"node": answer.node, "error": answer.error} for answer in answers]
-    return {"quorum": nodes.quorum, "names": _listed(looks, nodes.quorum), "more": has_more, "nodes": states}
-
-
-def _listed(looks: Looks, quorum: int) -> list[dict[str, Any]]:
-    """Return a summary of each name over all nodes, sorted by name; it does not say which node knows what."""
     names = sorted({name for each in looks for name in each})
-    return [_summary(name, [each[name] for each in looks if name in each], quorum) for name in names]
+    entries = [_summary(name, [each[name] for each in looks if name in each], nodes.quorum) for name in names]
+    states = [{"node": answer.node, "error": answer.error} for answer in answers]
+    return {"quorum": nodes.quorum, "names": entries, "more": has_more, "nodes": states}
 
 
 def _summary(name: bytes, looks: list[NameLook], quorum: int) -> dict[str, Any]:
@@ -80,17 +68,9 @@ def _holder(held: list[Claim], quorum: int) -> dict[str, Any]:
     lasting = sorted((claim.remaining for claim in held if claim.remaining is not None), reverse=True)
     # A claim lasts while a quorum keeps it; without a quorum, until the last node drops it.
     remaining = lasting[min(quorum, len(lasting)) - 1] if lasting else None
-    return {
-        **_described(_most_telling(held)),
-        "remaining": remaining,
-        "nodes": len(held),
-        "quorum": len(held) >= quorum,
-    }
-
-
-def _most_telling(held: list[Claim]) -> Claim:
-    """Return the claim of the node that knows most of the holder; one that was out of reach may have an old record."""
-    return max(held, key=lambda claim: (claim.client is not None, claim.held_since is not None))
+    # The node that knows most of the holder; one that was out of reach may have an old record.
+    telling = max(held, key=lambda claim: (claim.client is not None, claim.held_since is not None))
+    return {**_described(telling), "remaining": remaining, "nodes": len(held), "quorum": len(held) >= quorum}
 
 
 def _described(claim: Claim) -> dict[str, Any]:
