@@ -9,7 +9,7 @@ from importlib import import_module
 
 from redsync.cli.arguments import COMMANDS, parse
 from redsync.cli.exits import BROKEN_PIPE, FAILED, INTERRUPTED, UNAVAILABLE, OutputError, SetupError
-from redsync.cli.output import open_streams, told_error, warn, write
+from redsync.cli.output import open_streams, told_error, warn
 
 EXTRAS = {"rich": "cli", "prometheus_client": "prometheus"}
 """For each optional package the extra that installs it."""
@@ -24,11 +24,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if argv is None:
         open_streams()
     try:
-        try:
-            return _run(parse(list(sys.argv[1:] if argv is None else argv)))
-        finally:
-            # Otherwise the interpreter flushes at its exit, and a failure there overrides our status.
-            write("")
+        return _run(parse(list(sys.argv[1:] if argv is None else argv)))
     except OutputError as error:
         # The reader may have closed our output (`redsync demo | head`): not worth a message.
         if error.status != BROKEN_PIPE:

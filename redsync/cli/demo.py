@@ -278,7 +278,6 @@ class Demo:
             f"started {NODES} servers ({self._nodes.version})",
             f"{PROCESSES} processes with {THREADS} threads each will compete for {LOCKS} locks for {self._seconds:g} s "
             f"(seed {self._seed})",
-            flush=True,
         )
         self._start_workers()
         self._await_first_lock()
@@ -325,13 +324,12 @@ class Demo:
         began = time.monotonic()
         put(
             f"waiting for the first lock: a server that has just started may have forgotten locks that are still held, "
-            f"so it grants none for one lease, {_LEASE:g} s",
-            flush=True,
+            f"so it grants none for one lease, {_LEASE:g} s"
         )
         while not self._attempts and self._working():
             time.sleep(_POLL)
             self._read()
-        put(f"first lock after {time.monotonic() - began:.1f} s", flush=True)
+        put(f"first lock after {time.monotonic() - began:.1f} s")
 
     def _fight(self) -> None:
         """Let the workers work and the nodes fail; show the progress; end the workers."""
@@ -380,7 +378,7 @@ class Demo:
                 self._outages[node] = Outage(_OUT[action], begin)
             else:
                 self._outages[node].end = _now_ns()
-            put(f"{elapsed:5.1f} s  node {node + 1} {_FAULTS[action][1]}", flush=True)
+            put(f"{elapsed:5.1f} s  node {node + 1} {_FAULTS[action][1]}")
 
     def _scan(self) -> dict[int, list[bytes]]:
         """Return the claims and places on nodes, by the node's index."""

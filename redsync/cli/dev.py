@@ -36,5 +36,5 @@ def _introduce(nodes: LocalNodes, *, as_json: bool) -> None:
     else:
         put(f"export REDSYNC_URLS={','.join(urls)}")
         # New nodes grant nothing until the guard has passed, but these can't have been used before.
-        put("export REDSYNC_RESTART_GUARD=0", flush=True)
+        put("export REDSYNC_RESTART_GUARD=0")
     warn(f"{len(urls)} empty nodes are running ({nodes.version}); Ctrl-C ends them")

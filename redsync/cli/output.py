@@ -59,13 +59,13 @@ def open_streams() -> None:
         sys.stderr = io.TextIOWrapper(raw, stream.encoding, stream.errors, write_through=True)
 
 
-def put(*lines: str, flush: bool = False) -> None:
-    """Write lines to standard output.
+def put(*lines: str) -> None:
+    """Write lines to standard output at once.
 
     Raises:
         OutputError: They can't be written.
     """
-    write("".join(f"{shown(line)}\n" for line in lines), flush=flush)
+    write("".join(f"{shown(line)}\n" for line in lines))
 
 
 def warn(*lines: str) -> None:
@@ -78,8 +78,8 @@ def prompt(*lines: str) -> None:
     tell("\n".join(map(shown, lines)) + " ")
 
 
-def write(text: str, *, flush: bool = True) -> None:
-    """Write our own text to standard output, unescaped.
+def write(text: str) -> None:
+    """Write our own text to standard output at once, unescaped.
 
     Raises:
         OutputError: It can't be written.
@@ -87,10 +87,8 @@ def write(text: str, *, flush: bool = True) -> None:
     if sys.stdout is None:
         return
     try:
-        if text:
-            sys.stdout.write(text)
-        if flush:
-            sys.stdout.flush()
+        sys.stdout.write(text)
+        sys.stdout.flush()
     except OSError as error:
         # The interpreter flushes the rest of the buffer as it exits, which must not fail too.
         with contextlib.suppress(OSError):
