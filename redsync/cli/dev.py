@@ -16,10 +16,7 @@ def dev(options: Any) -> int:
     """Run nodes until Ctrl-C, and print how to use them."""
     try:
         # Ctrl-C is the normal end at any time, not an error.
-        with (
-            contextlib.suppress(KeyboardInterrupt),
-            LocalNodes(options.nodes, server=pinned_server()) as nodes,
-        ):
+        with contextlib.suppress(KeyboardInterrupt), LocalNodes(options.nodes, server=pinned_server()) as nodes:
             _introduce(nodes, as_json=options.json)
             # A signal that comes between Python's check for signals and the system call ends the next sleep.
             while True:

@@ -28,7 +28,7 @@ from redsync.cli.doctor_checks import (
 )
 from redsync.cli.exits import BROKEN, FINE, UNCONFIGURED, SetupError, state_of
 from redsync.cli.output import put, told, write_json
-from redsync.cli.queries import Answer, Node, NodeClient, Nodes, execute
+from redsync.cli.queries import Answer, Node, NodeClient, Nodes, execute, in_one_line
 
 PINGS: Final = 11
 KEYS_MAX: Final = 1_000_000
@@ -95,7 +95,10 @@ def _examine(client: NodeClient, prefix: bytes) -> Report:
     report.info = checked(info)
     report.policy = report.info.get("maxmemory_policy") or _setting(client, "maxmemory-policy")
     report.snapshots = _setting(client, "save")
-    report.scripts = _why_no_scripts(lambda: execute(client, [look_command(prefix, b"redsync doctor")]))
+    try:
+        execute(client, [look_command(prefix, b"redsync doctor")])
+    except ResponseError as error:
+        report.scripts = in_one_line(error)
     report.birth, report.is_birth_known = _birth(client)
     report.clients = _allowed(lambda: _clients(client))
     return report
@@ -120,14 +123,6 @@ def _setting(client: NodeClient, name: str) -> str | None:
     settings = _allowed(lambda: client.config_get(name)) or {}
     value = settings.get(name, settings.get(name.encode()))
     return value.decode() if isinstance(value, bytes) else value
-
-
-def _why_no_scripts(attempt: Callable[[], object]) -> str | None:
-    try:
-        attempt()
-    except ResponseError as error:
-        return " ".join(str(error).split())[:200]
-    return None
 
 
 def _birth(client: NodeClient) -> tuple[Birth | None, bool]:

@@ -95,9 +95,9 @@ class ProcessTree:
                 _send(number, member)
         return set(chosen)
 
-    def signal_group(self, number: int) -> set[int]:
-        """Send a signal to the members of the command's process group; return them."""
-        return self.send(number, self._group)
+    def forward(self, number: int) -> None:
+        """Send a signal to the command's process group, as a terminal does; after its end to all that it left."""
+        self.send(number, self._group if abs(self._command) in self.members() else None)
 
     def reap(self) -> Iterator[tuple[int, int]]:
         """Yield process id and wait status of each child that has ended; only their parent may call it."""

@@ -294,5 +294,4 @@ class Supervisor:
     def _forward(self, number: int) -> None:
         # A command in our group has already received a signal that comes from a key of the terminal.
         if not (self._shares_terminal and number in KEYS and has_terminal()):
-            # To its group, as from a terminal; after its end, to the processes that it left.
-            self._shim.tree.signal_group(number) or self._shim.tree.send(number)
+            self._shim.tree.forward(number)

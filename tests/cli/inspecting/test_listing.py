@@ -379,8 +379,7 @@ def test_names_can_not_control_the_terminal():
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(None, "-"), (1.26, "1.3 s"), (125, "2 min 5 s"), (7300, "2 h 1 min"), (200_000, "2 d 7 h")],
+    ("seconds", "text"), [(None, "-"), (1.26, "1.3 s"), (125, "2 min 5 s"), (7300, "2 h 1 min"), (200_000, "2 d 7 h")]
 )
 def test_durations_are_shown_in_two_units_at_most(seconds, text):
     assert told(seconds) == text
