@@ -12,9 +12,7 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from redsync._core.keys import encode_name
 from redsync._core.text import split_urls
-from redsync._core.urls import NodeUrlError, check_url
 from redsync.cli.exits import BUSY, UNCONFIGURED, USAGE, SetupError
 from redsync.cli.output import put, tell, warn, write
 
@@ -80,15 +78,6 @@ def encoded(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
-def name(text: str) -> str:
-    """Return a name of the command line unchanged, if it is as long as a name may be."""
-    try:
-        encode_name(encoded(text))
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-    return text
-
-
 def name_of(text: str) -> str | bytes:
     """Return a name of the command line for the library: text, or bytes if it is not valid text."""
     try:
@@ -140,15 +129,11 @@ def seconds(least: float | None = None) -> Callable[[str], float]:
     return read
 
 
-_SEVERAL_HOSTS: Final = ("redis+sentinel:", "rediss+sentinel:", "redis+cluster:", "rediss+cluster:")
-"""Schemes of URLs with several hosts and ports, parsed elsewhere."""
-
-
 def urls_of(options: argparse.Namespace) -> list[str]:
     """Return the URLs from the options, or else from the environment.
 
     Raises:
-        SetupError: There is none, or one is not valid.
+        SetupError: There is none, or one is several.
     """
     urls = [url.strip() for url in options.urls or split_urls(os.environ.get("REDSYNC_URLS", "")) if url.strip()]
     if not urls:
@@ -160,11 +145,6 @@ def urls_of(options: argparse.Namespace) -> list[str]:
         if "://" in url.partition(",")[2]:
             # redis-py would use the first and ignore the rest.
             raise SetupError(f"node {number} has several URLs: give --url once for each", UNCONFIGURED)
-        if not url.startswith(_SEVERAL_HOSTS):
-            try:
-                check_url(url)
-            except NodeUrlError as error:
-                raise SetupError(f"node {number} {error}", UNCONFIGURED) from None
     return urls
 
 
@@ -257,7 +237,7 @@ def _add_inspecting(commands: Any) -> None:
     nodes.add_argument(
         "--timeout", type=seconds(), default=1.0, metavar="SECONDS", help="how long to wait for a node (default: 1)"
     )
-    named.add_argument("name", type=name, metavar="NAME", help="the name, without the prefix")
+    named.add_argument("name", metavar="NAME", help="the name, without the prefix")
 
     doctor = _add(commands, "doctor", "check each node and the deployment, and advise", nodes, json)
     doctor.epilog = "Exit status: 0 all is well, 1 something needs attention, 69 too few nodes answer."

@@ -28,7 +28,7 @@ from redis.retry import Retry
 from redsync._core.clusters import KeyTagging, owner_in, read_cluster, slots_of
 from redsync._core.scripts import Command, Script
 from redsync._core.text import printable
-from redsync._core.urls import ClusterUrl, GroupUrl, NodeUrlError
+from redsync._core.urls import ClusterUrl, GroupUrl, NodeUrlError, check_url
 from redsync._protocols.surveys import NameLook, key_patterns, look_command, name_of_key
 from redsync.cli.arguments import prefix_of, urls_of
 from redsync.cli.exits import FINE, UNCONFIGURED, UNREADABLE, USAGE, SetupError, status_without_quorum
@@ -178,7 +178,7 @@ def _nodes_of(url: str, timeout: float) -> list[Node]:
     """Return the nodes that a URL names.
 
     Raises:
-        NodeUrlError: The URL is not that of a group or cluster.
+        NodeUrlError: The URL is not valid.
         ValueError: redis-py does not know an option; the message may contain its value.
     """
     settings = {
@@ -221,6 +221,7 @@ def _nodes_of(url: str, timeout: float) -> list[Node]:
             for number, slot in enumerate(slots_of(cluster.nodes), 1)
         ]
     else:
+        check_url(url)
         kwargs = redis.Redis.from_url(url, **settings).connection_pool.connection_kwargs
         address = kwargs.get("path") or f"{kwargs.get('host', 'localhost')}:{kwargs.get('port', 6379)}"
         nodes = [Node(address=address, url=url, settings=settings)]
