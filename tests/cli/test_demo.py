@@ -214,20 +214,6 @@ def test_faults_hit_a_minority_and_follow_seed_and_length(prepared, redsync_node
         assert again._plan == prepared._plan
 
 
-def test_faults_are_injected_when_due_and_noted(prepared, capsys, redsync_nodes):
-    prepared._plan = [(2.5, "kill", 1), (5.0, "restart", 1)]
-    prepared._inject(2.4)
-    assert prepared._outages == {}
-    prepared._inject(2.5)
-    assert not redsync_nodes.alive(1)
-    assert prepared._outages[1].end is None
-    prepared._inject(99.0)
-    assert redsync_nodes.alive(1)
-    assert prepared._outages[1].what == "killed"
-    assert prepared._outages[1].begin < prepared._outages[1].end
-    assert capsys.readouterr().out == "  2.5 s  node 2 is killed (SIGKILL)\n 99.0 s  node 2 is restarted, empty\n"
-
-
 def test_node_that_was_to_continue_after_the_workers_end_does(prepared, redsync_nodes):
     prepared._plan = [(0.0, "pause", 1), (1.0, "resume", 1)]
     prepared._fight()  # there is no worker
@@ -259,13 +245,6 @@ def test_live_view_shows_run(prepared, redsync_nodes):
     text = out.getvalue()
     for shown in (redsync_nodes.urls[1][8:22], "killed", "2 acquisitions, ", "2 attempts failed", "0.3 of 1 s"):
         assert shown in text
-
-
-def test_demo_without_rich_says_how_to_install_it(monkeypatch, capsys):
-    monkeypatch.delitem(sys.modules, "redsync.cli.demo")
-    monkeypatch.setitem(sys.modules, "rich.live", None)
-    assert main(["demo"]) == 69
-    assert capsys.readouterr().err == 'redsync demo: needs rich: pip install "redsync-toolkit[cli]"\n'
 
 
 # The verdict
