@@ -27,7 +27,7 @@ _LOCK = _command(
     ["lock", "x"],
     "client",
     "_facades.fenced_lock",
-    *(f"cli.{name}" for name in ("signals", "supervisor")),
+    "cli.supervisor",
 )
 _LS = _command(["ls"], "_protocols.surveys")
 

@@ -29,7 +29,8 @@ from pathlib import Path
 
 import pytest
 
-from redsync.cli import COMMAND_GROUPS, _parse, exits
+from redsync.cli import exits
+from redsync.cli.arguments import COMMANDS, parse
 from tests.support.warm import LIBRARY, WarmPython
 
 ROOT = Path(__file__).parents[1]
@@ -242,15 +243,15 @@ def test_installed_distributions_and_extras_exist():
 def test_command_line_page_lists_every_command_and_status():
     page = (DOCS / "cli/index.md").read_text()
     listed = set(re.findall(r"^\| \[`redsync ([a-z]+)", page, re.MULTILINE))
-    assert listed == {command for family in COMMAND_GROUPS.values() for command in family}
-    rows = re.findall(r"^\|.*", exits.__doc__, re.MULTILINE)
-    assert len(rows) > 10
-    assert "\n".join(rows) in page
+    assert listed == set(COMMANDS)
+    statuses = re.findall(r"^[A-Z_]+: Final = (\d+)  # (.*)$", Path(exits.__file__).read_text(), re.MULTILINE)
+    assert len(statuses) == 12
+    assert all(f"| {number} | {meaning} |" in page for number, meaning in statuses)
 
 
 def commands_not_run(page):
     """Yield the commands of this package, with arguments, that a page mentions in inline code or shows in `text`."""
-    names = "|".join(command for family in COMMAND_GROUPS.values() for command in family)
+    names = "|".join(COMMANDS)
     blocks = [block["code"] for block in BLOCK.finditer(page) if block["language"] == "text"]
     inline = re.findall(r"`([^`]+)`", BLOCK.sub("", page))
     for line in "\n".join([*blocks, *inline]).splitlines():
@@ -261,7 +262,7 @@ def commands_not_run(page):
 @pytest.mark.parametrize("path", PAGES, ids=name_of)
 def test_commands_that_do_not_run_have_valid_arguments(path):
     for command in commands_not_run(path.read_text()):
-        assert _parse(shlex.split(command)[1:]), command
+        assert parse(shlex.split(command)[1:]), command
 
 
 def test_commands_that_do_not_run_are_found():
@@ -269,7 +270,7 @@ def test_commands_that_do_not_run_are_found():
     page += "\n```text\n0 3 * * *  redsync doctor a\n```\n"
     assert list(commands_not_run(page)) == ["redsync doctor a", "redsync ls x ", "redsync show y"]
     with pytest.raises(SystemExit):
-        _parse(["doctor", "redis://redis-1:6379"])
+        parse(["doctor", "redis://redis-1:6379"])
 
 
 def test_navigation_lists_every_page():

@@ -101,7 +101,7 @@ COMMON = {"cli", "cli.exits", "cli.arguments", "cli.output"}
     [
         (
             ["lock", "x", "-n", "--", "true"],
-            {"lock_command", "signals", "supervisor", "shim", "process_tree"},
+            {"lock_command", "supervisor", "shim", "process_tree"},
         ),
         (["ls", "--json"], {"queries", "listing"}),
         (["show", "x", "--json"], {"queries", "listing"}),

@@ -1,6 +1,7 @@
-"""Arguments that several commands share: names, checked numbers, addresses, and the nodes.
+"""The arguments of all commands, and what they name: checked numbers, addresses, names, the nodes.
 
-The second half has all arguments of the commands that inspect a deployment, and loads the functions that run them.
+Only the module of the chosen command is imported, and only to run it: slow or optional packages (redis, rich, servers)
+cost the other commands nothing, and `redsync --help` answers at once, even if no extra is installed.
 """
 
 from __future__ import annotations
@@ -9,44 +10,72 @@ import argparse
 import math
 import os
 from collections.abc import Callable
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from redsync._core.keys import encode_name
 from redsync._core.text import split_urls
-from redsync._core.urls import NodeUrlError, check_url
-from redsync.cli.exits import UNCONFIGURED, SetupError
+from redsync.cli.exits import BUSY, UNCONFIGURED, USAGE, SetupError
+from redsync.cli.output import put, tell, warn, write
 
 if TYPE_CHECKING:
     from redsync import Client
 
-__all__ = [
-    "add_nodes",
-    "add_parsers",
-    "address",
-    "connect",
-    "encoded",
-    "name",
-    "name_of",
-    "prefix_of",
-    "seconds",
-    "urls_of",
-    "whole",
-]
+COMMANDS: Final = {
+    "lock": "lock_command.run",
+    "doctor": "doctor.doctor",
+    "ls": "listing.ls",
+    "show": "listing.show",
+    "break": "listing.take_away",
+    "top": "top.top",
+    "exporter": "exporter.exporter",
+    "dev": "dev.dev",
+    "demo": "demo.run",
+}
+"""For each command the module and the function that run it: `function(options)` returns the exit status."""
+
+
+class _Parser(argparse.ArgumentParser):
+    """Exits with our own status on wrong arguments, and writes through `output`."""
+
+    def error(self, message: str) -> NoReturn:
+        tell(self.format_usage())
+        warn(f"{self.prog}: {message}")
+        self.exit(USAGE)
+
+    def _print_message(self, message: str, _: object = None) -> None:
+        # argparse calls this only for help. Its own method ignores a full disk.
+        write(message)
+
+
+class _Version(argparse.Action):
+    """Prints the version, read only on request: the metadata costs more than all other options together."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        from importlib.metadata import version
+
+        put(f"redsync {version('redsync-toolkit')}")
+        parser.exit()
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    """Return the options that the arguments give; `wrapped` has the words of a wrapped command, those after `--`.
+
+    Raises:
+        SystemExit: The arguments were wrong (status 64), or asked for help or the version (status 0).
+    """
+    # No option before the command takes a value, so the first word that is not an option is the command.
+    chosen = next((argument for argument in arguments if not argument.startswith("-")), None)
+    wrapped: list[str] = []
+    if chosen == "lock" and "--" in arguments:
+        end = arguments.index("--")
+        arguments, wrapped = arguments[:end], arguments[end + 1 :]
+    options = _parser().parse_args(arguments)
+    options.wrapped = wrapped
+    return options
 
 
 def encoded(text: str) -> bytes:
     """Return a word of the command line as the bytes that the user typed."""
     return text.encode("utf-8", "surrogateescape")
-
-
-def name(text: str) -> str:
-    """Return a name of the command line unchanged, if it is as long as a name may be."""
-    try:
-        encode_name(encoded(text))
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-    return text
 
 
 def name_of(text: str) -> str | bytes:
@@ -83,51 +112,28 @@ def whole(least: int, most: int | None = None) -> Callable[[str], int]:
     return read
 
 
-def seconds(least: float | None = None, most: float = math.inf) -> Callable[[str], float]:
-    """Return a function that parses a time in seconds, at least `least` (None: any above 0) and at most `most`."""
-    if least is None:
-        allowed = "a positive number of seconds"
-    elif most < math.inf:
-        allowed = f"a number of seconds from {least:g} to {most:,.0f}"
-    else:
-        allowed = "a number of seconds"
+def seconds(least: float | None = None) -> Callable[[str], float]:
+    """Return a function that parses a time in seconds, at least `least`, or any above 0."""
+    allowed = "a positive number of seconds" if least is None else "a number of seconds"
+    allowed += f" of {least:g} or more" if least else ""
 
     def read(text: str) -> float:
         try:
             number = float(text)
         except ValueError:
             number = math.nan
-        longer = number > 0 if least is None else number >= least
-        if not (longer and number <= most and math.isfinite(number)):
+        if not math.isfinite(number) or (number <= 0 if least is None else number < least):
             raise argparse.ArgumentTypeError(f"must be {allowed}, not {text!r}")
         return number
 
     return read
 
 
-_SEVERAL_HOSTS: Final = ("redis+sentinel:", "rediss+sentinel:", "redis+cluster:", "rediss+cluster:")
-"""Schemes of URLs with several hosts and ports, parsed elsewhere."""
-
-
-def add_nodes(parser: argparse.ArgumentParser) -> None:
-    """Add the options that choose the nodes."""
-    group = parser.add_argument_group("nodes")
-    group.add_argument(
-        "--url",
-        action="append",
-        default=[],
-        metavar="URL",
-        dest="urls",
-        help="a node's URL; repeat for each node (default: REDSYNC_URLS, separated by commas)",
-    )
-    group.add_argument("--prefix", help="prefix of all keys (default: REDSYNC_PREFIX, or redsync:)")
-
-
 def urls_of(options: argparse.Namespace) -> list[str]:
     """Return the URLs from the options, or else from the environment.
 
     Raises:
-        SetupError: There is none, or one is not valid.
+        SetupError: There is none, or one is several.
     """
     urls = [url.strip() for url in options.urls or split_urls(os.environ.get("REDSYNC_URLS", "")) if url.strip()]
     if not urls:
@@ -139,11 +145,6 @@ def urls_of(options: argparse.Namespace) -> list[str]:
         if "://" in url.partition(",")[2]:
             # redis-py would use the first and ignore the rest.
             raise SetupError(f"node {number} has several URLs: give --url once for each", UNCONFIGURED)
-        if not url.startswith(_SEVERAL_HOSTS):
-            try:
-                check_url(url)
-            except NodeUrlError as error:
-                raise SetupError(f"node {number} {error}", UNCONFIGURED) from None
     return urls
 
 
@@ -167,58 +168,49 @@ def connect(options: argparse.Namespace, **settings: Any) -> Client:
     return Client.from_env(urls, prefix=prefix_of(options), **given)
 
 
-# The commands that inspect a deployment.
+# The parsers.
 
 
-def add_parsers(subparsers: Any) -> None:
-    """Add the inspecting commands; each parser sets `run` to the function that does the work."""
-
-    def add(command: str, module: str, summary: str, *parents: argparse.ArgumentParser) -> argparse.ArgumentParser:
-        parser: argparse.ArgumentParser = subparsers.add_parser(
-            command, help=summary, description=f"{summary[0].upper()}{summary[1:]}.", parents=parents
-        )
-        parser.set_defaults(run=_late(module, "take_away" if command == "break" else command))
-        return parser
-
-    json, nodes = _options(), _options()
-    json.add_argument("--json", action="store_true", help="write JSON to standard output")
-    add_nodes(nodes)
-    nodes.add_argument(
-        "--timeout", type=seconds(), default=1.0, metavar="SECONDS", help="how long to wait for a node (default: 1)"
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="redsync",
+        description="Run commands under distributed locks on independent Redis masters, and inspect these locks.",
     )
-    named = _options()
-    named.add_argument("name", type=name, metavar="NAME", help="the name, without the prefix")
+    parser.add_argument(
+        "--version", action=_Version, nargs=0, default=argparse.SUPPRESS, help="show the version and exit"
+    )
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands", required=True)
+    _add_lock(commands)
+    _add_inspecting(commands)
+    _add_local(commands)
+    return parser
 
-    doctor = add("doctor", "doctor", "check each node and the deployment, and advise", nodes, json)
-    doctor.epilog = "Exit status: 0 all is well, 1 something needs attention, 69 too few nodes answer."
-    add("ls", "listing", "list locks, semaphores and everything else on the nodes", nodes, json, _matching(1000))
-    show = add("show", "listing", "show each node's view of one name: holders and waiters", nodes, json, named)
-    show.epilog = "Exit status: 0 held or free, 69 too few nodes answer."
-    take_away = add(
-        "break", "listing", "force-release one owner's lock or permit, for the next waiter", nodes, json, named
+
+def _add(commands: Any, command: str, summary: str, *parents: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    """Add a command with the options of its parents; the summary describes it."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        command, help=summary, description=f"{summary[0].upper()}{summary[1:]}.", parents=parents
     )
-    take_away.add_argument("--owner", required=True, metavar="ID", help="the owner's id, as printed by `redsync show`")
-    take_away.add_argument("--yes", action="store_true", help="do not ask for confirmation")
-    take_away.epilog = "Exit status: 0 released, 1 not held by that owner, or not confirmed."
-    top = add("top", "top", "show holders and waiters continuously, until q or Ctrl-C", nodes, _matching(1000))
-    _add_interval(top, 1.0)
-    summary = "export the nodes' state to Prometheus, until SIGTERM or Ctrl-C"
-    exporter = add("exporter", "exporter", summary, nodes, _matching(10_000))
-    exporter.add_argument(
-        "--listen",
-        type=address,
-        default=("127.0.0.1", 9465),
-        metavar="HOST:PORT",
-        help="address to serve on (default: 127.0.0.1:9465; port 0 picks a free port)",
-    )
-    _add_interval(exporter, 5.0)
-    dev = add("dev", "dev", "run throwaway local nodes until Ctrl-C; print what to export", json)
-    dev.add_argument("-n", "--nodes", type=whole(1), default=3, metavar="N", help="number of nodes (default: 3)")
+    return parser
 
 
 def _options() -> argparse.ArgumentParser:
     """Return an empty set of options that several commands share."""
     return argparse.ArgumentParser(add_help=False)
+
+
+def _add_nodes(parser: argparse.ArgumentParser) -> None:
+    """Add the options that choose the nodes."""
+    group = parser.add_argument_group("nodes")
+    group.add_argument(
+        "--url",
+        action="append",
+        default=[],
+        metavar="URL",
+        dest="urls",
+        help="a node's URL; repeat for each node (default: REDSYNC_URLS, separated by commas)",
+    )
+    group.add_argument("--prefix", help="prefix of all keys (default: REDSYNC_PREFIX, or redsync:)")
 
 
 def _matching(limit: int) -> argparse.ArgumentParser:
@@ -233,20 +225,139 @@ def _matching(limit: int) -> argparse.ArgumentParser:
 
 
 def _add_interval(parser: argparse.ArgumentParser, default: float) -> None:
-    parser.add_argument(
-        "--interval",
-        type=seconds(),
-        default=default,
-        metavar="SECONDS",
-        help=f"time between refreshes (default: {default:g})",
+    text = f"time between refreshes (default: {default:g})"
+    parser.add_argument("--interval", type=seconds(), default=default, metavar="SECONDS", help=text)
+
+
+def _add_inspecting(commands: Any) -> None:
+    """Add the commands that inspect a deployment."""
+    json, nodes, named = _options(), _options(), _options()
+    json.add_argument("--json", action="store_true", help="write JSON to standard output")
+    _add_nodes(nodes)
+    nodes.add_argument(
+        "--timeout", type=seconds(), default=1.0, metavar="SECONDS", help="how long to wait for a node (default: 1)"
     )
+    named.add_argument("name", metavar="NAME", help="the name, without the prefix")
+
+    doctor = _add(commands, "doctor", "check each node and the deployment, and advise", nodes, json)
+    doctor.epilog = "Exit status: 0 all is well, 1 something needs attention, 69 too few nodes answer."
+    _add(commands, "ls", "list locks, semaphores and everything else on the nodes", nodes, json, _matching(1000))
+    show = _add(commands, "show", "show each node's view of one name: holders and waiters", nodes, json, named)
+    show.epilog = "Exit status: 0 held or free, 69 too few nodes answer."
+    summary = "force-release one owner's lock or permit, for the next waiter"
+    take_away = _add(commands, "break", summary, nodes, json, named)
+    take_away.add_argument("--owner", required=True, metavar="ID", help="the owner's id, as printed by `redsync show`")
+    take_away.add_argument("--yes", action="store_true", help="do not ask for confirmation")
+    take_away.epilog = "Exit status: 0 released, 1 not held by that owner, or not confirmed."
+    top = _add(commands, "top", "show holders and waiters continuously, until Ctrl-C", nodes, _matching(1000))
+    _add_interval(top, 1.0)
+    summary = "export the nodes' state to Prometheus, until SIGTERM or Ctrl-C"
+    exporter = _add(commands, "exporter", summary, nodes, _matching(10_000))
+    exporter.add_argument(
+        "--listen",
+        type=address,
+        default=("127.0.0.1", 9465),
+        metavar="HOST:PORT",
+        help="address to serve on (default: 127.0.0.1:9465; port 0 picks a free port)",
+    )
+    _add_interval(exporter, 5.0)
 
 
-def _late(module: str, function: str) -> Callable[[argparse.Namespace], int]:
-    """Return a function that imports a module and calls a function of it."""
+def _add_local(commands: Any) -> None:
+    """Add the commands that start servers on this machine."""
+    dev = _add(commands, "dev", "run throwaway local nodes until Ctrl-C; print what to export")
+    dev.add_argument("--json", action="store_true", help="write JSON to standard output")
+    dev.add_argument("-n", "--nodes", type=whole(1), default=3, metavar="N", help="number of nodes (default: 3)")
+    summary = "watch processes compete for locks while nodes fail, and check every acquisition"
+    add = _add(commands, "demo", summary).add_argument
+    add("--seconds", type=seconds(1), default=12.0, metavar="S", help="duration of the run (12)")
+    add("--seed", type=int, metavar="N", help="repeat the choices of an earlier run (random)")
 
-    def run(options: argparse.Namespace) -> int:
-        status: int = getattr(import_module(f"redsync.cli.{module}"), function)(options)
-        return status
 
-    return run
+_LOCK: Final = """\
+Run a command while holding a lock that all machines share, as flock(1) does
+on one machine.
+
+redsync renews the lock while the command runs, and releases it when the
+command and all its descendants have ended. If renewal fails, redsync ends
+them before anyone else can acquire the lock."""
+
+_LOCK_DETAILS: Final = """\
+the command:
+  It runs without a shell (but see -c), with its arguments unchanged and with
+  redsync's standard input, output and error. Its environment has
+  REDSYNC_LOCK_NAME, REDSYNC_OWNER and, for a fenced lock,
+  REDSYNC_FENCING_TOKEN. redsync forwards TERM, INT, HUP and QUIT to it.
+  Processes that it leaves running have -k seconds to end by themselves; then
+  redsync ends them.
+
+exit status:
+  the command's own, or 128 + n if signal n ended the command or the wait
+   64  wrong usage
+   69  too few nodes answer
+   75  busy: others hold the lock (-E changes this status)
+   77  the nodes refuse the password, or forbid a command
+   78  no nodes configured, or the name is another kind of lock
+  124  redsync ended the command: its lock was lost, or --max-hold had passed
+  125  redsync itself failed
+  126  the command can't be executed
+  127  the command was not found
+
+examples:
+  Run a job on one of many machines whose crontabs fire within a minute:
+    redsync lock nightly -n -E 0 --min-hold 60 -- ./report.sh
+  Wait at most ten minutes, and say so:
+    redsync lock deploy -w 600 -v -- make deploy
+  Run at most three at a time:
+    redsync lock api --permits 3 -- ./import.py
+  Share the lock with other readers, while no writer (-x) holds it:
+    redsync lock table -s -c 'pg_dump db | gzip >db.gz'"""
+
+
+def _add_lock(commands: Any) -> None:
+    parser = commands.add_parser(
+        "lock",
+        help="run a command while holding a distributed lock",
+        description=_LOCK,
+        usage="redsync lock NAME [options] -- COMMAND [ARGUMENT ...]\n       redsync lock NAME [options] -c STRING",
+        epilog=_LOCK_DETAILS,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("name", metavar="NAME", help="the lock's name, the same on all machines")
+    parser.add_argument("-c", "--shell", metavar="STRING", help="run STRING with /bin/sh instead of a command after --")
+    add = parser.add_mutually_exclusive_group().add_argument
+    add("-q", "--quiet", action="store_true", help="print no messages")
+    add("-v", "--verbose", action="store_true", help="print who is ahead, and how long the wait took")
+
+    waiting = parser.add_argument_group("how long to wait (default: forever)")
+    add = waiting.add_mutually_exclusive_group().add_argument
+    nonblock = "do not wait: exit with 75 if others hold the lock"
+    add("-n", "--nonblock", action="store_const", const=0.0, dest="wait", help=nonblock)
+    add("-w", "--wait", type=seconds(0), metavar="SECONDS", help="wait at most this long, then exit with 75")
+    add = waiting.add_argument
+    add("-E", "--conflict-exit-code", type=whole(0, 255), default=BUSY, metavar="N", help="exit with N instead of 75")
+
+    kinds = parser.add_argument_group("kind of lock (default: fenced, one holder at a time)")
+    add = kinds.add_mutually_exclusive_group().add_argument
+    add("-s", "--shared", action="store_true", help="read side of a read-write lock: shared with other readers")
+    add("-x", "--exclusive", action="store_true", help="write side of a read-write lock: one holder at a time")
+    add("--permits", type=whole(1, 10_000), metavar="N", help="one of a semaphore's N permits: N holders at a time")
+    add("--fair", action="store_true", help="fair lock: first come, first served")
+
+    add = parser.add_argument_group("how long to hold").add_argument
+    add(
+        "--lease",
+        type=seconds(),
+        metavar="SECONDS",
+        help="how long others wait after a crash (default: REDSYNC_LEASE, or 30)",
+    )
+    add("--min-hold", type=seconds(), metavar="SECONDS", help="hold the lock this long, even if the command is shorter")
+    add("--max-hold", type=seconds(), metavar="SECONDS", help="end the command after this long, and exit with 124")
+    add("-k", "--kill-after", type=seconds(0), metavar="SECONDS", help="time from SIGTERM to SIGKILL (default: 5)")
+    add(
+        "--on-lost",
+        choices=("term", "ignore"),
+        default="term",
+        help="before the lock is lost, send SIGTERM and later SIGKILL (term, the default), or nothing (ignore)",
+    )
+    _add_nodes(parser)

@@ -6,8 +6,8 @@ nothing, 69 if there is no server.
 
 `python -m redsync.cli.demo` is one worker process with four threads, the workers. Each takes a lock, reads its
 counter, and writes the next number there a moment later: the classic case for a lock. To standard output, the journal,
-the process writes an empty line when it is ready, and then a line for each attempt. `Report` judges all attempts: by
-the clock, no two workers may hold a lock at once; by the counters, which know no clock, no update may be lost.
+the process writes a line for each attempt. `Report` judges all attempts: by the clock, no two workers may hold a lock
+at once; by the counters, which know no clock, no update may be lost.
 
 Journal and counters are files without a name, a worker process ends when its standard input does, and the servers have
 a reaper: so the demo needs no handlers for signals, and leaves nothing behind whatever ends it.
@@ -32,20 +32,22 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from statistics import quantiles
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
-from redsync.cli.arguments import seconds
+from rich.box import SIMPLE
+from rich.console import Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from redsync import Client
 from redsync.cli.exits import BROKEN, FINE, UNAVAILABLE, SetupError
-from redsync.cli.output import console, put, write_table
+from redsync.cli.output import put
+from redsync.cli.tables import console, write_table
 from redsync.exceptions import AcquireTimeout, LeaseLostError, QuorumError, RedsyncError
-
-if TYPE_CHECKING:
-    from rich.live import Live
-
-    from redsync import Client
-    from redsync.testing import LocalNodes
-
-__all__ = ["Attempt", "Outage", "Report", "add_parsers", "play", "run"]
+from redsync.testing import LocalNodes
+from redsync.testing.servers import ServerNotFoundError, ServerStartError, pinned_server
 
 PROCESSES: Final = 4
 THREADS: Final = 4
@@ -230,16 +232,6 @@ def lost_updates(holds: Sequence[Attempt], counter: int) -> int:
 # The command.
 
 
-def add_parsers(subparsers: Any) -> None:
-    """Add the command and its arguments."""
-    summary = "watch processes compete for locks while nodes fail, and check every acquisition"
-    parser = subparsers.add_parser("demo", help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
-    parser.set_defaults(run=run)
-    add = parser.add_argument
-    add("--seconds", type=seconds(1, 86_400.0), default=12.0, metavar="S", help="duration of the run (12)")
-    add("--seed", type=int, metavar="N", help="repeat the choices of an earlier run (random)")
-
-
 def run(options: argparse.Namespace) -> int:
     """Run the demo; return its exit status."""
     report = play(options)
@@ -249,11 +241,6 @@ def run(options: argparse.Namespace) -> int:
 def play(options: argparse.Namespace) -> Report:
     """Let processes compete while nodes fail, and print the verdict; return it."""
     screen = console()
-    from rich.live import Live
-
-    from redsync.testing import LocalNodes, ServerNotFoundError, ServerStartError
-    from redsync.testing.servers import pinned_server
-
     logging.getLogger("redsync.node").setLevel(logging.ERROR)  # the view shows the state of nodes
     seed = random.randrange(10**6) if options.seed is None else options.seed
     try:
@@ -282,7 +269,6 @@ class Demo:
         self._counters = stack.enter_context(tempfile.TemporaryFile()).fileno()  # noqa: SIM115
         self._read_to = 0
         self._workers: list[subprocess.Popen[bytes]] = []
-        self._ready = 0
         self._attempts: list[Attempt] = []
         self._begin = 0
         self._outages: dict[int, Outage] = {}
@@ -293,7 +279,6 @@ class Demo:
             f"started {NODES} servers ({self._nodes.version})",
             f"{PROCESSES} processes with {THREADS} threads each will compete for {LOCKS} locks for {self._seconds:g} s "
             f"(seed {self._seed})",
-            flush=True,
         )
         # Ctrl-C waits until the stack knows each worker that runs.
         pressed: list[int] = []
@@ -304,7 +289,7 @@ class Demo:
             signal.signal(signal.SIGINT, before)
         if pressed:
             raise KeyboardInterrupt
-        self._await_first_locks()
+        self._await_first_lock()
         self._fight()
         # A command under way may need a moment; but a claim that was not released must not expire meanwhile.
         deadline = time.monotonic() + _LEASE / 2
@@ -316,7 +301,7 @@ class Demo:
     def _start_workers(self) -> None:
         """Start the worker processes; the stack ends them."""
         for process in range(PROCESSES):
-            arguments = map(str, (self._seed, process, self._seconds, self._counters))
+            arguments = map(str, (self._seed, process, self._counters))
             worker = subprocess.Popen(  # noqa: S603  (runs our own module)
                 [*_WORKER, *arguments, *self._nodes.urls],
                 stdin=subprocess.PIPE,
@@ -334,9 +319,7 @@ class Demo:
         new = os.pread(self._journal, os.fstat(self._journal).st_size - self._read_to, self._read_to)
         whole = new[: new.rfind(b"\n") + 1]
         self._read_to += len(whole)
-        lines = whole.split(b"\n")[:-1]
-        self._ready += lines.count(b"")
-        self._attempts += [Attempt(**json.loads(line)) for line in lines if line]
+        self._attempts += [Attempt(**json.loads(line)) for line in whole.splitlines()]
 
     def _working(self) -> bool:
         """Return whether any worker process still runs."""
@@ -345,46 +328,38 @@ class Demo:
                 raise SetupError(f"worker process {process} ended by itself with status {status}", BROKEN)
         return any(worker.returncode is None for worker in self._workers)
 
-    def _await_first_locks(self) -> None:
-        """Wait until each worker process has acquired a lock."""
+    def _await_first_lock(self) -> None:
+        """Wait until a worker has acquired a lock."""
         began = time.monotonic()
         put(
             f"waiting for the first lock: a server that has just started may have forgotten locks that are still held, "
-            f"so it grants none for one lease, {_LEASE:g} s",
-            flush=True,
+            f"so it grants none for one lease, {_LEASE:g} s"
         )
-        while self._ready < PROCESSES and self._working():
+        while not self._attempts and self._working():
             time.sleep(_POLL)
             self._read()
-        put(f"first lock after {time.monotonic() - began:.1f} s", flush=True)
+        put(f"first lock after {time.monotonic() - began:.1f} s")
 
     def _fight(self) -> None:
-        """Let the workers work and the nodes fail; show the progress."""
-        from redsync import Client
-
+        """Let the workers work and the nodes fail; show the progress; end the workers."""
         self._begin = _now_ns()
-        for worker in self._workers:
-            assert worker.stdin is not None
-            with contextlib.suppress(BrokenPipeError):  # it has ended, as `_working` notices
-                worker.stdin.write(b"go")
         with Client(self._nodes.urls, lease=_LEASE) as observer:
-            while self._working():
-                elapsed = (_now_ns() - self._begin) / 1e9
+            while self._working() and (elapsed := (_now_ns() - self._begin) / 1e9) < self._seconds:
                 self._inject(elapsed)
                 self._read()
                 self._show(elapsed, observer)
                 time.sleep(max(min([_TICK, *(at - elapsed for at, *_ in self._plan)]), 0.0))
-        self._inject(self._seconds)  # the workers may have ended while a node was restarted
+        self._inject(self._seconds)  # a node may have been restarted at the end
+        for worker in self._workers:
+            assert worker.stdin is not None
+            with contextlib.suppress(BrokenPipeError):  # it has ended, as `_working` notices
+                worker.stdin.write(b"stop")
+        while self._working():
+            time.sleep(_POLL)
         self._read()
 
     def _show(self, elapsed: float, observer: Client) -> None:
         """Show the nodes with their states, and the progress."""
-        from rich.box import SIMPLE
-        from rich.console import Group
-        from rich.progress_bar import ProgressBar
-        from rich.table import Table
-        from rich.text import Text
-
         with contextlib.suppress(RedsyncError), observer.get_lock("demo:observer", timeout=0.0):
             pass  # a client learns about nodes only by using them
         out = {node: outage.what for node, outage in self._outages.items() if outage.end is None}
@@ -412,7 +387,7 @@ class Demo:
                 self._outages[node] = Outage(_OUT[action], begin)
             else:
                 self._outages[node].end = _now_ns()
-            put(f"{elapsed:5.1f} s  node {node + 1} {_FAULTS[action][1]}", flush=True)
+            put(f"{elapsed:5.1f} s  node {node + 1} {_FAULTS[action][1]}")
 
     def _scan(self) -> dict[int, list[bytes]]:
         """Return the claims and places on nodes, by the node's index."""
@@ -433,9 +408,6 @@ def _counter(file: int, lock: int) -> int:
 
 def show(report: Report) -> None:
     """Print the report; the figures that must be 0 are green or red."""
-    from rich.box import SIMPLE
-    from rich.table import Table
-
     table = Table("", "", box=SIMPLE, show_header=False)
     table.columns[1].justify = "right"
     for caption, figure in report.rows():
@@ -476,31 +448,26 @@ def attempt(client: Client, counters: int, worker: int, rng: random.Random) -> A
     return attempt
 
 
-def _obey(begin: threading.Event) -> None:
-    """Begin at a word on standard input, and end this process when its standard input ends, with the demo."""
+def _obey(stop: threading.Event) -> None:
+    """Stop at a word on standard input, and end this process when its standard input ends, with the demo."""
     while os.read(0, 100):
-        begin.set()
+        stop.set()
     os._exit(1)
 
 
 def work() -> None:
     """Run a worker process, with the arguments that the demo gives it."""
-    from redsync import Client
-
-    seed, process, seconds, counters = sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4])
+    seed, process, counters = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     logging.basicConfig(level=logging.CRITICAL)  # losses are expected here, and written down
-    begin = threading.Event()
-    threading.Thread(target=_obey, args=(begin,), daemon=True).start()
-    with Client(sys.argv[5:], lease=_LEASE) as client:
+    stop = threading.Event()
+    threading.Thread(target=_obey, args=(stop,), daemon=True).start()
+    with Client(sys.argv[4:], lease=_LEASE) as client:
         with client.get_lock(f"ready:{process}", timeout=20.0):
-            pass
-        os.write(1, b"\n")  # ready
-        begin.wait()
-        end = _now_ns() + int(seconds * 1e9)
+            pass  # the nodes grant locks now
 
         def compete(worker: int) -> None:
             rng = random.Random(f"{seed} {worker}")
-            while _now_ns() < end:
+            while not stop.is_set():
                 done = attempt(client, counters, worker, rng)
                 os.write(1, (json.dumps(asdict(done)) + "\n").encode())
 

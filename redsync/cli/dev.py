@@ -4,28 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from redsync.cli.exits import FINE, UNAVAILABLE, SetupError
 from redsync.cli.output import put, warn, write_json
-
-if TYPE_CHECKING:
-    from redsync.testing.local_nodes import LocalNodes
-
-__all__ = ["dev"]
+from redsync.testing.local_nodes import LocalNodes
+from redsync.testing.servers import ServerNotFoundError, ServerStartError, pinned_server
 
 
 def dev(options: Any) -> int:
     """Run nodes until Ctrl-C, and print how to use them."""
-    from redsync.testing.local_nodes import LocalNodes
-    from redsync.testing.servers import ServerNotFoundError, ServerStartError, pinned_server
-
     try:
         # Ctrl-C is the normal end at any time, not an error.
-        with (
-            contextlib.suppress(KeyboardInterrupt),
-            LocalNodes(options.nodes, server=pinned_server()) as nodes,
-        ):
+        with contextlib.suppress(KeyboardInterrupt), LocalNodes(options.nodes, server=pinned_server()) as nodes:
             _introduce(nodes, as_json=options.json)
             # A signal that comes between Python's check for signals and the system call ends the next sleep.
             while True:
@@ -42,5 +33,5 @@ def _introduce(nodes: LocalNodes, *, as_json: bool) -> None:
     else:
         put(f"export REDSYNC_URLS={','.join(urls)}")
         # New nodes grant nothing until the guard has passed, but these can't have been used before.
-        put("export REDSYNC_RESTART_GUARD=0", flush=True)
+        put("export REDSYNC_RESTART_GUARD=0")
     warn(f"{len(urls)} empty nodes are running ({nodes.version}); Ctrl-C ends them")

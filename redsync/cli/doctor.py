@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable, Sequence
 from functools import partial
 from statistics import median
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from redsync._core.memory import BIRTH_KEY, NEWBORN, Birth
+from redis.exceptions import ResponseError
+
+from redsync._core.client_records import ClientRecord
+from redsync._core.keys import client_key
+from redsync._core.memory import BIRTH_KEY, Birth
+from redsync._protocols.surveys import look_command
 from redsync.cli.doctor_checks import (
     NOT_ALLOWED,
     Finding,
@@ -18,21 +24,11 @@ from redsync.cli.doctor_checks import (
     checked,
     findings_about,
     groups_among,
-    guard_left,
     is_loopback,
 )
 from redsync.cli.exits import BROKEN, FINE, UNCONFIGURED, SetupError, state_of
-from redsync.cli.output import print_table, put, told, write_json
-from redsync.cli.queries import Answer, Node, Nodes, execute, tagging_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    import redis
-
-    from redsync.cli.endpoints import Endpoint, WitnessReport
-
-__all__ = ["doctor"]
+from redsync.cli.output import put, told, write_json
+from redsync.cli.queries import Answer, Node, NodeClient, Nodes, execute, in_one_line
 
 PINGS: Final = 11
 KEYS_MAX: Final = 1_000_000
@@ -43,29 +39,27 @@ GROUP_HEADINGS: Final = ("NODE", "SERVER", "EPOCH", "IN SYNC", "GUARD LEFT")
 
 def doctor(options: Any) -> int:
     """Check each node, and the nodes together."""
-    with Nodes.chosen(options) as nodes:
-        guard = _restart_guard(nodes.nodes)
-        endpoints = {node.redis: node.endpoint for node in nodes.nodes}
-        answers = nodes.ask(lambda client: _examine(client, nodes.prefix))
-        reports = [_report(answer, node) for answer, node in zip(answers, nodes.nodes, strict=True)]
-        if groups := groups_among(reports):
-            surveys = nodes.ask(
-                lambda client: _survey(endpoints[client]), [node for node in nodes.nodes if node.endpoint]
-            )
-            for report, survey in zip(groups, surveys, strict=True):
-                report.said = survey.value or []
-        # One node, or nodes on this machine only, are for trials.
-        is_serious = len(reports) > 1 and not all(is_loopback(report.endpoint) for report in reports)
-        for report in reports:
-            report.findings += findings_about(report, guard, is_serious=is_serious)
-        general = check_deployment(reports)
-        if options.json:
-            write_json(_as_json(reports, general, nodes.quorum, guard))
-        else:
-            _print(reports, general, guard)
-        everything = [*general, *(finding for report in reports for finding in report.findings)]
-        trouble = any(finding.is_problem for finding in everything)
-        return nodes.status(answers) or (BROKEN if trouble else FINE)
+    nodes = Nodes(options)
+    guard = _restart_guard(nodes.nodes)
+    answers = nodes.ask(lambda client: _examine(client, nodes.prefix))
+    reports = [_report(answer, node, guard) for answer, node in zip(answers, nodes.nodes, strict=True)]
+    if groups := groups_among(reports):
+        surveys = nodes.visit(Node.survey, [node for node in nodes.nodes if node.replicas is not None])
+        for report, survey in zip(groups, surveys, strict=True):
+            report.said = survey.value or []
+    # One node, or nodes on this machine only, are for trials.
+    is_serious = len(reports) > 1 and not all(is_loopback(report.endpoint) for report in reports)
+    for report in reports:
+        report.is_serious = is_serious
+        report.findings += findings_about(report)
+    general = check_deployment(reports)
+    if options.json:
+        write_json(_as_json(reports, general, nodes.quorum, guard))
+    else:
+        _print(reports, general)
+    everything = [*general, *(finding for report in reports for finding in report.findings)]
+    trouble = any(finding.is_problem for finding in everything)
+    return nodes.status(answers) or (BROKEN if trouble else FINE)
 
 
 def _restart_guard(nodes: Sequence[Node]) -> float:
@@ -81,21 +75,14 @@ def _restart_guard(nodes: Sequence[Node]) -> float:
     return LEASE
 
 
-def _report(answer: Answer[Report], node: Node) -> Report:
+def _report(answer: Answer[Report], node: Node, guard: float) -> Report:
     report = answer.value or Report(answer.node, error=answer.error)
-    report.node, report.replicas = answer.node, node.replicas
-    report.witness = node.endpoint.witness if node.endpoint else ""
+    report.node, report.replicas, report.witness, report.guard = answer.node, node.replicas, node.witness, guard
     return report
 
 
-def _survey(endpoint: Endpoint | None) -> list[WitnessReport]:
-    return endpoint.survey() if endpoint else []
-
-
-def _examine(client: redis.Redis, prefix: bytes) -> Report:
+def _examine(client: NodeClient, prefix: bytes) -> Report:
     """Query one node for everything; a refused query leaves its fields unset, any other error is raised."""
-    from redsync._protocols.surveys import look_command
-
     spent = []
     for _ in range(PINGS):
         begun = time.perf_counter()
@@ -108,17 +95,16 @@ def _examine(client: redis.Redis, prefix: bytes) -> Report:
     report.info = checked(info)
     report.policy = report.info.get("maxmemory_policy") or _setting(client, "maxmemory-policy")
     report.snapshots = _setting(client, "save")
-    report.scripts = _why_no_scripts(lambda: execute(client, [look_command(prefix, b"redsync doctor")]))
+    try:
+        execute(client, [look_command(prefix, b"redsync doctor")])
+    except ResponseError as error:
+        report.scripts = in_one_line(error)
     report.birth, report.is_birth_known = _birth(client)
-    run_id = str(report.info.get("run_id", ""))
-    if report.birth is not None and report.birth.kind == NEWBORN and run_id.startswith(report.birth.run_id):
-        # A record of an earlier process does not count: the next client replaces it, and the uptime shows the age.
-        report.newborn_age = report.birth.age
     report.clients = _allowed(lambda: _clients(client))
     return report
 
 
-def _clock_offset(client: redis.Redis) -> float | None:
+def _clock_offset(client: NodeClient) -> float | None:
     begun = time.time()
     stamp = _allowed(client.time)
     # Estimate: the node reads its clock halfway through the round trip.
@@ -127,33 +113,21 @@ def _clock_offset(client: redis.Redis) -> float | None:
 
 def _allowed(question: Callable[[], Any]) -> Any:
     """Return the answer to a query; None if the node refuses it."""
-    from redis.exceptions import ResponseError
-
     try:
         return question()
     except ResponseError:
         return None
 
 
-def _setting(client: redis.Redis, name: str) -> str | None:
+def _setting(client: NodeClient, name: str) -> str | None:
     settings = _allowed(lambda: client.config_get(name)) or {}
     value = settings.get(name, settings.get(name.encode()))
     return value.decode() if isinstance(value, bytes) else value
 
 
-def _why_no_scripts(attempt: Callable[[], object]) -> str | None:
-    from redis.exceptions import ResponseError
-
-    try:
-        attempt()
-    except ResponseError as error:
-        return " ".join(str(error).split())[:200]
-    return None
-
-
-def _birth(client: redis.Redis) -> tuple[Birth | None, bool]:
+def _birth(client: NodeClient) -> tuple[Birth | None, bool]:
     """Return a node's birth record, and whether our user may read it."""
-    key = tagging_of(client).key(BIRTH_KEY)
+    key = client.tagging.key(BIRTH_KEY)
     record, stamp = _allowed(lambda: [client.get(key)]), _allowed(client.time)
     if record is None or stamp is None:
         return None, False
@@ -163,14 +137,11 @@ def _birth(client: redis.Redis) -> tuple[Birth | None, bool]:
         return None, False
 
 
-def _clients(client: redis.Redis) -> dict[str, Heard] | None:
+def _clients(client: NodeClient) -> dict[str, Heard] | None:
     """Return the clients that have a record on a node; None if it has too many keys to scan."""
-    from redsync._core.client_records import ClientRecord
-    from redsync._core.keys import client_key
-
     if client.dbsize() > KEYS_MAX:
         return None
-    begin = tagging_of(client).key(client_key(""))
+    begin = client.tagging.key(client_key(""))
     keys = list(client.scan_iter(begin + b"*", count=1000))
     pipeline = client.pipeline(transaction=False)
     for key in keys:
@@ -187,11 +158,13 @@ def _clients(client: redis.Redis) -> dict[str, Heard] | None:
     return heard
 
 
-def _print(reports: list[Report], general: list[Finding], guard: float) -> None:
+def _print(reports: list[Report], general: list[Finding]) -> None:
+    from redsync.cli.tables import print_table
+
     print_table(HEADINGS, [_row(report) for report in reports], turns=True)
     if groups := groups_among(reports):
         put("")
-        print_table(GROUP_HEADINGS, [_group_row(report, guard) for report in groups], turns=True)
+        print_table(GROUP_HEADINGS, [_group_row(report) for report in groups], turns=True)
     # Show a finding about several nodes once.
     nodes_with: dict[Finding, list[str]] = {finding: [] for finding in general}
     for report in reports:
@@ -234,7 +207,7 @@ def _as_json(reports: list[Report], general: list[Finding], quorum: int, guard: 
             "uptime": report.uptime,
             "clock_offset": report.offset,
             "latency": report.latency,
-            **_group_json(report, guard),
+            **_group_json(report),
             "findings": findings(report.findings),
         }
         for report in reports
@@ -242,16 +215,16 @@ def _as_json(reports: list[Report], general: list[Finding], quorum: int, guard: 
     return {"nodes": nodes, "quorum": quorum, "restart_guard": guard, "findings": findings(general)}
 
 
-def _group_row(report: Report, guard: float) -> tuple[str, ...]:
+def _group_row(report: Report) -> tuple[str, ...]:
     """Return a node's row in the table of nodes whose server may change."""
     latest = report.latest
     server, epoch = ("-", "-") if latest is None else (str(latest.server), str(latest.epoch))
     in_sync = "-" if report.in_sync is None else f"{report.in_sync} of {report.replicas}"
-    left = guard_left(report, guard)
+    left = report.guard_left
     return report.node, server, epoch, in_sync, "-" if left is None else told(left) if left else "none"
 
 
-def _group_json(report: Report, guard: float) -> dict[str, Any]:
+def _group_json(report: Report) -> dict[str, Any]:
     """Return the JSON fields specific to nodes whose server may change; all None for a plain node."""
     latest = report.latest
     return {
@@ -259,5 +232,5 @@ def _group_json(report: Report, guard: float) -> dict[str, Any]:
         "epoch": latest and latest.epoch,
         "replicas": report.replicas,
         "in_sync": None if report.replicas is None else report.in_sync,
-        "guard_left": guard_left(report, guard),
+        "guard_left": report.guard_left,
     }

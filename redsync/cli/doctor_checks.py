@@ -18,19 +18,7 @@ from redsync._core.text import is_refusal
 
 if TYPE_CHECKING:
     from redsync._core.memory import Birth
-    from redsync.cli.endpoints import WitnessReport
-
-__all__ = [
-    "Finding",
-    "Heard",
-    "Report",
-    "check_deployment",
-    "checked",
-    "findings_about",
-    "groups_among",
-    "guard_left",
-    "is_loopback",
-]
+    from redsync.cli.queries import WitnessReport
 
 NOT_ALLOWED: Final = "not allowed"
 
@@ -101,13 +89,14 @@ class Report:
         offset: Seconds that its clock is ahead of ours.
         latency: The median round trip of a PING, in seconds.
         scripts: Why it does not run our scripts; None if it does.
-        newborn_age: Seconds since a client found it emptied; None if it was not emptied.
         replicas: The number of replicas that the URL gives for its server; None for a plain node.
         witness: The kind of server that knows its address, for people.
         said: The word of each witness; empty for a plain node.
         birth: Its birth record; None if it has none.
         is_birth_known: True if our user may read the birth record.
         clients: The clients that have a record there, by UUID; None if unknown.
+        guard: The restart guard of its clients, in seconds.
+        is_serious: True if there are several nodes, not all on this machine.
         findings: The findings about it.
     """
 
@@ -119,13 +108,14 @@ class Report:
     offset: float | None = None
     latency: float | None = None
     scripts: str | None = None
-    newborn_age: float | None = None
     replicas: int | None = None
     witness: str = ""
     said: Sequence[WitnessReport] = ()
     birth: Birth | None = None
     is_birth_known: bool = False
     clients: Mapping[str, Heard] | None = None
+    guard: float = 0.0
+    is_serious: bool = False
     findings: list[Finding] = field(default_factory=list)
 
     @property
@@ -172,28 +162,48 @@ class Report:
         uptime = self.info.get("uptime_in_seconds")
         return None if uptime is None else float(uptime)
 
+    @property
+    def newborn_age(self) -> float:
+        """Seconds since a client found it emptied; infinity if it was not emptied."""
+        # A record of an earlier process does not count: the next client replaces it, and the uptime shows the age.
+        birth, run_id = self.birth, str(self.info.get("run_id", ""))
+        return birth.age if birth and birth.kind == NEWBORN and run_id.startswith(birth.run_id) else math.inf
+
+    @property
+    def guard_left(self) -> float | None:
+        """Seconds for which it still takes no part in new grants, by its birth record, if its server may change.
+
+        This is the whole guard if it has not begun; None if unknown.
+        """
+        run_id, latest, birth = self.info.get("run_id"), self.latest, self.birth
+        if run_id is None or latest is None or not self.is_birth_known:
+            return None
+        process = elected(str(run_id), latest.epoch, str(self.info.get("master_replid", ""))).strip(b",")
+        if birth is None or birth.process != process or birth.kind == JOINING:
+            return self.guard
+        if birth.kind == BLANK:
+            # The first client decides whether these nodes were in use before.
+            return None
+        return max(self.guard - birth.age, 0.0) if birth.kind == NEWBORN else 0.0
+
 
 def checked(info: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the fields of a node's INFO, with words as text.
+    """Return the fields of a node's INFO, with numbers as numbers and words as text.
 
     Raises:
-        ValueError: A field has the wrong type.
+        ValueError: A number is none.
     """
-    for name, value in info.items():
-        if (name in _NUMBERS and type(value) is not int) or (
-            name in _WORDS and not isinstance(value, str | int | float)
-        ):
-            raise ValueError(f"INFO says {name}:{value!r:.80}")
-    return {name: str(value) if name in _WORDS else value for name, value in info.items()}
+    types = dict.fromkeys(_NUMBERS, int) | dict.fromkeys(_WORDS, str)
+    return {name: types[name](value) if name in types else value for name, value in info.items()}
 
 
-def findings_about(report: Report, guard: float, *, is_serious: bool) -> list[Finding]:
-    """Return the findings about one node; `is_serious`: there are several nodes, not all on this machine."""
+def findings_about(report: Report) -> list[Finding]:
+    """Return the findings about one node."""
     checks = (_check_answer, _check_witnesses) if report.error is not None else _CHECKS
-    return [finding for check in checks for finding in check(report, guard, is_serious)]
+    return [finding for check in checks for finding in check(report)]
 
 
-def _check_answer(report: Report, *_: float) -> Iterator[Finding]:
+def _check_answer(report: Report) -> Iterator[Finding]:
     if is_refusal(str(report.error)):
         advice = "correct the user or password in its URL, or its rule for that user"
         yield Finding(f"refuses access: {report.error}", advice)
@@ -203,7 +213,7 @@ def _check_answer(report: Report, *_: float) -> Iterator[Finding]:
     yield Finding(f"{trouble}: {report.error}", "start it, or correct its URL or firewall")
 
 
-def _check_info(report: Report, *_: float) -> Iterator[Finding]:
+def _check_info(report: Report) -> Iterator[Finding]:
     if not report.info:
         text = "refuses INFO: its version, role, persistence and uptime are unknown"
         yield Finding(text, "let the user call INFO: ACL SETUSER <user> +info", is_problem=False)
@@ -214,14 +224,14 @@ def _check_info(report: Report, *_: float) -> Iterator[Finding]:
         yield Finding("is still loading its data", "wait until it has loaded")
 
 
-def _check_latency(report: Report, *_: float) -> Iterator[Finding]:
+def _check_latency(report: Report) -> Iterator[Finding]:
     if report.latency is not None and report.latency > LATENCY_MAX:
         text = f"a round trip takes {report.latency * 1000:.0f} ms"
         advice = f"move it nearer, or raise node_timeout ({NODE_TIMEOUT:g} s): a slower node has no vote"
         yield Finding(text, advice, is_problem=report.latency > NODE_TIMEOUT / 2)
 
 
-def _check_role(report: Report, *_: float) -> Iterator[Finding]:
+def _check_role(report: Report) -> Iterator[Finding]:
     if report.role == "replica" and report.replicas is not None:
         text = f"its server is a replica: a failover is under way, or a {report.witness} is out of date"
         yield Finding(text, "run the doctor again")
@@ -235,7 +245,7 @@ def _check_role(report: Report, *_: float) -> Iterator[Finding]:
         yield Finding("is part of a cluster, which redirects keys to other servers", advice)
 
 
-def _check_scripts(report: Report, *_: float) -> Iterator[Finding]:
+def _check_scripts(report: Report) -> Iterator[Finding]:
     if report.scripts is not None:
         keys = "~{rs*" if report.info.get("cluster_enabled") == 1 else "~redsync* ~redisson*"
         advice = f"allow the user our commands and keys: ACL SETUSER <user> +@all {keys} &*"
@@ -263,7 +273,7 @@ def _check_replicas(report: Report) -> Iterator[Finding]:
         yield Finding(text, "start the others, or wait until they have its data", is_problem=in_sync <= needed)
 
 
-def _check_memory(report: Report, *_: float) -> Iterator[Finding]:
+def _check_memory(report: Report) -> Iterator[Finding]:
     most, used = int(report.info.get("maxmemory", 0)), int(report.info.get("used_memory", 0))
     if report.policy is None:
         text = "does not let the user read its eviction policy"
@@ -278,27 +288,26 @@ def _check_memory(report: Report, *_: float) -> Iterator[Finding]:
         yield Finding(text, "raise maxmemory, or move other data elsewhere")
 
 
-def _check_disk(report: Report, guard: float, is_serious: bool) -> Iterator[Finding]:
+def _check_disk(report: Report) -> Iterator[Finding]:
     for what, state in (("append-only file", "aof_last_write_status"), ("snapshot", "rdb_last_bgsave_status")):
         if report.info.get(state, "ok") != "ok":
             advice = "free space on its disk, and read its log"
             yield Finding(f"the last write of its {what} failed; it may refuse writes", advice)
-    if report.info.get("aof_enabled") == 0 and guard == 0:
+    if report.info.get("aof_enabled") == 0 and report.guard == 0:
         text = "forgets all holds when it restarts, and there is no restart guard"
         advice = "set restart_guard (REDSYNC_RESTART_GUARD) to the longest lease, or appendonly yes, appendfsync always"
-        yield Finding(text, advice, is_problem=is_serious)
+        yield Finding(text, advice, is_problem=report.is_serious)
 
 
-def _check_age(report: Report, guard: float, *_: float) -> Iterator[Finding]:
+def _check_age(report: Report) -> Iterator[Finding]:
     """Find a node that started or was emptied too recently for new grants."""
     if report.replicas is not None:
         return  # only its birth record counts: after a restart, another server may have become the master
     # A node subtracts two instants in whole seconds: its uptime may be 1 s too high; clients allow for that.
     started = math.inf if report.uptime is None else max(report.uptime - 1.0, 0.0)
-    emptied = math.inf if report.newborn_age is None else report.newborn_age
-    if min(started, emptied) < guard:
-        what = "started" if started < emptied else "was emptied"
-        text = f"{what} less than {guard:.0f} s ago: takes no part in new grants until then (restart guard)"
+    if min(started, report.newborn_age) < report.guard:
+        what = "started" if started < report.newborn_age else "was emptied"
+        text = f"{what} less than {report.guard:.0f} s ago: takes no part in new grants until then (restart guard)"
         yield Finding(text, "wait; if this was not planned, read its log")
 
 
@@ -345,7 +354,7 @@ def _check_clocks(reports: Sequence[Report]) -> None:
 def _check_clients(reports: Sequence[Report]) -> None:
     """Add a finding to nodes that some clients do not reach; these clients may reach another server at that address."""
     # Clients soon renew the records of a node that has just forgotten them.
-    ages = {report.node: min(report.uptime or 0.0, report.newborn_age or math.inf) for report in reports}
+    ages = {report.node: min(report.uptime or 0.0, report.newborn_age) for report in reports}
     telling = [report for report in reports if report.clients is not None and ages[report.node] > ANNOUNCED_FOR]
     alive = {
         client: heard.who
@@ -405,25 +414,7 @@ def _check_machines(reports: Sequence[Report]) -> Iterator[Finding]:
             yield Finding(text, "give each node its own machine", is_problem=fatal)
 
 
-def guard_left(report: Report, guard: float) -> float | None:
-    """Return for how many more seconds a node takes no part in new grants, by its birth record.
-
-    This is the whole guard if it has not begun; None if unknown.
-    """
-    run_id, latest = report.info.get("run_id"), report.latest
-    if run_id is None or latest is None or not report.is_birth_known:
-        return None
-    birth = report.birth
-    process = elected(str(run_id), latest.epoch, str(report.info.get("master_replid", ""))).strip(b",")
-    if birth is None or birth.process != process or birth.kind == JOINING:
-        return guard
-    if birth.kind == BLANK:
-        # The first client decides whether these nodes were in use before.
-        return None
-    return max(guard - birth.age, 0.0) if birth.kind == NEWBORN else 0.0
-
-
-def _check_witnesses(report: Report, *_: float) -> Iterator[Finding]:
+def _check_witnesses(report: Report) -> Iterator[Finding]:
     what, latest = report.witness, report.latest
     count, answering = len(report.said), sum(each.error is None for each in report.said)
     if report.said and answering < count // 2 + 1:
@@ -452,8 +443,8 @@ def _trouble(error: str, what: str, *, answered: bool) -> tuple[str, str]:
     return "does not answer", "start it, or correct its address or firewall"
 
 
-def _check_guard(report: Report, guard: float, *_: float) -> Iterator[Finding]:
-    left = guard_left(report, guard)
+def _check_guard(report: Report) -> Iterator[Finding]:
+    left, guard = report.guard_left, report.guard
     if not left or not report.said:
         return
     birth = report.birth

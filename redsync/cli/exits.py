@@ -1,21 +1,5 @@
 """The exit statuses of the `redsync` command, and the errors that end a command with one of them.
 
-| status | meaning |
-|---|---|
-| 0 | success |
-| 1 | the command found a problem |
-| 64 | wrong usage |
-| 69 | too few nodes answer, or a dependency is not installed or does not start |
-| 74 | standard output can't be written, for example because the disk is full |
-| 75 | busy: others hold the lock |
-| 77 | the nodes refuse the password, or forbid a command |
-| 78 | no nodes configured, or contradictory settings |
-| 124 | redsync ended the command: its lock was lost, or `--max-hold` had passed |
-| 125 | redsync itself failed |
-| 126 | the command was found but can't be executed |
-| 127 | the command was not found |
-| 128 + n | ended by signal n; 130 for Ctrl-C, 141 if the reader closed our output |
-
 64 to 78 are from sysexits.h, 124 to 127 from timeout(1) and env(1).
 """
 
@@ -27,46 +11,22 @@ from typing import Final
 from redsync._core.text import is_refusal
 from redsync.exceptions import ConfigurationError, KeyTypeError, QuorumError, RedsyncError
 
-__all__ = [
-    "BROKEN",
-    "BROKEN_PIPE",
-    "BUSY",
-    "ENDED",
-    "FAILED",
-    "FINE",
-    "INTERRUPTED",
-    "NOT_EXECUTABLE",
-    "NOT_FOUND",
-    "REFUSED",
-    "SIGNALLED",
-    "UNAVAILABLE",
-    "UNCONFIGURED",
-    "UNREADABLE",
-    "UNWRITABLE",
-    "USAGE",
-    "OutputError",
-    "SetupError",
-    "UsageError",
-    "state_of",
-    "status_of",
-    "status_without_quorum",
-]
-
-FINE: Final = 0
-BROKEN: Final = 1
-USAGE: Final = 64
-UNAVAILABLE: Final = 69
-UNWRITABLE: Final = 74
-BUSY: Final = 75
-REFUSED: Final = 77
-UNCONFIGURED: Final = 78
-ENDED: Final = 124
-FAILED: Final = 125
-NOT_EXECUTABLE: Final = 126
-NOT_FOUND: Final = 127
+FINE: Final = 0  # success
+BROKEN: Final = 1  # the command found a problem
+USAGE: Final = 64  # wrong usage
+UNAVAILABLE: Final = 69  # too few nodes answer, or a dependency is not installed or does not start
+UNWRITABLE: Final = 74  # standard output can't be written, for example because the disk is full
+BUSY: Final = 75  # busy: others hold the lock
+REFUSED: Final = 77  # the nodes refuse the password, or forbid a command
+UNCONFIGURED: Final = 78  # no nodes configured, or contradictory settings
+ENDED: Final = 124  # redsync ended the command: its lock was lost, or `--max-hold` had passed
+FAILED: Final = 125  # redsync itself failed
+NOT_EXECUTABLE: Final = 126  # the command was found but can't be executed
+NOT_FOUND: Final = 127  # the command was not found
 SIGNALLED: Final = 128
-INTERRUPTED: Final = 130
-BROKEN_PIPE: Final = 141
+"""Plus n: ended by signal n."""
+INTERRUPTED: Final = SIGNALLED + 2
+BROKEN_PIPE: Final = SIGNALLED + 13
 
 UNREADABLE: Final = "unreadable answer"
 """The start of a node's error if no server with our scripts would give its answer."""

@@ -11,25 +11,24 @@ from __future__ import annotations
 
 import contextlib
 import signal
-import threading
 import time
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any, Final, TypeAlias
+
+from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from redsync.cli.arguments import encoded
 from redsync.cli.exits import FINE, UNAVAILABLE, SetupError
-from redsync.cli.listing import more_than
+from redsync.cli.listing import MOST, View, look, more_than
 from redsync.cli.output import warn
 from redsync.cli.queries import Nodes
-from redsync.cli.top import View, holds, look
 from redsync.metrics.labels import Groups, name_group
 
-if TYPE_CHECKING:
-    from prometheus_client.core import Metric
-
-__all__ = ["KEPT", "Kept", "exporter"]
-
 Whose: TypeAlias = tuple[str, ...]
+Values: TypeAlias = defaultdict[tuple[str, Whose], float]
+"""The value of each metric with each of its labels."""
 
 _WHOSE: Final = ("kind", "name_group")
 
@@ -37,11 +36,7 @@ KEPT: Final[dict[str, tuple[str, str, Whose]]] = {
     "redsync_kept_node_up": ("gauge", "1 if the node answered the latest look, else 0.", ("node",)),
     "redsync_kept_holds": ("gauge", "Holds that a quorum of nodes knows.", _WHOSE),
     "redsync_kept_waiting": ("gauge", "Owners that are waiting.", _WHOSE),
-    "redsync_kept_hold_age_seconds": (
-        "gauge",
-        "Age of the oldest hold whose begin the nodes know.",
-        _WHOSE,
-    ),
+    "redsync_kept_hold_age_seconds": ("gauge", "Age of the oldest hold whose begin the nodes know.", _WHOSE),
     "redsync_kept_holds_begun": ("counter", "Holds that the previous look did not find.", _WHOSE),
     "redsync_kept_holds_ended": ("counter", "Holds that the previous look found, and that have ended.", _WHOSE),
     "redsync_kept_permits": (
@@ -72,94 +67,77 @@ class Kept:
 
     def __init__(self, max_groups: int = 200) -> None:
         self._groups: Final = Groups(name_group, max_groups)
-        self._lock: Final = threading.Lock()
-        self._counters: Final[dict[str, dict[Whose, float]]] = {"redsync_kept_looks": {(): 0.0}}
-        self._gauges: dict[str, dict[Whose, float]] = {}
+        self._counters: Final[Values] = defaultdict(float)
         self._seen: dict[tuple[str, str, str], Whose] | None = None
+        self._families: list[Metric] = []
 
     def note(self, view: View, quorum: int, clock: float) -> None:
         """Record a look at an instant in seconds since 1970.
 
         Its data counts only if `quorum` nodes answered.
         """
-        up: dict[Whose, float] = {(node["node"],): float(node["error"] is None) for node in view["nodes"]}
-        is_known = sum(up.values()) >= quorum
-        gauges: dict[str, dict[Whose, float]] = {
-            "redsync_kept_node_up": up,
-            "redsync_kept_look_quorum": {(): float(is_known)},
-            "redsync_kept_look_timestamp_seconds": {(): clock},
-        }
-        with self._lock:
-            self._count("redsync_kept_looks", ())
-            self._gauges = {**gauges, **self._known(view, clock)} if is_known else gauges
+        is_known = sum(node["error"] is None for node in view["nodes"]) >= quorum
+        self._counters["redsync_kept_looks", ()] += 1
+        values: Values = defaultdict(float)
+        values["redsync_kept_look_quorum", ()] = is_known
+        values["redsync_kept_look_timestamp_seconds", ()] = clock
+        for node in view["nodes"]:
+            values["redsync_kept_node_up", (node["node"],)] = node["error"] is None
+        if is_known:
+            self._note_names(view, values)
+            self._note_holds(view, clock, values)
+        families = {name: _family(name) for name in KEPT}
+        for (name, labels), value in {**values, **self._counters}.items():
+            families[name].add_metric(labels, value)
+        self._families = list(families.values())  # in one step: another thread collects
 
-    def describe(self) -> Iterable[Metric]:
-        """Return the metrics without values; for the registry."""
-        return [_family(name) for name in KEPT]
-
-    def collect(self) -> Iterator[Metric]:
+    def collect(self) -> list[Metric]:
         """Return the metrics as of the latest look; for the registry."""
-        with self._lock:
-            families = []
-            for name in KEPT:
-                family = _family(name)
-                for labels, value in {**self._gauges.get(name, {}), **self._counters.get(name, {})}.items():
-                    family.add_metric(labels, value)
-                families.append(family)
-        yield from families
+        return self._families
 
-    def _known(self, view: View, clock: float) -> dict[str, dict[Whose, float]]:
-        """Return the gauges for holds and waiters; count the holds that have begun or ended."""
-        held: dict[Whose, float] = {}
-        waiting: dict[Whose, float] = {}
-        permits: dict[Whose, float] = {}
+    def _note_names(self, view: View, values: Values) -> None:
+        values["redsync_kept_names", ()] = len(view["names"])
+        values["redsync_kept_names_complete", ()] = not view["more"]
         for entry in view["names"]:
             whose = self._labels(entry["name"], entry["kind"], entry["holders"][:1])
-            _add(held, whose, entry["held"])
-            _add(waiting, whose, entry["waiting"])
+            values["redsync_kept_holds", whose] += entry["held"]
+            values["redsync_kept_waiting", whose] += entry["waiting"]
             if entry["permits"]:
-                permits[whose] = max(permits.get(whose, 0.0), entry["permits"])
-        return {
-            "redsync_kept_holds": held,
-            "redsync_kept_waiting": waiting,
-            "redsync_kept_permits": permits,
-            "redsync_kept_hold_age_seconds": self._ages(view, clock),
-            "redsync_kept_names": {(): float(len(view["names"]))},
-            "redsync_kept_names_complete": {(): float(not view["more"])},
-        }
+                permits = values["redsync_kept_permits", whose]
+                values["redsync_kept_permits", whose] = max(permits, entry["permits"])
 
-    def _ages(self, view: View, clock: float) -> dict[Whose, float]:
-        before, seen = self._seen, holds(view)
-        self._seen = {key: self._labels(key[0], hold["kind"], [hold]) for key, hold in seen.items()}
+    def _note_holds(self, view: View, clock: float, values: Values) -> None:
+        """Note the ages of the holds that a quorum knows; count those that have begun or ended."""
+        before, self._seen = self._seen, {}
+        for entry in view["names"]:
+            for holder in entry["holders"]:
+                if holder["quorum"]:
+                    whose = self._labels(entry["name"], entry["kind"], [holder])
+                    self._seen[entry["name"], holder["owner"], holder["mode"] or ""] = whose
+                    if holder.get("held_since") is not None:
+                        oldest = values["redsync_kept_hold_age_seconds", whose]
+                        values["redsync_kept_hold_age_seconds", whose] = max(oldest, clock - holder["held_since"])
         if before is not None:  # Holds of the first look began before it.
             for key in self._seen.keys() - before.keys():
-                self._count("redsync_kept_holds_begun", self._seen[key])
+                self._counters["redsync_kept_holds_begun", self._seen[key]] += 1
             for key in before.keys() - self._seen.keys():
-                self._count("redsync_kept_holds_ended", before[key])
-        oldest: dict[Whose, float] = {}
-        for key, hold in seen.items():
-            if hold.get("held_since") is not None:
-                age = max(clock - hold["held_since"], 0.0)
-                oldest[self._seen[key]] = max(oldest.get(self._seen[key], 0.0), age)
-        return oldest
+                self._counters["redsync_kept_holds_ended", before[key]] += 1
 
     def _labels(self, name: str, kind: str, holders: list[dict[str, Any]]) -> Whose:
         told = f"{holders[0]['mode']} lock" if holders and holders[0]["mode"] else kind
         return told if told in _KINDS else "other", self._groups.of(name)
 
-    def _count(self, name: str, labels: Whose) -> None:
-        _add(self._counters.setdefault(name, {}), labels, 1)
-
 
 def exporter(options: Any) -> int:
     """Look at the nodes and serve the metrics, until SIGTERM or Ctrl-C."""
-    with Nodes.chosen(options) as nodes, contextlib.suppress(KeyboardInterrupt):
+    nodes = Nodes(options)
+    with contextlib.suppress(KeyboardInterrupt):
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         kept = Kept()
         has_more = False
         with _served(kept, *options.listen):
             while True:
-                view = look(nodes, encoded(options.pattern), options.limit)
+                view = look(nodes, encoded(options.pattern), options.limit, MOST)
                 kept.note(view, nodes.quorum, time.time())
                 if view["more"] and not has_more:
                     warn(more_than(options.limit))
@@ -170,10 +148,6 @@ def exporter(options: Any) -> int:
 
 @contextlib.contextmanager
 def _served(kept: Kept, host: str, port: int) -> Iterator[None]:
-    try:
-        from prometheus_client import CollectorRegistry, start_http_server
-    except ImportError:
-        raise SetupError("needs `pip install redsync-toolkit[prometheus]`", UNAVAILABLE) from None
     registry = CollectorRegistry()
     registry.register(kept)
     try:
@@ -191,11 +165,5 @@ def _served(kept: Kept, host: str, port: int) -> Iterator[None]:
 
 
 def _family(name: str) -> Any:
-    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-
     sort, meaning, labels = KEPT[name]
     return (GaugeMetricFamily if sort == "gauge" else CounterMetricFamily)(name, meaning, labels=labels)
-
-
-def _add(values: dict[Whose, float], labels: Whose, number: float) -> None:
-    values[labels] = values.get(labels, 0.0) + number

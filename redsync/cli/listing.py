@@ -6,47 +6,35 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from redsync._core.client_records import Claim, ClientRecord
+from redsync._protocols.surveys import NameLook, break_commands
 from redsync.cli.arguments import encoded
 from redsync.cli.exits import BROKEN, FINE, USAGE, SetupError, state_of
-from redsync.cli.output import (
-    clock,
-    complain,
-    print_table,
-    process,
-    prompt,
-    put,
-    short,
-    shown,
-    told,
-    warn,
-    who,
-    write_json,
-)
-from redsync.cli.queries import Answer, Looks, Nodes, execute, look_around, look_at, questions
+from redsync.cli.output import clock, complain, prompt, put, short, shown, told, warn, who, write_json
+from redsync.cli.queries import Answer, Nodes, execute, look_around, look_at, questions
 
-if TYPE_CHECKING:
-    from redsync._core.client_records import Claim, ClientRecord
-    from redsync._protocols.surveys import NameLook
+View = dict[str, Any]
+"""The nodes with their errors, the names with their holders, and whether there are more."""
 
-__all__ = [
-    "list_rows",
-    "listed",
-    "ls",
-    "more_than",
-    "show",
-    "take_away",
-]
+MOST = 20
+"""Holders and waiters that `top` and the exporter identify for each name: cheap enough for a query every second."""
 
-_LISTED = ("NAME", "KIND", "HELD BY", "NODES", "LIFE LEFT", "WAITING")
+LISTED = ("NAME", "KIND", "HELD BY", "FOR", "NODES", "LIFE LEFT", "WAITING")
 _SHOWN = ("NODE", "HELD BY", "OWNER", "COUNT", "LIFE LEFT", "WAITING")
 
 
-def listed(looks: Looks, quorum: int) -> list[dict[str, Any]]:
-    """Return a summary of each name over all nodes, sorted by name; it does not say which node knows what."""
+def look(nodes: Nodes, pattern: bytes, limit: int, most: int = 100) -> View:
+    """Return the present state of the nodes, and a summary of each name over all of them; see `look_around`.
+
+    The names are sorted; a summary does not say which node knows what.
+    """
+    answers, looks, has_more = look_around(nodes, pattern, limit, most)
     names = sorted({name for each in looks for name in each})
-    return [_summary(name, [each[name] for each in looks if name in each], quorum) for name in names]
+    entries = [_summary(name, [each[name] for each in looks if name in each], nodes.quorum) for name in names]
+    states = [{"node": answer.node, "error": answer.error} for answer in answers]
+    return {"quorum": nodes.quorum, "names": entries, "more": has_more, "nodes": states}
 
 
 def _summary(name: bytes, looks: list[NameLook], quorum: int) -> dict[str, Any]:
@@ -80,17 +68,9 @@ def _holder(held: list[Claim], quorum: int) -> dict[str, Any]:
     lasting = sorted((claim.remaining for claim in held if claim.remaining is not None), reverse=True)
     # A claim lasts while a quorum keeps it; without a quorum, until the last node drops it.
     remaining = lasting[min(quorum, len(lasting)) - 1] if lasting else None
-    return {
-        **_described(_most_telling(held)),
-        "remaining": remaining,
-        "nodes": len(held),
-        "quorum": len(held) >= quorum,
-    }
-
-
-def _most_telling(held: list[Claim]) -> Claim:
-    """Return the claim of the node that knows most of the holder; one that was out of reach may have an old record."""
-    return max(held, key=lambda claim: (claim.client is not None, claim.held_since is not None))
+    # The node that knows most of the holder; one that was out of reach may have an old record.
+    telling = max(held, key=lambda claim: (claim.client is not None, claim.held_since is not None))
+    return {**_described(telling), "remaining": remaining, "nodes": len(held), "quorum": len(held) >= quorum}
 
 
 def _described(claim: Claim) -> dict[str, Any]:
@@ -116,31 +96,30 @@ def _kind_of(entry: dict[str, Any], holder: dict[str, Any] | None = None) -> str
     return f"{entry['kind']} of {entry['permits']}" if entry["permits"] else str(entry["kind"])
 
 
-def _held_by(holder: dict[str, Any]) -> str:
-    """Return a holder and its hold count, for people."""
-    times = f" x{holder['hold_count']}" if holder["hold_count"] > 1 else ""
-    return f"{process(holder)}{times}"
-
-
 def _to_come(left: int, size: int) -> str:
     """Return a latch's count, for people."""
     return f"{left} of {size} to come"
 
 
-def list_rows(entries: Iterable[dict[str, Any]], count: int) -> Iterator[tuple[tuple[str, ...], dict[str, Any] | None]]:
-    """Yield the rows of `ls`, one for each holder, or one for a free name; each with its holder."""
+def list_rows(entries: Iterable[dict[str, Any]], count: int, clock: float) -> Iterator[tuple[str, ...]]:
+    """Yield the rows of `ls` at an instant in seconds since 1970, one for each holder, or one for a free name."""
     for entry in entries:
         name, waiting = entry["name"], str(entry["waiting"] or "-")
         if entry["latch"]:
-            yield (name, "latch", _to_come(entry["latch"]["left"], entry["latch"]["size"]), "-", "-", waiting), None
+            yield name, "latch", _to_come(entry["latch"]["left"], entry["latch"]["size"]), "-", "-", "-", waiting
             if entry["kind"] in ("latch", "none"):
                 continue
         for holder in entry["holders"]:
+            process = f"{holder['host']}:{holder['pid']}" if holder["host"] else holder["owner"]
+            times = f" x{holder['hold_count']}" if holder["hold_count"] > 1 else ""
+            # The nodes know when a hold began, except a hold younger than its client's latest announcement.
+            since = holder["held_since"]
+            age = None if since is None else max(clock - since, 0.0)
             nodes = f"{holder['nodes']}/{count}{'' if holder['quorum'] else ' no quorum'}"
-            row = name, _kind_of(entry, holder), _held_by(holder), nodes, told(holder["remaining"]), waiting
-            yield row, holder
+            life = told(holder["remaining"])
+            yield name, _kind_of(entry, holder), f"{process}{times}", told(age), nodes, life, waiting
         if not entry["holders"]:
-            yield (name, _kind_of(entry), "-", "-", "-", waiting), None
+            yield name, _kind_of(entry), "-", "-", "-", "-", waiting
 
 
 def more_than(limit: int) -> str:
@@ -150,34 +129,36 @@ def more_than(limit: int) -> str:
 
 def ls(options: Any) -> int:
     """List the names on the nodes."""
-    with Nodes.chosen(options) as nodes:
-        answers, looks, has_more = look_around(nodes, encoded(options.pattern), options.limit)
-        entries = listed(looks, nodes.quorum)
-        if options.json:
-            states = [{"node": answer.node, "error": answer.error} for answer in answers]
-            write_json({"quorum": nodes.quorum, "names": entries, "more": has_more, "nodes": states})
-        elif entries:
-            print_table(_LISTED, [row for row, _ in list_rows(entries, len(nodes.nodes))])
-        if has_more:
-            warn(more_than(options.limit))
-        elif not entries and sys.stdout.isatty() and not options.json and nodes.status(answers) == FINE:
-            warn("no such names on the nodes")
-        complain(answers)
-        return nodes.status(answers)
+    nodes = Nodes(options)
+    view = look(nodes, encoded(options.pattern), options.limit)
+    answers: list[Answer[None]] = [Answer(**node) for node in view["nodes"]]
+    status = nodes.status(answers)
+    if options.json:
+        write_json(view)
+    elif view["names"]:
+        from redsync.cli.tables import print_table
+
+        print_table(LISTED, list(list_rows(view["names"], len(nodes.nodes), time.time())))
+    if view["more"]:
+        warn(more_than(options.limit))
+    elif not view["names"] and sys.stdout.isatty() and not options.json and status == FINE:
+        warn("no such names on the nodes")
+    complain(answers)
+    return status
 
 
 def show(options: Any) -> int:
     """Show what each node keeps under one name."""
     name = encoded(options.name)
-    with Nodes.chosen(options) as nodes:
-        asked = questions(nodes.prefix, [name])
-        answers = nodes.ask(lambda client: look_at(client, asked).get(name))
-        if options.json:
-            write_json({"name": options.name, "quorum": nodes.quorum, "nodes": list(map(_name_json, answers))})
-        else:
-            _print_name(options.name, answers, is_known=nodes.status(answers) == FINE)
-        complain(answers)
-        return nodes.status(answers)
+    nodes = Nodes(options)
+    asked = questions(nodes.prefix, [name])
+    answers = nodes.ask(lambda client: look_at(client, asked).get(name))
+    if options.json:
+        write_json({"name": options.name, "quorum": nodes.quorum, "nodes": list(map(_name_json, answers))})
+    else:
+        _print_name(options.name, answers, is_known=nodes.status(answers) == FINE)
+    complain(answers)
+    return nodes.status(answers)
 
 
 def _name_json(answer: Answer[NameLook | None]) -> dict[str, Any]:
@@ -204,13 +185,13 @@ def _name_json(answer: Answer[NameLook | None]) -> dict[str, Any]:
 
 
 def _print_name(name: str, answers: list[Answer[NameLook | None]], *, is_known: bool) -> None:
+    from redsync.cli.tables import print_table
+
     looks = [answer.value for answer in answers if answer.value]
     kinds = sorted({_kind(look) for look in looks} - {"free"})
     nothing = "free, no waiters" if is_known else "unknown"
     put(f"{name}: {', or '.join(kinds) or nothing}", "")
-    # Each row shows its kind only if nodes keep different kinds under this name.
-    rows = [row for answer in answers for row in _node_rows(answer, with_kind=len(kinds) > 1)]
-    print_table(_SHOWN, rows, turns=True)
+    print_table(_SHOWN, [row for answer in answers for row in _node_rows(answer)], turns=True)
     claims = [claim for look in looks for claim in look.claims]
     since = {claim.owner: claim.held_since for claim in claims if claim.held_since is not None}
     _put_people("holders", {claim.owner: claim.client for claim in claims}, since)
@@ -222,20 +203,19 @@ def _kind(look: NameLook) -> str:
     return " and ".join([*kinds, "latch"] if look.latch else kinds) or "free"
 
 
-def _node_rows(answer: Answer[NameLook | None], *, with_kind: bool) -> list[tuple[str, ...]]:
+def _node_rows(answer: Answer[NameLook | None]) -> list[tuple[str, ...]]:
     look = answer.value
     if answer.error:
         return [(answer.node, state_of(answer.error), *["-"] * 4)]
     if look is None:
         return [(answer.node, "nobody", *["-"] * 4)]
     rows: list[tuple[str, ...]] = []
-    node = f"{answer.node} ({_kind(look)})" if with_kind else answer.node
+    node, waiting = answer.node, str(look.waiting or "-")
     if look.latch:
         waits = _to_come(look.latch.left, look.latch.size)
         rows.append((node, waits, "-", "-", told(look.latch.remaining), str(look.latch.waiting or "-")))
     if look.kind == "none" and rows:
         return rows
-    waiting = str(look.waiting or "-")
     for claim in look.claims:
         holder = who("unknown", claim.client) + (f" ({claim.mode})" if claim.mode else "")
         rows.append((node, holder, short(claim.owner), str(claim.hold_count), told(claim.remaining), waiting))
@@ -261,25 +241,19 @@ def _put_people(title: str, people: dict[str, ClientRecord | None], since: dict[
 def take_away(options: Any) -> int:
     """Force-release one owner's claim, on all nodes."""
     name = encoded(options.name)
-    with Nodes.chosen(options) as nodes:
-        asked = questions(nodes.prefix, [name], most=10_000)
-        answers = nodes.ask(lambda client: look_at(client, asked).get(name))
-        held = [
-            (look.kind, claim)
-            for answer in answers
-            for look in [answer.value]
-            if look
-            for claim in look.claims
-            if claim.owner == options.owner
-        ]
-        if not held:
-            complain(answers)
-            warn(f"{options.owner} does not hold '{shown(options.name)}' on any node that answered")
-            return nodes.status(answers) or BROKEN
-        kind, claim = next((each for each in held if each[1].client), held[0])
-        if not options.yes:
-            _confirm(f"Release the {kind} '{shown(options.name)}' held by {who(options.owner, claim.client)}?")
-        return _execute(nodes, options, name, kind, {claim.raw for _, claim in held})
+    nodes = Nodes(options)
+    asked = questions(nodes.prefix, [name], most=10_000)
+    answers = nodes.ask(lambda client: look_at(client, asked).get(name))
+    looks = [answer.value for answer in answers if answer.value]
+    held = [(look.kind, claim) for look in looks for claim in look.claims if claim.owner == options.owner]
+    if not held:
+        complain(answers)
+        warn(f"{options.owner} does not hold '{shown(options.name)}' on any node that answered")
+        return nodes.status(answers) or BROKEN
+    kind, claim = next((each for each in held if each[1].client), held[0])
+    if not options.yes:
+        _confirm(f"Release the {kind} '{shown(options.name)}' held by {who(options.owner, claim.client)}?")
+    return _execute(nodes, options, name, kind, {claim.raw for _, claim in held})
 
 
 def _confirm(question: str) -> None:
@@ -291,8 +265,6 @@ def _confirm(question: str) -> None:
 
 
 def _execute(nodes: Nodes, options: Any, name: bytes, kind: str, claims: Collection[bytes]) -> int:
-    from redsync._protocols.surveys import break_commands
-
     commands = [each for claim in sorted(claims) for each in break_commands(nodes.prefix, name, kind, claim)]
     answers = nodes.ask(lambda client: 1 in execute(client, commands))
     broken = sum(answer.value is True for answer in answers)

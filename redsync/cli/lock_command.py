@@ -24,131 +24,32 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from redsync.cli.arguments import add_nodes, connect, name_of, seconds, whole
-from redsync.cli.exits import BUSY, ENDED, FAILED, NOT_EXECUTABLE, NOT_FOUND, REFUSED, SIGNALLED, UsageError, status_of
+from redsync.cli.arguments import connect, name_of
+from redsync.cli.exits import ENDED, FAILED, NOT_EXECUTABLE, NOT_FOUND, REFUSED, SIGNALLED, UsageError, status_of
 from redsync.cli.output import warn
-from redsync.cli.shim import BEHIND, DESERTED, LATE, LONG, LOST, Policy, margin_of
+from redsync.cli.shim import BEHIND, DESERTED, Policy
+from redsync.cli.supervisor import ShimProcess, SignalledError, Signals, Supervisor, has_terminal
 from redsync.exceptions import AcquireTimeout, LeaseLostError, QuorumError, RedsyncError
 
 if TYPE_CHECKING:
     from redsync import Client, Hold
-    from redsync.cli.signals import Signals
-    from redsync.cli.supervisor import ShimProcess, Supervisor
 
-__all__ = ["add_parsers", "run"]
+_KILL_AFTER: Final = 5.0
 
-KILL_AFTER: Final = 5.0
-
-_DESCRIPTION: Final = """\
-Run a command while holding a lock that all machines share, as flock(1) does
-on one machine.
-
-redsync renews the lock while the command runs, and releases it when the
-command and all its descendants have ended. If renewal fails, redsync ends
-them before anyone else can acquire the lock."""
-
-_EPILOG: Final = """\
-the command:
-  It runs without a shell (but see -c), with its arguments unchanged and with
-  redsync's standard input, output and error. Its environment has
-  REDSYNC_LOCK_NAME, REDSYNC_OWNER and, for a fenced lock,
-  REDSYNC_FENCING_TOKEN. redsync forwards TERM, INT, HUP and QUIT to it.
-  Processes that it leaves running have -k seconds to end by themselves; then
-  redsync ends them.
-
-exit status:
-  the command's own, or 128 + n if signal n ended the command or the wait
-   64  wrong usage
-   69  too few nodes answer
-   75  busy: others hold the lock (-E changes this status)
-   77  the nodes refuse the password, or forbid a command
-   78  no nodes configured, or the name is another kind of lock
-  124  redsync ended the command: its lock was lost, or --max-hold had passed
-  125  redsync itself failed
-  126  the command can't be executed
-  127  the command was not found
-
-examples:
-  Run a job on one of many machines whose crontabs fire within a minute:
-    redsync lock nightly -n -E 0 --min-hold 60 -- ./report.sh
-  Wait at most ten minutes, and say so:
-    redsync lock deploy -w 600 -v -- make deploy
-  Run at most three at a time:
-    redsync lock api --permits 3 -- ./import.py
-  Share the lock with other readers, while no writer (-x) holds it:
-    redsync lock table -s -c 'pg_dump db | gzip >db.gz'"""
-
-_TOLD: Final = {
-    LOST: "ended the command: the lock was lost",
-    LATE: "ended the command: the lock could not be renewed and was about to be lost",
-    LONG: "ended the command: --max-hold has passed",
-    DESERTED: "ended the command: the process that enforces its deadline had ended",
-    BEHIND: "ended processes that the command left running",
-}
+Say = Callable[[str], None]
+Lock = Callable[..., AbstractContextManager["Hold"]]
+"""Returns the lock, with a `timeout`."""
 
 _SHARE: Final = 0.4
 """The share of a lease that the command's end may take: a renewal is due after a third, and a second try after that."""
 
 
-def add_parsers(subparsers: Any) -> None:
-    """Add the command and its arguments."""
-    summary = "run a command while holding a distributed lock"
-    parser = subparsers.add_parser(
-        "lock",
-        help=summary,
-        description=_DESCRIPTION,
-        usage="redsync lock NAME [options] -- COMMAND [ARGUMENT ...]\n       redsync lock NAME [options] -c STRING",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.set_defaults(run=run)
-    parser.add_argument("name", metavar="NAME", help="the lock's name, the same on all machines")
-    parser.add_argument("-c", "--shell", metavar="STRING", help="run STRING with /bin/sh instead of a command after --")
-    add = parser.add_mutually_exclusive_group().add_argument
-    add("-q", "--quiet", action="store_true", help="print no messages")
-    add("-v", "--verbose", action="store_true", help="print who is ahead, and how long the wait took")
-
-    waiting = parser.add_argument_group("how long to wait (default: forever)")
-    add = waiting.add_mutually_exclusive_group().add_argument
-    nonblock = "do not wait: exit with 75 if others hold the lock"
-    add("-n", "--nonblock", action="store_const", const=0.0, dest="wait", help=nonblock)
-    add("-w", "--wait", type=seconds(0), metavar="SECONDS", help="wait at most this long, then exit with 75")
-    add = waiting.add_argument
-    add("-E", "--conflict-exit-code", type=whole(0, 255), default=BUSY, metavar="N", help="exit with N instead of 75")
-
-    kinds = parser.add_argument_group("kind of lock (default: fenced, one holder at a time)")
-    add = kinds.add_mutually_exclusive_group().add_argument
-    add("-s", "--shared", action="store_true", help="read side of a read-write lock: shared with other readers")
-    add("-x", "--exclusive", action="store_true", help="write side of a read-write lock: one holder at a time")
-    add("--permits", type=whole(1, 10_000), metavar="N", help="one of a semaphore's N permits: N holders at a time")
-    add("--fair", action="store_true", help="fair lock: first come, first served")
-
-    add = parser.add_argument_group("how long to hold").add_argument
-    add(
-        "--lease",
-        type=seconds(),
-        metavar="SECONDS",
-        help="how long others wait after a crash (default: REDSYNC_LEASE, or 30)",
-    )
-    add("--min-hold", type=seconds(), metavar="SECONDS", help="hold the lock this long, even if the command is shorter")
-    add("--max-hold", type=seconds(), metavar="SECONDS", help="end the command after this long, and exit with 124")
-    add("-k", "--kill-after", type=seconds(0), metavar="SECONDS", help="time from SIGTERM to SIGKILL (default: 5)")
-    add(
-        "--on-lost",
-        choices=("term", "ignore"),
-        default="term",
-        help="before the lock is lost, send SIGTERM and later SIGKILL (term, the default), or nothing (ignore)",
-    )
-    add_nodes(parser)
-
-
 def run(options: argparse.Namespace) -> int:
     """Run the command under its lock; return the exit status."""
-    from redsync.cli.signals import has_terminal
-
     status = _run(options)
     if status == SIGNALLED + signal.SIGINT and has_terminal():
         # An interactive shell's loop continues unless SIGINT ends the process that the shell waits for.
@@ -161,42 +62,43 @@ def _run(options: argparse.Namespace) -> int:
     command = _command(options)
     if options.min_hold is not None and options.max_hold is not None and options.min_hold > options.max_hold:
         raise UsageError("--min-hold is longer than --max-hold")
-    from redsync.cli.signals import SignalledError
-
-    voice = _Voice(options.quiet, options.verbose)
+    # Standard output belongs to the command; messages go to standard error.
+    say = _silent if options.quiet else _say
+    # We report a lost hold ourselves. Messages about nodes remain, because they may explain a long wait.
+    logging.getLogger("redsync.watchdog").setLevel(logging.CRITICAL)
+    if options.quiet:
+        logging.getLogger("redsync").setLevel(logging.CRITICAL + 1)
     try:
-        return _run_under_lock(options, command, voice)
+        # The shim is a fork of this process, so start it before there are threads, connections or a lock.
+        with Signals() as signals, ShimProcess(command, _environment(options), signals.ignored) as shim:
+            return _hold_and_run(options, shim, signals, say)
     except SignalledError as end:
-        voice.say(f"ended by signal {end.number} before the command started")
+        say(f"ended by signal {end.number} before the command started")
         return SIGNALLED + end.number
     except AcquireTimeout:
-        voice.say(f"{options.name!r} is held by others")
+        say(f"{options.name!r} is held by others")
         return int(options.conflict_exit_code)
     except RedsyncError as error:
-        voice.say(str(error))
+        say(str(error))
         return status_of(error)
     except OSError as error:
-        voice.say(f"failed: {error}")
+        say(f"failed: {error}")
         return FAILED
 
 
-def _run_under_lock(options: argparse.Namespace, command: list[str], voice: _Voice) -> int:
-    from redsync.cli.signals import Signals
-    from redsync.cli.supervisor import ShimProcess
-
-    _silence(options.quiet)
-    # The shim is a fork of this process, so start it before there are threads, connections or a lock.
-    with Signals() as signals, ShimProcess(command, _environment(options), signals.ignored) as shim:
-        return _hold_and_run(options, shim, signals, voice)
+def _say(text: str) -> None:
+    warn(f"redsync lock: {text}")
 
 
-def _hold_and_run(options: argparse.Namespace, shim: ShimProcess, signals: Signals, voice: _Voice) -> int:
-    from redsync.cli.supervisor import Supervisor
+def _silent(_: str) -> None:
+    pass
 
+
+def _hold_and_run(options: argparse.Namespace, shim: ShimProcess, signals: Signals, say: Say) -> int:
     with connect(options, lease=options.lease) as client, ExitStack() as stack:
         policy = _policy(options, client.runner.session.timing.lease)
         try:
-            hold = _take(stack, client, options, voice, lambda _: signals.wake())
+            hold = _take(stack, options, partial(_lock, client, options, on_lost=lambda _: signals.wake()), say)
         except ValueError as error:
             if isinstance(error, RedsyncError):
                 raise
@@ -204,27 +106,27 @@ def _hold_and_run(options: argparse.Namespace, shim: ShimProcess, signals: Signa
         began = time.monotonic()
         # From here on signals are only recorded, and the lock is released as usual.
         signals.collect()
-        supervisor = Supervisor(shim, hold, signals, policy, voice.say)
+        supervisor = Supervisor(shim, hold, signals, policy, say)
         supervisor.run()
-        status = _status_of(supervisor, voice)
+        status = _status_of(supervisor, say)
         lost = hold.lost
         if options.min_hold is not None:
             _linger(hold, signals, began + options.min_hold)
         try:
             stack.close()
         except LeaseLostError as error:
-            voice.say(str(error))
+            say(str(error))
             lost = lost or options.min_hold is None
         return ENDED if lost and policy.ends_lost else status
 
 
-def _status_of(supervisor: Supervisor, voice: _Voice) -> int:
+def _status_of(supervisor: Supervisor, say: Say) -> int:
     """Return the exit status of an ended command, and report why it ended."""
     if supervisor.errno:
-        voice.say(f"can't run the command: {os.strerror(supervisor.errno)}")
+        say(f"can't run the command: {os.strerror(supervisor.errno)}")
         return NOT_FOUND if supervisor.errno == errno.ENOENT else NOT_EXECUTABLE
     if supervisor.reason is not None:
-        voice.say(_TOLD[supervisor.reason])
+        say(supervisor.reason)
     if supervisor.reason == DESERTED:
         return FAILED
     return supervisor.status if supervisor.reason in (None, BEHIND) else ENDED
@@ -244,13 +146,6 @@ def _linger(hold: Hold, signals: Signals, until: float) -> None:
         signals.wait(left)
 
 
-def _silence(quiet: bool) -> None:
-    # We report a lost hold ourselves. Messages about nodes remain, because they may explain a long wait.
-    logging.getLogger("redsync.watchdog").setLevel(logging.CRITICAL)
-    if quiet:
-        logging.getLogger("redsync").setLevel(logging.CRITICAL + 1)
-
-
 def _command(options: argparse.Namespace) -> list[str]:
     if options.shell is not None:
         if options.wrapped:
@@ -264,35 +159,16 @@ def _command(options: argparse.Namespace) -> list[str]:
 def _policy(options: argparse.Namespace, lease: float) -> Policy:
     """Return when to end the command; the end is short enough that renewals are due before it must begin."""
     longest = lease * _SHARE
-    kill_after = min(KILL_AFTER, longest) if options.kill_after is None else options.kill_after
+    kill_after = min(_KILL_AFTER, longest) if options.kill_after is None else options.kill_after
     if options.on_lost == "term" and kill_after > longest:
         raise UsageError(
             f"a lease of {lease:g} s is too short for --kill-after {kill_after:g}, which would end the command too "
             f"late: give at least --lease {math.ceil(kill_after / _SHARE)}, or at most --kill-after {longest:g}"
         )
-    return Policy(options.on_lost == "term", kill_after, margin_of(lease), options.max_hold or math.inf)
+    return Policy(options.on_lost == "term", kill_after, min(0.5, lease / 10), options.max_hold or math.inf)
 
 
-class _Voice:
-    """Writes messages to standard error; standard output belongs to the command."""
-
-    def __init__(self, quiet: bool, verbose: bool) -> None:
-        self._quiet, self._verbose = quiet, verbose
-
-    def say(self, text: str) -> None:
-        """Write a message, unless `--quiet`."""
-        if not self._quiet:
-            warn(f"redsync lock: {text}")
-
-    def detail(self, text: str) -> None:
-        """Write a message if `--verbose`."""
-        if self._verbose:
-            self.say(text)
-
-
-def _take(
-    stack: ExitStack, client: Client, options: argparse.Namespace, voice: _Voice, on_lost: Callable[[Any], object]
-) -> Hold:
+def _take(stack: ExitStack, options: argparse.Namespace, lock: Lock, say: Say) -> Hold:
     """Acquire the lock that the options ask for; the stack releases it.
 
     The first try does not wait. So it reports at once that nodes refuse our password, although we otherwise wait while
@@ -304,35 +180,29 @@ def _take(
         RedsyncError: The name is another kind of lock, or has other settings.
         ValueError: The name is invalid.
     """
-    began = time.monotonic()
+    began, detail = time.monotonic(), say if options.verbose else _silent
     try:
-        hold = _enter(stack, client, options, 0.0, on_lost)
+        hold = stack.enter_context(lock(timeout=0.0))
     except (AcquireTimeout, QuorumError) as error:
         if options.wait == 0 or (isinstance(error, QuorumError) and status_of(error) == REFUSED):
             raise
-        voice.detail(f"waiting for {options.name!r}{f': {error}' if isinstance(error, QuorumError) else ''}")
+        detail(f"waiting for {options.name!r}{f': {error}' if isinstance(error, QuorumError) else ''}")
         left = None if options.wait is None else max(options.wait - (time.monotonic() - began), 0.0)
-        hold = _enter(stack, client, options, left, on_lost)
+        hold = stack.enter_context(lock(timeout=left))
     token = "" if hold.fencing_token is None else f", fencing token {hold.fencing_token}"
-    voice.detail(f"acquired {options.name!r} after {time.monotonic() - began:.2f} s{token}")
+    detail(f"acquired {options.name!r} after {time.monotonic() - began:.2f} s{token}")
     return hold
 
 
-def _enter(
-    stack: ExitStack,
-    client: Client,
-    options: argparse.Namespace,
-    timeout: float | None,
-    on_lost: Callable[[Any], object],
-) -> Hold:
+def _lock(client: Client, options: argparse.Namespace, **settings: Any) -> AbstractContextManager[Hold]:
+    """Return the lock that the options ask for."""
     name = name_of(options.name)
-    settings: dict[str, Any] = {"timeout": timeout, "on_lost": on_lost}
     if options.permits is not None:
-        return stack.enter_context(client.get_semaphore(name, options.permits, **settings))
+        return client.get_semaphore(name, options.permits, **settings)
     if options.fair:
-        return stack.enter_context(client.get_fair_lock(name, **settings))
+        return client.get_fair_lock(name, **settings)
     if options.shared:
-        return stack.enter_context(client.get_read_write_lock(name, **settings).read_lock)
+        return client.get_read_write_lock(name, **settings).read_lock
     if options.exclusive:
-        return stack.enter_context(client.get_read_write_lock(name, **settings).write_lock)
-    return stack.enter_context(client.get_fenced_lock(name, **settings))
+        return client.get_read_write_lock(name, **settings).write_lock
+    return client.get_fenced_lock(name, **settings)

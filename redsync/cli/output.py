@@ -9,7 +9,7 @@ Standard error only explains: we drop a message that can't be written, and the e
 output is the result: if it can't be written, the command ends with `OutputError`. A stream that was closed before our
 start has no reader: we use /dev/null instead.
 
-The second half is the inspecting commands' output for people. Tables are rich's, so these need the extra `cli`.
+The second half words what the inspecting commands show; their tables are in `tables`.
 """
 
 from __future__ import annotations
@@ -19,43 +19,14 @@ import io
 import os
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final, TextIO
+from typing import TYPE_CHECKING, Any, Final
 
 from redsync._core.text import printable
-from redsync.cli.exits import BROKEN_PIPE, UNAVAILABLE, UNWRITABLE, OutputError, SetupError
+from redsync.cli.exits import BROKEN_PIPE, UNWRITABLE, OutputError
 
 if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
-
     from redsync._core.client_records import ClientRecord
     from redsync.cli.queries import Answer
-
-__all__ = [
-    "clock",
-    "complain",
-    "console",
-    "flush",
-    "open_streams",
-    "print_table",
-    "process",
-    "prompt",
-    "put",
-    "short",
-    "shown",
-    "table_of",
-    "tell",
-    "told",
-    "told_error",
-    "warn",
-    "who",
-    "write",
-    "write_json",
-    "write_table",
-]
-
-_WIDEST: Final = 100_000
-"""The width of a table that is not for a terminal, so that each row is one line."""
 
 _UUID: Final = 36
 """Characters of a UUID; the first eight are enough to tell clients apart."""
@@ -88,22 +59,13 @@ def open_streams() -> None:
         sys.stderr = io.TextIOWrapper(raw, stream.encoding, stream.errors, write_through=True)
 
 
-def put(*lines: str, flush: bool = False) -> None:
-    """Write lines to standard output.
+def put(*lines: str) -> None:
+    """Write lines to standard output at once.
 
     Raises:
         OutputError: They can't be written.
     """
-    write("".join(f"{shown(line)}\n" for line in lines), flush=flush)
-
-
-def flush() -> None:
-    """Flush standard output.
-
-    Raises:
-        OutputError: It can't be written.
-    """
-    write("")
+    write("".join(f"{shown(line)}\n" for line in lines))
 
 
 def warn(*lines: str) -> None:
@@ -116,8 +78,8 @@ def prompt(*lines: str) -> None:
     tell("\n".join(map(shown, lines)) + " ")
 
 
-def write(text: str, *, flush: bool = True) -> None:
-    """Write our own text to standard output, unescaped.
+def write(text: str) -> None:
+    """Write our own text to standard output at once, unescaped.
 
     Raises:
         OutputError: It can't be written.
@@ -125,10 +87,8 @@ def write(text: str, *, flush: bool = True) -> None:
     if sys.stdout is None:
         return
     try:
-        if text:
-            sys.stdout.write(text)
-        if flush:
-            sys.stdout.flush()
+        sys.stdout.write(text)
+        sys.stdout.flush()
     except OSError as error:
         # The interpreter flushes the rest of the buffer as it exits, which must not fail too.
         with contextlib.suppress(OSError):
@@ -160,48 +120,6 @@ def told_error(error: BaseException) -> list[str]:
     return [line for text in traceback.format_exception(error) for line in text.rstrip("\n").split("\n")]
 
 
-def console(file: TextIO | None = None) -> Console:
-    """Return rich's console for standard output, or one of the same kind that writes to a file.
-
-    Raises:
-        SetupError: rich is not installed.
-    """
-    try:
-        from rich.console import Console
-    except ImportError:
-        raise SetupError('needs rich: pip install "redsync-toolkit[cli]"', UNAVAILABLE) from None
-    is_terminal = sys.stdout is not None and sys.stdout.isatty()
-    return Console(file=file, highlight=False, force_terminal=is_terminal, width=None if is_terminal else _WIDEST)
-
-
-def table_of(headings: Sequence[str], rows: Sequence[Sequence[str]], *, cut: bool = False) -> Table:
-    """Return a table of escaped cells; if the terminal is too narrow, cells are folded, or cut to one line."""
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(*headings, box=None, pad_edge=False)
-    for row in rows:
-        table.add_row(*(Text(shown(cell), no_wrap=cut, overflow="ellipsis" if cut else "fold") for cell in row))
-    return table
-
-
-def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, turns: bool = False) -> None:
-    """Write a table; if the terminal is too narrow for one that `turns`, its rows become columns."""
-    out = console()
-    table = table_of(headings, rows)
-    if turns and out.measure(table, options=out.options.update(max_width=_WIDEST)).maximum > out.width:
-        first, *others = zip(headings, *rows, strict=True)
-        table = table_of(first, others)
-    write_table(table)
-
-
-def write_table(table: Table) -> None:
-    """Write one of rich's tables."""
-    drawn = io.StringIO()
-    console(drawn).print(table)
-    write("".join(f"{line.rstrip()}\n" for line in drawn.getvalue().splitlines()))
-
-
 def told(seconds: float | None) -> str:
     """Return a duration for people."""
     if seconds is None:
@@ -229,11 +147,6 @@ def clock(since: float) -> str:
 def who(owner: str, client: ClientRecord | None) -> str:
     """Return an owner for people: its process, or else its id."""
     return f"{client.host}:{client.pid}" if client else owner
-
-
-def process(holder: dict[str, Any]) -> str:
-    """Return a holder, given in its JSON form, for people: its process, or else its id."""
-    return f"{holder['host']}:{holder['pid']}" if holder["host"] else str(holder["owner"])
 
 
 def short(owner: str) -> str:

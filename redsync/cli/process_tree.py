@@ -21,8 +21,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-__all__ = ["PARENT_DEATH_SIGNAL", "ProcessTree", "set_option"]
-
 PARENT_DEATH_SIGNAL: Final = 1
 CHILD_SUBREAPER: Final = 36
 """Options of prctl(2)."""
@@ -60,18 +58,15 @@ class ProcessTree:
 
     def __init__(self) -> None:
         self.gone = False
-        self._command = 0
+        self._command = self._group = 0
 
     def adopt(self) -> None:
         """Become the parent of descendants whose parent ends."""
         set_option(CHILD_SUBREAPER, 1)
 
-    def lead(self, command: int) -> None:
-        """Set the process group that the command leads, as a negative number, or else the command's process.
-
-        The group gets signals in one step.
-        """
-        self._command = command
+    def lead(self, command: int, group: int) -> None:
+        """Set the command's process and its process group, 0 for one that it leads, which gets signals in one step."""
+        self._command, self._group = -command if not group else command, group or command
 
     def members(self) -> dict[int, _Process]:
         """Return the living members, parents before children: a shell continues when a child it waits for ends."""
@@ -94,11 +89,15 @@ class ProcessTree:
             return {abs(self._command)} if self._command and _send(number, self._command) else set()
         chosen = [member for member, process in self.members().items() if group in {None, process.group}]
         if chosen and group == -self._command:
-            _send(number, -group)
+            _send(number, self._command)
         else:
             for member in chosen:
                 _send(number, member)
         return set(chosen)
+
+    def forward(self, number: int) -> None:
+        """Send a signal to the command's process group, as a terminal does; after its end to all that it left."""
+        self.send(number, self._group if abs(self._command) in self.members() else None)
 
     def reap(self) -> Iterator[tuple[int, int]]:
         """Yield process id and wait status of each child that has ended; only their parent may call it."""

@@ -1,7 +1,11 @@
-"""Queries to all nodes in parallel, each answered separately; the inspecting commands share them.
+"""The nodes that URLs name, and queries to all of them in parallel, each answered separately.
 
-No quorum decides what a command shows. A node that is down, hangs or refuses access yields an error as its answer and
-never ends the command. Only the exit status says that too few nodes answered.
+No quorum decides what an inspecting command shows. A node that is down, hangs or refuses access yields an error as its
+answer and never ends the command. Only the exit status says that too few nodes answered.
+
+A Sentinel group and a voter of a cluster have no fixed address. For the present one the commands believe the first
+witness that answers, unlike a client of the library, which asks a majority. The doctor asks all witnesses, and reports
+where they differ.
 """
 
 from __future__ import annotations
@@ -10,33 +14,24 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from functools import partial
+from importlib.util import find_spec
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
-from redsync._core.clusters import KeyTagging
-from redsync._core.urls import ClusterUrl, GroupUrl, NodeUrlError
+import redis
+from redis.backoff import NoBackoff
+from redis.exceptions import InvalidResponse, RedisError
+from redis.retry import Retry
+
+from redsync._core.clusters import KeyTagging, owner_in, read_cluster, slots_of
+from redsync._core.scripts import Command, Script
+from redsync._core.text import printable
+from redsync._core.urls import ClusterUrl, GroupUrl, NodeUrlError, check_url
+from redsync._protocols.surveys import NameLook, key_patterns, look_command, name_of_key
 from redsync.cli.arguments import prefix_of, urls_of
 from redsync.cli.exits import FINE, UNCONFIGURED, UNREADABLE, USAGE, SetupError, status_without_quorum
-
-if TYPE_CHECKING:
-    import redis
-
-    from redsync._core.scripts import Command, Script
-    from redsync._protocols.surveys import NameLook
-    from redsync.cli.endpoints import Endpoint
-
-__all__ = [
-    "Answer",
-    "Looks",
-    "Node",
-    "Nodes",
-    "execute",
-    "in_one_line",
-    "look_around",
-    "look_at",
-    "questions",
-    "tagging_of",
-]
 
 BATCH: Final = 200
 """Names per pipeline, so that a node serves other clients in between."""
@@ -47,35 +42,195 @@ LONGEST_ANSWER: Final = 60.0
 KEYS: Final = 1000
 """The COUNT of a SCAN."""
 
-SPARE: Final = 200
-"""Names examined beyond the limit: keys of other programs, or that have just gone, may show some of them."""
+T = TypeVar("T")
 
-PLAIN: Final = KeyTagging()
+Looks = list[dict[bytes, NameLook]]
+"""For each node that answers, what it stores under some names."""
 
 _CONNECTING: Final = re.compile(r"Error -?\d+ connecting to \S+?\. (.+?)\.?")
 """redis-py's message when it can't connect."""
 
-T = TypeVar("T")
 
-Looks = list["dict[bytes, NameLook]"]
-"""For each node that answers, what it stores under some names."""
+def in_one_line(error: Exception) -> str:
+    """Return an error as one line, without the address, which the caller shows."""
+    text = " ".join(str(error).split())[:200] or type(error).__name__
+    connecting = _CONNECTING.fullmatch(text)
+    return connecting[1] if connecting else text
 
 
-@dataclass(frozen=True, slots=True)
+class NodeClient(redis.Redis):
+    """A client of one node, for one query.
+
+    Attributes:
+        tagging: How keys are spelled there.
+    """
+
+    tagging = KeyTagging()
+
+
+class WitnessReport(NamedTuple):
+    """One witness's answer about a node.
+
+    Attributes:
+        witness: The witness's address.
+        server: The address of the node's server, `host:port`; None if the witness does not know.
+        epoch: The number of the decision that made this server the master.
+        error: Why the witness does not know; None if it does.
+        answered: False if it did not answer.
+    """
+
+    witness: str
+    server: str | None = None
+    epoch: int = 0
+    error: str | None = None
+    answered: bool = True
+
+
+Ask = Callable[[str, redis.Redis], tuple[str, int]]
+"""Returns the server's address and the number of the decision, by the word of the witness at that address."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Node:
     """One node.
 
     Attributes:
         address: `host:port`, or the path of a Unix socket; without the password, so it is safe to show.
-        redis: The redis-py client that queries it.
+        url: A redis-py URL of its server; if there are witnesses, with a placeholder address.
+        settings: Further settings of its clients.
+        tagging: How keys are spelled there.
         replicas: The number of replicas that the URL gives for its server; None for a plain node.
-        endpoint: The witnesses that know where its server is now; None for a plain node.
+        witness: The kind of witness that knows where its server is, for people; empty for a plain node.
+        what: The name of its server, for people, such as "the owner of slot 8192".
+        witnesses: The address of each Sentinel or listed server of a cluster, and a redis-py URL of it.
+        ask: How to ask them.
     """
 
     address: str
-    redis: redis.Redis
+    url: str
+    settings: Mapping[str, Any]
+    tagging: KeyTagging = NodeClient.tagging
     replicas: int | None = None
-    endpoint: Endpoint | None = None
+    witness: str = ""
+    what: str = ""
+    witnesses: Sequence[tuple[str, str]] = ()
+    ask: Ask | None = None
+
+    def connect(self) -> NodeClient:
+        """Return a client of the server that is the node now.
+
+        Raises:
+            RedisError: No witness knows.
+        """
+        client = NodeClient.from_url(self.url, **self.settings)
+        assert isinstance(client, NodeClient), "redis-py's types do not say so"
+        client.tagging = self.tagging
+        if not self.witnesses:
+            return client
+        errors = []
+        for witness in self.witnesses:
+            said = self._said(*witness)
+            if said.server is not None:
+                host, _, port = said.server.rpartition(":")
+                client.connection_pool.connection_kwargs |= {"host": host, "port": int(port)}
+                return client
+            errors.append(f"{said.witness}: {said.error}")
+        raise redis.ConnectionError(f"no listed {self.witness} knows {self.what}: {'; '.join(errors)}")
+
+    def survey(self) -> list[WitnessReport]:
+        """Return the answer of each witness."""
+        return [self._said(*witness) for witness in self.witnesses]
+
+    def _said(self, address: str, url: str) -> WitnessReport:
+        assert self.ask is not None, "a node with witnesses has a question for them"
+        try:
+            with closing(redis.Redis.from_url(url, **self.settings)) as client:
+                server, epoch = self.ask(address, client)
+        except (RedisError, OSError) as error:
+            return WitnessReport(address, error=in_one_line(error), answered=isinstance(error, redis.ResponseError))
+        except (TypeError, ValueError, KeyError, AttributeError, IndexError):
+            return WitnessReport(address, error=f"not a {self.witness}")
+        return WitnessReport(address, server, epoch)
+
+
+def _ask_sentinel(service: str, _: str, client: redis.Redis) -> tuple[str, int]:
+    flat = _raw(client, "SENTINEL", "MASTER", service)
+    said = dict(zip(flat[::2], flat[1::2], strict=True))
+    # The reply has an address too, but during a failover the old master's, with the new number.
+    host, port = _raw(client, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", service)
+    return f"{printable(host.decode())}:{int(port)}", int(said[b"config-epoch"])
+
+
+def _ask_server(slot: int, address: str, client: redis.Redis) -> tuple[str, int]:
+    owner = owner_in(read_cluster(_raw(client, "CLUSTER", "NODES")), slot)
+    if owner is None:
+        raise redis.ResponseError(f"slot {slot} has no owner")
+    # A server that does not know its own address leaves it out.
+    return f"{owner.host or address.rpartition(':')[0]}:{owner.port}", owner.epoch
+
+
+def _raw(client: redis.Redis, *words: str) -> Any:
+    """Return the raw reply to a command; redis-py would parse it if the first two words were one string."""
+    return client.execute_command(*words)  # type: ignore[no-untyped-call]
+
+
+def _nodes_of(url: str, timeout: float) -> list[Node]:
+    """Return the nodes that a URL names.
+
+    Raises:
+        NodeUrlError: The URL is not valid.
+        ValueError: redis-py does not know an option; the message may contain its value.
+    """
+    settings = {
+        "socket_timeout": timeout,
+        "socket_connect_timeout": timeout,
+        "retry": Retry(NoBackoff(), 0),
+        "protocol": 2,
+        "decode_responses": False,
+        # Else redis-py sends CLIENT SETINFO, which old servers and some ACLs refuse.
+        **({"driver_info": None} if find_spec("redis.driver_info") else {"lib_name": None, "lib_version": None}),
+    }
+    if GroupUrl.matches(url):
+        group = GroupUrl.read(url)
+        nodes = [
+            Node(
+                address=group.address,
+                url=group.master,
+                settings=settings,
+                replicas=group.replicas,
+                witness="Sentinel",
+                what=f"the master {group.service!r}",
+                witnesses=group.sentinels,
+                ask=partial(_ask_sentinel, group.service),
+            )
+        ]
+    elif ClusterUrl.matches(url):
+        cluster = ClusterUrl.read(url)
+        nodes = [
+            Node(
+                address=f"{cluster.seeds[0][0]}/{number} of {cluster.nodes}",
+                url=cluster.server,
+                settings=settings,
+                tagging=KeyTagging(slot),
+                replicas=cluster.replicas,
+                witness="cluster server",
+                what=f"the owner of slot {slot}",
+                witnesses=cluster.seeds,
+                ask=partial(_ask_server, slot),
+            )
+            for number, slot in enumerate(slots_of(cluster.nodes), 1)
+        ]
+    else:
+        check_url(url)
+        kwargs = redis.Redis.from_url(url, **settings).connection_pool.connection_kwargs
+        address = kwargs.get("path") or f"{kwargs.get('host', 'localhost')}:{kwargs.get('port', 6379)}"
+        nodes = [Node(address=address, url=url, settings=settings)]
+    for each in (nodes[0].url, *(url for _, url in nodes[0].witnesses)):
+        redis.Redis.from_url(each, **settings)  # finds wrong options now
+    return nodes
+
+
+# Queries.
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,42 +249,44 @@ class Answer(Generic[T]):
 
 
 class Nodes:
-    """The nodes that a command queries.
+    """The nodes that a command queries: those that the options name, or else the environment.
 
     Raises:
-        SetupError: A URL is not valid.
+        SetupError: There are no URLs, or one is not valid.
     """
 
-    def __init__(self, urls: Sequence[str], prefix: str, timeout: float) -> None:
-        self.urls: Final = list(urls)
-        self.prefix: Final = prefix.encode("utf-8", "surrogateescape")
-        self.timeout: Final = timeout
-        self.nodes: Final = [node for number, url in enumerate(urls, 1) for node in _nodes(number, url, timeout)]
+    def __init__(self, options: Any) -> None:
+        self.prefix: Final = prefix_of(options).encode("utf-8", "surrogateescape")
+        self.nodes: list[Node] = []
+        for number, url in enumerate(urls_of(options), 1):
+            try:
+                self.nodes += _nodes_of(url, options.timeout)
+            except NodeUrlError as error:
+                raise SetupError(f"node {number} {error}", UNCONFIGURED) from None
+            except ValueError:
+                text = f"node {number} has an option or a value that redis-py does not know"
+                raise SetupError(text, UNCONFIGURED) from None
+        self.quorum: Final = len(self.nodes) // 2 + 1
 
-    @classmethod
-    def chosen(cls, options: Any) -> Nodes:
-        """Return the nodes that the options name, or else the environment.
-
-        Raises:
-            SetupError: There are no URLs, or one is not valid.
-        """
-        return cls(urls_of(options), prefix_of(options), options.timeout)
-
-    @property
-    def quorum(self) -> int:
-        """The number of nodes that make a majority."""
-        return len(self.nodes) // 2 + 1
-
-    def ask(self, question: Callable[[redis.Redis], T], among: Sequence[Node] | None = None) -> list[Answer[T]]:
+    def ask(self, question: Callable[[NodeClient], T], among: Sequence[Node] | None = None) -> list[Answer[T]]:
         """Query all nodes, or those in `among`, in parallel; return their answers in the nodes' order."""
+
+        def ask(node: Node) -> T:
+            with closing(node.connect()) as client:
+                return question(client)
+
+        return self.visit(ask, among)
+
+    def visit(self, visit: Callable[[Node], T], among: Sequence[Node] | None = None) -> list[Answer[T]]:
+        """Call a function with each node, or with those in `among`, in parallel; return what it returns as answers."""
         asked = self.nodes if among is None else among
         unheard = f"did not finish its answer within {LONGEST_ANSWER:g} s"
         answers: list[Answer[T]] = [Answer(node.address, None, unheard) for node in asked]
 
-        def ask_one(index: int, node: Node) -> None:
-            answers[index] = _ask(node, question)
+        def visit_one(index: int, node: Node) -> None:
+            answers[index] = _answer(node, visit)
 
-        threads = [threading.Thread(target=ask_one, args=item, daemon=True) for item in enumerate(asked)]
+        threads = [threading.Thread(target=visit_one, args=item, daemon=True) for item in enumerate(asked)]
         for thread in threads:
             thread.start()
         # Each byte received restarts a node's timeout, so the join has its own bound. A thread that still waits ends
@@ -145,64 +302,10 @@ class Nodes:
             return FINE
         return status_without_quorum([answer.error for answer in answers])
 
-    def close(self) -> None:
-        """Close all connections."""
-        for node in self.nodes:
-            node.redis.close()
-            if node.endpoint is not None:
-                node.endpoint.close()
 
-    def __enter__(self) -> Nodes:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-def _nodes(number: int, url: str, timeout: float) -> list[Node]:
-    import redis
-    from redis.backoff import NoBackoff
-    from redis.retry import Retry
-
-    settings = {
-        "socket_timeout": timeout,
-        "socket_connect_timeout": timeout,
-        "retry": Retry(NoBackoff(), 0),
-        "protocol": 2,
-        "decode_responses": False,
-        **_without_introduction(),
-    }
+def _answer(node: Node, visit: Callable[[Node], T]) -> Answer[T]:
     try:
-        if ClusterUrl.matches(url) or GroupUrl.matches(url):
-            from redsync.cli import endpoints  # late: most commands have none
-
-            return [
-                Node(address, client, endpoint.replicas, endpoint)
-                for address, client, endpoint in endpoints.named(url, settings)
-            ]
-        client = redis.Redis.from_url(url, **settings)
-    except NodeUrlError as error:
-        raise SetupError(f"node {number} {error}", UNCONFIGURED) from None
-    except ValueError:
-        raise SetupError(f"node {number} has an option or a value that redis-py does not know", UNCONFIGURED) from None
-    kwargs = client.connection_pool.connection_kwargs
-    return [Node(kwargs.get("path") or f"{kwargs.get('host', 'localhost')}:{kwargs.get('port', 6379)}", client)]
-
-
-def _without_introduction() -> dict[str, Any]:
-    """Return options that stop redis-py from sending CLIENT SETINFO, which old servers and some ACLs refuse."""
-    from importlib.util import find_spec
-
-    return {"driver_info": None} if find_spec("redis.driver_info") else {"lib_name": None, "lib_version": None}
-
-
-def _ask(node: Node, question: Callable[[redis.Redis], T]) -> Answer[T]:
-    from redis.exceptions import InvalidResponse, RedisError
-
-    try:
-        if node.endpoint is not None:
-            node.endpoint.redirect(node.redis)
-        return Answer(node.address, question(node.redis))
+        return Answer(node.address, visit(node))
     except InvalidResponse as error:
         return Answer(node.address, None, f"{UNREADABLE}: {in_one_line(error)}")
     except (OSError, RedisError) as error:
@@ -213,20 +316,7 @@ def _ask(node: Node, question: Callable[[redis.Redis], T]) -> Answer[T]:
         return Answer(node.address, None, f"{UNREADABLE}: {in_one_line(error)}{kind}")
 
 
-def in_one_line(error: Exception) -> str:
-    """Return an error as one line, without the address, which the caller shows."""
-    text = " ".join(str(error).split())[:200] or type(error).__name__
-    connecting = _CONNECTING.fullmatch(text)
-    return connecting[1] if connecting else text
-
-
-def tagging_of(client: redis.Redis) -> KeyTagging:
-    """Return how keys are spelled on a client's node."""
-    tagging: KeyTagging = getattr(client, "tagging", PLAIN)
-    return tagging
-
-
-def execute(client: redis.Redis, commands: Sequence[Command]) -> list[Any]:
+def execute(client: NodeClient, commands: Sequence[Command]) -> list[Any]:
     """Execute scripts on one node and return their replies.
 
     Raises:
@@ -235,7 +325,7 @@ def execute(client: redis.Redis, commands: Sequence[Command]) -> list[Any]:
     # The node learns each script with its first EVAL, because fewer users may call SCRIPT LOAD.
     known: set[Script] = set()
     pipeline = client.pipeline(transaction=False)
-    for command in map(tagging_of(client).command, commands):
+    for command in map(client.tagging.command, commands):
         count, words = len(command.keys), (*command.keys, *command.words)
         if command.script in known:
             pipeline.evalsha(command.script.sha.decode(), count, *words)
@@ -255,18 +345,14 @@ def questions(prefix: bytes, names: Iterable[bytes], most: int = 100) -> dict[by
     Raises:
         SetupError: No synchronizer can have such a name.
     """
-    from redsync._protocols.surveys import look_command
-
     try:
         return {name: look_command(prefix, name, most) for name in names}
     except ValueError as error:
         raise SetupError(str(error), USAGE) from None
 
 
-def look_at(client: redis.Redis, asked: Mapping[bytes, Command]) -> dict[bytes, NameLook]:
+def look_at(client: NodeClient, asked: Mapping[bytes, Command]) -> dict[bytes, NameLook]:
     """Return what the node stores under each of those names; names without anything are left out."""
-    from redsync._protocols.surveys import NameLook
-
     looks: dict[bytes, NameLook] = {}
     names = list(asked)
     for begin in range(0, len(names), BATCH):
@@ -280,12 +366,12 @@ def look_around(nodes: Nodes, pattern: bytes, limit: int, most: int = 100) -> tu
     """Return each node's answer, what those that answer store under matching names, and whether there are more names.
 
     Each look scans all keys. Of more names than the limit it asks about the first ones as sorted, so that the next look
-    chooses the same. It identifies `most` holders and waiters of each name at most.
+    chooses the same; names that have just gone are left out. It identifies `most` holders and waiters of each name at
+    most.
     """
-    from redsync._protocols.surveys import key_patterns, name_of_key
 
-    def scan(client: redis.Redis) -> set[bytes]:
-        tagging = tagging_of(client)
+    def scan(client: NodeClient) -> set[bytes]:
+        tagging = client.tagging
         keys = (
             tagging.plain(key)
             for each in key_patterns(nodes.prefix, pattern)
@@ -295,19 +381,11 @@ def look_around(nodes: Nodes, pattern: bytes, limit: int, most: int = 100) -> tu
 
     found = dict(zip(nodes.nodes, nodes.ask(scan), strict=True))
     names = sorted(set[bytes]().union(*_values(found.values())))
-    asked = questions(nodes.prefix, names[: limit + SPARE], most)
+    asked = questions(nodes.prefix, names[:limit], most)
     answering = [node for node, answer in found.items() if answer.error is None]
     answers = nodes.ask(lambda client: look_at(client, asked), answering)
-    looks = _values(answers)
-    kept = [name for name in asked if any(name in each for each in looks)]
-    shown = set(kept[:limit])
     every: dict[Node, Answer[Any]] = {**found, **dict(zip(answering, answers, strict=True))}
-    has_more = len(kept) > limit or len(names) > limit + SPARE
-    return (
-        list(every.values()),
-        [{name: seen for name, seen in each.items() if name in shown} for each in looks],
-        has_more,
-    )
+    return list(every.values()), _values(answers), len(names) > limit
 
 
 def _values(answers: Iterable[Answer[T]]) -> list[T]:

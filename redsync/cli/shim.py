@@ -17,40 +17,78 @@ import contextlib
 import math
 import os
 import signal
+import subprocess
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
-from typing import Any, Final, NamedTuple, NoReturn
+from multiprocessing.connection import Connection, wait
+from typing import Any, Final, NamedTuple
 
 from redsync.cli.exits import SIGNALLED
 from redsync.cli.process_tree import PARENT_DEATH_SIGNAL, ProcessTree, set_option
-from redsync.cli.signals import Pipe, is_ready
-
-__all__ = ["BEHIND", "DESERTED", "LATE", "LONG", "LOST", "Policy", "Schedule", "Shim", "margin_of", "now"]
-
-# Python ignores these signals from its start; programs do not expect that.
-_RESTORED: Final = (signal.SIGPIPE, *(getattr(signal, name) for name in ("SIGXFSZ",) if hasattr(signal, name)))
 
 now: Callable[[], float] = (
     # The clock of the leases: it runs while the machine sleeps.
     partial(time.clock_gettime, time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic
 )
 
-LOST: Final = "lost"
-"""Reason to end the command: its lock was lost."""
-LATE: Final = "late"
-"""Reason to end the command: its lock was about to be lost."""
-LONG: Final = "long"
-"""Reason to end the command: `--max-hold` has passed."""
-DESERTED: Final = "deserted"
-"""Reason to end the command: the process that renews the lock has ended."""
-BEHIND: Final = "behind"
-"""Reason to end processes that the command left running: their time to end by themselves has passed."""
+# The reasons to end the command, as told to the user.
+LOST: Final = "ended the command: the lock was lost"
+LATE: Final = "ended the command: the lock could not be renewed and was about to be lost"
+LONG: Final = "ended the command: --max-hold has passed"
+DESERTED: Final = "ended the command: the process that enforces its deadline had ended"
+BEHIND: Final = "ended processes that the command left running"
+
+_LONGEST: Final = 1e6
+"""The longest sleep in seconds that the system calls take."""
 
 
-def margin_of(lease: float) -> float:
-    """Return how many seconds before the end of validity to send SIGKILL, so that the command ends in time."""
-    return min(0.5, lease / 10)
+class Pipe:
+    """One end of the pipe: messages between `redsync lock` and its shim, tuples whose first word says what it is.
+
+    When one process ends, the other reads the end of the pipe. Neither waits for a stopped one: messages are few, and
+    the pipe keeps hundreds of them; `redsync lock` sends one per renewal, and continues a stopped shim.
+
+    Attributes:
+        closed: True if the other side has closed the pipe and we have received all that it wrote.
+    """
+
+    def __init__(self, end: Connection) -> None:
+        self.closed = False
+        self.fileno, self.close = end.fileno, end.close
+        self._end = end
+
+    def send(self, *words: Any) -> None:
+        """Send a message; does nothing if the other side has closed the pipe."""
+        with contextlib.suppress(ConnectionError):  # `receive` finds out
+            self._end.send(words)
+
+    def receive(self) -> Iterator[tuple[Any, ...]]:
+        """Yield the messages received so far."""
+        while not self.closed and self._end.poll():
+            try:
+                words = self._end.recv()
+            except (EOFError, OSError):
+                self.closed = True
+            else:
+                yield words
+
+
+def is_ready(seconds: float, *files: Pipe | int) -> bool:
+    """Wait until a file is readable or the time is up; return whether one is readable.
+
+    Unlike `select`, this works with descriptors above 1,023.
+    """
+    descriptors = [file if isinstance(file, int) else file.fileno() for file in files]
+    return bool(wait(descriptors, None if seconds == math.inf else min(max(seconds, 0.0), _LONGEST)))
+
+
+def unblocked_pipe() -> tuple[int, int]:
+    """Return both ends of a pipe for a signal handler, neither of which blocks."""
+    ends = os.pipe()
+    for end in ends:
+        os.set_blocking(end, False)
+    return ends
 
 
 class Policy(NamedTuple):
@@ -59,7 +97,7 @@ class Policy(NamedTuple):
     Attributes:
         ends_lost: True if a lost hold ends the command.
         kill_after: Seconds from SIGTERM to SIGKILL.
-        margin: Seconds from SIGKILL to the end of validity.
+        margin: Seconds from SIGKILL to the end of validity, so that the command ends in time.
         max_hold: Seconds after which to end the command in any case; infinity for never.
     """
 
@@ -84,30 +122,31 @@ class Schedule:
 
     Attributes:
         until: The end of its hold.
+        due: For each reason to end the command the instant from which it holds; `LATE` follows from `until`.
         reason: Why its end has begun, one of this module's constants; None if it has not begun.
     """
 
     def __init__(self, policy: Policy, until: float, began: float) -> None:
         self.until = until
+        self.due: Final = {LONG: began + policy.max_hold}
         self.reason: str | None = None
         self._policy = policy
-        self._too_long = began + policy.max_hold
         self._kill_at = math.inf
 
     def look(self, instant: float) -> bool:
         """Begin the end if it is due; return True if this call began it."""
-        if self.reason is not None:
+        due, reason = self._first
+        if self.reason is not None or instant < due:
             return False
-        if self._policy.ends_lost and instant >= self.until - self._policy.threshold:
-            self.begin(LATE, instant)
-        elif instant >= self._too_long:
-            self.begin(LONG, instant)
-        return self.reason is not None
-
-    def begin(self, reason: str, instant: float) -> None:
-        """Begin the end for that reason."""
         self.reason = reason
         self._kill_at = instant + self._policy.kill_after
+        return True
+
+    @property
+    def _first(self) -> tuple[float, str]:
+        """The first instant at which there is a reason to end the command, and this reason."""
+        late = self.until - self._policy.threshold if self._policy.ends_lost else math.inf
+        return min((late, LATE), *((instant, reason) for reason, instant in self.due.items()))
 
     @property
     def kill_at(self) -> float:
@@ -120,66 +159,7 @@ class Schedule:
     @property
     def next(self) -> float:
         """The next instant at which something may be due."""
-        if self.reason is not None:
-            return self.kill_at
-        return min(self._too_long, self.until - self._policy.threshold if self._policy.ends_lost else math.inf)
-
-
-def _launch(
-    command: list[str],
-    environment: Mapping[str, str],
-    *,
-    group: int,
-    handled: Collection[int],
-    tied: bool,
-    until: float,
-) -> int:
-    """Start a command; return its process id.
-
-    Args:
-        command: The command and its arguments.
-        environment: Its whole environment.
-        group: The process group that it joins; 0 for its own.
-        handled: Signals to reset to their default action.
-        tied: Kill the command if the calling process ends first.
-        until: Kill the command if it has not started by this instant.
-
-    Raises:
-        OSError: The command can't be executed.
-    """
-    reader, writer = os.pipe()
-    parent = os.getpid()
-    number = os.fork()
-    if not number:
-        try:
-            os.setpgid(0, group)
-            if tied:
-                set_option(PARENT_DEATH_SIGNAL, signal.SIGKILL)
-                if os.getppid() != parent:
-                    os._exit(0)
-            for each in (*handled, *_RESTORED):
-                signal.signal(each, signal.SIG_DFL)
-            os.execvpe(command[0], command, environment)  # noqa: S606
-        except BaseException as error:
-            _fail(writer, error)
-    os.close(writer)
-    # A command that was stopped before it started, or waits for a slow disk, must not start once another owner may have
-    # the lock.
-    if not is_ready(until - now(), reader):
-        os.kill(number, signal.SIGKILL)
-    with open(reader, "rb") as told:
-        failure = told.read()
-    if failure:
-        os.waitpid(number, 0)
-        raise OSError(int(failure), os.strerror(int(failure)), command[0])
-    return number
-
-
-def _fail(writer: int, error: BaseException) -> NoReturn:
-    """Report to the parent why the command can't be executed, and end this child."""
-    number = error.errno if isinstance(error, OSError) else None
-    os.write(writer, b"%d" % (number or 5))  # EIO
-    os._exit(1)
+        return self._first[0] if self.reason is None else self.kill_at
 
 
 _IGNORED: Final = (
@@ -187,16 +167,14 @@ _IGNORED: Final = (
     *(signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU),
     *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF),
 )
-"""Signals that would end or stop the shim. Signals for the command come over the pipe."""
+"""Signals that would end or stop the shim; `redsync lock` forwards those for the command itself."""
 
 _LONGEST_SLEEP: Final = 1.0
 """The longest sleep in seconds: timers stop while the machine sleeps, leases do not."""
 
 _POLL: Final = 0.01
-_KILL_TIMEOUT: Final = 2.0
+KILL_TIMEOUT: Final = 2.0
 """Seconds for killed processes to end: after that we take them for unkillable."""
-
-_POLL_OF_THE_REST: Final = 0.2
 
 
 class Shim:
@@ -209,38 +187,28 @@ class Shim:
         self._pipe = pipe
         self._command = command
         self._environment = dict(environment)
-        self._handled = {signal.SIGCHLD, *_IGNORED} - set(ignored)
+        self._ignored = ignored
         for number in _IGNORED:
             signal.signal(number, signal.SIG_IGN)
-        self._children, writer = os.pipe()
-        for end in (self._children, writer):
-            os.set_blocking(end, False)
+        self._children, writer = unblocked_pipe()
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         self._tree = ProcessTree()
         self._tree.adopt()
         self._policy: Policy
         self._schedule: Schedule
-        self._leader = 0
-        self._group = 0
+        self._process: subprocess.Popen[bytes]
         self._status: int | None = None
-        self._ended_at = 0.0
         self._killed_at = math.inf
         self._told_left = False
 
     def run(self) -> None:
-        """Watch the command from its start to its end."""
-        while not self._leader:
-            is_ready(math.inf, self._pipe)
-            for words in self._pipe.receive():
-                if self._leader:
-                    self._obey(*words)
-                elif not self._begin(*words[1:]):
-                    return
-            if self._pipe.closed and not self._leader:
-                return
-        while not self._turn():
-            pass
+        """Wait for the order to start, and watch the command from its start to its end."""
+        is_ready(math.inf, self._pipe)
+        order = next(self._pipe.receive(), None)
+        if order is not None and self._begin(*order):
+            while not self._turn():
+                pass
 
     def _begin(self, group: int, until: float, owner: str, token: int | None, policy: Policy) -> bool:
         """Start the command if there is time left; return whether it runs."""
@@ -253,107 +221,99 @@ class Shim:
         if token is not None:
             self._environment["REDSYNC_FENCING_TOKEN"] = str(token)
         try:
-            self._leader = _launch(
-                self._command,
-                self._environment,
-                group=group,
-                handled=self._handled,
-                tied=self._policy.ends_lost,
-                until=self._schedule.next,
-            )
+            self._launch(group)
         except OSError as error:
             self._pipe.send("unable", error.errno)
             return False
-        self._group = group or self._leader
-        known = self._leader if group else -self._leader
-        self._tree.lead(known)
+        self._tree.lead(self._process.pid, group)
         _leave_streams()
-        self._pipe.send("running", known)
+        self._pipe.send("running", self._process.pid)
         # `_launch` has killed a command that did not start in time, even if the pipe has renewals by now.
         self._decide(now())
         return True
+
+    def _launch(self, group: int) -> None:
+        """Start the command, in its own process group if `group` is 0.
+
+        Raises:
+            OSError: It can't be executed.
+        """
+        parent = os.getpid()
+
+        def prepare() -> None:
+            if self._policy.ends_lost:
+                set_option(PARENT_DEATH_SIGNAL, signal.SIGKILL)
+                if os.getppid() != parent:
+                    os._exit(0)
+            for each in (signal.SIGCHLD, *_IGNORED):
+                signal.signal(each, signal.SIG_IGN if each in self._ignored else signal.SIG_DFL)
+
+        # A command that was stopped before it started, or waits for a slow disk, must not start once another owner may
+        # have the lock.
+        signal.signal(signal.SIGALRM, lambda *_: self._tree.send(signal.SIGKILL))
+        signal.setitimer(signal.ITIMER_REAL, min(max(self._schedule.next - now(), _POLL), _LONGEST))
+        try:
+            self._process = subprocess.Popen(  # noqa: S603  (what the user asks for)
+                self._command,
+                env=self._environment,
+                close_fds=False,
+                process_group=group,
+                preexec_fn=prepare,  # noqa: PLW1509  (the shim has no threads)
+            )
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0.0)
+            signal.signal(signal.SIGALRM, signal.SIG_IGN)
 
     def _turn(self) -> bool:
         """Do what is due, then sleep; return True when all is over."""
         self._reap()
         for words in self._pipe.receive():
-            self._obey(*words)
+            self._hear(*words)
         instant = now()
         self._decide(instant)
         if self._is_over(instant):
             self._pipe.send("over", self._status or 0, self._schedule.reason)
             return True
-        self._sleep(instant)
+        pause = self._schedule.next - instant
+        if instant >= self._killed_at:
+            pause = (instant - self._killed_at) / 10  # those that can't be killed, more and more rarely
+        if is_ready(
+            min(max(pause, _POLL), _LONGEST_SLEEP), self._children, *(() if self._pipe.closed else (self._pipe,))
+        ):
+            with contextlib.suppress(BlockingIOError):
+                os.read(self._children, 4096)
         return False
 
-    def _obey(self, what: str, *rest: Any) -> None:
+    def _hear(self, what: str, *rest: Any) -> None:
         if what == "until":
             (self._schedule.until,) = rest
-        elif what == "lost" and self._schedule.reason is None and self._policy.ends_lost:
-            self._end(LOST, now())
-        elif what == "forward":
-            # The command's group gets the signal, as from a terminal; after its end, the processes that it left.
-            (number,) = rest
-            self._tree.send(number, None if self._status is not None else self._group)
+        elif what == "lost" and self._policy.ends_lost:
+            self._schedule.due[LOST] = -math.inf  # it comes first
 
     def _decide(self, instant: float) -> None:
-        schedule = self._schedule
-        if schedule.reason is None:
-            if self._pipe.closed and self._policy.ends_lost:
-                self._end(DESERTED, instant)
-            elif instant >= self._patient_until:
-                self._end(BEHIND, instant)
-            elif schedule.look(instant):
-                self._ask()
-        if instant >= min(self._killed_at, schedule.kill_at):
-            self._kill(instant)
-
-    @property
-    def _patient_until(self) -> float:
-        """The instant until which processes that the command left may run."""
-        if self._status is None or self._tree.gone:
-            return math.inf
-        return self._ended_at + self._policy.kill_after
-
-    def _end(self, reason: str, instant: float) -> None:
-        self._schedule.begin(reason, instant)
-        self._ask()
-
-    def _ask(self) -> None:
-        """Send SIGTERM to all, even to those that are stopped."""
-        self._tree.send(signal.SIGTERM)
-        self._tree.send(signal.SIGCONT)
-
-    def _kill(self, instant: float) -> None:
-        self._killed_at = min(self._killed_at, instant)
-        left = self._tree.send(signal.SIGKILL)
-        if instant >= self._killed_at + _KILL_TIMEOUT and not self._told_left:
-            self._told_left = True
-            self._pipe.send("left", left)
+        if self._pipe.closed and self._policy.ends_lost:
+            self._schedule.due.setdefault(DESERTED, instant)
+        if self._schedule.look(instant):
+            self._tree.send(signal.SIGTERM)
+            self._tree.send(signal.SIGCONT)  # to those that are stopped
+        if instant >= min(self._killed_at, self._schedule.kill_at):
+            self._killed_at = min(self._killed_at, instant)
+            left = self._tree.send(signal.SIGKILL)
+            if instant >= self._killed_at + KILL_TIMEOUT and not self._told_left:
+                self._told_left = True
+                self._pipe.send("left", left)
 
     def _is_over(self, instant: float) -> bool:
         # While unkillable processes run, keep the lock as long as renewals succeed; after that, waiting is pointless.
         has_lock = self._schedule.reason != LOST and instant < self._schedule.until
-        return self._tree.gone or (instant >= self._killed_at + _KILL_TIMEOUT and not has_lock)
+        return self._tree.gone or (instant >= self._killed_at + KILL_TIMEOUT and not has_lock)
 
     def _reap(self) -> None:
         for number, status in self._tree.reap():
-            if number == self._leader:
-                code = os.waitstatus_to_exitcode(status)
+            if number == self._process.pid:
+                code = self._process.returncode = os.waitstatus_to_exitcode(status)
                 self._status = SIGNALLED - code if code < 0 else code
-                self._ended_at = now()
-
-    def _sleep(self, instant: float) -> None:
-        """Wait for a message, a child's end, or the next instant at which something is due."""
-        until = self._schedule.next
-        if self._schedule.reason is None:
-            until = min(until, self._patient_until)
-        pause = min(max(until - instant, 0.0), _LONGEST_SLEEP)
-        if instant >= self._killed_at:
-            pause = _POLL if instant < self._killed_at + _KILL_TIMEOUT else _POLL_OF_THE_REST
-        if is_ready(pause, self._children, *(() if self._pipe.closed else (self._pipe,))):
-            with contextlib.suppress(BlockingIOError):
-                os.read(self._children, 4096)
+                self._schedule.due[BEHIND] = now() + self._policy.kill_after
 
 
 def _leave_streams() -> None:

@@ -6,32 +6,121 @@ later. The two processes watch each other. If we are stopped, the shim hears of 
 the end of the pipe. In both cases it ends the command in time. If the shim is stopped, we continue it. If it ends
 before the command, the kernel kills the command (PR_SET_PDEATHSIG), and we kill the command's descendants, which are
 ours by then.
+
+Signals are raised as exceptions while `redsync lock` waits for the lock, and collected while the command runs. Python
+checks for signals before a system call. A signal between this check and the call would go unnoticed until the call
+returns. So each sleep here also waits for the byte that each signal writes to a pipe.
 """
 
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import os
 import signal
 from collections.abc import Callable, Collection, Mapping
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
 
 from redsync.cli.process_tree import ProcessTree
-from redsync.cli.shim import DESERTED, Policy, Shim, now
-from redsync.cli.signals import KEYS, Pipe, Signals, has_terminal
+from redsync.cli.shim import DESERTED, KILL_TIMEOUT, Pipe, Policy, Shim, is_ready, now, unblocked_pipe
 
 if TYPE_CHECKING:
     from redsync import Hold
-
-__all__ = ["ShimProcess", "Supervisor"]
 
 _SHARE: Final = 0.2
 _SHORTEST_SLEEP: Final = 0.02
 _LONGEST_SLEEP: Final = 1.0
 _RESOLUTION: Final = 0.001
-_KILL_TIMEOUT: Final = 2.0
 _PASSES: Final = 2
+
+
+FORWARDED: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+"""Signals that end a program from outside: the command gets them; before it has started, they end the wait."""
+
+KEYS: Final = (signal.SIGINT, signal.SIGQUIT)
+"""Signals that a terminal sends for a key."""
+
+
+def has_terminal() -> bool:
+    """Return whether this process group is in the foreground of a terminal."""
+    try:
+        with open("/dev/tty", "rb", buffering=0) as terminal:
+            return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()
+    except OSError:  # there is none, or it is gone
+        return False
+
+
+class SignalledError(BaseException):
+    """A signal arrived while there was no command to forward it to.
+
+    Attributes:
+        number: The signal's number.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+class Signals:
+    """Catches signals within its `with` block; for the main thread.
+
+    It raises the first signal of `FORWARDED` as `SignalledError`, and drops those that arrive during the clean-up: an
+    impatient second Ctrl-C must not leave a place in a queue. After `collect`, it only records signals.
+
+    Attributes:
+        ignored: The signals that our parent had ignored at our start (nohup, a shell's background job).
+    """
+
+    def __init__(self) -> None:
+        """Begin to catch them."""
+        self.ignored = {number for number in signal.valid_signals() if signal.getsignal(number) is signal.SIG_IGN}
+        self._came = bytearray()
+        self._raises = True
+        # Python writes the number of each signal that has a handler.
+        self._reader, self._writer = unblocked_pipe()
+        self._former_fd = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
+        # Signals that our parent ignored stay ignored, here and in the command.
+        caught = [number for number in FORWARDED if number not in self.ignored]
+        self._former = {number: signal.signal(number, self._handle) for number in caught}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for number, former in self._former.items():
+            signal.signal(number, former)
+        signal.set_wakeup_fd(self._former_fd)
+        os.close(self._reader)
+        # The other end stays open for a `wake` that another thread has started: the process is about to end.
+
+    def _handle(self, number: int, _: FrameType | None) -> None:
+        if self._raises:
+            self._raises = False
+            raise SignalledError(number)
+
+    def collect(self) -> None:
+        """From now on, raise nothing."""
+        self._raises = False
+
+    def wait(self, seconds: float, *others: Pipe) -> None:
+        """Sleep until a signal, a message, a call of `wake` or the timeout."""
+        is_ready(seconds, self._reader, *others)
+        with contextlib.suppress(BlockingIOError):
+            self._came += os.read(self._reader, 4096)
+
+    def take(self) -> list[int]:
+        """Return the signals that have arrived since the last call."""
+        came = [number for number in self._came if number in self._former]
+        self._came.clear()
+        return came
+
+    def wake(self) -> None:
+        """End the sleep of `wait`, from any thread."""
+        # A full pipe wakes `wait` anyway.
+        with contextlib.suppress(BlockingIOError):
+            os.write(self._writer, b"\0")
 
 
 class ShimProcess:
@@ -50,7 +139,7 @@ class ShimProcess:
             OSError: No process can be started.
         """
         self.tree = ProcessTree()
-        self.pipe, other = Pipe.pair()
+        self.pipe, other = map(Pipe, multiprocessing.Pipe())
         # A signal would make a copy that still has our handlers act as a second `redsync lock`.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         try:
@@ -124,8 +213,10 @@ class Supervisor:
         self._signals = signals
         self._policy = policy
         self._say = say
-        # With the terminal, the command is in our process group, so that Ctrl-C and Ctrl-Z reach both.
+        # With the terminal, the command is in our process group, so that Ctrl-C and Ctrl-Z reach both; else in its own.
         self._shares_terminal = has_terminal()
+        self._group = os.getpgrp() if self._shares_terminal else 0
+        self._runs = False
         self._until = _end_of(hold)
         self._lost = False
         self._over = False
@@ -140,8 +231,8 @@ class Supervisor:
                 self._signals.wait(self._pause(), self._pipe)
                 for words in self._pipe.receive():
                     self._hear(*words)
-                # After the command's end a signal ends `--min-hold`, so it is left to that.
-                for number in () if self._over else self._signals.take():
+                # Before the command starts they wait for it; after its end they end `--min-hold`.
+                for number in self._signals.take() if self._runs and not self._over else ():
                     self._forward(number)
                 if self._pipe.closed and not self._over:
                     self.reason = DESERTED
@@ -155,14 +246,13 @@ class Supervisor:
         """Tell the shim to start the command."""
         # Adopt first: if the shim is killed a moment later, the command's descendants must be ours.
         self._shim.tree.adopt()
-        group = os.getpgrp() if self._shares_terminal else 0
-        self._pipe.send("run", group, self._until, self._hold.owner, self._hold.fencing_token, self._policy)
+        self._pipe.send(self._group, self._until, self._hold.owner, self._hold.fencing_token, self._policy)
 
     def _end_all(self) -> None:
         """Kill all; return when none is left, or when waiting for unkillable processes is pointless."""
         began, empty = now(), 0
         # One empty listing may have missed a process that was forked meanwhile.
-        while empty < _PASSES and now() < max(began + _KILL_TIMEOUT, self._until):
+        while empty < _PASSES and now() < max(began + KILL_TIMEOUT, self._until):
             left = self._shim.tree.send(signal.SIGKILL)
             empty = 0 if left else empty + 1
             self._tell()
@@ -188,7 +278,9 @@ class Supervisor:
 
     def _hear(self, what: str, *rest: Any) -> None:
         if what == "running":
-            self._shim.tree.lead(*rest)
+            (command,) = rest
+            self._shim.tree.lead(command, self._group)
+            self._runs = True
         elif what == "unable":
             (self.errno,) = rest
             self._over = True
@@ -202,4 +294,4 @@ class Supervisor:
     def _forward(self, number: int) -> None:
         # A command in our group has already received a signal that comes from a key of the terminal.
         if not (self._shares_terminal and number in KEYS and has_terminal()):
-            self._pipe.send("forward", number)
+            self._shim.tree.forward(number)

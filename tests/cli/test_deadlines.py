@@ -10,6 +10,11 @@ TERM = Policy(True, kill_after=4.0, margin=0.5)
 IGNORE = Policy(False, kill_after=4.0, margin=0.5)
 
 
+def begin(schedule, reason, instant):
+    schedule.due[reason] = -math.inf if reason == LOST else instant
+    schedule.look(instant)
+
+
 def test_nothing_happens_while_renewals_succeed():
     schedule = Schedule(TERM, until=30.0, began=0.0)
     for instant in range(10, 100, 10):
@@ -37,20 +42,20 @@ def test_first_look_after_the_end_of_the_hold_kills_at_once():
 @pytest.mark.parametrize(("instant", "kill_at"), [(3.0, 7.0), (27.0, 29.5)])
 def test_command_ended_for_another_reason_is_killed_before_the_hold_ends(reason, instant, kill_at):
     schedule = Schedule(TERM, until=30.0, began=0.0)
-    schedule.begin(reason, instant)
+    begin(schedule, reason, instant)
     assert schedule.kill_at == kill_at
 
 
 def test_late_renewal_gives_the_command_the_rest_of_its_time():
     schedule = Schedule(TERM, until=30.0, began=0.0)
-    schedule.begin(DESERTED, 27.0)
+    begin(schedule, DESERTED, 27.0)
     schedule.until = 57.0
     assert schedule.kill_at == 31.0
 
 
 def test_sudden_loss_leaves_time_to_clean_up():
     schedule = Schedule(TERM, until=30.0, began=0.0)
-    schedule.begin(LOST, 28.0)
+    begin(schedule, LOST, 28.0)
     assert schedule.kill_at == 32.0
 
 

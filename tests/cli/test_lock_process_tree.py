@@ -150,9 +150,14 @@ def test_command_stopped_before_its_start_does_not_start_without_its_lock(lock_c
     program = tmp_path / "program"
     program.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
     program.chmod(0o700)
-    # Searching this PATH takes a while.
-    path = ":".join([*["/nowhere"] * 10_000, str(tmp_path)])
-    process = lock_command("x", "--lease", "1.5", "--", "program", PATH=path)
+    # Searching this PATH takes seconds: the way to each directory is long.
+    far = slow = tmp_path / "far"
+    far.mkdir()
+    for number in range(38):
+        slow, before = tmp_path / f"{number}", slow
+        slow.symlink_to("far/../" * 550 + before.name)
+    path = ":".join([*[str(slow)] * 800, str(tmp_path)])
+    process = lock_command("x", "--lease", "3", "--", "program", PATH=path)
     eventually(lambda: len(process.tree()) == 3)
     holder, shim = find(process)
     (child,) = process.tree() - {holder, shim}

@@ -116,22 +116,6 @@ def on_terminal(lock_command):
     return lambda *arguments, **more: lock_command(*arguments, terminal=True, **more)
 
 
-def test_command_reads_from_the_terminal(on_terminal):
-    process = on_terminal("x", "-c", "echo ready; read line; echo got $line")
-    process.read_until("ready")
-    process.type("words\n")
-    process.read_until("got words")
-    assert process.wait(20) == 0
-
-
-def test_interrupt_key_reaches_the_command_once(on_terminal):
-    process = on_terminal("x", "-c", "trap 'echo interrupted; exit 6' INT; echo ready; while :; do sleep 0.02; done")
-    process.read_until("ready")
-    process.type("\x03")
-    process.read_until("interrupted")
-    assert process.wait(20) == 6
-
-
 def test_interrupt_key_while_waiting_ends_redsync_by_sigint(on_terminal, client, eventually):
     with client.get_fenced_lock("x"):
         process = on_terminal("x", "--", "true")

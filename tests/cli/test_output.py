@@ -52,12 +52,7 @@ def test_no_command_bypasses_output():
 
 def test_search_finds_planted_bypasses():
     program = "print(1)\nsys.stderr.write('x')\nsys.stdout.write('x')\nfile = sys.stderr\nsys.stdout.isatty()"
-    assert sorted(touches(ast.parse(program))) == [
-        (1, "print"),
-        (2, "stderr"),
-        (3, "stdout.write"),
-        (4, "stderr"),
-    ]
+    assert sorted(touches(ast.parse(program))) == [(1, "print"), (2, "stderr"), (3, "stdout.write"), (4, "stderr")]
 
 
 # Its functions

@@ -60,7 +60,7 @@ def test_process_group_is_ended_if_there_is_no_proc():
     tree = ProcessTree()
     print(len(tree.send(signal.SIGKILL)))  # no process yet, and not our own
     child = subprocess.Popen(["sh", "-c", "sleep 60 & wait"], process_group=0)
-    tree.lead(-child.pid)
+    tree.lead(child.pid, 0)
     tree.send(signal.SIGKILL)
     while not tree.gone:
         list(tree.reap())

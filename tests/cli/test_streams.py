@@ -180,7 +180,7 @@ def test_streams_stay_closed_if_the_process_may_open_no_file():
         "from redsync.cli import output\n"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (0, 0))\n"
         "output.open_streams()\n"
-        "output.put('unread'); output.flush(); output.warn('unheard'); output.prompt('this')\n"
+        "output.put('unread'); output.warn('unheard'); output.prompt('this')\n"
         "sys.exit(sys.stdout is not None)"
     )
     done = subprocess.run(["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", sys.executable, "-c", program], check=False)

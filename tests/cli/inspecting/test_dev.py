@@ -4,8 +4,6 @@ import json
 import re
 import socket
 
-import pytest
-
 from redsync import Client
 
 
@@ -43,10 +41,3 @@ def test_dev_without_a_server_ends_with_status_69(redsync):
     done = redsync("dev", REDSYNC_SERVER="/nowhere/redis-server")
     assert done.status == 69
     assert "/nowhere/redis-server" in done.err
-
-
-@pytest.mark.parametrize("count", ["0", "-1", "many"])
-def test_dev_with_an_invalid_number_is_wrong_usage(redsync, count):
-    done = redsync("dev", f"-n={count}")
-    assert done.status == 64
-    assert "whole number" in done.err

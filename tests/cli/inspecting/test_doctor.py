@@ -6,11 +6,12 @@ import re
 import pytest
 import redis
 
+from redsync._core.memory import NEWBORN, Birth
 from redsync.cli.doctor import _clients as clients_of
 from redsync.cli.doctor_checks import Heard, Report, check_deployment, findings_about
+from redsync.cli.queries import NodeClient
 from redsync.testing import LocalNodes
 from tests.cli.command_process import Terminal
-from tests.support.sentinels import FakeSentinels
 from tests.support.trouble import add_guest
 
 
@@ -175,8 +176,12 @@ def test_doctor_with_an_invalid_guard_ends_with_status_78(redsync):
 INFO = {"redis_version": "7.2.4", "role": "master", "aof_enabled": 1, "uptime_in_seconds": 10**6, "run_id": "a"}
 
 
+NEW = Birth(NEWBORN, 0, b"a", 4.0)
+
+
 def texts(report):
-    found = findings_about(report, 30.0, is_serious=True)
+    report.guard, report.is_serious = 30.0, True
+    found = findings_about(report)
     return [each.text for each in found if each.is_problem]
 
 
@@ -219,8 +224,8 @@ def test_even_number_of_nodes_is_a_finding(count, is_problem):
 
 @pytest.mark.parametrize(("is_serious", "count"), [(True, 1), (False, 0)])
 def test_node_that_forgets_without_a_guard_is_a_problem_in_a_serious_deployment(is_serious, count):
-    report = Report("a:1", info=INFO | {"aof_enabled": 0}, policy="noeviction", latency=0.001)
-    found = findings_about(report, 0.0, is_serious=is_serious)
+    report = Report("a:1", info=INFO | {"aof_enabled": 0}, policy="noeviction", is_serious=is_serious)
+    found = findings_about(report)
     assert len(found) == 1
     assert "forgets all holds" in found[0].text
     assert sum(finding.is_problem for finding in found) == count
@@ -271,18 +276,16 @@ def test_node_is_not_fine_before_its_clients_grant_on_it():
     young, old = (Report("a", info=INFO | {"uptime_in_seconds": age}, policy="noeviction") for age in (30, 31))
     assert texts(young) == ["started less than 30 s ago: takes no part in new grants until then (restart guard)"]
     assert texts(old) == []
-    assert texts(Report("a", info=INFO, policy="noeviction", newborn_age=4.0))[0].startswith("was emptied less than 30")
+    assert texts(Report("a", info=INFO, policy="noeviction", birth=NEW))[0].startswith("was emptied less than 30")
 
 
 # Clients that still use a server that was replaced.
 
 
-def hearing(node, uptime=1000, newborn_age=None, **kept):
+def hearing(node, uptime=1000, birth=None, **kept):
     """Return the report of a node that keeps these clients' records for that many more seconds."""
     clients = {client: Heard(f"web-{client}:7", seconds) for client, seconds in kept.items()}
-    return Report(
-        node, info=INFO | {"uptime_in_seconds": uptime, "run_id": node}, newborn_age=newborn_age, clients=clients
-    )
+    return Report(node, info=INFO | {"uptime_in_seconds": uptime, "run_id": node}, birth=birth, clients=clients)
 
 
 def unheard(*reports):
@@ -307,54 +310,17 @@ def test_ended_client_is_not_reported_as_missing():
     assert unheard(hearing("a", x=39), hearing("b"), hearing("c", x=10)) == {}
 
 
-@pytest.mark.parametrize("young", [{"uptime": 60}, {"newborn_age": 60.0}])
+@pytest.mark.parametrize("young", [{"uptime": 60}, {"birth": Birth(NEWBORN, 0, b"c", 60.0)}])
 def test_no_client_is_reported_as_missing_on_a_node_that_has_just_forgotten(young):
     assert unheard(hearing("a", x=60), hearing("b", x=60), hearing("c", **young)) == {}
 
 
 def test_doctor_reads_the_clients_of_each_node(nodes, make_client):
-    with make_client().get_lock("client:42"), redis.Redis(port=nodes.ports[0]) as node:
+    with make_client().get_lock("client:42"), NodeClient(port=nodes.ports[0]) as node:
         node.set("redsync:client:odd", "no record")
         (heard,) = clients_of(node).values()
     assert heard.who.endswith(f":{os.getpid()}")
     assert 0 < heard.kept <= 65
-
-
-# Sentinel groups as nodes.
-
-
-@pytest.fixture
-def group(nodes):
-    """Sentinels that name a node as master, and the command's environment."""
-    with FakeSentinels(replicas=2) as sentinels:
-        sentinels.say(nodes.ports[0], 1)
-        yield sentinels, {"REDSYNC_URLS": sentinels.url, "REDSYNC_RESTART_GUARD": "0"}
-
-
-@pytest.mark.parametrize("command", [["ls"], ["show", "job"], ["doctor"]])
-def test_commands_query_the_master_that_the_sentinels_name(redsync, group, command):
-    sentinels, environment = group
-    done = redsync(*command, **environment)
-    assert done.status in (0, 1), done.err
-    if command != ["ls"]:
-        assert sentinels.url.split("//")[1].partition(",")[0] in done.out
-
-
-def test_commands_say_that_no_sentinel_knows_the_master_and_show_no_settings(redsync, group):
-    sentinels, environment = group
-    url = sentinels.url.replace("//", "//app:secret@").replace("mymaster", "other")
-    done = redsync("doctor", "--json", **environment | {"REDSYNC_URLS": url})
-    assert done.status == 69
-    assert done.json["nodes"][0]["error"].startswith("no listed Sentinel knows the master 'other': ")
-    assert "secret" not in done.out + done.err
-
-
-def test_wrong_url_of_a_group_ends_with_status_78(redsync, group):
-    _, environment = group
-    done = redsync("ls", **environment | {"REDSYNC_URLS": "redis+sentinel://:secret@s1,s1/m"})
-    assert done.status == 78
-    assert "node 1 names a server twice" in done.err
-    assert "secret" not in done.err
 
 
 @pytest.mark.parametrize(
@@ -372,7 +338,7 @@ def test_wrong_url_of_a_group_ends_with_status_78(redsync, group):
 def test_doctor_compares_replicas_with_the_url(configured, connected, text, is_problem):
     report = Report("m@s:1", info={"role": "master", "connected_slaves": connected}, policy="noeviction")
     report.replicas, report.snapshots = configured, ""
-    found = findings_about(report, 0.0, is_serious=False)
+    found = findings_about(report)
     about = [each for each in found if "replica" in each.text]
     assert [each.text.startswith(text) for each in about] == ([True] if text else [])
     assert [each.is_problem for each in about] == ([is_problem] if text else [])

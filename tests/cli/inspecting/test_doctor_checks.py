@@ -1,11 +1,13 @@
 """The doctor's checks of Sentinel groups and voters: findings from witnesses' answers and birth records."""
 
+from dataclasses import replace
+
 import pytest
 
 from redsync._core.memory import BLANK, JOINING, NEWBORN, ORIGINAL, Birth
 from redsync.cli.doctor import _group_json, _group_row
-from redsync.cli.doctor_checks import Report, findings_about, groups_among, guard_left
-from redsync.cli.endpoints import WitnessReport
+from redsync.cli.doctor_checks import Report, findings_about, groups_among
+from redsync.cli.queries import WitnessReport
 
 RUN_ID, HISTORY = "0123456789abcdef" + "0" * 24, "fedcba98" + "0" * 32
 SAID = WitnessReport("s1:26379", "10.0.0.1:6379", 7)
@@ -14,7 +16,8 @@ OURS = b"0123456789abcdef@7.fedcba98"
 
 def report(*said, **fields):
     info = {"run_id": RUN_ID, "master_replid": HISTORY, "connected_slaves": 2}
-    return Report("m@s1:26379", info=info, replicas=2, witness="Sentinel", said=said or [SAID], **fields)
+    fields = {"replicas": 2, "witness": "Sentinel", "said": said or [SAID], "guard": 30.0, **fields}
+    return Report("m@s1:26379", info=info, **fields)
 
 
 def born(kind, age, process=OURS):
@@ -23,7 +26,8 @@ def born(kind, age, process=OURS):
 
 def check_group(report, guard):
     """Return the findings about its witnesses and its guard."""
-    found = findings_about(report, guard, is_serious=False)
+    report.guard = guard
+    found = findings_about(report)
     return [each for each in found if not each.text.startswith(("0 of its 2", "does not let", "refuses INFO"))]
 
 
@@ -44,14 +48,14 @@ def texts(found):
     ],
 )
 def test_guard_left_follows_from_the_birth_record_of_the_present_decision(kind, age, process, left):
-    assert guard_left(born(kind, age, process), 30.0) == left
+    assert born(kind, age, process).guard_left == left
 
 
 def test_guard_left_is_unknown_without_a_readable_record():
     silent = WitnessReport("s1:26379", error="timed out", answered=False)
     for unknown in (report(), report(silent, is_birth_known=True), Report("m@s1", said=[SAID], is_birth_known=True)):
-        assert guard_left(unknown, 30.0) is None
-    assert guard_left(report(is_birth_known=True), 30.0) == 30.0, "it has no record yet"
+        assert unknown.guard_left is None
+    assert report(is_birth_known=True).guard_left == 30.0, "it has no record yet"
 
 
 def test_findings_say_why_a_node_grants_nothing_new():
@@ -112,9 +116,9 @@ def test_witness_that_does_not_help_is_described_by_its_answer(error, answered, 
 def test_row_and_json_show_all_known_facts():
     known = born(NEWBORN, 3.0)
     known.info = {**known.info, "slave0": {"state": "online"}, "slave1": {"state": "wait_bgsave"}}
-    assert _group_row(known, 30.0) == ("m@s1:26379", "10.0.0.1:6379", "7", "1 of 2", "27.0 s")
-    assert _group_row(known, 1.0)[-1] == "none"
-    assert _group_json(known, 30.0) == {
+    assert _group_row(known) == ("m@s1:26379", "10.0.0.1:6379", "7", "1 of 2", "27.0 s")
+    assert _group_row(replace(known, guard=1.0))[-1] == "none"
+    assert _group_json(known) == {
         "server": "10.0.0.1:6379",
         "epoch": 7,
         "replicas": 2,
@@ -122,6 +126,6 @@ def test_row_and_json_show_all_known_facts():
         "guard_left": 27.0,
     }
     lost = Report("m@s1:26379", error="timed out", replicas=2, said=[WitnessReport("s1:26379", error="timed out")])
-    assert _group_row(lost, 30.0) == ("m@s1:26379", "-", "-", "-", "-")
-    assert set(_group_json(Report("h:6379"), 30.0).values()) == {None}
+    assert _group_row(lost) == ("m@s1:26379", "-", "-", "-", "-")
+    assert set(_group_json(Report("h:6379")).values()) == {None}
     assert groups_among([lost, Report("h:6379")]) == [lost]

@@ -145,11 +145,12 @@ def test_servers_that_are_not_a_cluster_are_an_error(redsync, nodes):
     ("url", "text"),
     [
         ("redis+cluster://:secret@h1,h1?nodes=3", "node 1 names a server twice"),
+        ("redis+sentinel://:secret@s1,s1/m", "node 1 names a server twice"),
         ("redis+cluster://:secret@h1", "node 1 needs nodes="),
         ("redis+cluster://:secret@h1?nodes=1&socket_timeout=soon", "node 1 has an option or a value"),
     ],
 )
-def test_wrong_url_of_a_cluster_ends_with_status_78(redsync, url, text):
+def test_wrong_url_of_a_cluster_or_group_ends_with_status_78(redsync, url, text):
     done = redsync("ls", REDSYNC_URLS=url)
     assert done.status == 78
     assert text in done.err
@@ -178,6 +179,9 @@ def test_doctor_shows_the_server_of_a_group_and_missing_sentinels_and_replicas(r
             sentinel.execute_command("ACL", "SETUSER", "locker", *rule.split())
     user = f"{group.url}&sentinel_username=locker&sentinel_password=secret"
     assert redsync("ls", REDSYNC_URLS=user).status == 0, "the documented rule suffices"
+    done = redsync("ls", REDSYNC_URLS=group.url.replace("mymaster", "other"))
+    assert done.status == 69
+    assert "no listed Sentinel knows the master 'other': " in done.err
     group.kill_replica()
     lonely = group.url.replace("//", "//127.0.0.1:1,{}:{},".format(*group.master))
     done = redsync("doctor", "--json", REDSYNC_URLS=lonely, REDSYNC_RESTART_GUARD="0")

@@ -2,7 +2,8 @@
 
 import re
 import socket
-import time
+import subprocess
+import sys
 import urllib.request
 from contextlib import suppress
 
@@ -149,17 +150,17 @@ def test_scrape_has_the_state_of_real_nodes(serving, three, waiter, nodes, event
     assert command.end() == 0
 
 
-def test_scrape_shows_how_old_the_latest_look_is(serving):
-    _, url = serving
-    assert abs(scrape(url).get(("redsync_kept_look_timestamp_seconds",), time.time()) - time.time()) < 30
-
-
 def test_exporter_ends_at_once_if_its_port_is_taken(redsync):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         done = redsync("exporter", "--listen", f"127.0.0.1:{port}")
     assert done.status == 69
     assert f"can't listen on 127.0.0.1 port {port}" in done.err
+
+
+def test_exporter_needs_no_rich():
+    program = "import redsync.cli.exporter, sys; sys.exit('rich' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=False).returncode == 0
 
 
 @pytest.mark.parametrize("listen", ["9465", "host:", ":9465", "host:99999", "::1:9465", "host:http"])

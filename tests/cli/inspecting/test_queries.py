@@ -1,5 +1,6 @@
 """Names from real nodes: each name once, however they are spread."""
 
+import argparse
 import random
 
 import pytest
@@ -12,10 +13,13 @@ from redsync.cli.queries import Nodes, look_around
 PREFIX = b"redsync:"
 
 
+def chosen(nodes, prefix):
+    return Nodes(argparse.Namespace(urls=nodes.urls[:3], prefix=prefix.decode(), timeout=5.0))
+
+
 @pytest.fixture
 def three_nodes(nodes):
-    with Nodes(nodes.urls[:3], PREFIX.decode(), 5.0) as chosen:
-        yield chosen
+    return chosen(nodes, PREFIX)
 
 
 @pytest.fixture
@@ -66,8 +70,7 @@ def test_each_name_is_listed_once_whatever_the_prefix(prefix, raw, nodes, small)
         for node in raw[:3]:
             for key in (SlotKeys.of(prefix, name).limit, SlotKeys.of(prefix, name).queue):
                 node.set(key, "1 3", px=600_000)
-    with Nodes(nodes.urls[:3], prefix.decode(), 5.0) as chosen:
-        assert listed(chosen, b"*") == sorted(names)
+    assert listed(chosen(nodes, prefix), b"*") == sorted(names)
 
 
 def test_key_that_only_resembles_those_of_redsync_is_not_a_name(raw, three_nodes):
@@ -85,8 +88,7 @@ def test_node_that_fails_is_left_out_and_the_others_list_all(raw, nodes, three_n
     assert [set(each) for each in looks] == [set(), {b"x"}]
 
 
-def test_limit_keeps_the_first_names_and_says_that_there_are_more(raw, three_nodes, monkeypatch):
-    monkeypatch.setattr(queries, "SPARE", 0)
+def test_limit_keeps_the_first_names_and_says_that_there_are_more(raw, three_nodes):
     for name in (b"c", b"b"):
         keep_lock(raw[1], name)
     _, looks, has_more = look_around(three_nodes, b"*", 2)
