@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from tests.chaos.history import History
     from tests.chaos.process_pool import ProcessPool
 
-__all__ = ["Done", "Fault", "Nemesis"]
-
 _TICK: Final = 0.1
 
 

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from redsync.testing.simulator.store import Entry, Store
     from tests.simulation.simulated_clusters import Shard, View
 
-__all__ = ["ClusterServer", "ClusterSession", "LentNode"]
-
 _SCRIPTS: Final = frozenset({b"EVAL", b"EVALSHA"})
 _OF_NO_SLOT: Final = frozenset(
     b"AUTH HELLO RESET SELECT INFO CLIENT PING SCRIPT CLUSTER WAIT FLUSHALL FLUSHDB SUBSCRIBE UNSUBSCRIBE".split()

@@ -81,8 +81,6 @@ if TYPE_CHECKING:
     from tests.simulation.simulated_clusters import Shard
     from tests.simulation.trial import Trial
 
-__all__ = ["Actor", "Scenario", "ScenarioError", "ScenarioRunner", "UnmetError"]
-
 
 class Actor:
     """One task of one client on its own machine.

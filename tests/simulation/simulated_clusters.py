@@ -41,8 +41,6 @@ if TYPE_CHECKING:
     from tests.simulation.groups import VirtualSentinel
     from tests.simulation.trial import Trial
 
-__all__ = ["Cluster", "Migration", "Shard", "View"]
-
 
 class Migration:
     """The moving slot of one node; made by `Cluster.move`.

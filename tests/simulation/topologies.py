@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from tests.simulation.groups import VirtualSentinel
     from tests.simulation.trial import Trial
 
-__all__ = ["SentinelGroups", "Servers", "World", "world_for"]
-
 
 class World(ABC):
     """The nodes of a simulation.

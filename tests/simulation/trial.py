@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from redsync.testing.simulator.loop import Clock
     from tests.simulation.groups import Group, VirtualSentinel
 
-__all__ = ["FaultFree", "Trial"]
-
 
 class FaultFree:
     """Tells when the last fault ended, if all have. The simulation calls `stir` at every `Faulted`."""

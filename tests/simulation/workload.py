@@ -32,19 +32,6 @@ if TYPE_CHECKING:
     from redsync.testing.simulator.runner import SimulatedClient
     from tests.simulation.trial import Trial
 
-__all__ = [
-    "SIMULATED",
-    "LatchWorker",
-    "LockWorker",
-    "Operation",
-    "PermitWorker",
-    "RateWorker",
-    "ReadWriteWorker",
-    "Worker",
-    "Workload",
-    "world_of",
-]
-
 _TOLD: Final = {"re-entered": "acquired", "left": "released", "success": "acquired", "room": "told"}
 """The checkers' words for words of the journal."""
 

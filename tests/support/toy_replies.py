@@ -1,7 +1,5 @@
 """The toy's nodes' frequent replies to an acquire."""
 
-__all__ = ["FOREIGN", "NEW", "OURS", "SPLIT", "A", "B", "busy", "held", "waiting_script", "without_quorum", "won"]
-
 NEW, OURS, FOREIGN = 1, 2, 0
 A, B = b"client-a:1", b"client-b:1"
 SPLIT = (NEW, NEW, [20_000, A], [20_000, B], [20_000, B])

@@ -26,36 +26,6 @@ from tests.simulation.checks.served import Liveness
 from tests.simulation.checks.server_records import Admission, Expiry, LeakedClaims, Separation
 from tests.simulation.checks.transport import Delivery, LeakedResources, Order, Replies
 
-__all__ = [
-    "ALL",
-    "OF_CLUSTERS",
-    "OF_GROUPS",
-    "OF_KIND",
-    "Admission",
-    "Delivery",
-    "Exclusion",
-    "Expiry",
-    "Fairness",
-    "LatchNeverEarly",
-    "LatchOpens",
-    "LeakedClaims",
-    "LeakedResources",
-    "Liveness",
-    "LossTold",
-    "Order",
-    "OwnChecker",
-    "PermitBound",
-    "Reentrancy",
-    "Renewal",
-    "Replies",
-    "RetryAfterAccuracy",
-    "Separation",
-    "SlidingWindow",
-    "Slots",
-    "Tokens",
-    "Turns",
-]
-
 _TRANSPORT: Final = (Replies, Order, Delivery, LeakedResources)
 _LEFT: Final = (LeakedClaims, Expiry, Liveness, *_TRANSPORT)
 _LOCKS: Final = (Exclusion, Reentrancy, Renewal, LossTold, *_LEFT)

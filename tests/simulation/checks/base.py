@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 else:
     Trial = Any  # it imports the checkers, which need it only for type checkers
 
-__all__ = ["OwnChecker", "Trial", "describe", "loses_memory", "who", "whose"]
-
 
 class OwnChecker(Checker):
     """Watches one trial for the breach of one promise; attributes as for `Checker`."""

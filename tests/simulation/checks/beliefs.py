@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from redsync.testing.simulator.runner import SimulatedRunner
     from tests.simulation.trial_runner import TrialRunner
 
-__all__ = ["Exclusion", "LossTold", "Reentrancy", "Renewal", "Tokens"]
-
 _Thing: TypeAlias = tuple[bytes, int | None]
 
 

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from redsync._core.holds import HoldState
     from redsync.testing.simulator.machines import Machine
 
-__all__ = ["Fairness", "Place", "Queues", "Turns", "asked_ticket"]
-
 _ACQUIRE, _RELEASE, _ABANDON, _FORCE = (
     "fair_lock_acquire",
     "lock_release",

@@ -11,8 +11,6 @@ from tests.simulation.checks.rounds import MODES, owner_in
 if TYPE_CHECKING:
     from tests.simulation.trial_nodes import TrialNode
 
-__all__ = ["Kept", "kept_at", "kept_claims", "kept_places", "now_ms"]
-
 T = TypeVar("T")
 
 _UNITS = 1024

@@ -13,8 +13,6 @@ from redsync.testing.simulator.trace_events import Decided, Did, Executed, Fault
 from tests.simulation.checks.base import OwnChecker, Trial, loses_memory, who
 from tests.simulation.checks.kept import kept_at
 
-__all__ = ["EXCHANGE", "Call", "Generation", "LatchNeverEarly", "LatchOpens", "Latches", "PastOfLatch"]
-
 EXCHANGE: Final = "latch_exchange"
 
 _ASKED = ("set", "delete", "count down", "look", "wait")

@@ -17,8 +17,6 @@ from tests.simulation.checks.rounds import PERMIT, Claim, claims, granted_slots,
 if TYPE_CHECKING:
     from redsync.testing.simulator.machines import Machine
 
-__all__ = ["PermitBound", "RetryAfterAccuracy", "SlidingWindow", "Slots"]
-
 _Limit: TypeAlias = tuple[int, int]
 """The version and the number of permits under which a permit was requested."""
 

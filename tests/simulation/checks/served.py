@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from redsync._core.holds import HoldState
     from redsync.testing.simulator.machines import Machine
 
-__all__ = ["Liveness", "Vacancy", "Whose"]
-
 Whose: TypeAlias = tuple[bytes, bytes, bytes]
 """Key, owner, mode."""
 

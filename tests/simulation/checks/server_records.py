@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from tests.simulation.trial_nodes import TrialNode
     from tests.simulation.trial_runner import TrialRunner
 
-__all__ = ["Admission", "Expiry", "LeakedClaims", "Separation"]
-
 _READ, _WRITE = MODES
 _WITH_PLACE = 8
 """The smallest number of arguments of an acquire request that takes a place."""

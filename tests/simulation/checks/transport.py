@@ -24,8 +24,6 @@ from tests.simulation.sets import Handed
 if TYPE_CHECKING:
     from tests.simulation.trial_runner import TrialRunner
 
-__all__ = ["Delivery", "LeakedResources", "Order", "Replies"]
-
 _SHOWN = 120
 """Characters of a request or reply that a complaint quotes."""
 
