@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from redsync._core.scripts import Script
 from redsync.testing.simulator.simulation import Checker
@@ -18,7 +18,6 @@ from tests.simulation.groups import Group
 from tests.simulation.trial_nodes import TrialNode
 
 if TYPE_CHECKING:
-    from tests.simulation.groups import VirtualSentinel
     from tests.simulation.trial import Trial
 
 
@@ -34,10 +33,6 @@ class World(ABC):
     """
 
     CHECKERS: ClassVar[Mapping[str, tuple[type[Checker], ...]]] = OF_GROUPS
-    nodes: list[Any]
-    groups: list[Any]
-    servers: Sequence[TrialNode]
-    sentinels: list[VirtualSentinel]
 
     @abstractmethod
     def __init__(self, sim: Trial, nodes: int, replicas: int | None, scripts: Mapping[str, Script]) -> None:
@@ -91,8 +86,6 @@ class Servers(World):
 
 class SentinelGroups(World):
     """Nodes that are Sentinel groups."""
-
-    groups: list[Group]
 
     def __init__(self, sim: Trial, nodes: int, replicas: int | None, scripts: Mapping[str, Script]) -> None:
         assert replicas is not None, "without replicas nodes are single servers"

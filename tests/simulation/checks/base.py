@@ -2,37 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeAlias
 
+from redsync._core.holds import HoldState
 from redsync.testing.simulator.simulation import Checker
+from redsync.testing.simulator.trace_events import Faulted
+from tests.simulation.trial_runner import TrialRunner
 
-if TYPE_CHECKING:
-    from redsync._core.holds import HoldState
-    from redsync.testing.simulator.machines import Machine
-    from redsync.testing.simulator.trace_events import Faulted
-    from tests.simulation.trial import Trial
-    from tests.simulation.trial_runner import TrialRunner
-else:
-    Trial = Any  # it imports the checkers, which need it only for type checkers
+Trial: TypeAlias = Any
+"""A `tests.simulation.trial.Trial`, which imports the checkers."""
 
 
 class OwnChecker(Checker):
     """Watches one trial for the breach of one promise; attributes as for `Checker`."""
-
-    sim: Trial
-
-    def __init__(self, sim: Trial) -> None:
-        super().__init__(sim)
-
-    def runner(self, client: str) -> TrialRunner:
-        """Return the driver of the client with that name."""
-        return self.sim.runners[client]
-
-    @staticmethod
-    def runners(machine: Machine) -> list[TrialRunner]:
-        """Return the drivers of the clients on a machine."""
-        runners: list[Any] = machine.runners
-        return runners
 
     @property
     def silence(self) -> float:

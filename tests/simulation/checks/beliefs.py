@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from redsync._core.holds import HoldState
 from redsync._core.observing import HoldLost
 from redsync._core.permits import PermitState
+from redsync.testing.simulator.machines import Machine
+from redsync.testing.simulator.runner import SimulatedRunner
 from redsync.testing.simulator.trace_events import Decided, Did, Executed, Faulted, Sent, Stepped, Told
 from tests.simulation.checks.base import OwnChecker, Trial, describe, whose
 from tests.simulation.checks.kept import kept_claims
 from tests.simulation.checks.rounds import REENTRANT, Claim, Outcome, Rounds, claims, code_of, parse
-
-if TYPE_CHECKING:
-    from redsync.testing.simulator.machines import Machine
-    from redsync.testing.simulator.runner import SimulatedRunner
-    from tests.simulation.trial_runner import TrialRunner
+from tests.simulation.trial_runner import TrialRunner
 
 _Thing: TypeAlias = tuple[bytes, int | None]
 
@@ -128,7 +126,7 @@ class Reentrancy(OwnChecker):
             case Decided():
                 self._fresh.extend(self._rounds.decide(event))
                 return None
-        found = [text for runner in self.runners(event.machine) for text in self._look_at(runner)]
+        found = [text for runner in event.machine.runners for text in self._look_at(runner)]
         self._fresh.clear()
         return found[0] if found else None
 
@@ -173,7 +171,7 @@ class Reentrancy(OwnChecker):
         noun, verb = parse(sent.script)
         if noun not in REENTRANT or verb == "abandon":
             return None
-        runner = self.runner(sent.client)
+        runner = self.sim.runners[sent.client]
         self._rounds.ask(sent, runner.machine.clock.now())
         for claim in claims(sent.script, sent.keys, sent.args):
             state, count = self.hold(runner, *claim.whose), claim.holds
@@ -259,7 +257,7 @@ class Renewal(OwnChecker):
             self._fresh.extend(self._rounds.decide(event))
             return None
         complaint = None
-        for runner in self.runners(event.machine):
+        for runner in event.machine.runners:
             complaint = complaint or next(self._look_at(runner), None)
         self._fresh.clear()
         return complaint
@@ -267,7 +265,7 @@ class Renewal(OwnChecker):
     def _see_sent(self, sent: Sent) -> str | None:
         if not sent.script.endswith(("_renew", "_acquire")):
             return None
-        runner = self.runner(sent.client)
+        runner = self.sim.runners[sent.client]
         self._rounds.ask(sent, runner.machine.clock.now())
         if sent.script.endswith("_renew"):
             for claim in claims(sent.script, sent.keys, sent.args):
@@ -367,7 +365,7 @@ class LossTold(OwnChecker):
 
     def _look_at(self, machine: Machine) -> Iterator[str]:
         clock, now = machine.clock, machine.clock.now()
-        for runner in self.runners(machine):
+        for runner in machine.runners:
             for state in runner.session.holds:
                 believed = self._believed.get(state, state.valid_until)
                 self._believed[state] = state.valid_until

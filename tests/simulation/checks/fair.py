@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import hiredis
 
+from redsync._core.holds import HoldState
 from redsync._core.quorum import quorum_of
+from redsync.testing.simulator.machines import Machine
 from redsync.testing.simulator.store import Hash, SortedSet
 from redsync.testing.simulator.trace_events import Executed, Faulted, Sent, Stepped
 from tests.simulation.checks.base import OwnChecker, Trial, describe, loses_memory, who
 from tests.simulation.checks.kept import kept_at
 from tests.simulation.checks.rounds import claims, owner_in, parse
-
-if TYPE_CHECKING:
-    from redsync._core.holds import HoldState
-    from redsync.testing.simulator.machines import Machine
 
 _ACQUIRE, _RELEASE, _ABANDON, _FORCE = (
     "fair_lock_acquire",
@@ -322,7 +320,6 @@ class Fairness(OwnChecker):
         if noun != "fair_lock":
             return
         key, claim = sent.keys[0], sent.args[0]
-        assert isinstance(claim, bytes), "a claim is text"
         owner = owner_in(claim)
         if asked_ticket(sent.script, sent.keys, sent.args) is not None:
             if (key, owner) not in self._attempts:

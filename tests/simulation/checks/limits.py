@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from redsync._core.holds import HoldState
 from redsync._core.permits import PermitState, read_slots
 from redsync._core.quorum import quorum_of
-from redsync.testing.simulator.store import Hash, SortedSet
+from redsync.testing.simulator.machines import Machine
+from redsync.testing.simulator.store import SortedSet
 from redsync.testing.simulator.trace_events import Did, Executed, Faulted, Sent, Stepped
 from tests.simulation.checks.base import OwnChecker, Trial
 from tests.simulation.checks.rounds import PERMIT, Claim, claims, granted_slots, parse
-
-if TYPE_CHECKING:
-    from redsync.testing.simulator.machines import Machine
 
 _Limit: TypeAlias = tuple[int, int]
 """The version and the number of permits under which a permit was requested."""
@@ -47,7 +45,6 @@ class PermitBound(OwnChecker):
             return self._count()
         if parse(event.script) == (PERMIT, "acquire"):
             claim, version, permits = event.args[0], event.args[7], event.args[8]
-            assert isinstance(claim, bytes), "a claim is text"
             self._asked[claim] = int(version), int(permits)
         return None
 
@@ -135,7 +132,6 @@ class Slots(OwnChecker):
         if None in (permits, has, bits) and self._node(executed) in self._promoted:
             return  # the next acquire request or renewal deletes the rest
         where = f"{self._node(executed)} after {executed.script}: {claim.decode(errors='replace')!r}"
-        assert isinstance(has, Hash | None), "no other code writes there"
         # Other fields name the successes that get a slot as soon as it is free.
         permitted = {permit: text for permit, text in (has or {}).items() if not permit.startswith(b">")}
         given = [slot for text in permitted.values() if text for slot in read_slots(text)]
@@ -259,7 +255,7 @@ class RetryAfterAccuracy(OwnChecker):
         return self._per[name] * _DRIFT + _ROOM_AGAIN
 
     def _see_message(self, sent: Sent, name: str, claim: Claim) -> str | None:
-        slow = [delay for delay in self.runner(sent.client).delays if delay > _QUICK]
+        slow = [delay for delay in self.sim.runners[sent.client].delays if delay > _QUICK]
         needs = (self._per[name] + 4 * max(slow, default=0.0) + _WAY) * _DRIFT if len(slow) > 1 else 0.0
         if claim.lease <= max(self._longest(name), needs):
             return None

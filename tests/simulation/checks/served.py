@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, TypeAlias
 
+from redsync._core.holds import HoldState
 from redsync._core.quorum import quorum_of
+from redsync.testing.simulator.machines import Machine
 from redsync.testing.simulator.trace_events import Decided, Did, Executed, Faulted, Sent
 from tests.simulation.checks.base import OwnChecker, Trial
 from tests.simulation.checks.fair import asked_ticket
 from tests.simulation.checks.kept import kept_at, kept_places
 from tests.simulation.checks.rounds import MODES, PERMIT, READ_WRITE, Claim, Rounds, claims, parse
-
-if TYPE_CHECKING:
-    from redsync._core.holds import HoldState
-    from redsync.testing.simulator.machines import Machine
 
 Whose: TypeAlias = tuple[bytes, bytes, bytes]
 """Key, owner, mode."""
@@ -50,12 +48,12 @@ class Vacancy:
         self._asked_at: Final[dict[Whose, float]] = {}
         self._queued_at: Final[dict[Whose, float]] = {}
 
-    def note_asked(self, claim: Claim, sent: Sent, checker: OwnChecker) -> None:
+    def note_asked(self, claim: Claim, sent: Sent) -> None:
         """Record a request."""
         self._wants[claim.owner] = claim.holds
         if claim.mode and len(sent.keys) > 1:
             self._queues[claim.key] = sent.keys[1], sent.keys[2]
-            holds = checker.runner(sent.client).session.holds
+            holds = self._sim.runners[sent.client].session.holds
             writes = any(_whose(state) == (claim.key, claim.owner, _WRITE) for state in holds)
             # A writer does not queue to read.
             self._asked_at.setdefault((claim.key, claim.owner, claim.mode), -math.inf if writes else sent.at)
@@ -182,7 +180,7 @@ class Liveness(OwnChecker):
     def bound(self) -> float:
         """Seconds for which a lock may be free while a waiter waits for it."""
         machines = self.sim.machines
-        guards = [runner.session.timing.restart_guard for machine in machines for runner in self.runners(machine)]
+        guards = [runner.session.timing.restart_guard for machine in machines for runner in machine.runners]
         guard = max(self._longest if any(guards) else 0.0, *guards, 0.0)
         silence = self.silence if self._faulted else 0.0
         return max(self._longest, self._kept) + 2 * guard + silence + 5.0
@@ -222,7 +220,7 @@ class Liveness(OwnChecker):
             for claim in claims(sent.script, sent.keys, sent.args):
                 self._longest = max(self._longest, claim.lease)
                 self._waiting[sent.client, claim.key, claim.owner] = sent.at, claim.mode
-                self._availability.note_asked(claim, sent, self)
+                self._availability.note_asked(claim, sent)
                 self._note_ticket(sent, (sent.client, claim.key, claim.owner))
         elif sent.args[1:2] == ({"release": 0, "abandon": 1}.get(verb),):
             for claim in claims(sent.script, sent.keys, sent.args):
@@ -255,7 +253,7 @@ class Liveness(OwnChecker):
 
     def _look_at_waiters(self, fault_free: float) -> Iterator[str]:
         for (client, key, owner), (asked_at, _) in list(self._waiting.items()):
-            runner = self.runner(client)
+            runner = self.sim.runners[client]
             if runner.machine.crashed or not runner.listens(owner + b" " + key):
                 del self._waiting[client, key, owner]
             elif min(fault_free, self.sim.now - asked_at) > self._poll:
@@ -265,7 +263,11 @@ class Liveness(OwnChecker):
     def _look_at_newcomers(self, fault_free: float) -> Iterator[str]:
         for (client, key, owner), (since, last) in self._newcomers.items():
             asked = min(fault_free, self.sim.now - since)
-            if asked > self.bound and self.sim.now <= last + self._poll and not self.runner(client).machine.crashed:
+            if (
+                asked > self.bound
+                and self.sim.now <= last + self._poll
+                and not self.sim.runners[client].machine.crashed
+            ):
                 name = key.decode(errors="replace")
                 yield f"{owner.decode()} has asked for {name!r} since {since:.6f}, and has no place in the queue"
 

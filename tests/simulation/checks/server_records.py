@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from redsync._core.permits import PermitState, read_slots
 from redsync._core.quorum import Choice
+from redsync._drivers.links import AnyLink
+from redsync.testing.simulator.machines import Machine
 from redsync.testing.simulator.store import Hash, SortedSet
 from redsync.testing.simulator.trace_events import Decided, Executed, Faulted, Sent
 from tests.simulation.checks.base import OwnChecker, Trial, describe, loses_memory, who
 from tests.simulation.checks.kept import Kept, kept_at, kept_claims, kept_places, now_ms
 from tests.simulation.checks.latch_knowledge import EXCHANGE
 from tests.simulation.checks.rounds import MODES, PERMIT, READ_WRITE, Rounds, claims, parse
-
-if TYPE_CHECKING:
-    from redsync._drivers.links import AnyLink
-    from redsync.testing.simulator.machines import Machine
-    from tests.simulation.trial_nodes import TrialNode
-    from tests.simulation.trial_runner import TrialRunner
+from tests.simulation.trial_nodes import TrialNode
+from tests.simulation.trial_runner import TrialRunner
 
 _READ, _WRITE = MODES
 _WITH_PLACE = 8
@@ -209,7 +207,6 @@ class Expiry(OwnChecker):
             whose = node, *claim.whose
             if verb == "acquire" and noun != PERMIT and len(event.args) >= _WITH_PLACE:
                 place_until, ask_id = now + int(event.args[4]), event.args[_ASK_ID]
-                assert isinstance(ask_id, bytes), "an ask id is text"
                 until_ms = max(until_ms, place_until)
                 self._places[whose] = place_until, int(ask_id.partition(b"+")[2] or 0)
             self._allowed[whose] = max(self._allowed.get(whose, 0), until_ms)
@@ -334,7 +331,7 @@ class LeakedClaims(OwnChecker):
     def _look_at_clients(self) -> Iterator[tuple[str, float]]:
         """Return leftovers, each with the seconds for which it may stay."""
         for machine in self.sim.machines:
-            for runner in self.runners(machine):
+            for runner in machine.runners:
                 if not (machine.crashed or machine.paused or runner.closed or self._is_confused(machine.name)):
                     for line in runner.links.links if runner.links is not None else ():
                         if line is not None and not self._is_busy(runner, line) and not self._is_retrying(runner, line):
@@ -479,7 +476,6 @@ def _concerned(executed: Executed, names: Mapping[bytes, tuple[bytes, bytes]]) -
         if not stays and names.get(claim.key, executed.keys)[0] in executed.keys:
             yield claim.key, claim.owner, claim.mode
     if executed.script in _PLACE_OF_LATCH and (place := executed.args[_PLACE_OF_LATCH[executed.script]]):
-        assert isinstance(place, bytes), "it names a channel and an owner"
         yield executed.keys[0], place.rpartition(b" ")[2], b""
 
 

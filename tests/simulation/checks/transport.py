@@ -6,7 +6,7 @@ import functools
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator
 from copy import copy
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import hiredis
 
@@ -20,9 +20,7 @@ from redsync.testing.simulator.runner import WatchedLinks, WatchedMaintenance, c
 from redsync.testing.simulator.trace_events import Connected, Executed, Faulted, Sent
 from tests.simulation.checks.base import OwnChecker, Trial, loses_memory, who
 from tests.simulation.sets import Handed
-
-if TYPE_CHECKING:
-    from tests.simulation.trial_runner import TrialRunner
+from tests.simulation.trial_runner import TrialRunner
 
 _SHOWN = 120
 """Characters of a request or reply that a complaint quotes."""
@@ -275,7 +273,7 @@ class Delivery(OwnChecker):
         """Look for pending commands that were lost or are late."""
         if any(self._pending.values()):
             for machine in self.sim.machines:
-                for runner in self.runners(machine) if not machine.crashed else ():
+                for runner in machine.runners if not machine.crashed else ():
                     if not runner.closed:
                         yield from self._look_at(runner)
 
@@ -371,7 +369,7 @@ class LeakedResources(OwnChecker):
     def _quiescent(self) -> Iterator[tuple[TrialRunner, WatchedMaintenance]]:
         for machine in self.sim.machines:
             if not (machine.crashed or machine.paused or machine.ready):
-                for runner in self.runners(machine):
+                for runner in machine.runners:
                     if runner.maintenance is not None:
                         yield runner, runner.maintenance
 
