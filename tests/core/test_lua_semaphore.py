@@ -31,10 +31,6 @@ def said(claim):
     return b"0 " + claim.rpartition(b":")[0] + b" " + KEYS.lock
 
 
-def spelled(word):
-    return int(word) if isinstance(word, bool) else word
-
-
 class SlotNode:
     """One node, and the commands to it; a semaphore of 4 permits by default."""
 
