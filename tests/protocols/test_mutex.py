@@ -8,7 +8,7 @@ from redsync._protocols.mutex import MUTEX, Possession, acquire
 from redsync.exceptions import LeaseLostError, QuorumError
 from tests.support.toy_replies import LOSS
 
-NEW, HAD = 1, 1
+NEW = 1
 LEASE, DRIFT = 30.0, 0.302
 
 

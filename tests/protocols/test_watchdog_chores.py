@@ -16,7 +16,6 @@ from tests.support.toy_replies import LOSS
 NEW = 1
 OURS, REPAIRED = 2, 1
 ALL = 0b11111
-LEASE = 30.0
 RECORD = ClientRecord("host", 7, "program", 1.5).pack()
 
 
