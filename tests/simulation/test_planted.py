@@ -232,7 +232,7 @@ MISTAKES = [
         script("lock_release", (WAKE, WAKE.replace(">", "<"))),
     ),
     Mistake(
-        "a waiter leaves the queue when granted", Fairness, "first asked with", 33, "fair",
+        "a waiter leaves the queue when granted", Fairness, "first asked with", 84, "fair",
         script("fair_lock_acquire", ("ARGV[3])\nreturn 1", f"ARGV[3])\n{LEAVE}return 1")),
     ),
     Mistake("no ticket is written", Fairness, "first asked with", 0, "fair", WRITE_NO_TICKET),
