@@ -6,15 +6,33 @@ from typing import Any, TypeAlias
 
 from redsync._core.holds import HoldState
 from redsync.testing.simulator.simulation import Checker
-from redsync.testing.simulator.trace_events import Faulted
+from redsync.testing.simulator.trace_events import Connected, Decided, Did, Executed, Faulted, Sent, Stepped, Told
+from tests.simulation.sets import Handed
 from tests.simulation.trial_runner import TrialRunner
 
 Trial: TypeAlias = Any
 """A `tests.simulation.trial.Trial`, which imports the checkers."""
 
 
+_METHODS = {
+    event: f"on_{event.__name__.lower()}"
+    for event in (Sent, Executed, Decided, Did, Stepped, Told, Faulted, Connected, Handed)
+}
+
+
 class OwnChecker(Checker):
-    """Watches one trial for the breach of one promise; attributes as for `Checker`."""
+    """Watches one trial for the breach of one promise; attributes as for `Checker`.
+
+    A checker has a method for each class of events that it watches, such as `on_sent` for `Sent`; it may return a
+    complaint.
+    """
+
+    def __init_subclass__(cls) -> None:
+        cls.watches = tuple(event for event, method in _METHODS.items() if hasattr(cls, method))
+
+    def see(self, event: Any) -> str | None:
+        """Let the method for that class of events look at it."""
+        return getattr(self, _METHODS[event.__class__])(event)
 
     @property
     def silence(self) -> float:

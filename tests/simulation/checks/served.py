@@ -162,7 +162,6 @@ class Liveness(OwnChecker):
     """
 
     name = "liveness"
-    watches = (Sent, Decided, Executed, Did, Faulted)
     every = 0.1
 
     def __init__(self, sim: Trial) -> None:
@@ -185,22 +184,18 @@ class Liveness(OwnChecker):
         silence = self.silence if self._faulted else 0.0
         return max(self._longest, self._kept) + 2 * guard + silence + 5.0
 
-    def see(self, event: Sent | Decided | Executed | Did | Faulted) -> None:
-        """Record requests and winners."""
-        match event:
-            case Sent():
-                self._note_sent(event)
-            case Decided():
-                for outcome in self._rounds.decide(event):
-                    if event.verdict == "won":
-                        self._free_since.pop((outcome.claim.key, outcome.claim.mode), None)
-                        self._newcomers.pop((event.client, outcome.claim.key, outcome.claim.owner), None)
-            case Did():
-                self._note_did(event)
-            case Executed():
-                self._availability.note_executed(event)
-            case Faulted():
-                self._faulted = True
+    def on_decided(self, decided: Decided) -> None:
+        """Record winners."""
+        for outcome in self._rounds.decide(decided):
+            if decided.verdict == "won":
+                self._free_since.pop((outcome.claim.key, outcome.claim.mode), None)
+                self._newcomers.pop((decided.client, outcome.claim.key, outcome.claim.owner), None)
+
+    def on_executed(self, executed: Executed) -> None:
+        self._availability.note_executed(executed)
+
+    def on_faulted(self, _faulted: Faulted) -> None:
+        self._faulted = True
 
     def look(self) -> Iterable[str]:
         """Look for waiters that are not served."""
@@ -213,7 +208,8 @@ class Liveness(OwnChecker):
             if not machine.crashed and min(fault_free, late) > _OVER:
                 yield f"{who} on {machine.name} should have had an answer {late:.6f} s ago, and has none"
 
-    def _note_sent(self, sent: Sent) -> None:
+    def on_sent(self, sent: Sent) -> None:
+        """Record a request."""
         verb = parse(sent.script)[1]
         if verb == "acquire":
             self._rounds.ask(sent, self.sim.now)
@@ -243,7 +239,8 @@ class Liveness(OwnChecker):
         """Seconds within which a waiter asks again: half the longest time that a place is kept."""
         return max(self._kept / 2, _PAUSE) + _ROUND
 
-    def _note_did(self, did: Did) -> None:
+    def on_did(self, did: Did) -> None:
+        """Record until when a program must have its outcome."""
         about = did.about
         whose = did.machine.name, did.who
         if did.what == "asks" and about.get("timeout") is not None:
