@@ -22,7 +22,8 @@ from redsync._drivers import any_maintenance
 from redsync.testing import FaultProxy, LocalNodes, ServerNotFoundError
 from redsync.testing.servers import find_server, pinned_server
 from tests.bridge import Bridge
-from tests.support.leftovers import claims, open_sockets, redsync_threads
+from tests.chaos.health import open_sockets, redsync_threads
+from tests.support.leftovers import claims
 from tests.support.locks import PATIENCE
 from tests.support.sweeps import new_seed
 

@@ -37,7 +37,6 @@ states_of_nodes = pytest.mark.parametrize(
 healthy_or_paused = pytest.mark.parametrize(
     "paused", [pytest.param(False, id="healthy"), pytest.param(True, id="paused", marks=sweep)]
 )
-lock_or_mutex = pytest.mark.parametrize("kind", ["lock", pytest.param("mutex", marks=sweep)])
 
 
 class Ground:
@@ -304,45 +303,29 @@ async def test_operation_cancelled_at_any_turn_leaves_nothing(nodes, raw, state,
 # Cancelled operations that leave others unchanged.
 
 
-@lock_or_mutex
+@pytest.mark.parametrize(
+    ("kind", "timeout", "limit"), [("lock", None, 300), ("lock", 0.004, 100_000), *swept(("mutex", None, 300))]
+)
 @states_of_nodes
 @in_loop
-async def test_waiting_acquire_cancelled_at_any_turn_leaves_no_place_in_a_queue(nodes, raw, state, kind):
+async def test_waiting_acquire_cancelled_at_any_turn_leaves_no_place_in_a_queue(
+    nodes, raw, state, kind, *, timeout, limit
+):
     async with ground_of(nodes, raw, state) as ground:
-        lock = kinds(ground.client)[kind]("x")
-        holder = kinds(ground.other)[kind]("x")
-        await holder.acquire()
-
-        async def operation(begun):
-            begun.set()
-            await lock.acquire()
-            pytest.fail("it is held by another")
-
-        async def check():
-            await ground.is_clean(held=[b"redsync:x"])
-
-        await for_every_turn(operation, check, limit=300)
-        await holder.release()
-        await ground.is_clean()
-
-
-@states_of_nodes
-@in_loop
-async def test_acquire_with_a_timeout_cancelled_at_any_turn_leaves_no_place_in_a_queue(nodes, raw, state):
-    async with ground_of(nodes, raw, state) as ground:
-        lock, holder = ground.client.get_lock("x"), ground.other.get_lock("x")
+        lock, holder = (kinds(client)[kind]("x") for client in (ground.client, ground.other))
         await holder.acquire()
 
         async def operation(begun):
             begun.set()
             with suppress(QuorumError):  # where the machine is busy
-                assert await lock.acquire(timeout=0.004) is False
+                assert await lock.acquire(timeout=timeout) is False
 
         async def check():
             await ground.is_clean(held=[b"redsync:x"])
 
-        await for_every_turn(operation, check)
+        await for_every_turn(operation, check, limit=limit)
         await holder.release()
+        await ground.is_clean()
 
 
 @states_of_nodes

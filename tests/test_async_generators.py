@@ -140,7 +140,7 @@ async def test_generator_closed_by_another_loop_is_released_by_its_own(nodes, ra
         await goes_on()
 
 
-# Continued in another task than the one that began it.
+# Continued in another task than the one that began it; `test_generators` has more in both flavours.
 
 
 class EndedTask:
@@ -188,50 +188,6 @@ async def test_fixture_keeps_its_lock_after_the_task_that_began_it(nodes, kind):
         assert not lock._entered
         assert ended.orphans() == {"acquired"}
         await goes_on()
-
-
-@each_entered
-@pytest.mark.parametrize("has_ended", [False, True])
-@in_loop
-async def test_exit_stack_closed_in_another_task_releases(nodes, kind, has_ended):
-    ended = EndedTask(nodes)
-    async with ended.client as client:
-        lock, stack, close = KINDS[kind](client), AsyncExitStack(), asyncio.Event()
-
-        async def opener():
-            await stack.enter_async_context(lock)
-            await close.wait()
-
-        if has_ended:
-            await ended.run(stack.enter_async_context(lock))
-        else:
-            task = asyncio.create_task(opener())
-            await until(lambda: is_held(client))
-        assert not await is_free(nodes, kind)
-        await asyncio.create_task(stack.aclose())
-        assert await is_free(nodes, kind)
-        assert not lock._entered
-        if not has_ended:
-            close.set()
-            await task
-
-
-@in_loop
-async def test_ended_task_keeps_only_what_its_open_with_releases(nodes):
-    ended = EndedTask(nodes)
-    async with ended.client as client:
-        lock = client.get_lock("x")
-
-        async def fixture():
-            async with lock:
-                await lock.acquire()
-                yield
-
-        stream = fixture()
-        await ended.run(anext(stream))
-        assert not await is_free(nodes)
-        await anext(stream, None)
-        assert await is_free(nodes)
 
 
 @in_loop

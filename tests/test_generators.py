@@ -221,9 +221,11 @@ def test_with_goes_on_after_the_thread_that_began_it(client, is_free, other, in_
     assert not lock._entered
 
 
+@pytest.mark.asyncio_too
+@pytest.mark.usefixtures("both_flavours")
 @each_entered
-def test_exit_stack_closed_by_another_thread_releases(client, is_free, other, in_ended_thread, kind):
-    """The thread that entered it lives, or has ended."""
+def test_exit_stack_closed_by_another_owner_releases(client, is_free, other, in_ended_thread, kind):
+    """The thread or task that entered it lives, or has ended."""
     lock = KINDS[kind](client)
     for enter in (other.do, in_ended_thread):
         with ExitStack() as stack:
@@ -243,7 +245,9 @@ def test_generator_dropped_after_its_thread_has_ended_releases(client, is_free, 
     assert is_free(kind)
 
 
-def test_ended_thread_keeps_only_what_its_open_with_releases(client, is_free, events, in_ended_thread):
+@pytest.mark.asyncio_too
+@pytest.mark.usefixtures("both_flavours")
+def test_ended_owner_keeps_only_what_its_open_with_releases(client, is_free, events, in_ended_thread):
     lock = client.get_lock("x")
 
     def stream():
@@ -254,7 +258,7 @@ def test_ended_thread_keeps_only_what_its_open_with_releases(client, is_free, ev
     generator = stream()
     in_ended_thread(next, generator)
     assert not is_free()
-    generator.close()
+    next(generator, None)
     assert is_free()
     assert [event.name for event in events] == ["acquired"]
 

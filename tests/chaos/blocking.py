@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar
 
-__all__ = ["Blocking", "run"]
-
 T = TypeVar("T")
 
 _AWAITED: Final = {"acquire", "available", "close", "count", "count_down", "delete", "extend", "force_release"} | {

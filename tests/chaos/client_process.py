@@ -35,8 +35,6 @@ from tests.chaos.history import History, now_ns
 from tests.chaos.jobs import Job
 from tests.chaos.owner import Owner, World
 
-__all__ = ["main"]
-
 
 class _Threads:
     """Runs owners as threads."""

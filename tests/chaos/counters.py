@@ -9,8 +9,6 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-__all__ = ["Counter", "read_counters"]
-
 
 class Counter:
     """The counter of one lock; it excludes no owner: that is the lock's task."""

@@ -13,8 +13,6 @@ from typing import Final, Self
 
 from tests.chaos.history import History, now_ns
 
-__all__ = ["Complaints", "Pulse", "leftovers", "open_sockets", "redsync_threads"]
-
 _BEAT: Final = 0.05
 """Seconds between two beats of a pulse."""
 

@@ -8,8 +8,6 @@ from typing import TypeAlias
 
 from tests.chaos.history import Line
 
-__all__ = ["Hold", "Key", "holds_of"]
-
 Key: TypeAlias = tuple[int, int]
 """The identity of an acquisition: the worker, and when its acquire returned."""
 

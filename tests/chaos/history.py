@@ -52,8 +52,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
-__all__ = ["History", "Line", "nanoseconds", "now_ns", "read"]
-
 Line: TypeAlias = dict[str, Any]
 
 now_ns: Callable[[], int] = (

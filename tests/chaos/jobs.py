@@ -6,8 +6,6 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-__all__ = ["Job"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Job:

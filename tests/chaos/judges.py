@@ -32,28 +32,6 @@ from typing import Final, NamedTuple, TypeAlias, TypeVar
 from tests.chaos.held_intervals import Hold, Key
 from tests.chaos.history import Line
 
-__all__ = [
-    "BOUND",
-    "SLACK",
-    "Pair",
-    "Stall",
-    "Violation",
-    "disorder",
-    "judge_complaints",
-    "judge_exclusion",
-    "judge_hearing",
-    "judge_leaks",
-    "judge_liveness",
-    "judge_losses",
-    "judge_zombies",
-    "lost_updates",
-    "most_at_once",
-    "overlaps",
-    "stalls_of",
-    "waited",
-    "zombies",
-]
-
 _BUSY: Final = 0.5
 """The share of a processor above which a process was neither stopped nor starved."""
 

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from tests.chaos.counters import Counter
     from tests.chaos.owner import Note, Owner
 
-__all__ = ["LockOperations", "Turn"]
-
 _MARGIN: Final = 0.1
 """Share of the lease that must be left when the counter is written."""
 

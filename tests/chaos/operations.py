@@ -21,8 +21,6 @@ from redsync.exceptions import (
 from tests.chaos.lock_operations import LockOperations, Turn
 from tests.chaos.owner_work import Task
 
-__all__ = ["LatchOperations", "PermitOperations", "RateOperations", "ReadWriteOperations"]
-
 
 class ReadWriteOperations(LockOperations):
     """An owner reads, writes, downgrades, and asks for a refused upgrade; it uses each lock as it does other locks."""

@@ -25,8 +25,6 @@ from tests.chaos.lock_operations import LockOperations
 from tests.chaos.operations import LatchOperations, PermitOperations, RateOperations, ReadWriteOperations
 from tests.chaos.owner_work import WORK
 
-__all__ = ["Owner", "World"]
-
 Note: TypeAlias = Callable[..., None]
 Sleep: TypeAlias = Callable[[float], Awaitable[None]]
 

@@ -11,8 +11,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-__all__ = ["WORK", "Choose", "Task"]
-
 
 @dataclass(frozen=True)
 class Task:

@@ -24,8 +24,6 @@ from tests.chaos import history
 from tests.chaos.history import now_ns
 from tests.chaos.jobs import Job
 
-__all__ = ["ROOT", "Life", "ProcessPool", "RunFailedError"]
-
 _COMMAND: Final = (sys.executable, "-m", "tests.chaos.client_process")
 """The command that starts a client process, in the directory `ROOT`."""
 

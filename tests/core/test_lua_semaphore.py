@@ -31,10 +31,6 @@ def said(claim):
     return b"0 " + claim.rpartition(b":")[0] + b" " + KEYS.lock
 
 
-def spelled(word):
-    return int(word) if isinstance(word, bool) else word
-
-
 class SlotNode:
     """One node, and the commands to it; a semaphore of 4 permits by default."""
 
@@ -114,11 +110,12 @@ class SlotNode:
 
 @pytest.fixture
 def sem(node):
-    """A node with listeners for A, B, C and D."""
+    """A node with listeners for A, B, C and D, whose records agree at the end of the test."""
     with node.listening(*WAKE.values()) as subscription:
         sem = SlotNode(node)
         sem.subscription = subscription
         yield sem
+        assert sem.is_sound()
 
 
 @pytest.fixture
@@ -134,7 +131,6 @@ def test_first_free_slots_from_the_start_are_granted_cyclically(sem):
     assert sem.ask(B, start=3) == b"1"
     assert sem.slots() == {A: b"3,0", B: b"1"}
     assert sem.taken() == [0, 1, 3]
-    assert sem.is_sound()
 
 
 def test_keys_end_together_and_not_before_the_permits(sem):
@@ -143,7 +139,6 @@ def test_keys_end_together_and_not_before_the_permits(sem):
     assert all(LEASE < end <= 2 * LEASE for end in ends)
     sem.ask(B, lease=10 * LEASE)
     assert all(sem.redis.pttl(key) > 10 * LEASE for key in KEYS.held[:3])
-    assert sem.is_sound()
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -156,7 +151,6 @@ def test_slots_are_the_first_free_ones_whatever_is_taken(sem, seed):
     start, n = rng.randrange(permits), rng.randint(1, permits - len(taken))
     free = [(start + i) % permits for i in range(permits) if (start + i) % permits not in taken]
     assert sem.ask(A, n, permits=permits, start=start) == b",".join(b"%d" % slot for slot in free[:n])
-    assert sem.is_sound()
 
 
 def test_permit_for_several_is_granted_all_or_nothing(sem):
@@ -209,7 +203,6 @@ def test_ask_that_comes_late_takes_nothing_away_although_the_limit_was_changed(s
         assert sem.ask(A, n, **late) == b"1"
     assert sem.slots() == {A: b"1"}
     assert sem.redis.get(KEYS.limit) == b"%d %d" % knows
-    assert sem.is_sound()
 
 
 def test_exact_slots_replace_the_ones_it_had(sem):
@@ -217,7 +210,6 @@ def test_exact_slots_replace_the_ones_it_had(sem):
     assert sem.ask(A, 2, exact=b"1,3") == b"1,3"
     assert sem.taken() == [1, 3]
     assert sem.ask(A, 2, exact=b"1,3") == b"1,3"
-    assert sem.is_sound()
 
 
 def test_permit_keeps_its_slots_if_others_have_the_exact_ones(sem):
@@ -226,13 +218,11 @@ def test_permit_keeps_its_slots_if_others_have_the_exact_ones(sem):
     assert sem.ask_raw(B, 2, exact=b"2,3", lease=2 * LEASE) == [b"0,1", bytes([0b1110_0000])]
     assert sem.slots() == {A: b"2", B: b"0,1"}
     assert left_of(sem, B) > LEASE
-    assert sem.is_sound()
 
 
 def test_permit_without_slots_gets_others_if_others_have_the_exact_ones(sem):
     sem.ask(A, start=2)
     assert sem.ask_raw(B, 2, start=3, exact=b"1,2") == [b"3,0", bytes([0b1011_0000])]
-    assert sem.is_sound()
 
 
 def test_exact_slots_are_refused_where_there_is_no_room_for_earlier_waiters(sem):
@@ -250,7 +240,6 @@ def test_expired_permit_makes_room(sem):
     sem.expire(A)
     assert sem.ask(B, start=2) == b"2"
     assert sem.slots() == {B: b"2"}
-    assert sem.is_sound()
 
 
 @pytest.mark.parametrize("gone", [KEYS.lock, KEYS.slots, KEYS.taken])
@@ -259,7 +248,6 @@ def test_remains_of_expired_permits_on_a_promoted_replica_block_no_owner(sem, go
     sem.ask(A, 3)
     sem.redis.delete(gone)
     assert sem.ask(B, 4) == b"0,1,2,3"
-    assert sem.is_sound()
 
 
 @pytest.mark.parametrize("gone", [KEYS.lock, KEYS.slots, KEYS.taken])
@@ -268,7 +256,6 @@ def test_permit_is_healed_where_a_promoted_replica_has_some_of_its_keys(sem, gon
     sem.redis.delete(gone)
     assert sem.renew((1, A, b"0,1,2", LEASE)) == [HEALED]
     assert sem.slots() == {A: b"0,1,2"}
-    assert sem.is_sound()
 
 
 def test_many_expired_permits_are_removed_a_few_at_a_time(sem):
@@ -282,7 +269,6 @@ def test_many_expired_permits_are_removed_a_few_at_a_time(sem):
     assert sem.is_sound()
     assert [entry[0] for entry in sem.look()[3]] == [owners[0], A]
     assert set(sem.slots()) == {A, owners[0]}
-    assert sem.is_sound()
 
 
 def test_expiry_wakes_waiters(sem):
@@ -412,7 +398,6 @@ def test_release_of_some_keeps_the_rest(sem):
     assert sem.release(A, b"3") == 1
     assert sem.slots() == {A: b"3"}
     assert sem.release(A, b"3") == 1
-    assert sem.is_sound()
 
 
 def test_release_of_some_drops_a_permit_with_none_of_the_rest(sem):
@@ -465,7 +450,6 @@ def test_renewal_lengthens_and_reports(sem):
     assert sem.renew((1, A, b"0,1", 1_000)) == [HAD]
     assert sem.look()[3][0][2] > 30_000, "never shortened"
     assert all(sem.redis.pttl(key) > 40_000 for key in KEYS.held[:3])
-    assert sem.is_sound()
 
 
 def test_renewal_heals_a_forgotten_permit_but_does_not_count_it(sem):
@@ -488,7 +472,6 @@ def test_renewal_never_takes_a_slot_from_another(sem):
     sem.ask(A, start=1)
     assert sem.renew((1, B, b"0,1", LEASE)) == [NOT_OURS]
     assert sem.slots() == {A: b"1"}
-    assert sem.is_sound()
 
 
 def test_renewal_exchanges_other_slots_that_the_node_gave(sem):
@@ -499,14 +482,12 @@ def test_renewal_exchanges_other_slots_that_the_node_gave(sem):
     sem.ask(B, start=3)
     assert sem.renew((1, A, b"3", LEASE)) == [NOT_OURS]
     assert sem.slots() == {B: b"3"}, "its other slots were freed anyway"
-    assert sem.is_sound()
 
 
 def test_renewal_of_a_reduced_permit_counts_and_frees_the_rest(sem):
     sem.ask(A, 3, start=0)
     assert sem.renew((1, A, b"0,2", LEASE)) == [HAD]
     assert sem.taken() == [0, 2]
-    assert sem.is_sound()
 
 
 def test_renewal_keeps_slots_beyond_the_limit_and_reports_a_newer_one(sem):
@@ -689,7 +670,6 @@ def test_permits_that_have_all_run_out_are_dropped_as_a_whole(sem):
     sem.redis.zadd(KEYS.lock, {b"p:%d" % i: 1 for i in range(300)})
     assert sem.ask(A, 300, permits=300)
     assert sem.slots().keys() == {A}
-    assert sem.is_sound()
 
 
 def test_thousands_of_expired_permits_are_removed_for_an_asker_of_as_many(sem):
@@ -698,7 +678,6 @@ def test_thousands_of_expired_permits_are_removed_for_an_asker_of_as_many(sem):
     granted = sem.ask(A, 9_000, permits=10_000)
     assert len(granted.split(b",")) == 9_000
     assert len(sem.slots()) == 6 + 1
-    assert sem.is_sound()
 
 
 def fill(sem, count, expiry_ms):
@@ -730,7 +709,6 @@ def test_look_removes_expired_permits_and_wakes_the_waiters_that_fit(sem):
     assert sem.woken() == [B]
     assert awaited == 3
     assert len(sem.taken()) == 100
-    assert sem.is_sound()
 
 
 def test_limit_of_a_rate_limiter_has_its_window(sem):
@@ -796,15 +774,15 @@ def test_node_without_memory_grants_nothing_but_lets_wait(sem):
 
 
 @pytest.mark.parametrize("claim", [None, (b"r:" + B, 1), (b"r:" + B, 9e12), (b"w:" + B, -1), (b"w:" + B, -9e12)])
-def test_foreign_value_and_readers_and_writers_of_that_name_are_left_unchanged(sem, claim):
+def test_foreign_value_and_readers_and_writers_of_that_name_are_left_unchanged(unheard, claim):
     if claim:
-        sem.redis.zadd(KEYS.lock, dict([claim]))
+        unheard.redis.zadd(KEYS.lock, dict([claim]))
     else:
-        sem.redis.hset(KEYS.lock, "a", "lock")
-    before = sem.node.dump()
-    assert sem.ask(A) == sem.release(A) == sem.abandon(A) == sem.confirm(A, b"0") == sem.look() == 0
-    assert sem.renew((1, A, b"0", LEASE)) == [FOREIGN]
-    assert sem.node.dump() == before
+        unheard.redis.hset(KEYS.lock, "a", "lock")
+    before = unheard.node.dump()
+    assert unheard.ask(A) == unheard.release(A) == unheard.abandon(A) == unheard.confirm(A, b"0") == unheard.look() == 0
+    assert unheard.renew((1, A, b"0", LEASE)) == [FOREIGN]
+    assert unheard.node.dump() == before
 
 
 # Confirming a success of a rate limiter: the slots that a quorum of nodes keeps for it.
@@ -822,7 +800,6 @@ def test_success_is_kept_as_long_as_needed_from_its_confirmation_on_and_never_lo
         assert sem.confirm(A, b"0", LEASE // 2) == sem.confirm(B, b"1", LEASE // 2) == 1
     assert LEASE // 2 - 5_000 < left_of(sem, A) <= LEASE // 2
     assert left_of(sem, B) <= LEASE // 3
-    assert sem.is_sound()
 
 
 @pytest.mark.parametrize("confirmed", [False, True])
@@ -865,7 +842,6 @@ def test_earlier_ask_that_comes_late_ends_no_permit_sooner(sem, exact):
     sem.ask(A, exact=b"0", lease=LEASE + 500)
     sem.ask(A, exact=exact)
     assert LEASE + 300 < left_of(sem, A) <= LEASE + 500
-    assert sem.is_sound()
 
 
 def test_permit_of_an_older_version_is_kept_to_its_whole_millisecond(sem):
@@ -895,7 +871,6 @@ def test_success_takes_nothing_from_others_and_keeps_its_slots(sem):
     sem.expire(B)
     assert sem.confirm(A, b"1") == 1
     assert sem.slots() == {A: b"1"}
-    assert sem.is_sound()
 
 
 @pytest.mark.parametrize("end", ["roll back", "ask for other slots", "be refused", "expire"])
@@ -920,7 +895,6 @@ def test_success_gets_its_slot_as_soon_as_no_other_has_it(sem, has, end):
     assert sem.slots()[A] == b"1"
     assert sem.slots().get(B) == (b"2" if end == "ask for other slots" else None)
     assert sem.taken() == ([1, 2] if end == "ask for other slots" else [1])
-    assert sem.is_sound()
 
 
 def test_successes_with_each_others_slots_move_up_one_after_the_other(sem):

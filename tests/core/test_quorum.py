@@ -20,10 +20,20 @@ def new_tally(n, decide=None, parse=lambda reply: reply == "yes", **options):
     return Tally([f"node{i}" for i in range(n)], parse, decide, **options)
 
 
+def won_tally(**options):
+    """Return a tally of five nodes, won by the first three."""
+    tally = new_tally(5, **options)
+    for node in range(3):
+        cast(tally, node, GRANTED)
+    return tally
+
+
+REPLIES = {GRANTED: "yes", REFUSED: "no", FAILED: "down"}
+
+
 def cast(tally, node, choice):
-    if choice is FAILED:
-        return tally.fail(node, "down")
-    return tally.record(node, "yes" if choice is GRANTED else "no")
+    reply = REPLIES[choice]
+    return tally.fail(node, reply) if choice is FAILED else tally.record(node, reply)
 
 
 @cache
@@ -37,27 +47,43 @@ def dumb_verdict(n, granted, voted):
     return LOST
 
 
-def check_round(n, votes):
-    """Cast the votes, (node, choice) in order of arrival, and compare with the simple verdict after each of them."""
-    tally = new_tally(n)
+def check_round(n, votes, *, late=False, closes=False):
+    """Cast the votes, (node, choice) in order of arrival, and compare with the simple verdict after each of them.
+
+    A node's first vote counts, and none after the verdict. A `late` tally keeps those that come after it has won, apart
+    from failures: a node that the round does not wait for and that then fails is like a silent one.
+    """
+    tally, decided = new_tally(n, late=late), PENDING
     assert (tally.verdict, tally.won, tally.without_quorum) == (PENDING, False, False)
-    counted, decided = {}, PENDING
+    counted, later = {}, {}
     for node, choice in votes:
-        deciding = cast(tally, node, choice)
+        before, ended = decided, cast(tally, node, choice)
         if decided is PENDING:
-            counted[node] = choice
-        granted = sum(c is GRANTED for c in counted.values())
-        expected = dumb_verdict(n, granted, len(counted))
-        assert tally.verdict is expected, votes
-        assert decided in (PENDING, expected), votes
-        assert deciding is (decided is PENDING and expected is not PENDING), votes
-        decided = expected
-        assert tally.choices == [counted.get(i) for i in range(n)], votes
-    assert decided is not PENDING, votes
-    counts = [sum(c is choice for c in counted.values()) for choice in (GRANTED, REFUSED, FAILED)]
-    assert [tally.granted, tally.refused, tally.failed] == counts, votes
-    assert tally.won is (decided is WON), votes
-    return tally
+            counted.setdefault(node, choice)
+            decided = dumb_verdict(n, list(counted.values()).count(GRANTED), len(counted))
+        elif late and decided is WON and choice is not FAILED:
+            later.setdefault(node, choice)
+        assert tally.verdict is decided, votes
+        assert ended is (decided is not before), votes
+        check_votes(tally, n, counted)
+        check_votes(tally.all_votes, n, {**later, **counted})
+    if closes:
+        tally.close("silence")
+        assert tally.verdict is (WON if decided is WON else LOST), votes
+        silent = [node for node in range(n) if tally.replies[node] == "silence"]
+        assert bool(silent) is (decided is PENDING), votes
+        assert not set(silent) & set(counted), votes
+        assert tally.choices == [FAILED if node in silent else counted.get(node) for node in range(n)], votes
+    assert tally.won is (tally.verdict is WON), votes
+    # Even if all other nodes had granted, they would not have been enough.
+    assert tally.without_quorum is (n - tally.choices.count(FAILED) < n // 2 + 1), votes
+
+
+def check_votes(votes, n, counted):
+    assert votes.choices == [counted.get(node) for node in range(n)]
+    assert votes.replies == [REPLIES.get(choice) for choice in votes.choices]
+    assert [votes.granted, votes.refused, votes.failed] == [votes.choices.count(choice) for choice in REPLIES]
+    assert votes.backers == sum(1 << node for node, choice in counted.items() if choice is GRANTED)
 
 
 # The quorum.
@@ -79,11 +105,21 @@ def test_quorum_of_no_nodes_is_refused(n):
 # The verdict.
 
 
+@pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize("n", range(1, 5))
-def test_verdict_is_right_in_each_order_of_arrival(n):
+def test_verdict_is_right_in_each_order_of_arrival(n, late):
+    """Each node votes again, in all ways, after its vote."""
     for choices in product(Choice, repeat=n):
         for order in permutations(range(n)):
-            check_round(n, [(node, choices[node]) for node in order])
+            check_round(n, [(node, choice) for node in order for choice in (choices[node], *Choice)], late=late)
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_closed_round_is_won_or_lost_whichever_nodes_have_voted(n):
+    for choices in product([*Choice, None], repeat=n):
+        votes = [(node, choice) for node, choice in enumerate(choices) if choice is not None]
+        for late in (False, True):
+            check_round(n, votes, late=late, closes=True)
 
 
 @st.composite
@@ -94,33 +130,9 @@ def arrivals(draw):
 
 
 @given(arrivals(), st.booleans(), st.booleans())
-def test_verdict_comes_as_soon_as_it_is_certain_and_is_that_of_all_votes(arrived, late, closes):
+def test_verdict_comes_as_soon_as_it_is_certain(arrived, late, closes):
     """Redlock: a majority of all nodes, whatever the order of votes, failures, duplicates and late votes."""
-    n, votes = arrived
-    majority = n // 2 + 1
-    tally = new_tally(n, late=late)
-    first: dict[int, Choice] = {}
-    for node, choice in votes:
-        before = tally.verdict
-        ended = cast(tally, node, choice)
-        first.setdefault(node, choice)
-        granted = sum(each is GRANTED for each in first.values())
-        # With the best and the worst of luck among the nodes that have not voted.
-        most, least = granted + n - len(first), granted
-        certain = WON if least >= majority else LOST if most < majority else PENDING
-        assert tally.verdict is certain, "neither too early nor too late, and once given it stands"
-        assert ended is (before is PENDING and certain is not PENDING)
-    if closes:
-        tally.close("no answer in time")
-        assert tally.verdict is (WON if sum(each is GRANTED for each in first.values()) >= majority else LOST)
-    # An answer is never an outage: REFUSED and FAILED are counted apart, each node once.
-    for node, choice in enumerate(tally.choices):
-        assert choice in (first.get(node), None) or (closes and choice is FAILED and node not in first)
-    assert [tally.granted, tally.refused, tally.failed] == [tally.choices.count(choice) for choice in Choice]
-    assert tally.without_quorum is (tally.choices.count(FAILED) > n - majority)
-    if late and tally.won:
-        heard = {node: choice for node, choice in first.items() if choice is not FAILED}
-        assert heard.items() <= dict(enumerate(tally.all_votes.choices)).items()
+    check_round(*arrived, late=late, closes=closes)
 
 
 @given(st.lists(st.sampled_from([*Choice, None]), min_size=1, max_size=9), st.booleans())
@@ -133,78 +145,6 @@ def test_verdict_is_a_function_of_the_votes_alone(choices, silence_refuses):
         assert verdict is not PENDING
     elif not silence_refuses and verdict is LOST:
         assert choices.count(REFUSED) > len(choices) - majority
-
-
-# Late and duplicate replies.
-
-
-@pytest.mark.parametrize("n", range(1, 6))
-def test_votes_after_the_verdict_change_nothing(n):
-    for choices in product(Choice, repeat=n):
-        tally = new_tally(n)
-        for node, choice in enumerate(choices):
-            if cast(tally, node, choice):
-                break
-        before = (tally.verdict, tally.granted, tally.refused, tally.failed, list(tally.choices), list(tally.replies))
-        votes = tally.votes
-        for late in range(n):
-            for choice in Choice:
-                assert cast(tally, late, choice) is False
-        tally.close("closed")
-        after = (tally.verdict, tally.granted, tally.refused, tally.failed, list(tally.choices), list(tally.replies))
-        assert after == before, choices
-        assert tally.votes == votes
-
-
-@pytest.mark.parametrize("first", Choice)
-@pytest.mark.parametrize("second", Choice)
-def test_second_vote_of_a_node_does_not_count(first, second):
-    tally = new_tally(7)
-    cast(tally, 3, first)
-    replies = list(tally.replies)
-    for _ in range(7):
-        assert cast(tally, 3, second) is False
-    assert tally.verdict is PENDING
-    assert tally.granted + tally.refused + tally.failed == 1
-    assert tally.choices[3] is first
-    assert tally.replies == replies
-
-
-# The end of a round.
-
-
-@pytest.mark.parametrize("n", SIZES)
-def test_close_fails_nodes_that_have_not_voted(n):
-    for choices in product([GRANTED, REFUSED, FAILED, None], repeat=n):
-        tally = new_tally(n)
-        for node, choice in enumerate(choices):
-            if choice is not None:
-                cast(tally, node, choice)
-        before, open_before = list(tally.choices), tally.verdict is PENDING
-        tally.close("no answer within 0.25 s")
-        assert tally.verdict is (WON if choices.count(GRANTED) >= n // 2 + 1 else LOST), choices
-        for node, choice in enumerate(before):
-            if choice is not None or not open_before:
-                assert tally.choices[node] is choice
-            else:
-                # After the verdict no node counts any more, whether it voted or not.
-                assert tally.choices[node] in (FAILED, None)
-                assert tally.replies[node] in ("no answer within 0.25 s", None)
-        assert open_before <= ("no answer within 0.25 s" in tally.replies)
-
-
-@pytest.mark.parametrize("n", SIZES)
-def test_round_lost_by_refusals_is_busy_and_by_failures_without_quorum(n):
-    for choices in product(Choice, repeat=n):
-        tally = check_round(n, list(enumerate(choices)))
-        if tally.won:
-            assert not tally.without_quorum
-        # Without quorum: even if all other nodes had granted, they would not have been enough.
-        assert tally.without_quorum is (n - tally.failed < n // 2 + 1), choices
-        if FAILED not in choices:
-            assert not tally.without_quorum
-        if set(choices) == {FAILED}:
-            assert tally.without_quorum
 
 
 # Thorough rounds: silence does not count as a refusal.
@@ -261,7 +201,9 @@ def test_thorough_round_is_lost_when_it_is_closed(n):
 @pytest.mark.parametrize("error", [TypeError, ValueError, IndexError, KeyError, AttributeError, UnicodeError])
 def test_reply_unknown_to_the_parser_fails_with_a_reason(error):
     def parse(reply):
-        raise error("what is this?")
+        if reply != "yes":
+            raise error("what is this?")
+        return True
 
     tally = new_tally(3, parse=of_ours(parse))
     assert tally.record(0, [b"odd", 7]) is None
@@ -270,6 +212,10 @@ def test_reply_unknown_to_the_parser_fails_with_a_reason(error):
     assert tally.replies[0] == "unexpected reply [b'odd', 7]"
     assert tally.record(1, None) is None
     assert (tally.verdict, tally.without_quorum) == (LOST, True)
+    late = won_tally(parse=of_ours(parse), late=True)
+    assert late.record(3, "odd") is None
+    assert late.all_votes.votes[3] == Vote("node3", FAILED, "unexpected reply 'odd'")
+    assert late.all_votes.backers == 0b00111
 
 
 def test_reason_for_an_endless_garbage_reply_is_short():
@@ -392,44 +338,8 @@ def test_close_stops_where_a_custom_decision_is_taken():
 # Late votes: they decide nothing, but show which nodes keep a claim.
 
 
-@pytest.mark.parametrize("n", SIZES)
-def test_late_votes_decide_nothing_and_count_among_the_backers(n):
-    for votes in product([GRANTED, REFUSED, FAILED], repeat=n):
-        plain, tally = new_tally(n), new_tally(n, late=True)
-        for node, choice in enumerate(votes):
-            assert cast(tally, node, choice) is cast(plain, node, choice), "no late vote decides anything"
-        assert (tally.verdict, tally.granted, tally.refused, tally.failed) == (
-            *(plain.verdict, plain.granted, plain.refused, plain.failed),
-        ), votes
-        if tally.won:
-            assert tally.all_votes.backers == sum(
-                1 << node for node, choice in enumerate(votes) if choice is GRANTED
-            ), votes
-
-
-def test_backers_of_a_plain_tally_are_the_nodes_that_decided_it():
-    tally = new_tally(5)
-    assert tally.backers == 0
-    for node in (4, 0, 2, 1):
-        cast(tally, node, GRANTED)
-    assert tally.backers == 0b10101
-
-
-def test_late_votes_are_recorded_with_their_replies():
-    tally = new_tally(5, late=True)
-    for node in range(3):
-        cast(tally, node, GRANTED)
-    tally.record(3, "yes")
-    tally.record(4, "no")
-    assert tally.all_votes.choices == [GRANTED] * 4 + [REFUSED]
-    assert tally.all_votes.replies[3:] == ["yes", "no"]
-    assert tally.all_votes.votes[4] == Vote("node4", REFUSED, "'no'")
-
-
 def test_late_votes_change_nothing_that_was_read_before():
-    tally = new_tally(5, late=True)
-    for node in range(3):
-        cast(tally, node, GRANTED)
+    tally = won_tally(late=True)
     decided = tally.choices, tally.answers, tally.replies
     seen = [list(each) for each in decided]
     tally.record(3, "yes")
@@ -440,56 +350,8 @@ def test_late_votes_change_nothing_that_was_read_before():
     assert tally.backers == 0b00111
 
 
-def test_late_vote_of_a_node_counts_once():
-    tally = new_tally(5, late=True)
-    for node in range(3):
-        cast(tally, node, GRANTED)
-    tally.record(3, "no")
-    tally.record(3, "yes")
-    tally.record(0, "no")
-    assert tally.all_votes.backers == 0b00111
-
-
-@pytest.mark.parametrize("error", [TypeError, ValueError, IndexError, KeyError, AttributeError])
-def test_late_reply_unknown_to_the_parser_is_a_failed_vote(error):
-    def parse(reply):
-        if reply == "odd":
-            raise error("odd")
-        return True
-
-    tally = new_tally(5, parse=of_ours(parse), late=True)
-    for node in range(3):
-        tally.record(node, "yes")
-    assert tally.record(3, "odd") is None
-    assert tally.all_votes.choices[3] is FAILED
-    assert tally.all_votes.votes[3].detail == "unexpected reply 'odd'"
-    assert tally.all_votes.backers == 0b00111
-
-
-def test_late_failure_is_not_recorded():
-    """A node that the round does not wait for and that then fails is like a silent one: it may keep a claim or not."""
-    tally = new_tally(5, late=True)
-    for node in range(3):
-        cast(tally, node, GRANTED)
-    assert tally.fail(3, "closed the connection") is False
-    assert tally.all_votes.choices[3] is None
-
-
-def test_votes_after_a_lost_round_are_not_recorded():
-    """Any claims are rolled back on all nodes anyway."""
-    tally = new_tally(3, late=True)
-    cast(tally, 0, REFUSED)
-    cast(tally, 1, REFUSED)
-    assert tally.verdict is LOST
-    cast(tally, 2, GRANTED)
-    assert tally.all_votes.choices[2] is None
-    assert tally.all_votes.backers == 0
-
-
 def test_closing_a_won_round_leaves_late_votes_to_come():
-    tally = new_tally(5, late=True)
-    for node in range(3):
-        cast(tally, node, GRANTED)
+    tally = won_tally(late=True)
     tally.close("no answer")
     tally.record(4, "yes")
     assert tally.all_votes.backers == 0b10111
@@ -513,9 +375,7 @@ def test_lingering_tally_is_open_until_all_nodes_have_voted_or_it_is_lost(n):
 
 
 def test_lingering_tally_records_why_nodes_failed():
-    tally = new_tally(5, lingers=True)
-    for node in range(3):
-        cast(tally, node, GRANTED)
+    tally = won_tally(lingers=True)
     assert not tally.fail(3, "refused")
     assert not tally.fail(3, "closed the connection")
     assert tally.fail(4, "closed the connection")
@@ -523,9 +383,7 @@ def test_lingering_tally_records_why_nodes_failed():
 
 
 def test_frozen_tally_records_nothing_more():
-    tally = new_tally(5, lingers=True)
-    for node in range(3):
-        cast(tally, node, GRANTED)
+    tally = won_tally(lingers=True)
     tally.freeze()
     assert not tally.open
     assert not cast(tally, 3, GRANTED)

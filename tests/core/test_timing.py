@@ -106,10 +106,16 @@ def test_check_lease_returns_it_as_float(lease):
 
 @pytest.mark.parametrize(
     "lease",
-    [0, 0.0, -0.0, -1, -1e-9, math.nan, math.inf, -math.inf, 5e-324, 0.002, 0.00202, False, MAX_LEASE * 1.001, 1e15],
+    [0, 0.0, -0.0, -1, -1e-9, math.nan, math.inf, -math.inf, 5e-324, 0.002, 0.00202, MAX_LEASE * 1.001, 1e15, HUGE],
 )
 def test_check_lease_refuses_a_lease_that_no_claim_can_use(lease):
     with pytest.raises(ValueError, match="a lease"):
+        TIMING.check_lease(lease)
+
+
+@pytest.mark.parametrize("lease", ["1", None, [1], 1j, b"1", True, False])
+def test_check_lease_refuses_anything_but_a_number(lease):
+    with pytest.raises(ValueError, match=f"a lease is a positive number of seconds, not {re.escape(repr(lease))}"):
         TIMING.check_lease(lease)
 
 
@@ -117,17 +123,6 @@ def test_check_lease_refuses_a_lease_that_no_claim_can_use(lease):
 def test_check_lease_uses_its_callers_name_for_it(seconds):
     with pytest.raises(ValueError, match=r"^max_hold (is|of) "):
         TIMING.check_lease(seconds, "max_hold")
-
-
-def test_check_lease_refuses_integers_beyond_all_floats():
-    with pytest.raises(ValueError, match="a lease"):
-        TIMING.check_lease(HUGE)
-
-
-@pytest.mark.parametrize("lease", ["1", None, [1], 1j, b"1", True])
-def test_check_lease_refuses_anything_but_a_number(lease):
-    with pytest.raises(ValueError, match=f"a lease is a positive number of seconds, not {re.escape(repr(lease))}"):
-        TIMING.check_lease(lease)
 
 
 @given(st.floats(1e-6, 1e6), factors)
@@ -162,7 +157,10 @@ def stdlib_accepts(blocking, timeout):
 
 
 BLOCKING = [True, False, 1, 0]
-TIMEOUTS = [-1, -1.0, 0, 0.0, -0.0, 0.5, 2, True, False, -0.5, -2, -1e-9, -1e15, math.nan, -math.inf, math.inf]
+TIMEOUTS = [
+    *(-1, -1.0, 0, 0.0, -0.0, 0.5, 1, 2, True, False),
+    *(-0.5, -2, -1e-9, -1e-300, -1.0000001, -1e15, math.nan, -math.inf, math.inf),
+]
 
 
 @pytest.mark.parametrize("blocking", BLOCKING)
@@ -171,7 +169,7 @@ def test_check_timeout_refuses_what_the_stdlib_refuses(blocking, timeout):
     if stdlib_accepts(blocking, timeout):
         check_timeout(blocking, timeout)
     else:
-        with pytest.raises(ValueError, match="timeout"):
+        with pytest.raises(ValueError, match="a timeout is a number of seconds" if blocking else "non-blocking"):
             check_timeout(blocking, timeout)
 
 
@@ -199,18 +197,6 @@ def test_check_timeout_returns_how_long_to_wait(blocking, timeout, seconds):
     result = check_timeout(blocking, timeout)
     assert result == seconds
     assert type(result) in (float, type(None))
-
-
-@pytest.mark.parametrize("timeout", [0, 0.0, 1, 0.5, True, False, -2, -0.5, math.nan, math.inf])
-def test_check_timeout_refuses_any_timeout_of_a_non_blocking_call(timeout):
-    with pytest.raises(ValueError, match="non-blocking"):
-        check_timeout(False, timeout)
-
-
-@pytest.mark.parametrize("timeout", [-2, -0.5, -1e-300, -1.0000001, math.nan, math.inf, -math.inf])
-def test_check_timeout_refuses_anything_but_a_time(timeout):
-    with pytest.raises(ValueError, match="a timeout is a number of seconds"):
-        check_timeout(True, timeout)
 
 
 def test_check_timeout_refuses_integers_beyond_all_floats():

@@ -86,39 +86,6 @@ def test_short_url_of_a_group_is_read(url):
     assert GroupUrl.read(url) == GroupUrl("m", "redis://master:1/0?", (("a:26379", "redis://a:26379/0?"),), 0)
 
 
-@pytest.mark.parametrize(
-    ("url", "matches"),
-    [("redis+sentinel://a/m", True), ("rediss+sentinel://a/m", True), ("redis://a", False), ("unix:///a", False)],
-)
-def test_scheme_identifies_a_group(url, matches):
-    assert GroupUrl.matches(url) is matches
-
-
-@pytest.mark.parametrize(
-    ("url", "wrong"),
-    [
-        ("redis+sentinel://", "is not a valid URL"),
-        ("redis+sentinel://:57#W@s1/m", "is not a valid URL"),
-        ("redis+sentinel://s1", "is not a valid URL"),
-        ("redis+sentinel://s1/", "is not a valid URL"),
-        ("redis+sentinel:///m", "is not a valid URL"),
-        ("redis+sentinel://s1/m/one", "is not a valid URL"),
-        ("redis+sentinel://s1,/m", "names a server that is not host:port"),
-        ("redis+sentinel://s1:0/m", "names a server that is not host:port"),
-        ("redis+sentinel://s1:70000/m", "names a server that is not host:port"),
-        ("redis+sentinel://s1,s2:5,s1:26379/m", "names a server twice: list each once"),
-        ("redis+sentinel://s1/m?replicas=two", "has replicas= with something that is not a number"),
-        ("redis+sentinel://s1/m?replicas=-1", "has replicas= with something that is not a number"),
-        ("redis+sentinel://s1/m?replicas=1000", "has replicas= with something that is not a number"),
-    ],
-)
-def test_invalid_url_of_a_group_is_refused_and_not_shown(url, wrong):
-    with pytest.raises(NodeUrlError) as caught:
-        GroupUrl.read(url)
-    assert wrong in str(caught.value)
-    assert "s1" not in str(caught.value)
-
-
 def test_list_of_sentinels_has_each_once():
     require_different(["a:1", "a:2"])
     for wrong in ([], ["a:1", "b:1", "a:1"]):
@@ -149,17 +116,34 @@ def test_short_url_of_a_cluster_is_read(end):
     assert said == ClusterUrl("redis://server:1/0?", (("a:6379", "redis://a:6379/0?"),), 1, 0)
 
 
+# Both.
+
+
 @pytest.mark.parametrize(
-    ("url", "matches"),
-    [("redis+cluster://a", True), ("rediss+cluster://a", True), ("redis://a", False), ("redis+sentinel://a/m", False)],
+    ("kind", "scheme", "other"), [(GroupUrl, "sentinel", "cluster"), (ClusterUrl, "cluster", "sentinel")]
 )
-def test_scheme_identifies_a_cluster(url, matches):
-    assert ClusterUrl.matches(url) is matches
+def test_scheme_identifies_a_group_or_a_cluster(kind, scheme, other):
+    assert [kind.matches(f"{start}+{scheme}://a/m") for start in ("redis", "rediss")] == [True, True]
+    assert [kind.matches(url) for url in ("redis://a", "unix:///a", f"redis+{other}://a/m")] == [False] * 3
 
 
-@pytest.mark.parametrize(
-    ("url", "wrong"),
-    [
+INVALID = {
+    GroupUrl: [
+        ("redis+sentinel://", "is not a valid URL"),
+        ("redis+sentinel://:57#W@s1/m", "is not a valid URL"),
+        ("redis+sentinel://s1", "is not a valid URL"),
+        ("redis+sentinel://s1/", "is not a valid URL"),
+        ("redis+sentinel:///m", "is not a valid URL"),
+        ("redis+sentinel://s1/m/one", "is not a valid URL"),
+        ("redis+sentinel://s1,/m", "names a server that is not host:port"),
+        ("redis+sentinel://s1:0/m", "names a server that is not host:port"),
+        ("redis+sentinel://s1:70000/m", "names a server that is not host:port"),
+        ("redis+sentinel://s1,s2:5,s1:26379/m", "names a server twice: list each once"),
+        ("redis+sentinel://s1/m?replicas=two", "has replicas= with something that is not a number"),
+        ("redis+sentinel://s1/m?replicas=-1", "has replicas= with something that is not a number"),
+        ("redis+sentinel://s1/m?replicas=1000", "has replicas= with something that is not a number"),
+    ],
+    ClusterUrl: [
         ("redis+cluster://", "is not a valid URL"),
         ("redis+cluster://:57#W@s1?nodes=3", "is not a valid URL"),
         ("redis+cluster://s1/1?nodes=3", "is not a valid URL"),
@@ -173,9 +157,12 @@ def test_scheme_identifies_a_cluster(url, matches):
         ("redis+cluster://s1,s1:6379?nodes=3", "names a server twice"),
         ("redis+cluster://s1?nodes=3&replicas=many", "has replicas= with something"),
     ],
-)
-def test_invalid_url_of_a_cluster_is_refused_and_not_shown(url, wrong):
+}
+
+
+@pytest.mark.parametrize(("kind", "url", "wrong"), [(kind, *case) for kind in INVALID for case in INVALID[kind]])
+def test_invalid_url_of_a_group_or_a_cluster_is_refused_and_not_shown(kind, url, wrong):
     with pytest.raises(NodeUrlError) as caught:
-        ClusterUrl.read(url)
+        kind.read(url)
     assert wrong in str(caught.value)
     assert "s1" not in str(caught.value)

@@ -312,24 +312,6 @@ def test_release_of_a_hand_over_is_pending_for_all_nodes_that_may_keep_claim_or_
     assert (toy.asked[-1].deliver_to, toy.asked[-1].deliver_until) == (state.touched, state.kept_until)
 
 
-def test_acquire_interrupted_in_the_step_of_its_take_over_releases_the_claim(toy):
-    """The alarm is a call, at the end of which Python checks for signals; by then the hold is in the table."""
-
-    def interrupt():
-        assert len(toy.session.holds) == 1
-        raise KeyboardInterrupt
-
-    toy.on_alarm = interrupt
-    outcome = Outcome()
-    steps = toy.acquiring(crowded=True, outcome=outcome)
-    with pytest.raises(KeyboardInterrupt):
-        toy.play(steps, (ASK, busy(toy)), (SLEEP, toy.slept(0.2, handed=QUORUM)), "tell lock_abandon, leave")
-    assert len(toy.session.holds) == 0
-    assert outcome.state is None
-    assert toy.told[-1].deliver_to == ALL
-    assert toy.told[-1].deliver_until >= 1000.0 + LEASE
-
-
 # Not taking over.
 
 

@@ -11,6 +11,7 @@ from redsync._protocols.lock import LOCK
 from redsync._protocols.mutex import MUTEX
 from redsync._protocols.renewal import extend, renew
 from redsync.exceptions import LeaseLostError, NotOwnedError
+from tests.support.toy_replies import LOSS
 
 NEW = 1
 HAD, HAD_NOT = 1, 0
@@ -20,7 +21,6 @@ LEASE = 30.0
 
 KEPT = LEASE + 0.25
 """Seconds for which a node may keep a claim: an ask takes up to a round timeout to reach it."""
-LOSS = ("tell lock_abandon, leave", "notify HoldLost")
 
 
 # Release.
@@ -68,7 +68,7 @@ def test_loss_by_max_hold_is_pending_until_the_nodes_forget_the_claim(toy):
     state = toy.take(max_hold=5.0)
     toy.now = 1005.0
     with pytest.raises(LeaseLostError):
-        run_release(toy, state, "tell lock_abandon, leave", "notify HoldLost")
+        run_release(toy, state, *LOSS)
     assert toy.told[-1].deliver_until >= 1000.0 + LEASE - 0.001
 
 
@@ -137,9 +137,7 @@ def test_release_that_finds_the_claim_dropped_by_a_renewal_that_was_under_way_is
 def test_release_of_one_of_several_holds_raises_the_loss_for_each(toy):
     state = toy.take(holds=2)
     with pytest.raises(LeaseLostError):
-        run_release(
-            toy, state, ("ask lock_release", toy.all_say(HAD_NOT)), "tell lock_abandon, leave", "notify HoldLost"
-        )
+        run_release(toy, state, ("ask lock_release", toy.all_say(HAD_NOT)), *LOSS)
     assert (state.count, len(toy.session.holds)) == (1, 1)
     with pytest.raises(LeaseLostError):
         run_release(toy, state)
@@ -169,7 +167,7 @@ def test_release_of_an_expired_hold_drops_it_and_raises_the_loss(toy):
     state = toy.take()
     toy.now = state.valid_until
     with pytest.raises(LeaseLostError, match="ended without a renewal"):
-        run_release(toy, state, "tell lock_abandon, leave", "notify HoldLost")
+        run_release(toy, state, *LOSS)
     assert len(toy.session.holds) == 0
     assert not state.live
 
@@ -298,7 +296,7 @@ def test_reason_for_the_end_does_not_depend_on_who_notices_it(toy, notice, optio
 def test_check_of_an_expired_hold_reports_the_loss_once(toy):
     state = toy.take()
     with pytest.raises(LeaseLostError) as caught:
-        toy.play(check(state, state.valid_until), "tell lock_abandon, leave", "notify HoldLost")
+        toy.play(check(state, state.valid_until), *LOSS)
     assert caught.value.name == "x"
     assert "'x'" in str(caught.value)
     with pytest.raises(LeaseLostError):

@@ -5,7 +5,7 @@ import pytest
 from redsync._protocols.holding import check, release
 from redsync._protocols.lock import FAIR_LOCK, LOCK, acquire
 from redsync.exceptions import LeaseLostError, QuorumError
-from tests.support.toy_replies import FOREIGN, NEW, OURS, A, busy, held, without_quorum, won
+from tests.support.toy_replies import FOREIGN, LOSS, NEW, OURS, A, busy, held, without_quorum, won
 
 HAD = 1
 ALL = 0b11111
@@ -67,7 +67,7 @@ def test_reentry_wins_only_with_a_quorum_that_had_the_claim(toy, answers, wins):
         return
     script = [("ask lock_acquire", toy.answers(*answers))]
     if against > 2:
-        script += ["tell lock_abandon, leave", "notify HoldLost"]
+        script += LOSS
     with pytest.raises(LeaseLostError if against > 2 else QuorumError):
         toy.play(steps, *script)
     assert state.count == 1
@@ -79,9 +79,7 @@ def test_reentry_wins_only_with_a_quorum_that_had_the_claim(toy, answers, wins):
 def test_lost_hold_is_never_won_again_by_reentry(toy):
     state = toy.take()
     with pytest.raises(LeaseLostError):
-        run_reenter(
-            toy, ("ask lock_acquire", toy.all_say(NEW)), "tell lock_abandon, leave", "notify HoldLost", timeout=None
-        )
+        run_reenter(toy, ("ask lock_acquire", toy.all_say(NEW)), *LOSS, timeout=None)
     assert state.lost
     for _ in range(3):
         # The client does not even ask: the claims of the first try might still be there.
@@ -95,7 +93,7 @@ def test_reentry_of_an_expired_hold_asks_no_node(toy):
     state = toy.take()
     toy.now = state.valid_until
     with pytest.raises(LeaseLostError, match="ended without a renewal"):
-        run_reenter(toy, "tell lock_abandon, leave", "notify HoldLost")
+        run_reenter(toy, *LOSS)
     assert state.count == 1
 
 
@@ -103,7 +101,7 @@ def test_reentry_confirmed_after_the_old_end_is_lost(toy):
     state = toy.take(lease=2.0)
     late = toy.all_say(OURS, takes=5.0)
     with pytest.raises(LeaseLostError):
-        run_reenter(toy, ("ask lock_acquire", late), "tell lock_abandon, leave", "notify HoldLost", lease=60.0)
+        run_reenter(toy, ("ask lock_acquire", late), *LOSS, lease=60.0)
     assert state.count == 1
 
 
@@ -111,7 +109,7 @@ def test_loss_at_reentry_rolls_back_its_claims(toy):
     state = toy.acquire(("ask lock_acquire", toy.answers(NEW, NEW, NEW, "down", "down", sent=0b00111)))
     answers = toy.answers(NEW, NEW, NEW, "down", OURS, sent=0b10111)
     with pytest.raises(LeaseLostError):
-        run_reenter(toy, ("ask lock_acquire", answers), "tell lock_abandon, leave", "notify HoldLost")
+        run_reenter(toy, ("ask lock_acquire", answers), *LOSS)
     assert toy.told[-1].deliver_to == 0b10111
     assert toy.events[-1].state is state
     assert toy.events[-1].name == "x"
@@ -316,7 +314,7 @@ def test_reentry_of_a_hold_lost_while_it_paused_stops_asking(toy):
     def lose():
         toy.now = state.valid_until
         with pytest.raises(LeaseLostError):
-            toy.play(check(state, toy.now), "tell lock_abandon, leave", "notify HoldLost")
+            toy.play(check(state, toy.now), *LOSS)
 
     steps = acquire(toy.session, toy.request(timeout=None), toy.now)
     with pytest.raises(LeaseLostError):
@@ -328,7 +326,7 @@ def test_reentry_lost_meanwhile_is_not_won(toy):
 
     def lose():
         with pytest.raises(LeaseLostError):
-            toy.play(check(state, state.valid_until), "tell lock_abandon, leave", "notify HoldLost")
+            toy.play(check(state, state.valid_until), *LOSS)
 
     with pytest.raises(LeaseLostError):
         run_reenter(toy, ("ask lock_acquire", toy.all_say(OURS, meanwhile=lose)))
@@ -344,7 +342,7 @@ def test_reentry_of_a_fair_lock_accepts_refusals_with_the_highest_ticket(toy):
     with pytest.raises(QuorumError):
         run_reenter(toy, ("ask fair_lock_acquire", toy.all_say([5_000, A, 7, b"x"])), kind=FAIR_LOCK, timeout=0.0)
     assert state.lost is None
-    script = [("ask fair_lock_acquire", toy.all_say([5_000, A, 7])), "tell lock_abandon, leave", "notify HoldLost"]
+    script = [("ask fair_lock_acquire", toy.all_say([5_000, A, 7])), *LOSS]
     with pytest.raises(LeaseLostError):
         run_reenter(toy, *script, kind=FAIR_LOCK, timeout=0.0)
 

@@ -6,10 +6,10 @@ from redsync._protocols.claims import Outcome
 from redsync._protocols.holding import lose, release
 from redsync._protocols.mutex import MUTEX, Possession, acquire
 from redsync.exceptions import LeaseLostError, QuorumError
+from tests.support.toy_replies import LOSS
 
-NEW, HAD = 1, 1
+NEW = 1
 LEASE, DRIFT = 30.0, 0.302
-LOSS = ("tell lock_abandon, leave", "notify HoldLost")
 
 
 @pytest.fixture

@@ -9,13 +9,13 @@ from redsync._core.quorum import Choice
 from redsync._protocols.holding import lose, release
 from redsync._protocols.renewal import extend, renew
 from redsync.exceptions import LeaseLostError, NotOwnedError, QuorumError
+from tests.support.toy_replies import LOSS
 
 OURS, REPAIRED, THEIRS, FOREIGN = 2, 1, 0, -1
 ALL = 0b11111
 LEASE, DRIFT = 30.0, 0.302
 ROLLBACK = "tell lock_abandon, leave"
 """After a hold ended during its renewal: its end may have gone out first, and the renewal made the claim again."""
-LOSS = (ROLLBACK, "notify HoldLost")
 
 
 def run_renew(toy, holds, *script, **options):
@@ -411,8 +411,7 @@ def test_extend_of_a_hold_that_nodes_no_longer_keep_is_a_loss(toy):
         toy.play(
             extend(toy.session, state, 60.0, toy.now),
             ("ask lock_renew", toy.answers([0], [1], [-1], [2], [2])),
-            "tell lock_abandon, leave",
-            "notify HoldLost",
+            *LOSS,
         )
     assert not state.valid(toy.now)
 

@@ -10,7 +10,6 @@ NEW = 1
 OURS, REPAIRED, THEIRS = 2, 1, 0
 ALL = 0b11111
 LEASE, DRIFT = 30.0, 0.302
-LOSS = ("tell lock_abandon, leave", "notify HoldLost")
 BARE = (NEW, NEW, NEW, "down", "down")
 
 

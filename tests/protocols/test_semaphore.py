@@ -53,102 +53,97 @@ def take(toy, pool):
     return take
 
 
+@pytest.fixture
+def ask(toy, pool):
+    """Return a function that plays a protocol of the semaphore.
+
+    Each of its answers is what the nodes say to a look; the protocol's further arguments come first.
+    """
+
+    def ask(protocol, *args, told=(), pool=pool):
+        script = [("ask semaphore_inspect", answer) if not isinstance(answer, str) else answer for answer in told]
+        return toy.play(protocol(toy.session, pool, toy.owner, *args), *script)
+
+    return ask
+
+
 # The limit.
 
 
-def test_limit_is_the_newest_that_nodes_know(toy, pool):
+def test_limit_is_the_newest_that_nodes_know(toy, pool, ask):
     looks = toy.answers(look(0, 4), look(V1, 7), look(0, 4), look(), None)
-    script = ("ask semaphore_inspect", looks), "tell semaphore_inspect"
-    assert toy.play(limit_of(toy.session, pool, toy.owner), *script) == 7
+    assert ask(limit_of, told=[looks, "tell semaphore_inspect"]) == 7
     assert toy.told[-1].command.args == (0, 0, 0, V1, 7), "nodes that lack it get it"
     assert (pool.limit.version, pool.limit.permits) == (V1, 7)
 
 
-def test_limit_that_no_node_knows_is_the_clients_own(toy, pool):
-    assert toy.play(limit_of(toy.session, pool, toy.owner), ("ask semaphore_inspect", toy.all_say(look()))) == 4
+def test_limit_that_no_node_knows_is_the_clients_own(toy, ask):
+    assert ask(limit_of, told=[toy.all_say(look())]) == 4
 
 
-def test_limit_that_nodes_forgot_is_the_last_that_was_learned(toy, pool):
+def test_limit_that_nodes_forgot_is_the_last_that_was_learned(toy, pool, ask):
     pool.limit.learn(V1, 9)
-    assert toy.play(limit_of(toy.session, pool, toy.owner), ("ask semaphore_inspect", toy.all_say(look(V1, 9)))) == 9
+    assert ask(limit_of, told=[toy.all_say(look(V1, 9))]) == 9
     assert toy.commands[-1].args == (0, 0, 0, V1, 9), "they get it with the look"
 
 
-def test_later_resize_exceeds_one_that_only_an_old_object_remembers(toy, pool):
+def test_later_resize_exceeds_one_that_only_an_old_object_remembers(toy, pool, ask):
     versions = []
     for at in (NOW_MS, NOW_MS + 10):
-        script = [
-            ("ask semaphore_inspect", toy.all_say(look(now_ms=at))),
-            ("ask semaphore_inspect", toy.all_say(look(next_version(0, 2, at), 2))),
-        ]
-        fresh = Pool("x", pool.keys, Limit(4))
-        toy.play(resize(toy.session, fresh, toy.owner, 2), *script)
+        fresh = pool._replace(limit=Limit(4))
+        looks = toy.all_say(look(now_ms=at)), toy.all_say(look(next_version(0, 2, at), 2))
+        ask(resize, 2, told=looks, pool=fresh)
         versions.append(toy.commands[-1].args[3])
     assert versions[0] < versions[1], "although no node knows of the first"
 
 
 @pytest.mark.parametrize("known", [V1 + 5, 1 << 52])
-def test_resize_writes_a_version_above_all_known_ones(toy, pool, known):
+def test_resize_writes_a_version_above_all_known_ones(toy, pool, ask, known):
     wanted = next_version(known, 9, NOW_MS)
-    script = [
-        ("ask semaphore_inspect", toy.answers(look(0, 4), look(known, 7), look(0, 4), "down", None)),
-        "tell semaphore_inspect",
-        ("ask semaphore_inspect", toy.all_say(look(wanted, 9))),
-    ]
-    toy.play(resize(toy.session, pool, toy.owner, 9), *script)
+    looks = toy.answers(look(0, 4), look(known, 7), look(0, 4), "down", None)
+    ask(resize, 9, told=[looks, "tell semaphore_inspect", toy.all_say(look(wanted, 9))])
     assert toy.commands[-1].args == (0, 0, 0, wanted, 9)
     assert (pool.limit.version, pool.limit.permits) == (wanted, 9)
 
 
-def test_one_wrong_clock_does_not_decide_the_version_of_a_resize(toy, pool):
+def test_one_wrong_clock_does_not_decide_the_version_of_a_resize(toy, pool, ask):
     clocks = (1, NOW_MS, NOW_MS, NOW_MS, 1 << 60)
-    script = [
-        ("ask semaphore_inspect", toy.answers(*[look(0, 4, now_ms=each) for each in clocks])),
-        ("ask semaphore_inspect", toy.all_say(look(next_version(0, 9, NOW_MS), 9))),
-    ]
-    toy.play(resize(toy.session, pool, toy.owner, 9), *script)
+    looks = toy.answers(*[look(0, 4, now_ms=each) for each in clocks])
+    ask(resize, 9, told=[looks, toy.all_say(look(next_version(0, 9, NOW_MS), 9))])
     assert pool.limit.version == next_version(0, 9, NOW_MS)
 
 
-def test_resize_overtaken_by_another_has_succeeded(toy, pool):
+def test_resize_overtaken_by_another_has_succeeded(toy, pool, ask):
     newer = next_version(0, 3, NOW_MS + 10)
-    script = [
-        ("ask semaphore_inspect", toy.all_say(look(0, 4))),
-        ("ask semaphore_inspect", toy.all_say(look(newer, 3))),
-    ]
-    toy.play(resize(toy.session, pool, toy.owner, 9), *script)
+    ask(resize, 9, told=[toy.all_say(look(0, 4)), toy.all_say(look(newer, 3))])
     assert (pool.limit.version, pool.limit.permits) == (newer, 3)
 
 
-def test_resize_without_a_quorum_is_an_error(toy, pool):
-    looks = ("ask semaphore_inspect", toy.all_say(look(0, 4)))
+def test_resize_without_a_quorum_is_an_error(toy, pool, ask):
     done = look(next_version(0, 9, NOW_MS), 9)
-    script = looks, ("ask semaphore_inspect", toy.answers(done, done, "down", "down", "down"))
     with pytest.raises(QuorumError, match="semaphore 'x': 3 of 5 nodes failed"):
-        toy.play(resize(toy.session, pool, toy.owner, 9), *script)
+        ask(resize, 9, told=[toy.all_say(look(0, 4)), toy.answers(done, done, "down", "down", "down")])
     assert pool.limit.permits == 9, "it may come into force"
     with pytest.raises(QuorumError):
-        toy.play(resize(toy.session, pool, toy.owner, 9), ("ask semaphore_inspect", toy.all_say("down")))
+        ask(resize, 9, told=[toy.all_say("down")])
 
 
 # Looks.
 
 
-def test_slot_is_free_only_if_a_quorum_may_grant_it(toy, pool):
-    looks = toy.answers(look(0, 4, [0, 1]), look(0, 4, [0, 1]), look(0, 4, [0, 2]), look(0, 4, []), look(0, 4, []))
-    steps = available(toy.session, pool, toy.owner)
-    assert toy.play(steps, ("ask semaphore_inspect", looks)) == 3, "0 is taken on three; 1 and 2 on fewer"
-    looks = toy.answers(look(0, 4, [0, 1]), look(0, 4, [0, 1]), look(0, 4, [0, 2]), "down", "down")
-    assert toy.play(available(toy.session, pool, toy.owner), ("ask semaphore_inspect", looks)) == 1
+def test_slot_is_free_only_if_a_quorum_may_grant_it(toy, ask):
+    three = look(0, 4, [0, 1]), look(0, 4, [0, 1]), look(0, 4, [0, 2])
+    looks = toy.answers(*three, look(0, 4, []), look(0, 4, []))
+    assert ask(available, told=[looks]) == 3, "0 is taken on three; 1 and 2 on fewer"
+    assert ask(available, told=[toy.answers(*three, "down", "down")]) == 1
 
 
-def test_no_permit_is_available_while_more_exist_than_a_shrink_allows(toy, pool):
+def test_no_permit_is_available_while_more_exist_than_a_shrink_allows(toy, pool, ask):
     pool.limit.learn(V1, 1)
-    looks = toy.all_say(look(V1, 1, [2, 3]))
-    assert toy.play(available(toy.session, pool, toy.owner), ("ask semaphore_inspect", looks)) == 0
+    assert ask(available, told=[toy.all_say(look(V1, 1, [2, 3]))]) == 0
 
 
-def test_holdings_are_those_that_a_quorum_knows(toy, pool):
+def test_holdings_are_those_that_a_quorum_knows(toy, ask):
     entry, rare = [b"c:1", b"3,0", 9_000, RECORD.pack()], [b"c:2", b"1", 9_000, b""]
     looks = toy.answers(
         look(0, 4, [], [entry, rare]),
@@ -157,18 +152,17 @@ def test_holdings_are_those_that_a_quorum_knows(toy, pool):
         look(0, 4, [], [[b"c:1", b"0,3", 6_000, b""]]),
         "down",
     )
-    [holding] = toy.play(holdings(toy.session, pool, toy.owner), ("ask semaphore_inspect", looks))
+    [holding] = ask(holdings, told=[looks])
     assert (holding.id, holding.slots, holding.remaining, holding.client) == ("c:1", (0, 3), 7.0, RECORD)
 
 
-def test_bit_map_of_absurd_size_is_not_a_look(toy, pool):
+def test_bit_map_of_absurd_size_is_not_a_look(toy, ask):
     absurd = [0, 4, bytes(1251), [], 0, 0, NOW_MS]
-    looks = toy.answers(absurd, absurd, absurd, look(0, 4), look(0, 4))
     with pytest.raises(QuorumError):
-        toy.play(available(toy.session, pool, toy.owner), ("ask semaphore_inspect", looks))
+        ask(available, told=[toy.answers(absurd, absurd, absurd, look(0, 4), look(0, 4))])
 
 
-def test_many_holders_are_listed_a_page_at_a_time(toy, pool):
+def test_many_holders_are_listed_a_page_at_a_time(toy, pool, ask):
     pool.limit.permits = 10_000
     pages = [
         look(0, 10_000, [], [[b"c:1", b"5", 9_000, RECORD.pack()]]),
@@ -176,15 +170,14 @@ def test_many_holders_are_listed_a_page_at_a_time(toy, pool):
     ]
     for page in pages:
         page[2] = bytes(126)[:-1] + b"\xff"
-    script = [("ask semaphore_inspect", toy.all_say(page)) for page in pages]
-    found = toy.play(holdings(toy.session, pool, toy.owner), *script)
+    found = ask(holdings, told=[toy.all_say(page) for page in pages])
     assert [(holding.id, holding.client) for holding in found] == [("c:3", RECORD), ("c:2", RECORD), ("c:1", RECORD)]
     assert [command.args for command in toy.commands] == [(-1, 0, 0, 0, 10_000), (-1, 0, 1000, 0, 10_000)]
 
 
-def test_foreign_value_is_an_error_for_a_look(toy, pool):
+def test_foreign_value_is_an_error_for_a_look(toy, ask):
     with pytest.raises(KeyTypeError, match="semaphore 'x'"):
-        toy.play(available(toy.session, pool, toy.owner), ("ask semaphore_inspect", toy.all_say(0)))
+        ask(available, told=[toy.all_say(0)])
 
 
 def test_garbage_is_not_a_look(believed, pool):

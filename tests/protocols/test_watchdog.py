@@ -10,11 +10,12 @@ from redsync._protocols.holding import lose
 from redsync._protocols.mutex import MUTEX
 from redsync._protocols.renewal import extend
 from redsync.exceptions import QuorumError
+from tests.protocols.conftest import Stop
+from tests.support.toy_replies import LOSS
 
 OURS, HEALED, THEIRS = 2, 1, 0
 ALL = 0b11111
 LEASE, DRIFT = 30.0, 0.302
-LOSS = ("tell lock_abandon, leave", "notify HoldLost")
 
 
 def take(toy, name="x", **fields):
@@ -24,10 +25,6 @@ def take(toy, name="x", **fields):
     table = toy.session.holds
     table.watched_until = min(state.due for state in table)
     return state
-
-
-class Stop(BaseException):
-    pass
 
 
 # Renewing.

@@ -11,12 +11,11 @@ from redsync._core.observing import ClocksRead, HoldOrphaned, WatchdogWoke
 from redsync._protocols.holding import lose, wait_end
 from redsync._protocols.mutex import MUTEX
 from redsync._protocols.watchdog import shutdown
+from tests.support.toy_replies import LOSS
 
 NEW = 1
 OURS, REPAIRED = 2, 1
 ALL = 0b11111
-LEASE = 30.0
-LOSS = ("tell lock_abandon, leave", "notify HoldLost")
 RECORD = ClientRecord("host", 7, "program", 1.5).pack()
 
 

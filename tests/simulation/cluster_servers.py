@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from redsync.testing.simulator.store import Entry, Store
     from tests.simulation.simulated_clusters import Shard, View
 
-__all__ = ["ClusterServer", "ClusterSession", "LentNode"]
-
 _SCRIPTS: Final = frozenset({b"EVAL", b"EVALSHA"})
 _OF_NO_SLOT: Final = frozenset(
     b"AUTH HELLO RESET SELECT INFO CLIENT PING SCRIPT CLUSTER WAIT FLUSHALL FLUSHDB SUBSCRIBE UNSUBSCRIBE".split()
@@ -83,8 +81,6 @@ class ClusterServer(GroupServer):
 
     _SESSION: ClassVar[Any] = ClusterSession
     _MESSAGE = b"smessage"
-    group: Shard  # type: ignore[misc]  # a server of a cluster is in no other group
-    view: View
 
     def __init__(self, shard: Shard, suffix: str, scripts: Mapping[str, Script]) -> None:
         super().__init__(shard, suffix, scripts)
@@ -154,7 +150,6 @@ class ClusterServer(GroupServer):
 
     def place_of(self, session: Session) -> int:
         """Return the index of the node for which it executes the current command of a session."""
-        assert isinstance(session, ClusterSession), "it makes no other"
         return session.place
 
     def as_node(self, place: int) -> Any:

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from tests.simulation.trial import Trial
     from tests.simulation.trial_nodes import TrialNode
 
-__all__ = ["Failovers", "Reshardings"]
-
 _LAGS: Final = (0.02, 0.1, 0.5, 2.0)
 """Seconds that changes may take longer."""
 

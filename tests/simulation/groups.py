@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from redsync._drivers.requests import Request
     from tests.simulation.trial import Trial
 
-__all__ = ["Group", "GroupServer", "Knowledge", "ReplicatedSession", "Stream", "VirtualSentinel"]
-
 _READ_ONLY: Final = "READONLY You can't write against a read only replica."
 
 _HUNG: Final = 0.01

@@ -19,8 +19,6 @@ from tests.simulation.trial import Trial
 from tests.simulation.trial_faults import LatePushes, TrialNemesis
 from tests.simulation.workload import Workload
 
-__all__ = ["Outcome", "how_to_replay", "simulate"]
-
 _FAULTS_UNTIL = 9.0
 """Seconds of faults, at most."""
 

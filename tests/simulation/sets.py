@@ -34,8 +34,6 @@ from redsync.testing.simulator.runner import WatchedLinks, WatchedMaintenance, c
 if TYPE_CHECKING:
     from tests.simulation.trial_runner import TrialRunner
 
-__all__ = ["MAKER", "Handed", "LendingMaintenance", "LentLinks", "Sets"]
-
 MAKER: Final[ContextVar[TrialRunner | None]] = ContextVar("redsync_simulated_maker", default=None)
 """The driver whose connections are made in this context."""
 

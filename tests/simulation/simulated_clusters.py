@@ -41,8 +41,6 @@ if TYPE_CHECKING:
     from tests.simulation.groups import VirtualSentinel
     from tests.simulation.trial import Trial
 
-__all__ = ["Cluster", "Migration", "Shard", "View"]
-
 
 class Migration:
     """The moving slot of one node; made by `Cluster.move`.
@@ -196,8 +194,6 @@ class Shard(Group):
     """
 
     WORD = "shard"
-    servers: list[ClusterServer]  # type: ignore[assignment,misc]  # it makes no others
-    master: ClusterServer
 
     def __init__(self, cluster: Cluster, index: int, replicas: int, scripts: Mapping[str, Script]) -> None:
         self.cluster = cluster

@@ -5,8 +5,6 @@ from __future__ import annotations
 from redsync.testing.simulator.commands import find_command
 from redsync.testing.simulator.store import NEVER, Entry, Reply, Store, Value, copy_of
 
-__all__ = ["adopt", "differs", "execute", "snapshot"]
-
 
 def execute(store: Store, name: bytes, *words: bytes) -> Reply:
     """Execute one command at the present instant.

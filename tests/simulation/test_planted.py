@@ -232,7 +232,7 @@ MISTAKES = [
         script("lock_release", (WAKE, WAKE.replace(">", "<"))),
     ),
     Mistake(
-        "a waiter leaves the queue when granted", Fairness, "first asked with", 33, "fair",
+        "a waiter leaves the queue when granted", Fairness, "first asked with", 84, "fair",
         script("fair_lock_acquire", ("ARGV[3])\nreturn 1", f"ARGV[3])\n{LEAVE}return 1")),
     ),
     Mistake("no ticket is written", Fairness, "first asked with", 0, "fair", WRITE_NO_TICKET),
@@ -454,7 +454,7 @@ MISTAKES = [
         patch=instead(AioLinkSet, "end", nothing),
     ),
     Mistake(
-        "a release does not follow its claim over other sets", LeakedClaims, "ownerless|without a waiter", 63,
+        "a release does not follow its claim over other sets", LeakedClaims, "ownerless", 21,
         {"sets": 3}, patch=instead(Owing, "follow", lambda *_: False),
     ),
     # Groups and clusters.

@@ -8,8 +8,6 @@ from typing import Any
 from redsync.testing.simulator.faults import Injector, Nemesis
 from redsync.testing.simulator.simulation import Simulation
 
-__all__ = ["LatePushes", "TrialNemesis"]
-
 _LONG_DELAYS = (0.5, 2.0, 10.0, 30.0, 60.0, 120.0)
 """Extra seconds that packets may take. A client abandons a connection after 10 s of silence."""
 

@@ -14,13 +14,9 @@ from redsync.testing.simulator.virtual_nodes import NOTHING, Session, VirtualNod
 if TYPE_CHECKING:
     from tests.simulation.trial import Trial
 
-__all__ = ["TrialNode", "TrialSession"]
-
 
 class TrialSession(Session):
     """One connection to a node of a trial, which keeps the replies, see `Trial.served`."""
-
-    _node: TrialNode  # type: ignore[misc]  # it is a node of a trial
 
     def _execute(self, words: list[bytes]) -> Any:
         reply = super()._execute(words)

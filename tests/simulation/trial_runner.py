@@ -22,8 +22,6 @@ from tests.simulation.sets import LendingMaintenance, Sets
 if TYPE_CHECKING:
     from tests.simulation.trial import Trial
 
-__all__ = ["TrialRunner"]
-
 T = TypeVar("T")
 
 _QUICK, _SLOW, _PAUSED = 0.0005, 0.02, 4.0

@@ -2,8 +2,6 @@
 
 from tests.support.hostile import HELLO, Hostile, bulk, information
 
-__all__ = ["GARBAGE", "LOADING", "ODD_ANSWERS", "FakeServer", "answering"]
-
 
 class FakeServer(Hostile):
     """Answers each command with the result of `answer` for its words; None closes the connection."""

@@ -3,8 +3,6 @@
 import os
 import traceback
 
-__all__ = ["in_child", "is_open"]
-
 
 def in_child(function):
     """Call a function in the child of a fork; return the text that it returned there, or its traceback."""

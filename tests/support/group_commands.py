@@ -10,8 +10,6 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-__all__ = ["UNANSWERED", "Address", "command", "until"]
-
 _POLL_INTERVAL = 0.02
 _SETTLE_TIMEOUT = 40.0
 

@@ -8,8 +8,6 @@ import time
 
 from redsync._drivers.handshakes import INITIALIZE
 
-__all__ = ["HELLO", "TEXTS", "Hostile", "bulk", "dribble", "handshake", "information", "make_answer"]
-
 HELLO = b"%3\r\n+server\r\n+redis\r\n+version\r\n+7.0.0\r\n+proto\r\n:3\r\n"
 INFO = b"run_id:%b\r\nredis_version:7.0.0\r\nuptime_in_seconds:100000\r\n"
 

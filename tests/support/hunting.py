@@ -11,8 +11,6 @@ from redsync.testing.simulator import SimulationError
 from redsync.testing.simulator.simulation import Checker
 from tests.simulation.runs import simulate
 
-__all__ = ["break_script", "hunt", "trust_records"]
-
 
 def hunt(checker: type[Checker], seeds: Iterable[int], **options) -> str:
     """Return the complaint of the first run in which the checker complains."""

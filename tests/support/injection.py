@@ -15,8 +15,6 @@ from pathlib import Path
 
 import redsync
 
-__all__ = ["Interruption", "alarm", "inject", "inject_at_calls"]
-
 
 class Interruption(BaseException):
     """The interruption of a test: neither an Exception nor anything that the code could expect."""

@@ -4,19 +4,6 @@ import pytest
 
 from redsync import _kinds
 
-__all__ = [
-    "KINDS",
-    "LOCKS",
-    "another",
-    "each_entered",
-    "each_facade",
-    "each_kind",
-    "each_kind_of",
-    "each_kind_once",
-    "family",
-    "waits_in_line",
-]
-
 
 def _multi(client, name, timeout=None, **options):
     locks = client.get_lock(name, **options), client.get_mutex(f"{name} too", **options)

@@ -5,8 +5,6 @@ from redsync._core.latches import LatchState
 from redsync._protocols.latch import Latch, count_down, count_left, delete, set_count, wait_open
 from tests.simulation.stores import execute
 
-__all__ = ["KEYS", "LatchCaller", "finish", "told"]
-
 KEYS = LatchKeys.of(b"redsync:", b"x")
 
 

@@ -2,11 +2,7 @@
 
 import time
 
-from tests.chaos.health import open_sockets, redsync_threads
 from tests.support.locks import PATIENCE
-
-__all__ = ["become", "claims", "is_claim", "open_sockets", "redsync_threads"]
-
 
 RECORDS = (b"redsync:client:", b"redsync_birth")
 

@@ -13,8 +13,6 @@ from redsync._core.clusters import ClusterServer, owner_in, read_cluster
 from redsync.testing.servers import ServerGroup, free_ports
 from tests.support.group_commands import UNANSWERED, Address, command, until
 
-__all__ = ["LocalCluster"]
-
 _HOST = "127.0.0.1"
 _SLOTS = 16384
 _MASTERS = 3

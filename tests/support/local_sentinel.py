@@ -23,8 +23,6 @@ import redis
 from redsync.testing.servers import ServerGroup
 from tests.support.group_commands import UNANSWERED, Address, command, until
 
-__all__ = ["LocalSentinel"]
-
 _HOST = "127.0.0.1"
 _NAME = "mymaster"
 _SENTINELS = 3

@@ -4,8 +4,6 @@ import time
 
 from redsync import RedsyncError
 
-__all__ = ["PATIENCE", "SHORT", "claims", "connect_set", "flush", "lose", "timed", "values"]
-
 PATIENCE = 20.0
 """Seconds until a test gives up waiting for something that happens at once on an idle machine.
 

@@ -2,8 +2,6 @@
 
 from types import FunctionType
 
-__all__ = ["of_ours"]
-
 
 def of_ours(function):
     """Return a function as if it stood in a module of ours."""

@@ -2,8 +2,6 @@
 
 from redsync import Client
 
-__all__ = ["owing", "sent_to_all"]
-
 
 def owing(client: Client) -> bool:
     """Return whether a node owes a reply on any connection of the client; makes it read what has come."""

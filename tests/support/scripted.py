@@ -21,8 +21,6 @@ from redsync._drivers.requests import Request
 from redsync._drivers.wakeups import Wakeups
 from redsync._signal_safe import SafeLock
 
-__all__ = ["ANNA", "LATER", "NODE_TIMEOUT", "SCRIPT", "Desk", "Far", "choices", "is_one", "message", "words_of"]
-
 NODE_TIMEOUT = 0.25
 LATER = 1e12
 ANNA = Owner("desk", 1)

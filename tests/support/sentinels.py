@@ -4,8 +4,6 @@ import contextlib
 
 from tests.support.hostile import Hostile, bulk
 
-__all__ = ["FakeSentinels"]
-
 
 class FakeSentinels:
     """Some Sentinels of one master, which answer as `say` last set, together or separately.

@@ -3,8 +3,6 @@
 from redsync._core.permits import Limit, SlotKeys
 from redsync._protocols.semaphore import SEMAPHORE, Pool, acquire
 
-__all__ = ["ASK", "ROLLBACK", "V1", "ToySemaphore", "full", "got", "other_limit"]
-
 V1 = 1 << 32
 ASK, ROLLBACK = "ask semaphore_acquire for a place", "tell semaphore_abandon"
 

@@ -1,9 +1,9 @@
 """The toy's nodes' frequent replies to an acquire."""
 
-__all__ = ["FOREIGN", "NEW", "OURS", "SPLIT", "A", "B", "busy", "held", "waiting_script", "without_quorum", "won"]
-
 NEW, OURS, FOREIGN = 1, 2, 0
 A, B = b"client-a:1", b"client-b:1"
+LOSS = ("tell lock_abandon, leave", "notify HoldLost")
+"""The effects by which a hold is lost, and that is reported."""
 SPLIT = (NEW, NEW, [20_000, A], [20_000, B], [20_000, B])
 
 

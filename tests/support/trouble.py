@@ -5,8 +5,6 @@ import threading
 
 import redis
 
-__all__ = ["accept_writes", "add_guest", "busy", "read_only", "refuse_writes", "version_of"]
-
 
 def refuse_writes(node):
     """Let a node refuse all writes, like one that can't save its data: here it is a replica without a master."""

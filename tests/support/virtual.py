@@ -17,8 +17,6 @@ from redsync.testing.simulator.scripting import run_script
 from redsync.testing.simulator.store import Store
 from tests.simulation.stores import execute
 
-__all__ = ["World"]
-
 
 class _Dropped(BaseException):
     """Ends a protocol that is not played to its end."""

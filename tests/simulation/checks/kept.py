@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from redsync.testing.simulator.store import NEVER, Hash, SortedSet
 from tests.simulation.checks.rounds import MODES, owner_in
-
-if TYPE_CHECKING:
-    from tests.simulation.trial_nodes import TrialNode
-
-__all__ = ["Kept", "kept_at", "kept_claims", "kept_places", "now_ms"]
+from tests.simulation.trial_nodes import TrialNode
 
 T = TypeVar("T")
 

@@ -9,20 +9,6 @@ from typing import Any, Final, NamedTuple
 from redsync._core.permits import read_slots
 from redsync.testing.simulator.trace_events import Decided, Sent
 
-__all__ = [
-    "MODES",
-    "PERMIT",
-    "READ_WRITE",
-    "REENTRANT",
-    "Claim",
-    "Rounds",
-    "claims",
-    "code_of",
-    "granted_slots",
-    "owner_in",
-    "parse",
-]
-
 READ_WRITE: Final = "read_write_lock"
 """The kind of claim of readers and writers."""
 
