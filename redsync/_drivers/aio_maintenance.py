@@ -17,7 +17,6 @@ from redsync._drivers.any_maintenance import PAUSE_AFTER_FAILURE, AnyMaintenance
 from redsync._drivers.handshake_connections import open_connection, open_fake_connection
 from redsync._drivers.link_sets import Shared
 from redsync._drivers.nodes import TIMEOUTS, Node
-from redsync._drivers.redis_py import Addresses
 from redsync._drivers.requests import Request
 from redsync._drivers.watches import AioWatches
 
@@ -36,7 +35,6 @@ class AioMaintenance(AnyMaintenance[AioLinkSet]):
         self._has_news = False
         self._wait_until = math.inf
         super().__init__(self._make_set(shared), shared=shared, **settings)
-        self._addresses: Final = [Addresses() for _ in self._nodes]
         self._watches: Final = AioWatches(self._nodes, self.connect_timeout, self._clock, self._on_moved)
         self._connecting: dict[int, asyncio.Task[None]]
 
@@ -191,7 +189,7 @@ class AioMaintenance(AnyMaintenance[AioLinkSet]):
         await self._watches.locate(node)
         channel = await open_fake_connection(node)
         if channel is None:
-            channel = await open_connection(node.make_connection(self.connect_timeout), self._addresses[node.index])
+            channel = await open_connection(node.make_connection(self.connect_timeout))
         try:
             tag = await channel.run(self._introduce(node))
             link = self.own.make_link(node, channel, tag)

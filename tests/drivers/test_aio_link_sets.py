@@ -22,12 +22,12 @@ from redsync._drivers.link_sets import Shared
 from redsync._drivers.links import BACKLOG_LIMIT
 from redsync._drivers.nodes import INTERRUPTED
 from redsync._drivers.pending_releases import PendingReleases
-from redsync._drivers.redis_py import Addresses
 from redsync._drivers.requests import PLAIN, Request
 from redsync._drivers.wakeups import Wakeups
 from redsync._signal_safe import SafeLock
 from tests.aio_support import both_loops, in_loop, turns, until
 from tests.support.locks import PATIENCE
+from tests.support.scripted import ask
 
 ENDLESS = 30
 LATER = 1e12
@@ -75,8 +75,8 @@ class Rig:
         return self.set.links
 
     async def open(self, i):
-        channel = await open_connection(self.nodes[i].make_connection(2.0), Addresses())
-        await channel.ask(pack("HELLO", "3"))
+        channel = await open_connection(self.nodes[i].make_connection(2.0))
+        await channel.run(ask(pack("HELLO", "3")))
         await channel.run(subscribe(PLAIN, b"wake"))
         return self.set.make_link(self.nodes[i], channel, None)
 

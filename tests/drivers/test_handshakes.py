@@ -16,6 +16,7 @@ from redsync._drivers.handshake_connections import pack
 from redsync._drivers.handshakes import end_former, introduce, join, load_scripts, shake_hands
 from redsync._drivers.nodes import NodeInfo
 from tests.support.hostile import TEXTS, bulk, handshake, make_answer
+from tests.support.scripted import ask
 from tests.support.trouble import busy, version_of
 
 SHIPPED = Script.shipped()
@@ -117,7 +118,7 @@ def test_new_connection_ends_former_ones(nodes):
         process = node.info.run_id
         node.former.update({(process, former.client_id()), ("another process", other.client_id())})
         tag = channel.run(end_former(node))
-        assert tag == (process, channel.ask(b"CLIENT ID\r\n")[0])
+        assert tag == (process, channel.run(ask(b"CLIENT ID\r\n"))[0])
         assert not node.former
         with pytest.raises(redis.ConnectionError, match="closed by server"):
             former.connection.can_read(60)
@@ -149,7 +150,7 @@ def test_node_that_refuses_to_number_or_end_connections_is_still_used(nodes, raw
         node.former.add((node.info.run_id, 1))
         assert channel.run(end_former(node)) is None
         assert not node.former
-        assert channel.ask(b"PING\r\n") == [b"PONG"]
+        assert channel.run(ask(b"PING\r\n")) == [b"PONG"]
         channel.close()
     finally:
         raw[0].execute_command("ACL", "DELUSER", "app")

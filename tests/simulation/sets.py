@@ -27,7 +27,6 @@ from redsync._drivers.links import AnyLink
 from redsync._drivers.maintenance import Kill
 from redsync._drivers.nodes import INTERRUPTED, TIMEOUTS, Node, reason_of
 from redsync._drivers.pending_releases import Owing
-from redsync._drivers.redis_py import Addresses
 from redsync._drivers.requests import Request
 from redsync.testing.simulator.runner import WatchedLinks, WatchedMaintenance, connection_of
 
@@ -178,7 +177,6 @@ class Sets:
         self._count: Final = count
         self._owing: Final = Owing(shared.next_number)
         self._owing.own, self._owing.sets = maintenance.own, lambda: self.all
-        self._addresses: Final = [Addresses() for _ in shared.nodes]
         self._free: Final[list[LentLinks]] = []
         self._lent: Final[dict[AioCall, tuple[LentLinks, Owner | None]]] = {}
         self.joining: Final[set[asyncio.Task[None]]] = set()
@@ -253,7 +251,7 @@ class Sets:
         timeout, index = self._maintenance.connect_timeout, node.index
         try:
             async with asyncio.timeout(TIMEOUTS * timeout):
-                channel = await open_connection(node.make_connection(timeout), self._addresses[index])
+                channel = await open_connection(node.make_connection(timeout))
                 try:
                     link = link_set.make_link(node, channel, await channel.run(join(node)))
                     if node.needed:

@@ -21,7 +21,7 @@ from redsync._drivers.requests import Request
 from redsync._drivers.wakeups import Wakeups
 from redsync._signal_safe import SafeLock
 
-__all__ = ["ANNA", "LATER", "NODE_TIMEOUT", "SCRIPT", "Desk", "Far", "choices", "is_one", "message", "words_of"]
+__all__ = ["ANNA", "LATER", "NODE_TIMEOUT", "SCRIPT", "Desk", "Far", "ask", "choices", "is_one", "message", "words_of"]
 
 NODE_TIMEOUT = 0.25
 LATER = 1e12
@@ -51,6 +51,11 @@ def choices(tally):
 def message(text, channel=b"wake"):
     """Return the bytes of a push message."""
     return b">3\r\n+message\r\n+%b\r\n$%d\r\n%b\r\n" % (channel, len(text), text)
+
+
+def ask(*commands):
+    """Return a handshake that is one question."""
+    return (yield list(commands))
 
 
 def words_of(data):
