@@ -10,7 +10,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from redsync._drivers.aio_link_sets import AioLinkSet
 from redsync._drivers.any_maintenance import PAUSE_AFTER_FAILURE, AnyMaintenance, Work
@@ -20,6 +20,9 @@ from redsync._drivers.nodes import TIMEOUTS, Node
 from redsync._drivers.requests import Request
 from redsync._drivers.watches import AioWatches
 
+if TYPE_CHECKING:
+    from redsync._drivers.any_runner import AnyLife
+
 __all__ = ["AioMaintenance"]
 
 log = logging.getLogger("redsync.watchdog")
@@ -28,13 +31,13 @@ log = logging.getLogger("redsync.watchdog")
 class AioMaintenance(AnyMaintenance[AioLinkSet]):
     """The task that keeps one client alive. Everything happens in the loop's thread."""
 
-    def __init__(self, *, shared: Shared, loop: asyncio.AbstractEventLoop, **settings: Any) -> None:
-        """Make a maintenance that has not started; settings as for `AnyMaintenance`."""
+    def __init__(self, life: AnyLife, loop: asyncio.AbstractEventLoop) -> None:
+        """Make a maintenance that has not started."""
         self._loop: Final = loop
         self._waiting: asyncio.Future[None] | None = None
         self._has_news = False
         self._wait_until = math.inf
-        super().__init__(self._make_set(shared), shared=shared, **settings)
+        super().__init__(self._make_set(life), life)
         self._watches: Final = AioWatches(self._nodes, self.connect_timeout, self._clock, self._on_moved)
         self._connecting: dict[int, asyncio.Task[None]]
 
@@ -98,7 +101,7 @@ class AioMaintenance(AnyMaintenance[AioLinkSet]):
             await asyncio.wait(pending)
         # Rollbacks may be in flight. Closing a socket with unread replies resets the connection and would lose them.
         self._wait_until = min(self._wait_until, self._clock() + self._node_timeout)
-        own, count = self.own, self._shared.releases.count
+        own, count = self.own, self._life.releases.count
         while self._clock() < self._wait_until:
             self._catch_up(self._clock())
             own.look(await self._read())
@@ -197,5 +200,5 @@ class AioMaintenance(AnyMaintenance[AioLinkSet]):
         except BaseException:
             channel.close()
             raise
-        self._shared.releases.clear_pause(node.index)
+        self._life.releases.clear_pause(node.index)
         self.own.install(link)

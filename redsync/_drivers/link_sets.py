@@ -16,13 +16,15 @@ its sockets. So before a reply is called missing, the sockets are polled once mo
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import select
+import threading
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import hiredis
 
@@ -38,6 +40,7 @@ from redsync._drivers.nodes import Node
 from redsync._drivers.pending_releases import PendingReleases, is_refused
 from redsync._drivers.requests import NOTHING_TOLD, Request
 from redsync._drivers.wakeups import Wakeups
+from redsync._signal_safe import SafeLock
 
 __all__ = ["AnyLinkSet", "LinkSet", "Shared"]
 
@@ -53,30 +56,45 @@ _WRITABLE: Final = getattr(select, "POLLOUT", 4)
 """Also for epoll: the numbers are the same."""
 
 
-class Shared(NamedTuple):
-    """The state and settings that the sets of one client share.
+class Shared(ABC):
+    """The state and settings that the sets of one client share: a part of its `AnyLife`.
 
     Attributes:
+        process: The process that uses it.
         nodes: The configured nodes.
         clock: Returns the current instant in seconds.
         node_timeout: Seconds of silence after which a node gets no new claims.
+        guard: Guards wake-ups, sleepers and pending releases; reentrant, because a finalizer may come in between.
         releases: The pending releases.
         wakeups: The signals that end sleeps.
         next_number: Returns the next number in the order of the client's commands.
         noting: For each node, notes how long a reply took, for observers; empty without observers.
-        on_change: Called when the maintenance has something to do; never blocks.
-        on_lag: Called with a node that owes replies for too long.
     """
 
-    nodes: Sequence[Node]
-    clock: Callable[[], float]
-    node_timeout: float
-    releases: PendingReleases
-    wakeups: Wakeups
-    next_number: Callable[[], int]
-    noting: Sequence[Callable[[float], object]]
-    on_change: Callable[[], None]
-    on_lag: Callable[[Node], None]
+    def __init__(
+        self,
+        nodes: Sequence[Node],
+        clock: Callable[[], float],
+        node_timeout: float,
+        noting: Sequence[Callable[[float], object]] = (),
+    ) -> None:
+        self.process: Final = os.getpid()
+        self.nodes: Final = nodes
+        self.clock: Final = clock
+        self.node_timeout: Final = node_timeout
+        self.guard: Final = SafeLock(threading.RLock())
+        self.releases: Final = PendingReleases(len(nodes), self.guard)
+        self.wakeups: Final = Wakeups(self.guard, clock)
+        self.next_number: Final = itertools.count(1).__next__
+        self.noting: Final = noting
+
+    @abstractmethod
+    def wake(self) -> None:
+        """Make the maintenance look; never blocks."""
+
+    @abstractmethod
+    def note_lag(self, node: Node) -> None:
+        """Record that a node owes replies for too long."""
 
 
 class _Select:
@@ -113,7 +131,7 @@ class AnyLinkSet(ABC):
     def __init__(self, shared: Shared, poller: Any) -> None:
         """Make a set without links; `poller` polls them, None if nothing does."""
         self.closed = False
-        self._process: Final = os.getpid()
+        self._process: Final = shared.process
         self._shared: Final = shared
         self._clock: Final = shared.clock
         self._poller: Final = poller
@@ -207,7 +225,7 @@ class AnyLinkSet(ABC):
         if silence > self._shared.node_timeout and not link.suspect:
             link.suspect = True
             link.node.last_error = link.lateness(now)
-            self._shared.on_lag(link.node)
+            self._shared.note_lag(link.node)
         if silence > GIVE_UP:
             # The unanswered commands are lost or late; the next connection gets those that the node must get.
             self.discard(link, f"no answer for {silence:.0f} s")
@@ -223,7 +241,7 @@ class AnyLinkSet(ABC):
         link = self.links[index]
         if link is None:
             self._shared.releases.add(index, requests, now)
-            self._shared.on_change()
+            self._shared.wake()
             return
         self._post(link, requests, b"".join([request.data for request in requests]), now)
 
@@ -358,13 +376,13 @@ class AnyLinkSet(ABC):
         if text.startswith("NOSCRIPT") and request.command is not None and self._reload(link, request, now):
             return
         if (reason := node.note_forgetful(text, request.guard, now)) is not None:
-            self._shared.on_change()
+            self._shared.wake()
             text = reason
         node.last_error = said = one_line(text)
         self.fail(request, node, said)
         if request.needs(link.bit) and is_refused(text):
             self._shared.releases.refuse(link.index, request, now)
-            self._shared.on_change()
+            self._shared.wake()
         request.take_reply(text)
 
     def _reload(self, link: AnyLink, request: Request, now: float) -> bool:
@@ -393,7 +411,7 @@ class AnyLinkSet(ABC):
         self.fail(request, node, reason)
         if request.needs(node.bit):
             self._shared.releases.add(node.index, (request,), now)
-            self._shared.on_change()
+            self._shared.wake()
 
     def close_round(self, request: Request, reason: str) -> None:
         """Count missing votes as failed, which decides the request's tally."""
@@ -433,7 +451,7 @@ class AnyLinkSet(ABC):
         else:
             link.reset()
         self.on_discarded(link, reason)
-        shared.on_change()
+        shared.wake()
 
     def on_discarded(self, link: AnyLink, reason: str) -> None:  # noqa: B027  (most sets do nothing more)
         """Record that a link is gone: by the links of the maintenance's set, nodes are up or down."""
@@ -474,6 +492,8 @@ class LinkSet(AnyLinkSet):
 
     def __init__(self, shared: Shared, on_dropped: Callable[[LinkSet], None] | None = None) -> None:
         """Make a set without links; `on_dropped` gets it if all references to it were dropped before its end."""
+        if os.getpid() != shared.process:
+            raise forked()  # A call of the parent, which its handler forked.
         super().__init__(shared, select.poll() if hasattr(select, "poll") else _Select())
         # New connections: index, and the link or why there is none.
         self._arrivals: Final[deque[tuple[int, Link | str]]] = deque()

@@ -21,7 +21,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from redsync._core.interruptions import expected
 from redsync._core.memory import FIRST_USE
@@ -36,6 +36,9 @@ from redsync._drivers.pool import Pool
 from redsync._drivers.requests import NOTHING_TOLD, Request
 from redsync._drivers.watches import Watches
 from redsync._signal_safe import SafeEvent
+
+if TYPE_CHECKING:
+    from redsync._drivers.any_runner import AnyLife
 
 __all__ = ["Kill", "Maintenance"]
 
@@ -110,9 +113,9 @@ class Maintenance(AnyMaintenance[LinkSet]):
         begun: Set once the first connections are made, or enough time has passed.
     """
 
-    def __init__(self, *, shared: Shared, **settings: Any) -> None:
-        """Make a maintenance that has not started; settings as for `AnyMaintenance`."""
-        super().__init__(_OwnSet(self, shared), shared=shared, **settings)
+    def __init__(self, life: AnyLife) -> None:
+        """Make a maintenance that has not started."""
+        super().__init__(_OwnSet(self, life), life)
         self._waker, self._woken = socket.socketpair()
         self._waker.setblocking(False)
         self._woken.setblocking(False)
@@ -304,7 +307,7 @@ class Maintenance(AnyMaintenance[LinkSet]):
                 link.shut()
                 return
             self.own.install(link)
-            self._shared.releases.clear_pause(index)
+            self._life.releases.clear_pause(index)
         if not self._stopping:
             self._registry.note_tried(node, error)
         # Before anything else is sent over it.
@@ -368,7 +371,7 @@ class Maintenance(AnyMaintenance[LinkSet]):
         """Send what is left, wait briefly for replies that nodes still owe, and end all connections."""
         self._stopping = True
         # Rollbacks may be in flight. Closing a socket with unread replies resets the connection and would lose them.
-        own, count, deadline = self.own, self._shared.releases.count, self._clock() + self._node_timeout
+        own, count, deadline = self.own, self._life.releases.count, self._clock() + self._node_timeout
         free = self.pool.close()
         while True:
             now = self._clock()

@@ -12,14 +12,11 @@ from functools import partial
 import pytest
 
 from redsync import Client, NodeChanged
-from redsync._core.memory import Processes
-from redsync._core.timing import Timing
 from redsync._drivers import any_maintenance
 from redsync._drivers import maintenance as maintenances
 from redsync._drivers.any_maintenance import Stopped
 from redsync._drivers.maintenance import Maintenance
 from redsync._drivers.pool import Pool
-from redsync._signal_safe import SafeLock
 from tests.support.hostile import Hostile, bulk, handshake
 from tests.support.locks import PATIENCE, SHORT, connect_set
 from tests.support.scripted import LATER, NODE_TIMEOUT, Desk, choices
@@ -37,36 +34,13 @@ class Tended:
 
     def __init__(self):
         self.desk = Desk()
-        self.told = []
-        self.desk.shared = self.desk.shared._replace(on_lag=self.note_lag)
-        self.maintenance = Maintenance(
-            shared=self.desk.shared,
-            client_id="client",
-            random=lambda: 0.5,
-            timing=Timing(30.0, NODE_TIMEOUT),
-            processes=Processes(),
-            tell=self.told.append,
-        )
+        self.told = self.desk.told
+        self.maintenance = Maintenance(self.desk)
+        self.desk.note_lag = self.maintenance.note_lag
         self.own = self.maintenance.own
-        self.pool = self.maintenance.pool = Pool(
-            self._make_set,
-            self._connect_set,
-            self.maintenance.wake,
-            clock=self.desk.clock,
-            limit=4,
-            quorum=2,
-            guard=SafeLock(threading.RLock()),
-        )
+        self.pool = self.maintenance.pool = Pool(self.desk, self._connect_set, self.maintenance.wake, 4)
         self.fars = [self.connect(index) for index in range(3)]
         self.turn()
-
-    def note_lag(self, node):
-        self.maintenance.note_lag(node)
-
-    def _make_set(self, on_dropped):
-        link_set = self.desk.make_set()
-        link_set._on_dropped = on_dropped
-        return link_set
 
     def connect(self, index):
         """Give it a new link to a node, like a thread that has connected it; return the far end."""

@@ -28,8 +28,7 @@ from redsync import (
 from redsync._core.effects import Wait, wait
 from redsync._drivers.aio import running_loop
 from redsync._drivers.environment import clock
-from redsync._drivers.lives import Call
-from redsync._drivers.threads import ThreadRunner
+from redsync._drivers.threads import Call, ThreadRunner
 from tests.support.injection import Interruption, alarm, inject
 from tests.support.leftovers import become
 from tests.support.locks import PATIENCE, connect_set

@@ -175,8 +175,7 @@ class Sets:
         self._maintenance: Final = maintenance
         self._shared: Final = shared
         self._count: Final = count
-        self._owing: Final = Owing(shared.next_number)
-        self._owing.own, self._owing.sets = maintenance.own, lambda: self.all
+        self._owing: Final = Owing(shared.next_number, maintenance.own, lambda: self.all)
         self._free: Final[list[LentLinks]] = []
         self._lent: Final[dict[AioCall, tuple[LentLinks, Owner | None]]] = {}
         self.joining: Final[set[asyncio.Task[None]]] = set()
