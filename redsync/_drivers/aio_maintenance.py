@@ -99,15 +99,8 @@ class AioMaintenance(AnyMaintenance[AioLinkSet]):
         """Wait for tasks, pending releases, and replies that nodes still owe; return True when that is done."""
         if pending := [task for task in ending if not task.done()]:
             await asyncio.wait(pending)
-        # Rollbacks may be in flight. Closing a socket with unread replies resets the connection and would lose them.
         self._wait_until = min(self._wait_until, self._clock() + self._node_timeout)
-        own, count = self.own, self._life.releases.count
-        while self._clock() < self._wait_until:
-            self._catch_up(self._clock())
-            own.look(await self._read())
-            if not (self._owes() or any(link is not None and count(link.index) for link in own.links)):
-                break
-            await asyncio.sleep(0.001)
+        await self._do(self.farewell(self._wait_until))
         return True
 
     def hurry(self) -> None:
@@ -164,7 +157,7 @@ class AioMaintenance(AnyMaintenance[AioLinkSet]):
     def _send(self, request: Request) -> None:
         self.own.send_soon(request)
 
-    def _prepare(self, now: float) -> None:  # noqa: ARG002  (threads need it)
+    def _prepare(self) -> None:
         self.own.recover()
 
     # Nodes.

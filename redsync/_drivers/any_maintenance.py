@@ -79,7 +79,7 @@ class AnyMaintenance(ABC, Generic[SetT]):
         """Begin to connect a node, and record that in `_connecting`."""
 
     @abstractmethod
-    def _prepare(self, now: float) -> None:
+    def _prepare(self) -> None:
         """Do what must come before pending releases."""
 
     def _send(self, request: Request) -> None:
@@ -165,10 +165,23 @@ class AnyMaintenance(ABC, Generic[SetT]):
             link = own.links[node.index]
             if link is not None and link.generation != node.generation:
                 own.discard(link, node.moved() or node.down_reason)
-        self._prepare(now)
+        self._prepare()
         for node in self._nodes:
             if own.links[node.index] is not None:
                 own.deliver(node, now)
+
+    def farewell(self, until: float) -> Work:
+        """Send what is left, and wait until that instant at most for replies that nodes still owe.
+
+        Rollbacks may be in flight. Closing a socket with unread replies resets the connection and would lose them.
+        """
+        own, count = self.own, self._life.releases.count
+        while (now := self._clock()) < until:
+            self._catch_up(now)
+            self._help_others(now)
+            if not (self._owes() or any(link is not None and count(link.index) for link in own.links)):
+                break
+            own.look((yield now + 0.001))
 
     def _next_at(self, until: float) -> float:
         """Return when there is something to do, without news."""

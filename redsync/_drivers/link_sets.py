@@ -117,6 +117,24 @@ class _Select:
         return [(each, _READABLE) for each in readable] + [(each, _WRITABLE) for each in writable]
 
 
+class _Kill(Request):
+    """Ends a former connection of this client, which is recorded again if the node does not say that it has ended."""
+
+    def __init__(self, node: Node, tag: tuple[str, int]) -> None:
+        super().__init__(NOTHING_TOLD, None)
+        self.command = None
+        self.data = pack("CLIENT", "KILL", "ID", str(tag[1]))
+        self._node, self._tag = node, tag
+
+    def fail(self, index: int, reason: str) -> None:  # noqa: ARG002  (a vote has them)
+        self._node.former.add(self._tag)
+
+    def take_reply(self, reply: object) -> None:
+        if isinstance(reply, str) and reply.startswith("BUSY"):
+            raise LinkFault("is too busy to end a former connection")  # The next one begins with that.
+        self._node.former.discard(self._tag)
+
+
 class AnyLinkSet(ABC):
     """A link to each node: sending, reading and counting, however one waits.
 
@@ -246,8 +264,20 @@ class AnyLinkSet(ABC):
         self._post(link, requests, b"".join([request.data for request in requests]), now)
 
     def deliver(self, node: Node, now: float) -> None:
-        """Send a connected node the pending releases that are due."""
+        """Send a connected node what nothing may overtake: the ends of former connections, then due pending releases.
+
+        From then on the node executes nothing that was sent over them and has not arrived, or was not read yet. A node
+        or proxy may refuse or lack CLIENT KILL: exclusion does not rely on it, see `docs/operate/settings.md`.
+        """
         link, releases = self.links[node.index], self._shared.releases
+        process = None if node.info is None else node.info.run_id
+        for tag in sorted(node.former):
+            if tag[0] == process:  # else it has ended with its process
+                self.send_to(node.index, [_Kill(node, tag)], now)
+            # Only now, for the same reason as below.
+            if self.links[node.index] is not link:
+                return
+            node.former.discard(tag)
         due = releases.due(node.index, now, len(link.pending))
         if due:
             # None behind a later command about its claim, which may make it needless.

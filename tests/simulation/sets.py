@@ -24,7 +24,6 @@ from redsync._drivers.handshake_connections import open_connection
 from redsync._drivers.handshakes import join
 from redsync._drivers.link_sets import Shared
 from redsync._drivers.links import AnyLink
-from redsync._drivers.maintenance import Kill
 from redsync._drivers.nodes import INTERRUPTED, TIMEOUTS, Node, reason_of
 from redsync._drivers.pending_releases import Owing
 from redsync._drivers.requests import Request
@@ -105,11 +104,6 @@ class LendingMaintenance(WatchedMaintenance):
 
     _runner: TrialRunner
 
-    def _prepare(self, now: float) -> None:
-        super()._prepare(now)
-        if self._runner.sets is not None:
-            self._runner.sets.end_former(now)
-
     def _help_others(self, now: float) -> None:
         if self._runner.sets is not None:
             self._runner.sets.follow_up(now)
@@ -153,9 +147,8 @@ class LentLinks(_Links):
         self.connecting: Final[set[int]] = set()
         self.retry_at: Final = [0.0] * len(shared.nodes)
 
-    def due(self, node: Node, now: float) -> list[Request]:
-        """Return no pending releases."""
-        return []
+    def deliver(self, node: Node, now: float) -> None:
+        """Send no pending releases."""
 
     def _note_connected(self, link: AnyLink) -> None:
         """Record nothing: a node is up while the maintenance is connected to it."""
@@ -284,7 +277,8 @@ class Sets:
     def end_former(self, now: float) -> None:
         """End former connections on their nodes."""
         for node in self._shared.nodes:
-            Kill.send_all(node, self._maintenance.own, now)
+            if self._maintenance.own.links[node.index] is not None:
+                self._maintenance.own.deliver(node, now)
 
     def end(self) -> None:
         """End all sets: the client was closed."""
