@@ -100,7 +100,7 @@ class AioMaintenance(AnyMaintenance[AioLinkSet]):
         if pending := [task for task in ending if not task.done()]:
             await asyncio.wait(pending)
         self._wait_until = min(self._wait_until, self._clock() + self._node_timeout)
-        await self._do(self.farewell(self._wait_until))
+        await self._do(self.finishing(self._wait_until))
         return True
 
     def hurry(self) -> None:

@@ -170,7 +170,7 @@ class AnyMaintenance(ABC, Generic[SetT]):
             if own.links[node.index] is not None:
                 own.deliver(node, now)
 
-    def farewell(self, until: float) -> Work:
+    def finishing(self, until: float) -> Work:
         """Send what is left, and wait until that instant at most for replies that nodes still owe.
 
         Rollbacks may be in flight. Closing a socket with unread replies resets the connection and would lose them.

@@ -339,7 +339,7 @@ class Maintenance(AnyMaintenance[LinkSet]):
     def _finish(self) -> None:
         """Send what is left, wait briefly for replies that nodes still owe, and end all connections."""
         self._stopping = True
-        self._do(self.farewell(self._clock() + self._node_timeout))
+        self._do(self.finishing(self._clock() + self._node_timeout))
         for link_set in (*self.pool.close(), self.own):
             link_set.end("the client was closed", orderly=True)
         self._watches.stop()

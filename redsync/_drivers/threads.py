@@ -132,7 +132,7 @@ class Life(AnyLife):
             with self._opening:
                 if self.maintenance is None:
                     self._start()
-            self.runner.note_begun()
+            at_exit(_close_all)
         assert self.maintenance is not None, "it was started"
         return self.maintenance
 
@@ -379,10 +379,6 @@ class ThreadRunner(AnyRunner[Life]):
         self.require_open()
         life.deferred.append(steps)
         life.alarm()
-
-    def note_begun(self) -> None:
-        """Close all clients at the process's end, now that one has begun."""
-        at_exit(_close_all)
 
     # Driving.
 
