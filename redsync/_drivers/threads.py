@@ -179,18 +179,17 @@ class Life(AnyLife):
             raise forked()
 
     def sleep(self, waitable: Waitable, until: float) -> None:
-        """Return when the waitable is done, at the instant, or when the client closes."""
-        clock = self.runner.clock
-        while not (waitable.done or self.closing) and (left := until - clock()) > 0:
+        """Return when the waitable is done, at the instant, or when the client closes; rounds wait on."""
+        is_round = isinstance(waitable, Request)
+        while not waitable.done and (is_round or not self.closing) and (left := until - self.clock()) > 0:
             gate = threading.Lock()
             gate.acquire()
             try:
-                with self.guard:
-                    if waitable.done or self.closing:
-                        return
-                    waitable.gate = gate.release
-                    self._asleep.add(waitable)
-                gate.acquire(timeout=min(left, _LONGEST_SLEEP))
+                waitable.gate = gate.release
+                self._asleep.add(waitable)
+                # Only now: else it might be done, or the client close, in between.
+                if not waitable.done and (is_round or not self.closing):
+                    gate.acquire(timeout=min(left, _LONGEST_SLEEP))
             finally:
                 waitable.gate = None
                 self._asleep.discard(waitable)
@@ -508,16 +507,13 @@ class ThreadRunner(AnyRunner[Life]):
             if effect.deliver_to:
                 maintenance.post(partial(maintenance.own.send, Request(effect, None)))
             return
-        gate = threading.Lock()
-        gate.acquire()
-        request.gate = gate.release
         maintenance.post(partial(maintenance.own.send, request))
-        while not request.done:
-            if (left := until - self.clock()) <= 0:
-                maintenance.post(partial(maintenance.give_up, request))
-                left = _LONGEST_SLEEP
-            gate.acquire(timeout=min(left, _LONGEST_SLEEP))
-            life.require_process()
+        while True:
+            life.sleep(request, until)
+            if request.done:
+                break
+            maintenance.post(partial(maintenance.give_up, request))
+            until = self.clock() + _LONGEST_SLEEP
         if effect.lingers:
             request.done = not tally.open
             life.sleep(request, effect.lingers_until(tally.sent_at, self.clock()))
