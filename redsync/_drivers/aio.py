@@ -301,14 +301,6 @@ class AioLife(AnyLife):
         self._left.add(task)
         task.add_done_callback(self._left.discard)
 
-    def forget(self) -> None:
-        self.session.holds.clear()
-        if self.maintenance is not None:
-            maintenance, self.maintenance = self.maintenance, None
-            maintenance.own.forget()
-            # Kept alive: when collected, asyncio's transports would write a last message to the parent's sockets.
-            _inherited.append(maintenance)
-
 
 class AioRunner(AnyRunner[AioLife]):
     """Runs the protocols of one client in the calling tasks; not bound to a loop before its first use."""
@@ -572,6 +564,3 @@ def running_loop() -> asyncio.AbstractEventLoop | None:
         if type(error) is not RuntimeError:
             raise  # a signal handler's
         return None
-
-
-_inherited: Final[list[AioMaintenance]] = []

@@ -107,6 +107,10 @@ class AnyMaintenance(ABC, Generic[SetT]):
         """Return each node's state."""
         return self._registry.statuses(self._life.releases.count)
 
+    def forget(self) -> None:
+        """In the child of a fork: close the copies of the parent's descriptors."""
+        self.own.forget()
+
     def _on_broken(self, node: Node, reason: str) -> None:
         self._registry.note_broken(node, reason)
         self.wake()

@@ -77,9 +77,14 @@ class AnyLife(Shared):
     def alarm(self) -> None:
         """Make the watchdog look; callable in any thread, because a finalizer may run in any. Never blocks."""
 
-    @abstractmethod
     def forget(self) -> None:
         """In the child of a fork: hold nothing, and close the copies of the parent's sockets."""
+        self.session.holds.clear()
+        if self.maintenance is not None:
+            maintenance, self.maintenance = self.maintenance, None
+            maintenance.forget()
+            # When collected, asyncio's transports would write a last message to the parent's sockets.
+            _inherited.append(maintenance)
 
 
 LifeT = TypeVar("LifeT", bound=AnyLife)
@@ -199,7 +204,7 @@ class AnyRunner(ABC, Generic[LifeT]):
 
 
 _inherited: Final[list[object]] = []
-"""Lives of a fork's parents: they are kept, or Python would close their sockets."""
+"""Of a fork's parents: kept alive, or Python would close their sockets."""
 
 _runners: Final[weakref.WeakValueDictionary[int, AnyRunner[Any]]] = weakref.WeakValueDictionary()
 

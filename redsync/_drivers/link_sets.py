@@ -409,7 +409,7 @@ class AnyLinkSet(ABC):
             self._shared.wake()
             text = reason
         node.last_error = said = one_line(text)
-        self.fail(request, node, said)
+        request.fail(node.index, said)
         if request.needs(link.bit) and is_refused(text):
             self._shared.releases.refuse(link.index, request, now)
             self._shared.wake()
@@ -432,13 +432,9 @@ class AnyLinkSet(ABC):
 
     # The fate of a request.
 
-    def fail(self, request: Request, node: Node, reason: str) -> None:
-        """Count a node's vote as failed."""
-        request.fail(node.index, reason)
-
     def miss(self, node: Node, request: Request, reason: str, now: float) -> None:
         """Record that a request does not reach a node now."""
-        self.fail(request, node, reason)
+        request.fail(node.index, reason)
         if request.needs(node.bit):
             self._shared.releases.add(node.index, (request,), now)
             self._shared.wake()
@@ -470,7 +466,7 @@ class AnyLinkSet(ABC):
             link.node.former.add(link.tag)
         while link.pending:
             request = link.pending[0]
-            self.fail(request, link.node, reason)
+            request.fail(index, reason)
             shared.releases.add(index, (request,), now)
             link.pending.popleft()
         # Before it is closed: a closed descriptor may belong to another file soon.

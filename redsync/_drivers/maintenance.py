@@ -350,8 +350,7 @@ class Maintenance(AnyMaintenance[LinkSet]):
         self.begun.set()
 
     def forget(self) -> None:
-        """In the child of a fork: close the copies of the parent's descriptors."""
-        self.own.forget()
+        super().forget()
         self.pool.forget()
         self._waker.close()
         self._woken.close()

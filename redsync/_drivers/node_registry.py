@@ -100,7 +100,7 @@ class NodeRegistry:
         # Nodes that had the same record when all had been asked once, and after that.
         self._unchanged: set[int] = set()
 
-    # Which nodes to connect, and when. All but `note_broken` are called with the guard held.
+    # Which nodes to connect, and when.
 
     def missing(self) -> list[int]:
         """Return the nodes without a link."""

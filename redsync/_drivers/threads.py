@@ -203,11 +203,8 @@ class Life(AnyLife):
                 waitable.wake()
 
     def forget(self) -> None:
-        self.session.holds.clear()
         self.closing = True
-        if self.maintenance is not None:
-            maintenance, self.maintenance = self.maintenance, None
-            maintenance.forget()
+        super().forget()
 
 
 class Call:

@@ -162,7 +162,7 @@ def give_back(acquire):
 def forget_pending(discard):
     def discard_all(links, link, reason, **options):
         for request in link.pending:
-            links.fail(request, link.node, reason)
+            request.fail(link.index, reason)
         link.pending.clear()
         discard(links, link, reason, **options)
 
