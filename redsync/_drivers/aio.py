@@ -174,7 +174,7 @@ class AioLife(AnyLife):
 
     def __init__(self, runner: AioRunner) -> None:
         super().__init__(runner)
-        self._runner: Final = runner
+        self.on_event = runner.notifier.announce
         self.owners: Final = TaskOwners(runner.new_owner, self.session.holds.orphan)
         self.loop: asyncio.AbstractEventLoop | None = None
         self.task: asyncio.Task[None] | None = None
@@ -195,7 +195,7 @@ class AioLife(AnyLife):
         assert self.maintenance is not None, "what runs has a loop"
         return self.maintenance.own
 
-    def _note_lag(self, node: Node) -> None:  # noqa: ARG002  (it asks over the same link)
+    def note_lag(self, node: Node) -> None:  # noqa: ARG002  (it asks over the same link)
         self.wake()
 
     def alarm(self) -> None:
@@ -219,22 +219,14 @@ class AioLife(AnyLife):
             ClientClosedError: The client was closed.
             ConfigurationError: The client belongs to another loop.
         """
-        loop, runner = asyncio.get_running_loop(), self._runner
+        loop, runner = asyncio.get_running_loop(), self.runner
         if self.loop not in (None, loop) and (self.outlived or not runner.closed):
             # If its loop has ended, the application has not closed the client, so the error must not say so.
             raise ConfigurationError(_OTHER_LOOP)
         runner.require_open()
         if self.task is None:
             self.loop = loop
-            self.maintenance = runner.make_maintenance(
-                shared=self.shared,
-                client_id=self.client_id,
-                random=runner.environment.random,
-                timing=runner.timing,
-                processes=self.session.processes,
-                tell=runner.notifier.announce,
-                loop=loop,
-            )
+            self.maintenance = runner.make_maintenance(self, loop)
             self.task = loop.create_task(self._main(self.maintenance), name="redsync-maintenance")
             self.task.add_done_callback(self._note_end)
 
@@ -260,13 +252,13 @@ class AioLife(AnyLife):
         except Stopped:
             pass
         except asyncio.CancelledError:
-            self.outlived = not self._runner.closed
+            self.outlived = not self.runner.closed
         except Exception as error:
             self._failure = error
         await self._finish(maintenance)
 
     async def _watch(self) -> None:
-        runner = self._runner
+        runner = self.runner
         await runner.drive(runner.watchdog(self.session, runner.clock()), AioCall(self), runner.perform)
 
     def _note_ready(self) -> None:
@@ -275,7 +267,7 @@ class AioLife(AnyLife):
 
     async def _finish(self, maintenance: AioMaintenance) -> None:
         """Release everything, and end; a cancellation meanwhile only ends the waits for callers and nodes."""
-        runner = self._runner
+        runner = self.runner
         runner.closed, self.ready = True, False
         self.begun.set()
         maintenance.own.end_sleeps()
@@ -290,16 +282,16 @@ class AioLife(AnyLife):
             await maintenance.stop()
 
     def _note_end(self, task: asyncio.Task[None]) -> None:
-        if task.cancelled() and not self._runner.closed:
+        if task.cancelled() and not self.runner.closed:
             # Before its first step, when there were no connections yet.
-            self._runner.closed = self.outlived = True
+            self.runner.closed = self.outlived = True
             self.begun.set()
 
     def begin_closing(self) -> None:
         """Let the client's task close it, unless it is closed."""
-        if not self._runner.closed:
+        if not self.runner.closed:
             assert self.maintenance is not None, "there is something to close"
-            self._runner.closed = True
+            self.runner.closed = True
             self.maintenance.abandon()
 
     def begin_release(self, action: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -309,14 +301,6 @@ class AioLife(AnyLife):
         self._left.add(task)
         task.add_done_callback(self._left.discard)
 
-    def forget(self) -> None:
-        self.session.holds.clear()
-        if self.maintenance is not None:
-            maintenance, self.maintenance = self.maintenance, None
-            maintenance.own.forget()
-            # Kept alive: when collected, asyncio's transports would write a last message to the parent's sockets.
-            _inherited.append(maintenance)
-
 
 class AioRunner(AnyRunner[AioLife]):
     """Runs the protocols of one client in the calling tasks; not bound to a loop before its first use."""
@@ -324,9 +308,9 @@ class AioRunner(AnyRunner[AioLife]):
     def _make_life(self) -> AioLife:
         return AioLife(self)
 
-    def make_maintenance(self, **settings: Any) -> AioMaintenance:
+    def make_maintenance(self, life: AioLife, loop: asyncio.AbstractEventLoop) -> AioMaintenance:
         """Return the maintenance of this client."""
-        return AioMaintenance(**settings)
+        return AioMaintenance(life, loop)
 
     # The methods that facades use.
 
@@ -580,6 +564,3 @@ def running_loop() -> asyncio.AbstractEventLoop | None:
         if type(error) is not RuntimeError:
             raise  # a signal handler's
         return None
-
-
-_inherited: Final[list[AioMaintenance]] = []

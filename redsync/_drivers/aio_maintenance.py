@@ -10,16 +10,18 @@ import asyncio
 import logging
 import math
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from redsync._drivers.aio_link_sets import AioLinkSet
 from redsync._drivers.any_maintenance import PAUSE_AFTER_FAILURE, AnyMaintenance, Work
 from redsync._drivers.handshake_connections import open_connection, open_fake_connection
 from redsync._drivers.link_sets import Shared
 from redsync._drivers.nodes import TIMEOUTS, Node
-from redsync._drivers.redis_py import Addresses
 from redsync._drivers.requests import Request
 from redsync._drivers.watches import AioWatches
+
+if TYPE_CHECKING:
+    from redsync._drivers.any_runner import AnyLife
 
 __all__ = ["AioMaintenance"]
 
@@ -29,14 +31,13 @@ log = logging.getLogger("redsync.watchdog")
 class AioMaintenance(AnyMaintenance[AioLinkSet]):
     """The task that keeps one client alive. Everything happens in the loop's thread."""
 
-    def __init__(self, *, shared: Shared, loop: asyncio.AbstractEventLoop, **settings: Any) -> None:
-        """Make a maintenance that has not started; settings as for `AnyMaintenance`."""
+    def __init__(self, life: AnyLife, loop: asyncio.AbstractEventLoop) -> None:
+        """Make a maintenance that has not started."""
         self._loop: Final = loop
         self._waiting: asyncio.Future[None] | None = None
         self._has_news = False
         self._wait_until = math.inf
-        super().__init__(self._make_set(shared), shared=shared, **settings)
-        self._addresses: Final = [Addresses() for _ in self._nodes]
+        super().__init__(self._make_set(life), life)
         self._watches: Final = AioWatches(self._nodes, self.connect_timeout, self._clock, self._on_moved)
         self._connecting: dict[int, asyncio.Task[None]]
 
@@ -98,15 +99,8 @@ class AioMaintenance(AnyMaintenance[AioLinkSet]):
         """Wait for tasks, pending releases, and replies that nodes still owe; return True when that is done."""
         if pending := [task for task in ending if not task.done()]:
             await asyncio.wait(pending)
-        # Rollbacks may be in flight. Closing a socket with unread replies resets the connection and would lose them.
         self._wait_until = min(self._wait_until, self._clock() + self._node_timeout)
-        own, count = self.own, self._shared.releases.count
-        while self._clock() < self._wait_until:
-            self._catch_up(self._clock())
-            own.look(await self._read())
-            if not (self._owes() or any(link is not None and count(link.index) for link in own.links)):
-                break
-            await asyncio.sleep(0.001)
+        await self._do(self.finishing(self._wait_until))
         return True
 
     def hurry(self) -> None:
@@ -163,7 +157,7 @@ class AioMaintenance(AnyMaintenance[AioLinkSet]):
     def _send(self, request: Request) -> None:
         self.own.send_soon(request)
 
-    def _prepare(self, now: float) -> None:  # noqa: ARG002  (threads need it)
+    def _prepare(self) -> None:
         self.own.recover()
 
     # Nodes.
@@ -191,7 +185,7 @@ class AioMaintenance(AnyMaintenance[AioLinkSet]):
         await self._watches.locate(node)
         channel = await open_fake_connection(node)
         if channel is None:
-            channel = await open_connection(node.make_connection(self.connect_timeout), self._addresses[node.index])
+            channel = await open_connection(node.make_connection(self.connect_timeout))
         try:
             tag = await channel.run(self._introduce(node))
             link = self.own.make_link(node, channel, tag)
@@ -199,5 +193,5 @@ class AioMaintenance(AnyMaintenance[AioLinkSet]):
         except BaseException:
             channel.close()
             raise
-        self._shared.releases.clear_pause(node.index)
+        self._life.releases.clear_pause(node.index)
         self.own.install(link)

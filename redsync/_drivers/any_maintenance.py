@@ -11,21 +11,22 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator
-from typing import Any, Final, Generic, TypeAlias, TypeVar
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 
 from redsync._core.keys import wake_channel
-from redsync._core.memory import FIRST_USE, Processes
-from redsync._core.observing import Event
-from redsync._core.timing import Timing
+from redsync._core.memory import FIRST_USE
 from redsync._drivers.acknowledgements import hold_back
 from redsync._drivers.handshake_connections import HandshakeSteps
 from redsync._drivers.handshakes import introduce
-from redsync._drivers.link_sets import AnyLinkSet, Shared
+from redsync._drivers.link_sets import AnyLinkSet
 from redsync._drivers.links import AnyLink
 from redsync._drivers.node_registry import NodeRegistry
 from redsync._drivers.nodes import TIMEOUTS, Node, NodeStatus
 from redsync._drivers.requests import Request
+
+if TYPE_CHECKING:
+    from redsync._drivers.any_runner import AnyLife
 
 __all__ = ["PAUSE_AFTER_FAILURE", "STRAGGLERS", "AnyMaintenance", "Stopped", "Work"]
 
@@ -56,37 +57,16 @@ class AnyMaintenance(ABC, Generic[SetT]):
         connect_timeout: Seconds of silence after which a connect fails.
     """
 
-    def __init__(
-        self,
-        own: SetT,
-        *,
-        shared: Shared,
-        client_id: str,
-        random: Callable[[], float],
-        timing: Timing,
-        processes: Processes,
-        tell: Callable[[Event], None],
-    ) -> None:
+    def __init__(self, own: SetT, life: AnyLife) -> None:
         self.own: SetT = own
-        self._shared: Final = shared
-        self._nodes: Final = shared.nodes
-        self._clock: Final = shared.clock
-        self._client_id: Final = client_id
-        self._node_timeout: Final = timing.node_timeout
-        self.connect_timeout: Final = max(4 * timing.node_timeout, 1.0)
+        self._life: Final = life
+        self._nodes: Final = life.nodes
+        self._clock: Final = life.clock
+        self._node_timeout: Final = life.node_timeout
+        self.connect_timeout: Final = max(4 * life.node_timeout, 1.0)
         self._hurried = self._stopping = self._alarmed = False
         self._connecting: dict[int, Any] = {}  # by node
-        self._registry: Final = NodeRegistry(
-            self._nodes,
-            own,
-            self._clock,
-            restart_guard=timing.restart_guard,
-            patience=TIMEOUTS * self.connect_timeout,
-            processes=processes,
-            tell=tell,
-            wake=self.wake,
-            random=random,
-        )
+        self._registry: Final = NodeRegistry(life, own, TIMEOUTS * self.connect_timeout, self.wake)
 
     # The differences between the flavours.
 
@@ -99,7 +79,7 @@ class AnyMaintenance(ABC, Generic[SetT]):
         """Begin to connect a node, and record that in `_connecting`."""
 
     @abstractmethod
-    def _prepare(self, now: float) -> None:
+    def _prepare(self) -> None:
         """Do what must come before pending releases."""
 
     def _send(self, request: Request) -> None:
@@ -125,7 +105,11 @@ class AnyMaintenance(ABC, Generic[SetT]):
 
     def statuses(self) -> list[NodeStatus]:
         """Return each node's state."""
-        return self._registry.statuses(self._shared.releases.count)
+        return self._registry.statuses(self._life.releases.count)
+
+    def forget(self) -> None:
+        """In the child of a fork: close the copies of the parent's descriptors."""
+        self.own.forget()
 
     def _on_broken(self, node: Node, reason: str) -> None:
         self._registry.note_broken(node, reason)
@@ -185,16 +169,29 @@ class AnyMaintenance(ABC, Generic[SetT]):
             link = own.links[node.index]
             if link is not None and link.generation != node.generation:
                 own.discard(link, node.moved() or node.down_reason)
-        self._prepare(now)
+        self._prepare()
         for node in self._nodes:
             if own.links[node.index] is not None:
                 own.deliver(node, now)
+
+    def finishing(self, until: float) -> Work:
+        """Send what is left, and wait until that instant at most for replies that nodes still owe.
+
+        Rollbacks may be in flight. Closing a socket with unread replies resets the connection and would lose them.
+        """
+        own, count = self.own, self._life.releases.count
+        while (now := self._clock()) < until:
+            self._catch_up(now)
+            self._help_others(now)
+            if not (self._owes() or any(link is not None and count(link.index) for link in own.links)):
+                break
+            own.look((yield now + 0.001))
 
     def _next_at(self, until: float) -> float:
         """Return when there is something to do, without news."""
         if self._alarmed:
             return -math.inf
-        due_at = self._shared.releases.due_at
+        due_at = self._life.releases.due_at
         return min(
             until,
             self._clock() + (self._node_timeout / 2 if self._owes() else _TICK),
@@ -207,7 +204,7 @@ class AnyMaintenance(ABC, Generic[SetT]):
 
     def _introduce(self, node: Node) -> HandshakeSteps[tuple[str, int] | None]:
         """Hold the first conversation with a node; return what identifies the connection, as `end_former`."""
-        channel = wake_channel(self._client_id)
+        channel = wake_channel(self._life.client_id)
         return introduce(node, self._node_timeout, channel, lambda info: self._registry.meet(node, info))
 
     def _fit_out(self, link: AnyLink) -> None:

@@ -8,25 +8,24 @@ from __future__ import annotations
 
 import itertools
 import os
-import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Generic, TypeVar
 
+from redsync._core.client_records import digests_of
 from redsync._core.effects import Steps
-from redsync._core.holds import Owner
+from redsync._core.holds import HoldTable, Owner
+from redsync._core.keys import client_key
+from redsync._core.memory import Processes
 from redsync._core.observing import Event, noting_of
 from redsync._core.session import Session
 from redsync._core.timing import Timing
 from redsync._drivers.any_maintenance import AnyMaintenance
-from redsync._drivers.environment import Environment, new_session
+from redsync._drivers.environment import Environment
 from redsync._drivers.link_sets import Shared
 from redsync._drivers.nodes import Node, NodeStatus
 from redsync._drivers.notifier import Notifier
-from redsync._drivers.pending_releases import PendingReleases
-from redsync._drivers.wakeups import Wakeups
-from redsync._signal_safe import SafeLock
 from redsync.exceptions import ClientClosedError
 
 __all__ = ["AnyLife", "AnyRunner", "all_runners"]
@@ -34,64 +33,58 @@ __all__ = ["AnyLife", "AnyRunner", "all_runners"]
 _serials = itertools.count(1)
 
 
-class AnyLife(ABC):
-    """A client in one process.
+class AnyLife(Shared):
+    """A client in one process, and what its sets of links share.
 
     Attributes:
-        process: The process.
+        runner: Its runner.
         client_id: The UUID under which this process's holds are kept.
-        guard: Guards wake-ups, sleepers and pending releases; reentrant, because a finalizer may come in between.
-        wakeups: The signals that end sleeps.
-        next_number: Returns the next number in the order of the client's commands.
-        shared: The state that its sets of links share.
         session: The state that the client's synchronizers share.
+        on_event: Reports an event that the maintenance notices.
         maintenance: Keeps it alive; None before its first use.
     """
 
+    on_event: Callable[[Event], None]
+
     def __init__(self, runner: AnyRunner[Any]) -> None:
-        self.process: Final = os.getpid()
         environment, subscriptions = runner.environment, runner.notifier.subscriptions
+        super().__init__(runner.nodes, runner.clock, runner.timing.node_timeout, noting_of(subscriptions))
+        self.runner: Any = runner
         self.client_id: Final = environment.new_id()
-        self.guard: Final = SafeLock(threading.RLock())
-        self.wakeups: Final = Wakeups(self.guard, runner.clock)
-        self.next_number: Final = itertools.count(1).__next__
-        self.shared: Final = Shared(
-            runner.nodes,
-            runner.clock,
-            runner.timing.node_timeout,
-            PendingReleases(len(runner.nodes), self.guard),
-            self.wakeups,
-            self.next_number,
-            noting_of(subscriptions),
-            self.wake,
-            self._note_lag,
-        )
-        self.session: Final = new_session(
-            environment,
-            self.client_id,
-            homes=runner.homes,
-            timing=runner.timing,
-            subscriptions=subscriptions,
-            alarm=self.alarm,
+        client = environment.describe()
+        epoch = client.since - environment.clock()  # At once: the two instants are to be the same.
+        client = client._replace(nodes=digests_of(runner.homes))
+        self.session: Final = Session(
+            len(runner.homes),
+            runner.timing,
+            HoldTable(self.alarm),
+            environment.random,
+            record_key=client_key(self.client_id),
+            record=client.pack(),
+            processes=Processes(),
+            observed=bool(subscriptions),
+            entries=subscriptions[0].entries if len(subscriptions) == 1 else None,
+            client=client,
+            epoch=epoch,
         )
         self.maintenance: AnyMaintenance[Any] | None = None
 
     def wake(self) -> None:
-        """Make the maintenance look; never blocks."""
         if self.maintenance is not None:
             self.maintenance.wake()
-
-    @abstractmethod
-    def _note_lag(self, node: Node) -> None:
-        """Record that a node owes replies for too long."""
 
     @abstractmethod
     def alarm(self) -> None:
         """Make the watchdog look; callable in any thread, because a finalizer may run in any. Never blocks."""
 
-    @abstractmethod
     def forget(self) -> None:
         """In the child of a fork: hold nothing, and close the copies of the parent's sockets."""
+        self.session.holds.clear()
+        if self.maintenance is not None:
+            maintenance, self.maintenance = self.maintenance, None
+            maintenance.forget()
+            # When collected, asyncio's transports would write a last message to the parent's sockets.
+            _inherited.append(maintenance)
 
 
 LifeT = TypeVar("LifeT", bound=AnyLife)
@@ -211,7 +204,7 @@ class AnyRunner(ABC, Generic[LifeT]):
 
 
 _inherited: Final[list[object]] = []
-"""Lives of a fork's parents: they are kept, or Python would close their sockets."""
+"""Of a fork's parents: kept alive, or Python would close their sockets."""
 
 _runners: Final[weakref.WeakValueDictionary[int, AnyRunner[Any]]] = weakref.WeakValueDictionary()
 

@@ -1,4 +1,4 @@
-"""A client's process: identity, clock, random numbers, the state of a new client, and a call at the process's end."""
+"""A client's process: identity, clock, random numbers, and a call at the process's end."""
 
 from __future__ import annotations
 
@@ -9,21 +9,15 @@ import socket
 import sys
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from redsync._core.client_records import ClientRecord, digests_of
-from redsync._core.holds import HoldTable
-from redsync._core.keys import client_key
-from redsync._core.memory import Processes
-from redsync._core.observing import ObserverSubscription
-from redsync._core.session import Session
-from redsync._core.timing import Timing
+from redsync._core.client_records import ClientRecord
 from redsync.exceptions import ClientClosedError
 
-__all__ = ["REAL", "Environment", "at_exit", "clock", "describe_process", "forked", "new_session"]
+__all__ = ["REAL", "Environment", "at_exit", "clock", "describe_process", "forked"]
 
 # While a machine is suspended, its leases run on at the nodes, so where possible they run on here too.
 clock: Callable[[], float] = (
@@ -61,34 +55,6 @@ class Environment(NamedTuple):
 
 
 REAL: Final = Environment(clock, random.random, lambda: str(uuid.uuid4()), describe_process)
-
-
-def new_session(
-    environment: Environment,
-    client_id: str,
-    *,
-    homes: Sequence[str],
-    timing: Timing,
-    subscriptions: Sequence[ObserverSubscription],
-    alarm: Callable[[], None],
-) -> Session:
-    """Return the state of a client that begins in this process; `alarm` wakes its watchdog."""
-    client = environment.describe()
-    epoch = client.since - environment.clock()  # At once: the two instants are to be the same.
-    client = client._replace(nodes=digests_of(homes))
-    return Session(
-        len(homes),
-        timing,
-        HoldTable(alarm),
-        environment.random,
-        record_key=client_key(client_id),
-        record=client.pack(),
-        processes=Processes(),
-        observed=bool(subscriptions),
-        entries=subscriptions[0].entries if len(subscriptions) == 1 else None,
-        client=client,
-        epoch=epoch,
-    )
 
 
 def at_exit(function: Callable[[], object]) -> None:

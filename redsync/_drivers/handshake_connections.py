@@ -16,7 +16,7 @@ import hiredis
 from redsync._core.replies import MOST_BYTES, NOTHING, new_reader, next_reply
 from redsync._core.text import one_line
 from redsync._drivers.environment import clock
-from redsync._drivers.redis_py import Addresses, take_streams
+from redsync._drivers.redis_py import connect, take_socket, take_streams
 
 if TYPE_CHECKING:
     from redsync._drivers.nodes import Node
@@ -26,6 +26,7 @@ __all__ = [
     "HandshakeConnection",
     "HandshakeSteps",
     "describe_error",
+    "open_blocking",
     "open_connection",
     "open_fake_connection",
     "pack",
@@ -58,6 +59,34 @@ def describe_error(error: BaseException) -> str:
     return one_line(str(error)) or type(error).__name__
 
 
+def _converse(reader: hiredis.Reader, steps: HandshakeSteps[T]) -> Generator[bytes, bytes, T]:
+    """Hold a conversation: yields what to send before more is read, gets what was read; returns or raises its outcome.
+
+    All commands of a step go out in one write. Pushes are no replies.
+    """
+    replies: list[Any] = []
+    while True:
+        try:
+            commands = steps.send(replies) if replies else next(steps)
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+        replies, size, data = [], 0, b"".join(commands)
+        while len(replies) < len(commands):
+            reply = NOTHING if data else next_reply(reader.gets)
+            if reply is NOTHING:
+                read = yield data
+                data = b""
+                if not read:
+                    raise ConnectionError("closed the connection during the handshake")
+                size += len(read)
+                if size > MOST_BYTES:
+                    raise ConnectionError(f"sent more than {MOST_BYTES} bytes during the handshake")
+                reader.feed(read)
+            elif not isinstance(reply, hiredis.PushNotification):
+                replies.append(reply)
+
+
 class HandshakeConnection:
     """A new connection to a node, still blocking: for the handshake, before a link takes its socket.
 
@@ -73,47 +102,30 @@ class HandshakeConnection:
         self._timeout: Final = timeout
         self._until: Final = until
 
-    def ask(self, *commands: bytes) -> list[Any]:
-        """Send commands in one write; return their replies, errors as values, without pushes."""
+    def run(self, steps: HandshakeSteps[T]) -> T:
+        """Hold a conversation; return its result or raise its error."""
         assert self.sock is not None, "no link has taken it"
-        self.sock.sendall(b"".join(commands))
-        replies: list[Any] = []
-        size, overdue = 0, False
-        while len(replies) < len(commands):
-            reply = next_reply(self.reader.gets)
-            if reply is NOTHING:
+        conversation = _converse(self.reader, steps)
+        overdue = False
+        try:
+            data = next(conversation)
+            while True:
+                self.sock.sendall(data)
                 if overdue:
                     raise TimeoutError("did not finish the handshake in time")
                 left = self._until - clock()
                 overdue = left <= 0
                 self.sock.settimeout(min(max(left, _LAST_LOOK), self._timeout))
-                data = self.sock.recv(65536)
-                if not data:
-                    raise ConnectionError("closed the connection during the handshake")
-                size += len(data)
-                if size > MOST_BYTES:
-                    raise ConnectionError(f"sent more than {MOST_BYTES} bytes during the handshake")
-                self.reader.feed(data)
-            elif not isinstance(reply, hiredis.PushNotification):
-                replies.append(reply)
-        return replies
+                data = conversation.send(self.sock.recv(65536))
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
 
     def take(self) -> socket.socket:
         """Return the socket; this object no longer closes it."""
         assert self.sock is not None, "it is taken once"
         sock, self.sock = self.sock, None
         return sock
-
-    def run(self, steps: HandshakeSteps[T]) -> T:
-        """Hold a conversation; return its result or raise its error."""
-        replies: list[Any] = []
-        while True:
-            try:
-                commands = steps.send(replies) if replies else next(steps)
-            except StopIteration as stop:
-                result: T = stop.value
-                return result
-            replies = self.ask(*commands)
 
     def close(self) -> None:
         """Close the connection without telling the node."""
@@ -134,35 +146,17 @@ class AioHandshakeConnection:
         self._stream: Final = stream
         self._writer: Final = writer
 
-    async def ask(self, *commands: bytes) -> list[Any]:
-        """Send commands in one write; return their replies, errors as values, without pushes."""
-        self._writer.write(b"".join(commands))
-        replies: list[Any] = []
-        size = 0
-        while len(replies) < len(commands):
-            reply = next_reply(self.reader.gets)
-            if reply is NOTHING:
-                data = await self._stream.read(_ALL)
-                if not data:
-                    raise ConnectionError("closed the connection during the handshake")
-                size += len(data)
-                if size > MOST_BYTES:
-                    raise ConnectionError(f"sent more than {MOST_BYTES} bytes during the handshake")
-                self.reader.feed(data)
-            elif not isinstance(reply, hiredis.PushNotification):
-                replies.append(reply)
-        return replies
-
     async def run(self, steps: HandshakeSteps[T]) -> T:
         """Hold a conversation; return its result or raise its error."""
-        replies: list[Any] = []
-        while True:
-            try:
-                commands = steps.send(replies) if replies else next(steps)
-            except StopIteration as stop:
-                result: T = stop.value
-                return result
-            replies = await self.ask(*commands)
+        conversation = _converse(self.reader, steps)
+        try:
+            data = next(conversation)
+            while True:
+                self._writer.write(data)
+                data = conversation.send(await self._stream.read(_ALL))
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
 
     # The end. From the last reply on to here the loop must not run: the stream would keep what comes.
 
@@ -193,14 +187,28 @@ class AioHandshakeConnection:
         self._writer.transport.abort()
 
 
-async def open_connection(connection: Any, addresses: Addresses) -> AioHandshakeConnection:
+def open_blocking(connection: Any, timeout: float, until: float) -> HandshakeConnection:
+    """Connect and authenticate a redis-py connection for threads, and take it over; see `HandshakeConnection`.
+
+    Raises:
+        OSError, RedisError: The server was unreachable or refused the client.
+    """
+    try:
+        connection.connect()
+    except BaseException:
+        connection.disconnect()
+        raise
+    return HandshakeConnection(take_socket(connection), timeout, until)
+
+
+async def open_connection(connection: Any) -> AioHandshakeConnection:
     """Connect and authenticate a redis-py connection, and take it over.
 
     Raises:
         OSError, RedisError: The server was unreachable or refused the client.
     """
     try:
-        await addresses.connect(connection)
+        await connect(connection)
     except BaseException:
         await connection.disconnect(nowait=True)
         raise

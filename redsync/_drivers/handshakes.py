@@ -19,7 +19,7 @@ from redsync._drivers.nodes import Node, NodeInfo
 from redsync._drivers.requests import Codec
 from redsync.exceptions import ConfigurationError
 
-__all__ = ["INITIALIZE", "end_former", "introduce", "join", "load_scripts", "shake_hands", "subscribe"]
+__all__ = ["INITIALIZE", "introduce", "join", "load_scripts", "shake_hands", "subscribe"]
 
 INITIALIZE: Final = Script.load("node_initialize")
 
@@ -29,7 +29,7 @@ _HELLO: Final = pack("HELLO", "3")
 def introduce(
     node: Node, timeout: float, channel: bytes, meet: Callable[[NodeInfo], None]
 ) -> HandshakeSteps[tuple[str, int] | None]:
-    """Begin the connection by which a node is up; return what `end_former` returns.
+    """Begin the connection by which a node is up; return what `join` returns.
 
     Args:
         node: The node at the other end.
@@ -37,9 +37,10 @@ def introduce(
         channel: The client's channel for wake-ups.
         meet: Called with the node's description of itself; refuses it by an error.
     """
-    meet((yield from shake_hands(node, timeout)))
-    # Before anything else is sent: a late command of a former connection must not come behind it.
-    tag = yield from end_former(node)
+    info = yield from shake_hands(node, timeout)
+    meet(info)
+    (number,) = yield [pack("CLIENT", "ID")]
+    tag = None if info.run_id is None else _tag(info.run_id, number)
     yield from load_scripts()
     yield from subscribe(node.codec, channel)
     return tag
@@ -95,7 +96,7 @@ def shake_hands(node: Node, timeout: float) -> HandshakeSteps[NodeInfo]:
 
 
 def join(node: Node) -> HandshakeSteps[tuple[str, int] | None]:
-    """Make one more connection to a node that is known; return an entry for `Node.former`, as `end_former` does.
+    """Make one more connection to a node that is known; return an entry for `Node.former`.
 
     Raises:
         ConnectionError: Another server answers, or another process of it: the node needs a handshake first. Or it is
@@ -110,9 +111,7 @@ def join(node: Node) -> HandshakeSteps[tuple[str, int] | None]:
     process = _fields(reply)[1].get("run_id")
     if process != node.info.run_id:
         raise ConnectionError("another server process answers than the one that is known")
-    if isinstance(number, hiredis.ReplyError) and str(number).startswith("BUSY"):
-        raise ConnectionError(f"CLIENT was refused: {number}")
-    return (process, number) if isinstance(number, int) else None
+    return _tag(process, number)
 
 
 def _require_resp3(hello: Any) -> None:
@@ -138,28 +137,11 @@ def _require_master(fields: dict[str, str]) -> None:
     )
 
 
-def end_former(node: Node) -> HandshakeSteps[tuple[str, int] | None]:
-    """End a node's former connections, and ask for the number of this one; call it after `shake_hands`.
-
-    From then on the node executes nothing that was sent over them and has not arrived, or was not read yet. A node or
-    proxy may refuse or lack both commands: exclusion does not rely on them, see `docs/operate/settings.md`.
-
-    Returns an entry for `Node.former`; None if the node does not tell.
-
-    Raises:
-        ConnectionError: The node is busy, and must be asked again before anything else is sent. Otherwise a former
-            connection would live on, or this one could not be ended later.
-    """
-    process, former = node.info.run_id if node.info is not None else None, list(node.former)
-    if process is None:
-        return None
-    numbers = [str(number) for known, number in former if known == process]
-    reply, *ended = yield [pack("CLIENT", "ID"), *(pack("CLIENT", "KILL", "ID", number) for number in numbers)]
-    for answer in (reply, *ended):
-        if isinstance(answer, hiredis.ReplyError) and str(answer).startswith("BUSY"):
-            raise ConnectionError(f"CLIENT was refused: {answer}")
-    node.former.difference_update(former)
-    return (process, reply) if isinstance(reply, int) else None
+def _tag(process: str, number: Any) -> tuple[str, int] | None:
+    """Return an entry for `Node.former`, from the reply to CLIENT ID; None if the node does not tell its number."""
+    if isinstance(number, hiredis.ReplyError) and str(number).startswith("BUSY"):
+        raise ConnectionError(f"CLIENT was refused: {number}")
+    return (process, number) if isinstance(number, int) else None
 
 
 def load_scripts() -> HandshakeSteps[None]:

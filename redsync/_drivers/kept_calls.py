@@ -12,12 +12,11 @@ price of each call. TLS keeps its own way, and so does a system without `ctypes`
 
 from __future__ import annotations
 
-import os
 import socket
 import ssl
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 __all__ = ["receiver", "sender"]
 
@@ -28,37 +27,16 @@ _FLAGS: Final = getattr(socket, "MSG_DONTWAIT", 0)
 _SEND_FLAGS: Final = _FLAGS | getattr(socket, "MSG_NOSIGNAL", 0)
 
 
-class _Library(NamedTuple):
-    """The functions, which take numbers as C ints, bytes as pointers, and everything else as made by `size`, `address`.
+try:
+    import ctypes
 
-    Their `argtypes` are not set: they would convert each argument by one more call, which doubles the price.
-    """
-
-    send: Callable[[int, bytes, object, int], int]
-    recv: Callable[[int, object, object, int], int]
-    size: Callable[[int], object]
-    buffer: Callable[[int], Any]
-    address: Callable[[Any], object]
-
-
-def _load() -> _Library | None:
-    if os.name != "posix":
-        return None
-    try:
-        import ctypes  # noqa: PLC0415  (some systems lack it; this runs at import)
-
-        library = ctypes.PyDLL(None)
-        send, recv = library.send, library.recv
-    except (ImportError, OSError, AttributeError):
-        return None
-    send.restype = recv.restype = ctypes.c_ssize_t
-    size = lru_cache(maxsize=1024)(ctypes.c_size_t)
-    return _Library(
-        send, recv, size, ctypes.create_string_buffer, lambda buffer: ctypes.c_void_p(ctypes.addressof(buffer))
-    )
-
-
-_LIBRARY: Final = _load()
+    _LIBRARY: Any = ctypes.PyDLL(None)
+    # No `argtypes`: they would convert each argument by one more call, which doubles the price. Without them ints are C
+    # ints, and bytes are pointers.
+    _LIBRARY.send.restype = _LIBRARY.recv.restype = ctypes.c_ssize_t
+    _size: Callable[[int], object] = lru_cache(maxsize=1024)(ctypes.c_size_t)
+except (ImportError, OSError, AttributeError, TypeError):  # Windows has no such functions.
+    _LIBRARY = None
 
 
 def sender(sock: Any) -> Callable[[bytes], int]:
@@ -69,7 +47,7 @@ def sender(sock: Any) -> Callable[[bytes], int]:
     plain: Callable[[bytes], int] = sock.send
     if _LIBRARY is None or isinstance(sock, ssl.SSLSocket):
         return plain
-    function, size, descriptor = _LIBRARY.send, _LIBRARY.size, sock.fileno()
+    function, size, descriptor = _LIBRARY.send, _size, sock.fileno()
 
     def send(data: bytes) -> int:
         sent = function(descriptor, data, size(len(data)), _SEND_FLAGS)
@@ -87,8 +65,8 @@ def receiver(sock: Any) -> Callable[[], bytes]:
     if _LIBRARY is None or isinstance(sock, ssl.SSLSocket):
         return lambda: plain(_SIZE)
     function, descriptor = _LIBRARY.recv, sock.fileno()
-    buffer = _LIBRARY.buffer(_SIZE)
-    address, most, received = _LIBRARY.address(buffer), _LIBRARY.size(_SIZE), memoryview(buffer)
+    buffer = ctypes.create_string_buffer(_SIZE)
+    address, most, received = ctypes.c_void_p(ctypes.addressof(buffer)), _size(_SIZE), memoryview(buffer)
 
     def receive() -> bytes:
         size = function(descriptor, address, most, _FLAGS)

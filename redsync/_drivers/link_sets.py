@@ -16,13 +16,15 @@ its sockets. So before a reply is called missing, the sockets are polled once mo
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import select
+import threading
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import hiredis
 
@@ -38,6 +40,7 @@ from redsync._drivers.nodes import Node
 from redsync._drivers.pending_releases import PendingReleases, is_refused
 from redsync._drivers.requests import NOTHING_TOLD, Request
 from redsync._drivers.wakeups import Wakeups
+from redsync._signal_safe import SafeLock
 
 __all__ = ["AnyLinkSet", "LinkSet", "Shared"]
 
@@ -53,30 +56,45 @@ _WRITABLE: Final = getattr(select, "POLLOUT", 4)
 """Also for epoll: the numbers are the same."""
 
 
-class Shared(NamedTuple):
-    """The state and settings that the sets of one client share.
+class Shared(ABC):
+    """The state and settings that the sets of one client share: a part of its `AnyLife`.
 
     Attributes:
+        process: The process that uses it.
         nodes: The configured nodes.
         clock: Returns the current instant in seconds.
         node_timeout: Seconds of silence after which a node gets no new claims.
+        guard: Guards wake-ups, sleepers and pending releases; reentrant, because a finalizer may come in between.
         releases: The pending releases.
         wakeups: The signals that end sleeps.
         next_number: Returns the next number in the order of the client's commands.
         noting: For each node, notes how long a reply took, for observers; empty without observers.
-        on_change: Called when the maintenance has something to do; never blocks.
-        on_lag: Called with a node that owes replies for too long.
     """
 
-    nodes: Sequence[Node]
-    clock: Callable[[], float]
-    node_timeout: float
-    releases: PendingReleases
-    wakeups: Wakeups
-    next_number: Callable[[], int]
-    noting: Sequence[Callable[[float], object]]
-    on_change: Callable[[], None]
-    on_lag: Callable[[Node], None]
+    def __init__(
+        self,
+        nodes: Sequence[Node],
+        clock: Callable[[], float],
+        node_timeout: float,
+        noting: Sequence[Callable[[float], object]] = (),
+    ) -> None:
+        self.process: Final = os.getpid()
+        self.nodes: Final = nodes
+        self.clock: Final = clock
+        self.node_timeout: Final = node_timeout
+        self.guard: Final = SafeLock(threading.RLock())
+        self.releases: Final = PendingReleases(len(nodes), self.guard)
+        self.wakeups: Final = Wakeups(self.guard, clock)
+        self.next_number: Final = itertools.count(1).__next__
+        self.noting: Final = noting
+
+    @abstractmethod
+    def wake(self) -> None:
+        """Make the maintenance look; never blocks."""
+
+    @abstractmethod
+    def note_lag(self, node: Node) -> None:
+        """Record that a node owes replies for too long."""
 
 
 class _Select:
@@ -99,6 +117,24 @@ class _Select:
         return [(each, _READABLE) for each in readable] + [(each, _WRITABLE) for each in writable]
 
 
+class _Kill(Request):
+    """Ends a former connection of this client, which is recorded again if the node does not say that it has ended."""
+
+    def __init__(self, node: Node, tag: tuple[str, int]) -> None:
+        super().__init__(NOTHING_TOLD, None)
+        self.command = None
+        self.data = pack("CLIENT", "KILL", "ID", str(tag[1]))
+        self._node, self._tag = node, tag
+
+    def fail(self, index: int, reason: str) -> None:  # noqa: ARG002  (a vote has them)
+        self._node.former.add(self._tag)
+
+    def take_reply(self, reply: object) -> None:
+        if isinstance(reply, str) and reply.startswith("BUSY"):
+            raise LinkFault("is too busy to end a former connection")  # The next one begins with that.
+        self._node.former.discard(self._tag)
+
+
 class AnyLinkSet(ABC):
     """A link to each node: sending, reading and counting, however one waits.
 
@@ -113,7 +149,7 @@ class AnyLinkSet(ABC):
     def __init__(self, shared: Shared, poller: Any) -> None:
         """Make a set without links; `poller` polls them, None if nothing does."""
         self.closed = False
-        self._process: Final = os.getpid()
+        self._process: Final = shared.process
         self._shared: Final = shared
         self._clock: Final = shared.clock
         self._poller: Final = poller
@@ -207,7 +243,7 @@ class AnyLinkSet(ABC):
         if silence > self._shared.node_timeout and not link.suspect:
             link.suspect = True
             link.node.last_error = link.lateness(now)
-            self._shared.on_lag(link.node)
+            self._shared.note_lag(link.node)
         if silence > GIVE_UP:
             # The unanswered commands are lost or late; the next connection gets those that the node must get.
             self.discard(link, f"no answer for {silence:.0f} s")
@@ -223,13 +259,25 @@ class AnyLinkSet(ABC):
         link = self.links[index]
         if link is None:
             self._shared.releases.add(index, requests, now)
-            self._shared.on_change()
+            self._shared.wake()
             return
         self._post(link, requests, b"".join([request.data for request in requests]), now)
 
     def deliver(self, node: Node, now: float) -> None:
-        """Send a connected node the pending releases that are due."""
+        """Send a connected node what nothing may overtake: the ends of former connections, then due pending releases.
+
+        From then on the node executes nothing that was sent over them and has not arrived, or was not read yet. A node
+        or proxy may refuse or lack CLIENT KILL: exclusion does not rely on it, see `docs/operate/settings.md`.
+        """
         link, releases = self.links[node.index], self._shared.releases
+        process = None if node.info is None else node.info.run_id
+        for tag in sorted(node.former):
+            if tag[0] == process:  # else it has ended with its process
+                self.send_to(node.index, [_Kill(node, tag)], now)
+            # Only now, for the same reason as below.
+            if self.links[node.index] is not link:
+                return
+            node.former.discard(tag)
         due = releases.due(node.index, now, len(link.pending))
         if due:
             # None behind a later command about its claim, which may make it needless.
@@ -358,13 +406,13 @@ class AnyLinkSet(ABC):
         if text.startswith("NOSCRIPT") and request.command is not None and self._reload(link, request, now):
             return
         if (reason := node.note_forgetful(text, request.guard, now)) is not None:
-            self._shared.on_change()
+            self._shared.wake()
             text = reason
         node.last_error = said = one_line(text)
-        self.fail(request, node, said)
+        request.fail(node.index, said)
         if request.needs(link.bit) and is_refused(text):
             self._shared.releases.refuse(link.index, request, now)
-            self._shared.on_change()
+            self._shared.wake()
         request.take_reply(text)
 
     def _reload(self, link: AnyLink, request: Request, now: float) -> bool:
@@ -384,16 +432,12 @@ class AnyLinkSet(ABC):
 
     # The fate of a request.
 
-    def fail(self, request: Request, node: Node, reason: str) -> None:
-        """Count a node's vote as failed."""
-        request.fail(node.index, reason)
-
     def miss(self, node: Node, request: Request, reason: str, now: float) -> None:
         """Record that a request does not reach a node now."""
-        self.fail(request, node, reason)
+        request.fail(node.index, reason)
         if request.needs(node.bit):
             self._shared.releases.add(node.index, (request,), now)
-            self._shared.on_change()
+            self._shared.wake()
 
     def close_round(self, request: Request, reason: str) -> None:
         """Count missing votes as failed, which decides the request's tally."""
@@ -422,7 +466,7 @@ class AnyLinkSet(ABC):
             link.node.former.add(link.tag)
         while link.pending:
             request = link.pending[0]
-            self.fail(request, link.node, reason)
+            request.fail(index, reason)
             shared.releases.add(index, (request,), now)
             link.pending.popleft()
         # Before it is closed: a closed descriptor may belong to another file soon.
@@ -433,7 +477,7 @@ class AnyLinkSet(ABC):
         else:
             link.reset()
         self.on_discarded(link, reason)
-        shared.on_change()
+        shared.wake()
 
     def on_discarded(self, link: AnyLink, reason: str) -> None:  # noqa: B027  (most sets do nothing more)
         """Record that a link is gone: by the links of the maintenance's set, nodes are up or down."""
@@ -474,6 +518,8 @@ class LinkSet(AnyLinkSet):
 
     def __init__(self, shared: Shared, on_dropped: Callable[[LinkSet], None] | None = None) -> None:
         """Make a set without links; `on_dropped` gets it if all references to it were dropped before its end."""
+        if os.getpid() != shared.process:
+            raise forked()  # A call of the parent, which its handler forked.
         super().__init__(shared, select.poll() if hasattr(select, "poll") else _Select())
         # New connections: index, and the link or why there is none.
         self._arrivals: Final[deque[tuple[int, Link | str]]] = deque()

@@ -21,15 +21,15 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from redsync._core.interruptions import expected
 from redsync._core.memory import FIRST_USE
 from redsync._drivers.any_maintenance import PAUSE_AFTER_FAILURE, AnyMaintenance, Stopped, Work
 from redsync._drivers.handshake_connections import describe_error, pack
 from redsync._drivers.handshakes import join
-from redsync._drivers.link_sets import AnyLinkSet, LinkSet, Shared
-from redsync._drivers.links import AnyLink, Link, LinkFault
+from redsync._drivers.link_sets import LinkSet, Shared
+from redsync._drivers.links import AnyLink, Link
 from redsync._drivers.nodes import INTERRUPTED, TIMEOUTS, Node
 from redsync._drivers.notifier import quietly
 from redsync._drivers.pool import Pool
@@ -37,7 +37,10 @@ from redsync._drivers.requests import NOTHING_TOLD, Request
 from redsync._drivers.watches import Watches
 from redsync._signal_safe import SafeEvent
 
-__all__ = ["Kill", "Maintenance"]
+if TYPE_CHECKING:
+    from redsync._drivers.any_runner import AnyLife
+
+__all__ = ["Maintenance"]
 
 T = TypeVar("T")
 
@@ -71,35 +74,6 @@ class _OwnSet(LinkSet):
         self._maintenance._on_broken(link.node, reason)
 
 
-class Kill(Request):
-    """Ends a former connection of this client, which is recorded again if the node does not say that it has ended."""
-
-    def __init__(self, node: Node, tag: tuple[str, int]) -> None:
-        super().__init__(NOTHING_TOLD, None)
-        self.command = None
-        self.data = pack("CLIENT", "KILL", "ID", str(tag[1]))
-        self._node, self._tag = node, tag
-
-    @staticmethod
-    def send_all(node: Node, own: AnyLinkSet, now: float) -> None:
-        """End the former connections of a node over the maintenance's link to it, as long as there is one."""
-        process = None if node.info is None else node.info.run_id
-        for tag in sorted(node.former):
-            if own.links[node.index] is None:
-                break
-            node.former.discard(tag)
-            if tag[0] == process:  # else it has ended with its process
-                own.send_to(node.index, [Kill(node, tag)], now)
-
-    def fail(self, index: int, reason: str) -> None:  # noqa: ARG002  (a vote has them)
-        self._node.former.add(self._tag)
-
-    def take_reply(self, reply: object) -> None:
-        if isinstance(reply, str) and reply.startswith("BUSY"):
-            raise LinkFault("is too busy to end a former connection")  # The next one begins with that.
-        self._node.former.discard(self._tag)
-
-
 class Maintenance(AnyMaintenance[LinkSet]):
     """The thread that keeps one client alive; only the thread may use its set.
 
@@ -110,9 +84,9 @@ class Maintenance(AnyMaintenance[LinkSet]):
         begun: Set once the first connections are made, or enough time has passed.
     """
 
-    def __init__(self, *, shared: Shared, **settings: Any) -> None:
-        """Make a maintenance that has not started; settings as for `AnyMaintenance`."""
-        super().__init__(_OwnSet(self, shared), shared=shared, **settings)
+    def __init__(self, life: AnyLife) -> None:
+        """Make a maintenance that has not started."""
+        super().__init__(_OwnSet(self, life), life)
         self._waker, self._woken = socket.socketpair()
         self._waker.setblocking(False)
         self._woken.setblocking(False)
@@ -267,13 +241,11 @@ class Maintenance(AnyMaintenance[LinkSet]):
 
     # The work for others.
 
-    def _prepare(self, now: float) -> None:
-        """End sets that were thrown away; then end their connections on the nodes, before anything else goes there."""
+    def _prepare(self) -> None:
+        """End sets that were thrown away, before pending releases follow the ends of their connections."""
         for link_set in _taken(self.pool.invalidated):
             link_set.end(INTERRUPTED, orderly=False)
             self.pool.note_ended(link_set)
-        for node in self._nodes:
-            Kill.send_all(node, self.own, now)
 
     def end_torn(self) -> None:
         """End sets that were thrown away, before what is posted later."""
@@ -282,7 +254,7 @@ class Maintenance(AnyMaintenance[LinkSet]):
     def _help_others(self, now: float) -> None:
         self.own.follow(now)
         self._empty_inbox()
-        if now - self._swept_at >= (self._node_timeout / 2 if self._owes() else _SWEEP_EVERY):
+        if self._stopping or now - self._swept_at >= (self._node_timeout / 2 if self._owes() else _SWEEP_EVERY):
             self._sweep(now)
 
     def _empty_inbox(self) -> None:
@@ -304,7 +276,7 @@ class Maintenance(AnyMaintenance[LinkSet]):
                 link.shut()
                 return
             self.own.install(link)
-            self._shared.releases.clear_pause(index)
+            self._life.releases.clear_pause(index)
         if not self._stopping:
             self._registry.note_tried(node, error)
         # Before anything else is sent over it.
@@ -367,22 +339,8 @@ class Maintenance(AnyMaintenance[LinkSet]):
     def _finish(self) -> None:
         """Send what is left, wait briefly for replies that nodes still owe, and end all connections."""
         self._stopping = True
-        # Rollbacks may be in flight. Closing a socket with unread replies resets the connection and would lose them.
-        own, count, deadline = self.own, self._shared.releases.count, self._clock() + self._node_timeout
-        free = self.pool.close()
-        while True:
-            now = self._clock()
-            self._catch_up(now)
-            self._help_others(now)
-            for link_set in free:
-                link_set.follow(now)
-                link_set.read(0.0)
-            owing = own.owes or any(link_set.owes for link_set in free)
-            left = owing or any(own.links[node.index] is not None and count(node.index) for node in self._nodes)
-            own.read(0.001 if left else 0.0)
-            if now >= deadline or not (left or self._inbox):
-                break
-        for link_set in (*free, own):
+        self._do(self.finishing(self._clock() + self._node_timeout))
+        for link_set in (*self.pool.close(), self.own):
             link_set.end("the client was closed", orderly=True)
         self._watches.stop()
         self._finished = True
@@ -392,8 +350,7 @@ class Maintenance(AnyMaintenance[LinkSet]):
         self.begun.set()
 
     def forget(self) -> None:
-        """In the child of a fork: close the copies of the parent's descriptors."""
-        self.own.forget()
+        super().forget()
         self.pool.forget()
         self._waker.close()
         self._woken.close()

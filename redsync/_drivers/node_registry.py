@@ -9,8 +9,8 @@ which node's state has changed.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, Any, Final
 
 from redsync._core.effects import Broadcast
 from redsync._core.memory import (
@@ -22,10 +22,8 @@ from redsync._core.memory import (
     NEWBORN,
     ORIGINAL,
     Birth,
-    Processes,
     next_step,
 )
-from redsync._core.observing import Event
 from redsync._core.quorum import Choice, Tally, Verdict
 from redsync._core.scripts import Command
 from redsync._core.timing import retry_delay
@@ -34,6 +32,9 @@ from redsync._drivers.link_sets import AnyLinkSet
 from redsync._drivers.nodes import INTERRUPTED, Node, NodeInfo, NodeStatus, reason_of
 from redsync._drivers.requests import Request
 from redsync.exceptions import ConfigurationError
+
+if TYPE_CHECKING:
+    from redsync._drivers.any_runner import AnyLife
 
 __all__ = ["NodeRegistry"]
 
@@ -57,41 +58,35 @@ class NodeRegistry:
     """The nodes of one client.
 
     Attributes:
-        reported: The indices of the nodes for which a connect has succeeded or failed.
         mistake: An error that no later connect can mend: the nodes are unusable together, or there is a programming
             error in a node's first connect. None if there was none.
         initialize_at: The latest instant at which to call `initialize` again, in seconds on the client's clock.
     """
 
-    def __init__(
-        self,
-        nodes: Sequence[Node],
-        own: AnyLinkSet,
-        clock: Callable[[], float],
-        *,
-        restart_guard: float,
-        patience: float,
-        processes: Processes,
-        tell: Callable[[Event], None],
-        wake: Callable[[], None],
-        random: Callable[[], float],
-    ) -> None:
-        self._nodes: Final = nodes
+    def __init__(self, life: AnyLife, own: AnyLinkSet, patience: float, wake: Callable[[], None]) -> None:
+        """Make a registry that knows nothing yet.
+
+        Args:
+            life: The client.
+            own: The set by whose links nodes are up.
+            patience: Seconds after which the client no longer waits for first connects.
+            wake: Makes the maintenance look at once.
+        """
+        self._nodes: Final = life.nodes
         self._own: Final = own
-        self._clock: Final = clock
-        self._restart_guard: Final = restart_guard
-        self._heard_by: Final = clock() + patience
+        self._clock: Final = life.clock
+        self._restart_guard: Final = life.session.timing.restart_guard
+        self._heard_by: Final = life.clock() + patience
         self._guard: Final = threading.RLock()
-        self._processes: Final = processes
-        self._tell: Final = tell
+        self._processes: Final = life.session.processes
+        self._tell: Final = life.on_event
         self._wake: Final = wake
-        self._random: Final = random
-        self.reported: Final[set[int]] = set()
+        self._random: Final = life.session.random
         self.mistake: BaseException | None = None
         # Nodes that have identified themselves in a connect that has not ended yet.
         self._meeting: Final[set[int]] = set()
-        self._failures: Final = [0] * len(nodes)
-        self._retry_at: Final = [0.0] * len(nodes)
+        self._failures: Final = [0] * len(self._nodes)
+        self._retry_at: Final = [0.0] * len(self._nodes)
         # True once nodes are known to have had birth records: then none of them is new, no matter what it forgets.
         self._was_used = False
         self._looks_until: float | None = None
@@ -105,7 +100,7 @@ class NodeRegistry:
         # Nodes that had the same record when all had been asked once, and after that.
         self._unchanged: set[int] = set()
 
-    # Which nodes to connect, and when. All but `note_broken` are called with the guard held.
+    # Which nodes to connect, and when.
 
     def missing(self) -> list[int]:
         """Return the nodes without a link."""
@@ -142,7 +137,6 @@ class NodeRegistry:
         node.connected = self._own.links[node.index] is not None
         node.tried = True
         self._meeting.discard(node.index)
-        self.reported.add(node.index)
 
     def note_broken(self, node: Node, reason: str) -> None:
         """Record that the transport lost its link to a node."""
@@ -176,7 +170,7 @@ class NodeRegistry:
 
     def is_heard(self) -> bool:
         """Return True once a connect has succeeded or failed for every node, or has taken too long."""
-        return len(self.reported) == len(self._nodes) or self._clock() >= self._heard_by
+        return all(node.tried for node in self._nodes) or self._clock() >= self._heard_by
 
     def has_quorum(self) -> bool:
         """Return True if enough nodes are connected to win claims."""

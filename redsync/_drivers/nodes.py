@@ -16,9 +16,9 @@ from redsync._core.observing import NodeChanged
 from redsync._core.text import one_line
 from redsync._drivers.environment import clock
 from redsync._drivers.fake_nodes import fake_socket
-from redsync._drivers.handshake_connections import HandshakeConnection, describe_error
+from redsync._drivers.handshake_connections import HandshakeConnection, describe_error, open_blocking
 from redsync._drivers.notifier import quietly
-from redsync._drivers.redis_py import database_of, new_connection, take_socket
+from redsync._drivers.redis_py import database_of, new_connection
 from redsync._drivers.requests import PLAIN, Codec
 
 if TYPE_CHECKING:
@@ -218,13 +218,7 @@ class Node:
         until = clock() + TIMEOUTS * timeout
         if (fake := self.fake_socket()) is not None:
             return HandshakeConnection(fake, timeout, until)
-        connection = self.make_connection(timeout)
-        try:
-            connection.connect()
-        except BaseException:
-            connection.disconnect()
-            raise
-        return HandshakeConnection(take_socket(connection), timeout, until)
+        return open_blocking(self.make_connection(timeout), timeout, until)
 
     def meet(self, info: NodeInfo, now: float) -> None:
         """Record the node's description of itself, and since when it has remembered everything."""

@@ -162,17 +162,21 @@ class Owing:
     to the owner.
 
     Exclusion does not depend on it: each claim has its own number.
-
-    Attributes:
-        own: The maintenance's set; its commands are for all owners.
-        sets: Returns the other sets.
     """
 
-    def __init__(self, next_number: Callable[[], int]) -> None:
-        """Make it without sets; `next_number` returns the next number in the order of the client's commands."""
+    def __init__(
+        self, next_number: Callable[[], int], own: AnyLinkSet, sets: Callable[[], Iterable[AnyLinkSet]]
+    ) -> None:
+        """Make it.
+
+        Args:
+            next_number: Returns the next number in the order of the client's commands.
+            own: The maintenance's set; its commands are for all owners.
+            sets: Returns the other sets.
+        """
         self._next_number: Final = next_number
-        self.own: AnyLinkSet | None = None
-        self.sets: Callable[[], Iterable[AnyLinkSet]] = tuple
+        self._own: Final = own
+        self._sets: Final = sets
 
     def follow(self, request: Request, link_set: AnyLinkSet | None) -> bool:
         """Let a release that goes out over `link_set`, or by the maintenance, also follow its claim over other sets.
@@ -182,10 +186,7 @@ class Owing:
         owner, some = request.effect.owner, False
         if owner is None:
             return False
-        others = [each for each in self.sets() if owner in each.owners]
-        if self.own is not None:
-            others.append(self.own)
-        for other in others:
+        for other in (*[each for each in self._sets() if owner in each.owners], self._own):
             if other is link_set or not other.owes:
                 continue
             for link in list(other.links):

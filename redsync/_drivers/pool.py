@@ -17,11 +17,10 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
-from typing import Any, Final
+from typing import Final
 
 from redsync._core.interruptions import expected
-from redsync._drivers.link_sets import LinkSet
+from redsync._drivers.link_sets import LinkSet, Shared
 from redsync._drivers.nodes import Node
 
 __all__ = ["Pool"]
@@ -40,33 +39,25 @@ class Pool:
 
     def __init__(
         self,
-        make: Callable[[Callable[[LinkSet], None]], LinkSet],
+        shared: Shared,
         connect: Callable[[LinkSet, Sequence[Node]], None],
         on_invalidated: Callable[[], None],
-        *,
-        clock: Callable[[], float],
         limit: int,
-        quorum: int,
-        guard: AbstractContextManager[Any],
     ) -> None:
         """Make an empty pool.
 
         Args:
-            make: Makes a set; it gets what to call with a set that was dropped.
+            shared: The client; its guard is held while a set is made, so that there are no more than the limit.
             connect: Begins to connect a set to these nodes.
             on_invalidated: Called when `invalidated` has a new one; never blocks.
-            clock: Returns the current instant in seconds.
             limit: The most sets.
-            quorum: The number of nodes that must grant.
-            guard: Held while a set is made, so that there are no more than the limit.
         """
-        self._make: Final = make
+        self._shared: Final = shared
         self._connect: Final = connect
         self._on_invalidated: Final = on_invalidated
-        self._clock: Final = clock
+        self._clock: Final = shared.clock
         self._limit: Final = limit
-        self._quorum: Final = quorum
-        self._guard: Final = guard
+        self._quorum: Final = len(shared.nodes) // 2 + 1
         self._free: Final[deque[LinkSet]] = deque()
         # By identity. A plain reference: a weak set's callback would swallow the exception of a signal's handler.
         self._alive: Final[dict[int, weakref.ref[LinkSet]]] = {}
@@ -84,9 +75,9 @@ class Pool:
         try:
             into.append(self._free.pop())
         except IndexError:
-            with self._guard:
+            with self._shared.guard:
                 if not (self._closed or self.is_swept) and len(self._alive) < self._limit:
-                    into.append(self._make(self._drop))
+                    into.append(LinkSet(self._shared, self._drop))
                     into[0].used_at = self._clock()
                     self._alive[id(into[0])] = weakref.ref(into[0])
         if into:

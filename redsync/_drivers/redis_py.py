@@ -9,8 +9,9 @@ It uses these parts that redis-py does not document:
 * `connection_pool.connection_kwargs`, `connection_class`: the caller's settings; there is no other way to read them.
 * `_sock`, `_reader` and `_writer` of a connection: after the handshake the driver takes over the socket. A connection
   of redis-py answers one command at a time, and waits for each.
-* `_connection_arguments`, asyncio's: how a connection is opened. asyncio tries the addresses of a name one after the
-  other, and redis-py gives all of them one timeout, so behind an address that swallows packets it finds none.
+* `_connection_arguments`, asyncio's: how a connection is opened. Without `happy_eyeballs_delay` asyncio tries the
+  addresses of a name one after the other, and redis-py gives all of them one timeout, so behind an address that
+  swallows packets it finds none.
 * `driver_info`, `lib_name`, `lib_version`: a connection must not introduce itself as redis-py, see below.
 """
 
@@ -28,10 +29,9 @@ from typing import Any, Final
 
 import redis.connection
 from redis.backoff import NoBackoff
-from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.retry import Retry
 
-__all__ = ["Addresses", "database_of", "new_connection", "take_socket", "take_streams"]
+__all__ = ["connect", "database_of", "new_connection", "take_socket", "take_streams"]
 
 _DROPPED: Final = (
     *("maint_notifications_pool_handler", "oss_cluster_maint_notifications_handler", "parser_class"),
@@ -42,6 +42,10 @@ _UNINTRODUCED: Final = (
     {"driver_info": None} if "driver_info" in signature(redis.connection.AbstractConnection.__init__).parameters else {}
 )
 """Keeps a connection from computing its own description, which takes longer than everything else."""
+
+
+_NEXT_ADDRESS: Final = 0.25
+"""Seconds without an answer after which the next address of a server's name is tried too."""
 
 
 class _Once(Retry):
@@ -112,41 +116,25 @@ def take_streams(connection: Any) -> tuple[asyncio.StreamReader, asyncio.StreamW
     return streams
 
 
-class Addresses:
-    """The addresses of one server's name, in an event loop: each connect begins with the one that answered last."""
+async def connect(connection: Any) -> None:
+    """Connect and authenticate a connection for asyncio.
 
-    def __init__(self) -> None:
-        self._turn = 0
+    An address that refuses costs nothing, the next one is tried at once. After one that is silent the next one is tried
+    too; uvloop can't do that.
 
-    async def connect(self, connection: Any) -> None:
-        """Connect and authenticate.
-
-        An address that refuses costs nothing, the next one is tried at once. After one that is silent the next connect
-        begins with another one.
-
-        Raises:
-            OSError, RedisError: The server was unreachable or refused the client.
-            CancelledError: The task was cancelled.
-        """
-        host = getattr(connection, "host", None)
-        addresses = [] if host is None or _is_address(host) else await _look_up(host, connection.port)
-        tries = max(len(addresses), 1)
-        for left in reversed(range(tries)):
-            if host is not None and tries > 1:
-                _aim(connection, host, addresses[self._turn % tries])
-            try:
-                await connection.connect()
-            except BaseException as error:
-                self._turn += 1
-                refused = type(error) in (RedisConnectionError, OSError, ConnectionRefusedError)
-                if not (refused and left):
-                    raise
-            else:
-                break
-        task = asyncio.current_task()
-        if task is not None and task.cancelling():
-            # redis-py sends through `asyncio.wait_for`, which swallows some cancellations on Python 3.11.
-            raise asyncio.CancelledError
+    Raises:
+        OSError, RedisError: The server was unreachable or refused the client.
+        CancelledError: The task was cancelled.
+    """
+    host, loop = getattr(connection, "host", None), asyncio.get_running_loop()
+    if host is not None and not _is_address(host) and isinstance(loop, asyncio.BaseEventLoop):
+        arguments = {**connection._connection_arguments(), "happy_eyeballs_delay": _NEXT_ADDRESS}
+        connection._connection_arguments = lambda: arguments
+    await connection.connect()
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        # redis-py sends through `asyncio.wait_for`, which swallows some cancellations on Python 3.11.
+        raise asyncio.CancelledError
 
 
 def _is_address(host: str) -> bool:
@@ -154,18 +142,3 @@ def _is_address(host: str) -> bool:
         ipaddress.ip_address(host)
         return True
     return False
-
-
-async def _look_up(host: str, port: int) -> list[str | int]:
-    """Return the addresses of a name; nothing can stop the thread of a look-up, if no resolver answers."""
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys(place[0] for *_, place in found))
-
-
-def _aim(connection: Any, host: str, address: str | int) -> None:
-    """Make a connection use one address; TLS still checks the name."""
-    arguments = dict(type(connection)._connection_arguments(connection))
-    if "ssl" in arguments:
-        arguments.setdefault("server_hostname", host)
-    arguments["host"] = address
-    connection._connection_arguments = lambda: arguments

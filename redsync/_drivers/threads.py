@@ -22,23 +22,27 @@ import os
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, TypeAlias, TypeVar, assert_never
 
 from redsync._core.effects import Broadcast, Effect, Notify, Reply, Signal, Steps, Tell, Wait, Wakeup
-from redsync._core.holds import Owner
+from redsync._core.holds import HoldTable, Owner
 from redsync._core.quorum import Tally
-from redsync._drivers.any_runner import AnyRunner, all_runners
+from redsync._drivers.any_runner import AnyLife, AnyRunner, all_runners
 from redsync._drivers.environment import at_exit, forked
 from redsync._drivers.link_sets import LinkSet
-from redsync._drivers.lives import LONGEST_SLEEP, Call, Life, OwnCall, Tag
 from redsync._drivers.maintenance import Maintenance
-from redsync._drivers.notifier import quietly
-from redsync._drivers.requests import Request
+from redsync._drivers.nodes import Node
+from redsync._drivers.notifier import EventThread, quietly
+from redsync._drivers.pending_releases import Owing
+from redsync._drivers.pool import Pool
+from redsync._drivers.requests import Request, Waitable
+from redsync._signal_safe import SafeEvent, SafeLock
 from redsync.exceptions import ClientClosedError, RedsyncError, ReentrantCallError
 
-__all__ = ["ThreadRunner"]
+__all__ = ["Call", "Life", "OwnCall", "Tag", "ThreadRunner"]
 
 T = TypeVar("T")
 
@@ -49,6 +53,224 @@ _MOMENT = 0.0002
 
 _CLOSE_TIMEOUT = 2.0
 """Seconds that a closing client waits for threads to end their calls."""
+
+_LONGEST_SLEEP: Final = 1.0
+"""Seconds after which a sleeper looks at the clock, which continues while the machine is suspended."""
+
+
+class Tag:
+    """A thread's owner. It ends with its thread, and then tells the watchdog that the thread's holds are orphaned."""
+
+    def __init__(self, holds: HoldTable, owner: Owner) -> None:
+        self.owner: Final = owner
+        self._holds: Final = holds
+
+    def __del__(self) -> None:
+        # An interruption may have come before `__init__` ended.
+        if hasattr(self, "_holds"):
+            self._holds.orphan(self.owner)
+
+
+class _OfThread(threading.local):
+    """The state of one thread in one life of a client.
+
+    Attributes:
+        stepping: True while it runs a protocol's own code, or waits for that.
+        tag: Its owner; set once it has asked.
+    """
+
+    stepping = False
+    tag: Tag
+
+
+class Life(AnyLife):
+    """A client in one process.
+
+    Attributes:
+        monitor: Held while a protocol's own code runs. A thread that waits for a lock in line gets the lock first, and
+            then waits for the GIL, while all others wait for both: in a process whose threads compute, that is a queue
+            that never ends. So a thread that finds it held looks again a moment later.
+        ours: The running thread's state.
+        active: The calls that are inside `run`, each with its thread.
+        deferred: Protocols that the maintenance is to run: releases by handlers that interrupted a step.
+        maintenance: The thread that keeps it alive; None before the first use.
+        pool: The sets for callers; there is one from the first use on.
+        owing: The sets whose nodes owed their borrowers replies; from the first use on.
+        closing: True once sleeps must end.
+        left: Set once a closing client has released all holds.
+    """
+
+    maintenance: Maintenance | None
+
+    def __init__(self, runner: ThreadRunner) -> None:
+        super().__init__(runner)
+        self.monitor: Final = SafeLock(threading.Lock())
+        self.ours: Final = _OfThread()
+        self.active: Final[dict[Call, int]] = {}
+        self.left: Final = SafeEvent()
+        self.deferred: Final[deque[Steps[None]]] = deque()
+        self.closing = False
+        self._opening: Final = SafeLock(threading.RLock())
+        self._if_guarded: Final = threading.Condition(self.guard.lock)
+        self._asleep: Final[set[Waitable]] = set()
+        self.events: Final = EventThread(runner.notifier.announce)
+        self.on_event = self.events.post
+        self.pool: Pool
+        self.owing: Owing
+
+    def note_lag(self, node: Node) -> None:
+        if self.maintenance is not None:
+            self.maintenance.note_lag(node)
+
+    def alarm(self) -> None:
+        if self.maintenance is not None:
+            self.maintenance.alarm()
+
+    def begin(self) -> Maintenance:
+        """Start the maintenance, unless that was done: at the first use, because a daemon closes all descriptors."""
+        if self.maintenance is None:
+            with self._opening:
+                if self.maintenance is None:
+                    self._start()
+            at_exit(_close_all)
+        assert self.maintenance is not None, "it was started"
+        return self.maintenance
+
+    def _start(self) -> None:
+        runner = self.runner
+        runner.require_open()
+        self.require_process()
+        maintenance = Maintenance(self)
+        on_invalidated = partial(maintenance.post, maintenance.end_torn)
+        self.pool = maintenance.pool = Pool(self, maintenance.connect, on_invalidated, runner.max_connections)
+        self.owing = Owing(self.next_number, maintenance.own, self.pool.sets)
+        maintenance.is_dropped = lambda: runner.client() is None
+        maintenance.on_stopped = partial(runner.leave, self, maintenance)
+        try:
+            maintenance.start(partial(runner.watch, self, maintenance))
+            self.maintenance = maintenance
+            runner.require_open()  # Again: who closed the client meanwhile found nothing to stop.
+        except BaseException:
+            # A later call begins again: nothing was started that another call could use.
+            self.maintenance = None
+            maintenance.stop()
+            maintenance.join()
+            raise
+
+    @property
+    def may_wait(self) -> bool:
+        """False where the running thread would wait for itself: within a step, and in the maintenance's thread."""
+        maintenance = self.maintenance
+        return not (self.ours.stepping or (maintenance is not None and maintenance.is_current()))
+
+    def has_guard(self) -> bool:
+        """Return whether the running thread has the guard: a handler or a finalizer has interrupted it there."""
+        try:
+            self._if_guarded.notify()  # Only a thread that has a condition's lock may do that.
+        except RuntimeError as error:
+            if type(error) is not RuntimeError:
+                raise  # a signal handler's
+            return False
+        return True
+
+    def require_process(self) -> None:
+        """Raise if this is the child of a fork within a call, which continues in the parent alone."""
+        if os.getpid() != self.process:
+            raise forked()
+
+    def sleep(self, waitable: Waitable, until: float) -> None:
+        """Return when the waitable is done, at the instant, or when the client closes; rounds wait on."""
+        is_round = isinstance(waitable, Request)
+        while not waitable.done and (is_round or not self.closing) and (left := until - self.clock()) > 0:
+            gate = threading.Lock()
+            gate.acquire()
+            try:
+                waitable.gate = gate.release
+                self._asleep.add(waitable)
+                # Only now: else it might be done, or the client close, in between.
+                if not waitable.done and (is_round or not self.closing):
+                    gate.acquire(timeout=min(left, _LONGEST_SLEEP))
+            finally:
+                waitable.gate = None
+                self._asleep.discard(waitable)
+            self.require_process()
+
+    def end_sleeps(self) -> None:
+        """Wake all sleepers, and let none sleep again."""
+        self.closing = True
+        with self.guard:
+            for waitable in list(self._asleep):
+                waitable.wake()
+
+    def forget(self) -> None:
+        self.closing = True
+        super().forget()
+
+
+class Call:
+    """One run of a protocol: what it has borrowed, and must return.
+
+    Attributes:
+        life: The client in this process.
+        sets: The set that it has borrowed, if it has one.
+        owner: The owner of its latest command.
+        subscribed: The keys to whose wake-ups it subscribes.
+        invalidated: True once an exception struck in a round: the maintenance sends what follows, after it has ended
+            the set, or sent what it was given before.
+    """
+
+    __slots__ = ("invalidated", "life", "owner", "sets", "subscribed")
+
+    def __init__(self, life: Life) -> None:
+        self.life = life
+        self.sets: Final[list[LinkSet]] = []
+        self.owner: Owner | None = None
+        self.subscribed: set[bytes] = set()
+        self.invalidated = False
+
+    def give_back(self) -> None:
+        """Return the set, after what must follow over it; record that its nodes owe replies to this owner."""
+        if not self.sets:
+            return
+        try:
+            link_set, life = self.sets[0], self.life
+            if not link_set.owes:
+                link_set.owners.clear()
+            elif self.owner is not None:
+                link_set.owners.add(self.owner)
+            if link_set.following:
+                link_set.follow(life.runner.clock())
+            life.pool.give_back(self.sets)
+        except BaseException:
+            self.throw_away()
+            raise
+
+    def throw_away(self) -> None:
+        """Give up the set: an exception struck while it was in use."""
+        self.invalidated = True
+        self.life.pool.throw_away(self.sets)
+
+    def end(self) -> None:
+        """Return everything."""
+        self.give_back()
+        for key in self.subscribed:
+            self.life.wakeups.unsubscribe(key)
+
+
+class OwnCall(Call):
+    """A run by the maintenance: it keeps the maintenance's set, and an error in it costs that its links."""
+
+    __slots__ = ()
+
+    def __init__(self, life: Life, maintenance: Maintenance) -> None:
+        super().__init__(life)
+        self.sets.append(maintenance.own)
+
+    def give_back(self) -> None:
+        pass
+
+    def throw_away(self) -> None:
+        pass
 
 
 Perform: TypeAlias = Callable[[Effect, Call], Reply]
@@ -153,10 +375,6 @@ class ThreadRunner(AnyRunner[Life]):
         self.require_open()
         life.deferred.append(steps)
         life.alarm()
-
-    def note_begun(self) -> None:
-        """Close all clients at the process's end, now that one has begun."""
-        at_exit(_close_all)
 
     # Driving.
 
@@ -286,16 +504,13 @@ class ThreadRunner(AnyRunner[Life]):
             if effect.deliver_to:
                 maintenance.post(partial(maintenance.own.send, Request(effect, None)))
             return
-        gate = threading.Lock()
-        gate.acquire()
-        request.gate = gate.release
         maintenance.post(partial(maintenance.own.send, request))
-        while not request.done:
-            if (left := until - self.clock()) <= 0:
-                maintenance.post(partial(maintenance.give_up, request))
-                left = LONGEST_SLEEP
-            gate.acquire(timeout=min(left, LONGEST_SLEEP))
-            life.require_process()
+        while True:
+            life.sleep(request, until)
+            if request.done:
+                break
+            maintenance.post(partial(maintenance.give_up, request))
+            until = self.clock() + _LONGEST_SLEEP
         if effect.lingers:
             request.done = not tally.open
             life.sleep(request, effect.lingers_until(tally.sent_at, self.clock()))

@@ -11,14 +11,14 @@ import asyncio
 import math
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any, Final, TypeAlias
 
 from redsync._core.interruptions import expected
 from redsync._drivers.discovery import Locator
-from redsync._drivers.handshake_connections import HandshakeConnection, open_connection
+from redsync._drivers.handshake_connections import HandshakeConnection, HandshakeSteps, open_blocking, open_connection
 from redsync._drivers.nodes import Node, reason_of
-from redsync._drivers.redis_py import Addresses, new_connection, take_socket
+from redsync._drivers.redis_py import new_connection
 from redsync.exceptions import ConfigurationError
 
 __all__ = ["AioWatches", "Watches"]
@@ -32,6 +32,9 @@ Watch: TypeAlias = tuple[Node, Locator, int]
 
 class _AnyWatches:
     """Follow the servers of a client's nodes; the common base of both flavours."""
+
+    _guard: AbstractContextManager[Any]  # guards the locators
+    _notify: Callable[[], None]  # called with the guard held, once a locator knows more
 
     def __init__(
         self, nodes: Sequence[Node], timeout: float, clock: Callable[[], float], on_moved: Callable[[Node], None]
@@ -54,17 +57,31 @@ class _AnyWatches:
             for index in range(len(node.locator.witnesses))
         ]
 
-    def _hear(self, watch: Watch, replies: Sequence[Any], asked_at: float) -> bool:
-        """Record a witness's replies; return True if the node must be connected again."""
+    def _question(self, watch: Watch) -> HandshakeSteps[None]:
+        """Ask a witness once, and record its answer."""
         node, locator, index = watch
-        before = locator.present
-        locator.note(index, replies, asked_at)
-        return locator.present not in (None, before) or node.moved() is not None
+        asked_at = self._clock()
+        replies = yield list(locator.questions)
+        with self._guard:
+            before = locator.present
+            locator.note(index, replies, asked_at)
+            has_moved = locator.present not in (None, before) or node.moved() is not None
+            self._notify()
+        if has_moved:
+            self._on_moved(node)
+
+    def _connection(self, watch: Watch) -> Any:
+        """Return a new, unconnected redis-py connection to a witness."""
+        _, locator, index = watch
+        return new_connection(locator.witnesses[index].pool, self._timeout)
 
     def _note_failure(self, watch: Watch, error: BaseException) -> None:
         """Record why a witness can't be asked."""
         _, locator, index = watch
-        locator.note_failure(index, reason_of(error, locator.witnesses[index].address, locator.reports[index]))
+        with self._guard:
+            reason = reason_of(error, locator.witnesses[index].address, locator.reports[index])
+            locator.note_failure(index, reason)
+            self._notify()
 
 
 def _name(watch: Watch) -> str:
@@ -90,8 +107,9 @@ class Watches(_AnyWatches):
     def __init__(self, *settings: Any) -> None:
         """Make the watches; settings as for `AioWatches`."""
         super().__init__(*settings)
-        # Guards the locators and the attributes below.
-        self._news: Final = threading.Condition()
+        # Also guards the attributes below.
+        self._guard = self._news = threading.Condition()
+        self._notify = self._news.notify_all
         self._stopping = False
         self._channels: Final[set[HandshakeConnection]] = set()
         self._threads: Final = [
@@ -137,47 +155,28 @@ class Watches(_AnyWatches):
         """Ask one witness until the end; runs in a thread for this witness."""
         while not self._stopping:
             try:
-                self._ask(watch)
+                self._follow_while_connected(watch)
             except BaseException as error:
                 # The application's credential provider may exit, too.
-                with self._news:
-                    self._note_failure(watch, error)
-                    self._news.notify_all()
-                    self._pause()
+                self._note_failure(watch, error)
+                self._pause()
 
-    def _ask(self, watch: Watch) -> None:
-        node, locator, index = watch
-        channel = _open(locator.witnesses[index].pool, self._timeout)
+    def _follow_while_connected(self, watch: Watch) -> None:
+        channel = open_blocking(self._connection(watch), self._timeout, math.inf)
         try:
             with self._news:
                 self._channels.add(channel)
             while not self._stopping:
-                asked_at = self._clock()
-                replies = channel.ask(*locator.questions)
-                with self._news:
-                    moved = self._hear(watch, replies, asked_at)
-                    self._news.notify_all()
-                if moved:
-                    self._on_moved(node)
-                with self._news:
-                    self._pause()
+                channel.run(self._question(watch))
+                self._pause()
         finally:
             with self._news:
                 self._channels.discard(channel)
             channel.close()
 
     def _pause(self) -> None:
-        self._news.wait_for(lambda: self._stopping, _ASK_EVERY)
-
-
-def _open(pool: Any, timeout: float) -> HandshakeConnection:
-    connection = new_connection(pool, timeout)
-    try:
-        connection.connect()
-    except BaseException:
-        connection.disconnect()
-        raise
-    return HandshakeConnection(take_socket(connection), timeout, math.inf)
+        with self._news:
+            self._news.wait_for(lambda: self._stopping, _ASK_EVERY)
 
 
 class AioWatches(_AnyWatches):
@@ -191,6 +190,7 @@ class AioWatches(_AnyWatches):
         """Make the watches; settings as for `Watches`."""
         super().__init__(*settings)
         self._news: Final = asyncio.Event()
+        self._guard, self._notify = nullcontext(), self._news.set
         self.tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -209,28 +209,20 @@ class AioWatches(_AnyWatches):
             _take_location(node, locator)
 
     async def _follow(self, watch: Watch) -> None:
-        addresses = Addresses()
         while True:
             try:
-                await self._ask(watch, addresses)
+                await self._follow_while_connected(watch)
             except Exception as error:
                 self._note_failure(watch, error)
-                self._news.set()
             await asyncio.sleep(_ASK_EVERY)
 
-    async def _ask(self, watch: Watch, addresses: Addresses) -> None:
-        node, locator, index = watch
+    async def _follow_while_connected(self, watch: Watch) -> None:
         async with asyncio.timeout(self._timeout):
-            channel = await open_connection(new_connection(locator.witnesses[index].pool, self._timeout), addresses)
+            channel = await open_connection(self._connection(watch))
         try:
             while True:
-                asked_at = self._clock()
                 async with asyncio.timeout(self._timeout):
-                    replies = await channel.ask(*locator.questions)
-                moved = self._hear(watch, replies, asked_at)
-                self._news.set()
-                if moved:
-                    self._on_moved(node)
+                    await channel.run(self._question(watch))
                 await asyncio.sleep(_ASK_EVERY)
         finally:
             channel.close()

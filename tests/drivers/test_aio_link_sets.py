@@ -19,16 +19,12 @@ from redsync._drivers.environment import clock
 from redsync._drivers.given_nodes import make_nodes
 from redsync._drivers.handshake_connections import open_connection, pack
 from redsync._drivers.handshakes import subscribe
-from redsync._drivers.link_sets import Shared
 from redsync._drivers.links import BACKLOG_LIMIT
 from redsync._drivers.nodes import INTERRUPTED
-from redsync._drivers.pending_releases import PendingReleases
-from redsync._drivers.redis_py import Addresses
 from redsync._drivers.requests import PLAIN, Request, Waitable
-from redsync._drivers.wakeups import Wakeups
-from redsync._signal_safe import SafeLock
 from tests.aio_support import both_loops, in_loop, turns, until
 from tests.support.locks import PATIENCE
+from tests.support.scripted import StandIn, ask
 
 ENDLESS = 30
 LATER = 1e12
@@ -49,22 +45,10 @@ class Rig:
     def __init__(self, urls, links="sockets", node_timeout=0.25):
         self.nodes = make_nodes(urls, redis.asyncio.Redis)
         self.broken = []
-        guard = SafeLock(threading.RLock())
-        self.releases = PendingReleases(len(self.nodes), guard)
-        self.wakeups = Wakeups(guard, clock)
-        shared = Shared(
-            self.nodes,
-            clock,
-            node_timeout,
-            self.releases,
-            self.wakeups,
-            itertools.count(1).__next__,
-            (),
-            lambda: None,
-            lambda node: None,
-        )
+        life = StandIn(self.nodes, clock, node_timeout)
+        self.releases, self.wakeups = life.releases, life.wakeups
         kind = Streams if links == "streams" else AioLinkSet
-        self.set = kind(shared, asyncio.get_running_loop(), self._note_broken)
+        self.set = kind(life, asyncio.get_running_loop(), self._note_broken)
         self.owner = Owner("rig", 1)
 
     def _note_broken(self, node, reason):
@@ -76,8 +60,8 @@ class Rig:
         return self.set.links
 
     async def open(self, i):
-        channel = await open_connection(self.nodes[i].make_connection(2.0), Addresses())
-        await channel.ask(pack("HELLO", "3"))
+        channel = await open_connection(self.nodes[i].make_connection(2.0))
+        await channel.run(ask(pack("HELLO", "3")))
         await channel.run(subscribe(PLAIN, b"wake"))
         return self.set.make_link(self.nodes[i], channel, None)
 

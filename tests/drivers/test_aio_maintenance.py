@@ -1,59 +1,31 @@
 """The maintenance task of an asyncio client: first connections, a failing watchdog, a stop at any turn."""
 
 import asyncio
-import itertools
 import logging
-import random
-import threading
 
 import pytest
 import redis.asyncio
 
 from redsync import NodeChanged
-from redsync._core.memory import Processes
-from redsync._core.timing import Timing
 from redsync._drivers import any_maintenance
 from redsync._drivers.aio_maintenance import AioMaintenance
 from redsync._drivers.any_maintenance import Stopped
 from redsync._drivers.environment import clock
 from redsync._drivers.given_nodes import make_nodes
-from redsync._drivers.link_sets import Shared
-from redsync._drivers.pending_releases import PendingReleases
-from redsync._drivers.wakeups import Wakeups
-from redsync._signal_safe import SafeLock
 from tests.aio_support import both_loops, client_of, in_loop, other_tasks, turns, until
 from tests.support.injection import Interruption
 from tests.support.locks import PATIENCE
+from tests.support.scripted import StandIn
 
 ENDLESS = 30
 
 
 def make(urls, *, node_timeout=0.25, restart_guard=0.0, events=None):
-    nodes, guard = make_nodes(urls, redis.asyncio.Redis), SafeLock(threading.RLock())
-
-    def wake(*_):
-        maintenance.wake()
-
-    shared = Shared(
-        nodes,
-        clock,
-        node_timeout,
-        PendingReleases(len(nodes), guard),
-        Wakeups(guard, clock),
-        itertools.count(1).__next__,
-        (),
-        wake,
-        wake,
-    )
-    maintenance = AioMaintenance(
-        shared=shared,
-        client_id="maintained",
-        random=random.random,
-        timing=Timing(30.0, node_timeout, 0.01, restart_guard),
-        processes=Processes(),
-        tell=[].append if events is None else events.append,
-        loop=asyncio.get_running_loop(),
-    )
+    life = StandIn(make_nodes(urls, redis.asyncio.Redis), clock, node_timeout, restart_guard=restart_guard)
+    if events is not None:
+        life.on_event = events.append
+    maintenance = AioMaintenance(life, asyncio.get_running_loop())
+    life.wake = maintenance.wake
     return maintenance
 
 

@@ -12,6 +12,7 @@ from redsync._core.replies import MOST_BYTES
 from redsync._drivers.given_nodes import make_nodes
 from redsync._drivers.handshake_connections import pack
 from tests.support.hostile import Hostile, bulk, dribble, handshake
+from tests.support.scripted import ask
 
 ASK = pack("ASK")
 
@@ -36,7 +37,7 @@ def channel(nodes):
 
 
 def test_replies_come_in_order_and_errors_are_values(channel):
-    first, error, last = channel.ask(pack("ECHO", "a"), pack("NONSENSE"), pack("ECHO", b"\xff"))
+    first, error, last = channel.run(ask(pack("ECHO", "a"), pack("NONSENSE"), pack("ECHO", b"\xff")))
     assert (first, last) == (b"a", b"\xff")
     assert isinstance(error, hiredis.ReplyError)
 
@@ -51,25 +52,25 @@ def test_conversation_returns_its_result(channel):
 
 
 def test_pushes_do_not_count_as_replies(channel_to):
-    assert channel_to([b">2\r\n+invalidate\r\n+x\r\n", b":7\r\n"]).ask(ASK) == [7]
+    assert channel_to([b">2\r\n+invalidate\r\n+x\r\n", b":7\r\n"]).run(ask(ASK)) == [7]
 
 
 def test_closed_connection_raises(channel_to):
     channel = channel_to([b":7"])
     channel.sock.shutdown(socket.SHUT_RD)
     with pytest.raises(ConnectionError, match="closed the connection during the handshake"):
-        channel.ask(ASK)
+        channel.run(ask(ASK))
 
 
 def test_bytes_are_bounded(channel_to):
     push = b">1\r\n" + bulk(bytes(65_000))
     with pytest.raises(ConnectionError, match=f"sent more than {MOST_BYTES} bytes"):
-        channel_to([push] * (MOST_BYTES // 65_000 + 2)).ask(ASK)
+        channel_to([push] * (MOST_BYTES // 65_000 + 2)).run(ask(ASK))
 
 
 def test_a_byte_now_and_then_does_not_extend_the_deadline(channel_to):
     with pytest.raises(TimeoutError, match=r"did not finish the handshake in time|timed out"):
-        channel_to(islice(dribble(b"$1000000\r\n"), 100), timeout=0.3).ask(ASK)
+        channel_to(islice(dribble(b"$1000000\r\n"), 100), timeout=0.3).run(ask(ASK))
 
 
 def test_reply_that_came_in_time_is_read_after_the_deadline(channel_to):
@@ -79,11 +80,11 @@ def test_reply_that_came_in_time_is_read_after_the_deadline(channel_to):
     channel.sock.setblocking(True)
     assert channel.sock.recv(1, socket.MSG_PEEK)
     channel._until = 0.0
-    assert channel.ask(ASK) == [7]
+    assert channel.run(ask(ASK)) == [7]
 
 
 def test_silent_server_ends_the_handshake_after_the_deadline(channel_to):
     channel = channel_to([])
     channel._until = 0.0
     with pytest.raises(TimeoutError):
-        channel.ask(ASK)
+        channel.run(ask(ASK))

@@ -15,10 +15,10 @@ from redsync._core.replies import MOST_BYTES
 from redsync._drivers.environment import clock
 from redsync._drivers.given_nodes import make_nodes
 from redsync._drivers.handshake_connections import open_connection, pack
-from redsync._drivers.redis_py import Addresses
 from redsync.testing import FaultProxy, LocalNodes
 from tests.aio_support import both_loops, claims, client_of, in_loop, structures, turns, until, uvloop_in_sweeps
 from tests.support.locks import PATIENCE
+from tests.support.scripted import ask
 
 
 def states(client):
@@ -321,14 +321,14 @@ def node(nodes):
 
 
 def open_one(node):
-    return open_connection(node.make_connection(1.0), Addresses())
+    return open_connection(node.make_connection(1.0))
 
 
 @both_loops
 @in_loop
 async def test_channel_asks_and_is_taken_over_with_all_that_has_come(nodes, node, loop):
     channel = await open_one(node)
-    assert await channel.ask(pack("PING"), pack("NONSENSE"), pack("ECHO", "x")) == [b"PONG", ANY, b"x"]
+    assert await channel.run(ask(pack("PING"), pack("NONSENSE"), pack("ECHO", "x"))) == [b"PONG", ANY, b"x"]
     assert channel.is_plain()
     channel.reader.feed(b"+early\r\n")
     with channel.take() as sock:
@@ -344,7 +344,7 @@ async def test_channel_asks_and_is_taken_over_with_all_that_has_come(nodes, node
 async def test_channel_that_ends_during_a_question_raises(nodes, node, loop):
     channel = await open_one(node)
     nodes.pause(0)
-    asking = asyncio.create_task(channel.ask(pack("PING")))
+    asking = asyncio.create_task(channel.run(ask(pack("PING"))))
     await asyncio.sleep(0.01)
     nodes.kill(0)
     with pytest.raises(ConnectionError):
@@ -356,7 +356,7 @@ async def test_channel_that_ends_during_a_question_raises(nodes, node, loop):
 @in_loop
 async def test_bytes_of_a_handshake_are_bounded(nodes, node):
     channel = await open_one(node)
-    asking = asyncio.create_task(channel.ask(pack("PING")))
+    asking = asyncio.create_task(channel.run(ask(pack("PING"))))
     await turns(1)
     channel._stream.feed_data(b"$2000000000\r\n" + b"x" * MOST_BYTES)
     with pytest.raises(ConnectionError, match="more than 8388608 bytes"):

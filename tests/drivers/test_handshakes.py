@@ -11,11 +11,16 @@ import redis
 from redsync._core.replies import new_reader, next_reply
 from redsync._core.scripts import Script
 from redsync._drivers.discovery import Location
+from redsync._drivers.environment import clock
 from redsync._drivers.given_nodes import make_nodes
 from redsync._drivers.handshake_connections import pack
-from redsync._drivers.handshakes import end_former, introduce, join, load_scripts, shake_hands
+from redsync._drivers.handshakes import introduce, join, load_scripts, shake_hands
+from redsync._drivers.link_sets import LinkSet
+from redsync._drivers.links import Link
 from redsync._drivers.nodes import NodeInfo
 from tests.support.hostile import TEXTS, bulk, handshake, make_answer
+from tests.support.locks import PATIENCE
+from tests.support.scripted import StandIn
 from tests.support.trouble import busy, version_of
 
 SHIPPED = Script.shipped()
@@ -104,6 +109,25 @@ def test_server_that_hides_its_run_id_replaces_no_other():
 # Former connections: bytes written to them are dead, if the node can end them.
 
 
+@contextlib.contextmanager
+def connected(node):
+    """Yield a set with a new link to a node, and what identifies the link."""
+    channel = node.open(5.0)
+    tag = channel.run(introduce(node, 1.0, b"wake", lambda info: node.meet(info, 0.0)))
+    link_set = LinkSet(StandIn([node], clock))
+    link_set.install(Link(node, channel, tag))
+    yield link_set, tag
+    link_set.end("the test is over", orderly=True)
+
+
+def deliver(link_set, node):
+    """Send what nothing may overtake, and read the replies."""
+    link_set.deliver(node, clock())
+    deadline = clock() + PATIENCE
+    while link_set.owes and clock() < deadline:
+        link_set.read(0.1)
+
+
 def test_new_connection_ends_former_ones(nodes):
     """Before any owed command is sent, so the node executes nothing that former connections still carry."""
     url = nodes.urls[0]
@@ -112,30 +136,29 @@ def test_new_connection_ends_former_ones(nodes):
         redis.Redis.from_url(url, single_connection_client=True) as other,
     ):
         (node,) = make_nodes(nodes.urls[:1], redis.Redis)
-        channel = node.open(5.0)
-        node.meet(channel.run(shake_hands(node, 1.0)), 0.0)
-        process = node.info.run_id
-        node.former.update({(process, former.client_id()), ("another process", other.client_id())})
-        tag = channel.run(end_former(node))
-        assert tag == (process, channel.ask(b"CLIENT ID\r\n")[0])
-        assert not node.former
-        with pytest.raises(redis.ConnectionError, match="closed by server"):
-            former.connection.can_read(60)
-        assert other.ping()
-        channel.close()
+        with connected(node) as (link_set, tag):
+            process = node.info.run_id
+            assert tag[0] == process
+            node.former.update({(process, former.client_id()), ("another process", other.client_id())})
+            deliver(link_set, node)
+            assert not node.former
+            with pytest.raises(redis.ConnectionError, match="closed by server"):
+                former.connection.can_read(60)
+            assert other.ping()
 
 
 def test_former_connections_are_remembered_while_the_node_is_busy(nodes, raw):
-    """Nothing else is sent over the new connection; the next one asks again."""
+    """The link ends, and the next one asks again."""
     (node,) = make_nodes(nodes.urls[:1], redis.Redis)
-    with closing(node.open(5.0)) as channel:
-        node.meet(channel.run(shake_hands(node, 1.0)), 0.0)
-        former = {(node.info.run_id, raw[0].client_id())}
-        node.former.update(former)
-        with busy(raw[:1]), pytest.raises(ConnectionError, match="BUSY"):
-            channel.run(end_former(node))
-        assert node.former == former
-        channel.run(end_former(node))
+    with connected(node) as (link_set, tag):
+        former = (node.info.run_id, raw[0].client_id())
+        node.former.add(former)
+        with busy(raw[:1]):
+            deliver(link_set, node)
+        assert link_set.links == [None]
+        assert node.former == {former, tag}
+    with connected(node) as (link_set, _):
+        deliver(link_set, node)
         assert not node.former
 
 
@@ -144,13 +167,12 @@ def test_node_that_refuses_to_number_or_end_connections_is_still_used(nodes, raw
     raw[0].execute_command("ACL", "SETUSER", "app", "reset", "on", ">secret", "~*", *channels, "+@all", "-client")
     try:
         (node,) = make_nodes([nodes.urls[0].replace("//", "//app:secret@")], redis.Redis)
-        channel = node.open(5.0)
-        node.meet(channel.run(shake_hands(node, 1.0)), 0.0)
-        node.former.add((node.info.run_id, 1))
-        assert channel.run(end_former(node)) is None
-        assert not node.former
-        assert channel.ask(b"PING\r\n") == [b"PONG"]
-        channel.close()
+        with connected(node) as (link_set, tag):
+            assert tag is None
+            node.former.add((node.info.run_id, 1))
+            deliver(link_set, node)
+            assert not node.former
+            assert link_set.links != [None]
     finally:
         raw[0].execute_command("ACL", "DELUSER", "app")
 

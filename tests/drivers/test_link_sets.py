@@ -150,7 +150,7 @@ def test_lingering_round_counts_what_comes_until_its_end_and_nothing_after(desk,
 
 def test_wait_ends_with_the_verdict_or_at_the_deadline():
     desk = Desk()
-    desk.shared = desk.shared._replace(clock=time.monotonic)
+    desk.clock = time.monotonic
     link_set, fars = desk.connected()
     request = desk.ask(link_set)
     started_at = time.monotonic()

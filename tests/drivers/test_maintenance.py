@@ -12,17 +12,18 @@ from functools import partial
 import pytest
 
 from redsync import Client, NodeChanged
-from redsync._core.memory import Processes
-from redsync._core.timing import Timing
+from redsync._core.effects import Tell
+from redsync._core.scripts import Command
 from redsync._drivers import any_maintenance
 from redsync._drivers import maintenance as maintenances
 from redsync._drivers.any_maintenance import Stopped
+from redsync._drivers.environment import clock
 from redsync._drivers.maintenance import Maintenance
 from redsync._drivers.pool import Pool
-from redsync._signal_safe import SafeLock
+from redsync._drivers.requests import Request
 from tests.support.hostile import Hostile, bulk, handshake
 from tests.support.locks import PATIENCE, SHORT, connect_set
-from tests.support.scripted import LATER, NODE_TIMEOUT, Desk, choices
+from tests.support.scripted import LATER, NODE_TIMEOUT, SCRIPT, Desk, choices
 
 YES, OK = b":1\r\n", b"+OK\r\n"
 
@@ -37,36 +38,13 @@ class Tended:
 
     def __init__(self):
         self.desk = Desk()
-        self.told = []
-        self.desk.shared = self.desk.shared._replace(on_lag=self.note_lag)
-        self.maintenance = Maintenance(
-            shared=self.desk.shared,
-            client_id="client",
-            random=lambda: 0.5,
-            timing=Timing(30.0, NODE_TIMEOUT),
-            processes=Processes(),
-            tell=self.told.append,
-        )
+        self.told = self.desk.told
+        self.maintenance = Maintenance(self.desk)
+        self.desk.note_lag = self.maintenance.note_lag
         self.own = self.maintenance.own
-        self.pool = self.maintenance.pool = Pool(
-            self._make_set,
-            self._connect_set,
-            self.maintenance.wake,
-            clock=self.desk.clock,
-            limit=4,
-            quorum=2,
-            guard=SafeLock(threading.RLock()),
-        )
+        self.pool = self.maintenance.pool = Pool(self.desk, self._connect_set, self.maintenance.wake, 4)
         self.fars = [self.connect(index) for index in range(3)]
         self.turn()
-
-    def note_lag(self, node):
-        self.maintenance.note_lag(node)
-
-    def _make_set(self, on_dropped):
-        link_set = self.desk.make_set()
-        link_set._on_dropped = on_dropped
-        return link_set
 
     def connect(self, index):
         """Give it a new link to a node, like a thread that has connected it; return the far end."""
@@ -465,23 +443,21 @@ def make_recorded():
         yield make
 
 
-def test_new_connection_ends_former_ones_before_anything_else_is_sent(make_recorded, eventually):
-    """Otherwise a command that still is in them could come behind what this one sends."""
+def test_new_connection_ends_former_ones_before_pending_releases_are_sent(make_recorded, eventually):
+    """Otherwise a command that still is in them could come behind such a release."""
     server = make_recorded()
     with Client([server.url], restart_guard=0.0) as client:
         assert client.get_lock("x").acquire(timeout=PATIENCE)
-        maintenance, node = client.runner.life.maintenance, client.runner.nodes[0]
-        process = node.info.run_id
+        life, node = client.runner.life, client.runner.nodes[0]
         assert not node.former
-        node.former.add((process, 77777))
+        node.former.add((node.info.run_id, 77777))
         del server.got[:]
-        maintenance.own.links[0]._sock.shutdown(socket.SHUT_RDWR)
-        eventually(lambda: [b"CLIENT", b"KILL", b"ID", b"77777"] in server.got)
-        first_use = (b"SCRIPT EXISTS", b"SUBSCRIBE")
-        eventually(lambda: any(b" ".join(words).startswith(first_use) for words in list(server.got)))
+        life.maintenance.own.links[0]._sock.shutdown(socket.SHUT_RDWR)
+        release = Request(Tell(Command(SCRIPT, (b"x",), (b"the release",)), None, 0b1, math.inf), None)
+        life.releases.add(0, (release,), clock())
+        eventually(lambda: any(words[-1] == b"the release" for words in list(server.got)))
         words = [b" ".join(words) for words in list(server.got)]
         kill = words.index(b"CLIENT KILL ID 77777")
-        assert kill < min(index for index, each in enumerate(words) if each.startswith(first_use))
         claims = [each for each in words[:kill] if each.startswith(b"EVALSHA") and b" look" not in each]
         assert claims == []
         client.get_lock("x").release()

@@ -1,16 +1,15 @@
 """The node registry: whether two nodes are one server, and when they only look like it."""
 
-import random
 from types import SimpleNamespace
 
 import pytest
 import redis
 
 from redsync import ConfigurationError
-from redsync._core.memory import Processes
 from redsync._drivers.given_nodes import make_nodes
 from redsync._drivers.node_registry import NodeRegistry
 from redsync._drivers.nodes import NodeInfo
+from tests.support.scripted import StandIn
 
 URLS = [f"redis://node-{i}" for i in range(3)]
 
@@ -23,17 +22,8 @@ class Net:
         self.servers = ["s0", "s1", "s2"]
         self.links = [None] * 3
         self.nodes = make_nodes(URLS, redis.Redis)
-        self.registry = NodeRegistry(
-            self.nodes,
-            self,
-            lambda: self.now,
-            restart_guard=0.0,
-            patience=2.0,
-            processes=Processes(),
-            tell=lambda _: None,
-            wake=lambda: None,
-            random=random.random,
-        )
+        life = StandIn(self.nodes, lambda: self.now)
+        self.registry = NodeRegistry(life, self, 2.0, lambda: None)
 
     def reconsider(self):
         pass

@@ -186,9 +186,7 @@ def sets(desk):
 
 @pytest.fixture
 def order(desk, sets):
-    owing = Owing(desk.next_number)
-    owing.sets = lambda: sets[0]
-    return owing
+    return Owing(desk.next_number, desk.make_set(), lambda: sets[0])
 
 
 def release(desk, claim=b"claim", deliver_to=0b111, **options):
@@ -264,7 +262,7 @@ def test_each_of_two_claims_is_followed(desk, sets, order):
 def test_release_follows_a_renewal_of_many_claims_over_the_maintenances_set(desk, sets, order):
     """It was decided early, and creates claims that nodes have forgotten."""
     (own, second, third), fars = sets
-    order.own, order.sets = own, lambda: [second, third]
+    order = Owing(desk.next_number, own, lambda: [second, third])
     renewal = desk.request(b"another", owner=None)
     renewal.command = renewal.command._replace(args=(b"another", 1, b"claim", 1))
     own.send(renewal)

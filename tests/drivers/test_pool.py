@@ -1,6 +1,5 @@
 """The pool of sets: which thread gets one, in which order, and the end of a set."""
 
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -8,7 +7,6 @@ import pytest
 
 from redsync._drivers import pool as pools
 from redsync._drivers.pool import Pool
-from redsync._signal_safe import SafeLock
 from tests.support.forks import in_child, is_open
 from tests.support.injection import Interruption
 from tests.support.scripted import Desk
@@ -25,28 +23,13 @@ class Lender:
     def __init__(self, limit=2):
         self.quick = True
         self.desk = Desk()
-        self.desk.shared = self.desk.shared._replace(clock=time.monotonic)
+        self.desk.clock = time.monotonic
         for node in self.desk.nodes:
             node.connected = True
         self.asked = []
         self.fars = {}
         self.looks = 0
-        self.made = 0
-        self.pool = Pool(
-            self._make,
-            self._connect,
-            self._look,
-            clock=time.monotonic,
-            limit=limit,
-            quorum=2,
-            guard=SafeLock(threading.RLock()),
-        )
-
-    def _make(self, on_dropped):
-        self.made += 1
-        link_set = self.desk.make_set()
-        link_set._on_dropped = on_dropped
-        return link_set
+        self.pool = Pool(self.desk, self._connect, self._look, limit)
 
     def _connect(self, link_set, nodes):
         self.asked.append([node.index for node in nodes])
@@ -120,7 +103,7 @@ def test_set_that_was_given_back_last_is_lent_first(lender):
     lender.give_back(second)
     assert lender.borrow() is second
     assert lender.borrow() is first
-    assert lender.made == 2
+    assert len(lender.pool) == 2
     for each in (first, second):
         lender.give_back(each)
 
@@ -132,7 +115,7 @@ def test_pool_grows_on_demand_to_its_limit(make_lender):
     assert lender.borrow() is None
     for each in sets:
         lender.give_back(each)
-    assert lender.made == 3
+    assert len(lender.pool) == 3
 
 
 def test_no_set_is_lent_to_two_threads_at_once(make_lender, threads):
@@ -245,7 +228,7 @@ def test_new_set_is_lent_once_it_has_a_quorum_and_no_connection_is_under_way(len
     link_set.arrive(1, "refused")
     assert lender.borrow() is link_set
     assert [each is not None for each in link_set.links] == [True, False, True]
-    assert len(lender.asked) == lender.made == 1
+    assert len(lender.asked) == len(lender.pool) == 1
     lender.give_back(link_set)
 
 

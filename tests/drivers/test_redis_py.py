@@ -9,9 +9,10 @@ import pytest
 import redis.asyncio
 from redis.exceptions import AuthenticationError, RedisError
 
-from redsync._drivers.redis_py import Addresses, database_of, new_connection, take_streams
+from redsync._drivers.redis_py import connect, database_of, new_connection, take_streams
 from redsync.testing import LocalNodes
 from tests.aio_support import client_of, in_loop, until
+from tests.support.locks import PATIENCE
 
 NAME = "node.invalid"
 SILENT, REFUSING, WORKING = "127.0.0.2", "127.0.0.3", "127.0.0.1"
@@ -55,9 +56,9 @@ def connection_to(host, port, timeout=0.3, **options):
     return new_connection(pool, timeout)
 
 
-async def is_connected(addresses, connection):
+async def is_connected(connection):
     try:
-        await addresses.connect(connection)
+        await connect(connection)
     except (OSError, RedisError):
         return False
     _, writer = take_streams(connection)
@@ -67,32 +68,23 @@ async def is_connected(addresses, connection):
 
 
 @in_loop
-async def test_connect_after_a_silent_address_uses_the_next_one_and_stays_with_it(nodes, resolve, silence):
+async def test_connect_with_a_silent_address_uses_the_next_one(nodes, resolve, silence):
     resolve(SILENT, WORKING)
     silence(nodes.ports[0])
-    addresses = Addresses()
-    assert not await is_connected(addresses, connection_to(NAME, nodes.ports[0]))
-    for _ in range(2):
-        assert await is_connected(addresses, connection_to(NAME, nodes.ports[0]))
+    assert await is_connected(connection_to(NAME, nodes.ports[0], timeout=PATIENCE))
 
 
 @in_loop
 async def test_address_that_refuses_costs_no_try(nodes, resolve):
     resolve(REFUSING, WORKING)
-    assert await is_connected(Addresses(), connection_to(NAME, nodes.ports[0]))
+    assert await is_connected(connection_to(NAME, nodes.ports[0]))
 
 
 @in_loop
 async def test_name_of_which_all_addresses_refuse_is_an_error(nodes, resolve):
     resolve(REFUSING, "127.0.0.4")
     with pytest.raises(RedisError):
-        await Addresses().connect(connection_to(NAME, nodes.ports[0]))
-
-
-@in_loop
-async def test_address_is_never_looked_up(nodes, monkeypatch):
-    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", None)
-    assert await is_connected(Addresses(), connection_to(WORKING, nodes.ports[0]))
+        await connect(connection_to(NAME, nodes.ports[0]))
 
 
 @in_loop
@@ -100,7 +92,7 @@ async def test_refused_password_is_not_tried_at_another_address(server_path, res
     with LocalNodes(1, server=server_path, config={"requirepass": "secret"}) as nodes:
         resolve(WORKING, REFUSING)
         with pytest.raises(AuthenticationError):
-            await Addresses().connect(connection_to(NAME, nodes.ports[0], timeout=5.0, password="wrong"))
+            await connect(connection_to(NAME, nodes.ports[0], timeout=5.0, password="wrong"))
 
 
 @in_loop
@@ -118,7 +110,7 @@ async def test_tls_checks_the_name_and_not_the_address(nodes, resolve, certifica
     )
     resolve(REFUSING, WORKING)
     with pytest.raises(RedisError, match=f"(?i)hostname mismatch.*{NAME}|{NAME}"):
-        await Addresses().connect(new_connection(pool, 5.0))
+        await connect(new_connection(pool, 5.0))
     server.close()
 
 
@@ -139,7 +131,7 @@ async def test_cancelled_connect_ends_even_if_redis_py_swallows_the_cancellation
             with suppress(asyncio.CancelledError):
                 await asyncio.sleep(60)
 
-    task = asyncio.create_task(Addresses().connect(Swallowing()))
+    task = asyncio.create_task(connect(Swallowing()))
     await asyncio.sleep(0)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -26,10 +26,10 @@ from redsync import (
     QuorumError,
 )
 from redsync._core.effects import Wait, wait
+from redsync._drivers import threads
 from redsync._drivers.aio import running_loop
 from redsync._drivers.environment import clock
-from redsync._drivers.lives import Call
-from redsync._drivers.threads import ThreadRunner
+from redsync._drivers.threads import Call
 from tests.support.injection import Interruption, alarm, inject
 from tests.support.leftovers import become
 from tests.support.locks import PATIENCE, connect_set
@@ -401,10 +401,10 @@ def test_interrupted_connect_leaves_no_threads_and_no_connections(nodes, points)
 def test_client_interrupted_right_after_its_thread_began_leaves_neither_thread_nor_connections(nodes, monkeypatch):
     """The fixture for all tests looks for these."""
 
-    def interrupted(runner):
+    def interrupted(function):
         raise Interruption
 
-    monkeypatch.setattr(ThreadRunner, "note_begun", interrupted)
+    monkeypatch.setattr(threads, "at_exit", interrupted)
     with pytest.raises(Interruption):
         Client(nodes.urls, restart_guard=0.0)
 

@@ -14,8 +14,8 @@ from redsync._core.effects import Broadcast, Tell, broadcast
 from redsync._core.scripts import Command
 from redsync._drivers.environment import clock
 from redsync._drivers.link_sets import LinkSet
-from redsync._drivers.lives import Call
 from redsync._drivers.requests import NOTHING_TOLD, Request
+from redsync._drivers.threads import Call
 from tests.support.forks import in_child
 from tests.support.injection import Interruption, alarm
 from tests.support.leftovers import claims

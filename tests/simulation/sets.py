@@ -24,10 +24,8 @@ from redsync._drivers.handshake_connections import open_connection
 from redsync._drivers.handshakes import join
 from redsync._drivers.link_sets import Shared
 from redsync._drivers.links import AnyLink
-from redsync._drivers.maintenance import Kill
 from redsync._drivers.nodes import INTERRUPTED, TIMEOUTS, Node, reason_of
 from redsync._drivers.pending_releases import Owing
-from redsync._drivers.redis_py import Addresses
 from redsync._drivers.requests import Request
 from redsync.testing.simulator.runner import WatchedLinks, WatchedMaintenance, connection_of
 
@@ -104,11 +102,6 @@ class LendingMaintenance(WatchedMaintenance):
 
     _runner: TrialRunner
 
-    def _prepare(self, now: float) -> None:
-        super()._prepare(now)
-        if self._runner.sets is not None:
-            self._runner.sets.end_former(now)
-
     def _help_others(self, now: float) -> None:
         if self._runner.sets is not None:
             self._runner.sets.follow_up(now)
@@ -152,9 +145,8 @@ class LentLinks(_Links):
         self.connecting: Final[set[int]] = set()
         self.retry_at: Final = [0.0] * len(shared.nodes)
 
-    def due(self, node: Node, now: float) -> list[Request]:
-        """Return no pending releases."""
-        return []
+    def deliver(self, node: Node, now: float) -> None:
+        """Send no pending releases."""
 
     def _note_connected(self, link: AnyLink) -> None:
         """Record nothing: a node is up while the maintenance is connected to it."""
@@ -174,9 +166,7 @@ class Sets:
         self._maintenance: Final = maintenance
         self._shared: Final = shared
         self._count: Final = count
-        self._owing: Final = Owing(shared.next_number)
-        self._owing.own, self._owing.sets = maintenance.own, lambda: self.all
-        self._addresses: Final = [Addresses() for _ in shared.nodes]
+        self._owing: Final = Owing(shared.next_number, maintenance.own, lambda: self.all)
         self._free: Final[list[LentLinks]] = []
         self._lent: Final[dict[AioCall, tuple[LentLinks, Owner | None]]] = {}
         self.joining: Final[set[asyncio.Task[None]]] = set()
@@ -251,7 +241,7 @@ class Sets:
         timeout, index = self._maintenance.connect_timeout, node.index
         try:
             async with asyncio.timeout(TIMEOUTS * timeout):
-                channel = await open_connection(node.make_connection(timeout), self._addresses[index])
+                channel = await open_connection(node.make_connection(timeout))
                 try:
                     link = link_set.make_link(node, channel, await channel.run(join(node)))
                     if node.needed:
@@ -285,7 +275,8 @@ class Sets:
     def end_former(self, now: float) -> None:
         """End former connections on their nodes."""
         for node in self._shared.nodes:
-            Kill.send_all(node, self._maintenance.own, now)
+            if self._maintenance.own.links[node.index] is not None:
+                self._maintenance.own.deliver(node, now)
 
     def end(self) -> None:
         """End all sets: the client was closed."""

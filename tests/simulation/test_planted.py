@@ -196,7 +196,7 @@ MISTAKES = [
         script("read_write_lock_renew", (RENEWS_ONE, RENEWS_ALL)),
     ),
     Mistake(
-        "a release to read leaves its claim", LeakedClaims, "keeps an ownerless claim: .* held to read by", 1,
+        "a release to read leaves its claim", LeakedClaims, "keeps an ownerless claim: .* held to read by", 2,
         "read-write",
         script("read_write_lock_release", ("redis.call('zrem', KEYS[1], ARGV[1])", "")),
     ),
@@ -409,7 +409,7 @@ MISTAKES = [
     Mistake(
         "an absent node is never owed a release", Delivery, "the client no longer keeps it", 0,
         patch=instead(
-            AioLinkSet, "miss", lambda links, node, request, reason, now: links.fail(request, node, reason),
+            AioLinkSet, "miss", lambda links, node, request, reason, now: request.fail(node.index, reason),
         ),
     ),
     Mistake(

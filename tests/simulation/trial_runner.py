@@ -45,11 +45,11 @@ class TrialRunner(SimulatedRunner):
         super().__init__(machine, **options)
         self._delays: Final = self.sim.random_for(f"delays of {self.name}")
 
-    def make_maintenance(self, **settings: Any) -> WatchedMaintenance:
+    def make_maintenance(self, *settings: Any) -> WatchedMaintenance:
         """Return the maintenance of this client."""
-        maintenance = super().make_maintenance(**settings)
+        maintenance = super().make_maintenance(*settings)
         if self.sim.sets > 1:
-            self.sets = Sets(self, maintenance, settings["shared"], self.sim.sets - 1)
+            self.sets = Sets(self, maintenance, settings[0], self.sim.sets - 1)
         return maintenance
 
     # For checkers.

@@ -15,7 +15,6 @@ from redsync._drivers.aio_link_sets import AioLinkSet
 from redsync._drivers.discovery import Locator, Report, needed_of
 from redsync._drivers.handshake_connections import open_connection, pack
 from redsync._drivers.nodes import Node
-from redsync._drivers.redis_py import Addresses
 from redsync._drivers.requests import NOTHING_TOLD, Request
 from redsync._protocols import latch, queue_policies
 from redsync._protocols.answers import told
@@ -163,7 +162,7 @@ def give_back(acquire):
 def forget_pending(discard):
     def discard_all(links, link, reason, **options):
         for request in link.pending:
-            links.fail(request, link.node, reason)
+            request.fail(link.index, reason)
         link.pending.clear()
         discard(links, link, reason, **options)
 
@@ -179,7 +178,7 @@ def leave_open(link):
 
 
 async def connect_and_forget(maintenance, node):
-    channel = await open_connection(node.make_connection(maintenance.connect_timeout), Addresses())
+    channel = await open_connection(node.make_connection(maintenance.connect_timeout))
     LEFT_OPEN.append(channel)
     tag = await channel.run(maintenance._introduce(node))
     maintenance.own.install(maintenance.own.make_link(node, channel, tag))

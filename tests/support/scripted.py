@@ -2,24 +2,23 @@
 
 import math
 import socket
-import threading
 from contextlib import suppress
+from types import SimpleNamespace
 
 import hiredis
 import redis
 
 from redsync._core.effects import Broadcast, Tell
 from redsync._core.holds import Owner
+from redsync._core.memory import Processes
 from redsync._core.scripts import Command, Script
+from redsync._core.timing import Timing
 from redsync._drivers.given_nodes import make_nodes
 from redsync._drivers.handshake_connections import HandshakeConnection
 from redsync._drivers.link_sets import LinkSet, Shared
 from redsync._drivers.links import Link
 from redsync._drivers.nodes import NodeInfo
-from redsync._drivers.pending_releases import PendingReleases
 from redsync._drivers.requests import Request
-from redsync._drivers.wakeups import Wakeups
-from redsync._signal_safe import SafeLock
 
 NODE_TIMEOUT = 0.25
 LATER = 1e12
@@ -49,6 +48,11 @@ def choices(tally):
 def message(text, channel=b"wake"):
     """Return the bytes of a push message."""
     return b">3\r\n+message\r\n+%b\r\n$%d\r\n%b\r\n" % (channel, len(text), text)
+
+
+def ask(*commands):
+    """Return a handshake that is one question."""
+    return (yield list(commands))
 
 
 def words_of(data):
@@ -100,54 +104,56 @@ class Far:
         return True
 
 
-class Desk:
-    """The state that the sets of one client share, on the test's own clock, and links to scripted nodes.
+class StandIn(Shared):
+    """The parts of a client's life that its sets and its maintenance use.
+
+    Attributes:
+        changes: The number of times that the maintenance learned to look.
+        lagging: The indexes of the nodes that were reported to lag.
+        told: The events so far.
+    """
+
+    client_id = "client"
+
+    def __init__(self, nodes, clock, node_timeout=NODE_TIMEOUT, *, restart_guard=0.0, noting=()):
+        super().__init__(nodes, clock, node_timeout, noting)
+        timing = Timing(30.0, node_timeout, 0.01, restart_guard)
+        self.session = SimpleNamespace(processes=Processes(), timing=timing, random=lambda: 0.5)
+        self.told = []
+        self.on_event = self.told.append
+        self.changes = 0
+        self.lagging = []
+
+    def wake(self):
+        self.changes += 1
+
+    def note_lag(self, node):
+        self.lagging.append(node.index)
+
+
+class Desk(StandIn):
+    """A client's life on the test's own clock, and links to scripted nodes.
 
     Attributes:
         now: The instant that the clock shows.
         step: The time that passes with each look at the clock.
-        changes: The number of times that the maintenance learned to look.
-        lagging: The indexes of the nodes that were reported to lag.
         dropped: Sets to which all references were dropped.
     """
 
     def __init__(self, nodes=3, noting=()):
         self.now = 100.0
         self.step = 0.0
-        self.nodes = make_nodes([f"redis://node{index}" for index in range(nodes)], redis.Redis)
+        made = make_nodes([f"redis://node{index}" for index in range(nodes)], redis.Redis)
+        super().__init__(made, self.look_at_clock, noting=noting)
         for node in self.nodes:
             node.connected = True
             node.info = NodeInfo("process", "redis 7.0.0", 1e6)
-        self.changes = 0
-        self.lagging = []
         self.dropped = []
-        self._numbers = 0
         self._ends = []
-        guard = SafeLock(threading.RLock())
-        self.releases = PendingReleases(nodes, guard)
-        self.wakeups = Wakeups(guard, self.clock)
-        self.shared = Shared(
-            self.nodes,
-            self.clock,
-            NODE_TIMEOUT,
-            self.releases,
-            self.wakeups,
-            self.next_number,
-            noting,
-            self._note_change,
-            lambda node: self.lagging.append(node.index),
-        )
 
-    def clock(self):
+    def look_at_clock(self):
         self.now += self.step
         return self.now
-
-    def next_number(self):
-        self._numbers += 1
-        return self._numbers
-
-    def _note_change(self):
-        self.changes += 1
 
     @property
     def addresses(self):
@@ -155,7 +161,7 @@ class Desk:
 
     def make_set(self):
         """Return a set without links."""
-        return LinkSet(self.shared, self.dropped.append)
+        return LinkSet(self, self.dropped.append)
 
     def link(self, index, tag=None):
         """Return a new link to a node, and its far end."""

@@ -117,9 +117,9 @@ class WatchedMaintenance(AioMaintenance):
 
     own: WatchedLinks
 
-    def __init__(self, runner: SimulatedRunner, **settings: Any) -> None:
+    def __init__(self, runner: SimulatedRunner, *settings: Any) -> None:
         self._runner = runner
-        super().__init__(**settings)
+        super().__init__(*settings)
 
     def _make_set(self, shared: Shared) -> AioLinkSet:
         return WatchedLinks(self._runner, shared, self._loop, self._on_broken)
@@ -173,10 +173,10 @@ class SimulatedRunner(AioRunner):
         self.sim.runners[self.name] = self
         self.sim.trace.names[self.client_id] = self.name
 
-    def make_maintenance(self, **settings: Any) -> WatchedMaintenance:
+    def make_maintenance(self, *settings: Any) -> WatchedMaintenance:
         """Return the maintenance of this client."""
         assert self.sim.loop.current is self.machine, "a client is used on its own machine"
-        return self._MAINTENANCE(self, **settings)
+        return self._MAINTENANCE(self, *settings)
 
     def new_owner(self) -> Owner:
         """Return a new owner, with a number that does not depend on earlier simulations."""
