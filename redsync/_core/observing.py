@@ -18,8 +18,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from itertools import chain
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from redsync._core.holds import HoldState
@@ -31,7 +30,6 @@ __all__ = [
     "AcquireRecord",
     "ClocksRead",
     "Detail",
-    "End",
     "Event",
     "HoldEnded",
     "HoldLost",
@@ -46,16 +44,12 @@ __all__ = [
     "RetryAfterTold",
     "Step",
     "WatchdogWoke",
-    "Win",
     "journal_of",
     "noting_of",
 ]
 
 LONG: Final = 256
 """The number of acquires in a journal at which its observer is asked to empty it."""
-
-_MOST_EARLY = 256
-"""The most ends of holds kept for acquires that have yet to report their success."""
 
 _MOST_REPLIES = 65_536
 """The most round trips and failed votes kept until an observer fetches them; the oldest are dropped first."""
@@ -109,117 +103,49 @@ class NodeChanged(NamedTuple):
 Event: TypeAlias = HoldLost | HoldOrphaned | NodeChanged
 
 
-class Win(NamedTuple):
-    """A won acquire, as a journal records it."""
-
-    kind: str
-    name: str | bytes
-    waited: float
-    rounds: int
-    splits: int
-    hand_overs: int
-    wanted: int
-    limit: int | None
-
-
-class End(NamedTuple):
-    """The end of a hold, as a journal records it; `lost`: the reason of a loss, or None."""
-
-    kind: str
-    name: str | bytes
-    held: float
-    lost: str | None
-
-
 class Journal:
     """Records of protocols for an observer that counts later; one journal serves all clients of the observer.
 
-    Entries lie flat in lists, and consist of names and numbers only. One object per entry would cost more: the garbage
-    collector visits each object that outlives its acquire, and by the time of reading it has left the CPU's caches.
+    No lock is needed: any thread appends, one reader at a time pops from the left, and a dictionary's store and pop are
+    atomic in CPython, as the keys are compared by identity.
 
-    No lock is needed. Protocols write, in any thread, and one reader at a time takes the entries. `+=` of a tuple, a
-    slice, the deletion of a slice, and a dictionary's store and pop are atomic in CPython, as the keys are compared by
-    identity. The reader takes only the words that it saw at first; writers add behind them. An interrupted reader
-    leaves its unread entries to the next one.
-
-    Another thread may report a hold's loss before the acquire that won it is reported. So the journal keeps the ends of
-    unknown holds for a while. A repeated end finds no hold, and is not counted.
+    Another thread may report a hold's end before the acquire that won it is reported. Such an end finds no hold; then
+    the acquire finds the hold ended. A repeated end finds no hold either, and is not counted.
 
     Attributes:
-        wins: The fields of each `Win`, one after the other.
-        ends: The fields of each `End`, likewise.
+        wins: For each success its record, and how many seconds the acquire took.
+        ends: For each end of a hold its kind, its name, how many seconds it lasted, and the reason if it was lost.
         holds: The kind of each hold that has not ended, and the instant at which it began.
     """
 
-    __slots__ = ("_early", "_unread_ends", "_unread_wins", "ends", "holds", "wins")
+    __slots__ = ("ends", "holds", "wins")
 
     def __init__(self) -> None:
-        self.wins: Final[list[Any]] = []
-        self.ends: Final[list[Any]] = []
+        self.wins: Final[deque[tuple[AcquireRecord, float]]] = deque()
+        self.ends: Final[deque[tuple[str, str | bytes, float, str | None]]] = deque()
         self.holds: Final[dict[HoldState, tuple[str, float]]] = {}
-        self._early: Final[dict[HoldState, str | None]] = {}
-        self._unread_wins: Iterator[Any] = iter(())
-        self._unread_ends: Iterator[Any] = iter(())
 
     def note_win(self, record: AcquireRecord, at: float, result: HoldState | bool) -> bool:
         """Record a success, and its hold if that is new; return whether the journal is long."""
-        kind, wins, rounds = record.kind, self.wins, record.rounds
-        wins += (
-            kind,
-            record.name,
-            at - record.started,
-            rounds,
-            record.splits,
-            record.hand_overs,
-            record.wanted,
-            record.limit,
-        )
+        self.wins.append((record, at - record.started))
         # Else a re-entry, or a success without a hold.
-        if rounds and result is not True:
-            self.holds[result] = kind, at  # type: ignore[index]  # what is won is a hold or True
-            if self._early:
-                self._note_early(result, at)  # type: ignore[arg-type]
-        return len(wins) >= _LONG_WINS
-
-    def _note_early(self, hold: HoldState, at: float) -> None:
-        if hold in self._early:
-            self.note_end(hold, at, self._early.pop(hold, None))
+        if record.rounds and not isinstance(result, bool):
+            self.holds[result] = record.kind, at
+            if result.lost is not None or not result.live:
+                self.note_end(result, at, result.lost)
+        return len(self.wins) >= LONG
 
     def note_end(self, hold: HoldState, at: float, lost: str | None) -> None:
-        """Record the end of a hold, once."""
+        """Record the end of a hold, once; `lost`: the reason of a loss."""
         known = self.holds.pop(hold, None)
-        if known is None:
-            self._early[hold] = lost
-            # Its acquire may have looked for this end in between.
-            known = self.holds.pop(hold, None)
-            if known is None:
-                if len(self._early) > _MOST_EARLY:
-                    self._early.pop(next(iter(list(self._early))), None)
-                return
-            self._early.pop(hold, None)
-        kind, since = known
-        ends = self.ends
-        ends += (kind, hold.name, at - since, lost)
-
-    def take(self) -> tuple[Iterator[Win], Iterator[End]]:
-        """Return the entries so far, as iterators that continue if interrupted; for one reader at a time."""
-        # Plain tuples, the base of `Win` and `End`: calling these classes for each entry would double the reader's
-        # time.
-        wins, ends = self.wins, self.ends
-        more_wins, more_ends = wins[:], ends[:]
-        unread_wins = chain(self._unread_wins, _entries(more_wins, _WIN))
-        unread_ends = chain(self._unread_ends, _entries(more_ends, _END))
-        won, ended = len(more_wins), len(more_ends)
-        # No calls here: an interruption would lose these entries, or repeat them.
-        self._unread_wins, self._unread_ends = unread_wins, unread_ends
-        del wins[:won], ends[:ended]
-        return unread_wins, unread_ends
+        if known is not None:
+            kind, since = known
+            self.ends.append((kind, hold.name, at - since, lost))
 
     def clear(self) -> None:
         """Forget everything."""
-        for each in (self.wins, self.ends, self.holds, self._early):
+        for each in (self.wins, self.ends, self.holds):
             each.clear()
-        self._unread_wins = self._unread_ends = iter(())
 
 
 class Journals:
@@ -241,15 +167,6 @@ class Journals:
         """Record the end of a hold."""
         for each in self._all:
             each.note_end(hold, at, lost)
-
-
-_WIN, _END = len(Win._fields), len(End._fields)
-_LONG_WINS = LONG * _WIN
-
-
-def _entries(words: list[Any], each: int) -> Iterator[Any]:
-    columns = iter(words)
-    return zip(*[columns] * each, strict=True)
 
 
 class Step(NamedTuple):

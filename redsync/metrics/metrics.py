@@ -3,7 +3,7 @@
 An exporter reads the counters (`_counts`) and gauges at each collection. It gets the values of histograms in batches,
 and stores or passes them on as it likes (`_record_all`).
 
-**Cost.** For an acquire and its release a caller adds a few words to a journal, and a float for each reply (see
+**Cost.** For an acquire and its release a caller adds two entries to a journal, and a float for each reply (see
 `observing`). The rest is done in batches, by the thread that collects, or by an acquire that finds the journal long. A
 batch looks up kind and name once per entry, and passes the values of one series to the exporter as a list.
 
@@ -188,21 +188,23 @@ class Metrics(observing.Observer):
 
     def _work_off(self) -> None:
         """Count all entries so far; with the lock held."""
-        wins, ends = self._journal.take()
-        known = self._series_of
+        wins, ends, known = self._journal.wins, self._journal.ends, self._series_of
         limited, losses = self._counts[i.LIMITED], self._counts[i.LOSSES]
-        for kind, name, waited, rounds, splits, hand_overs, wanted, limit in wins:
+        for _ in range(len(wins)):
+            record, waited = wins.popleft()
+            kind, name, rounds = record.kind, record.name, record.rounds
             series = known.get((kind, name)) or self._series_for(kind, name)
-            if limit is not None:
-                self._note_limit(series, limit)
+            if record.limit is not None:
+                self._note_limit(series, record.limit)
             elif kind == "rate_limiter":
-                limited[series.labels[1], "admitted"] += wanted
-            if rounds != 1 or splits or hand_overs:
+                limited[series.labels[1], "admitted"] += record.wanted
+            if rounds != 1 or record.splits or record.hand_overs:
                 series.more_rounds += rounds - 1
-                series.splits += splits
-                series.hand_overs += hand_overs
+                series.splits += record.splits
+                series.hand_overs += record.hand_overs
             series.waits["won"].append(waited)
-        for kind, name, held, lost in ends:
+        for _ in range(len(ends)):
+            kind, name, held, lost = ends.popleft()
             series = known.get((kind, name)) or self._series_for(kind, name)
             if lost is not None:
                 labels = *series.labels, loss_reason(lost)

@@ -110,9 +110,8 @@ def test_pair_is_noted_in_a_journal_and_no_observer_is_called(toy, journal):
     assert journal.holds == {state: ("lock", toy.now)}
     assert request.outcome.record.steps is None
     toy.play(release(toy.session, state, toy.now + 2.0), ("ask lock_release", toy.all_say(1)))
-    wins, ends = journal.take()
-    assert list(wins) == [("lock", "x", pytest.approx(0.001), 1, 0, 0, 1, None)]
-    assert list(ends) == [("lock", "x", 2.0, None)]
+    assert list(journal.wins) == [(request.outcome.record, pytest.approx(0.001))]
+    assert list(journal.ends) == [("lock", "x", 2.0, None)]
     assert notified(toy) == []
 
 
@@ -128,8 +127,8 @@ def test_write_back_of_a_token_counts_towards_the_time_that_the_acquire_took(toy
         ("ask fenced_lock_acquire", toy.answers(*tokens)),
         ("ask fenced_lock_write_back", toy.all_say(9, takes=2.0)),
     )
-    [win], _ = journal.take()
-    assert 2.0 < win[2] == pytest.approx(toy.now - began)
+    [(_, took)] = journal.wins
+    assert 2.0 < took == pytest.approx(toy.now - began)
     assert journal.holds == {state: ("fenced_lock", toy.now)}
 
 
@@ -141,7 +140,7 @@ def test_acquire_without_success_or_round_is_told_beside_a_journal(toy, journal)
     steps = observed(toy.session, toy.request(), toy.now, acquire, kind="lock")
     toy.play(steps, ("ask lock_acquire", toy.all_say(EXISTING)), "notify AcquireEnded")
     assert [(event.outcome, event.hold) for event in notified(toy)] == [("no_quorum", None), ("won", state)]
-    assert list(journal.take()[0]) == []
+    assert not journal.wins
 
 
 def test_acquire_tells_of_a_journal_that_became_long(toy, journal):
