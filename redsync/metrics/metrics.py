@@ -192,16 +192,14 @@ class Metrics(observing.Observer):
         limited, losses = self._counts[i.LIMITED], self._counts[i.LOSSES]
         for _ in range(len(wins)):
             record, waited = wins.popleft()
-            kind, name, rounds = record.kind, record.name, record.rounds
-            series = known.get((kind, name)) or self._series_for(kind, name)
+            series = known.get((record.kind, record.name)) or self._series_for(record.kind, record.name)
             if record.limit is not None:
                 self._note_limit(series, record.limit)
-            elif kind == "rate_limiter":
+            elif record.kind == "rate_limiter":
                 limited[series.labels[1], "admitted"] += record.wanted
-            if rounds != 1 or record.splits or record.hand_overs:
-                series.more_rounds += rounds - 1
-                series.splits += record.splits
-                series.hand_overs += record.hand_overs
+            series.more_rounds += record.rounds - 1
+            series.splits += record.splits
+            series.hand_overs += record.hand_overs
             series.waits["won"].append(waited)
         for _ in range(len(ends)):
             kind, name, held, lost = ends.popleft()

@@ -164,7 +164,7 @@ def test_journal_takes_a_re_entry_for_no_hold():
 
 @pytest.mark.parametrize("lost", ["its max_hold is over", None], ids=["lost", "released"])
 def test_journal_finds_ended_a_hold_whose_end_is_told_before_the_acquire(lost):
-    """Whoever ends a hold marks it first, then tells; whoever won it tells first, then looks."""
+    """An end is marked before it is reported; a success is recorded before it looks for the mark."""
     journal, hold = Journal(), Hold()
     hold.lost, hold.live = lost, lost is not None
     journal.note_end(hold, 9.25, lost)
