@@ -26,21 +26,11 @@ local highest
 -- include: waiter
 if KEYS[2] then
   highest = tonumber(redis.call('zrange', KEYS[2], -1, -1, 'withscores')[2]) or 0
-  local place = redis.call('hget', KEYS[3], waiter)
-  -- A late ask changes nothing if the owner has since taken a place for a later claim.
-  if ARGV[6] ~= '0' and ARGV[5] ~= '0'
-      and (not place or tonumber(string.match(place, '^%d+ (%d+) ') or 0) <= number) then
+  if ARGV[6] ~= '0' and ARGV[5] ~= '0' then
     local time = redis.call('time')
-    local until_ms = time[1] * 1000 + math.floor(time[2] / 1000) + ARGV[5]
-    local ticket = ARGV[6]
-    highest = tonumber(ticket)
-    redis.call('zadd', KEYS[2], ticket, waiter)
-    place = string.format('%.0f %.0f ', until_ms, number) .. ARGV[8] .. ' ' .. ARGV[4] .. ' ' .. ARGV[7]
-    redis.call('hset', KEYS[3], waiter, place)
-    if redis.call('pttl', KEYS[2]) < tonumber(ARGV[5]) then
-      redis.call('pexpire', KEYS[2], ARGV[5])
-      redis.call('pexpire', KEYS[3], ARGV[5])
-    end
+    local now, score = time[1] * 1000 + math.floor(time[2] / 1000), ARGV[6]
+-- include: write_place
+    highest = tonumber(score)
   end
 end
 

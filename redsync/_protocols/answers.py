@@ -19,7 +19,6 @@ __all__ = [
     "EXISTING",
     "FOREIGN",
     "NEW",
-    "Forced",
     "Refusal",
     "gives_up",
     "has_answers",
@@ -28,7 +27,6 @@ __all__ = [
     "no_quorum",
     "read_by_arrival",
     "read_by_ticket",
-    "read_forced",
     "time_left",
     "told",
     "type_error",
@@ -95,23 +93,6 @@ def _words(reply: Any, shapes: tuple[list[type], list[type]]) -> list[Any]:
         raise ValueError("the reply to an acquire is an integer, or the remaining time in ms and the holder")
     words: list[Any] = reply
     return words
-
-
-class Forced(NamedTuple):
-    """One node's forced release; `had`: whether it kept such a claim."""
-
-    had: bool
-
-
-def read_forced(reply: Any) -> Forced | Refusal:
-    """Read a reply to a forced release.
-
-    Raises:
-        ValueError: It is not such a reply.
-    """
-    if reply.__class__ is not int or reply not in (1, 0, -1):
-        raise ValueError("the reply to a forced release is 1, 0 or -1")
-    return FOREIGN if reply == -1 else Forced(reply == 1)
 
 
 def has_answers(tally: Tally) -> Verdict:

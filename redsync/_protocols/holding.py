@@ -20,6 +20,7 @@ __all__ = [
     "check",
     "expire",
     "give_back",
+    "had",
     "lose",
     "release",
     "rollback",
@@ -34,7 +35,12 @@ __all__ = [
 _WON = Verdict.WON
 
 
-def _had(reply: Any) -> bool:
+def had(reply: Any) -> bool:
+    """Read a reply to a release: whether the node kept the claim.
+
+    Raises:
+        ValueError: It is not such a reply.
+    """
     if reply.__class__ is int:
         if reply == 1:
             return True
@@ -160,7 +166,7 @@ def _release(
             raise _lost(state)
         command, timeout = state.release_command(session.commands), state.templates.terms.round_timeout
         # The last four: thorough, without late votes, without lingering, patient.
-        ask = command, state.owner, _had, timeout, 0.0, state.touched, state.kept_until, None, None, True, False, False
+        ask = command, state.owner, had, timeout, 0.0, state.touched, state.kept_until, None, None, True, False, False
         tally = yield from broadcast(new_tuple(Broadcast, (*ask, None)))
     except BaseException as error:
         yield from _break_off(session, state, error)

@@ -15,13 +15,13 @@ from typing import Any
 from redsync._core.effects import Broadcast, Steps, broadcast
 from redsync._core.holds import HoldState, Owner
 from redsync._core.keys import LockKeys
-from redsync._core.quorum import ReplyParser, Tally, Verdict
 from redsync._core.scripts import ClaimKind, Command, Script
 from redsync._core.session import Session
-from redsync._protocols.answers import FOREIGN, Refusal, has_answers, no_quorum, read_forced, type_error
+from redsync._protocols.answers import FOREIGN, Refusal, has_answers, no_quorum, type_error
 from redsync._protocols.claims import AcquireRequest
 from redsync._protocols.holding import check
 from redsync._protocols.lock import acquire
+from redsync._protocols.surveys import release_claims
 from redsync.exceptions import UpgradeError
 
 __all__ = ["READ", "WRITE", "acquire_to_write", "force_release", "is_held"]
@@ -29,7 +29,6 @@ __all__ = ["READ", "WRITE", "acquire_to_write", "force_release", "is_held"]
 READ = ClaimKind.of("read_write_lock", b"zset")._replace(noun="read_lock", mode=b"r:")
 WRITE = READ._replace(noun="write_lock", mode=b"w:")
 
-FORCE_RELEASE = Script.load("read_write_lock_force_release")
 LOOK = Script.load("read_write_lock_look")
 
 
@@ -52,7 +51,7 @@ def acquire_to_write(session: Session, request: AcquireRequest, now: float) -> S
 
 
 _AT_ONCE = 500
-"""The most claims that one script call lists or removes."""
+"""The most claims that one script call lists."""
 
 
 def _read_claims(reply: Any) -> list[bytes] | Refusal:
@@ -71,22 +70,14 @@ def is_held(session: Session, kind: ClaimKind, name: str | bytes, keys: LockKeys
     Raises:
         QuorumError: Too few nodes answered to tell.
     """
-
-    def decide(tally: Tally) -> Verdict:
-        if tally.granted >= tally.quorum:
-            return Verdict.WON
-        # A node that failed may keep a claim too: as long as that matters, hear every node.
-        unheard = tally.unheard
-        possible = tally.granted + tally.failed + unheard >= tally.quorum
-        return Verdict.PENDING if unheard and possible else Verdict.LOST
-
     tally = yield from broadcast(
         Broadcast(
             Command(LOOK, (keys.lock,), (kind.mode, 1)),
             owner,
             _read_claims,
             session.timing.node_timeout,
-            decide=decide,
+            # A node that failed may keep a claim too: as long as that matters, hear every node.
+            thorough=True,
         )
     )
     if tally.without_quorum:
@@ -105,26 +96,19 @@ def force_release(session: Session, kind: ClaimKind, name: str | bytes, keys: Lo
         QuorumError: Too few nodes answered; those that did have freed the lock.
         KeyTypeError: The key holds a value of another type.
     """
-    held = False
+    look = Command(LOOK, (keys.lock,), (kind.mode, _AT_ONCE))
+    timeout, held = session.timing.node_timeout, False
     while True:
-        tally = yield from _ask_all(session, Command(LOOK, (keys.lock,), (kind.mode, _AT_ONCE)), owner, _read_claims)
+        ask = Broadcast(look, owner, _read_claims, timeout, decide=has_answers, lingers=True)
+        tally = yield from broadcast(ask)
         if tally.without_quorum:
             raise no_quorum(name, tally)
         seen = [claims for claims in tally.grants + tally.refusals if claims is not FOREIGN]
         if (error := type_error(name, tally)) is not None:
             raise error
-        claims = list(dict.fromkeys(claim for reply in seen for claim in reply))
-        for i in range(0, len(claims), _AT_ONCE):
-            command = Command(FORCE_RELEASE, keys.all, tuple(claims[i : i + _AT_ONCE]))
-            freed = yield from _ask_all(session, command, owner, read_forced)
-            if freed.granted < freed.quorum:
-                raise no_quorum(name, freed)
-            held = held or any(forced.had for forced in freed.grants)
+        claims = dict.fromkeys(claim for reply in seen for claim in reply)
+        freed = yield from release_claims(session, kind, name, keys, owner, claims=claims)
+        held = held or freed
         # A node lists at most that many at a time. If none listed that many, these were all.
         if max(map(len, seen), default=0) < _AT_ONCE:
             return held
-
-
-def _ask_all(session: Session, command: Command, owner: Owner, parse: ReplyParser) -> Steps[Tally]:
-    timeout = session.timing.node_timeout
-    return (yield from broadcast(Broadcast(command, owner, parse, timeout, decide=has_answers, lingers=True)))

@@ -28,7 +28,7 @@ from redsync._core.client_records import ClientRecord
 from redsync._core.effects import Broadcast, Steps, Tell, broadcast, tell
 from redsync._core.holds import HoldState, Owner
 from redsync._core.permits import MAX_PERMITS, Limit, SlotKeys, next_version, read_slots
-from redsync._core.quorum import Tally, Verdict
+from redsync._core.quorum import Tally
 from redsync._core.scripts import Arg, ClaimKind, Command, Script
 from redsync._core.session import Session
 from redsync._core.timing import milliseconds
@@ -253,18 +253,13 @@ def _look(
 ) -> Steps[tuple[dict[int, Look], Tally]]:
     """Ask all nodes; return each one's look, by index, and the round; `start`: the first slot of the page."""
 
-    def decide(tally: Tally) -> Verdict:
-        if tally.granted >= tally.quorum:
-            return Verdict.WON
-        return Verdict.PENDING if None in tally.ballots else Verdict.LOST
-
     def parse(reply: Any) -> Look | Refusal:
         return FOREIGN if reply.__class__ is int and reply == 0 else Look.read(reply)
 
     memory = session.processes.guard(milliseconds(guard)) if guard else 0
     command = _inspect(pool, holders, memory, start)
     timeout = session.timing.node_timeout * (_TIMEOUTS if holders < 0 else 1)
-    tally = yield from broadcast(Broadcast(command, owner, parse, timeout, guard, decide=decide, lingers=True))
+    tally = yield from broadcast(Broadcast(command, owner, parse, timeout, guard, thorough=True, lingers=True))
     if tally.granted < tally.quorum:
         noun = pool.limit.noun
         raise type_error(pool.name, tally, noun) or no_quorum(pool.name, tally, noun)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -18,10 +18,11 @@ from redsync._core.effects import Broadcast, Steps, broadcast
 from redsync._core.holds import Owner
 from redsync._core.keys import MAX_NAME, LatchKeys, LockKeys, is_client_key, voter_tag
 from redsync._core.permits import SlotKeys
-from redsync._core.quorum import Tally, Verdict
+from redsync._core.quorum import ReplyParser, Tally, Verdict
 from redsync._core.scripts import ClaimKind, Command, Script
 from redsync._core.session import Session
-from redsync._protocols.answers import has_answers, no_quorum, read_forced, type_error
+from redsync._protocols.answers import FOREIGN, Refusal, has_answers, no_quorum, type_error
+from redsync._protocols.holding import had
 
 __all__ = [
     "LatchLook",
@@ -34,10 +35,10 @@ __all__ = [
     "key_patterns",
     "look_command",
     "name_of_key",
+    "release_claims",
     "survey",
 ]
 
-FORCE_RELEASE = Script.load("lock_force_release")
 INSPECT_LOCK = Script.load("lock_inspect")
 
 _MOST_ROUNDS = 8
@@ -98,7 +99,13 @@ class Look:
 
 
 def look(
-    session: Session, keys: LockKeys, owner: Owner, decide: Callable[[Tally], Verdict], *, lingers: bool = False
+    session: Session,
+    keys: LockKeys,
+    owner: Owner,
+    decide: Callable[[Tally], Verdict],
+    *,
+    parse: ReplyParser = Look.read,
+    lingers: bool = False,
 ) -> Steps[Tally]:
     """Ask all nodes about a lock: each answers with a `Look`."""
     return (
@@ -106,7 +113,7 @@ def look(
             Broadcast(
                 Command(INSPECT_LOCK, (keys.lock, keys.queue, keys.token), ()),
                 owner,
-                Look.read,
+                parse,
                 session.timing.node_timeout,
                 decide=decide,
                 lingers=lingers,
@@ -156,19 +163,36 @@ def force_release(session: Session, kind: ClaimKind, name: str | bytes, keys: Lo
         QuorumError: Too few nodes answered; those that did have freed the lock.
         KeyTypeError: The key holds a value of another type.
     """
-    tally = yield from survey(session, keys, owner)
+
+    def parse(reply: Any) -> Look | Refusal:
+        found = Look.read(reply)
+        kind_of_value = "hash" if found.kind == "fenced" else found.kind
+        return found if kind_of_value in (kind.value_type.decode(), "none") else FOREIGN
+
+    tally = yield from look(session, keys, owner, has_answers, parse=parse, lingers=True)
     if tally.without_quorum:
         raise no_quorum(name, tally)
+    if tally.refusals.count(FOREIGN) > len(tally.nodes) - tally.quorum:
+        raise type_error(name, tally) or no_quorum(name, tally)
     claims = dict.fromkeys(look.claim for look in tally.grants)
+    return (yield from release_claims(session, kind, name, keys, owner, claims=list(claims)[:_MOST_ROUNDS]))
+
+
+def release_claims(
+    session: Session, kind: ClaimKind, name: str | bytes, keys: LockKeys, owner: Owner, *, claims: Iterable[bytes]
+) -> Steps[bool]:
+    """Release claims one by one, as if their owners did; return whether a node had one.
+
+    Raises:
+        QuorumError: Too few nodes answered; those that did have released the claims so far.
+    """
     held = False
-    # Even if there was no holder, one command must check the type of the key.
-    for claim in list(claims)[:_MOST_ROUNDS] or [b""]:
-        command = Command(FORCE_RELEASE, keys.all, (claim or b"", kind.value_type, keys.channel))
-        timeout = session.timing.node_timeout
-        tally = yield from broadcast(Broadcast(command, owner, read_forced, timeout))
+    for claim in claims:
+        command = Command(kind.release, keys.all, (claim, 0, keys.channel))
+        tally = yield from broadcast(Broadcast(command, owner, had, session.timing.node_timeout, decide=has_answers))
         if not tally.won:
-            raise type_error(name, tally) or no_quorum(name, tally)
-        held = held or any(forced.had for forced in tally.grants)
+            raise no_quorum(name, tally)
+        held = held or tally.granted > 0
     return held
 
 

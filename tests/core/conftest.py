@@ -178,9 +178,6 @@ class Claims:
         script = "mutex_renew" if self.noun == "mutex" else "lock_renew"
         return self.node.run(script, names, *words, *([1] if guarded else []))
 
-    def force_release(self, claim=ME, keys=KEYS):
-        return self.node.run("lock_force_release", keys.all, claim, self.value_type, keys.channel)
-
     def inspect(self, keys=KEYS):
         return self.node.run("lock_inspect", (keys.lock, keys.queue, keys.token))
 

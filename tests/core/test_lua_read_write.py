@@ -55,9 +55,6 @@ class Scripts(Claims):
         words = [1] if guarded else []
         return self.node.run("read_write_lock_renew", (KEYS.lock,), claim_of(mode, owner), count, lease, *words)[0]
 
-    def force_release(self, *claims):
-        return self.node.run("read_write_lock_force_release", KEYS.all, *claims)
-
     def look(self, mode, most=500):
         return self.node.run("read_write_lock_look", (KEYS.lock,), f"{mode[0]}:".encode(), most)
 
@@ -241,7 +238,6 @@ def test_foreign_value_is_left_unchanged(rw, mode, what):
     assert rw.ask(mode) == rw.queue(mode, ME) == rw.again(mode) == 0
     assert rw.renew(mode) == (-1 if what == "a string" else 0)
     assert rw.release(mode) == rw.abandon(mode) == 0
-    assert rw.force_release(claim_of(mode, OTHER)) == (-1 if what == "a string" else 0)
     assert rw.look(mode) == -1
     assert rw.node.dump() == before
 
@@ -611,39 +607,6 @@ def test_look_lists_the_requested_number_of_readers_that_last_longest(rw):
     for i in range(5):
         rw.ask("read", OWNERS[i], lease=10_000 + 1_000 * i)
     assert rw.look("read", most=2) == [b"r:" + OWNERS[4], b"r:" + OWNERS[3]]
-
-
-def test_forced_release_removes_the_claims_it_names_and_no_others(rw, heard):
-    for owner in (ME, OTHER):
-        rw.ask("read", owner)
-    rw.queue("write", THIRD)
-    assert rw.force_release(b"w:" + THIRD, b"r:client-a:0") == 0
-    assert rw.force_release(b"r:" + ME) == 1
-    assert rw.holders() == {b"r:" + OTHER}
-    assert rw.force_release(b"r:" + ME, b"r:" + OTHER) == 1
-    assert heard() == [said(THIRD)]
-    assert rw.force_release(b"r:" + ME, b"r:" + OTHER) == 0, "late, it takes nothing from the next holder"
-    assert rw.holders() == {b"w:" + THIRD}
-    assert rw.force_release(b"w:" + THIRD) == 1
-    assert rw.holders() == set()
-
-
-def test_forced_release_that_comes_twice_wakes_no_waiter_again(rw, heard):
-    rw.ask("write", OTHER)
-    rw.queue("write", ME, ask_id=0)
-    assert rw.force_release(b"w:" + OTHER) == 1
-    assert heard() == [said(ME, 0)]
-    assert rw.force_release(b"w:" + OTHER) == 0
-    assert heard() == []
-    assert rw.waiters() == {ME}
-
-
-def test_forced_release_of_an_expired_claim_says_that_there_was_no_holder(rw):
-    for mode in ("read", "write"):
-        rw.ask(mode)
-        rw.expire(claim_of(mode))
-        assert rw.force_release(claim_of(mode)) == 0
-        assert rw.holders() == set()
 
 
 # Late commands of an earlier hold, over a connection that was given up.

@@ -33,7 +33,6 @@ def each(queued_claims):
 
 WAYS = {
     "release": lambda each: each.release(),
-    "force_release": lambda each: each.force_release(),
     "abandon": lambda each: each.abandon(leave=True),
 }
 
@@ -420,9 +419,7 @@ def test_waiter_that_leaves_a_held_lock_hands_nothing_over(each, heard):
 # "Every command may arrive late, twice or not at all."
 
 
-@pytest.mark.parametrize(
-    ("call", "ask_id"), [("release", 0), ("release", 7), ("abandon", 7), ("force_release", 0), ("force_release", 7)]
-)
+@pytest.mark.parametrize(("call", "ask_id"), [("release", 0), ("release", 7), ("abandon", 7)])
 def test_repeated_end_of_a_claim_does_not_touch_the_new_holders(each, heard, call, ask_id):
     each.acquire()
     each.line_up(OTHER, THIRD, ask_id=ask_id)

@@ -9,12 +9,10 @@ from redsync._protocols.answers import (
     EXISTING,
     FOREIGN,
     NEW,
-    Forced,
     Refusal,
     no_quorum,
     read_by_arrival,
     read_by_ticket,
-    read_forced,
     told,
     type_error,
 )
@@ -51,15 +49,6 @@ def test_queue_without_tickets_reports_none():
         read_by_arrival([20, b"a", 7, 3])
     with pytest.raises(ValueError, match="the reply to an acquire"):
         read_by_ticket([20, b"a"])
-
-
-def test_forced_release_reports_whether_there_was_a_holder():
-    assert (read_forced(1), read_forced(0)) == (Forced(True), Forced(False))
-    assert read_forced(0), "the node has done it"
-    assert read_forced(-1) is FOREIGN
-    for reply in (*GARBAGE, 2, True):
-        with pytest.raises(ValueError, match="a forced release"):
-            read_forced(reply)
 
 
 # The meaning of rounds.

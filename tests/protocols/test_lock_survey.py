@@ -6,6 +6,7 @@ import pytest
 
 from redsync._core.client_records import ClientRecord
 from redsync._core.quorum import Choice
+from redsync._protocols.fenced_lock import FENCED_LOCK
 from redsync._protocols.lock import FAIR_LOCK, LOCK
 from redsync._protocols.mutex import MUTEX
 from redsync._protocols.surveys import Look, force_release, holder, survey
@@ -102,7 +103,7 @@ def test_look_takes_no_garbage_for_a_record(record):
 
 def run_force(toy, *replies, kind=LOCK, seen=None):
     looks = toy.answers(*(seen or [look(A)] * 5))
-    script = ("ask lock_inspect", looks), ("ask lock_force_release", toy.answers(*replies))
+    script = ("ask lock_inspect", looks), ("ask lock_release", toy.answers(*replies))
     return toy.play(force_release(toy.session, kind, "x", toy.keys, toy.owner), *script)
 
 
@@ -112,26 +113,30 @@ def run_force(toy, *replies, kind=LOCK, seen=None):
 )
 def test_force_release_reports_whether_it_was_held(toy, replies, was_held):
     assert run_force(toy, *replies) is was_held
-    assert toy.commands[-1].args == (A, b"hash", toy.keys.channel), "it names the claim to remove"
+    assert toy.commands[-1].args == (A, 0, toy.keys.channel), "it names the claim to remove"
 
 
-@pytest.mark.parametrize(("kind", "value_type"), [(MUTEX, b"string"), (FAIR_LOCK, b"hash")])
-def test_force_release_removes_values_of_its_kind_only(toy, kind, value_type):
-    assert run_force(toy, *[1] * 5, kind=kind) is True
-    assert toy.commands[-1].args == (A, value_type, toy.keys.channel)
+@pytest.mark.parametrize(("kind", "seen"), [(MUTEX, b"string"), (FAIR_LOCK, b"hash"), (FENCED_LOCK, b"fenced")])
+def test_force_release_removes_values_of_its_kind_only(toy, kind, seen):
+    assert run_force(toy, *[1] * 5, kind=kind, seen=[look(A, kind=seen)] * 5) is True
+    with pytest.raises(KeyTypeError):
+        toy.play(
+            force_release(toy.session, kind, "x", toy.keys, toy.owner),
+            ("ask lock_inspect", toy.all_say(look(A, kind=b"string" if kind is not MUTEX else b"hash"))),
+        )
 
 
 def test_force_release_removes_each_claim_that_was_seen(toy):
     steps = force_release(toy.session, LOCK, "x", toy.keys, toy.owner)
     seen = toy.answers(look(A), look(B), look(A), look(), "down")
-    first, second = (("ask lock_force_release", toy.answers(*replies)) for replies in ([0] * 5, [0, 1, 0, 0, "down"]))
+    first, second = (("ask lock_release", toy.answers(*replies)) for replies in ([0] * 5, [0, 1, 0, 0, "down"]))
     assert toy.play(steps, ("ask lock_inspect", seen), first, second) is True
     assert [command.args[0] for command in toy.commands[1:]] == [A, B]
 
 
 def test_force_release_of_a_free_lock_removes_nothing(toy):
-    assert run_force(toy, *[0] * 5, seen=[look()] * 5) is False
-    assert toy.commands[-1].args[0] == b""
+    steps = force_release(toy.session, LOCK, "x", toy.keys, toy.owner)
+    assert toy.play(steps, ("ask lock_inspect", toy.all_say(look()))) is False
 
 
 def test_force_release_without_a_quorum_is_an_error(toy):
@@ -143,14 +148,16 @@ def test_force_release_without_a_quorum_is_an_error(toy):
 
 
 def test_force_release_of_a_foreign_value_is_an_error(toy):
+    steps = force_release(toy.session, LOCK, "x", toy.keys, toy.owner)
     with pytest.raises(KeyTypeError):
-        run_force(toy, *[-1] * 5)
+        toy.play(steps, ("ask lock_inspect", toy.all_say(look(kind=b"list"))))
 
 
-@pytest.mark.parametrize("replies", [(-1, 1, 1, 1, 1), (1, 1, 1, -1, 1), (1, -1, 1, 1, 1)])
-def test_force_release_by_a_quorum_counts_whatever_a_minority_keeps(toy, replies):
+@pytest.mark.parametrize("foreign", range(5))
+def test_force_release_by_a_quorum_counts_whatever_a_minority_keeps(toy, foreign):
     """In any order of the nodes' answers."""
-    assert run_force(toy, *replies) is True
+    seen = [look(kind=b"list") if node == foreign else look(A) for node in range(5)]
+    assert run_force(toy, *[1] * 5, seen=seen) is True
 
 
 # Replies of unknown shape.

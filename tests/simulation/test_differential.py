@@ -342,10 +342,6 @@ class Chance:
         words = [word for _ in keys for word in (self.of(OWNERS), self.rng.randint(1, 3), self.of(LEASES))]
         return keys, (*words, *self.of([(), (1,)]))
 
-    def force_release(self):
-        lock = self.lock
-        return lock.all, (lock.channel, self.of([b"hash", b"string"]), self.of([0, 1]))
-
     def mode_acquire(self):
         lock, args = self.lock, self.acquire()[1][:4]
         if self.rng.random() < 0.4:
@@ -360,9 +356,6 @@ class Chance:
 
     def mode_look(self):
         return (self.lock.lock,), (self.of([b"r:", b"w:"]),)
-
-    def mode_force_release(self):
-        return self.lock.all, (self.of([b"r:", b"w:"]),)
 
     def inspect(self):
         lock = self.of([self.lock, SHELF, POOL])
@@ -497,7 +490,6 @@ ARGUMENTS = {
     "client_withdraw": Chance.withdraw,
     "lock_abandon": Chance.abandon,
     "lock_acquire": Chance.acquire,
-    "lock_force_release": Chance.force_release,
     "lock_inspect": Chance.inspect,
     "lock_release": Chance.release,
     "lock_renew": Chance.renew,
@@ -507,7 +499,6 @@ ARGUMENTS = {
     "node_initialize": Chance.initialize,
     "read_write_lock_abandon": in_a_mode(Chance.abandon),
     "read_write_lock_acquire": in_a_mode(Chance.mode_acquire),
-    "read_write_lock_force_release": Chance.mode_force_release,
     "read_write_lock_look": Chance.mode_look,
     "read_write_lock_release": in_a_mode(Chance.release),
     "read_write_lock_renew": Chance.mode_renew,

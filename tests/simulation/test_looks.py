@@ -6,8 +6,8 @@ from redsync._core.quorum import Choice
 from tests.simulation.trial import Trial
 
 
-async def look_at_everything(client, hung):
-    """Return how many seconds each read-only call took while these nodes hung."""
+async def look_at_everything(client, operator, hung):
+    """Return how many seconds each call that begins with a look took while these nodes hung."""
     read_write = client.get_read_write_lock("rw")
     semaphore, limiter = client.get_semaphore("s", 2), client.get_rate_limiter("r", 2, per=9.0)
     questions = {
@@ -21,8 +21,8 @@ async def look_at_everything(client, hung):
         "successes": limiter.available,
         "retry after": limiter.retry_after,
         "count": client.get_count_down_latch("l").count,
-        "force release": client.get_lock("x").force_release,
-        "read force release": read_write.read_lock.force_release,
+        "force release": operator.get_lock("x").force_release,
+        "read force release": operator.get_read_write_lock("rw").read_lock.force_release,
     }
     loop, taken = asyncio.get_running_loop(), {}
     for name, ask in questions.items():
@@ -41,14 +41,14 @@ async def look_at_everything(client, hung):
 def test_looks_wait_for_hung_minority_only_briefly():
     taken = {}
 
-    async def program(client):
+    async def program(client, operator):
         await client.get_lock("x").acquire()
         await client.get_semaphore("s", 2).acquire()
-        taken.update(await look_at_everything(client, [sim.nodes[1], sim.nodes[4]]))
+        taken.update(await look_at_everything(client, operator, [sim.nodes[1], sim.nodes[4]]))
 
     with Trial(seed=11, nodes=5, lease=900.0, node_timeout=5.0) as sim:
         a = sim.machine("a")
-        a.start(program(a.client()))
+        a.start(program(a.client(), a.client()))
         sim.run(100)
     assert len(taken) == 12
     assert {name: seconds for name, seconds in taken.items() if seconds > 0.15} == {}

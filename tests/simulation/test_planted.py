@@ -319,7 +319,7 @@ MISTAKES = [
     ),
     Mistake("losses are silent", LossTold, "lost, and not reported", 6, patch=instead(holding, "notify", no_steps)),
     Mistake(
-        "the watchdog looks too late", LossTold, "not reported|reported .* too late", 12,
+        "the watchdog looks too late", LossTold, "not reported|reported .* too late", 20,
         patch=instead(holds, "_VALID_UNTIL", lambda state: state.valid_until + 0.5),
     ),
     Mistake("losses are reported twice", LossTold, "reported twice", 5, patch=around(holding, "notify", notify_twice)),

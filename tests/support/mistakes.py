@@ -242,8 +242,8 @@ def wait_alone(codec, needed, timeout):
 WAKE = "if wake(channel, ask_id, head) > 0 then break end"
 LEAVE = "redis.call('zrem', KEYS[2], waiter)\nredis.call('hdel', KEYS[3], waiter)\n"
 LEAVE_RELEASED = "    redis.call('zrem', KEYS[2], waiter)\n    redis.call('hdel', KEYS[3], waiter)\n"
-QUEUE_UP = "redis.call('zadd', KEYS[2], ticket, waiter)"
-AS_THEY_CAME = "redis.call('zadd', KEYS[2], 'NX', ticket + redis.call('zcard', KEYS[2]) / 1000, waiter)"
+QUEUE_UP = "redis.call('zadd', KEYS[2], score, waiter)"
+AS_THEY_CAME = "redis.call('zadd', KEYS[2], 'NX', score + redis.call('zcard', KEYS[2]) / 1000, waiter)"
 WHOLE = ("'withscores')[2]) or 0", "'withscores')[2] or '0')\n  highest = math.floor(highest)")
 GRANT_TO_ANY_OWNER = script("fair_lock_acquire", ("if head and head ~= waiter then", "if false then"))
 WRITE_NO_TICKET = script("fair_lock_acquire", (QUEUE_UP, ""))

@@ -17,12 +17,7 @@ from tests.simulation.checks.base import OwnChecker, Trial, describe, loses_memo
 from tests.simulation.checks.kept import kept_at
 from tests.simulation.checks.rounds import claims, owner_in, parse
 
-_ACQUIRE, _RELEASE, _ABANDON, _FORCE = (
-    "fair_lock_acquire",
-    "lock_release",
-    "lock_abandon",
-    "lock_force_release",
-)
+_ACQUIRE, _RELEASE, _ABANDON = "fair_lock_acquire", "lock_release", "lock_abandon"
 _FOREIGN = 0
 
 
@@ -75,7 +70,7 @@ class Queues:
     * the owner was silent for the time that it had asked its place to be kept, by the node's clock, whichever way that
       jumps: a clock that jumps ahead ends places, one that jumps back lengthens them,
     * a release, or an owner that gives up, finds the place while no connection of its client is subscribed at the node,
-    * the node loses its memory, or the lock is taken from the owner by force,
+    * the node loses its memory,
     * the node refuses to write while the attempt is rolled back.
 
     A renewed place stays the same object. One with another ticket is another place.
@@ -112,22 +107,17 @@ class Queues:
         """Record what a node has executed."""
         node, script, keys, args = executed.node, executed.script, executed.keys, executed.args
         ticket = asked_ticket(script, keys, args)
-        if ticket is None and script not in (_RELEASE, _ABANDON, _FORCE):
+        if ticket is None and script not in (_RELEASE, _ABANDON):
             return
         if isinstance(executed.reply, hiredis.ReplyError) and not str(executed.reply).startswith("FORGETFUL"):
             # It was not executed. But a node that answers FORGETFUL has still taken the place.
             return
         self.places(node, keys[0])
-        if ticket is not None or script in (_RELEASE, _ABANDON):
-            self._names[keys[0]] = keys[1]
+        self._names[keys[0]] = keys[1]
         kept = self._places.setdefault((node, keys[0]), {})
         if ticket and args[4] and executed.reply != _FOREIGN:
             self._keep(kept, executed)
-        if script == _FORCE:
-            for place in list(kept.values()):
-                if place.owner == _parts(args[0])[0]:
-                    self._end(kept, place)
-        elif script in (_RELEASE, _ABANDON):
+        if script in (_RELEASE, _ABANDON):
             leaves, (owner, number) = args[1] == (0 if script == _RELEASE else 1), _parts(args[0])
             for place in list(kept.values()):
                 left = place.owner == owner and place.number <= number and (leaves or self._is_unwritten(executed))
@@ -170,7 +160,7 @@ class Queues:
 
 
 _NEW = 1
-_HANDING = ("lock_release", "lock_abandon", "lock_force_release")
+_HANDING = ("lock_release", "lock_abandon")
 
 
 class Turns(OwnChecker):
