@@ -77,7 +77,8 @@ def as_markdown(figures: Sequence[Figure], machine: Mapping[str, str]) -> str:
     for figure in figures:
         if figure.target and figure.floor is not None:
             bench, what, unit, *numbers, target, verdict = _cells(figure)
-            lines.append("| " + " | ".join((bench, f"{what}, {unit}", *numbers, f"{target}: {verdict}")) + " |")
+            quantity = f"{what}, {unit}" if unit else what
+            lines.append("| " + " | ".join((bench, quantity, *numbers, f"{target}: {verdict}")) + " |")
     return "\n".join([*lines, *_alone(figures), *_peers(figures)])
 
 

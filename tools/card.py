@@ -76,7 +76,7 @@ def card() -> str:
         "",
         "Every class, method, option and error of `redsync` on one page; [API](reference.md) has more text, and types.",
         "For asyncio, put `Async` before the name of a class, and `await` before methods marked *await*.",
-        "Synchronizers, holds and events have a `name`.",
+        "Synchronizers, holds, `LockInfo`, `HoldLost` and `HoldOrphaned` have a `name`.",
         "",
         "## Options of a client",
         "",
