@@ -59,7 +59,7 @@ check: $(VENV)/.dev  ## check style, types, architecture and documentation
 	@$(BIN)/python tools/words.py
 	@$(BIN)/python tools/budgets.py
 	@$(BIN)/mypy
-	@$(BIN)/mypy -p tests.chaos -p tests.simulation --exclude '/(test_|conftest)'
+	@$(BIN)/mypy -p tests.chaos -p tests.simulation --implicit-reexport --exclude '/(test_|conftest)'
 	@$(BIN)/mypy --strict tools
 	@$(BIN)/python tools/twins.py --consumer
 	@cd tests/typing && ../../$(BIN)/mypy --strict --config-file= --cache-dir=../../.mypy_cache . ../../build/typing

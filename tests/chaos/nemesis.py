@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from redsync.testing.local_nodes import LocalNodes
-from redsync.testing.proxy import FaultProxy
 from redsync.testing.servers import ask
-from tests.chaos.history import History, now_ns
-from tests.chaos.process_pool import ProcessPool
+from tests.chaos.history import now_ns
+
+if TYPE_CHECKING:
+    from redsync.testing.local_nodes import LocalNodes
+    from redsync.testing.proxy import FaultProxy
+    from tests.chaos.history import History
+    from tests.chaos.process_pool import ProcessPool
 
 _TICK: Final = 0.1
 

@@ -81,6 +81,8 @@ class ClusterServer(GroupServer):
 
     _SESSION: ClassVar[Any] = ClusterSession
     _MESSAGE = b"smessage"
+    group: Shard  # type: ignore[misc]  # a server of a cluster is in no other group
+    view: View
 
     def __init__(self, shard: Shard, suffix: str, scripts: Mapping[str, Script]) -> None:
         super().__init__(shard, suffix, scripts)
@@ -150,6 +152,7 @@ class ClusterServer(GroupServer):
 
     def place_of(self, session: Session) -> int:
         """Return the index of the node for which it executes the current command of a session."""
+        assert isinstance(session, ClusterSession), "it makes no other"
         return session.place
 
     def as_node(self, place: int) -> Any:

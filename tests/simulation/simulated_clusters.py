@@ -194,6 +194,8 @@ class Shard(Group):
     """
 
     WORD = "shard"
+    servers: list[ClusterServer]  # type: ignore[assignment,misc]  # it makes no others
+    master: ClusterServer
 
     def __init__(self, cluster: Cluster, index: int, replicas: int, scripts: Mapping[str, Script]) -> None:
         self.cluster = cluster

@@ -6,8 +6,9 @@ do not have to know the kinds.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from redsync._core.scripts import Script
 from redsync.testing.simulator.simulation import Checker
@@ -17,11 +18,12 @@ from tests.simulation.groups import Group
 from tests.simulation.trial_nodes import TrialNode
 
 if TYPE_CHECKING:
+    from tests.simulation.groups import VirtualSentinel
     from tests.simulation.trial import Trial
 
 
-class World:
-    """The nodes of a simulation: single servers, in this class.
+class World(ABC):
+    """The nodes of a simulation.
 
     Attributes:
         CHECKERS: The checkers of runs by seed, by the kind of synchronizer.
@@ -31,22 +33,24 @@ class World:
         sentinels: All Sentinels.
     """
 
-    CHECKERS: ClassVar[Mapping[str, tuple[type[Checker], ...]]] = OF_KIND
+    CHECKERS: ClassVar[Mapping[str, tuple[type[Checker], ...]]] = OF_GROUPS
+    nodes: list[Any]
+    groups: list[Any]
+    servers: Sequence[TrialNode]
+    sentinels: list[VirtualSentinel]
 
-    def __init__(self, sim: Trial, nodes: int, _replicas: int | None, scripts: Mapping[str, Script]) -> None:
-        """Make the servers for `nodes` nodes with that many replicas each; scripts as for `Trial`."""
-        self.nodes = self.servers = [TrialNode(sim, i, scripts) for i in range(nodes)]
-        self.groups = []
-        self.sentinels = []
+    @abstractmethod
+    def __init__(self, sim: Trial, nodes: int, replicas: int | None, scripts: Mapping[str, Script]) -> None:
+        """Make the servers for `nodes` nodes with `replicas` replicas each; scripts as for `Trial`."""
 
     @property
+    @abstractmethod
     def urls(self) -> list[str]:
         """The URLs from which a client makes its nodes."""
-        return [f"redis://{node.name}" for node in self.nodes]
 
+    @abstractmethod
     def servers_of(self, index: int) -> Sequence[TrialNode]:
         """Return the servers that a node's failovers can promote, and its master."""
-        return [self.nodes[index]]
 
     def apart(self) -> list[tuple[set[int], Sequence[TrialNode]]]:
         """Return parts of the nodes that share no servers: the indices of each part, and its servers."""
@@ -56,14 +60,39 @@ class World:
         """Return the words of a command as clients send it to this kind of node, given those for a single server."""
         return words
 
+    @abstractmethod
     def start_faults(self, *, until: float, every: float, lasting: float) -> None:
-        """Start the faults that only such nodes have: none here; arguments as for `Injector`."""
+        """Start the faults that only such nodes have; arguments as for `Injector`."""
+
+
+class Servers(World):
+    """Nodes that are single servers."""
+
+    CHECKERS = OF_KIND
+
+    def __init__(self, sim: Trial, nodes: int, _replicas: int | None, scripts: Mapping[str, Script]) -> None:
+        self.nodes = [TrialNode(sim, i, scripts) for i in range(nodes)]
+        self.servers = self.nodes
+        self.groups = []
+        self.sentinels = []
+
+    @property
+    def urls(self) -> list[str]:
+        """One URL for each server."""
+        return [f"redis://{node.name}" for node in self.nodes]
+
+    def servers_of(self, index: int) -> Sequence[TrialNode]:
+        """Return the node alone."""
+        return [self.nodes[index]]
+
+    def start_faults(self, *, until: float, every: float, lasting: float) -> None:
+        """Start nothing: there are no such faults."""
 
 
 class SentinelGroups(World):
     """Nodes that are Sentinel groups."""
 
-    CHECKERS = OF_GROUPS
+    groups: list[Group]
 
     def __init__(self, sim: Trial, nodes: int, replicas: int | None, scripts: Mapping[str, Script]) -> None:
         assert replicas is not None, "without replicas nodes are single servers"
@@ -75,9 +104,11 @@ class SentinelGroups(World):
 
     @property
     def urls(self) -> list[str]:
+        """One URL for each group."""
         return [group.url for group in self.groups]
 
     def servers_of(self, index: int) -> Sequence[TrialNode]:
+        """Return all servers of a group."""
         return self.groups[index].servers
 
     def start_faults(self, *, until: float, every: float, lasting: float) -> None:
@@ -91,4 +122,4 @@ def world_for(replicas: int | None, *, cluster: bool) -> type[World]:
         from tests.simulation.simulated_clusters import Cluster  # late: the module imports this one
 
         return Cluster
-    return World if replicas is None else SentinelGroups
+    return Servers if replicas is None else SentinelGroups

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 class TrialSession(Session):
     """One connection to a node of a trial, which keeps the replies, see `Trial.served`."""
 
+    _node: TrialNode  # type: ignore[misc]  # it is a node of a trial
+
     def _execute(self, words: list[bytes]) -> Any:
         reply = super()._execute(words)
         if reply is not NOTHING and self.connection.requests is not None:

@@ -1,9 +1,9 @@
 """Checkers: each watches a run for the breach of one promise.
 
 A checker is one class; its docstring defines the promise, and what the checker can't see. To add one: derive from
-`OwnChecker`, write a method for each class of events it wants to see (`on_sent` for `Sent` and so on, see
-`redsync.testing.simulator.trace_events`), return a complaint from it as soon as the promise is broken, from `look`,
-called once in `every` seconds, or from `finish` when the run is over, and add it to the lists below.
+`OwnChecker`, list in `watches` the events it wants to see (see `redsync.testing.simulator.trace_events`), return a
+complaint from `see` as soon as the promise is broken, from `look`, called once in `every` seconds, or from `finish`
+when the run is over, and add it to the lists below.
 
 Several checkers share helpers: the module `rounds` knows the requests and their outcomes, `kept` what nodes keep;
 `Queues` knows who must be in the queues of fair locks, `Latches` what calls on a latch may report, `Vacancy` what is

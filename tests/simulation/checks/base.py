@@ -2,37 +2,37 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
-from redsync._core.holds import HoldState
 from redsync.testing.simulator.simulation import Checker
-from redsync.testing.simulator.trace_events import Connected, Decided, Did, Executed, Faulted, Sent, Stepped, Told
-from tests.simulation.sets import Handed
-from tests.simulation.trial_runner import TrialRunner
 
-Trial: TypeAlias = Any
-"""A `tests.simulation.trial.Trial`, which imports the checkers."""
-
-
-_METHODS = {
-    event: f"on_{event.__name__.lower()}"
-    for event in (Sent, Executed, Decided, Did, Stepped, Told, Faulted, Connected, Handed)
-}
+if TYPE_CHECKING:
+    from redsync._core.holds import HoldState
+    from redsync.testing.simulator.machines import Machine
+    from redsync.testing.simulator.trace_events import Faulted
+    from tests.simulation.trial import Trial
+    from tests.simulation.trial_runner import TrialRunner
+else:
+    Trial = Any  # it imports the checkers, which need it only for type checkers
 
 
 class OwnChecker(Checker):
-    """Watches one trial for the breach of one promise; attributes as for `Checker`.
+    """Watches one trial for the breach of one promise; attributes as for `Checker`."""
 
-    A checker has a method for each class of events that it watches, such as `on_sent` for `Sent`; it may return a
-    complaint.
-    """
+    sim: Trial
 
-    def __init_subclass__(cls) -> None:
-        cls.watches = tuple(event for event, method in _METHODS.items() if hasattr(cls, method))
+    def __init__(self, sim: Trial) -> None:
+        super().__init__(sim)
 
-    def see(self, event: Any) -> str | None:
-        """Let the method for that class of events look at it."""
-        return getattr(self, _METHODS[event.__class__])(event)
+    def runner(self, client: str) -> TrialRunner:
+        """Return the driver of the client with that name."""
+        return self.sim.runners[client]
+
+    @staticmethod
+    def runners(machine: Machine) -> list[TrialRunner]:
+        """Return the drivers of the clients on a machine."""
+        runners: list[Any] = machine.runners
+        return runners
 
     @property
     def silence(self) -> float:

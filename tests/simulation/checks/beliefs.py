@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from redsync._core.holds import HoldState
 from redsync._core.observing import HoldLost
 from redsync._core.permits import PermitState
-from redsync.testing.simulator.machines import Machine
-from redsync.testing.simulator.runner import SimulatedRunner
 from redsync.testing.simulator.trace_events import Decided, Did, Executed, Faulted, Sent, Stepped, Told
 from tests.simulation.checks.base import OwnChecker, Trial, describe, whose
 from tests.simulation.checks.kept import kept_claims
 from tests.simulation.checks.rounds import REENTRANT, Claim, Outcome, Rounds, claims, code_of, parse
-from tests.simulation.trial_runner import TrialRunner
+
+if TYPE_CHECKING:
+    from redsync.testing.simulator.machines import Machine
+    from redsync.testing.simulator.runner import SimulatedRunner
+    from tests.simulation.trial_runner import TrialRunner
 
 _Thing: TypeAlias = tuple[bytes, int | None]
 
@@ -29,15 +31,16 @@ class Exclusion(OwnChecker):
     """
 
     name = "exclusion"
+    watches = (Stepped,)
     rests_on_clocks = True
 
     def __init__(self, sim: Trial) -> None:
         super().__init__(sim)
         self._believers: dict[_Thing, dict[HoldState, Machine]] = {}
 
-    def on_stepped(self, stepped: Stepped) -> str | None:
+    def see(self, event: Stepped) -> str | None:
         """Look at all holds that the owners on the machine believe in."""
-        machine = stepped.machine
+        machine = event.machine
         things = ((state, slot) for state in machine.holds() for slot in _slots(state) or (None,))
         looks = (self._look_at((state.keys.lock, slot), machine, state) for state, slot in things)
         return next(filter(None, looks), None)
@@ -104,6 +107,7 @@ class Reentrancy(OwnChecker):
     """
 
     name = "re-entrancy"
+    watches = (Executed, Sent, Decided, Stepped, Did)
 
     def __init__(self, sim: Trial) -> None:
         super().__init__(sim)
@@ -112,15 +116,23 @@ class Reentrancy(OwnChecker):
         self._counts: Final[dict[HoldState, int]] = {}
         self._said: Final[dict[tuple[str, str], dict[str, int]]] = {}
 
-    def on_decided(self, decided: Decided) -> None:
-        self._fresh.extend(self._rounds.decide(decided))
-
-    def on_stepped(self, stepped: Stepped) -> str | None:
-        found = [text for runner in stepped.machine.runners for text in self._look_at(runner)]
+    def see(self, event: Executed | Sent | Decided | Stepped | Did) -> str | None:
+        """Look at the counts."""
+        match event:
+            case Executed():
+                return self._see_executed(event)
+            case Sent():
+                return self._see_sent(event)
+            case Did():
+                return self._see_did(event)
+            case Decided():
+                self._fresh.extend(self._rounds.decide(event))
+                return None
+        found = [text for runner in self.runners(event.machine) for text in self._look_at(runner)]
         self._fresh.clear()
         return found[0] if found else None
 
-    def on_executed(self, executed: Executed) -> str | None:
+    def _see_executed(self, executed: Executed) -> str | None:
         noun, verb = parse(executed.script)
         if noun not in REENTRANT:
             return None
@@ -157,11 +169,11 @@ class Reentrancy(OwnChecker):
                 return f"{node.name} refused {describe(*claim.whose)}, which has it there already"
         return None
 
-    def on_sent(self, sent: Sent) -> str | None:
+    def _see_sent(self, sent: Sent) -> str | None:
         noun, verb = parse(sent.script)
         if noun not in REENTRANT or verb == "abandon":
             return None
-        runner = self.sim.runners[sent.client]
+        runner = self.runner(sent.client)
         self._rounds.ask(sent, runner.machine.clock.now())
         for claim in claims(sent.script, sent.keys, sent.args):
             state, count = self.hold(runner, *claim.whose), claim.holds
@@ -193,7 +205,7 @@ class Reentrancy(OwnChecker):
             for outcome in self._fresh
         )
 
-    def on_did(self, did: Did) -> str | None:
+    def _see_did(self, did: Did) -> str | None:
         about: dict[str, Any] = did.about
         if "owner" not in about or "name" not in about:
             return None
@@ -231,6 +243,7 @@ class Renewal(OwnChecker):
     """
 
     name = "renewal"
+    watches = (Sent, Decided, Stepped)
 
     def __init__(self, sim: Trial) -> None:
         super().__init__(sim)
@@ -238,21 +251,23 @@ class Renewal(OwnChecker):
         self._fresh: Final[list[Outcome]] = []
         self._believed: Final[dict[HoldState, float]] = {}
 
-    def on_decided(self, decided: Decided) -> None:
-        self._fresh.extend(self._rounds.decide(decided))
-
-    def on_stepped(self, stepped: Stepped) -> str | None:
-        """Look at holds that are believed longer."""
+    def see(self, event: Sent | Decided | Stepped) -> str | None:
+        """Look at renewed claims, and at holds that are believed longer."""
+        if isinstance(event, Sent):
+            return self._see_sent(event)
+        if isinstance(event, Decided):
+            self._fresh.extend(self._rounds.decide(event))
+            return None
         complaint = None
-        for runner in stepped.machine.runners:
+        for runner in self.runners(event.machine):
             complaint = complaint or next(self._look_at(runner), None)
         self._fresh.clear()
         return complaint
 
-    def on_sent(self, sent: Sent) -> str | None:
+    def _see_sent(self, sent: Sent) -> str | None:
         if not sent.script.endswith(("_renew", "_acquire")):
             return None
-        runner = self.sim.runners[sent.client]
+        runner = self.runner(sent.client)
         self._rounds.ask(sent, runner.machine.clock.now())
         if sent.script.endswith("_renew"):
             for claim in claims(sent.script, sent.keys, sent.args):
@@ -310,6 +325,7 @@ class LossTold(OwnChecker):
     """
 
     name = "loss"
+    watches = (Stepped, Told, Faulted)
     every = 0.05  # for idle machines
 
     def __init__(self, sim: Trial) -> None:
@@ -318,15 +334,17 @@ class LossTold(OwnChecker):
         self._believed: Final[dict[HoldState, float]] = {}
         self._went_on: Final[dict[Machine, float]] = {}
 
-    def on_faulted(self, faulted: Faulted) -> None:
-        if faulted.kind in {"machine resume", "machine jump"}:
-            for machine in self.sim.machines:
-                if faulted.text.startswith(f"{machine.name} "):
-                    self._went_on[machine] = faulted.at
-
-    def on_stepped(self, stepped: Stepped) -> str | None:
-        """Look for unnoticed losses."""
-        return next(self._look_at(stepped.machine), None)
+    def see(self, event: Stepped | Told | Faulted) -> str | None:
+        """Look at reported and unreported losses."""
+        if isinstance(event, Told):
+            return self._see_told(event)
+        if isinstance(event, Faulted):
+            if event.kind in {"machine resume", "machine jump"}:
+                for machine in self.sim.machines:
+                    if event.text.startswith(f"{machine.name} "):
+                        self._went_on[machine] = event.at
+            return None
+        return next(self._look_at(event.machine), None)
 
     def look(self) -> Iterable[str]:
         """Look for unnoticed losses."""
@@ -334,8 +352,8 @@ class LossTold(OwnChecker):
             if not (machine.crashed or machine.paused):
                 yield from self._look_at(machine)
 
-    def on_told(self, told: Told) -> str | None:
-        lost = told.event
+    def _see_told(self, event: Told) -> str | None:
+        lost = event.event
         if not isinstance(lost, HoldLost):
             return None
         state, hold = lost.state, _hold(lost.state)
@@ -344,12 +362,12 @@ class LossTold(OwnChecker):
             return f"{hold}: its loss was reported twice"
         if not state.live:
             return f"{hold}: reported lost after its release"
-        late = self.sim.now - self._deadline(told.runner, state)
+        late = self.sim.now - self._deadline(event.runner, state)
         return f"{hold}: its loss was reported {late:.6f} s too late" if late > 0 else None
 
     def _look_at(self, machine: Machine) -> Iterator[str]:
         clock, now = machine.clock, machine.clock.now()
-        for runner in machine.runners:
+        for runner in self.runners(machine):
             for state in runner.session.holds:
                 believed = self._believed.get(state, state.valid_until)
                 self._believed[state] = state.valid_until
@@ -385,6 +403,7 @@ class Tokens(OwnChecker):
     """
 
     name = "tokens"
+    watches = (Executed, Faulted, Stepped)
 
     def __init__(self, sim: Trial) -> None:
         super().__init__(sim)
@@ -394,22 +413,26 @@ class Tokens(OwnChecker):
         self._forgotten: set[tuple[int, bytes]] = set()
         self._kept: set[tuple[int, bytes]] = set()
 
-    def on_stepped(self, stepped: Stepped) -> str | None:
-        """Look at new holds on a machine."""
-        holds = stepped.machine.holds()
+    def see(self, event: Executed | Faulted | Stepped) -> str | None:
+        """Look at a node that starts over, and at new holds on a machine."""
+        if isinstance(event, Faulted):
+            self._note_losses()
+            return None
+        if isinstance(event, Executed):
+            if event.script == "fenced_lock_acquire":
+                self._note_beginning(event)
+            return None
+        holds = event.machine.holds()
         looks = (self._look_again(state) if state in self._seen else self._look_at(state) for state in holds)
         return next(filter(None, looks), None)
 
-    def on_faulted(self, _faulted: Faulted) -> None:
-        """Record the tokens that nodes have lost."""
+    def _note_losses(self) -> None:
         lost = {kept for kept in self._kept if self.sim.nodes[kept[0]].store.peek(kept[1]) is None}
         self._kept -= lost
         self._forgotten |= lost
 
-    def on_executed(self, executed: Executed) -> None:
-        """Record a node that starts over."""
-        granted = executed.script == "fenced_lock_acquire" and isinstance(executed.reply, int)
-        if granted and abs(executed.reply) > 2:
+    def _note_beginning(self, executed: Executed) -> None:
+        if isinstance(executed.reply, int) and abs(executed.reply) > 2:
             place, lock = (executed.node, executed.keys[-1]), executed.keys[0]
             latest = self._latest.get(lock)
             if place in self._forgotten and latest and self.sim.nodes[executed.node].store.now_us <= latest[0]:

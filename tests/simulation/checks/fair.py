@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import hiredis
 
-from redsync._core.holds import HoldState
 from redsync._core.quorum import quorum_of
-from redsync.testing.simulator.machines import Machine
 from redsync.testing.simulator.store import Hash, SortedSet
 from redsync.testing.simulator.trace_events import Executed, Faulted, Sent, Stepped
 from tests.simulation.checks.base import OwnChecker, Trial, describe, loses_memory, who
 from tests.simulation.checks.kept import kept_at
 from tests.simulation.checks.rounds import claims, owner_in, parse
+
+if TYPE_CHECKING:
+    from redsync._core.holds import HoldState
+    from redsync.testing.simulator.machines import Machine
 
 _ACQUIRE, _RELEASE, _ABANDON = "fair_lock_acquire", "lock_release", "lock_abandon"
 _FOREIGN = 0
@@ -175,24 +177,28 @@ class Turns(OwnChecker):
     """
 
     name = "turns"
+    watches = (Executed, Faulted)
 
     def __init__(self, sim: Trial) -> None:
         super().__init__(sim)
         self._queues: Final = Queues(sim)
         self._holders: Final[dict[tuple[int, bytes], bytes | None]] = {}
 
-    def on_faulted(self, faulted: Faulted) -> None:
-        self._queues.forget(faulted)
-        if faulted.kind == "node restart older":
-            # The owner that held the lock at the time of that data has it again.
-            for node, key in self._holders:
-                if self.sim.nodes[node].name == who(faulted):
-                    self._holders[node, key] = self._holder(node, key)
-
-    def on_executed(self, executed: Executed) -> str | None:
+    def see(self, event: Executed | Faulted) -> str | None:
         """Look at the owner to which a node grants the lock."""
-        self._queues.note(executed)
-        return next(filter(None, (self._look_at(executed, key) for key in self._keys(executed))), None)
+        if isinstance(event, Faulted):
+            self._queues.forget(event)
+            if event.kind == "node restart older":
+                # The owner that held the lock at the time of that data has it again.
+                for node, key in self._holders:
+                    if self.sim.nodes[node].name == who(event):
+                        self._holders[node, key] = self._holder(node, key)
+            return None
+        self._queues.note(event)
+        for key in self._keys(event):
+            if text := self._look_at(event, key):
+                return text
+        return None
 
     @staticmethod
     def _keys(executed: Executed) -> list[bytes]:
@@ -275,6 +281,7 @@ class Fairness(OwnChecker):
     """
 
     name = "fairness"
+    watches = (Sent, Executed, Stepped, Faulted)
 
     def __init__(self, sim: Trial) -> None:
         super().__init__(sim)
@@ -284,25 +291,28 @@ class Fairness(OwnChecker):
         self._held: Final[dict[Machine, list[HoldState]]] = {}
         self._strays: Final[dict[bytes, None]] = {}
 
-    def on_executed(self, executed: Executed) -> None:
-        self._queues.note(executed)
-        if executed.stray:
-            for claim in claims(executed.script, executed.keys, executed.args):
-                self._strays[claim.owner] = None
+    def see(self, event: Sent | Executed | Stepped | Faulted) -> str | None:
+        """Record requests, and look at winners."""
+        match event:
+            case Sent():
+                self._note_sent(event)
+            case Executed():
+                self._queues.note(event)
+                if event.stray:
+                    for claim in claims(event.script, event.keys, event.args):
+                        self._strays[claim.owner] = None
+            case Stepped():
+                return next(filter(None, map(self._look_at, self._winners(event.machine))), None)
+            case Faulted():
+                self._queues.forget(event)
+        return None
 
-    def on_faulted(self, faulted: Faulted) -> None:
-        self._queues.forget(faulted)
-
-    def on_stepped(self, stepped: Stepped) -> str | None:
-        """Look at winners."""
-        return next(filter(None, map(self._look_at, self._winners(stepped.machine))), None)
-
-    def on_sent(self, sent: Sent) -> None:
-        """Record a request."""
+    def _note_sent(self, sent: Sent) -> None:
         noun, verb = parse(sent.script)
         if noun != "fair_lock":
             return
         key, claim = sent.keys[0], sent.args[0]
+        assert isinstance(claim, bytes), "a claim is text"
         owner = owner_in(claim)
         if asked_ticket(sent.script, sent.keys, sent.args) is not None:
             if (key, owner) not in self._attempts:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from redsync.testing.simulator.store import NEVER, Hash, SortedSet
 from tests.simulation.checks.rounds import MODES, owner_in
-from tests.simulation.trial_nodes import TrialNode
+
+if TYPE_CHECKING:
+    from tests.simulation.trial_nodes import TrialNode
 
 T = TypeVar("T")
 

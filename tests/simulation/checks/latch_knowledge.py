@@ -325,37 +325,35 @@ class LatchNeverEarly(OwnChecker):
     """
 
     name = "latch never early"
+    watches = (Did, Sent, Executed, Decided, Faulted)
     rests_on_clocks = True
 
     def __init__(self, sim: Trial) -> None:
         super().__init__(sim)
         self._latches: Final = Latches(sim)
 
-    def _note(self, event: Sent | Executed | Decided | Faulted) -> str | None:
-        setting = self._latches.note(event)
-        return None if setting is None else self._judge_set(setting)
-
-    on_sent = on_executed = on_decided = on_faulted = _note
-
-    def on_did(self, did: Did) -> str | None:
-        """Judge what a program learns."""
-        ended = self._latches.note_did(did)
+    def see(self, event: Did | Sent | Executed | Decided | Faulted) -> str | None:
+        """Record what happens, and judge what programs learn."""
+        if not isinstance(event, Did):
+            setting = self._latches.note(event)
+            return None if setting is None else self._judge_set(setting)
+        ended = self._latches.note_did(event)
         if ended is None:
             return None
         past, call = ended
-        match did.what:
+        match event.what:
             case "opened":
                 false = self._judge_open(past, call)
             case "looked":
-                false = self._judge_count(past, call, did.about["left"])
+                false = self._judge_count(past, call, event.about["left"])
             case "busy":
                 false = self._judge_closed(past, call)
             case "set":
                 false = self._judge_set(past)
             case _:
                 false = None
-        who, name = f"{did.who} on {did.machine.name}", did.about["name"]
-        return false and f"{who} {did.what} {name!r}, but {false}"
+        who, name = f"{event.who} on {event.machine.name}", event.about["name"]
+        return false and f"{who} {event.what} {name!r}, but {false}"
 
     @staticmethod
     def _judge_open(past: PastOfLatch, call: Call) -> str | None:
@@ -424,6 +422,7 @@ class LatchOpens(OwnChecker):
     """
 
     name = "latch opens"
+    watches = (Did, Sent, Executed, Decided, Faulted)
     every = 0.1
 
     def __init__(self, sim: Trial) -> None:
@@ -436,14 +435,13 @@ class LatchOpens(OwnChecker):
         """Seconds for which a waiter may wait for an open latch."""
         return _CONNECTED + self.silence if self._faulted else _WOKEN
 
-    def on_did(self, did: Did) -> None:
-        self._latches.note_did(did)
-
-    def _note(self, event: Sent | Executed | Decided | Faulted) -> None:
+    def see(self, event: Did | Sent | Executed | Decided | Faulted) -> None:
+        """Record what happens."""
         self._faulted = self._faulted or isinstance(event, Faulted)
-        self._latches.note(event)
-
-    on_sent = on_executed = on_decided = on_faulted = _note
+        if isinstance(event, Did):
+            self._latches.note_did(event)
+        else:
+            self._latches.note(event)
 
     def look(self) -> Iterable[str]:
         """Look for waiters that have not learned of it."""

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from redsync._core.holds import HoldState
 from redsync._core.permits import PermitState, read_slots
 from redsync._core.quorum import quorum_of
-from redsync.testing.simulator.machines import Machine
-from redsync.testing.simulator.store import SortedSet
+from redsync.testing.simulator.store import Hash, SortedSet
 from redsync.testing.simulator.trace_events import Did, Executed, Faulted, Sent, Stepped
-from tests.simulation.checks.base import OwnChecker, Trial, who
-from tests.simulation.checks.rounds import PERMIT, claims, granted_slots, parse
+from tests.simulation.checks.base import OwnChecker, Trial
+from tests.simulation.checks.rounds import PERMIT, Claim, claims, granted_slots, parse
+
+if TYPE_CHECKING:
+    from redsync.testing.simulator.machines import Machine
 
 _Limit: TypeAlias = tuple[int, int]
 """The version and the number of permits under which a permit was requested."""
@@ -30,6 +32,7 @@ class PermitBound(OwnChecker):
     """
 
     name = "permit bound"
+    watches = (Stepped, Sent)
     rests_on_clocks = True
 
     def __init__(self, sim: Trial) -> None:
@@ -37,19 +40,22 @@ class PermitBound(OwnChecker):
         self._asked: Final[dict[bytes, _Limit]] = {}
         self._held: Final[dict[HoldState, tuple[Machine, _Limit]]] = {}
 
-    def on_sent(self, sent: Sent) -> None:
-        """Record the limit of a request."""
-        if parse(sent.script) == (PERMIT, "acquire"):
-            claim, version, permits = sent.args[0], sent.args[7], sent.args[8]
+    def see(self, event: Stepped | Sent) -> str | None:
+        """Record requests with their limits, and count the believed permits."""
+        if isinstance(event, Stepped):
+            self._take_up(event.machine)
+            return self._count()
+        if parse(event.script) == (PERMIT, "acquire"):
+            claim, version, permits = event.args[0], event.args[7], event.args[8]
+            assert isinstance(claim, bytes), "a claim is text"
             self._asked[claim] = int(version), int(permits)
+        return None
 
-    def on_stepped(self, stepped: Stepped) -> str | None:
-        """Count the believed permits."""
-        for state in stepped.machine.holds():
+    def _take_up(self, machine: Machine) -> None:
+        for state in machine.holds():
             if isinstance(state, PermitState) and state not in self._held:
                 # The votes that count are those of the latest acquire request.
-                self._held[state] = stepped.machine, self._asked[state.claim]
-        return self._count()
+                self._held[state] = machine, self._asked[state.claim]
 
     def _count(self) -> str | None:
         believed: dict[bytes, list[tuple[_Limit, Machine, HoldState]]] = {}
@@ -88,22 +94,26 @@ class Slots(OwnChecker):
     """
 
     name = "slots"
+    watches = (Executed, Faulted)
 
     def __init__(self, sim: Trial) -> None:
         super().__init__(sim)
         self._jumped: Final[dict[str, None]] = {}
         self._promoted: Final[dict[str, None]] = {}
 
-    def on_faulted(self, faulted: Faulted) -> None:
-        if faulted.kind == "node jump":
-            self._jumped[who(faulted)] = None
-        elif faulted.kind == "group failover":
-            self._promoted[faulted.text.partition(": ")[2].partition(" ")[0]] = None
-
-    def on_executed(self, event: Executed) -> str | None:
+    def see(self, event: Executed | Faulted) -> str | None:
         """Look at the records after a script."""
+        if isinstance(event, Executed):
+            return None if self._node(event) in self._jumped else self._see_executed(event)
+        if event.kind == "node jump":
+            self._jumped[event.text.partition(" ")[0]] = None
+        elif event.kind == "group failover":
+            self._promoted[event.text.partition(": ")[2].partition(" ")[0]] = None
+        return None
+
+    def _see_executed(self, event: Executed) -> str | None:
         noun, verb = parse(event.script)
-        if noun != PERMIT or self._node(event) in self._jumped:
+        if noun != PERMIT:
             return None
         if verb == "acquire" and (slots := granted_slots(event.reply)):
             limit = int(event.args[8])
@@ -125,6 +135,7 @@ class Slots(OwnChecker):
         if None in (permits, has, bits) and self._node(executed) in self._promoted:
             return  # the next acquire request or renewal deletes the rest
         where = f"{self._node(executed)} after {executed.script}: {claim.decode(errors='replace')!r}"
+        assert isinstance(has, Hash | None), "no other code writes there"
         # Other fields name the successes that get a slot as soon as it is free.
         permitted = {permit: text for permit, text in (has or {}).items() if not permit.startswith(b">")}
         given = [slot for text in permitted.values() if text for slot in read_slots(text)]
@@ -155,13 +166,14 @@ class SlidingWindow(OwnChecker):
     """
 
     name = "sliding window"
+    watches = (Did,)
     rests_on_clocks = True
 
     def __init__(self, sim: Trial) -> None:
         super().__init__(sim)
         self._successes: Final[dict[str, deque[tuple[float, int]]]] = {}
 
-    def on_did(self, event: Did) -> str | None:
+    def see(self, event: Did) -> str | None:
         """Count the successes in the window that ends now."""
         about = event.about
         if event.what != "acquired" or "per" not in about:
@@ -210,6 +222,7 @@ class RetryAfterAccuracy(OwnChecker):
     """
 
     name = "retry_after"
+    watches = (Did, Executed, Sent)
     rests_on_clocks = True
 
     def __init__(self, sim: Trial) -> None:
@@ -219,12 +232,17 @@ class RetryAfterAccuracy(OwnChecker):
         self._per: Final[dict[str, float]] = {}
         self._kept: Final[dict[str, dict[tuple[int, bytes], float]]] = {}
 
-    def on_executed(self, event: Executed) -> None:
-        """Record how long a node keeps what a request got."""
+    def see(self, event: Did | Executed | Sent) -> str | None:
+        """Record answers and requests, and look at outcomes and messages."""
+        if isinstance(event, Did):
+            return self._see_did(event)
         noun, verb = parse(event.script)
         if noun != PERMIT or verb not in {"acquire", "confirm", "abandon"}:
-            return
-        name, claim = _limiter(event), claims(event.script, event.keys, event.args)[0]
+            return None
+        name = event.keys[0].decode().rpartition(":")[2]
+        claim = claims(event.script, event.keys, event.args)[0]
+        if isinstance(event, Sent):
+            return self._see_message(event, name, claim) if verb == "confirm" else None
         kept, which = self._kept.setdefault(name, {}), (event.node, claim.id)
         if verb == "acquire":
             self._asked.setdefault(name, {})[claim.owner] = event.at
@@ -235,16 +253,13 @@ class RetryAfterAccuracy(OwnChecker):
         else:
             # The message about a success shortens its time; later asks never do.
             kept[which] = event.at + claim.lease
+        return None
 
     def _longest(self, name: str) -> float:
         return self._per[name] * _DRIFT + _ROOM_AGAIN
 
-    def on_sent(self, sent: Sent) -> str | None:
-        """Look at a message about a success."""
-        if parse(sent.script) != (PERMIT, "confirm"):
-            return None
-        name, claim = _limiter(sent), claims(sent.script, sent.keys, sent.args)[0]
-        slow = [delay for delay in self.sim.runners[sent.client].delays if delay > _QUICK]
+    def _see_message(self, sent: Sent, name: str, claim: Claim) -> str | None:
+        slow = [delay for delay in self.runner(sent.client).delays if delay > _QUICK]
         needs = (self._per[name] + 4 * max(slow, default=0.0) + _WAY) * _DRIFT if len(slow) > 1 else 0.0
         if claim.lease <= max(self._longest(name), needs):
             return None
@@ -253,8 +268,7 @@ class RetryAfterAccuracy(OwnChecker):
             f"{len(slow)} times before"
         )
 
-    def on_did(self, did: Did) -> str | None:
-        """Record answers, and look at outcomes."""
+    def _see_did(self, did: Did) -> str | None:
         who, about = (did.machine.name, did.who), did.about
         if did.what == "wonders":
             self._told[who] = did.at, 0.0, 0.0
@@ -289,7 +303,3 @@ class RetryAfterAccuracy(OwnChecker):
         nodes = len(self.sim.nodes)
         keep = {node for (node, _), until in self._kept.get(name, {}).items() if until > at}
         return nodes - len(keep) < quorum_of(nodes)
-
-
-def _limiter(event: Sent | Executed) -> str:
-    return event.keys[0].decode().rpartition(":")[2]

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
-from redsync._core.holds import HoldState
 from redsync._core.quorum import quorum_of
-from redsync.testing.simulator.machines import Machine
 from redsync.testing.simulator.trace_events import Decided, Did, Executed, Faulted, Sent
 from tests.simulation.checks.base import OwnChecker, Trial
 from tests.simulation.checks.fair import asked_ticket
 from tests.simulation.checks.kept import kept_at, kept_places
 from tests.simulation.checks.rounds import MODES, PERMIT, READ_WRITE, Claim, Rounds, claims, parse
+
+if TYPE_CHECKING:
+    from redsync._core.holds import HoldState
+    from redsync.testing.simulator.machines import Machine
 
 Whose: TypeAlias = tuple[bytes, bytes, bytes]
 """Key, owner, mode."""
@@ -48,12 +50,12 @@ class Vacancy:
         self._asked_at: Final[dict[Whose, float]] = {}
         self._queued_at: Final[dict[Whose, float]] = {}
 
-    def note_asked(self, claim: Claim, sent: Sent) -> None:
+    def note_asked(self, claim: Claim, sent: Sent, checker: OwnChecker) -> None:
         """Record a request."""
         self._wants[claim.owner] = claim.holds
         if claim.mode and len(sent.keys) > 1:
             self._queues[claim.key] = sent.keys[1], sent.keys[2]
-            holds = self._sim.runners[sent.client].session.holds
+            holds = checker.runner(sent.client).session.holds
             writes = any(_whose(state) == (claim.key, claim.owner, _WRITE) for state in holds)
             # A writer does not queue to read.
             self._asked_at.setdefault((claim.key, claim.owner, claim.mode), -math.inf if writes else sent.at)
@@ -162,6 +164,7 @@ class Liveness(OwnChecker):
     """
 
     name = "liveness"
+    watches = (Sent, Decided, Executed, Did, Faulted)
     every = 0.1
 
     def __init__(self, sim: Trial) -> None:
@@ -179,23 +182,27 @@ class Liveness(OwnChecker):
     def bound(self) -> float:
         """Seconds for which a lock may be free while a waiter waits for it."""
         machines = self.sim.machines
-        guards = [runner.session.timing.restart_guard for machine in machines for runner in machine.runners]
+        guards = [runner.session.timing.restart_guard for machine in machines for runner in self.runners(machine)]
         guard = max(self._longest if any(guards) else 0.0, *guards, 0.0)
         silence = self.silence if self._faulted else 0.0
         return max(self._longest, self._kept) + 2 * guard + silence + 5.0
 
-    def on_decided(self, decided: Decided) -> None:
-        """Record winners."""
-        for outcome in self._rounds.decide(decided):
-            if decided.verdict == "won":
-                self._free_since.pop((outcome.claim.key, outcome.claim.mode), None)
-                self._newcomers.pop((decided.client, outcome.claim.key, outcome.claim.owner), None)
-
-    def on_executed(self, executed: Executed) -> None:
-        self._availability.note_executed(executed)
-
-    def on_faulted(self, _faulted: Faulted) -> None:
-        self._faulted = True
+    def see(self, event: Sent | Decided | Executed | Did | Faulted) -> None:
+        """Record requests and winners."""
+        match event:
+            case Sent():
+                self._note_sent(event)
+            case Decided():
+                for outcome in self._rounds.decide(event):
+                    if event.verdict == "won":
+                        self._free_since.pop((outcome.claim.key, outcome.claim.mode), None)
+                        self._newcomers.pop((event.client, outcome.claim.key, outcome.claim.owner), None)
+            case Did():
+                self._note_did(event)
+            case Executed():
+                self._availability.note_executed(event)
+            case Faulted():
+                self._faulted = True
 
     def look(self) -> Iterable[str]:
         """Look for waiters that are not served."""
@@ -208,15 +215,14 @@ class Liveness(OwnChecker):
             if not machine.crashed and min(fault_free, late) > _OVER:
                 yield f"{who} on {machine.name} should have had an answer {late:.6f} s ago, and has none"
 
-    def on_sent(self, sent: Sent) -> None:
-        """Record a request."""
+    def _note_sent(self, sent: Sent) -> None:
         verb = parse(sent.script)[1]
         if verb == "acquire":
             self._rounds.ask(sent, self.sim.now)
             for claim in claims(sent.script, sent.keys, sent.args):
                 self._longest = max(self._longest, claim.lease)
                 self._waiting[sent.client, claim.key, claim.owner] = sent.at, claim.mode
-                self._availability.note_asked(claim, sent)
+                self._availability.note_asked(claim, sent, self)
                 self._note_ticket(sent, (sent.client, claim.key, claim.owner))
         elif sent.args[1:2] == ({"release": 0, "abandon": 1}.get(verb),):
             for claim in claims(sent.script, sent.keys, sent.args):
@@ -239,8 +245,7 @@ class Liveness(OwnChecker):
         """Seconds within which a waiter asks again: half the longest time that a place is kept."""
         return max(self._kept / 2, _PAUSE) + _ROUND
 
-    def on_did(self, did: Did) -> None:
-        """Record until when a program must have its outcome."""
+    def _note_did(self, did: Did) -> None:
         about = did.about
         whose = did.machine.name, did.who
         if did.what == "asks" and about.get("timeout") is not None:
@@ -250,7 +255,7 @@ class Liveness(OwnChecker):
 
     def _look_at_waiters(self, fault_free: float) -> Iterator[str]:
         for (client, key, owner), (asked_at, _) in list(self._waiting.items()):
-            runner = self.sim.runners[client]
+            runner = self.runner(client)
             if runner.machine.crashed or not runner.listens(owner + b" " + key):
                 del self._waiting[client, key, owner]
             elif min(fault_free, self.sim.now - asked_at) > self._poll:
@@ -260,11 +265,7 @@ class Liveness(OwnChecker):
     def _look_at_newcomers(self, fault_free: float) -> Iterator[str]:
         for (client, key, owner), (since, last) in self._newcomers.items():
             asked = min(fault_free, self.sim.now - since)
-            if (
-                asked > self.bound
-                and self.sim.now <= last + self._poll
-                and not self.sim.runners[client].machine.crashed
-            ):
+            if asked > self.bound and self.sim.now <= last + self._poll and not self.runner(client).machine.crashed:
                 name = key.decode(errors="replace")
                 yield f"{owner.decode()} has asked for {name!r} since {since:.6f}, and has no place in the queue"
 

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from redsync._core.permits import PermitState, read_slots
 from redsync._core.quorum import Choice
-from redsync._drivers.links import AnyLink
-from redsync.testing.simulator.machines import Machine
 from redsync.testing.simulator.store import Hash, SortedSet
 from redsync.testing.simulator.trace_events import Decided, Executed, Faulted, Sent
 from tests.simulation.checks.base import OwnChecker, Trial, describe, loses_memory, who
 from tests.simulation.checks.kept import Kept, kept_at, kept_claims, kept_places, now_ms
 from tests.simulation.checks.latch_knowledge import EXCHANGE
 from tests.simulation.checks.rounds import MODES, PERMIT, READ_WRITE, Rounds, claims, parse
-from tests.simulation.trial_nodes import TrialNode
-from tests.simulation.trial_runner import TrialRunner
+
+if TYPE_CHECKING:
+    from redsync._drivers.links import AnyLink
+    from redsync.testing.simulator.machines import Machine
+    from tests.simulation.trial_nodes import TrialNode
+    from tests.simulation.trial_runner import TrialRunner
 
 _READ, _WRITE = MODES
 _WITH_PLACE = 8
@@ -74,6 +76,7 @@ class Admission(OwnChecker):
     """
 
     name = "admission"
+    watches = (Executed, Faulted)
 
     def __init__(self, sim: Trial) -> None:
         super().__init__(sim)
@@ -81,16 +84,16 @@ class Admission(OwnChecker):
         self._queues: Final[dict[bytes, tuple[bytes, bytes]]] = {}
         self._jumped: Final[dict[str, None]] = {}
 
-    def on_faulted(self, faulted: Faulted) -> None:
-        if faulted.kind == "node jump":
-            self._jumped[who(faulted)] = None
-        elif loses_memory(faulted):
-            for node, key in list(self._books):
-                if self.sim.nodes[node].name == who(faulted):
-                    del self._books[node, key]
-
-    def on_executed(self, event: Executed) -> str | None:
+    def see(self, event: Executed | Faulted) -> str | None:
         """Look at the records after a script."""
+        if isinstance(event, Faulted):
+            if event.kind == "node jump":
+                self._jumped[who(event)] = None
+            elif loses_memory(event):
+                for node, key in list(self._books):
+                    if self.sim.nodes[node].name == who(event):
+                        del self._books[node, key]
+            return None
         noun, verb = parse(event.script)
         if noun != READ_WRITE:
             return None
@@ -185,6 +188,7 @@ class Expiry(OwnChecker):
     """
 
     name = "expiry"
+    watches = (Executed,)
 
     def __init__(self, sim: Trial) -> None:
         super().__init__(sim)
@@ -192,7 +196,7 @@ class Expiry(OwnChecker):
         # The end of each place, and for how long its owner may be handed the lock, in ms.
         self._places: Final[dict[tuple[int, bytes, bytes, bytes], tuple[int, int]]] = {}
 
-    def on_executed(self, event: Executed) -> str | None:
+    def see(self, event: Executed) -> str | None:
         """Look at the claims on the keys of a script."""
         node, (noun, verb) = event.node, parse(event.script)
         if not noun:
@@ -205,6 +209,7 @@ class Expiry(OwnChecker):
             whose = node, *claim.whose
             if verb == "acquire" and noun != PERMIT and len(event.args) >= _WITH_PLACE:
                 place_until, ask_id = now + int(event.args[4]), event.args[_ASK_ID]
+                assert isinstance(ask_id, bytes), "an ask id is text"
                 until_ms = max(until_ms, place_until)
                 self._places[whose] = place_until, int(ask_id.partition(b"+")[2] or 0)
             self._allowed[whose] = max(self._allowed.get(whose, 0), until_ms)
@@ -277,6 +282,7 @@ class LeakedClaims(OwnChecker):
     """
 
     name = "leaked claims"
+    watches = (Sent, Decided, Executed, Faulted)
     every = 0.1  # leftovers stay long
 
     def __init__(self, sim: Trial) -> None:
@@ -295,12 +301,21 @@ class LeakedClaims(OwnChecker):
         self._longest = 0.0
         self._disturbed = -math.inf
 
-    def on_faulted(self, faulted: Faulted) -> None:
-        if faulted.kind == "machine resume":
-            # That machine counts its votes late.
-            self._disturbed = faulted.at
-        if faulted.kind in {"machine jump", "node jump", "node restart older"}:
-            self._jumped[who(faulted)] = faulted.at
+    def see(self, event: Sent | Decided | Executed | Faulted) -> None:
+        """Record requests."""
+        match event:
+            case Sent():
+                self._note_sent(event)
+            case Decided():
+                self._note_decided(event)
+            case Executed():
+                self._note_executed(event)
+            case Faulted():
+                if event.kind == "machine resume":
+                    # That machine counts its votes late.
+                    self._disturbed = event.at
+                if event.kind in {"machine jump", "node jump", "node restart older"}:
+                    self._jumped[who(event)] = event.at
 
     def look(self) -> Iterable[str]:
         """Look at all nodes."""
@@ -319,7 +334,7 @@ class LeakedClaims(OwnChecker):
     def _look_at_clients(self) -> Iterator[tuple[str, float]]:
         """Return leftovers, each with the seconds for which it may stay."""
         for machine in self.sim.machines:
-            for runner in machine.runners:
+            for runner in self.runners(machine):
                 if not (machine.crashed or machine.paused or runner.closed or self._is_confused(machine.name)):
                     for line in runner.links.links if runner.links is not None else ():
                         if line is not None and not self._is_busy(runner, line) and not self._is_retrying(runner, line):
@@ -338,8 +353,7 @@ class LeakedClaims(OwnChecker):
         assert runner.links is not None, "it has that link"
         return 0.0 <= runner.links._shared.releases.due_at(line.index) - runner.now() < _RETRY
 
-    def on_sent(self, sent: Sent) -> None:
-        """Record a request."""
+    def _note_sent(self, sent: Sent) -> None:
         if sent.script == EXCHANGE:
             self._latches[sent.keys[0]] = sent.keys[1]
         for claim in claims(sent.script, sent.keys, sent.args):
@@ -358,14 +372,12 @@ class LeakedClaims(OwnChecker):
             else:
                 self._names.setdefault(claim.key, (b"", b""))
 
-    def on_decided(self, decided: Decided) -> None:
-        """Record the successes of rate limiters."""
+    def _note_decided(self, decided: Decided) -> None:
         for outcome in self._rounds.decide(decided):
             if decided.verdict == "won" and outcome.claim.key in self._limiters:
                 self._spent[outcome.claim.key, outcome.claim.id] = None
 
-    def on_executed(self, executed: Executed) -> None:
-        """Record what a node has executed late."""
+    def _note_executed(self, executed: Executed) -> None:
         if not (executed.stray or self._strays):
             return
         for key, whose, mode in _concerned(executed, self._names):
@@ -467,6 +479,7 @@ def _concerned(executed: Executed, names: Mapping[bytes, tuple[bytes, bytes]]) -
         if not stays and names.get(claim.key, executed.keys)[0] in executed.keys:
             yield claim.key, claim.owner, claim.mode
     if executed.script in _PLACE_OF_LATCH and (place := executed.args[_PLACE_OF_LATCH[executed.script]]):
+        assert isinstance(place, bytes), "it names a channel and an owner"
         yield executed.keys[0], place.rpartition(b" ")[2], b""
 
 
@@ -486,22 +499,26 @@ class Separation(OwnChecker):
     """
 
     name = "separation"
+    watches = (Executed, Decided, Faulted)
 
     def __init__(self, sim: Trial) -> None:
         super().__init__(sim)
         self._voted: Final[dict[tuple[str, int], dict[int, str]]] = {}
 
-    def on_faulted(self, faulted: Faulted) -> None:
-        if faulted.kind in _CHANGES:
-            self._voted.clear()
+    def see(self, event: Executed | Decided | Faulted) -> str | None:
+        """Record voters, and look at votes when they are counted."""
+        match event:
+            case Faulted():
+                if event.kind in _CHANGES:
+                    self._voted.clear()
+            case Executed():
+                if event.number and event.server:
+                    self._voted.setdefault((event.client, event.number), {})[event.node] = event.server
+            case Decided():
+                return self._look_at(event)
+        return None
 
-    def on_executed(self, executed: Executed) -> None:
-        """Record a voter."""
-        if executed.number and executed.server:
-            self._voted.setdefault((executed.client, executed.number), {})[executed.node] = executed.server
-
-    def on_decided(self, decided: Decided) -> str | None:
-        """Look at the votes."""
+    def _look_at(self, decided: Decided) -> str | None:
         counted: dict[str, int] = {}
         for node, server in self._voted.pop((decided.client, decided.number), {}).items():
             if decided.choices[node] is Choice.GRANTED:

@@ -6,7 +6,7 @@ import functools
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator
 from copy import copy
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import hiredis
 
@@ -20,7 +20,9 @@ from redsync.testing.simulator.runner import WatchedLinks, WatchedMaintenance, c
 from redsync.testing.simulator.trace_events import Connected, Executed, Faulted, Sent
 from tests.simulation.checks.base import OwnChecker, Trial, loses_memory, who
 from tests.simulation.sets import Handed
-from tests.simulation.trial_runner import TrialRunner
+
+if TYPE_CHECKING:
+    from tests.simulation.trial_runner import TrialRunner
 
 _SHOWN = 120
 """Characters of a request or reply that a complaint quotes."""
@@ -42,8 +44,9 @@ class Replies(OwnChecker):
     """
 
     name = "replies"
+    watches = (Handed,)
 
-    def on_handed(self, event: Handed) -> str | None:
+    def see(self, event: Handed) -> str | None:
         """Compare the request with the one that the reply answers."""
         asked, words = event.request.data, event.words
         expected = self.sim.world.spell(event.node, _words_in(asked))
@@ -146,25 +149,27 @@ class Order(OwnChecker):
     """
 
     name = "order"
+    watches = (Connected, Executed, Handed)
 
     def __init__(self, sim: Trial) -> None:
         super().__init__(sim)
         self._executed: Final[defaultdict[tuple[str, int], _Executed]] = defaultdict(_Executed)
         self._abouts: Final[dict[Request, list[Hashable]]] = {}
 
-    def on_connected(self, event: Connected) -> None:
-        self._executed[event.client, event.node].begin()
-
-    def on_handed(self, event: Handed) -> None:
-        executed = self._executed[event.client, event.node]
-        if event.request in executed.here:
-            self._note(executed.known, event.request)
-
-    def on_executed(self, event: Executed) -> str | None:
+    def see(self, event: Connected | Executed | Handed) -> str | None:
         """Compare a command with the commands executed before."""
-        executed, request, reply = self._executed[event.client, event.node], event.request, event.reply
-        if request is None or event.stray:
-            return None
+        executed = self._executed[event.client, event.node]
+        if isinstance(event, Connected):
+            executed.begin()
+        elif isinstance(event, Handed):
+            if event.request in executed.here:
+                self._note(executed.known, event.request)
+        elif event.request is not None and not event.stray:
+            return self._judge(event, event.request, executed)
+        return None
+
+    def _judge(self, event: Executed, request: Request, executed: _Executed) -> str | None:
+        reply = event.reply
         if isinstance(reply, hiredis.ReplyError) and is_refused(str(reply)):
             return None  # it changed nothing, and the client may send it again
         later = self._overtaker(request, executed.all, pending=request.needs(1 << event.node))
@@ -234,6 +239,7 @@ class Delivery(OwnChecker):
     """
 
     name = "delivery"
+    watches = (Sent, Executed, Faulted)
     every = 0.1
 
     def __init__(self, sim: Trial) -> None:
@@ -247,30 +253,29 @@ class Delivery(OwnChecker):
         """Seconds for which a node may wait for a command without faults."""
         return self.silence + _PAUSES
 
-    def on_sent(self, sent: Sent) -> None:
-        """Record a pending command."""
-        request = sent.request
-        for node in self.sim.nodes if isinstance(request, Request) and request.effect.deliver_to else ():
-            if request.needs(1 << node.index):
-                self._pending.setdefault((sent.client, node.index), {})[request] = sent.at
-
-    def on_executed(self, executed: Executed) -> None:
-        """Record that a command has arrived."""
-        refused = isinstance(executed.reply, hiredis.ReplyError) and is_refused(str(executed.reply))
-        if isinstance(executed.request, Request) and not refused:
-            self._resolve((executed.client, executed.node), executed.request)
-
-    def on_faulted(self, faulted: Faulted) -> None:
-        if loses_memory(faulted):
-            for whose in self._pending:
-                if self.sim.nodes[whose[1]].name == who(faulted):
-                    self._pending[whose] = {}
+    def see(self, event: Sent | Executed | Faulted) -> None:
+        """Record pending and arriving commands."""
+        match event:
+            case Sent(request=Request() as request):
+                for node in self.sim.nodes if request.effect.deliver_to else ():
+                    if request.needs(1 << node.index):
+                        self._pending.setdefault((event.client, node.index), {})[request] = event.at
+            case Executed(request=Request() as request):
+                if not isinstance(event.reply, hiredis.ReplyError) or not is_refused(str(event.reply)):
+                    self._resolve((event.client, event.node), request)
+            case Faulted():
+                if loses_memory(event):
+                    for whose in self._pending:
+                        if self.sim.nodes[whose[1]].name == who(event):
+                            self._pending[whose] = {}
+            case _:
+                pass
 
     def look(self) -> Iterable[str]:
         """Look for pending commands that were lost or are late."""
         if any(self._pending.values()):
             for machine in self.sim.machines:
-                for runner in machine.runners if not machine.crashed else ():
+                for runner in self.runners(machine) if not machine.crashed else ():
                     if not runner.closed:
                         yield from self._look_at(runner)
 
@@ -366,7 +371,7 @@ class LeakedResources(OwnChecker):
     def _quiescent(self) -> Iterator[tuple[TrialRunner, WatchedMaintenance]]:
         for machine in self.sim.machines:
             if not (machine.crashed or machine.paused or machine.ready):
-                for runner in machine.runners:
+                for runner in self.runners(machine):
                     if runner.maintenance is not None:
                         yield runner, runner.maintenance
 
