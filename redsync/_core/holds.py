@@ -16,10 +16,10 @@ one by the instants of the next renewals or repairs, one by the instants at whic
 so that the watchdog reports a loss right after the round under way, however many renewals wait for their turn.
 Invariants:
 
-* A hold of the table that is not lost is *new* until the watchdog next looks for work, and then in both agendas, except
-  while the watchdog looks at it. Most holds end before that, so adding and removing one costs O(1).
-* A hold stands in an agenda at an instant no later than its own. One that comes closer is put there again; one that
-  moves away is put further back once it comes first.
+* A hold that is not lost is first *new*. When the watchdog next looks for work, it moves the hold to both agendas, and
+  takes it out again only while it works on it. Most holds end before that, so adding and removing one costs O(1).
+* A hold stands in an agenda at an instant no later than its own. If its instant becomes earlier, it gets another entry;
+  if later, its entry is moved when it comes first.
 * A watchdog begins with all holds as new ones: it takes over whatever an earlier one failed to finish.
 
 `_protocols/watchdog.py` decides when to renew what.
@@ -159,8 +159,8 @@ class HoldState:
         what: The noun for it in messages.
         entered: The objects that open `with` statements returned, each with a weak reference to its context manager.
         task: The asyncio task in which a thread acquired it, as a weak reference; None outside of tasks.
-        dropped: True once a renewal has rolled back the claim of a hold that had ended: that a node lacks it no longer
-            shows a loss.
+        dropped: True once a renewal has rolled back the claim of a hold that had ended. From then on a node without the
+            claim is no sign of a loss.
     """
 
     __slots__ = (
@@ -464,7 +464,7 @@ class HoldTable:
         return found
 
     def take_due(self, now: float, last: float) -> list[HoldState]:
-        """Take the holds to look at now, for one command: if the first is due for renewal, all are; `put` must follow.
+        """Take the holds to look at now, for one command: all are renewals, or all repairs. Pass them to `put` then.
 
         With a renewal come those that are due by the instant `last`, so that commands are few and full.
         """

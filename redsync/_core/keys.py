@@ -33,7 +33,7 @@ HoldKey: TypeAlias = bytes | tuple[bytes, bytes]
 _RECORD: Final = re.compile(rb"redsync:client:[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 _TAG: Final = re.compile(rb"\{rs\d+\}")
-"""The tag before all keys of a cluster's voter, by which scripts know it; see `clusters`."""
+"""The tag before all keys of a cluster's voter, by which scripts recognize such a node; see `clusters`."""
 
 
 def encode_name(name: str | bytes) -> bytes:
@@ -123,7 +123,7 @@ class LockKeys:
         token: The node's latest fencing token.
         all: The keys in the order in which the lock's scripts take them.
         held: The keys that a renewal takes, in its order.
-        hold: Distinguishes an owner's holds: the lock, with the mode if the lock has several.
+        hold: The key of a hold in its owner's table: the lock's key, after its mode if the lock has several.
     """
 
     __slots__ = ("all", "channel", "held", "hold", "lock", "places", "queue", "token")

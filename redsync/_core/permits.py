@@ -5,9 +5,9 @@ is in force. Programs start with version 0. A resize makes a version from the ti
 clocks, and from the number of permits. So
 
 * two resizes at the same time have different versions, unless they want the same number;
-* a resize exceeds every earlier version, even one that only an old object remembers, and no node.
+* a resize exceeds every earlier version, even one that no node keeps any more, only an old object in some client.
 
-Nodes and clients adopt each newer limit that they hear of: a node that knows it may be the only one left.
+Nodes and clients adopt each newer limit that they hear of: the node that told it may be the last one that keeps it.
 """
 
 from __future__ import annotations
@@ -203,7 +203,7 @@ class PermitState(HoldState):
     def mismatched(self, votes: Votes) -> int:
         """Return the bit set of the nodes that answered, but did not grant exactly these slots.
 
-        There a renewal must exchange the slots, or end a place in the queue.
+        On those nodes a renewal must replace the slots, or remove the waiter's place.
         """
         ours = set(self.slots)
         return sum(

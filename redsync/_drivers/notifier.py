@@ -97,7 +97,7 @@ class Notifier:
 
 
 class EventThread:
-    """Reports the events that the maintenance notices in its own thread, which the first one starts.
+    """Runs its own thread, started by the first event, that reports what the maintenance notices.
 
     So nothing that the application's listeners, callbacks, log handlers and filters do keeps holds from being renewed.
     """

@@ -49,7 +49,7 @@ _NEXT_ADDRESS: Final = 0.25
 
 
 class _Once(Retry):
-    """No retries. Connections copy their retry policy, which would take as long as making them; this copy is free."""
+    """No retries. Each connection copies its retry policy, which takes as long as making it; this returns itself."""
 
     def __deepcopy__(self, _memo: object) -> _Once:
         return self
@@ -88,8 +88,8 @@ def new_connection(pool: Any, timeout: float, **settings: Any) -> Any:
     if "maint_notifications_config" in kwargs:
         kwargs["maint_notifications_config"] = _NO_MAINTENANCE
     connection = pool.connection_class(**kwargs)
-    # Keep it from introducing itself as redis-py, which needs a permission that servers before 7.2 do not know by name.
-    # Set attributes, because the argument's name differs between versions of redis-py.
+    # Send no CLIENT SETINFO: ACL users may lack the permission, and servers before 7.2 don't know the command, so there
+    # it can't be granted. Set attributes, because the argument's name differs between versions of redis-py.
     connection.driver_info = connection.lib_name = connection.lib_version = None
     return connection
 

@@ -13,7 +13,7 @@
 The renewals of many holds of one kind travel as one script call. The client composes it at the instant of sending, from
 the holds that are live at that instant, and a release ends `live` before it is sent. But a release may go out over
 other connections, and be executed before a renewal that was composed earlier. That renewal would make the claim again.
-So the client rolls back each hold that has ended by the time the renewal is answered, over the same connections.
+So, over the same connections, the client rolls back each hold that has ended by the time the renewal is answered.
 """
 
 from __future__ import annotations
@@ -194,7 +194,7 @@ def repair(session: Session, holds: Sequence[HoldState], now: float) -> Steps[No
 
 
 def is_minimal(session: Session, missing: int) -> bool:
-    """Return whether a hold that `missing` nodes lack can't spare another node, if there are more than a quorum."""
+    """Return whether a quorum at most keeps a hold that `missing` nodes lack, although there are more nodes."""
     return session.nodes - missing <= session.quorum < session.nodes
 
 

@@ -284,8 +284,8 @@ class SlotClaim(Claim):
             # A grant counts only under the limit of its round.
             self.must_renumber = tally.refused < asked
         else:
-            # A node that has not answered may execute this ask after the next one, over an abandoned connection. Unless
-            # it is a first try, the node might then drop slots that it has granted since.
+            # A node that has not answered may execute this ask after the next one, over an abandoned connection. An ask
+            # for exact slots, or with a ticket, would then replace slots that the node has granted since.
             late = tally.refused + tally.granted < asked
             self.must_renumber = late and (self._exact != () or self._has_ticket)
         if self._rounds >= _ROUNDS:
@@ -399,7 +399,7 @@ class WindowClaim(SlotClaim):
         return tally.at - tally.sent_at >= self._window.useful
 
     def is_confirmed(self, tally: Tally) -> bool:
-        """Return whether the round was won too late for a success: all nodes must hear of one."""
+        """Return True if nothing is left to confirm: the round was too late to count. Of one in time all nodes hear."""
         self.must_renumber = not self._is_late(tally)
         return not self.must_renumber
 
@@ -413,7 +413,7 @@ class WindowClaim(SlotClaim):
         kept_ms = b"%.3f" % (1000 * window.needed(self._telling))
         message = Command(CONFIRM, request.keys.all, (claim, write_slots(self.best(tally)[0]), kept_ms))
         yield from tell(Tell(message, request.owner, self.session.all_nodes if queued else 0, until))
-        at = (yield from wait(Wait(tally.at))).at
+        at = (yield from wait(Wait(tally.at))).at  # A wait for a past instant only reads the clock.
         window.note(at - tally.at, self._telling)
         return Confirmation(tally, at)
 
@@ -439,7 +439,7 @@ def _others(grants: Iterable[SlotGrant]) -> int:
 
 
 def _on_many(maps: Sequence[int], permits: int) -> list[int]:
-    """Return for each number, from 0 on, the slots below the limit that are in at least that many of the maps."""
+    """Return at index k, from 0 on, the slots below the limit that are in at least k of the maps."""
     alike = [(1 << permits) - 1] + [0] * len(maps)
     for each in maps:
         for i in reversed(range(len(maps))):
