@@ -35,21 +35,26 @@ class Releasing:
         Raises:
             RedsyncError: The first error, with the others as notes; an interruption comes before all.
         """
+        first: RedsyncError | None = None
         try:
             while left:
-                left[-1]()
+                try:
+                    left[-1]()
+                except RedsyncError as error:
+                    if first is None:
+                        first = error
+                    else:
+                        note(first, error)
                 del left[-1]
-        except RedsyncError as error:
-            del left[-1]
-            try:
-                self._release_all(left)
-            except RedsyncError as other:
-                note(error, other)
-            raise
         except BaseException as error:
             # It may have come before the release began. One that is repeated raises an error and changes nothing.
             self._release_rest(left, error)
             raise
+        if first is not None:
+            try:
+                raise first
+            finally:
+                first = None  # Or this frame and the error would keep each other alive.
 
 
 class AsyncReleasing:
@@ -71,21 +76,26 @@ class AsyncReleasing:
         Raises:
             RedsyncError: The first error, with the others as notes; an interruption comes before all.
         """
+        first: RedsyncError | None = None
         try:
             while left:
-                await left[-1]()
+                try:
+                    await left[-1]()
+                except RedsyncError as error:
+                    if first is None:
+                        first = error
+                    else:
+                        note(first, error)
                 del left[-1]
-        except RedsyncError as error:
-            del left[-1]
-            try:
-                await self._release_all(left)
-            except RedsyncError as other:
-                note(error, other)
-            raise
         except BaseException as error:
             # It may have come before the release began. One that is repeated raises an error and changes nothing.
             await self._release_rest(left, error)
             raise
+        if first is not None:
+            try:
+                raise first
+            finally:
+                first = None  # Or this frame and the error would keep each other alive.
 
 
 class AnyMultiHold(Entered, Generic[HoldT]):
