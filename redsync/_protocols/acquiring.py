@@ -140,7 +140,7 @@ def _compete(  # noqa: PLR0912, PLR0915  (each is one of the decisions above)
             if not tally.without_quorum:
                 claim.note_others(met=tries > 1 or not tally.won)
             if tally.won and now < (until := claim.valid_until(tally)):
-                return _take_up(claim, claim_id, touched, kept_until, believed=(tally.sent_at, until), won=tally)
+                return _begin_hold(claim, claim_id, touched, kept_until, believed=(tally.sent_at, until), won=tally)
             without_quorum = tally.won or tally.without_quorum
             session.answered |= not without_quorum
             down_since = min(down_since, tally.sent_at) if without_quorum and is_outage(tally) else math.inf
@@ -153,7 +153,7 @@ def _compete(  # noqa: PLR0912, PLR0915  (each is one of the decisions above)
             # Without a quorum in any case: so no node hands over before the next ask.
             again = refusal is None and _asks_again(claim, policy, tally, over=over)
             leave = not again and (over or (without_quorum and policy.suspend()))
-            undo = claim.must_renumber if again else doubtful or (without_quorum and sent) or (leave and policy.taken)
+            undo = claim.needs_new_claim if again else doubtful or (without_quorum and sent) or (leave and policy.taken)
             if undo:
                 # Even a node that refused may have handed over since.
                 nodes = touched if leave else asked
@@ -178,7 +178,7 @@ def _compete(  # noqa: PLR0912, PLR0915  (each is one of the decisions above)
                 yield from queues.leave_queues(waiter, RETRIES)
                 now, until = yield from _wait_for_nodes(claim, policy, tally, deadline, tries=tries, splits=failures)
                 if now < until:
-                    return _take_up(claim, claim_id, touched, kept_until, believed=(now, until))
+                    return _begin_hold(claim, claim_id, touched, kept_until, believed=(now, until))
             claim.begin()
     except BaseException:
         refusal = None  # Or this frame and the error would keep each other alive, and the caller's connections.
@@ -216,7 +216,7 @@ def _ask(
         record.note_round(tally)
     if tally.won and not claim.is_confirmed(tally):
         # Nodes that are absent now get the message about a success too; so must a rollback after it.
-        sent = claim.session.all_nodes if claim.must_renumber else sent
+        sent = claim.session.all_nodes if claim.needs_new_claim else sent
         tally, now = yield from claim.confirm(tally, claim_id, partial(_round_time, claim, deadline))
     return tally, now, sent
 
@@ -240,10 +240,10 @@ def _wake_key(claim: Claim, policy: QueuePolicy) -> bytes | None:
 def _asks_again(claim: Claim, policy: QueuePolicy, tally: Tally, *, over: bool) -> bool:
     """Return whether to ask again at once: for longer, for other slots, or for a place in the queue."""
     if tally.won:
-        return claim.insist(tally)
+        return claim.asks_again_after_late_win(tally)
     if tally.without_quorum:
         return False
-    return claim.adapt(tally) or (not over and claim.may_queue(tally) and _queue(claim, policy, tally))
+    return claim.asks_again_after_loss(tally) or (not over and claim.may_queue(tally) and _queue(claim, policy, tally))
 
 
 def _queue(claim: Claim, policy: QueuePolicy, tally: Tally) -> bool:
@@ -261,7 +261,7 @@ def _roll_back(
     request = claim.request
     # The rollback undoes hand-overs that come before it, so these must not count.
     policy.ask_id = None
-    back = () if leave else claim.given_back()
+    back = () if leave else claim.place_to_restore()
     leave = leave and policy.taken
     drop = rollback(
         request.kind, request.keys, request.owner, claim_id, leave=leave, deliver_to=nodes, deliver_until=kept_until
@@ -303,7 +303,7 @@ def _wait_for_nodes(
         _queue(claim, policy, tally)
         usual = retry_delay(splits, random, longest=0.05)
     else:
-        usual = min(claim.look_after(tally, random), policy.longest_pause(tally, random))
+        usual = min(claim.seconds_to_look(tally, random), policy.longest_pause(tally, random))
     until = min(deadline, tally.at + policy.pause(tries, random, usual))
     key = _wake_key(claim, policy)
     wake = yield from wait(Wait(until, key, enough=session.quorum, grace=_GRACE, ask_id=policy.ask_id))
@@ -314,7 +314,7 @@ def _wait_for_nodes(
     return wake.at, valid_until if enough_left and wake.handed.bit_count() >= session.quorum else 0.0
 
 
-def _take_up(
+def _begin_hold(
     claim: Claim,
     claim_id: bytes,
     touched: int,
@@ -351,5 +351,5 @@ def _take_up(
         request.outcome.record.note_handed_over(since)
     # The outcome first: an interruption from here on must find the hold, to drop it.
     request.outcome.state = state
-    claim.take_up(state)
+    claim.register(state)
     return state

@@ -17,8 +17,8 @@ from redsync.exceptions import KeyTypeError, QuorumError
 
 __all__ = [
     "EXISTING",
-    "FOREIGN",
     "NEW",
+    "WRONG_TYPE",
     "Refusal",
     "gives_up",
     "has_answers",
@@ -55,11 +55,11 @@ class Refusal(NamedTuple):
         return False
 
 
-FOREIGN = Refusal(-1, b"")
+WRONG_TYPE = Refusal(-1, b"")
 """The key holds a value of another type. That counts as one more owner, because it also keeps the lock away."""
 
 
-_CODES: dict[int, int | Refusal] = {NEW: NEW, EXISTING: EXISTING, 0: FOREIGN}
+_CODES: dict[int, int | Refusal] = {NEW: NEW, EXISTING: EXISTING, 0: WRONG_TYPE}
 
 _BY_ARRIVAL = [int, bytes], [int, bytes, int]
 _BY_TICKET = [int, bytes, int], [int, bytes, int, int]
@@ -109,7 +109,7 @@ def most_refusals(tally: Tally) -> int:
 
 def told(tally: Tally) -> list[Any]:
     """Return the refusals, except those of nodes that keep a value of another type."""
-    return [refusal for refusal in tally.refusals if refusal is not FOREIGN]
+    return [refusal for refusal in tally.refusals if refusal is not WRONG_TYPE]
 
 
 def time_left(tally: Tally) -> float:
@@ -121,7 +121,7 @@ def time_left(tally: Tally) -> float:
 def type_error(name: str | bytes, tally: Tally, label: str = "lock") -> KeyTypeError | None:
     """Return the error to raise if all refusals, or too many, are due to foreign values at the key; else None."""
     refused = tally.refusals
-    foreign = sum(refusal is FOREIGN for refusal in refused)
+    foreign = sum(refusal is WRONG_TYPE for refusal in refused)
     if not foreign or foreign < min(len(refused), len(tally.nodes) - tally.quorum + 1):
         return None
     sentence = f"the key of {label} {name!r} holds a value of another type: choose another name or prefix"

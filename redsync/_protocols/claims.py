@@ -120,12 +120,12 @@ class Claim:
         round_timeout: The longest time that a round waits for nodes, in seconds.
         renewed_after: Seconds after the winning ask when the watchdog renews the hold; infinity if it does not.
         decide: Replaces the plain count of votes, see `Tally`.
-        must_renumber: True if the next ask, though it comes at once, needs another claim: a message about this one may
+        needs_new_claim: True if the next ask needs another claim, though it comes at once: a message about this one may
             reach a node after it.
     """
 
     decide: Callable[[Tally], Verdict] | None = None
-    must_renumber = False
+    needs_new_claim = False
     _hold_class = HoldState
     _read: ReplyParser = staticmethod(FifoByArrival.read)
 
@@ -244,11 +244,11 @@ class Claim:
         """Return the error to raise if the nodes' answers rule the claim out permanently, else None."""
         return type_error(self.request.name, tally)
 
-    def insist(self, tally: Tally) -> bool:  # noqa: ARG002
+    def asks_again_after_late_win(self, tally: Tally) -> bool:  # noqa: ARG002
         """Record a round that was won too late; return whether to ask for the same at once."""
         return False
 
-    def adapt(self, tally: Tally) -> bool:  # noqa: ARG002
+    def asks_again_after_loss(self, tally: Tally) -> bool:  # noqa: ARG002
         """Record a round that was not won; return whether to ask for something else at once."""
         return False
 
@@ -267,11 +267,11 @@ class Claim:
         """
         return most_refusals(tally) + tally.unheard < tally.quorum
 
-    def look_after(self, tally: Tally, random: float) -> float:
+    def seconds_to_look(self, tally: Tally, random: float) -> float:
         """Return in how many seconds after a refused round to look whether the claims in the way have run out."""
         return time_left(tally) + 0.001 + _SPREAD * random
 
-    def given_back(self) -> tuple[Arg, ...]:
+    def place_to_restore(self) -> tuple[Arg, ...]:
         """Return the arguments by which a rollback restores the place; empty if nodes keep it anyway."""
         return ()
 
@@ -310,7 +310,7 @@ class Claim:
             since=since,
         )
 
-    def take_up(self, state: HoldState) -> None:
+    def register(self, state: HoldState) -> None:
         """Add the hold to the client's holds: from now on the watchdog renews it, and it must be released."""
         if self.request.on_lost is not None:
             register_on_lost(state, self.request)

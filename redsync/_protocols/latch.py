@@ -44,7 +44,7 @@ from redsync._core.scripts import Command, Script
 from redsync._core.session import Session
 from redsync._core.timing import milliseconds
 from redsync._protocols.acquiring import acquire_new
-from redsync._protocols.answers import FOREIGN, Refusal, gives_up, is_outage, no_quorum, type_error
+from redsync._protocols.answers import WRONG_TYPE, Refusal, gives_up, is_outage, no_quorum, type_error
 from redsync._protocols.claims import AcquireRequest
 from redsync._protocols.fenced_lock import FENCED_LOCK, Fence, FencedClaim
 from redsync._protocols.holding import give_back
@@ -71,7 +71,7 @@ _Decide: TypeAlias = Callable[[Tally], Verdict]
 
 
 def _read(reply: Any) -> Told | Refusal:
-    return FOREIGN if reply.__class__ is int and reply == 0 else Told.read(reply)
+    return WRONG_TYPE if reply.__class__ is int and reply == 0 else Told.read(reply)
 
 
 def told_by(tally: Votes) -> list[Told]:

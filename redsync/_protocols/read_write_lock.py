@@ -17,7 +17,7 @@ from redsync._core.holds import HoldState, Owner
 from redsync._core.keys import LockKeys
 from redsync._core.scripts import ClaimKind, Command, Script
 from redsync._core.session import Session
-from redsync._protocols.answers import FOREIGN, Refusal, has_answers, no_quorum, type_error
+from redsync._protocols.answers import WRONG_TYPE, Refusal, has_answers, no_quorum, type_error
 from redsync._protocols.claims import AcquireRequest
 from redsync._protocols.holding import check
 from redsync._protocols.lock import acquire
@@ -56,7 +56,7 @@ _AT_ONCE = 500
 
 def _read_claims(reply: Any) -> list[bytes] | Refusal:
     if reply == -1:
-        return FOREIGN
+        return WRONG_TYPE
     if reply.__class__ is not list or not all(
         claim.__class__ is bytes and claim[:2] in (b"r:", b"w:") for claim in reply
     ):
@@ -103,7 +103,7 @@ def force_release(session: Session, kind: ClaimKind, name: str | bytes, keys: Lo
         tally = yield from broadcast(ask)
         if tally.without_quorum:
             raise no_quorum(name, tally)
-        seen = [claims for claims in tally.grants + tally.refusals if claims is not FOREIGN]
+        seen = [claims for claims in tally.grants + tally.refusals if claims is not WRONG_TYPE]
         if (error := type_error(name, tally)) is not None:
             raise error
         claims = dict.fromkeys(claim for reply in seen for claim in reply)

@@ -33,7 +33,7 @@ from redsync._core.scripts import Arg, ClaimKind, Command, Script
 from redsync._core.session import Session
 from redsync._core.timing import milliseconds
 from redsync._protocols.acquiring import acquire_new
-from redsync._protocols.answers import FOREIGN, Refusal, no_quorum, type_error
+from redsync._protocols.answers import WRONG_TYPE, Refusal, no_quorum, type_error
 from redsync._protocols.claims import AcquireRequest
 from redsync._protocols.holding import give_back, release
 from redsync._protocols.shrinking import first_in, read_bits
@@ -254,7 +254,7 @@ def _look(
     """Ask all nodes; return each one's look, by index, and the round; `start`: the first slot of the page."""
 
     def parse(reply: Any) -> Look | Refusal:
-        return FOREIGN if reply.__class__ is int and reply == 0 else Look.read(reply)
+        return WRONG_TYPE if reply.__class__ is int and reply == 0 else Look.read(reply)
 
     memory = session.processes.guard(milliseconds(guard)) if guard else 0
     command = _inspect(pool, holders, memory, start)

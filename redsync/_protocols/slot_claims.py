@@ -31,7 +31,7 @@ from redsync._core.quorum import ReplyParser, Tally, Verdict, Votes
 from redsync._core.scripts import Arg, Command, Script
 from redsync._core.session import Session
 from redsync._core.timing import milliseconds
-from redsync._protocols.answers import FOREIGN, Refusal, time_left, told, type_error
+from redsync._protocols.answers import WRONG_TYPE, Refusal, time_left, told, type_error
 from redsync._protocols.claims import AcquireRequest, Claim, Confirmation
 from redsync._protocols.queue_policies import FifoByNumber, QueuePolicy, Waiting, highest_ticket
 from redsync._protocols.shrinking import bits_of, first_in, read_bits, reserved
@@ -80,7 +80,7 @@ def read_of_slots(reply: Any, wanted: int) -> SlotGrant | SlotRefusal | Refusal:
         ValueError: It is not such a reply.
     """
     if reply.__class__ is int and reply == 0:
-        return FOREIGN
+        return WRONG_TYPE
     words = [word.__class__ for word in reply] if reply.__class__ is list else []
     if words == [bytes, bytes]:
         slots = read_slots(reply[0])
@@ -113,7 +113,7 @@ class SlotQueue(FifoByNumber):
         keeps = self._waits and not self._suspended
         return milliseconds(self.kept) if keeps else 0, self._ticket, self._owner.channel
 
-    def given_back(self, wanted: int) -> tuple[Arg, ...]:
+    def place_to_restore(self, wanted: int) -> tuple[Arg, ...]:
         """Return the arguments by which a rollback restores a place that grants removed; empty if there is none."""
         return (wanted, 0, *self.words) if self.taken and self._waits and not self._suspended else ()
 
@@ -202,7 +202,7 @@ class SlotClaim(Claim):
 
     def ask(self, claim: bytes, place: tuple[Arg, ...]) -> Command:
         limit = self._limit
-        self.must_renumber = False
+        self.needs_new_claim = False
         self._rounds += 1
         if self._is_outdated:
             # Slots chosen under another limit may be beyond this one.
@@ -278,16 +278,16 @@ class SlotClaim(Claim):
     def _distance(self, slot: int) -> int:
         return (slot - self._start) % self._limit.permits
 
-    def adapt(self, tally: Tally) -> bool:
+    def asks_again_after_loss(self, tally: Tally) -> bool:
         asked = tally.sent.bit_count()
         if self._is_outdated:
             # A grant counts only under the limit of its round.
-            self.must_renumber = tally.refused < asked
+            self.needs_new_claim = tally.refused < asked
         else:
             # A node that has not answered may execute this ask after the next one, over an abandoned connection. An ask
             # for exact slots, or with a ticket, would then replace slots that the node has granted since.
             late = tally.refused + tally.granted < asked
-            self.must_renumber = late and (self._exact != () or self._has_ticket)
+            self.needs_new_claim = late and (self._exact != () or self._has_ticket)
         if self._rounds >= _ROUNDS:
             return False
         self._exact = self._choose(tally)
@@ -323,8 +323,8 @@ class SlotClaim(Claim):
         """
         return _full(tally) < tally.quorum
 
-    def given_back(self) -> tuple[Arg, ...]:
-        return () if self._slot_queue is None else self._slot_queue.given_back(self.request.holds)
+    def place_to_restore(self) -> tuple[Arg, ...]:
+        return () if self._slot_queue is None else self._slot_queue.place_to_restore(self.request.holds)
 
     def hold(self, claim: bytes, *, tally: Tally | None, **terms: Any) -> HoldState:
         state = super().hold(claim, tally=tally, **terms)
@@ -383,7 +383,7 @@ class WindowClaim(SlotClaim):
         self.lease = self._window.asked(self._telling)
         return super().ask(claim, place)
 
-    def look_after(self, tally: Tally, random: float) -> float:  # noqa: ARG002  (nodes tell each waiter another time)
+    def seconds_to_look(self, tally: Tally, random: float) -> float:  # noqa: ARG002  (nodes tell each waiter another time)
         """Return in how many seconds to ask, so that the ask arrives when the slots run out.
 
         Nodes counted from its arrival there, and the next one needs about as long. A little too early costs one more
@@ -400,8 +400,8 @@ class WindowClaim(SlotClaim):
 
     def is_confirmed(self, tally: Tally) -> bool:
         """Return True if nothing is left to confirm: the round was too late to count. Of one in time all nodes hear."""
-        self.must_renumber = not self._is_late(tally)
-        return not self.must_renumber
+        self.needs_new_claim = not self._is_late(tally)
+        return not self.needs_new_claim
 
     def confirm(self, tally: Tally, claim: bytes, timeout_at: Callable[[float], float]) -> Steps[Confirmation]:  # noqa: ARG002
         """Tell nodes of the success, and look at the clock again: the round counts if that was quick enough."""
@@ -417,16 +417,16 @@ class WindowClaim(SlotClaim):
         window.note(at - tally.at, self._telling)
         return Confirmation(tally, at)
 
-    def insist(self, tally: Tally) -> bool:
+    def asks_again_after_late_win(self, tally: Tally) -> bool:
         """Ask for the same slots once more: the nodes have granted them, but the success would come too late."""
-        if self.must_renumber:  # Else the round itself took too long.
+        if self.needs_new_claim:  # Else the round itself took too long.
             self._too_short = self._telling
         if self._rounds >= _ROUNDS:
             return False
         self._exact = self.best(tally)[0]
         return True
 
-    def take_up(self, state: HoldState) -> None:
+    def register(self, state: HoldState) -> None:
         """Do nothing: permits of a rate limiter are not held."""
 
 

@@ -21,7 +21,7 @@ from redsync._core.permits import SlotKeys
 from redsync._core.quorum import ReplyParser, Tally, Verdict
 from redsync._core.scripts import ClaimKind, Command, Script
 from redsync._core.session import Session
-from redsync._protocols.answers import FOREIGN, Refusal, has_answers, no_quorum, type_error
+from redsync._protocols.answers import WRONG_TYPE, Refusal, has_answers, no_quorum, type_error
 from redsync._protocols.holding import had
 
 __all__ = [
@@ -167,12 +167,12 @@ def force_release(session: Session, kind: ClaimKind, name: str | bytes, keys: Lo
     def parse(reply: Any) -> Look | Refusal:
         found = Look.read(reply)
         kind_of_value = "hash" if found.kind == "fenced" else found.kind
-        return found if kind_of_value in (kind.value_type.decode(), "none") else FOREIGN
+        return found if kind_of_value in (kind.value_type.decode(), "none") else WRONG_TYPE
 
     tally = yield from look(session, keys, owner, has_answers, parse=parse, lingers=True)
     if tally.without_quorum:
         raise no_quorum(name, tally)
-    if tally.refusals.count(FOREIGN) > len(tally.nodes) - tally.quorum:
+    if tally.refusals.count(WRONG_TYPE) > len(tally.nodes) - tally.quorum:
         raise type_error(name, tally) or no_quorum(name, tally)
     claims = dict.fromkeys(look.claim for look in tally.grants)
     return (yield from release_claims(session, kind, name, keys, owner, claims=list(claims)[:_MOST_ROUNDS]))

@@ -31,12 +31,12 @@ except ImportError as error:  # pragma: no cover
     raise ImportError("redsync.contrib.fastapi needs `pip install redsync-toolkit[fastapi]`") from error
 
 from redsync import AsyncClient, AsyncHold, QuorumError
-from redsync.contrib.shared import Guards, LockError, NameTemplate, Policy, Refusal, explained
+from redsync.contrib.shared import Decorators, ErrorReply, LockError, NameTemplate, Policy, explained
 
 __all__ = ["Redsync"]
 
 
-class Redsync(Guards[Any, Any]):
+class Redsync(Decorators[Any, Any]):
     """The client of an application, and the dependencies that use it.
 
     The value of a `lock` is the `AsyncHold`. On a loss, an `async def` function is cancelled at its next `await`.
@@ -81,7 +81,7 @@ class Redsync(Guards[Any, Any]):
             finally:
                 self._client = None
 
-    def _error(self, refusal: Refusal) -> HTTPException:
+    def _error(self, refusal: ErrorReply) -> HTTPException:
         return HTTPException(*refusal)
 
     def _lock(self, name: NameTemplate, options: dict[str, Any], reply: Callable[[LockError], Exception]) -> Any:

@@ -27,7 +27,7 @@ except ImportError as error:  # pragma: no cover
     raise ImportError("redsync.contrib.flask needs `pip install redsync-toolkit[flask]`") from error
 
 from redsync import Client, Hold, QuorumError
-from redsync.contrib.shared import Guards, LockError, NameTemplate, Policy, ProcessClient, Refusal, explained
+from redsync.contrib.shared import Decorators, ErrorReply, LockError, NameTemplate, Policy, ProcessClient, explained
 
 __all__ = ["Redsync"]
 
@@ -43,7 +43,7 @@ class _Limits(Protocol):
     def __call__(self, view: Callable[P, Any], /) -> Callable[P, Any]: ...
 
 
-class Redsync(Guards[_Locks, _Limits]):
+class Redsync(Decorators[_Locks, _Limits]):
     """The client of an application, and the decorators that use it. A view may be `async`, as far as Flask runs such.
 
     A streaming response is sent after the view has returned, so without the lock.
@@ -89,7 +89,7 @@ class Redsync(Guards[_Locks, _Limits]):
         """The hold of the innermost `lock` around the current view."""
         return g.redsync_hold  # type: ignore[no-any-return]
 
-    def _error(self, refusal: Refusal) -> HTTPException:
+    def _error(self, refusal: ErrorReply) -> HTTPException:
         # Handlers for its status or for werkzeug's class handle it.
         error = default_exceptions.get(refusal.status, HTTPException)(refusal.text)
         error.code = refusal.status

@@ -25,12 +25,12 @@ from redsync import AcquireTimeout, Client, ConfigurationError, LeaseLostError, 
 __all__ = [
     "CLIENTS",
     "LONGEST",
-    "Guards",
+    "Decorators",
+    "ErrorReply",
     "LockError",
     "NameTemplate",
     "Policy",
     "ProcessClient",
-    "Refusal",
     "explained",
     "shortened",
 ]
@@ -165,7 +165,7 @@ class NameTemplate:
         return shortened(self.text.format_map(values), _LONGEST_NAME)
 
 
-class Refusal(NamedTuple):
+class ErrorReply(NamedTuple):
     """The reply to a request that must not run now: the status, the text, and additional header fields."""
 
     status: int
@@ -173,7 +173,7 @@ class Refusal(NamedTuple):
     fields: Mapping[str, str] = {}
 
 
-UNAVAILABLE: Final = Refusal(503, "the lock service is unavailable")
+UNAVAILABLE: Final = ErrorReply(503, "the lock service is unavailable")
 """The reply if too few nodes answer, or a lock was lost."""
 
 
@@ -192,14 +192,14 @@ class Policy:
         self.fields: Final = {"RateLimit-Policy": f"{self._name};q={rate};w={math.ceil(per)}"}
         self.unavailable: Final = UNAVAILABLE._replace(fields=self.fields)
 
-    def refusal(self, retry_after: float) -> Refusal:
+    def refusal(self, retry_after: float) -> ErrorReply:
         """Return the reply to a refused request."""
         seconds = max(math.ceil(retry_after), 1)
         fields = {**self.fields, "RateLimit": f"{self._name};r=0;t={seconds}", "Retry-After": str(seconds)}
-        return Refusal(429, "too many requests", fields)
+        return ErrorReply(429, "too many requests", fields)
 
 
-class Guards(ABC, Generic[LockT, LimitT]):
+class Decorators(ABC, Generic[LockT, LimitT]):
     """The locks and rate limits of a web framework, as decorators of views or dependencies of path operations.
 
     In their names `{number}` stands for the argument `number` of the path, and `{client}` for the client's address.
@@ -225,7 +225,7 @@ class Guards(ABC, Generic[LockT, LimitT]):
             raise ValueError(f"timeout must be a number of seconds, 0 or more, not {timeout!r}")
         if busy not in range(400, 600):
             raise ValueError(f"busy must be an error status such as 423 or 409, not {busy!r}")
-        refusal = Refusal(busy, "the resource is locked", {"Retry-After": "1"})
+        refusal = ErrorReply(busy, "the resource is locked", {"Retry-After": "1"})
 
         def reply(error: LockError) -> Exception:
             return self._error(refusal if isinstance(error, AcquireTimeout) else UNAVAILABLE)
@@ -250,7 +250,7 @@ class Guards(ABC, Generic[LockT, LimitT]):
         return self._limit(NameTemplate(name), rate, per, Policy(name, rate, per))
 
     @abstractmethod
-    def _error(self, refusal: Refusal) -> Exception:
+    def _error(self, refusal: ErrorReply) -> Exception:
         """Return the error by which the framework makes that reply."""
 
     @abstractmethod

@@ -112,7 +112,7 @@ ME, OTHER, THIRD, FOURTH = b"client-a:1", b"client-b:2", b"client-c:3", b"client
 EARLIER = b"client-a:0"
 """A claim of an earlier hold of ME's owner."""
 LEASE, PLACE = 30_000, 5_000
-NEW, EXISTING, FOREIGN = 1, 2, 0
+NEW, EXISTING, WRONG_TYPE = 1, 2, 0
 SLACK = 2_000
 """Milliseconds that a test on a busy machine may take."""
 

@@ -4,7 +4,7 @@ import pytest
 import redis
 
 from redsync._core.keys import LockKeys
-from tests.core.conftest import EARLIER, EXISTING, FOREIGN, FOURTH, KEYS, LEASE, ME, NEW, OTHER, SLACK, THIRD, Claims
+from tests.core.conftest import EARLIER, EXISTING, FOURTH, KEYS, LEASE, ME, NEW, OTHER, SLACK, THIRD, WRONG_TYPE, Claims
 
 CHANNEL = b"redisson_lock__channel:{redsync:x}"
 
@@ -79,18 +79,18 @@ def test_scripts_work_with_any_name(each, name):
 
 def test_lock_and_mutex_of_one_name_exclude_each_other(locks, mutexes):
     locks.acquire(ME)
-    assert mutexes.acquire(OTHER) == FOREIGN
+    assert mutexes.acquire(OTHER) == WRONG_TYPE
     locks.release(ME)
     mutexes.acquire(OTHER)
-    assert locks.acquire(ME) == FOREIGN
+    assert locks.acquire(ME) == WRONG_TYPE
     assert mutexes.holder() == OTHER
 
 
 # Every command may find a value of another type, and may arrive late, twice or not at all.
 
 CALLS = {
-    "acquire": (lambda each: each.acquire(count=2), FOREIGN),
-    "queue": (lambda each: each.queue(count=2), FOREIGN),
+    "acquire": (lambda each: each.acquire(count=2), WRONG_TYPE),
+    "queue": (lambda each: each.queue(count=2), WRONG_TYPE),
     "release": (lambda each: each.release(), 0),
     "release to 1": (lambda each: each.release(count=1), 0),
     "abandon": (lambda each: each.abandon(), 0),

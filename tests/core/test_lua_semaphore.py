@@ -15,7 +15,7 @@ OTHER = SlotKeys.of(b"redsync:", b"y")
 A, B, C, D = (f"client-{sent_command}:1".encode() for sent_command in "abcd")
 WAKE = {owner: b"redsync:wake:" + owner.replace(b":", b"-") for owner in (A, B, C, D)}
 LEASE, KEEP = 30_000, 5_000
-HAD, HEALED, NOT_OURS, FOREIGN = 2, 1, 0, -1
+HAD, HEALED, NOT_OURS, WRONG_TYPE = 2, 1, 0, -1
 V1 = 1 << 32
 
 
@@ -781,7 +781,7 @@ def test_foreign_value_and_readers_and_writers_of_that_name_are_left_unchanged(u
         unheard.redis.hset(KEYS.lock, "a", "lock")
     before = unheard.node.dump()
     assert unheard.ask(A) == unheard.release(A) == unheard.abandon(A) == unheard.confirm(A, b"0") == unheard.look() == 0
-    assert unheard.renew((1, A, b"0", LEASE)) == [FOREIGN]
+    assert unheard.renew((1, A, b"0", LEASE)) == [WRONG_TYPE]
     assert unheard.node.dump() == before
 
 

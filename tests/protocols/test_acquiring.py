@@ -7,7 +7,7 @@ import pytest
 from redsync._core.quorum import Choice
 from redsync._protocols.claims import Outcome
 from redsync.exceptions import QuorumError
-from tests.support.toy_replies import FOREIGN, NEW, A, B, busy, held, won
+from tests.support.toy_replies import NEW, WRONG_TYPE, A, B, busy, held, won
 
 ALL = 0b11111
 LEASE, DRIFT = 30.0, 0.302
@@ -89,7 +89,7 @@ def test_acquire_won_too_late_is_rolled_back_and_not_returned(toy, lateness):
 
 
 def test_acquire_won_too_late_does_not_blame_foreign_values_on_a_minority(toy):
-    late = toy.answers(FOREIGN, NEW, NEW, NEW, NEW, takes=LEASE)
+    late = toy.answers(WRONG_TYPE, NEW, NEW, NEW, NEW, takes=LEASE)
     with pytest.raises(QuorumError):
         toy.acquire(("ask lock_acquire", late), "tell lock_abandon", timeout=0.0)
 

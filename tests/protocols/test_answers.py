@@ -7,8 +7,8 @@ import pytest
 from redsync._core.quorum import Choice, Tally
 from redsync._protocols.answers import (
     EXISTING,
-    FOREIGN,
     NEW,
+    WRONG_TYPE,
     Refusal,
     no_quorum,
     read_by_arrival,
@@ -25,8 +25,8 @@ READERS = [read_by_arrival, read_by_ticket]
 @pytest.mark.parametrize("read", READERS)
 def test_grants_are_true_and_a_foreign_value_refuses(read):
     assert (read(1), read(2)) == (NEW, EXISTING)
-    assert read(0) is FOREIGN
-    assert not FOREIGN
+    assert read(0) is WRONG_TYPE
+    assert not WRONG_TYPE
 
 
 def test_refusal_names_the_holder_and_the_number_of_waiters():
@@ -69,16 +69,16 @@ def tally_of(*replies):
 
 
 def test_node_with_a_value_of_another_type_reports_nothing_else():
-    assert told(tally_of(GRANTED, HELD, "down", FOREIGN, GRANTED)) == [HELD]
+    assert told(tally_of(GRANTED, HELD, "down", WRONG_TYPE, GRANTED)) == [HELD]
     assert told(tally_of(GRANTED, "down", "down")) == []
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 5])
 def test_type_error_needs_foreign_values_alone_or_on_too_many_nodes(n):
-    for replies in product([GRANTED, HELD, FOREIGN, "down"], repeat=n):
+    for replies in product([GRANTED, HELD, WRONG_TYPE, "down"], repeat=n):
         tally = tally_of(*replies)
         heard = [reply for reply, choice in zip(replies, tally.choices, strict=True) if choice is Choice.REFUSED]
-        foreign = heard.count(FOREIGN)
+        foreign = heard.count(WRONG_TYPE)
         alone, on_too_many = foreign > 0 and HELD not in heard, foreign > n - (n // 2 + 1)
         error = type_error("x", tally)
         assert (error is not None) == (alone or on_too_many), replies
@@ -86,7 +86,7 @@ def test_type_error_needs_foreign_values_alone_or_on_too_many_nodes(n):
 
 
 def test_errors_name_the_lock_and_list_all_votes():
-    tally = tally_of(FOREIGN, "down", "too late")
+    tally = tally_of(WRONG_TYPE, "down", "too late")
     for error in (type_error(b"\xff", tally), no_quorum(b"\xff", tally)):
         assert error.name == b"\xff"
         assert error.votes == tally.votes

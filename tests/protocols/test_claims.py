@@ -16,7 +16,7 @@ from redsync._protocols.lock import FAIR_LOCK, LOCK
 from redsync._protocols.semaphore import SEMAPHORE
 from redsync._protocols.slot_claims import SlotClaim
 from redsync.exceptions import KeyTypeError
-from tests.support.toy_replies import FOREIGN, NEW, SPLIT, A, B, held, won
+from tests.support.toy_replies import NEW, SPLIT, WRONG_TYPE, A, B, held, won
 
 LEASE, DRIFT = 30.0, 0.302
 
@@ -135,26 +135,26 @@ def test_vote_counts_as_split_if_all_answered_and_no_owner_visibly_has_a_quorum(
 
 def test_key_of_another_type_is_an_error_at_once_even_when_blocking(toy):
     with pytest.raises(KeyTypeError, match="another type") as caught:
-        toy.acquire(("ask lock_acquire", toy.all_say(FOREIGN)), "tell lock_abandon")
+        toy.acquire(("ask lock_acquire", toy.all_say(WRONG_TYPE)), "tell lock_abandon")
     assert caught.value.name == "x"
     assert len(caught.value.votes) == 5
 
 
 def test_foreign_values_on_a_minority_are_harmless(toy):
-    assert toy.acquire(("ask lock_acquire", toy.answers(FOREIGN, FOREIGN, NEW, NEW, NEW)))
+    assert toy.acquire(("ask lock_acquire", toy.answers(WRONG_TYPE, WRONG_TYPE, NEW, NEW, NEW)))
 
 
 def test_foreign_values_beside_a_holder_are_not_an_error(toy):
-    answers = toy.answers(FOREIGN, held(), held(), held(), held())
+    answers = toy.answers(WRONG_TYPE, held(), held(), held(), held())
     assert toy.acquire(("ask lock_acquire", answers), "tell lock_abandon", timeout=0.0) is None
 
 
 def test_foreign_values_that_alone_keep_the_lock_away_are_an_error(toy):
-    answers = toy.answers(FOREIGN, NEW, NEW, "down", "down")
+    answers = toy.answers(WRONG_TYPE, NEW, NEW, "down", "down")
     with pytest.raises(KeyTypeError):
         toy.acquire(("ask lock_acquire", answers), "tell lock_abandon")
 
 
 def test_foreign_values_make_a_waiter_leave_its_queues(toy):
     with pytest.raises(KeyTypeError):
-        toy.acquire(("ask lock_acquire for a place", toy.all_say(FOREIGN)), "tell lock_abandon, leave", crowded=True)
+        toy.acquire(("ask lock_acquire for a place", toy.all_say(WRONG_TYPE)), "tell lock_abandon, leave", crowded=True)

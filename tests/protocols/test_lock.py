@@ -5,7 +5,7 @@ import pytest
 from redsync._protocols.holding import check, release
 from redsync._protocols.lock import FAIR_LOCK, LOCK, acquire
 from redsync.exceptions import LeaseLostError, QuorumError
-from tests.support.toy_replies import FOREIGN, LOSS, NEW, OURS, A, busy, held, without_quorum, won
+from tests.support.toy_replies import LOSS, NEW, OURS, WRONG_TYPE, A, busy, held, without_quorum, won
 
 HAD = 1
 ALL = 0b11111
@@ -54,7 +54,7 @@ def test_reentry_takes_several_holds_at_once(toy):
         ((NEW, NEW, NEW, OURS, OURS), False),
         ((NEW, NEW, NEW, NEW, NEW), False),
         ((OURS, OURS, held(), held(), NEW), False),
-        (("down", "down", NEW, held(), FOREIGN), False),
+        (("down", "down", NEW, held(), WRONG_TYPE), False),
     ],
 )
 def test_reentry_wins_only_with_a_quorum_that_had_the_claim(toy, answers, wins):

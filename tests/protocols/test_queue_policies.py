@@ -6,7 +6,7 @@ import pytest
 
 from redsync._protocols.lock import FAIR_LOCK
 from redsync._protocols.queue_policies import NoQueue, highest_ticket
-from tests.support.toy_replies import FOREIGN, NEW, A, B, held
+from tests.support.toy_replies import NEW, WRONG_TYPE, A, B, held
 
 ASK = "ask fair_lock_acquire for a place"
 
@@ -214,7 +214,7 @@ def test_waiter_with_a_ticket_looks_again_soon(toy, replies, most):
 
 def test_foreign_values_do_not_count_for_a_ticket(toy):
     """Nor does such a node replace one that can report a ticket."""
-    fair(toy, (ASK, toy.answers(FOREIGN, knows(1), knows(2), knows(3), None)), (ASK, toy.all_say(NEW)))
+    fair(toy, (ASK, toy.answers(WRONG_TYPE, knows(1), knows(2), knows(3), None)), (ASK, toy.all_say(NEW)))
     assert tickets(toy) == [0, 4]
 
 

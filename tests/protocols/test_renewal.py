@@ -11,7 +11,7 @@ from redsync._protocols.renewal import extend, renew
 from redsync.exceptions import LeaseLostError, NotOwnedError, QuorumError
 from tests.support.toy_replies import LOSS
 
-OURS, REPAIRED, THEIRS, FOREIGN = 2, 1, 0, -1
+OURS, REPAIRED, THEIRS, WRONG_TYPE = 2, 1, 0, -1
 ALL = 0b11111
 LEASE, DRIFT = 30.0, 0.302
 ROLLBACK = "tell lock_abandon, leave"
@@ -62,7 +62,7 @@ def test_renewal_counts_from_sending(toy):
         (OURS, OURS, OURS, OURS, OURS),
         (OURS, OURS, OURS, "down", "down"),
         (REPAIRED, REPAIRED, OURS, OURS, OURS),
-        (THEIRS, FOREIGN, OURS, OURS, OURS),
+        (THEIRS, WRONG_TYPE, OURS, OURS, OURS),
         ("down", OURS, THEIRS, OURS, OURS),
     ],
 )
@@ -102,7 +102,7 @@ def test_renewal_without_a_quorum_either_way_is_retried_soon(toy, answers):
     [
         (REPAIRED, REPAIRED, REPAIRED, OURS, OURS),
         (THEIRS, THEIRS, THEIRS, "down", "down"),
-        (FOREIGN, THEIRS, REPAIRED, OURS, OURS),
+        (WRONG_TYPE, THEIRS, REPAIRED, OURS, OURS),
         (REPAIRED, REPAIRED, REPAIRED, REPAIRED, REPAIRED),
     ],
 )

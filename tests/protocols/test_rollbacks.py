@@ -5,7 +5,19 @@ import pytest
 from redsync._core.effects import Broadcast
 from redsync._protocols.claims import Outcome
 from redsync.exceptions import QuorumError
-from tests.support.toy_replies import FOREIGN, NEW, OURS, SPLIT, A, B, busy, held, waiting_script, without_quorum, won
+from tests.support.toy_replies import (
+    NEW,
+    OURS,
+    SPLIT,
+    WRONG_TYPE,
+    A,
+    B,
+    busy,
+    held,
+    waiting_script,
+    without_quorum,
+    won,
+)
 
 ALL, LEASE = 0b11111, 30.0
 
@@ -18,7 +30,7 @@ ALL, LEASE = 0b11111, 30.0
     [
         ([held(by=A)] * 5, ALL),
         ([held(by=A), held(by=A), held(by=A), held(by=B), held(by=B)], ALL),
-        ([held(by=A), held(by=A), held(by=A), held(by=A), FOREIGN], ALL),
+        ([held(by=A), held(by=A), held(by=A), held(by=A), WRONG_TYPE], ALL),
         ([held(by=A), held(by=A), held(by=B), held(by=B), held(by=b"client-c:1")], ALL),
         ([held(by=A), held(by=A), held(by=A), "kept out", "kept out"], 0b00111),
     ],

@@ -4,7 +4,7 @@ import pytest
 
 from redsync._core.permits import Limit, SlotGrant
 from redsync._core.quorum import Tally, Verdict
-from redsync._protocols.answers import FOREIGN
+from redsync._protocols.answers import WRONG_TYPE
 from redsync._protocols.semaphore import SEMAPHORE
 from redsync._protocols.shrinking import MOST_BYTES, bits_of
 from redsync._protocols.slot_claims import SlotClaim, SlotRefusal, read_of_slots
@@ -240,7 +240,7 @@ def slots(reply, wanted=2):
 
 def test_slots_are_granted_or_refused_for_a_reason():
     assert slots([b"3,0", b"\xf0"]) == SlotGrant((3, 0), bits_of([0, 1, 2, 3]))
-    assert slots(0) is FOREIGN
+    assert slots(0) is WRONG_TYPE
     assert slots([20, b"full", 7, 3, b""]) == SlotRefusal(20, b"full", 7, 3)
     told = slots([-1, b"limit", 0, 0, b"17 9"])
     assert (told.limit.version, told.limit.permits) == (17, 9)

@@ -170,7 +170,7 @@ MISTAKES = [
         "a hand-over is believed from its arrival", Exclusion, "is held by", 259,
         patch=(
             *instead(claims.Claim, "least_left", -math.inf),
-            *around(acquiring, "_take_up", believe_from_the_arrival),
+            *around(acquiring, "_begin_hold", believe_from_the_arrival),
         ),
     ),
     Mistake("readers are granted next to a writer", Exclusion, "is held by", 0, "read-write", UNHEEDED_WRITER),

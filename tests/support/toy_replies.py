@@ -1,6 +1,6 @@
 """The toy's nodes' frequent replies to an acquire."""
 
-NEW, OURS, FOREIGN = 1, 2, 0
+NEW, OURS, WRONG_TYPE = 1, 2, 0
 A, B = b"client-a:1", b"client-b:1"
 LOSS = ("tell lock_abandon, leave", "notify HoldLost")
 """The effects by which a hold is lost, and that is reported."""

@@ -20,12 +20,12 @@ __all__ = [
     "CommandError",
     "Entry",
     "Hash",
-    "Refusal",
     "Reply",
     "SortedSet",
     "Status",
     "Store",
     "Value",
+    "WriteRefusal",
     "copy_of",
     "format_score",
     "parse_integer",
@@ -147,7 +147,7 @@ _WRITING = _GROWING | frozenset(b"del pexpire expire pexpireat hdel zrem zremran
 """Commands that nodes refuse when they can't write."""
 
 
-class Refusal:
+class WriteRefusal:
     """The reason why a node lets no script write: it can't save its data, it is a replica, or it is out of memory.
 
     A node out of memory still executes commands that need no memory, and all that a script does after its first write.
@@ -200,7 +200,7 @@ class Store:
         self._entries: dict[bytes, Entry] = {}
         self._era = next(_eras)
         self.publish = publish
-        self.refusal: Refusal | None = None
+        self.refusal: WriteRefusal | None = None
         self.run_id = b""
         self.read_clock()
 

@@ -26,7 +26,7 @@ from redsync.testing.simulator.commands import COMMANDS
 from redsync.testing.simulator.loop import Clock
 from redsync.testing.simulator.network import ACCEPTED, CONNECT, Connection, Mark
 from redsync.testing.simulator.scripting import run_script, script_of
-from redsync.testing.simulator.store import CommandError, Entry, Refusal, Status, Store
+from redsync.testing.simulator.store import CommandError, Entry, Status, Store, WriteRefusal
 from redsync.testing.simulator.trace_events import Executed, Faulted, Refused
 
 if TYPE_CHECKING:
@@ -472,7 +472,7 @@ class VirtualNode:
         everything = code in {"BUSY", "LOADING", "MOVED", "CLUSTERDOWN"}
         text = "MOVED 866 node-0:6379" if code == "MOVED" else f"{code} the node is in trouble"
         self.trouble = text if everything else None
-        self.store.refusal = None if everything else Refusal(text)
+        self.store.refusal = None if everything else WriteRefusal(text)
 
     def ignore(self) -> None:
         """Accept connections and answer nothing that arrives over them, like a proxy whose server is gone."""
