@@ -215,7 +215,9 @@ class AioLinkSet(AnyLinkSet):
                 self._asleep[waitable] = future, until
                 if is_round:
                     self._rounds.add(waitable)
-                if (look_at := min(until, now + _LONGEST)) < self._alarm_at:
+                look_at = min(until, now + _LONGEST)
+                # One that is overdue may come late: while the machine was suspended, the loop's timers stood still.
+                if not now < self._alarm_at <= look_at:
                     self._set_alarm(look_at)
                 await future
             finally:

@@ -4,8 +4,8 @@ The wrapped protocols don't change. Nothing here runs for a client without obser
 steps into a record (`Outcome.record`), and observers get the record when the acquire is over, whatever ended it.
 
 A report is a `Notify`: observers learn the instant from the driver, as a protocol has no clock. If the only observer
-just counts, the two most frequent reports, a success and the end of a hold, become entries in its queue: an effect for
-each would cost several times as much.
+just counts, the two most frequent reports, a success of its own rounds and the end of a hold, become entries in its
+queue: an effect for each would cost several times as much.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def observed(
         record.end_waiting()
     hold = result if isinstance(result, HoldState) else None
     report = AcquireEnded(record, "won" if result else "busy", hold)
-    if entries is not None and result and len(entries) < LONG:
+    if entries is not None and result and record.rounds and len(entries) < LONG:
         entries.append((report, record.at))
     else:
         yield from notify(report)

@@ -259,6 +259,17 @@ async def test_interrupted_look_at_sleepers_is_repeated(nodes, monkeypatch):
     assert reported == [Struck]
 
 
+@in_loop
+async def test_sleep_that_begins_after_a_suspension_ends_in_time(nodes, monkeypatch):
+    """Our clock runs on while the machine is suspended; the loop's timers do not."""
+    async with Rig(nodes.urls) as rig:
+        long = asyncio.create_task(rig.set.sleep(Waitable(), clock() + ENDLESS))
+        await turns(1)
+        monkeypatch.setattr(rig.set, "_clock", lambda: clock() + 2 * ENDLESS)
+        await asyncio.wait_for(rig.set.sleep(Waitable(), rig.set._clock() + 0.05), 5)
+        await asyncio.wait_for(long, 5)
+
+
 def test_keyboard_interrupt_in_the_loops_callback_passes_through_the_loop(nodes, append, monkeypatch):
     """The code that runs the loop again finds all in order."""
 

@@ -119,6 +119,15 @@ def test_counted_successes_and_ends_are_entries_unless_those_are_many(toy, queue
     assert end == (HoldEnded(state, "released"), released)
 
 
+def test_counted_re_entry_is_reported_with_the_drivers_instant(toy):
+    """No round of its own tells how long it took."""
+    entries = toy.session.entries = deque()
+    toy.take()
+    steps = observed(toy.session, toy.request(), toy.now, acquire, kind="lock")
+    toy.play(steps, ("ask lock_acquire", toy.all_say(EXISTING)), "notify AcquireEnded")
+    assert not entries
+
+
 # On real nodes.
 
 
