@@ -70,6 +70,9 @@ def tell_end(
         yield from steps
     finally:
         if not state.count or not state.live:
+            if state.lost is None:
+                # Observers may keep the hold for a while, and callbacks refer to the client.
+                state.on_lost.clear()
             report, entries = HoldEnded(state, how), session.entries
             if entries is not None and now is not None and len(entries) < LONG:
                 entries.append((report, now))

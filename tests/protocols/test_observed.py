@@ -119,6 +119,14 @@ def test_counted_successes_and_ends_are_entries_unless_those_are_many(toy, queue
     assert end == (HoldEnded(state, "released"), released)
 
 
+def test_observers_that_keep_a_released_hold_keep_no_callback_and_so_no_client(toy):
+    toy.session.entries = deque()
+    state = toy.take()
+    state.on_lost.append(print)
+    toy.play(release(toy.session, state, toy.now), ("ask lock_release", toy.all_say(1)))
+    assert state.on_lost == []
+
+
 def test_counted_re_entry_is_reported_with_the_drivers_instant(toy):
     """No round of its own tells how long it took."""
     entries = toy.session.entries = deque()
