@@ -216,7 +216,7 @@ class AioLinkSet(AnyLinkSet):
                 if is_round:
                     self._rounds.add(waitable)
                 look_at = min(until, now + _LONGEST)
-                # One that is overdue may come late: while the machine was suspended, the loop's timers stood still.
+                # One that is overdue may come late: the loop's timers were paused while the machine was suspended.
                 if not now < self._alarm_at <= look_at:
                     self._set_alarm(look_at)
                 await future
