@@ -30,6 +30,7 @@ class ReadWriteOperations(LockOperations):
         draw = self._rng.random()
         if draw < 0.12:
             await self.downgrade(name, replace(task, operation="downgrade"))
+            await self.give_back_rest(name)  # what was lost before its release
         else:
             await self.take(name, replace(task, mode="write" if draw < 0.4 else "read"))
 
