@@ -94,6 +94,7 @@ class Maintenance(AnyMaintenance[LinkSet]):
         self.pool: Pool
         self._watches: Final = Watches(self._nodes, self.connect_timeout, self._clock, self._on_moved)
         self._thread: threading.Thread | None = None
+        self._ident = 0
         self.begun: Final = SafeEvent()
         self._finished = False
         self._swept_at = 0.0
@@ -175,9 +176,10 @@ class Maintenance(AnyMaintenance[LinkSet]):
 
     def is_current(self) -> bool:
         """Return True in the maintenance's own thread."""
-        return self._thread is threading.current_thread()
+        return threading.get_ident() == self._ident
 
     def _main(self, watch: Callable[[], object]) -> None:
+        self._ident = threading.get_ident()
         while True:
             try:
                 if not self.begun.is_set():
