@@ -94,9 +94,6 @@ class StreamLink(AnyLink, asyncio.Protocol):
             let_reset(self._sock)
         self.shut()
 
-    def forget(self) -> None:
-        """Do nothing: a forked child can't use its parent's event loop, and must not touch it."""
-
 
 class AioLinkSet(AnyLinkSet):
     """A link to each node, for all tasks of one loop.
@@ -139,7 +136,7 @@ class AioLinkSet(AnyLinkSet):
         super().install(link)
         if self._polled and not self._watched:
             self._watched = True
-            self._loop.add_reader(self._poller.fileno(), self._read_ready)
+            self._loop.add_reader(self._poller.fileno(), self._within, self.read)
         super().deliver(link.node, now)
         # Messages may have come before the link took over.
         self.take_in(link, None, now)
@@ -271,14 +268,9 @@ class AioLinkSet(AnyLinkSet):
     # Reading.
 
     def read(self) -> None:
-        if self._polled:
-            self._serve(self._poller.poll(0))
-
-    def _read_ready(self) -> None:
-        """Read what has arrived; the loop calls it."""
         # Not in a forked child that runs its parent's loop: what has arrived belongs to the parent.
-        if os.getpid() == self._process:
-            self._within(self.read)
+        if self._polled and os.getpid() == self._process:
+            self._serve(self._poller.poll(0))
 
     def hear(self, link: AnyLink, data: bytes) -> None:
         """Take in what the loop has read from a link; without bytes, the node closed the connection."""
@@ -322,16 +314,13 @@ class AioLinkSet(AnyLinkSet):
 
     def end(self, reason: str, *, orderly: bool) -> None:
         super().end(reason, orderly=orderly)
+        if os.getpid() != self._process:
+            return
         if self._alarm is not None:
             self._alarm.cancel()
         if self._watched and not self._loop.is_closed():
             self._loop.remove_reader(self._poller.fileno())
         self._watched = False
-        if self._poller is not None:
-            self._poller.close()
-
-    def forget(self) -> None:
-        super().forget()
         if self._poller is not None:
             self._poller.close()
 

@@ -10,15 +10,15 @@ import asyncio
 import logging
 import math
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING, Any, Final
 
 from redsync._drivers.aio_link_sets import AioLinkSet
-from redsync._drivers.any_maintenance import PAUSE_AFTER_FAILURE, AnyMaintenance, Work
+from redsync._drivers.any_maintenance import ASK_EVERY, PAUSE_AFTER_FAILURE, AnyMaintenance, Watch, Work
 from redsync._drivers.handshake_connections import open_connection, open_fake_connection
 from redsync._drivers.link_sets import Shared
 from redsync._drivers.nodes import TIMEOUTS, Node
 from redsync._drivers.requests import Request
-from redsync._drivers.watches import AioWatches
 
 if TYPE_CHECKING:
     from redsync._drivers.any_runner import AnyLife
@@ -38,7 +38,7 @@ class AioMaintenance(AnyMaintenance[AioLinkSet]):
         self._has_news = False
         self._wait_until = math.inf
         super().__init__(self._make_set(life), life)
-        self._watches: Final = AioWatches(self._nodes, self.connect_timeout, self._clock, self._on_moved)
+        self._watching: list[asyncio.Task[None]] = []
         self._connecting: dict[int, asyncio.Task[None]]
 
     def _make_set(self, shared: Shared) -> AioLinkSet:
@@ -58,7 +58,7 @@ class AioMaintenance(AnyMaintenance[AioLinkSet]):
             ConfigurationError: Two nodes are the same server.
             Exception: A programming error while connecting.
         """
-        self._watches.start()
+        self._watching = [self._loop.create_task(self._watch(each), name=each.name) for each in self._watches]
         await self._do(self.beginning())
         self._registry.require_usable()
         on_begun()
@@ -79,7 +79,7 @@ class AioMaintenance(AnyMaintenance[AioLinkSet]):
     async def stop(self) -> None:
         """End all connections; a cancellation meanwhile propagates when that is done."""
         self._stopping = True
-        ending = [*self._connecting.values(), *self._watches.tasks]
+        ending = [*self._connecting.values(), *self._watching]
         for task in ending:
             task.cancel()
         cancelled: asyncio.CancelledError | None = None
@@ -102,11 +102,6 @@ class AioMaintenance(AnyMaintenance[AioLinkSet]):
         self._wait_until = min(self._wait_until, self._clock() + self._node_timeout)
         await self._do(self.finishing(self._wait_until))
         return True
-
-    def hurry(self) -> None:
-        """Stop waiting for first connections: a round proceeds without them, and its claim needs the watchdog."""
-        self._hurried = True
-        self.wake()
 
     def wake(self) -> None:
         """Make the task look at once."""
@@ -182,12 +177,12 @@ class AioMaintenance(AnyMaintenance[AioLinkSet]):
         self.wake()
 
     async def _connect_link(self, node: Node) -> None:
-        await self._watches.locate(node)
         channel = await open_fake_connection(node)
         if channel is None:
             channel = await open_connection(node.make_connection(self.connect_timeout))
         try:
-            tag = await channel.run(self._introduce(node))
+            info, tag = await channel.run(self._introduce(node))
+            self._registry.meet(node, info)
             link = self.own.make_link(node, channel, tag)
             self._fit_out(link)
         except BaseException:
@@ -195,3 +190,26 @@ class AioMaintenance(AnyMaintenance[AioLinkSet]):
             raise
         self._life.releases.clear_pause(node.index)
         self.own.install(link)
+
+    # Witnesses, each asked by a task.
+
+    async def _watch(self, watch: Watch) -> None:
+        """Ask a witness until the end."""
+        while True:
+            try:
+                await self._ask(watch)
+            except Exception as error:
+                self._note_answer(watch, self._reason_of(watch, error), self._clock())
+            await asyncio.sleep(ASK_EVERY)
+
+    async def _ask(self, watch: Watch) -> None:
+        """Ask a witness over one connection, until that ends."""
+        async with asyncio.timeout(self.connect_timeout):
+            channel = await open_connection(self._connection_to(watch))
+        with closing(channel):
+            while True:
+                asked_at = self._clock()
+                async with asyncio.timeout(self.connect_timeout):
+                    replies = await channel.run(watch.locator.ask())
+                self._note_answer(watch, replies, asked_at)
+                await asyncio.sleep(ASK_EVERY)

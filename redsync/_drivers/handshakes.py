@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable
 from typing import Any, Final
 
 import hiredis
@@ -26,24 +25,20 @@ INITIALIZE: Final = Script.load("node_initialize")
 _HELLO: Final = pack("HELLO", "3")
 
 
-def introduce(
-    node: Node, timeout: float, channel: bytes, meet: Callable[[NodeInfo], None]
-) -> HandshakeSteps[tuple[str, int] | None]:
-    """Begin the connection by which a node is up; return what `join` returns.
+def introduce(node: Node, timeout: float, channel: bytes) -> HandshakeSteps[tuple[NodeInfo, tuple[str, int] | None]]:
+    """Begin the connection by which a node is up; return the node's description of itself, and what `join` returns.
 
     Args:
         node: The node at the other end.
         timeout: As for `shake_hands`.
         channel: The client's channel for wake-ups.
-        meet: Called with the node's description of itself; refuses it by an error.
     """
     info = yield from shake_hands(node, timeout)
-    meet(info)
     (number,) = yield [pack("CLIENT", "ID")]
     tag = None if info.run_id is None else _tag(info.run_id, number)
     yield from load_scripts()
     yield from subscribe(node.codec, channel)
-    return tag
+    return info, tag
 
 
 def shake_hands(node: Node, timeout: float) -> HandshakeSteps[NodeInfo]:

@@ -256,6 +256,8 @@ class AnyLinkSet(ABC):
 
     def send_to(self, index: int, requests: Sequence[Request], now: float) -> None:
         """Send requests to one node; they become pending releases if there is no link."""
+        if os.getpid() != self._process:
+            raise forked()
         link = self.links[index]
         if link is None:
             self._shared.releases.add(index, requests, now)
@@ -455,7 +457,7 @@ class AnyLinkSet(ABC):
         Unsent bytes are dropped, except at an `orderly` end.
         """
         now, index, shared = self._clock(), link.index, self._shared
-        if self.links[index] is not link:
+        if self.links[index] is not link or os.getpid() != self._process:
             return
         # Each step may be done twice: an exception may strike in between, and then the link is discarded again.
         if self._polled.get(link.fileno) is link:
@@ -497,13 +499,6 @@ class AnyLinkSet(ABC):
             if link is not None:
                 self.discard(link, reason, orderly=orderly)
         self.follow(self._clock())
-
-    def forget(self) -> None:
-        """In the child of a fork: close the copies of the parent's sockets."""
-        self.closed = True
-        for link in self.links:
-            if link is not None:
-                link.forget()
 
 
 class LinkSet(AnyLinkSet):

@@ -15,26 +15,28 @@ Only the maintenance thread writes the state here, except where a comment says o
 from __future__ import annotations
 
 import logging
+import math
+import os
 import socket
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from redsync._core.interruptions import expected
 from redsync._core.memory import FIRST_USE
-from redsync._drivers.any_maintenance import PAUSE_AFTER_FAILURE, AnyMaintenance, Stopped, Work
-from redsync._drivers.handshake_connections import describe_error, pack
+from redsync._drivers.any_maintenance import ASK_EVERY, PAUSE_AFTER_FAILURE, AnyMaintenance, Stopped, Watch, Work
+from redsync._drivers.handshake_connections import HandshakeConnection, describe_error, open_blocking, pack
 from redsync._drivers.handshakes import join
 from redsync._drivers.link_sets import LinkSet, Shared
 from redsync._drivers.links import AnyLink, Link
-from redsync._drivers.nodes import INTERRUPTED, TIMEOUTS, Node
+from redsync._drivers.nodes import INTERRUPTED, TIMEOUTS, Node, NodeInfo
 from redsync._drivers.notifier import quietly
 from redsync._drivers.pool import Pool
 from redsync._drivers.requests import NOTHING_TOLD, Request
-from redsync._drivers.watches import Watches
 from redsync._signal_safe import SafeEvent
 
 if TYPE_CHECKING:
@@ -92,9 +94,9 @@ class Maintenance(AnyMaintenance[LinkSet]):
         self._woken.setblocking(False)
         self.own.watch(self._woken.fileno())
         self.pool: Pool
-        self._watches: Final = Watches(self._nodes, self.connect_timeout, self._clock, self._on_moved)
         self._thread: threading.Thread | None = None
         self.begun: Final = SafeEvent()
+        self._ended: Final = SafeEvent()
         self._finished = False
         self._swept_at = 0.0
         self.on_stopped: Callable[[], object] = lambda: None
@@ -105,8 +107,9 @@ class Maintenance(AnyMaintenance[LinkSet]):
 
     def wake(self) -> None:
         """Make the thread look at once."""
-        with expected(OSError):  # It is readable already, or the client was closed.
-            self._waker.send(b"\0")
+        if os.getpid() == self._life.process:  # The socket is the parent's, or its number another file by now.
+            with expected(OSError):  # It is readable already, or the client was closed.
+                self._waker.send(b"\0")
 
     def post(self, action: Callable[[], object]) -> None:
         """Let the thread call something soon; once it has ended, call that here."""
@@ -132,30 +135,54 @@ class Maintenance(AnyMaintenance[LinkSet]):
                 link_set.arrive(node.index, describe_error(error))
 
     def _connect(self, link_set: LinkSet, node: Node) -> None:
-        own = link_set is self.own
         try:
-            if own:
-                self._watches.locate(node)
             channel = node.open(self.connect_timeout)
             try:
-                tag = channel.run(self._introduce(node) if own else join(node))
-                link = Link(node, channel, tag)
-                self._fit_out(link)
+                if link_set is self.own:
+                    self.post(partial(self._meet, node, channel, *channel.run(self._introduce(node))))
+                else:
+                    link_set.arrive(node.index, self._make_link(node, channel, channel.run(join(node))))
             except BaseException:
                 channel.close()
                 raise
-            link_set.arrive(node.index, link)
         except BaseException as problem:
             # This also catches a `sys.exit()` by the application's credential provider; otherwise the node would never
             # be tried again.
             link_set.arrive(node.index, self._registry.note_failure(node, problem))
+
+    def _make_link(self, node: Node, channel: HandshakeConnection, tag: tuple[str, int] | None) -> Link:
+        link = Link(node, channel, tag)
+        self._fit_out(link)
+        return link
+
+    # Witnesses, each asked by a thread.
+
+    def _watch(self, watch: Watch) -> None:
+        """Ask a witness until the end."""
+        while not self._stopping:
+            try:
+                self._ask(watch)
+            except BaseException as error:
+                # The application's credential provider may exit, too.
+                self.post(partial(self._note_answer, watch, self._reason_of(watch, error), self._clock()))
+            self._ended.wait(ASK_EVERY)
+
+    def _ask(self, watch: Watch) -> None:
+        """Ask a witness over one connection, until either ends."""
+        channel = open_blocking(self._connection_to(watch), self.connect_timeout, math.inf)
+        with closing(channel):
+            while not self._stopping:
+                asked_at = self._clock()
+                self.post(partial(self._note_answer, watch, channel.run(watch.locator.ask()), asked_at))
+                self._ended.wait(ASK_EVERY)
 
     # Life.
 
     def start(self, watch: Callable[[], object]) -> None:
         """Start the thread."""
         self._thread = threading.Thread(target=self._main, args=(watch,), name="redsync-maintenance", daemon=True)
-        self._watches.start()
+        for each in self._watches:
+            threading.Thread(target=self._watch, args=(each,), name=each.name, daemon=True).start()
         self._thread.start()
 
     def await_begun(self, timeout: float) -> None:
@@ -267,6 +294,16 @@ class Maintenance(AnyMaintenance[LinkSet]):
             self.own.read(0.0)
         self.own.close_round(request, "no answer in time")
 
+    def _meet(self, node: Node, channel: HandshakeConnection, info: NodeInfo, tag: tuple[str, int] | None) -> None:
+        """Put a new connection into use, unless its server is another node, too."""
+        try:
+            self._registry.meet(node, info)
+            made: Link | str = self._make_link(node, channel, tag)
+        except Exception as problem:
+            channel.close()
+            made = self._registry.note_failure(node, problem)
+        self.take_connection(node.index, made)
+
     def take_connection(self, index: int, link: Link | str) -> None:
         """Put a new connection into use; or record why there is none."""
         node, error = self._nodes[index], link if isinstance(link, str) else None
@@ -342,19 +379,12 @@ class Maintenance(AnyMaintenance[LinkSet]):
         self._do(self.finishing(self._clock() + self._node_timeout))
         for link_set in (*self.pool.close(), self.own):
             link_set.end("the client was closed", orderly=True)
-        self._watches.stop()
+        self._ended.set()
         self._finished = True
         self._empty_inbox()
         self._waker.close()
         self._woken.close()
         self.begun.set()
-
-    def forget(self) -> None:
-        super().forget()
-        self.pool.forget()
-        self._waker.close()
-        self._woken.close()
-        self._watches.forget()
 
 
 def _taken(queue: deque[T]) -> Iterator[T]:

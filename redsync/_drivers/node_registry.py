@@ -1,14 +1,11 @@
 """The node registry: a client's knowledge of its nodes beyond their links, for both drivers.
 
 It knows when to try a node again, whether two nodes are one server, whether a node lost its memory (see `memory`), and
-which node's state has changed.
-
-`guard` guards the state that several threads write; with a single thread it is never contended.
+which node's state has changed. Only the maintenance writes to it, except where a comment says otherwise.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, Final
 
@@ -77,14 +74,11 @@ class NodeRegistry:
         self._clock: Final = life.clock
         self._restart_guard: Final = life.session.timing.restart_guard
         self._heard_by: Final = life.clock() + patience
-        self._guard: Final = threading.RLock()
         self._processes: Final = life.session.processes
         self._tell: Final = life.on_event
         self._wake: Final = wake
         self._random: Final = life.session.random
         self.mistake: BaseException | None = None
-        # Nodes that have identified themselves in a connect that has not ended yet.
-        self._meeting: Final[set[int]] = set()
         self._failures: Final = [0] * len(self._nodes)
         self._retry_at: Final = [0.0] * len(self._nodes)
         # True once nodes are known to have had birth records: then none of them is new, no matter what it forgets.
@@ -113,7 +107,24 @@ class NodeRegistry:
     def due(self, connecting: Collection[int]) -> list[Node]:
         """Return the nodes to connect now."""
         now = self._clock()
-        return [self._nodes[i] for i in self.missing() if i not in connecting and self._retry_at[i] <= now]
+        due = [self._nodes[i] for i in self.missing() if i not in connecting and self._retry_at[i] <= now]
+        return [node for node in due if self._locate(node, now)]
+
+    def _locate(self, node: Node, now: float) -> bool:
+        """Take over where a node's server is; return False, and try it again after a pause, if that is unknown."""
+        locator = node.locator
+        if locator is None:
+            return True
+        node.location = locator.present
+        if node.location is not None:
+            return True
+        if locator.is_decided:
+            problem = (
+                ConfigurationError(locator.conflict) if locator.conflict else ConnectionError(locator.unknown_reason)
+            )
+            self.note_tried(node, self.note_failure(node, problem))
+        self._retry_at[node.index] = now + _LONGEST_PAUSE
+        return False
 
     def put_off(self, node: Node, reason: str | None = None) -> None:
         """Schedule the next try after a pause, which grows with each failure."""
@@ -124,7 +135,7 @@ class NodeRegistry:
         self._retry_at[node.index] = self._clock() + pause
 
     def note_failure(self, node: Node, error: BaseException) -> str:
-        """Record the error of a try, before its outcome; return it as one line."""
+        """Record the error of a try, before its outcome; return it as one line. Called in any thread."""
         conflict = isinstance(error, ConfigurationError)
         if conflict or (isinstance(error, _MISTAKES) and not node.tried):
             self.mistake = self.mistake or error
@@ -136,23 +147,20 @@ class NodeRegistry:
             self.put_off(node, error)
         node.connected = self._own.links[node.index] is not None
         node.tried = True
-        self._meeting.discard(node.index)
 
     def note_broken(self, node: Node, reason: str) -> None:
         """Record that the transport lost its link to a node."""
-        with self._guard:
-            node.last_error = node.down_reason = reason
-            if node.connected:  # otherwise it broke during the connect, which counts by itself
-                node.connected = False
-                if reason == INTERRUPTED or self._clock() - node.connected_at >= _STABLE:
-                    self._failures[node.index] = 0
-                else:
-                    self.put_off(node)
+        node.last_error = node.down_reason = reason
+        if node.connected:  # otherwise it broke during the connect, which counts by itself
+            node.connected = False
+            if reason == INTERRUPTED or self._clock() - node.connected_at >= _STABLE:
+                self._failures[node.index] = 0
+            else:
+                self.put_off(node)
 
     def move(self, node: Node) -> None:
-        """Connect a node that has another server now, without a pause; its connections lead to a former one."""
-        with self._guard:
-            self._failures[node.index], self._retry_at[node.index] = 0, 0.0
+        """Connect a node whose witnesses have news, without a pause; if its server is another one, from all sets."""
+        self._failures[node.index], self._retry_at[node.index] = 0, 0.0
         if node.moved() is not None:
             node.generation += 1
 
@@ -186,32 +194,30 @@ class NodeRegistry:
     def meet(self, node: Node, info: NodeInfo) -> None:
         """Record a node's description of itself, and whether it may have lost its memory.
 
-        Only nodes that are connected, or about to be, are compared. Servers may exchange their addresses (a floating
+        Only nodes that are connected are compared. Servers may exchange their addresses (a floating
         IP, DNS), and the last description of an absent node must not keep its successor out.
 
         Raises:
             ConfigurationError: It is the same server as another node.
             ConnectionError: It is the same for now, because two slots of a cluster have one owner.
         """
-        with self._guard:
-            for other in self._nodes:
-                if other is node or other.info is None or not self._is_present(other):
-                    continue
-                if info.run_id is not None and other.info.run_id == info.run_id:
-                    if node.has_slot and other.has_slot:
-                        # Until the slots are on different masters again.
-                        raise ConnectionError(f"is on the same server as {other.address} now, so it has no vote")
-                    raise ConfigurationError(
-                        f"{other.address} and {node.address} are the same server: list each node once, or one failure "
-                        f"would count as several"
-                    )
-            self._processes.note(node.index, info.process)
-            self._unchanged.clear()
-            node.meet(info._replace(birth=self._judge(node, info.birth)), self._clock())
-            self._meeting.add(node.index)
+        for other in self._nodes:
+            if other is node or other.info is None or not self._is_present(other):
+                continue
+            if info.run_id is not None and other.info.run_id == info.run_id:
+                if node.has_slot and other.has_slot:
+                    # Until the slots are on different masters again.
+                    raise ConnectionError(f"is on the same server as {other.address} now, so it has no vote")
+                raise ConfigurationError(
+                    f"{other.address} and {node.address} are the same server: list each node once, or one failure "
+                    f"would count as several"
+                )
+        self._processes.note(node.index, info.process)
+        self._unchanged.clear()
+        node.meet(info._replace(birth=self._judge(node, info.birth)), self._clock())
 
     def _is_present(self, node: Node) -> bool:
-        return node.index in self._meeting or self._own.links[node.index] is not None
+        return self._own.links[node.index] is not None
 
     def initialize(self, send: Callable[[Request], None]) -> None:
         """Take the next step to find out what nodes without a conclusive birth record remember; see `memory`.
@@ -221,14 +227,12 @@ class NodeRegistry:
         """
         if not self._restart_guard:
             return
-        with self._guard:
-            self._take_answers()
-            now = self._clock()
-            question = self._question(now) if self.is_heard() else None
-            self.initialize_at = float("inf") if question is None and self._asking is None else self._not_before
-            request = None if question is None or now < self._not_before else self._ask(*question, now)
-        if request is not None:
-            send(request)
+        self._take_answers()
+        now = self._clock()
+        question = self._question(now) if self.is_heard() else None
+        self.initialize_at = float("inf") if question is None and self._asking is None else self._not_before
+        if question is not None and now >= self._not_before:
+            send(self._ask(*question, now))
 
     def _ask(self, step: bytes, args: tuple[bytes, ...], now: float) -> Request:
         if any(node.location is not None for node in self._nodes):

@@ -202,10 +202,6 @@ class Life(AnyLife):
             for waitable in list(self._asleep):
                 waitable.wake()
 
-    def forget(self) -> None:
-        self.closing = True
-        super().forget()
-
 
 class Call:
     """One run of a protocol: what it has borrowed, and must return.

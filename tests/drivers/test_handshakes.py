@@ -66,7 +66,7 @@ def test_whatever_a_node_answers_is_a_greeting_or_no_connection(url, seed):
         node.location = Location("a", 6379, 7)
     outcomes = {"greeted": 0, "refused": 0}
     for _ in range(ROUNDS):
-        talk = introduce(node, 1.0, b"channel", lambda info: setattr(node, "info", info))
+        talk = introduce(node, 1.0, b"channel")
         replies = None
         try:
             while True:
@@ -113,7 +113,8 @@ def test_server_that_hides_its_run_id_replaces_no_other():
 def connected(node):
     """Yield a set with a new link to a node, and what identifies the link."""
     channel = node.open(5.0)
-    tag = channel.run(introduce(node, 1.0, b"wake", lambda info: node.meet(info, 0.0)))
+    info, tag = channel.run(introduce(node, 1.0, b"wake"))
+    node.meet(info, 0.0)
     link_set = LinkSet(StandIn([node], clock))
     link_set.install(Link(node, channel, tag))
     yield link_set, tag

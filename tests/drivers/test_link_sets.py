@@ -8,6 +8,7 @@ import socket
 import struct
 import threading
 import time
+from functools import partial
 
 import hiredis
 import pytest
@@ -21,8 +22,8 @@ from redsync._drivers import link_sets, links
 from redsync._drivers.acknowledgements import hold_back
 from redsync._drivers.handshake_connections import HandshakeConnection
 from redsync._drivers.links import GIVE_UP, Link
-from redsync._drivers.requests import Codec
-from tests.support.forks import in_child, is_open
+from redsync._drivers.requests import NOTHING_TOLD, Codec, Request
+from tests.support.forks import in_child
 from tests.support.injection import Interruption, inject
 from tests.support.ours import of_ours
 from tests.support.scripted import NODE_TIMEOUT, SCRIPT, Desk, choices, message, take, words_of
@@ -986,14 +987,16 @@ def test_child_of_a_fork_writes_nothing_to_its_parents_connections_and_reads_not
 
     def act():
         said = []
-        for action in (lambda: desk.ask(link_set), lambda: desk.tell(link_set), lambda: link_set.read(0.0)):
+        send_to = partial(link_set.send_to, 0, [Request(NOTHING_TOLD, None)], 0.0)
+        for action in (lambda: desk.ask(link_set), lambda: desk.tell(link_set), lambda: link_set.read(0.0), send_to):
             try:
                 action()
             except ClientClosedError as error:
                 said.append(str(error))
+        link_set.end("the child ends it", orderly=False)
         return f"{len(said)} {'forked' in said[0]}"
 
-    assert in_child(act) == "3 True"
+    assert in_child(act) == "4 True"
     assert [far.take() for far in fars] == [b""] * 3
     request = desk.ask(link_set)
     assert not any(link is None for link in link_set.links)
@@ -1001,19 +1004,3 @@ def test_child_of_a_fork_writes_nothing_to_its_parents_connections_and_reads_not
         far.say(YES)
     hear(link_set)
     assert request.tally.won, "the first reply of each node was still there"
-
-
-def test_child_that_forgets_a_set_leaves_the_connections_to_its_parent(desk, link_set, fars):
-    fds = [link.fileno for link in link_set.links]
-
-    def forget():
-        link_set.forget()
-        return f"{link_set.closed} {[is_open(fd) for fd in fds]}"
-
-    assert in_child(forget) == f"True {[False] * 3}"
-    assert not any(far.ended() for far in fars)
-    request = desk.ask(link_set)
-    for far in fars[:2]:
-        far.say(YES)
-    hear(link_set)
-    assert request.tally.won

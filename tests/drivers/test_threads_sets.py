@@ -357,26 +357,6 @@ def test_child_of_a_fork_begins_with_an_empty_pool_and_a_new_identity(make_lasti
 
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
-def test_child_of_a_fork_whose_hook_did_not_run_has_its_own_identity_too(make_lasting, monkeypatch):
-    """Python swallows an exception that strikes inside such a hook."""
-    client = make_lasting()
-    lock = client.get_lock("x")
-    assert lock.acquire(timeout=PATIENCE)
-    parent = client.runner.client_id
-    monkeypatch.setattr(client.runner, "close_copies", lambda: None)
-
-    def use():
-        held, granted = lock.owned(), lock.acquire(blocking=False)
-        said = f"{held} {granted} {client.runner.client_id != parent}"
-        client.close()
-        return said
-
-    assert in_child(use) == "False False True"
-    assert lock.owned()
-    lock.release()
-
-
-@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 def test_sets_made_in_the_child_of_a_fork_are_none_of_its_parents(make_lasting):
     """A handler that forks within a call: the child's copy of the call must not act for the parent."""
     client = make_lasting()
@@ -397,12 +377,11 @@ def test_sets_made_in_the_child_of_a_fork_are_none_of_its_parents(make_lasting):
 
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
-def test_child_of_a_fork_performs_no_effect_of_its_parents_calls(make_lasting, make_script, monkeypatch):
-    """Even if no hook ran after the fork: no thread would carry what it posts."""
+def test_child_of_a_fork_performs_no_effect_of_its_parents_calls(make_lasting, make_script):
+    """No thread would carry what it posts."""
     client = make_lasting()
     runner, life = client.runner, client.runner.life
     command = Command(make_script("echo", "return ARGV[1]"), (b"k",), (b"1",))
-    monkeypatch.setattr(runner, "close_copies", lambda: None)
 
     def perform():
         said = []

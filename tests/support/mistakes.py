@@ -180,7 +180,8 @@ def leave_open(link):
 async def connect_and_forget(maintenance, node):
     channel = await open_connection(node.make_connection(maintenance.connect_timeout))
     LEFT_OPEN.append(channel)
-    tag = await channel.run(maintenance._introduce(node))
+    info, tag = await channel.run(maintenance._introduce(node))
+    maintenance._registry.meet(node, info)
     maintenance.own.install(maintenance.own.make_link(node, channel, tag))
 
 

@@ -118,7 +118,7 @@ class StandIn(Shared):
     def __init__(self, nodes, clock, node_timeout=NODE_TIMEOUT, *, restart_guard=0.0, noting=()):
         super().__init__(nodes, clock, node_timeout, noting)
         timing = Timing(30.0, node_timeout, 0.01, restart_guard)
-        self.session = SimpleNamespace(processes=Processes(), timing=timing, random=lambda: 0.5)
+        self.session = SimpleNamespace(processes=Processes(), timing=timing, random=lambda: 0.5, holds=[])
         self.told = []
         self.on_event = self.told.append
         self.changes = 0
