@@ -94,6 +94,9 @@ class StreamLink(AnyLink, asyncio.Protocol):
             let_reset(self._sock)
         self.shut()
 
+    def forget(self) -> None:
+        """Do nothing: a forked child can't use its parent's event loop, and must not touch it."""
+
 
 class AioLinkSet(AnyLinkSet):
     """A link to each node, for all tasks of one loop.

@@ -77,6 +77,15 @@ class AnyLife(Shared):
     def alarm(self) -> None:
         """Make the watchdog look; callable in any thread, because a finalizer may run in any. Never blocks."""
 
+    def forget(self) -> None:
+        """In the child of a fork: hold nothing, and close the copies of the parent's sockets."""
+        self.session.holds.clear()
+        for link in list(self.installed):
+            link.forget()
+        # When collected, asyncio's transports would write a last message to the parent's sockets.
+        _inherited.append(self.maintenance)
+        self.maintenance = None
+
 
 LifeT = TypeVar("LifeT", bound=AnyLife)
 
@@ -145,8 +154,10 @@ class AnyRunner(ABC, Generic[LifeT]):
         life = self._lives.setdefault(os.getpid(), self._make_life())
         for process, former in list(self._lives.items()):
             if former is not life and self._lives.pop(process, None) is not None:
+                # Its sockets were closed right after the fork, unless an exception struck there. Then they stay open:
+                # by now their numbers may be other files, since a daemon closes all that it finds.
                 former.session.holds.clear()
-                _inherited.append(former)  # Again: an exception may have struck right after the fork.
+                _inherited.append(former)
                 for node in self.nodes:
                     node.forget()
         return life
@@ -178,9 +189,11 @@ class AnyRunner(ABC, Generic[LifeT]):
         if self.closed:
             raise ClientClosedError
 
-    def keep_inherited(self) -> None:
-        """In the child of a fork, right after it: keep what was the parent's."""
-        _inherited.extend(self._lives.values())
+    def close_copies(self) -> None:
+        """In the child of a fork, right after it: close the copies of the parent's sockets."""
+        for process, life in list(self._lives.items()):
+            if process != os.getpid():
+                life.forget()
 
     def statuses(self) -> list[NodeStatus]:
         """Return each node's state."""
@@ -191,11 +204,7 @@ class AnyRunner(ABC, Generic[LifeT]):
 
 
 _inherited: Final[list[object]] = []
-"""The lives of a fork's parents, with copies of their sockets, which are never used.
-
-When Python collected them, it would close the sockets, whose numbers may be other files by now, since a daemon closes
-all that it finds; and asyncio's transports would write a last message to the parent's nodes.
-"""
+"""Of a fork's parents: kept alive, or Python would close their sockets."""
 
 _runners: Final[weakref.WeakValueDictionary[int, AnyRunner[Any]]] = weakref.WeakValueDictionary()
 
@@ -208,7 +217,7 @@ def all_runners() -> list[AnyRunner[Any]]:
 
 def _after_fork_in_child() -> None:
     for runner in all_runners():
-        runner.keep_inherited()
+        runner.close_copies()
 
 
 if hasattr(os, "register_at_fork"):

@@ -69,6 +69,7 @@ class Shared(ABC):
         wakeups: The signals that end sleeps.
         next_number: Returns the next number in the order of the client's commands.
         noting: For each node, notes how long a reply took, for observers; empty without observers.
+        installed: The links of all sets.
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class Shared(ABC):
         self.wakeups: Final = Wakeups(self.guard, clock)
         self.next_number: Final = itertools.count(1).__next__
         self.noting: Final = noting
+        self.installed: Final[set[AnyLink]] = set()
 
     @abstractmethod
     def wake(self) -> None:
@@ -140,8 +142,6 @@ class AnyLinkSet(ABC):
 
     Attributes:
         links: The link to each node, None where there is none.
-        following: Requests that must go over this very set, each with the index of its node: they follow a command that
-            was sent over it and may be executed late. Any thread may append.
         owners: The owners whose commands may be unanswered here; empty once all is answered, as a borrower returns it.
         closed: True once it was thrown away or ended.
     """
@@ -156,7 +156,6 @@ class AnyLinkSet(ABC):
         self._polled: Final[dict[int, Link]] = {}
         self.links: Final[list[Any]] = [None] * len(shared.nodes)
         self._down_reasons: Final = ["no connection yet"] * len(shared.nodes)
-        self.following: Final[deque[tuple[int, Request]]] = deque()
         self.owners: Final[set[Owner]] = set()
 
     @abstractmethod
@@ -165,6 +164,7 @@ class AnyLinkSet(ABC):
 
     def install(self, link: Any) -> None:
         """Put a new link into use."""
+        self._shared.installed.add(link)
         self.links[link.index] = link
         if isinstance(link, Link):
             self._polled[link.fileno] = link
@@ -186,7 +186,6 @@ class AnyLinkSet(ABC):
             raise forked()
         now = self._clock()
         shared, links = self._shared, self.links
-        self.follow(now)
         guard = 0.0
         for request in requests:
             request.number = shared.next_number()
@@ -248,16 +247,8 @@ class AnyLinkSet(ABC):
             # The unanswered commands are lost or late; the next connection gets those that the node must get.
             self.discard(link, f"no answer for {silence:.0f} s")
 
-    def follow(self, now: float) -> None:
-        """Send what must follow a command of this set."""
-        while self.following:
-            index, request = self.following.popleft()
-            self.send_to(index, [request], now)
-
     def send_to(self, index: int, requests: Sequence[Request], now: float) -> None:
         """Send requests to one node; they become pending releases if there is no link."""
-        if os.getpid() != self._process:
-            raise forked()
         link = self.links[index]
         if link is None:
             self._shared.releases.add(index, requests, now)
@@ -457,7 +448,7 @@ class AnyLinkSet(ABC):
         Unsent bytes are dropped, except at an `orderly` end.
         """
         now, index, shared = self._clock(), link.index, self._shared
-        if self.links[index] is not link or os.getpid() != self._process:
+        if self.links[index] is not link:
             return
         # Each step may be done twice: an exception may strike in between, and then the link is discarded again.
         if self._polled.get(link.fileno) is link:
@@ -474,6 +465,7 @@ class AnyLinkSet(ABC):
         # Before it is closed: a closed descriptor may belong to another file soon.
         self._down_reasons[index] = reason
         self.links[index] = None
+        shared.installed.discard(link)
         if orderly:
             link.shut()
         else:
@@ -498,7 +490,6 @@ class AnyLinkSet(ABC):
         for link in list(self.links):
             if link is not None:
                 self.discard(link, reason, orderly=orderly)
-        self.follow(self._clock())
 
 
 class LinkSet(AnyLinkSet):

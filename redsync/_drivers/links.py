@@ -117,6 +117,10 @@ class AnyLink(ABC):
     def reset(self) -> None:
         """Drop the connection: written bytes that have not left this machine never will."""
 
+    @abstractmethod
+    def forget(self) -> None:
+        """In the child of a fork: close the copy of the parent's socket without a word to the node."""
+
 
 class Link(AnyLink):
     """A link over a socket.
@@ -169,6 +173,11 @@ class Link(AnyLink):
         # the copy that a forked child may have.
         let_reset(self._sock)
         self.shut()
+
+    def forget(self) -> None:
+        descriptor = self._sock.detach()
+        if descriptor >= 0:
+            socket.close(descriptor)
 
 
 def _closed(*_: object) -> Any:

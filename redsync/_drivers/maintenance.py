@@ -279,7 +279,6 @@ class Maintenance(AnyMaintenance[LinkSet]):
         self._catch_up(self._clock())
 
     def _help_others(self, now: float) -> None:
-        self.own.follow(now)
         self._empty_inbox()
         if self._stopping or now - self._swept_at >= (self._node_timeout / 2 if self._owes() else _SWEEP_EVERY):
             self._sweep(now)
@@ -332,7 +331,7 @@ class Maintenance(AnyMaintenance[LinkSet]):
         self.connect(self.own, [node])
 
     def _sweep(self, now: float) -> None:
-        """Read late replies in idle sets, send what must follow them, and close sets that have rested for long."""
+        """Read late replies in idle sets, and close sets that have rested for long."""
         self._swept_at, self.pool.is_swept = now, True
         try:
             self._look_after_idle_sets(now)
@@ -346,7 +345,6 @@ class Maintenance(AnyMaintenance[LinkSet]):
                 break
             link_set = sets[0]
             link_set.take_arrivals()
-            link_set.follow(now)
             link_set.read(0.0)
             link_set.look(now)
             if now - link_set.used_at > _KEPT_IDLE and len(self.pool) > 1:

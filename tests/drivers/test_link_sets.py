@@ -8,7 +8,6 @@ import socket
 import struct
 import threading
 import time
-from functools import partial
 
 import hiredis
 import pytest
@@ -22,8 +21,8 @@ from redsync._drivers import link_sets, links
 from redsync._drivers.acknowledgements import hold_back
 from redsync._drivers.handshake_connections import HandshakeConnection
 from redsync._drivers.links import GIVE_UP, Link
-from redsync._drivers.requests import NOTHING_TOLD, Codec, Request
-from tests.support.forks import in_child
+from redsync._drivers.requests import Codec
+from tests.support.forks import in_child, is_open
 from tests.support.injection import Interruption, inject
 from tests.support.ours import of_ours
 from tests.support.scripted import NODE_TIMEOUT, SCRIPT, Desk, choices, message, take, words_of
@@ -749,17 +748,6 @@ def test_request_for_one_node_without_a_link_becomes_pending(desk):
     assert desk.changes == 1
 
 
-def test_what_must_follow_a_command_goes_out_before_the_next(desk, link_set, fars):
-    desk.ask(link_set, b"claim")
-    for index in (1, 2):
-        link_set.following.append((index, desk.release(b"follows")))
-    link_set.discard(link_set.links[2], "gone")
-    desk.ask(link_set, b"next")
-    assert fars[1].last_words() == [b"claim", b"follows", b"next"]
-    assert fars[0].last_words() == [b"claim", b"next"]
-    assert desk.pending() == [0, 0, 1]
-
-
 # A node that does not read.
 
 
@@ -903,14 +891,13 @@ def test_ended_set_is_closed_and_what_it_had_under_way_failed(desk, orderly):
     link_set = desk.make_set()
     fars = [desk.install(link_set, index, ("process", 70 + index)) for index in range(3)]
     request = desk.ask(link_set, deliver_to=0b001, deliver_until=math.inf)
-    link_set.following.append((1, desk.release(b"follows")))
     link_set.end("over", orderly=orderly)
     assert link_set.closed
     assert link_set.links == [None] * 3
     assert request.done
     assert [far.last_words() for far in fars] == [[b"word"]] * 3, "sent bytes arrive, if the node reads them first"
     assert all(far.ended() for far in fars)
-    assert desk.pending() == [1, 1, 0]
+    assert desk.pending() == [1, 0, 0]
     former = set() if orderly else {("process", 70)}
     assert desk.nodes[0].former == former, "the node must end it, if the client did not end it in order"
 
@@ -987,16 +974,14 @@ def test_child_of_a_fork_writes_nothing_to_its_parents_connections_and_reads_not
 
     def act():
         said = []
-        send_to = partial(link_set.send_to, 0, [Request(NOTHING_TOLD, None)], 0.0)
-        for action in (lambda: desk.ask(link_set), lambda: desk.tell(link_set), lambda: link_set.read(0.0), send_to):
+        for action in (lambda: desk.ask(link_set), lambda: desk.tell(link_set), lambda: link_set.read(0.0)):
             try:
                 action()
             except ClientClosedError as error:
                 said.append(str(error))
-        link_set.end("the child ends it", orderly=False)
         return f"{len(said)} {'forked' in said[0]}"
 
-    assert in_child(act) == "4 True"
+    assert in_child(act) == "3 True"
     assert [far.take() for far in fars] == [b""] * 3
     request = desk.ask(link_set)
     assert not any(link is None for link in link_set.links)
@@ -1004,3 +989,20 @@ def test_child_of_a_fork_writes_nothing_to_its_parents_connections_and_reads_not
         far.say(YES)
     hear(link_set)
     assert request.tally.won, "the first reply of each node was still there"
+
+
+def test_child_that_forgets_all_links_leaves_the_connections_to_its_parent(desk, link_set, fars):
+    fds = [link.fileno for link in link_set.links]
+
+    def forget():
+        for link in list(desk.installed):
+            link.forget()
+        return str([is_open(fd) for fd in fds])
+
+    assert in_child(forget) == str([False] * 3)
+    assert not any(far.ended() for far in fars)
+    request = desk.ask(link_set)
+    for far in fars[:2]:
+        far.say(YES)
+    hear(link_set)
+    assert request.tally.won

@@ -256,15 +256,6 @@ def test_late_replies_in_idle_sets_are_read(tended):
     assert not tended.maintenance._owes()
 
 
-def test_what_must_follow_a_command_of_an_idle_set_is_sent_over_it(tended):
-    sets, link_set, fars = rest(tended)
-    tended.desk.ask(link_set, b"claim")
-    tended.pool.give_back(sets)
-    link_set.following.append((1, tended.desk.release(b"undo")))
-    tended.turn(later=1.0)
-    assert fars[1].last_words() == [b"claim", b"undo"]
-
-
 def test_silent_node_is_found_in_an_idle_set_and_asked_over_the_own_link(tended):
     """A set that no thread uses would not tell for how long its node is silent."""
     sets, link_set, fars = rest(tended)
