@@ -34,9 +34,6 @@ __all__ = [
 
 T = TypeVar("T")
 
-_LAST_LOOK: Final = 0.001
-"""Seconds of a read after the deadline: a reply may have come while this process got no processor."""
-
 _ALL: Final = 1 << 20
 """More bytes than a stream keeps unread."""
 
@@ -106,16 +103,14 @@ class HandshakeConnection:
         """Hold a conversation; return its result or raise its error."""
         assert self.sock is not None, "no link has taken it"
         conversation = _converse(self.reader, steps)
-        overdue = False
         try:
             data = next(conversation)
             while True:
                 self.sock.sendall(data)
-                if overdue:
-                    raise TimeoutError("did not finish the handshake in time")
                 left = self._until - clock()
-                overdue = left <= 0
-                self.sock.settimeout(min(max(left, _LAST_LOOK), self._timeout))
+                if left <= 0:
+                    raise TimeoutError("did not finish the handshake in time")
+                self.sock.settimeout(min(left, self._timeout))
                 data = conversation.send(self.sock.recv(65536))
         except StopIteration as stop:
             result: T = stop.value

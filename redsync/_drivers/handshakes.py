@@ -161,16 +161,15 @@ def _scripts() -> tuple[bytes, list[bytes]]:
     return question, [pack("SCRIPT", "LOAD", script.source) for script in shipped]
 
 
-def subscribe(codec: Codec, channel: bytes) -> HandshakeSteps[bool]:
-    """Subscribe this connection to a channel; return False if the node can't or does not allow it."""
+def subscribe(codec: Codec, channel: bytes) -> HandshakeSteps[None]:
+    """Subscribe this connection to a channel, unless the node can't or does not allow it."""
     # In RESP3 the answer to a granted SUBSCRIBE is a push, which is not counted; an error would be the first reply.
     (reply,) = yield [codec.subscription(channel) + pack("PING")]
     if reply in (b"PONG", "PONG"):
-        return True
+        return
     if not isinstance(reply, hiredis.ReplyError):
         raise ConnectionError(f"answers SUBSCRIBE with {outline(reply)}: it does not speak RESP3")
     yield [b""]  # The PING's reply follows the error.
-    return False
 
 
 def _ask(what: str, *commands: bytes) -> HandshakeSteps[list[Any]]:

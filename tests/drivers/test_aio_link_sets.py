@@ -16,11 +16,10 @@ from redsync._core.scripts import Command
 from redsync._drivers import aio_link_sets
 from redsync._drivers.aio_link_sets import AioLinkSet, StreamLink
 from redsync._drivers.environment import clock
-from redsync._drivers.given_nodes import make_nodes
 from redsync._drivers.handshake_connections import open_connection, pack
 from redsync._drivers.handshakes import subscribe
 from redsync._drivers.links import BACKLOG_LIMIT
-from redsync._drivers.nodes import INTERRUPTED
+from redsync._drivers.nodes import INTERRUPTED, make_nodes
 from redsync._drivers.requests import PLAIN, Request, Waitable
 from tests.aio_support import both_loops, in_loop, turns, until
 from tests.support.locks import PATIENCE

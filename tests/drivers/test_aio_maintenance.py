@@ -11,7 +11,7 @@ from redsync._drivers import any_maintenance
 from redsync._drivers.aio_maintenance import AioMaintenance
 from redsync._drivers.any_maintenance import Stopped
 from redsync._drivers.environment import clock
-from redsync._drivers.given_nodes import make_nodes
+from redsync._drivers.nodes import make_nodes
 from tests.aio_support import both_loops, client_of, in_loop, other_tasks, turns, until
 from tests.support.injection import Interruption
 from tests.support.locks import PATIENCE

@@ -7,7 +7,7 @@ import redis.asyncio
 
 from redsync import Client, ConfigurationError
 from redsync._drivers.discovery import ClusterLocator, Location, Witness
-from redsync._drivers.given_nodes import make_nodes
+from redsync._drivers.nodes import make_nodes
 
 SEEDS = [Witness(f"127.0.0.1:{port}", None) for port in (7000, 7001, 7002)]
 IDS = [sent_command * 40 for sent_command in "abcdef"]

@@ -9,8 +9,8 @@ import pytest
 import redis
 
 from redsync._core.replies import MOST_BYTES
-from redsync._drivers.given_nodes import make_nodes
 from redsync._drivers.handshake_connections import pack
+from redsync._drivers.nodes import make_nodes
 from tests.support.hostile import Hostile, bulk, dribble, handshake
 from tests.support.scripted import ask
 

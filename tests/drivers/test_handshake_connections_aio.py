@@ -13,8 +13,8 @@ import redis.asyncio
 from redsync import AsyncClient, QuorumError
 from redsync._core.replies import MOST_BYTES
 from redsync._drivers.environment import clock
-from redsync._drivers.given_nodes import make_nodes
 from redsync._drivers.handshake_connections import open_connection, pack
+from redsync._drivers.nodes import make_nodes
 from redsync.testing import FaultProxy, LocalNodes
 from tests.aio_support import both_loops, claims, client_of, in_loop, structures, turns, until, uvloop_in_sweeps
 from tests.support.locks import PATIENCE

@@ -12,12 +12,11 @@ from redsync._core.replies import new_reader, next_reply
 from redsync._core.scripts import Script
 from redsync._drivers.discovery import Location
 from redsync._drivers.environment import clock
-from redsync._drivers.given_nodes import make_nodes
 from redsync._drivers.handshake_connections import pack
 from redsync._drivers.handshakes import introduce, join, load_scripts, shake_hands
 from redsync._drivers.link_sets import LinkSet
 from redsync._drivers.links import Link
-from redsync._drivers.nodes import NodeInfo
+from redsync._drivers.nodes import NodeInfo, make_nodes
 from tests.support.hostile import TEXTS, bulk, handshake, make_answer
 from tests.support.locks import PATIENCE
 from tests.support.scripted import StandIn

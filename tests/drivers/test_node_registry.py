@@ -6,9 +6,8 @@ import pytest
 import redis
 
 from redsync import ConfigurationError
-from redsync._drivers.given_nodes import make_nodes
-from redsync._drivers.node_registry import NodeRegistry
-from redsync._drivers.nodes import NodeInfo
+from redsync._drivers.any_maintenance import NodeRegistry
+from redsync._drivers.nodes import NodeInfo, make_nodes
 from tests.support.scripted import StandIn
 
 URLS = [f"redis://node-{i}" for i in range(3)]

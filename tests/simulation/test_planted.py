@@ -22,7 +22,7 @@ from redsync._core.permits import PermitState
 from redsync._drivers import any_maintenance, discovery, handshakes, link_sets
 from redsync._drivers.aio_link_sets import AioLinkSet, StreamLink
 from redsync._drivers.aio_maintenance import AioMaintenance
-from redsync._drivers.node_registry import NodeRegistry
+from redsync._drivers.any_maintenance import NodeRegistry
 from redsync._drivers.nodes import Node
 from redsync._drivers.pending_releases import PendingReleases
 from redsync._drivers.requests import Codec

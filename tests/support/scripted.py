@@ -13,11 +13,10 @@ from redsync._core.holds import Owner
 from redsync._core.memory import Processes
 from redsync._core.scripts import Command, Script
 from redsync._core.timing import Timing
-from redsync._drivers.given_nodes import make_nodes
 from redsync._drivers.handshake_connections import HandshakeConnection
 from redsync._drivers.link_sets import LinkSet, Shared
 from redsync._drivers.links import Link
-from redsync._drivers.nodes import NodeInfo
+from redsync._drivers.nodes import NodeInfo, make_nodes
 from redsync._drivers.requests import Request
 
 NODE_TIMEOUT = 0.25
