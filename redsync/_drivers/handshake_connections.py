@@ -34,6 +34,9 @@ __all__ = [
 
 T = TypeVar("T")
 
+_LAST_LOOK: Final = 0.001
+"""Seconds of a read after the deadline: a reply may have come while this process got no processor."""
+
 _ALL: Final = 1 << 20
 """More bytes than a stream keeps unread."""
 
@@ -103,14 +106,16 @@ class HandshakeConnection:
         """Hold a conversation; return its result or raise its error."""
         assert self.sock is not None, "no link has taken it"
         conversation = _converse(self.reader, steps)
+        overdue = False
         try:
             data = next(conversation)
             while True:
                 self.sock.sendall(data)
-                left = self._until - clock()
-                if left <= 0:
+                if overdue:
                     raise TimeoutError("did not finish the handshake in time")
-                self.sock.settimeout(min(left, self._timeout))
+                left = self._until - clock()
+                overdue = left <= 0
+                self.sock.settimeout(min(max(left, _LAST_LOOK), self._timeout))
                 data = conversation.send(self.sock.recv(65536))
         except StopIteration as stop:
             result: T = stop.value
