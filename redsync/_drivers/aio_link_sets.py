@@ -28,7 +28,7 @@ from redsync._core.scripts import Command
 from redsync._drivers.handshake_connections import AioHandshakeConnection, describe_error
 from redsync._drivers.link_sets import AnyLinkSet, Shared
 from redsync._drivers.links import BACKLOG_LIMIT, AnyLink, Link, bound_silence, let_reset
-from redsync._drivers.nodes import INTERRUPTED, Node
+from redsync._drivers.nodes import INTERRUPTED, ConnectionId, Node
 from redsync._drivers.requests import Request, Waitable
 
 __all__ = ["AioLinkSet", "StreamLink"]
@@ -48,9 +48,9 @@ class StreamLink(AnyLink, asyncio.Protocol):
     """
 
     def __init__(
-        self, node: Node, channel: AioHandshakeConnection, links: AioLinkSet, tag: tuple[str, int] | None = None
+        self, node: Node, channel: AioHandshakeConnection, links: AioLinkSet, connection_id: ConnectionId | None = None
     ) -> None:
-        super().__init__(node, channel.reader, tag)
+        super().__init__(node, channel.reader, connection_id)
         self.read_until = 0.0
         self._links: Final = links
         self._transport, self._keep = channel.take_transport(self)
@@ -122,13 +122,13 @@ class AioLinkSet(AnyLinkSet):
 
     # Links.
 
-    def make_link(self, node: Node, channel: AioHandshakeConnection, tag: tuple[str, int] | None) -> AnyLink:
+    def make_link(self, node: Node, channel: AioHandshakeConnection, connection_id: ConnectionId | None) -> AnyLink:
         """Return a link over a new connection."""
         if channel.lost:
             raise ConnectionError("closed the connection")
         if self.WATCHES and channel.is_plain():
-            return Link(node, channel, tag)
-        return StreamLink(node, channel, self, tag)
+            return Link(node, channel, connection_id)
+        return StreamLink(node, channel, self, connection_id)
 
     def install(self, link: AnyLink) -> None:
         """Put a new link into use: before anything else, its node gets its pending releases."""

@@ -163,9 +163,9 @@ class AioMaintenance(AnyMaintenance[AioLinkSet]):
         if channel is None:
             channel = await open_connection(node.make_connection(self.connect_timeout))
         try:
-            info, tag = await channel.run(self._introduce(node))
+            info, connection_id = await channel.run(self._introduce(node))
             self._registry.meet(node, info)
-            link = self.own.make_link(node, channel, tag)
+            link = self.own.make_link(node, channel, connection_id)
             self._fit_out(link)
         except BaseException:
             channel.close()

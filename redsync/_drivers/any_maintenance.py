@@ -41,7 +41,7 @@ from redsync._drivers.handshake_connections import HandshakeSteps
 from redsync._drivers.handshakes import INITIALIZE, introduce
 from redsync._drivers.link_sets import AnyLinkSet
 from redsync._drivers.links import AnyLink
-from redsync._drivers.nodes import INTERRUPTED, TIMEOUTS, Node, NodeInfo, NodeStatus, reason_of
+from redsync._drivers.nodes import INTERRUPTED, TIMEOUTS, ConnectionId, Node, NodeInfo, NodeStatus, reason_of
 from redsync._drivers.redis_py import new_connection
 from redsync._drivers.requests import Request
 from redsync.exceptions import ConfigurationError
@@ -545,7 +545,7 @@ class AnyMaintenance(ABC, Generic[SetT]):
 
     # Connecting.
 
-    def _introduce(self, node: Node) -> HandshakeSteps[tuple[NodeInfo, tuple[str, int] | None]]:
+    def _introduce(self, node: Node) -> HandshakeSteps[tuple[NodeInfo, ConnectionId | None]]:
         """Hold the first conversation with a node; returns what `introduce` does."""
         return introduce(node, self._node_timeout, wake_channel(self._life.client_id))
 

@@ -36,7 +36,7 @@ from redsync._core.text import one_line, outline
 from redsync._drivers.environment import forked
 from redsync._drivers.handshake_connections import describe_error, pack
 from redsync._drivers.links import GIVE_UP, NOT_NOW, AnyLink, Link, LinkFault
-from redsync._drivers.nodes import Node
+from redsync._drivers.nodes import ConnectionId, Node
 from redsync._drivers.pending_releases import PendingReleases, is_refused
 from redsync._drivers.requests import NOTHING_TOLD, Request
 from redsync._drivers.wakeups import Wakeups
@@ -122,19 +122,19 @@ class _Select:
 class _Kill(Request):
     """Ends a former connection of this client, which is recorded again if the node does not say that it has ended."""
 
-    def __init__(self, node: Node, tag: tuple[str, int]) -> None:
+    def __init__(self, node: Node, connection_id: ConnectionId) -> None:
         super().__init__(NOTHING_TOLD, None)
         self.command = None
-        self.data = pack("CLIENT", "KILL", "ID", str(tag[1]))
-        self._node, self._tag = node, tag
+        self.data = pack("CLIENT", "KILL", "ID", str(connection_id[1]))
+        self._node, self._connection_id = node, connection_id
 
     def fail(self, index: int, reason: str) -> None:  # noqa: ARG002  (a vote has them)
-        self._node.former.add(self._tag)
+        self._node.former.add(self._connection_id)
 
     def take_reply(self, reply: object) -> None:
         if isinstance(reply, str) and reply.startswith("BUSY"):
             raise LinkFault("is too busy to end a former connection")  # The next one begins with that.
-        self._node.former.discard(self._tag)
+        self._node.former.discard(self._connection_id)
 
 
 class AnyLinkSet(ABC):
@@ -264,13 +264,13 @@ class AnyLinkSet(ABC):
         """
         link, releases = self.links[node.index], self._shared.releases
         process = None if node.info is None else node.info.run_id
-        for tag in sorted(node.former):
-            if tag[0] == process:  # else it has ended with its process
-                self.send_to(node.index, [_Kill(node, tag)], now)
+        for connection_id in sorted(node.former):
+            if connection_id[0] == process:  # else it has ended with its process
+                self.send_to(node.index, [_Kill(node, connection_id)], now)
             # Only now, for the same reason as below.
             if self.links[node.index] is not link:
                 return
-            node.former.discard(tag)
+            node.former.discard(connection_id)
         due = releases.due(node.index, now, len(link.pending))
         if due:
             # None behind a later command about its claim, which may make it needless.
@@ -455,8 +455,8 @@ class AnyLinkSet(ABC):
             with expected(KeyError, OSError):  # It was done before.
                 self._poller.unregister(link.fileno)
             del self._polled[link.fileno]
-        if link.tag is not None and not orderly:
-            link.node.former.add(link.tag)
+        if link.connection_id is not None and not orderly:
+            link.node.former.add(link.connection_id)
         while link.pending:
             request = link.pending[0]
             request.fail(index, reason)

@@ -33,7 +33,7 @@ from redsync._drivers.handshake_connections import HandshakeConnection, describe
 from redsync._drivers.handshakes import join
 from redsync._drivers.link_sets import LinkSet, Shared
 from redsync._drivers.links import AnyLink, Link
-from redsync._drivers.nodes import INTERRUPTED, TIMEOUTS, Node, NodeInfo
+from redsync._drivers.nodes import INTERRUPTED, TIMEOUTS, ConnectionId, Node, NodeInfo
 from redsync._drivers.notifier import quietly
 from redsync._drivers.pool import Pool
 from redsync._drivers.requests import NOTHING_TOLD, Request
@@ -139,7 +139,7 @@ class Maintenance(AnyMaintenance[LinkSet]):
             channel = node.open(self.connect_timeout)
             try:
                 if link_set is self.own:
-                    self.post(partial(self._meet, node, channel, *channel.run(self._introduce(node))))
+                    self.post(partial(self._meet, node, channel, channel.run(self._introduce(node))))
                 else:
                     link_set.arrive(node.index, self._make_link(node, channel, channel.run(join(node))))
             except BaseException:
@@ -150,8 +150,8 @@ class Maintenance(AnyMaintenance[LinkSet]):
             # be tried again.
             link_set.arrive(node.index, self._registry.note_failure(node, problem))
 
-    def _make_link(self, node: Node, channel: HandshakeConnection, tag: tuple[str, int] | None) -> Link:
-        link = Link(node, channel, tag)
+    def _make_link(self, node: Node, channel: HandshakeConnection, connection_id: ConnectionId | None) -> Link:
+        link = Link(node, channel, connection_id)
         self._fit_out(link)
         return link
 
@@ -293,11 +293,14 @@ class Maintenance(AnyMaintenance[LinkSet]):
             self.own.read(0.0)
         self.own.close_round(request, "no answer in time")
 
-    def _meet(self, node: Node, channel: HandshakeConnection, info: NodeInfo, tag: tuple[str, int] | None) -> None:
+    def _meet(
+        self, node: Node, channel: HandshakeConnection, introduction: tuple[NodeInfo, ConnectionId | None]
+    ) -> None:
         """Put a new connection into use, unless its server is another node, too."""
         try:
+            info, connection_id = introduction
             self._registry.meet(node, info)
-            made: Link | str = self._make_link(node, channel, tag)
+            made: Link | str = self._make_link(node, channel, connection_id)
         except Exception as problem:
             channel.close()
             made = self._registry.note_failure(node, problem)

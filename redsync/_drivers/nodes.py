@@ -9,7 +9,7 @@ import math
 import re
 import socket
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import hiredis
 import redis.asyncio.connection
@@ -30,7 +30,7 @@ from redsync._drivers.redis_py import database_of, new_connection
 from redsync._drivers.requests import PLAIN, Codec
 from redsync.exceptions import ConfigurationError
 
-__all__ = ["INTERRUPTED", "TIMEOUTS", "Node", "NodeInfo", "NodeStatus", "make_nodes", "reason_of"]
+__all__ = ["INTERRUPTED", "TIMEOUTS", "ConnectionId", "Node", "NodeInfo", "NodeStatus", "make_nodes", "reason_of"]
 
 log = logging.getLogger("redsync.node")
 
@@ -48,6 +48,10 @@ _FORGETFUL = r"FORGETFUL (-1|[0-9]{1,15})"
 
 _CONFIRMED: Final = 2 / 3
 """The part of the quarantine within which witnesses must have been asked; the rest is for drift, and for the vote."""
+
+
+ConnectionId: TypeAlias = tuple[str, int]
+"""Identifies a connection to a node: the server's process, and its number for the connection (CLIENT ID)."""
 
 
 class NodeInfo(NamedTuple):
@@ -121,8 +125,7 @@ class Node:
             claim needs nodes that have remembered for at least the claim's guard.
         last_error: The last error, for people.
         tried: True once a connect has succeeded or failed; before that there is no state to report.
-        former: The discarded connections, each by the server's process and its number there. The next connection begins
-            by ending them.
+        former: The discarded connections. The next connection begins by ending them.
         generation: The number of its server: it grows when the node has another server, or another process of it.
     """
 
@@ -153,7 +156,7 @@ class Node:
         self.remembers_since = -math.inf
         self.last_error: str | None = None
         self.tried = False
-        self.former: Final[set[tuple[str, int]]] = set()
+        self.former: Final[set[ConnectionId]] = set()
         self.generation = 0
         self._told = "up"
 

@@ -582,7 +582,7 @@ def test_killed_connections_are_made_again(make_client, raw, eventually, whose):
     with client.get_lock("x"):
         life = client.runner.life
         link_set = life.maintenance.own if whose == "the maintenance" else life.pool.idle()[0]
-        numbers = [link.tag[1] for link in link_set.links]
+        numbers = [link.connection_id[1] for link in link_set.links]
         for node, number in zip(raw, numbers, strict=False):
             node.client_kill_filter(_id=number)
         eventually(lambda: all(status.state == "up" for status in client.nodes()))
@@ -598,7 +598,7 @@ def test_client_knows_the_number_of_each_connection(make_client, raw, eventually
         life = client.runner.life
         for link_set in (life.maintenance.own, *life.pool.idle()):
             for link, node in zip(link_set.links, raw, strict=False):
-                process, number = link.tag
+                process, number = link.connection_id
                 assert process == node.info("server")["run_id"]
                 assert number in {int(each["id"]) for each in node.client_list()}
 

@@ -162,16 +162,16 @@ class Desk(StandIn):
         """Return a set without links."""
         return LinkSet(self, self.dropped.append)
 
-    def link(self, index, tag=None):
+    def link(self, index, connection_id=None):
         """Return a new link to a node, and its far end."""
         near, far = socket.socketpair()
         self._ends.append(far)
         channel = HandshakeConnection(near, 5.0, math.inf)
-        return Link(self.nodes[index], channel, tag), Far(far)
+        return Link(self.nodes[index], channel, connection_id), Far(far)
 
-    def install(self, link_set, index, tag=None):
+    def install(self, link_set, index, connection_id=None):
         """Connect a set to a node; return the far end."""
-        link, far = self.link(index, tag)
+        link, far = self.link(index, connection_id)
         link_set.install(link)
         return far
 
