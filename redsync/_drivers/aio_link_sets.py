@@ -48,12 +48,16 @@ class StreamLink(AnyLink, asyncio.Protocol):
     """
 
     def __init__(
-        self, node: Node, channel: AioHandshakeConnection, links: AioLinkSet, connection_id: ConnectionId | None = None
+        self,
+        node: Node,
+        connection: AioHandshakeConnection,
+        links: AioLinkSet,
+        connection_id: ConnectionId | None = None,
     ) -> None:
-        super().__init__(node, channel.reader, connection_id)
+        super().__init__(node, connection.reader, connection_id)
         self.read_until = 0.0
         self._links: Final = links
-        self._transport, self._keep = channel.take_transport(self)
+        self._transport, self._keep = connection.take_transport(self)
         self._transport.set_write_buffer_limits(high=BACKLOG_LIMIT)
         sock = self._transport.get_extra_info("socket")
         self._sock: Final[Any] = sock
@@ -122,13 +126,13 @@ class AioLinkSet(AnyLinkSet):
 
     # Links.
 
-    def make_link(self, node: Node, channel: AioHandshakeConnection, connection_id: ConnectionId | None) -> AnyLink:
+    def make_link(self, node: Node, connection: AioHandshakeConnection, connection_id: ConnectionId | None) -> AnyLink:
         """Return a link over a new connection."""
-        if channel.lost:
+        if connection.lost:
             raise ConnectionError("closed the connection")
-        if self.WATCHES and channel.is_plain():
-            return Link(node, channel, connection_id)
-        return StreamLink(node, channel, self, connection_id)
+        if self.WATCHES and connection.is_plain():
+            return Link(node, connection, connection_id)
+        return StreamLink(node, connection, self, connection_id)
 
     def install(self, link: AnyLink) -> None:
         """Put a new link into use: before anything else, its node gets its pending releases."""

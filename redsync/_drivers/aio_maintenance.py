@@ -159,16 +159,16 @@ class AioMaintenance(AnyMaintenance[AioLinkSet]):
         self.wake()
 
     async def _connect_link(self, node: Node) -> None:
-        channel = await open_fake_connection(node)
-        if channel is None:
-            channel = await open_connection(node.make_connection(self.connect_timeout))
+        connection = await open_fake_connection(node)
+        if connection is None:
+            connection = await open_connection(node.make_connection(self.connect_timeout))
         try:
-            info, connection_id = await channel.run(self._introduce(node))
+            info, connection_id = await connection.run(self._introduce(node))
             self._registry.meet(node, info)
-            link = self.own.make_link(node, channel, connection_id)
+            link = self.own.make_link(node, connection, connection_id)
             self._fit_out(link)
         except BaseException:
-            channel.close()
+            connection.close()
             raise
         self._life.releases.clear_pause(node.index)
         self.own.install(link)
@@ -187,11 +187,11 @@ class AioMaintenance(AnyMaintenance[AioLinkSet]):
     async def _ask(self, watch: Watch) -> None:
         """Ask a witness over one connection, until that ends."""
         async with asyncio.timeout(self.connect_timeout):
-            channel = await open_connection(self._connection_to(watch))
-        with closing(channel):
+            connection = await open_connection(self._connection_to(watch))
+        with closing(connection):
             while True:
                 asked_at = self._clock()
                 async with asyncio.timeout(self.connect_timeout):
-                    replies = await channel.run(watch.locator.ask())
+                    replies = await connection.run(watch.locator.ask())
                 self._note_answer(watch, replies, asked_at)
                 await asyncio.sleep(ASK_EVERY)

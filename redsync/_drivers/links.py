@@ -129,10 +129,10 @@ class Link(AnyLink):
         receive: Returns received bytes, none if the node closed the connection; raises one of NOT_NOW if nothing came.
     """
 
-    def __init__(self, node: Node, channel: Any, connection_id: ConnectionId | None = None) -> None:
+    def __init__(self, node: Node, connection: Any, connection_id: ConnectionId | None = None) -> None:
         """Take over the socket of a handshake connection of either flavour."""
-        super().__init__(node, channel.reader, connection_id)
-        self._sock: Final[Any] = channel.take()
+        super().__init__(node, connection.reader, connection_id)
+        self._sock: Final[Any] = connection.take()
         self._sock.setblocking(False)
         bound_silence(self._sock)
         self.fileno = self._sock.fileno()

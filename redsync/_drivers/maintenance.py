@@ -136,22 +136,22 @@ class Maintenance(AnyMaintenance[LinkSet]):
 
     def _connect(self, link_set: LinkSet, node: Node) -> None:
         try:
-            channel = node.open(self.connect_timeout)
+            connection = node.open(self.connect_timeout)
             try:
                 if link_set is self.own:
-                    self.post(partial(self._meet, node, channel, channel.run(self._introduce(node))))
+                    self.post(partial(self._meet, node, connection, connection.run(self._introduce(node))))
                 else:
-                    link_set.arrive(node.index, self._make_link(node, channel, channel.run(join(node))))
+                    link_set.arrive(node.index, self._make_link(node, connection, connection.run(join(node))))
             except BaseException:
-                channel.close()
+                connection.close()
                 raise
         except BaseException as problem:
             # This also catches a `sys.exit()` by the application's credential provider; otherwise the node would never
             # be tried again.
             link_set.arrive(node.index, self._registry.note_failure(node, problem))
 
-    def _make_link(self, node: Node, channel: HandshakeConnection, connection_id: ConnectionId | None) -> Link:
-        link = Link(node, channel, connection_id)
+    def _make_link(self, node: Node, connection: HandshakeConnection, connection_id: ConnectionId | None) -> Link:
+        link = Link(node, connection, connection_id)
         self._fit_out(link)
         return link
 
@@ -169,11 +169,11 @@ class Maintenance(AnyMaintenance[LinkSet]):
 
     def _ask(self, watch: Watch) -> None:
         """Ask a witness over one connection, until either ends."""
-        channel = open_blocking(self._connection_to(watch), self.connect_timeout, math.inf)
-        with closing(channel):
+        connection = open_blocking(self._connection_to(watch), self.connect_timeout, math.inf)
+        with closing(connection):
             while not self._stopping:
                 asked_at = self._clock()
-                self.post(partial(self._note_answer, watch, channel.run(watch.locator.ask()), asked_at))
+                self.post(partial(self._note_answer, watch, connection.run(watch.locator.ask()), asked_at))
                 self._ended.wait(ASK_EVERY)
 
     # Life.
@@ -294,15 +294,15 @@ class Maintenance(AnyMaintenance[LinkSet]):
         self.own.close_round(request, "no answer in time")
 
     def _meet(
-        self, node: Node, channel: HandshakeConnection, introduction: tuple[NodeInfo, ConnectionId | None]
+        self, node: Node, connection: HandshakeConnection, introduction: tuple[NodeInfo, ConnectionId | None]
     ) -> None:
         """Put a new connection into use, unless its server is another node, too."""
         try:
             info, connection_id = introduction
             self._registry.meet(node, info)
-            made: Link | str = self._make_link(node, channel, connection_id)
+            made: Link | str = self._make_link(node, connection, connection_id)
         except Exception as problem:
-            channel.close()
+            connection.close()
             made = self._registry.note_failure(node, problem)
         self.take_connection(node.index, made)
 

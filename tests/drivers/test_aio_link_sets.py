@@ -59,10 +59,10 @@ class Rig:
         return self.set.links
 
     async def open(self, i):
-        channel = await open_connection(self.nodes[i].make_connection(2.0))
-        await channel.run(ask(pack("HELLO", "3")))
-        await channel.run(subscribe(PLAIN, b"wake"))
-        return self.set.make_link(self.nodes[i], channel, None)
+        connection = await open_connection(self.nodes[i].make_connection(2.0))
+        await connection.run(ask(pack("HELLO", "3")))
+        await connection.run(subscribe(PLAIN, b"wake"))
+        return self.set.make_link(self.nodes[i], connection, None)
 
     async def connect(self, *indices):
         for i in indices or range(len(self.nodes)):

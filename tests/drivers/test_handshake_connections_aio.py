@@ -327,12 +327,12 @@ def open_one(node):
 @both_loops
 @in_loop
 async def test_channel_asks_and_is_taken_over_with_all_that_has_come(nodes, node, loop):
-    channel = await open_one(node)
-    assert await channel.run(ask(pack("PING"), pack("NONSENSE"), pack("ECHO", "x"))) == [b"PONG", ANY, b"x"]
-    assert channel.is_plain()
-    channel.reader.feed(b"+early\r\n")
-    with channel.take() as sock:
-        assert channel.reader.gets() == b"early"
+    connection = await open_one(node)
+    assert await connection.run(ask(pack("PING"), pack("NONSENSE"), pack("ECHO", "x"))) == [b"PONG", ANY, b"x"]
+    assert connection.is_plain()
+    connection.reader.feed(b"+early\r\n")
+    with connection.take() as sock:
+        assert connection.reader.gets() == b"early"
         sock.setblocking(True)
         await turns(3)
         sock.sendall(pack("PING"))
@@ -342,26 +342,26 @@ async def test_channel_asks_and_is_taken_over_with_all_that_has_come(nodes, node
 @both_loops
 @in_loop
 async def test_channel_that_ends_during_a_question_raises(nodes, node, loop):
-    channel = await open_one(node)
+    connection = await open_one(node)
     nodes.pause(0)
-    asking = asyncio.create_task(channel.run(ask(pack("PING"))))
+    asking = asyncio.create_task(connection.run(ask(pack("PING"))))
     await asyncio.sleep(0.01)
     nodes.kill(0)
     with pytest.raises(ConnectionError):
         await asking
-    channel.close()
+    connection.close()
     nodes.restart(0)
 
 
 @in_loop
 async def test_bytes_of_a_handshake_are_bounded(nodes, node):
-    channel = await open_one(node)
-    asking = asyncio.create_task(channel.run(ask(pack("PING"))))
+    connection = await open_one(node)
+    asking = asyncio.create_task(connection.run(ask(pack("PING"))))
     await turns(1)
-    channel._stream.feed_data(b"$2000000000\r\n" + b"x" * MOST_BYTES)
+    connection._stream.feed_data(b"$2000000000\r\n" + b"x" * MOST_BYTES)
     with pytest.raises(ConnectionError, match="more than 8388608 bytes"):
         await asking
-    channel.close()
+    connection.close()
 
 
 @both_loops

@@ -111,11 +111,11 @@ def test_server_that_hides_its_run_id_replaces_no_other():
 @contextlib.contextmanager
 def connected(node):
     """Yield a set with a new link to a node, and what identifies the link."""
-    channel = node.open(5.0)
-    info, connection_id = channel.run(introduce(node, 1.0, b"wake"))
+    connection = node.open(5.0)
+    info, connection_id = connection.run(introduce(node, 1.0, b"wake"))
     node.meet(info, 0.0)
     link_set = LinkSet(StandIn([node], clock))
-    link_set.install(Link(node, channel, connection_id))
+    link_set.install(Link(node, connection, connection_id))
     yield link_set, connection_id
     link_set.end("the test is over", orderly=True)
 

@@ -236,15 +236,15 @@ class Sets:
         timeout, index = self._maintenance.connect_timeout, node.index
         try:
             async with asyncio.timeout(TIMEOUTS * timeout):
-                channel = await open_connection(node.make_connection(timeout))
+                connection = await open_connection(node.make_connection(timeout))
                 try:
-                    link = link_set.make_link(node, channel, await channel.run(join(node)))
+                    link = link_set.make_link(node, connection, await connection.run(join(node)))
                     if node.needed:
                         hold_back(link, node.needed, self._runner.timing.node_timeout)
                     if link_set.closed:
                         raise ConnectionError("its set has ended")
                 except BaseException:
-                    channel.close()
+                    connection.close()
                     raise
             link_set.install(link)
         except Exception as problem:

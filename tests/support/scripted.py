@@ -166,8 +166,8 @@ class Desk(StandIn):
         """Return a new link to a node, and its far end."""
         near, far = socket.socketpair()
         self._ends.append(far)
-        channel = HandshakeConnection(near, 5.0, math.inf)
-        return Link(self.nodes[index], channel, connection_id), Far(far)
+        connection = HandshakeConnection(near, 5.0, math.inf)
+        return Link(self.nodes[index], connection, connection_id), Far(far)
 
     def install(self, link_set, index, connection_id=None):
         """Connect a set to a node; return the far end."""
