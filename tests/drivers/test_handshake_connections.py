@@ -19,7 +19,7 @@ ASK = pack("ASK")
 
 @pytest.fixture
 def connection_to():
-    """Return a function that opens a connection to a server that greets like a node and answers one command in pieces."""
+    """Return a function that connects to a server that greets like a node and answers one command in pieces."""
     with contextlib.ExitStack() as stack:
 
         def connection_to(pieces, timeout=5.0):
