@@ -146,7 +146,7 @@ class AioLinkSet(AnyLinkSet):
             self._loop.add_reader(self._poller.fileno(), self._within, self.read)
         super().deliver(link.node, now)
         # Messages may have come before the link took over.
-        self.take_in(link, None, now)
+        self.receive(link, None, now)
 
     def deliver(self, node: Node, now: float) -> None:
         """Send a connected node the pending releases that are due."""
@@ -282,7 +282,7 @@ class AioLinkSet(AnyLinkSet):
     def hear(self, link: AnyLink, data: bytes) -> None:
         """Take in what the loop has read from a link; without bytes, the node closed the connection."""
         if self.links[link.index] is link and os.getpid() == self._process:
-            self._within(self.take_in, link, data, self._clock())
+            self._within(self.receive, link, data, self._clock())
 
     # Interruptions.
 

@@ -334,9 +334,9 @@ class AnyLinkSet(ABC):
             if error.errno is None or not isinstance(error, NOT_NOW):
                 self._lose(link, error)
         else:
-            self.take_in(link, data, now)
+            self.receive(link, data, now)
 
-    def take_in(self, link: AnyLink, data: bytes | None, now: float) -> None:
+    def receive(self, link: AnyLink, data: bytes | None, now: float) -> None:
         """Hand out the replies in received bytes: in none if the node closed the connection, None if none are new."""
         try:
             if data:
@@ -361,7 +361,7 @@ class AnyLinkSet(ABC):
             link.unfinished = 0
             kind = reply.__class__
             if kind is _PUSH:
-                self._shared.wakeups.take_in(reply, link.node)
+                self._shared.wakeups.receive(reply, link.node)
                 continue
             if not pending:
                 raise LinkFault("sent a reply to no command")

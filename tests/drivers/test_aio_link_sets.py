@@ -200,7 +200,7 @@ def strike(monkeypatch):
 
 
 POINTS = [
-    *(("take_in", n, False) for n in (1, 2, 3)),
+    *(("receive", n, False) for n in (1, 2, 3)),
     *(("_hand_out", n, after) for n in (1, 3) for after in (False, True)),
     *(("_count", n, after) for n in (1, 2) for after in (False, True)),
     *(("_post", n, after) for n in (3, 4) for after in (False, True)),
@@ -280,7 +280,7 @@ def test_keyboard_interrupt_in_the_loops_callback_passes_through_the_loop(nodes,
         loop = runner.get_loop()
         rig = runner.run(connected(nodes.urls))
         asking = loop.create_task(rig.ask(append, b"a", timeout=PATIENCE))
-        monkeypatch.setattr(AioLinkSet, "take_in", interrupt)
+        monkeypatch.setattr(AioLinkSet, "receive", interrupt)
         with pytest.raises(KeyboardInterrupt):
             loop.run_until_complete(asyncio.wait([asking]))
         assert not any(rig.links)

@@ -259,7 +259,7 @@ async def test_node_that_answers_nonsense_is_disconnected_and_connected_again(no
     async with client_of(nodes, listeners=[events.append], node_timeout=0.1) as client:
         await use(client)
         links = client.runner.life.links
-        links.take_in(links.links[1], NONSENSE[what], clock())
+        links.receive(links.links[1], NONSENSE[what], clock())
         for _ in range(3):
             await _take(client, "x")
         await until(lambda: states(client) == ["up"] * 3)
