@@ -133,7 +133,7 @@ class NodeRegistry:
         self._restart_guard: Final = life.session.timing.restart_guard
         self._heard_by: Final = life.clock() + patience
         self._processes: Final = life.session.processes
-        self._tell: Final = life.on_event
+        self._report: Final = life.on_event
         self._wake: Final = wake
         self._random: Final = life.session.random
         self.mistake: BaseException | None = None
@@ -369,13 +369,13 @@ class NodeRegistry:
         """Return a node's state; it has yet to get that many releases."""
         return node.status(self._clock(), self._is_suspect(node), self._restart_guard, pending)
 
-    def tell_changes(self) -> None:
+    def report_changes(self) -> None:
         """Report the changes of state since the last call."""
         now = self._clock()
         for node in self._nodes:
             change = node.change(now, self._is_suspect(node), self._restart_guard)
             if change is not None:
-                self._tell(change)
+                self._report(change)
 
     def _is_suspect(self, node: Node) -> bool:
         link = self._own.links[node.index]
@@ -502,7 +502,7 @@ class AnyMaintenance(ABC, Generic[SetT]):
         for node in self._registry.due(self._connecting):
             self._start_connect(node)
         self._registry.initialize(self._send)
-        self._registry.tell_changes()
+        self._registry.report_changes()
         self.own.look((yield self._next_at(until)))
 
     def _catch_up(self, now: float) -> None:

@@ -158,7 +158,7 @@ class Node:
         self.tried = False
         self.former: Final[set[ConnectionId]] = set()
         self.generation = 0
-        self._told = "up"
+        self._reported = "up"
 
     @property
     def home(self) -> str:
@@ -303,10 +303,10 @@ class Node:
         state = self._state(now, suspect, guard)
         if state == "down" and self.down_reason == INTERRUPTED:
             return None  # The node works, and is being reconnected.
-        if state == self._told or not self.tried or (state == "quarantined" and self.remembers_since == math.inf):
+        if state == self._reported or not self.tried or (state == "quarantined" and self.remembers_since == math.inf):
             # The meaning of a missing birth record is unknown until the node and its peers were asked.
             return None
-        self._told = state
+        self._reported = state
         reason = {
             "up": "",
             "down": self.down_reason,

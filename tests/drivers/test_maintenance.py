@@ -468,14 +468,14 @@ def test_maintenance_that_fails_says_so_and_starts_again(make_client, nodes, war
     client = make_client(lease=6.0)
     with client.get_lock("x") as hold:
         maintenance = client.runner.life.maintenance
-        tell_changes, failed = maintenance._registry.tell_changes, []
+        report_changes, failed = maintenance._registry.report_changes, []
 
         def fail():
-            maintenance._registry.tell_changes = tell_changes
+            maintenance._registry.report_changes = report_changes
             failed.append(True)
             raise KeyError("odd")
 
-        maintenance._registry.tell_changes = fail
+        maintenance._registry.report_changes = fail
         maintenance.wake()
         eventually(lambda: failed)
         eventually(lambda: all(status.state == "up" for status in client.nodes()))

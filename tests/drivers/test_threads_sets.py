@@ -151,7 +151,7 @@ def test_finalizer_that_interrupts_the_maintenance_releases_though_no_set_is_fre
     """The maintenance can't wait for itself to carry the release; and while it waits for a lock, it renews none."""
     mutex, registry, errors = narrow.get_mutex("x"), narrow.runner.life.maintenance._registry, []
     assert mutex.acquire(timeout=PATIENCE)
-    tell_changes = registry.tell_changes
+    report_changes = registry.report_changes
 
     def interrupted():
         if not errors:
@@ -161,10 +161,10 @@ def test_finalizer_that_interrupts_the_maintenance_releases_though_no_set_is_fre
                 narrow.get_mutex("y").acquire()
             except RedsyncError as error:
                 errors.append(type(error))
-        tell_changes()
+        report_changes()
 
     with all_sets_lent(narrow):
-        monkeypatch.setattr(registry, "tell_changes", interrupted)
+        monkeypatch.setattr(registry, "report_changes", interrupted)
         narrow.runner.life.wake()
         eventually(lambda: errors and not any(claims(node) for node in raw))
     assert errors == [None, ReentrantCallError]
