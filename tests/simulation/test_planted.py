@@ -472,7 +472,7 @@ MISTAKES = [
         "the wait follows no write", Exclusion, "is held by a:1 on a .* and c:1 on c", "stale_replicas",
         patch=(
             *instead(handshakes, "wait_commands", wait_alone),
-            *instead(Codec, "touched", lambda *_: True),
+            *instead(Codec, "has_written", lambda *_: True),
         ),
     ),
     Mistake(
