@@ -455,7 +455,7 @@ MISTAKES = [
         patch=instead(AioLinkSet, "end", nothing),
     ),
     Mistake(
-        "a release does not wait for other sets", LeakedClaims, "ownerless", 21,
+        "a release does not wait for other sets", LeakedClaims, "without a waiter", 21,
         {"sets": 3}, patch=instead(sets, "keep_behind", nothing),
     ),
     # Groups and clusters.
