@@ -17,8 +17,7 @@ from redsync._core.quorum import Tally
 from redsync._core.text import split_urls
 from redsync._core.timing import MAX_LEASE, Timing, finite
 from redsync._drivers.environment import REAL, Environment
-from redsync._drivers.given_nodes import make_nodes
-from redsync._drivers.nodes import NodeStatus
+from redsync._drivers.nodes import NodeStatus, make_nodes
 from redsync._protocols import surveys
 from redsync._protocols.watchdog import shutdown, watchdog
 from redsync.exceptions import ConfigurationError

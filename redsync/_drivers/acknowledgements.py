@@ -6,7 +6,7 @@ must have a vote: `WAIT` follows the commands of a write, and the link holds the
 majorities of a group share a server, so a write that one acknowledged is known to the other, or older.
 
 `WAIT` counts the replicas that have the last write of *this connection*. If a vote wrote nothing (the claim already
-existed), it would wait for nothing. So a small write precedes it (`Codec.touch`).
+existed), it would wait for nothing. So a small write precedes it (`Codec.small_write`).
 
 A release or a rollback does not have to last: a claim that a lost one leaves behind expires.
 
@@ -41,17 +41,17 @@ def wait_commands(codec: Codec, needed: int, timeout: float) -> list[bytes]:
 
     After `timeout` seconds the node stops waiting for them.
     """
-    return [*codec.touch, pack("WAIT", str(needed), str(max(math.ceil(timeout * 1000), 1)))]
+    return [*codec.small_write, pack("WAIT", str(needed), str(max(math.ceil(timeout * 1000), 1)))]
 
 
 def reason_against(codec: Codec, replies: Sequence[Any], needed: int) -> str | None:
     """Return why the replies to `wait_commands` do not suffice; None if they do."""
-    *touched, count = replies
-    for reply in touched[-1], count:
+    *written, count = replies
+    for reply in written[-1], count:
         if isinstance(reply, hiredis.ReplyError):
             return f"can't ask its replicas: {reply}"
-    if not codec.touched(touched):
-        return f"can't ask its replicas: nothing was written, {outline(touched)}"
+    if not codec.has_written(written):
+        return f"can't ask its replicas: nothing was written, {outline(written)}"
     if type(count) is not int:
         raise hiredis.ProtocolError(f"sent an unexpected reply {outline(count)}")
     if count >= needed:

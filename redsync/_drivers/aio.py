@@ -240,10 +240,7 @@ class AioLife(AnyLife):
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 await self.begun.wait()
-        if not self.begun.is_set():
-            assert self.maintenance is not None, "what runs has a loop"
-            self.maintenance.hurry()
-        elif not self.ready:
+        if self.begun.is_set() and not self.ready:
             raise self._failure or ClientClosedError
 
     async def _main(self, maintenance: AioMaintenance) -> None:

@@ -28,7 +28,7 @@ from redsync._core.scripts import Command
 from redsync._drivers.handshake_connections import AioHandshakeConnection, describe_error
 from redsync._drivers.link_sets import AnyLinkSet, Shared
 from redsync._drivers.links import BACKLOG_LIMIT, AnyLink, Link, bound_silence, let_reset
-from redsync._drivers.nodes import INTERRUPTED, Node
+from redsync._drivers.nodes import INTERRUPTED, ConnectionId, Node
 from redsync._drivers.requests import Request, Waitable
 
 __all__ = ["AioLinkSet", "StreamLink"]
@@ -48,12 +48,16 @@ class StreamLink(AnyLink, asyncio.Protocol):
     """
 
     def __init__(
-        self, node: Node, channel: AioHandshakeConnection, links: AioLinkSet, tag: tuple[str, int] | None = None
+        self,
+        node: Node,
+        connection: AioHandshakeConnection,
+        links: AioLinkSet,
+        connection_id: ConnectionId | None = None,
     ) -> None:
-        super().__init__(node, channel.reader, tag)
+        super().__init__(node, connection.reader, connection_id)
         self.read_until = 0.0
         self._links: Final = links
-        self._transport, self._keep = channel.take_transport(self)
+        self._transport, self._keep = connection.take_transport(self)
         self._transport.set_write_buffer_limits(high=BACKLOG_LIMIT)
         sock = self._transport.get_extra_info("socket")
         self._sock: Final[Any] = sock
@@ -122,13 +126,13 @@ class AioLinkSet(AnyLinkSet):
 
     # Links.
 
-    def make_link(self, node: Node, channel: AioHandshakeConnection, tag: tuple[str, int] | None) -> AnyLink:
+    def make_link(self, node: Node, connection: AioHandshakeConnection, connection_id: ConnectionId | None) -> AnyLink:
         """Return a link over a new connection."""
-        if channel.lost:
+        if connection.lost:
             raise ConnectionError("closed the connection")
-        if self.WATCHES and channel.is_plain():
-            return Link(node, channel, tag)
-        return StreamLink(node, channel, self, tag)
+        if self.WATCHES and connection.is_plain():
+            return Link(node, connection, connection_id)
+        return StreamLink(node, connection, self, connection_id)
 
     def install(self, link: AnyLink) -> None:
         """Put a new link into use: before anything else, its node gets its pending releases."""
@@ -139,10 +143,10 @@ class AioLinkSet(AnyLinkSet):
         super().install(link)
         if self._polled and not self._watched:
             self._watched = True
-            self._loop.add_reader(self._poller.fileno(), self._read_ready)
+            self._loop.add_reader(self._poller.fileno(), self._within, self.read)
         super().deliver(link.node, now)
         # Messages may have come before the link took over.
-        self.take_in(link, None, now)
+        self.receive(link, None, now)
 
     def deliver(self, node: Node, now: float) -> None:
         """Send a connected node the pending releases that are due."""
@@ -271,19 +275,14 @@ class AioLinkSet(AnyLinkSet):
     # Reading.
 
     def read(self) -> None:
-        if self._polled:
-            self._serve(self._poller.poll(0))
-
-    def _read_ready(self) -> None:
-        """Read what has arrived; the loop calls it."""
         # Not in a forked child that runs its parent's loop: what has arrived belongs to the parent.
-        if os.getpid() == self._process:
-            self._within(self.read)
+        if self._polled and os.getpid() == self._process:
+            self._serve(self._poller.poll(0))
 
     def hear(self, link: AnyLink, data: bytes) -> None:
         """Take in what the loop has read from a link; without bytes, the node closed the connection."""
         if self.links[link.index] is link and os.getpid() == self._process:
-            self._within(self.take_in, link, data, self._clock())
+            self._within(self.receive, link, data, self._clock())
 
     # Interruptions.
 
@@ -322,16 +321,13 @@ class AioLinkSet(AnyLinkSet):
 
     def end(self, reason: str, *, orderly: bool) -> None:
         super().end(reason, orderly=orderly)
+        if os.getpid() != self._process:
+            return
         if self._alarm is not None:
             self._alarm.cancel()
         if self._watched and not self._loop.is_closed():
             self._loop.remove_reader(self._poller.fileno())
         self._watched = False
-        if self._poller is not None:
-            self._poller.close()
-
-    def forget(self) -> None:
-        super().forget()
         if self._poller is not None:
             self._poller.close()
 

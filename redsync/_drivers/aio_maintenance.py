@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Awaitable, Callable
+from contextlib import closing
+from typing import TYPE_CHECKING, Final
 
 from redsync._drivers.aio_link_sets import AioLinkSet
-from redsync._drivers.any_maintenance import PAUSE_AFTER_FAILURE, AnyMaintenance, Work
+from redsync._drivers.any_maintenance import ASK_EVERY, PAUSE_AFTER_FAILURE, AnyMaintenance, Watch, Work
 from redsync._drivers.handshake_connections import open_connection, open_fake_connection
 from redsync._drivers.link_sets import Shared
 from redsync._drivers.nodes import TIMEOUTS, Node
 from redsync._drivers.requests import Request
-from redsync._drivers.watches import AioWatches
 
 if TYPE_CHECKING:
     from redsync._drivers.any_runner import AnyLife
@@ -34,11 +33,9 @@ class AioMaintenance(AnyMaintenance[AioLinkSet]):
     def __init__(self, life: AnyLife, loop: asyncio.AbstractEventLoop) -> None:
         """Make a maintenance that has not started."""
         self._loop: Final = loop
-        self._waiting: asyncio.Future[None] | None = None
-        self._has_news = False
-        self._wait_until = math.inf
+        self._news: Final = asyncio.Event()
         super().__init__(self._make_set(life), life)
-        self._watches: Final = AioWatches(self._nodes, self.connect_timeout, self._clock, self._on_moved)
+        self._watching: list[asyncio.Task[None]] = []
         self._connecting: dict[int, asyncio.Task[None]]
 
     def _make_set(self, shared: Shared) -> AioLinkSet:
@@ -58,7 +55,7 @@ class AioMaintenance(AnyMaintenance[AioLinkSet]):
             ConfigurationError: Two nodes are the same server.
             Exception: A programming error while connecting.
         """
-        self._watches.start()
+        self._watching = [self._loop.create_task(self._watch(each), name=each.name) for each in self._watches]
         await self._do(self.beginning())
         self._registry.require_usable()
         on_begun()
@@ -77,49 +74,30 @@ class AioMaintenance(AnyMaintenance[AioLinkSet]):
         self.wake()
 
     async def stop(self) -> None:
-        """End all connections; a cancellation meanwhile propagates when that is done."""
+        """Wait for tasks, pending releases, and replies that nodes still owe; end all connections.
+
+        A cancellation only ends the wait.
+        """
         self._stopping = True
-        ending = [*self._connecting.values(), *self._watches.tasks]
+        ending = [*self._connecting.values(), *self._watching]
         for task in ending:
             task.cancel()
-        cancelled: asyncio.CancelledError | None = None
-        ended = False
-        while not ended:
-            try:
-                ended = await self._wait_for_end(ending)
-            except asyncio.CancelledError as error:
-                cancelled = error
-        # A task cancelled before its first step never runs, and does not remove itself.
-        self._connecting.clear()
-        self.own.end("the client was closed", orderly=True)
-        if cancelled is not None:
-            raise cancelled
-
-    async def _wait_for_end(self, ending: Sequence[asyncio.Future[Any]]) -> bool:
-        """Wait for tasks, pending releases, and replies that nodes still owe; return True when that is done."""
-        if pending := [task for task in ending if not task.done()]:
-            await asyncio.wait(pending)
-        self._wait_until = min(self._wait_until, self._clock() + self._node_timeout)
-        await self._do(self.finishing(self._wait_until))
-        return True
-
-    def hurry(self) -> None:
-        """Stop waiting for first connections: a round proceeds without them, and its claim needs the watchdog."""
-        self._hurried = True
-        self.wake()
+        try:
+            if ending:
+                await asyncio.wait(ending)
+            await self._do(self.finishing(self._clock() + self._node_timeout))
+        finally:
+            # A task cancelled before its first step never runs, and does not remove itself.
+            self._connecting.clear()
+            self.own.end("the client was closed", orderly=True)
 
     def wake(self) -> None:
         """Make the task look at once."""
-        self._has_news = True
         # Tasks that outlive their closed loop come here when they are garbage-collected.
-        if self._waiting is not None and not self._waiting.done() and not self._loop.is_closed():
-            # Not ended here: an exception of a signal handler may interrupt a finalizer, and a future interrupted while
-            # it ends never wakes its task. If the exception strikes here, the timer ends the wait.
-            self._loop.call_soon(self._end_wait)
-
-    def _end_wait(self) -> None:
-        if self._waiting is not None and not self._waiting.done():
-            self._waiting.set_result(None)
+        if not self._loop.is_closed():
+            # Not set here: an exception of a signal handler may interrupt a finalizer, and an event interrupted while
+            # it is set never wakes its task. If the exception strikes here, the timer ends the wait.
+            self._loop.call_soon(self._news.set)
 
     async def sleep(self, until: float) -> None:
         """Do the maintenance's work until an instant or an alarm.
@@ -140,16 +118,15 @@ class AioMaintenance(AnyMaintenance[AioLinkSet]):
 
     async def _wait(self, until: float) -> None:
         """Sleep until an instant, or `wake`."""
-        if self._has_news:
+        if self._news.is_set():
             await asyncio.sleep(0)
         else:
-            self._waiting = waiting = self._loop.create_future()
-            timer = self._loop.call_later(max(until - self._clock(), 0.001), self._end_wait)
+            timer = self._loop.call_later(max(until - self._clock(), 0.001), self._news.set)
             try:
-                await waiting
+                await self._news.wait()
             finally:
                 timer.cancel()
-        self._has_news = False
+        self._news.clear()
 
     async def _read(self) -> float:
         return await self.own.read_all() if self.own.owes else self._clock()
@@ -182,16 +159,39 @@ class AioMaintenance(AnyMaintenance[AioLinkSet]):
         self.wake()
 
     async def _connect_link(self, node: Node) -> None:
-        await self._watches.locate(node)
-        channel = await open_fake_connection(node)
-        if channel is None:
-            channel = await open_connection(node.make_connection(self.connect_timeout))
+        connection = await open_fake_connection(node)
+        if connection is None:
+            connection = await open_connection(node.make_connection(self.connect_timeout))
         try:
-            tag = await channel.run(self._introduce(node))
-            link = self.own.make_link(node, channel, tag)
+            info, connection_id = await connection.run(self._introduce(node))
+            self._registry.meet(node, info)
+            link = self.own.make_link(node, connection, connection_id)
             self._fit_out(link)
         except BaseException:
-            channel.close()
+            connection.close()
             raise
         self._life.releases.clear_pause(node.index)
         self.own.install(link)
+
+    # Witnesses, each asked by a task.
+
+    async def _watch(self, watch: Watch) -> None:
+        """Ask a witness until the end."""
+        while True:
+            try:
+                await self._ask(watch)
+            except Exception as error:
+                self._note_answer(watch, self._reason_of(watch, error), self._clock())
+            await asyncio.sleep(ASK_EVERY)
+
+    async def _ask(self, watch: Watch) -> None:
+        """Ask a witness over one connection, until that ends."""
+        async with asyncio.timeout(self.connect_timeout):
+            connection = await open_connection(self._connection_to(watch))
+        with closing(connection):
+            while True:
+                asked_at = self._clock()
+                async with asyncio.timeout(self.connect_timeout):
+                    replies = await connection.run(watch.locator.ask())
+                self._note_answer(watch, replies, asked_at)
+                await asyncio.sleep(ASK_EVERY)

@@ -80,11 +80,11 @@ class AnyLife(Shared):
     def forget(self) -> None:
         """In the child of a fork: hold nothing, and close the copies of the parent's sockets."""
         self.session.holds.clear()
-        if self.maintenance is not None:
-            maintenance, self.maintenance = self.maintenance, None
-            maintenance.forget()
-            # When collected, asyncio's transports would write a last message to the parent's sockets.
-            _inherited.append(maintenance)
+        for link in list(self.installed):
+            link.forget()
+        # When collected, asyncio's transports would write a last message to the parent's sockets.
+        _inherited.append(self.maintenance)
+        self.maintenance = None
 
 
 LifeT = TypeVar("LifeT", bound=AnyLife)

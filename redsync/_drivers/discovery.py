@@ -2,7 +2,7 @@
 
 A node behind a Sentinel group, or a voter of a cluster, has no fixed address: its server is the latest master. A
 locator collects the answers of its *witnesses*, the Sentinels or some nodes of the cluster, and draws the conclusion;
-it does no input or output. `watches` polls the witnesses.
+it does no input or output. The maintenance asks the witnesses.
 
 **A majority of the listed witnesses must answer**, and the answer with the highest epoch counts. A single witness may
 have been cut off together with a master that was replaced long ago. A client that believed such a witness would count
@@ -27,7 +27,7 @@ import hiredis
 from redsync._core.clusters import masters_in, owner_in, read_cluster
 from redsync._core.replies import UNREADABLE
 from redsync._core.text import outline, printable
-from redsync._drivers.handshake_connections import pack
+from redsync._drivers.handshake_connections import HandshakeSteps, pack
 
 __all__ = ["ClusterLocator", "Location", "Locator", "SentinelLocator", "Witness", "needed_of"]
 
@@ -83,7 +83,7 @@ class Mistake(str):
 class Locator(ABC):
     """The answers of the witnesses about one master.
 
-    Not thread-safe, except for the attributes, which are replaced as a whole.
+    Only the maintenance changes it; any thread may read the attributes, which are replaced as a whole.
 
     Attributes:
         WITNESSES: A noun for the witnesses, for messages.
@@ -94,7 +94,7 @@ class Locator(ABC):
         present: Where the master is; None while unknown.
         unknown_reason: Why it is unknown.
         conflict: The configuration error that keeps it unknown, according to most witnesses; None if there is none.
-        reports: The latest answer of each witness, or why there is none.
+        reports: The latest answer of each witness, or why there is none; an empty text before its first one.
         confirmed_at: The time of the earliest question behind the latest majority of answers, in seconds on the
             client's clock.
     """
@@ -110,7 +110,12 @@ class Locator(ABC):
         self.unknown_reason = f"none of the {len(self.witnesses)} {self.WITNESSES} has answered yet"
         self.conflict: str | None = None
         self.confirmed_at = -math.inf
-        self.reports: Final[list[Report | str]] = ["no answer yet"] * len(self.witnesses)
+        self.reports: Final[list[Report | str]] = [""] * len(self.witnesses)
+
+    @property
+    def is_decided(self) -> bool:
+        """True if it is known where the master is, or why that can't be known now."""
+        return self.present is not None or self.conflict is not None or "" not in self.reports
 
     @property
     def needed(self) -> int:
@@ -122,6 +127,10 @@ class Locator(ABC):
         """A text that identifies the node, independent of the order of its witnesses."""
         return f"{self.subject}@{','.join(sorted(witness.address for witness in self.witnesses))}"
 
+    def ask(self) -> HandshakeSteps[list[Any]]:
+        """Ask a witness; return its replies."""
+        return (yield list(self.questions))
+
     @abstractmethod
     def _read(self, replies: Sequence[Any], witness: Witness) -> tuple[Location, int] | str:
         """Return where the master is, and its replicas, according to a witness; or why it names none.
@@ -131,16 +140,12 @@ class Locator(ABC):
         """
 
     def note(self, witness: int, replies: Sequence[Any], asked_at: float) -> None:
-        """Record a witness's replies to the questions; it was asked at that time, in seconds on the client's clock.
-
-        Raises:
-            ConnectionError: The server is not such a witness.
-        """
+        """Record a witness's replies to the questions; it was asked at that time, in seconds on the client's clock."""
         try:
             read = self._read(replies, self.witnesses[witness])
         except UNREADABLE:
-            told = " and ".join(map(outline, replies))
-            raise ConnectionError(f"answers with {told}: it is not one of the {self.WITNESSES}") from None
+            answers = " and ".join(map(outline, replies))
+            read = f"answers with {answers}: it is not one of the {self.WITNESSES}"
         self.reports[witness] = read if isinstance(read, str) else Report(*read, asked_at)
         self._conclude()
 
@@ -167,7 +172,9 @@ class Locator(ABC):
         if len(heard) < quorum:
             reports = zip(self.witnesses, self.reports, strict=True)
             silence = "; ".join(
-                f"{witness.address}: {report}" for witness, report in reports if isinstance(report, str)
+                f"{witness.address}: {report or 'no answer yet'}"
+                for witness, report in reports
+                if isinstance(report, str)
             )
             return f"{len(heard)} of {count} {self.WITNESSES} name the master, {quorum} must: {silence}"
         newest = max(report.location.epoch for report in heard)

@@ -6,7 +6,7 @@ it ends with the connection.
 
 * **All that was written is executed**, even if the writer closes its end at once: releases are sent last. Real servers
   do the same with what they have read.
-* **Errors have their codes.** redis-py cuts off those that it knows.
+* **Errors have their codes.** redis-py cuts off those that it knows; of these an instance has NOSCRIPT alone.
 * **What an instance lacks is answered here.** INFO names the instance, but no start: its data are as old as the
   instance. Subscriptions are refused, so waiters poll.
 * **A failing instance ends the connection**, after an error reply that says why. One with `server.connected = False`
@@ -30,7 +30,7 @@ from typing import Any, Final
 
 import hiredis
 from redis.connection import AbstractConnection
-from redis.exceptions import BusyLoadingError, NoScriptError, OutOfMemoryError, ReadOnlyError, RedisError, ResponseError
+from redis.exceptions import NoScriptError, RedisError, ResponseError
 
 from redsync._core.replies import NOTHING
 from redsync._drivers.handshake_connections import describe_error
@@ -48,14 +48,6 @@ _ARGUMENTS: Final = (
 """The arguments that a new connection takes from the pool; the others concern replies and retries."""
 
 _REFUSED: Final = frozenset({b"SUBSCRIBE", b"SSUBSCRIBE", b"PSUBSCRIBE"})
-
-_CODES: Final[dict[type[Exception], str]] = {
-    BusyLoadingError: "LOADING",
-    NoScriptError: "NOSCRIPT",
-    OutOfMemoryError: "OOM",
-    ReadOnlyError: "READONLY",
-}
-"""The codes that redis-py cuts off, except ERR, and those that no command of ours is answered with."""
 
 
 def fake_socket(pool: Any) -> socket.socket | None:
@@ -173,7 +165,7 @@ def _encoded(reply: Any) -> bytes:
 
 
 def _with_code(error: Exception) -> str:
-    text, code = describe_error(error), _CODES.get(type(error))
-    if code is None and not text.partition(" ")[0].isupper():
-        code = "ERR"
-    return text if code is None else f"{code} {text}"
+    text = describe_error(error)
+    if isinstance(error, NoScriptError):
+        return f"NOSCRIPT {text}"
+    return text if text.partition(" ")[0].isupper() else f"ERR {text}"

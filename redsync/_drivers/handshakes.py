@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable
 from typing import Any, Final
 
 import hiredis
@@ -15,7 +14,7 @@ from redsync._core.scripts import Script
 from redsync._core.text import outline, printable
 from redsync._drivers.acknowledgements import reason_against, wait_commands
 from redsync._drivers.handshake_connections import HandshakeSteps, pack
-from redsync._drivers.nodes import Node, NodeInfo
+from redsync._drivers.nodes import ConnectionId, Node, NodeInfo
 from redsync._drivers.requests import Codec
 from redsync.exceptions import ConfigurationError
 
@@ -26,24 +25,20 @@ INITIALIZE: Final = Script.load("node_initialize")
 _HELLO: Final = pack("HELLO", "3")
 
 
-def introduce(
-    node: Node, timeout: float, channel: bytes, meet: Callable[[NodeInfo], None]
-) -> HandshakeSteps[tuple[str, int] | None]:
-    """Begin the connection by which a node is up; return what `join` returns.
+def introduce(node: Node, timeout: float, channel: bytes) -> HandshakeSteps[tuple[NodeInfo, ConnectionId | None]]:
+    """Begin the connection by which a node is up; return the node's description of itself, and what `join` returns.
 
     Args:
         node: The node at the other end.
         timeout: As for `shake_hands`.
         channel: The client's channel for wake-ups.
-        meet: Called with the node's description of itself; refuses it by an error.
     """
     info = yield from shake_hands(node, timeout)
-    meet(info)
     (number,) = yield [pack("CLIENT", "ID")]
-    tag = None if info.run_id is None else _tag(info.run_id, number)
+    connection_id = None if info.run_id is None else _connection_id(info.run_id, number)
     yield from load_scripts()
     yield from subscribe(node.codec, channel)
-    return tag
+    return info, connection_id
 
 
 def shake_hands(node: Node, timeout: float) -> HandshakeSteps[NodeInfo]:
@@ -95,7 +90,7 @@ def shake_hands(node: Node, timeout: float) -> HandshakeSteps[NodeInfo]:
     return NodeInfo(run_id, version, uptime, birth, process)
 
 
-def join(node: Node) -> HandshakeSteps[tuple[str, int] | None]:
+def join(node: Node) -> HandshakeSteps[ConnectionId | None]:
     """Make one more connection to a node that is known; return an entry for `Node.former`.
 
     Raises:
@@ -111,7 +106,7 @@ def join(node: Node) -> HandshakeSteps[tuple[str, int] | None]:
     process = _fields(reply)[1].get("run_id")
     if process != node.info.run_id:
         raise ConnectionError("another server process answers than the one that is known")
-    return _tag(process, number)
+    return _connection_id(process, number)
 
 
 def _require_resp3(hello: Any) -> None:
@@ -137,7 +132,7 @@ def _require_master(fields: dict[str, str]) -> None:
     )
 
 
-def _tag(process: str, number: Any) -> tuple[str, int] | None:
+def _connection_id(process: str, number: Any) -> ConnectionId | None:
     """Return an entry for `Node.former`, from the reply to CLIENT ID; None if the node does not tell its number."""
     if isinstance(number, hiredis.ReplyError) and str(number).startswith("BUSY"):
         raise ConnectionError(f"CLIENT was refused: {number}")
@@ -166,16 +161,15 @@ def _scripts() -> tuple[bytes, list[bytes]]:
     return question, [pack("SCRIPT", "LOAD", script.source) for script in shipped]
 
 
-def subscribe(codec: Codec, channel: bytes) -> HandshakeSteps[bool]:
-    """Subscribe this connection to a channel; return False if the node can't or does not allow it."""
+def subscribe(codec: Codec, channel: bytes) -> HandshakeSteps[None]:
+    """Subscribe this connection to a channel, unless the node can't or does not allow it."""
     # In RESP3 the answer to a granted SUBSCRIBE is a push, which is not counted; an error would be the first reply.
     (reply,) = yield [codec.subscription(channel) + pack("PING")]
     if reply in (b"PONG", "PONG"):
-        return True
+        return
     if not isinstance(reply, hiredis.ReplyError):
         raise ConnectionError(f"answers SUBSCRIBE with {outline(reply)}: it does not speak RESP3")
     yield [b""]  # The PING's reply follows the error.
-    return False
 
 
 def _ask(what: str, *commands: bytes) -> HandshakeSteps[list[Any]]:

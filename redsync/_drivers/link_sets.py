@@ -36,7 +36,7 @@ from redsync._core.text import one_line, outline
 from redsync._drivers.environment import forked
 from redsync._drivers.handshake_connections import describe_error, pack
 from redsync._drivers.links import GIVE_UP, NOT_NOW, AnyLink, Link, LinkFault
-from redsync._drivers.nodes import Node
+from redsync._drivers.nodes import ConnectionId, Node
 from redsync._drivers.pending_releases import PendingReleases, is_refused
 from redsync._drivers.requests import NOTHING_TOLD, Request
 from redsync._drivers.wakeups import Wakeups
@@ -69,6 +69,7 @@ class Shared(ABC):
         wakeups: The signals that end sleeps.
         next_number: Returns the next number in the order of the client's commands.
         noting: For each node, notes how long a reply took, for observers; empty without observers.
+        installed: The links of all sets.
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class Shared(ABC):
         self.wakeups: Final = Wakeups(self.guard, clock)
         self.next_number: Final = itertools.count(1).__next__
         self.noting: Final = noting
+        self.installed: Final[set[AnyLink]] = set()
 
     @abstractmethod
     def wake(self) -> None:
@@ -120,19 +122,19 @@ class _Select:
 class _Kill(Request):
     """Ends a former connection of this client, which is recorded again if the node does not say that it has ended."""
 
-    def __init__(self, node: Node, tag: tuple[str, int]) -> None:
+    def __init__(self, node: Node, connection_id: ConnectionId) -> None:
         super().__init__(NOTHING_TOLD, None)
         self.command = None
-        self.data = pack("CLIENT", "KILL", "ID", str(tag[1]))
-        self._node, self._tag = node, tag
+        self.data = pack("CLIENT", "KILL", "ID", str(connection_id[1]))
+        self._node, self._connection_id = node, connection_id
 
     def fail(self, index: int, reason: str) -> None:  # noqa: ARG002  (a vote has them)
-        self._node.former.add(self._tag)
+        self._node.former.add(self._connection_id)
 
     def take_reply(self, reply: object) -> None:
         if isinstance(reply, str) and reply.startswith("BUSY"):
             raise LinkFault("is too busy to end a former connection")  # The next one begins with that.
-        self._node.former.discard(self._tag)
+        self._node.former.discard(self._connection_id)
 
 
 class AnyLinkSet(ABC):
@@ -140,8 +142,6 @@ class AnyLinkSet(ABC):
 
     Attributes:
         links: The link to each node, None where there is none.
-        following: Requests that must go over this very set, each with the index of its node: they follow a command that
-            was sent over it and may be executed late. Any thread may append.
         owners: The owners whose commands may be unanswered here; empty once all is answered, as a borrower returns it.
         closed: True once it was thrown away or ended.
     """
@@ -156,7 +156,6 @@ class AnyLinkSet(ABC):
         self._polled: Final[dict[int, Link]] = {}
         self.links: Final[list[Any]] = [None] * len(shared.nodes)
         self._down_reasons: Final = ["no connection yet"] * len(shared.nodes)
-        self.following: Final[deque[tuple[int, Request]]] = deque()
         self.owners: Final[set[Owner]] = set()
 
     @abstractmethod
@@ -165,6 +164,7 @@ class AnyLinkSet(ABC):
 
     def install(self, link: Any) -> None:
         """Put a new link into use."""
+        self._shared.installed.add(link)
         self.links[link.index] = link
         if isinstance(link, Link):
             self._polled[link.fileno] = link
@@ -186,8 +186,6 @@ class AnyLinkSet(ABC):
             raise forked()
         now = self._clock()
         shared, links = self._shared, self.links
-        if self.following:
-            self.follow(now)
         guard = 0.0
         for request in requests:
             request.number = shared.next_number()
@@ -249,12 +247,6 @@ class AnyLinkSet(ABC):
             # The unanswered commands are lost or late; the next connection gets those that the node must get.
             self.discard(link, f"no answer for {silence:.0f} s")
 
-    def follow(self, now: float) -> None:
-        """Send what must follow a command of this set."""
-        while self.following:
-            index, request = self.following.popleft()
-            self.send_to(index, [request], now)
-
     def send_to(self, index: int, requests: Sequence[Request], now: float) -> None:
         """Send requests to one node; they become pending releases if there is no link."""
         link = self.links[index]
@@ -272,13 +264,13 @@ class AnyLinkSet(ABC):
         """
         link, releases = self.links[node.index], self._shared.releases
         process = None if node.info is None else node.info.run_id
-        for tag in sorted(node.former):
-            if tag[0] == process:  # else it has ended with its process
-                self.send_to(node.index, [_Kill(node, tag)], now)
+        for connection_id in sorted(node.former):
+            if connection_id[0] == process:  # else it has ended with its process
+                self.send_to(node.index, [_Kill(node, connection_id)], now)
             # Only now, for the same reason as below.
             if self.links[node.index] is not link:
                 return
-            node.former.discard(tag)
+            node.former.discard(connection_id)
         due = releases.due(node.index, now, len(link.pending))
         if due:
             # None behind a later command about its claim, which may make it needless.
@@ -329,7 +321,7 @@ class AnyLinkSet(ABC):
                     if error.errno is None or not isinstance(error, NOT_NOW):
                         self._lose(link, error)
                 else:
-                    self.take_in(link, data, now)
+                    self.receive(link, data, now)
 
     def _poll_for(self, link: AnyLink) -> None:
         """Poll a link for what it waits for now."""
@@ -344,7 +336,7 @@ class AnyLinkSet(ABC):
         else:
             self._poll_for(link)
 
-    def take_in(self, link: AnyLink, data: bytes | None, now: float) -> None:
+    def receive(self, link: AnyLink, data: bytes | None, now: float) -> None:
         """Give each reply in received bytes to the oldest request of its link.
 
         `data` is empty if the node closed the connection, and None if no bytes are new.
@@ -360,7 +352,7 @@ class AnyLinkSet(ABC):
                 link.unfinished = 0
                 kind = reply.__class__
                 if kind is _PUSH:
-                    self._shared.wakeups.take_in(reply, link.node)
+                    self._shared.wakeups.receive(reply, link.node)
                     continue
                 if not pending:
                     raise LinkFault("sent a reply to no command")
@@ -464,8 +456,8 @@ class AnyLinkSet(ABC):
             with expected(KeyError, OSError):  # It was done before.
                 self._poller.unregister(link.fileno)
             del self._polled[link.fileno]
-        if link.tag is not None and not orderly:
-            link.node.former.add(link.tag)
+        if link.connection_id is not None and not orderly:
+            link.node.former.add(link.connection_id)
         while link.pending:
             request = link.pending[0]
             request.fail(index, reason)
@@ -474,6 +466,7 @@ class AnyLinkSet(ABC):
         # Before it is closed: a closed descriptor may belong to another file soon.
         self._down_reasons[index] = reason
         self.links[index] = None
+        shared.installed.discard(link)
         if orderly:
             link.shut()
         else:
@@ -498,14 +491,6 @@ class AnyLinkSet(ABC):
         for link in list(self.links):
             if link is not None:
                 self.discard(link, reason, orderly=orderly)
-        self.follow(self._clock())
-
-    def forget(self) -> None:
-        """In the child of a fork: close the copies of the parent's sockets."""
-        self.closed = True
-        for link in self.links:
-            if link is not None:
-                link.forget()
 
 
 class LinkSet(AnyLinkSet):

@@ -20,7 +20,7 @@ import hiredis
 
 from redsync._core.interruptions import expected
 from redsync._drivers.kept_calls import receiver, sender
-from redsync._drivers.nodes import Node
+from redsync._drivers.nodes import ConnectionId, Node
 from redsync._drivers.requests import Request
 
 __all__ = ["BACKLOG_LIMIT", "GIVE_UP", "NOT_NOW", "AnyLink", "Link", "LinkFault", "bound_silence", "let_reset"]
@@ -47,7 +47,7 @@ class AnyLink(ABC):
     Attributes:
         node: The node at the other end.
         generation: The node's `generation` for which it was made; with another one it leads to a former server.
-        tag: The server process at the other end, and its number for this connection; None if it reports none.
+        connection_id: The server process at the other end, and its number for this connection; None if it reports none.
         fileno: Its descriptor for polls; -1 if an event loop reads it.
         pending: The requests that were sent and are not answered, oldest first.
         since: The instant at which the node last completed an answer, or was sent something after it owed nothing.
@@ -62,12 +62,12 @@ class AnyLink(ABC):
 
     fileno = -1
 
-    def __init__(self, node: Node, reader: hiredis.Reader, tag: tuple[str, int] | None = None) -> None:
+    def __init__(self, node: Node, reader: hiredis.Reader, connection_id: ConnectionId | None = None) -> None:
         self.node: Final = node
         self.index: Final = node.index
         self.bit: Final = node.bit
         self.generation: Final = node.generation
-        self.tag = tag
+        self.connection_id = connection_id
         self.pending: deque[Request] = deque()
         self.since = 0.0
         self.backlog = bytearray()
@@ -122,10 +122,10 @@ class Link(AnyLink):
         receive: Returns received bytes, none if the node closed the connection; raises one of NOT_NOW if nothing came.
     """
 
-    def __init__(self, node: Node, channel: Any, tag: tuple[str, int] | None = None) -> None:
+    def __init__(self, node: Node, connection: Any, connection_id: ConnectionId | None = None) -> None:
         """Take over the socket of a handshake connection of either flavour."""
-        super().__init__(node, channel.reader, tag)
-        self._sock: Final[Any] = channel.take()
+        super().__init__(node, connection.reader, connection_id)
+        self._sock: Final[Any] = connection.take()
         self._sock.setblocking(False)
         bound_silence(self._sock)
         self.fileno = self._sock.fileno()

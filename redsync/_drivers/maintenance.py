@@ -15,26 +15,28 @@ Only the maintenance thread writes the state here, except where a comment says o
 from __future__ import annotations
 
 import logging
+import math
+import os
 import socket
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from redsync._core.interruptions import expected
 from redsync._core.memory import FIRST_USE
-from redsync._drivers.any_maintenance import PAUSE_AFTER_FAILURE, AnyMaintenance, Stopped, Work
-from redsync._drivers.handshake_connections import describe_error, pack
+from redsync._drivers.any_maintenance import ASK_EVERY, PAUSE_AFTER_FAILURE, AnyMaintenance, Stopped, Watch, Work
+from redsync._drivers.handshake_connections import HandshakeConnection, describe_error, open_blocking, pack
 from redsync._drivers.handshakes import join
 from redsync._drivers.link_sets import LinkSet, Shared
 from redsync._drivers.links import AnyLink, Link
-from redsync._drivers.nodes import INTERRUPTED, TIMEOUTS, Node
+from redsync._drivers.nodes import INTERRUPTED, TIMEOUTS, ConnectionId, Node, NodeInfo
 from redsync._drivers.notifier import quietly
 from redsync._drivers.pool import Pool
 from redsync._drivers.requests import NOTHING_TOLD, Request
-from redsync._drivers.watches import Watches
 from redsync._signal_safe import SafeEvent
 
 if TYPE_CHECKING:
@@ -92,10 +94,10 @@ class Maintenance(AnyMaintenance[LinkSet]):
         self._woken.setblocking(False)
         self.own.watch(self._woken.fileno())
         self.pool: Pool
-        self._watches: Final = Watches(self._nodes, self.connect_timeout, self._clock, self._on_moved)
         self._thread: threading.Thread | None = None
         self._ident = 0
         self.begun: Final = SafeEvent()
+        self._ended: Final = SafeEvent()
         self._finished = False
         self._swept_at = 0.0
         self.on_stopped: Callable[[], object] = lambda: None
@@ -106,8 +108,9 @@ class Maintenance(AnyMaintenance[LinkSet]):
 
     def wake(self) -> None:
         """Make the thread look at once."""
-        with expected(OSError):  # It is readable already, or the client was closed.
-            self._waker.send(b"\0")
+        if os.getpid() == self._life.process:  # The socket is the parent's, or its number another file by now.
+            with expected(OSError):  # It is readable already, or the client was closed.
+                self._waker.send(b"\0")
 
     def post(self, action: Callable[[], object]) -> None:
         """Let the thread call something soon; once it has ended, call that here."""
@@ -133,30 +136,54 @@ class Maintenance(AnyMaintenance[LinkSet]):
                 link_set.arrive(node.index, describe_error(error))
 
     def _connect(self, link_set: LinkSet, node: Node) -> None:
-        own = link_set is self.own
         try:
-            if own:
-                self._watches.locate(node)
-            channel = node.open(self.connect_timeout)
+            connection = node.open(self.connect_timeout)
             try:
-                tag = channel.run(self._introduce(node) if own else join(node))
-                link = Link(node, channel, tag)
-                self._fit_out(link)
+                if link_set is self.own:
+                    self.post(partial(self._meet, node, connection, connection.run(self._introduce(node))))
+                else:
+                    link_set.arrive(node.index, self._make_link(node, connection, connection.run(join(node))))
             except BaseException:
-                channel.close()
+                connection.close()
                 raise
-            link_set.arrive(node.index, link)
         except BaseException as problem:
             # This also catches a `sys.exit()` by the application's credential provider; otherwise the node would never
             # be tried again.
             link_set.arrive(node.index, self._registry.note_failure(node, problem))
+
+    def _make_link(self, node: Node, connection: HandshakeConnection, connection_id: ConnectionId | None) -> Link:
+        link = Link(node, connection, connection_id)
+        self._fit_out(link)
+        return link
+
+    # Witnesses, each asked by a thread.
+
+    def _watch(self, watch: Watch) -> None:
+        """Ask a witness until the end."""
+        while not self._stopping:
+            try:
+                self._ask(watch)
+            except BaseException as error:
+                # The application's credential provider may exit, too.
+                self.post(partial(self._note_answer, watch, self._reason_of(watch, error), self._clock()))
+            self._ended.wait(ASK_EVERY)
+
+    def _ask(self, watch: Watch) -> None:
+        """Ask a witness over one connection, until either ends."""
+        connection = open_blocking(self._connection_to(watch), self.connect_timeout, math.inf)
+        with closing(connection):
+            while not self._stopping:
+                asked_at = self._clock()
+                self.post(partial(self._note_answer, watch, connection.run(watch.locator.ask()), asked_at))
+                self._ended.wait(ASK_EVERY)
 
     # Life.
 
     def start(self, watch: Callable[[], object]) -> None:
         """Start the thread."""
         self._thread = threading.Thread(target=self._main, args=(watch,), name="redsync-maintenance", daemon=True)
-        self._watches.start()
+        for each in self._watches:
+            threading.Thread(target=self._watch, args=(each,), name=each.name, daemon=True).start()
         self._thread.start()
 
     def await_begun(self, timeout: float) -> None:
@@ -254,7 +281,6 @@ class Maintenance(AnyMaintenance[LinkSet]):
         self._catch_up(self._clock())
 
     def _help_others(self, now: float) -> None:
-        self.own.follow(now)
         self._empty_inbox()
         if self._stopping or now - self._swept_at >= (self._node_timeout / 2 if self._owes() else _SWEEP_EVERY):
             self._sweep(now)
@@ -268,6 +294,19 @@ class Maintenance(AnyMaintenance[LinkSet]):
         if not self._finished:
             self.own.read(0.0)
         self.own.close_round(request, "no answer in time")
+
+    def _meet(
+        self, node: Node, connection: HandshakeConnection, introduction: tuple[NodeInfo, ConnectionId | None]
+    ) -> None:
+        """Put a new connection into use, unless its server is another node, too."""
+        try:
+            info, connection_id = introduction
+            self._registry.meet(node, info)
+            made: Link | str = self._make_link(node, connection, connection_id)
+        except Exception as problem:
+            connection.close()
+            made = self._registry.note_failure(node, problem)
+        self.take_connection(node.index, made)
 
     def take_connection(self, index: int, link: Link | str) -> None:
         """Put a new connection into use; or record why there is none."""
@@ -297,7 +336,7 @@ class Maintenance(AnyMaintenance[LinkSet]):
         self.connect(self.own, [node])
 
     def _sweep(self, now: float) -> None:
-        """Read late replies in idle sets, send what must follow them, and close sets that have rested for long."""
+        """Read late replies in idle sets, and close sets that have rested for long."""
         self._swept_at, self.pool.is_swept = now, True
         try:
             self._look_after_idle_sets(now)
@@ -311,7 +350,6 @@ class Maintenance(AnyMaintenance[LinkSet]):
                 break
             link_set = sets[0]
             link_set.take_arrivals()
-            link_set.follow(now)
             link_set.read(0.0)
             link_set.look(now)
             if now - link_set.used_at > _KEPT_IDLE and len(self.pool) > 1:
@@ -344,19 +382,12 @@ class Maintenance(AnyMaintenance[LinkSet]):
         self._do(self.finishing(self._clock() + self._node_timeout))
         for link_set in (*self.pool.close(), self.own):
             link_set.end("the client was closed", orderly=True)
-        self._watches.stop()
+        self._ended.set()
         self._finished = True
         self._empty_inbox()
         self._waker.close()
         self._woken.close()
         self.begun.set()
-
-    def forget(self) -> None:
-        super().forget()
-        self.pool.forget()
-        self._waker.close()
-        self._woken.close()
-        self._watches.forget()
 
 
 def _taken(queue: deque[T]) -> Iterator[T]:

@@ -1,30 +1,36 @@
-"""Nodes: how to reach them, their descriptions of themselves, and whether they may vote."""
+"""Nodes: as given by callers, how to reach them, their descriptions of themselves, and whether they may vote."""
 
 from __future__ import annotations
 
+# Python imports it at the first look-up of a host's name, which may be in a thread while another one forks.
+import encodings.idna  # noqa: F401
 import logging
 import math
 import re
 import socket
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import hiredis
+import redis.asyncio.connection
+import redis.connection
 from redis.exceptions import RedisError
 
+from redsync._core.clusters import slots_of
 from redsync._core.memory import BLANK, FORGOT, JOINING, NEWBORN, Birth
 from redsync._core.observing import NodeChanged
 from redsync._core.text import one_line
+from redsync._core.urls import ClusterUrl, GroupUrl, NodeUrlError, check_url, require_different
+from redsync._drivers.discovery import ClusterLocator, Location, Locator, SentinelLocator, Witness
 from redsync._drivers.environment import clock
 from redsync._drivers.fake_nodes import fake_socket
 from redsync._drivers.handshake_connections import HandshakeConnection, describe_error, open_blocking
 from redsync._drivers.notifier import quietly
 from redsync._drivers.redis_py import database_of, new_connection
 from redsync._drivers.requests import PLAIN, Codec
+from redsync.exceptions import ConfigurationError
 
-if TYPE_CHECKING:
-    from redsync._drivers.discovery import Location, Locator
-
-__all__ = ["INTERRUPTED", "TIMEOUTS", "Node", "NodeInfo", "NodeStatus", "reason_of"]
+__all__ = ["INTERRUPTED", "TIMEOUTS", "ConnectionId", "Node", "NodeInfo", "NodeStatus", "make_nodes", "reason_of"]
 
 log = logging.getLogger("redsync.node")
 
@@ -42,6 +48,10 @@ _FORGETFUL = r"FORGETFUL (-1|[0-9]{1,15})"
 
 _CONFIRMED: Final = 2 / 3
 """The part of the quarantine within which witnesses must have been asked; the rest is for drift, and for the vote."""
+
+
+ConnectionId: TypeAlias = tuple[str, int]
+"""Identifies a connection to a node: the server's process, and its number for the connection (CLIENT ID)."""
 
 
 class NodeInfo(NamedTuple):
@@ -115,8 +125,7 @@ class Node:
             claim needs nodes that have remembered for at least the claim's guard.
         last_error: The last error, for people.
         tried: True once a connect has succeeded or failed; before that there is no state to report.
-        former: The discarded connections, each by the server's process and its number there. The next connection begins
-            by ending them.
+        former: The discarded connections. The next connection begins by ending them.
         generation: The number of its server: it grows when the node has another server, or another process of it.
     """
 
@@ -147,9 +156,9 @@ class Node:
         self.remembers_since = -math.inf
         self.last_error: str | None = None
         self.tried = False
-        self.former: Final[set[tuple[str, int]]] = set()
+        self.former: Final[set[ConnectionId]] = set()
         self.generation = 0
-        self._told = "up"
+        self._reported = "up"
 
     @property
     def home(self) -> str:
@@ -273,8 +282,8 @@ class Node:
             f"part in new grants again as soon as a majority of them does"
         )
 
-    def status(self, now: float, suspect: bool, guard: float) -> NodeStatus:
-        """Return the node's state at that instant."""
+    def status(self, now: float, suspect: bool, guard: float, pending: int = 0) -> NodeStatus:
+        """Return the node's state at that instant; it has yet to get that many releases."""
         info, at = self.info, self.location if self.connected else None
         uptime = None if info is None or info.uptime is None else info.uptime + now - self.connected_at
         return NodeStatus(
@@ -286,6 +295,7 @@ class Node:
             None if at is None else str(at),
             None if at is None else at.epoch,
             max(self.remembers_since + guard - now, 0.0) if guard and self.connected else 0.0,
+            pending,
         )
 
     def change(self, now: float, suspect: bool, guard: float) -> NodeChanged | None:
@@ -293,10 +303,10 @@ class Node:
         state = self._state(now, suspect, guard)
         if state == "down" and self.down_reason == INTERRUPTED:
             return None  # The node works, and is being reconnected.
-        if state == self._told or not self.tried or (state == "quarantined" and self.remembers_since == math.inf):
+        if state == self._reported or not self.tried or (state == "quarantined" and self.remembers_since == math.inf):
             # The meaning of a missing birth record is unknown until the node and its peers were asked.
             return None
-        self._told = state
+        self._reported = state
         reason = {
             "up": "",
             "down": self.down_reason,
@@ -325,3 +335,127 @@ def reason_of(error: BaseException, address: str, before: object) -> str:
     if reason != before:
         quietly(log.error, "node %s can't be connected because of an error in this process", address, exc_info=error)
     return reason
+
+
+# Nodes as given by callers: URLs, of a server, a Sentinel group or a cluster; or redis-py clients.
+
+_LIKE: Final = ", or a list of these"
+
+
+def make_nodes(nodes: Any, client_class: type[Any]) -> list[Node]:
+    """Return the nodes that a caller gave as URLs or as redis-py clients: one, or a list.
+
+    Errors never repeat the argument, because it may contain a password.
+
+    Raises:
+        ConfigurationError: There is no node, one is listed twice, or an argument is neither.
+    """
+    given = [nodes] if isinstance(nodes, str | client_class) else nodes
+    if isinstance(given, bytes | Mapping) or not isinstance(given, Iterable):
+        raise ConfigurationError(f"nodes must be {_one(client_class)}{_LIKE}, not {_type_of(given)}")
+    made: list[Node] = []
+    for number, each in enumerate(given, 1):
+        if not isinstance(each, str | client_class):
+            raise ConfigurationError(f"node {number} must be {_one(client_class)}, not {_type_of(each)}")
+        try:
+            more = _nodes_of(len(made), each, client_class)
+            for node in more:
+                node.try_options()
+        except NodeUrlError as error:
+            raise ConfigurationError(f"node {number} {error}") from None
+        except (ValueError, TypeError):
+            # redis-py's message may show a part of the URL.
+            raise ConfigurationError(f"node {number} has an option or a value that redis-py does not know") from None
+        made += more
+    if not made:
+        raise ConfigurationError(f"a client needs at least one node: {_one(client_class)}{_LIKE}")
+    addresses = [node.address for node in made]
+    twice = {address for address in addresses if addresses.count(address) > 1}
+    if twice:
+        raise ConfigurationError(f"{min(twice)} is listed more than once: the nodes must be different servers")
+    return made
+
+
+def _one(client_class: type[Any]) -> str:
+    return f"a URL string or a {client_class.__module__.removesuffix('.client')}.{client_class.__name__}"
+
+
+def _type_of(thing: Any) -> str:
+    kind = type(thing)
+    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    return f"a value of type {name}"
+
+
+def _nodes_of(index: int, given: Any, client_class: type[Any]) -> list[Node]:
+    """Return the nodes that one argument stands for; the first has that index.
+
+    Raises:
+        NodeUrlError: A URL is invalid.
+        ValueError: redis-py does not know an option.
+    """
+    url = given if isinstance(given, str) else None
+    if url is None:
+        pool: Any = given.connection_pool
+        if hasattr(pool, "sentinel_manager"):
+            return [_group_of_pool(index, pool)]
+    elif url.count("://") > 1:  # redis-py would use the first and ignore the rest
+        raise NodeUrlError("is several URLs in one string: give a list with one URL for each node")
+    elif ClusterUrl.matches(url):
+        return _voters(index, url, client_class)
+    elif GroupUrl.matches(url):
+        return [_group(index, url, client_class)]
+    else:
+        check_url(url)
+        pool = client_class.from_url(url).connection_pool
+    return [Node(index, pool, pool.connection_kwargs.get("path") or _address(pool), url)]
+
+
+def _address(pool: Any) -> str:
+    settings = pool.connection_kwargs
+    return f"{settings.get('host', 'localhost')}:{settings.get('port', 6379)}"
+
+
+def _witnesses(addresses: Iterable[tuple[str, str]], client_class: type[Any]) -> list[Witness]:
+    return [Witness(address, client_class.from_url(url).connection_pool) for address, url in addresses]
+
+
+def _group(index: int, url: str, client_class: type[Any]) -> Node:
+    """Return the node that a Sentinel group stands for."""
+    said = GroupUrl.read(url)
+    locator = SentinelLocator(said.service, _witnesses(said.sentinels, client_class), said.replicas)
+    return Node(index, client_class.from_url(said.master).connection_pool, said.address, url, locator=locator)
+
+
+class _Settings(NamedTuple):
+    """The parts of a redis-py pool that make a connection."""
+
+    connection_class: Any
+    connection_kwargs: dict[str, Any]
+
+
+def _group_of_pool(index: int, pool: Any) -> Node:
+    """Do the same as `_group` for the pool of a client from redis-py's `Sentinel.master_for`."""
+    pools = [sentinel.connection_pool for sentinel in pool.sentinel_manager.sentinels]
+    witnesses = [Witness(_address(each), each) for each in pools]
+    require_different([witness.address for witness in witnesses])
+    # A class whose connections go to the given host, without asking Sentinels themselves.
+    module: Any = redis.connection
+    if issubclass(pool.connection_class, redis.asyncio.connection.AbstractConnection):
+        module = redis.asyncio.connection
+    kind = module.SSLConnection if issubclass(pool.connection_class, module.SSLConnection) else module.Connection
+    kwargs = {name: value for name, value in pool.connection_kwargs.items() if name != "connection_pool"}
+    locator = SentinelLocator(pool.service_name, witnesses, 0)
+    address = f"{pool.service_name}@{witnesses[0].address}"
+    return Node(index, _Settings(kind, kwargs), address, None, locator=locator)
+
+
+def _voters(first: int, url: str, client_class: type[Any]) -> list[Node]:
+    """Return the nodes that a cluster stands for."""
+    said = ClusterUrl.read(url)
+    pool, witnesses = client_class.from_url(said.server).connection_pool, _witnesses(said.seeds, client_class)
+    nodes = []
+    for number, slot in enumerate(slots_of(said.nodes)):
+        locator = ClusterLocator(slot, said.nodes, witnesses, said.replicas)
+        name = f"{witnesses[0].address}/{number + 1} of {said.nodes}"
+        nodes.append(Node(first + number, pool, name, url, locator=locator, codec=Codec(slot)))
+    return nodes

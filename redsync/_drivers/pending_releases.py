@@ -11,6 +11,12 @@ connection. The worst of those are a release that only lowers a hold count, behi
 the lower count until the next renewal), and a rate limiter's permit that one node keeps for a window though it was
 rolled back.
 
+**Order across sets.** A link has an order, and two links have none between them. If an owner asks over one set and
+releases over another, a node that has not answered the ask yet may execute it behind the release, and would keep a
+claim that has ended. So such a node gets the release again, as a pending one (`keep_behind`). A pending release waits
+until the node has answered, over every set, what was sent before it. Exclusion does not depend on it: each claim has a
+number.
+
 A node that runs a slow script (BUSY), loads its data, or is out of memory refuses releases too. It gets them again
 after a pause; a connection to it that has just been made ends the pause.
 """
@@ -28,9 +34,9 @@ from redsync._core.scripts import Arg
 from redsync._drivers.requests import Request
 
 if TYPE_CHECKING:
-    from redsync._drivers.link_sets import AnyLinkSet
+    from redsync._drivers.link_sets import AnyLinkSet, Shared
 
-__all__ = ["Owing", "PendingReleases", "is_refused"]
+__all__ = ["PendingReleases", "is_refused", "keep_behind"]
 
 _AFTER_REFUSAL: Final = 0.2
 """Seconds after which a node that answers with errors gets them again."""
@@ -94,12 +100,14 @@ class PendingReleases:
 
     Attributes:
         of_node: Those of each node.
+        others: Returns the sets of links besides the one that delivers.
     """
 
     def __init__(self, nodes: int, guard: AbstractContextManager[Any]) -> None:
         """Make it empty; `guard` is reentrant, because a finalizer may interrupt a thread that holds it."""
         self._guard: Final = guard
         self.of_node: Final = [_OfNode() for _ in range(nodes)]
+        self.others: Callable[[], Iterable[AnyLinkSet]] = tuple
 
     def add(self, index: int, requests: Iterable[Request], now: float) -> None:
         """Keep those requests that the node must get."""
@@ -130,7 +138,14 @@ class PendingReleases:
             return []
         with self._guard:
             ours.at = now + _BETWEEN
-            return sorted(ours.requests.values(), key=attrgetter("number"))[: max(_MOST - unanswered, 0)]
+            first = self._first(index)
+            due = sorted(ours.requests.values(), key=attrgetter("number"))[: max(_MOST - unanswered, 0)]
+            return [request for request in due if request.number < first]
+
+    def _first(self, index: int) -> float:
+        """Return the number of the first command that the node has not answered over another set."""
+        links = [link for other in self.others() if (link := other.links[index]) is not None]
+        return min([request.number for link in links for request in tuple(link.pending)[:1]], default=math.inf)
 
     def note_sent(self, index: int, requests: Iterable[Request]) -> None:
         """Forget requests that are under way over a link; `refuse` or `add` brings them back."""
@@ -151,52 +166,23 @@ class PendingReleases:
         self.of_node[index].at = 0.0
 
 
-class Owing:
-    """Order across sets: a release also goes out over the other sets whose nodes may execute its claim late.
+def keep_behind(request: Request, link_set: AnyLinkSet, shared: Shared, own: AnyLinkSet) -> None:
+    """Keep a release, just sent over a set, for the nodes that may execute what it follows late, over another set.
 
-    A link has an order, and two links have none between them. If an owner asks over one set and releases over another,
-    a node that has not answered the ask yet may execute it behind the release, and would keep a claim that has ended.
-    So such a node gets the release over both sets. Its vote for the release says nothing, and counts as failed.
-
-    So it is with a renewal, which goes out over the maintenance's set, and creates claims that a node has forgotten:
-    one that was decided early may be executed behind the release on the other nodes.
-
-    And so it is with an owner's earlier asks, whatever their claims: each may take a place in the queue, which belongs
-    to the owner.
-
-    Exclusion does not depend on it: each claim has its own number.
+    It follows an ask for its claim. It also follows a renewal, which goes out over the maintenance's set (`own`) for
+    all owners, and creates claims that a node has forgotten; and its owner's earlier asks, whatever their claims: each
+    may take a place in the queue, which belongs to the owner. The votes of such nodes say nothing, and count as failed.
     """
-
-    def __init__(
-        self, next_number: Callable[[], int], own: AnyLinkSet, sets: Callable[[], Iterable[AnyLinkSet]]
-    ) -> None:
-        """Make it.
-
-        Args:
-            next_number: Returns the next number in the order of the client's commands.
-            own: The maintenance's set; its commands are for all owners.
-            sets: Returns the other sets.
-        """
-        self._next_number: Final = next_number
-        self._own: Final = own
-        self._sets: Final = sets
-
-    def follow(self, request: Request, link_set: AnyLinkSet | None) -> bool:
-        """Let a release that goes out over `link_set`, or by the maintenance, also follow its claim over other sets.
-
-        Returns True if it must, on some node: a user of that set sends it, or the maintenance.
-        """
-        owner, some = request.effect.owner, False
-        if owner is None:
-            return False
-        for other in (*[each for each in self._sets() if owner in each.owners], self._own):
-            if other is link_set or not other.owes:
-                continue
-            for link in list(other.links):
-                if link is not None and request.needs(link.bit) and link.owes(request):
-                    again = Request(request.effect, None)
-                    again.number = self._next_number()
-                    other.following.append((link.index, again))
-                    request.fail(link.index, "has not answered an earlier command for this claim")
-                    some = True
-        return some
+    owner = request.effect.owner
+    if owner is None:
+        return
+    for other in (*[each for each in shared.releases.others() if owner in each.owners], own):
+        if other is link_set or not other.owes:
+            continue
+        for link in list(other.links):
+            if link is not None and request.needs(link.bit) and link.owes(request):
+                again = Request(request.effect, None)
+                again.number = shared.next_number()  # Not that of the sent one, whose answer does not resolve it.
+                shared.releases.add(link.index, (again,), shared.clock())
+                request.fail(link.index, "has not answered an earlier command for this claim")
+                shared.wake()

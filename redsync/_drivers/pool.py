@@ -150,12 +150,6 @@ class Pool:
             return False
         return True
 
-    def forget(self) -> None:
-        """In the child of a fork: close the copies of the parent's sockets."""
-        for reference in list(self._alive.values()):
-            if (link_set := reference()) is not None:
-                link_set.forget()
-
     def close(self) -> list[LinkSet]:
         """Lend no more sets, and return the free ones."""
         self._closed = True

@@ -147,7 +147,7 @@ class Codec(KeyTagging):
     """How drivers encode commands for a node, and other differences: plain nodes, and voters with keys of one slot.
 
     Attributes:
-        touch: Commands that make a connection write something that replicas get; they need no memory.
+        small_write: Commands that make a connection write something that replicas get; they need no memory.
     """
 
     def __init__(self, slot: int | None = None) -> None:
@@ -155,10 +155,10 @@ class Codec(KeyTagging):
         # A cluster replicates neither PUBLISH nor SPUBLISH. PEXPIRE needs no memory, but a key.
         key = self.key(_VOTE_KEY)
         at_voter = pack("SETNX", key, b"1"), pack("PEXPIRE", key, _A_MONTH_MS)
-        self.touch: Final = at_voter if self.tag else (pack("PUBLISH", _VOTES, b""),)
+        self.small_write: Final = at_voter if self.tag else (pack("PUBLISH", _VOTES, b""),)
 
-    def touched(self, replies: Sequence[Any]) -> bool:
-        """Return True if the replies to `touch` prove a write."""
+    def has_written(self, replies: Sequence[Any]) -> bool:
+        """Return True if the replies to `small_write` prove a write."""
         return replies[-1] == 1 if self.tag else isinstance(replies[-1], int)
 
     def data(self, request: Request) -> bytes:

@@ -36,7 +36,7 @@ from redsync._drivers.link_sets import LinkSet
 from redsync._drivers.maintenance import Maintenance
 from redsync._drivers.nodes import Node
 from redsync._drivers.notifier import EventThread, quietly
-from redsync._drivers.pending_releases import Owing
+from redsync._drivers.pending_releases import keep_behind
 from redsync._drivers.pool import Pool
 from redsync._drivers.requests import Request, Waitable
 from redsync._signal_safe import SafeEvent, SafeLock
@@ -95,7 +95,6 @@ class Life(AnyLife):
         deferred: Protocols that the maintenance is to run: releases by handlers that interrupted a step.
         maintenance: The thread that keeps it alive; None before the first use.
         pool: The sets for callers; there is one from the first use on.
-        owing: The sets whose nodes owed their borrowers replies; from the first use on.
         closing: True once sleeps must end.
         left: Set once a closing client has released all holds.
     """
@@ -116,7 +115,6 @@ class Life(AnyLife):
         self.events: Final = EventThread(runner.notifier.announce)
         self.on_event = self.events.post
         self.pool: Pool
-        self.owing: Owing
 
     def note_lag(self, node: Node) -> None:
         if self.maintenance is not None:
@@ -143,7 +141,7 @@ class Life(AnyLife):
         maintenance = Maintenance(self)
         on_invalidated = partial(maintenance.post, maintenance.end_torn)
         self.pool = maintenance.pool = Pool(self, maintenance.connect, on_invalidated, runner.max_connections)
-        self.owing = Owing(self.next_number, maintenance.own, self.pool.sets)
+        self.releases.others = self.pool.sets
         maintenance.is_dropped = lambda: runner.client() is None
         maintenance.on_stopped = partial(runner.leave, self, maintenance)
         try:
@@ -178,6 +176,12 @@ class Life(AnyLife):
         if os.getpid() != self.process:
             raise forked()
 
+    def send(self, request: Request, link_set: LinkSet) -> None:
+        """Send a request over a set, and see to it that a release is not overtaken by what other sets have sent."""
+        link_set.send(request)
+        if request.effect.deliver_to and self.maintenance is not None:
+            keep_behind(request, link_set, self, self.maintenance.own)
+
     def sleep(self, waitable: Waitable, until: float) -> None:
         """Return when the waitable is done, at the instant, or when the client closes; rounds wait on."""
         is_round = isinstance(waitable, Request)
@@ -202,10 +206,6 @@ class Life(AnyLife):
             for waitable in list(self._asleep):
                 waitable.wake()
 
-    def forget(self) -> None:
-        self.closing = True
-        super().forget()
-
 
 class Call:
     """One run of a protocol: what it has borrowed, and must return.
@@ -229,7 +229,7 @@ class Call:
         self.invalidated = False
 
     def give_back(self) -> None:
-        """Return the set, after what must follow over it; record that its nodes owe replies to this owner."""
+        """Return the set; record that its nodes owe replies to this owner."""
         if not self.sets:
             return
         try:
@@ -238,8 +238,6 @@ class Call:
                 link_set.owners.clear()
             elif self.owner is not None:
                 link_set.owners.add(self.owner)
-            if link_set.following:
-                link_set.follow(life.runner.clock())
             life.pool.give_back(self.sets)
         except BaseException:
             self.throw_away()
@@ -464,13 +462,11 @@ class ThreadRunner(AnyRunner[Life]):
         if not request.done:
             link_set = self._borrow(effect, call)
             tally.sent_at = sent_at = clock()
-            if effect.deliver_to and life.owing.follow(request, link_set):
-                life.wake()
             try:
                 if link_set is None:
                     self._carry(request, tally, effect, life)
                 else:
-                    link_set.send(request)
+                    life.send(request, link_set)
                     if not (request.done or link_set.wait(request, sent_at + effect.timeout)):
                         link_set.close_round(request, f"no answer within {effect.timeout:g} s")
                     if effect.lingers and tally.open:
@@ -502,9 +498,9 @@ class ThreadRunner(AnyRunner[Life]):
             # The maintenance needs it before it can send this, and so would never answer.
             tally.close("an interrupted thread can't wait for the nodes: they get it in a moment")
             if effect.deliver_to:
-                maintenance.post(partial(maintenance.own.send, Request(effect, None)))
+                maintenance.post(partial(life.send, Request(effect, None), maintenance.own))
             return
-        maintenance.post(partial(maintenance.own.send, request))
+        maintenance.post(partial(life.send, request, maintenance.own))
         while True:
             life.sleep(request, until)
             if request.done:
@@ -524,14 +520,12 @@ class ThreadRunner(AnyRunner[Life]):
         if not (call.sets or call.invalidated or life.closing):
             life.pool.borrow(call.sets)
         link_set = call.sets[0] if call.sets else None
-        if life.owing.follow(request, link_set):
-            life.wake()
         if link_set is None:
             maintenance = life.begin()
-            maintenance.post(partial(maintenance.own.send, request))
+            maintenance.post(partial(life.send, request, maintenance.own))
             return
         try:
-            link_set.send(request)
+            life.send(request, link_set)
         except BaseException:
             call.throw_away()
             raise

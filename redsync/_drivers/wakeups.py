@@ -60,7 +60,7 @@ class Wakeups:
             return self.wait_for_event(effect.key, effect.until, effect.unless)
         return self.wait_for_nodes(effect.key, effect.until, effect.enough, effect.grace, effect.ask_id)
 
-    def take_in(self, push: Sequence[Any], node: Node) -> None:
+    def receive(self, push: Sequence[Any], node: Node) -> None:
         """Put the wake-up that a node has sent into its mailbox, if there is one."""
         if not is_message(push):
             return

@@ -12,8 +12,8 @@ from redsync._core.quorum import Tally
 from redsync._core.replies import NOTHING, new_reader
 from redsync._core.scripts import Command, Script
 from redsync._drivers.acknowledgements import hold_back, wait_commands
-from redsync._drivers.given_nodes import make_nodes
 from redsync._drivers.links import AnyLink
+from redsync._drivers.nodes import make_nodes
 from redsync._drivers.requests import PLAIN, Request
 from tests.support.sentinels import FakeSentinels
 

@@ -16,11 +16,10 @@ from redsync._core.scripts import Command
 from redsync._drivers import aio_link_sets
 from redsync._drivers.aio_link_sets import AioLinkSet, StreamLink
 from redsync._drivers.environment import clock
-from redsync._drivers.given_nodes import make_nodes
 from redsync._drivers.handshake_connections import open_connection, pack
 from redsync._drivers.handshakes import subscribe
 from redsync._drivers.links import BACKLOG_LIMIT
-from redsync._drivers.nodes import INTERRUPTED
+from redsync._drivers.nodes import INTERRUPTED, make_nodes
 from redsync._drivers.requests import PLAIN, Request, Waitable
 from tests.aio_support import both_loops, in_loop, turns, until
 from tests.support.locks import PATIENCE
@@ -60,10 +59,10 @@ class Rig:
         return self.set.links
 
     async def open(self, i):
-        channel = await open_connection(self.nodes[i].make_connection(2.0))
-        await channel.run(ask(pack("HELLO", "3")))
-        await channel.run(subscribe(PLAIN, b"wake"))
-        return self.set.make_link(self.nodes[i], channel, None)
+        connection = await open_connection(self.nodes[i].make_connection(2.0))
+        await connection.run(ask(pack("HELLO", "3")))
+        await connection.run(subscribe(PLAIN, b"wake"))
+        return self.set.make_link(self.nodes[i], connection, None)
 
     async def connect(self, *indices):
         for i in indices or range(len(self.nodes)):
@@ -201,7 +200,7 @@ def strike(monkeypatch):
 
 
 POINTS = [
-    *(("take_in", n, after) for n in (1, 2, 3) for after in (False, True)),
+    *(("receive", n, after) for n in (1, 2, 3) for after in (False, True)),
     *(("_count", n, after) for n in (1, 2) for after in (False, True)),
     *(("_post", n, after) for n in (3, 4) for after in (False, True)),
     *(("send", n, after) for n in (1, 2) for after in (False, True)),
@@ -280,7 +279,7 @@ def test_keyboard_interrupt_in_the_loops_callback_passes_through_the_loop(nodes,
         loop = runner.get_loop()
         rig = runner.run(connected(nodes.urls))
         asking = loop.create_task(rig.ask(append, b"a", timeout=PATIENCE))
-        monkeypatch.setattr(AioLinkSet, "take_in", interrupt)
+        monkeypatch.setattr(AioLinkSet, "receive", interrupt)
         with pytest.raises(KeyboardInterrupt):
             loop.run_until_complete(asyncio.wait([asking]))
         assert not any(rig.links)

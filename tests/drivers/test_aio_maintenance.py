@@ -11,7 +11,7 @@ from redsync._drivers import any_maintenance
 from redsync._drivers.aio_maintenance import AioMaintenance
 from redsync._drivers.any_maintenance import Stopped
 from redsync._drivers.environment import clock
-from redsync._drivers.given_nodes import make_nodes
+from redsync._drivers.nodes import make_nodes
 from tests.aio_support import both_loops, client_of, in_loop, other_tasks, turns, until
 from tests.support.injection import Interruption
 from tests.support.locks import PATIENCE
@@ -95,7 +95,7 @@ async def test_start_waits_only_briefly_for_a_hung_node(nodes):
 
 
 @in_loop
-async def test_hurried_start_stops_waiting_for_hung_nodes(nodes, raw):
+async def test_start_with_a_hold_stops_waiting_for_hung_nodes(nodes, raw):
     """A round proceeds where nodes may be new and one is silent, and its claim needs the watchdog."""
     for node in raw:
         node.delete("redsync_birth")
@@ -106,7 +106,8 @@ async def test_hurried_start_stops_waiting_for_hung_nodes(nodes, raw):
     await until(lambda: states(maintenance) == ["quarantined", "down", "quarantined"])
     await asyncio.sleep(0.1)
     assert not watch.begun
-    maintenance.hurry()
+    maintenance._life.session.holds.append("a hold")
+    maintenance.alarm()
     task = await asyncio.wait_for(beginning, PATIENCE)
     nodes.resume(1)
     await stop(maintenance, task)

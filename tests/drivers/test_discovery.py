@@ -118,7 +118,8 @@ def test_more_replicas_than_configured_could_make_two_majorities(known):
     ],
     ids=repr,
 )
-def test_server_that_is_not_a_sentinel_raises(replies):
+def test_server_that_is_not_a_sentinel_names_no_master(replies):
     locator = make(1)
-    with pytest.raises(ConnectionError, match="it is not one of the Sentinels"):
-        locator.note(0, replies, 0.0)
+    locator.note(0, replies, 0.0)
+    assert locator.present is None
+    assert locator.unknown_reason.endswith("it is not one of the Sentinels")

@@ -11,7 +11,7 @@ from redis.sentinel import Sentinel
 
 from redsync import Client, ConfigurationError
 from redsync._drivers.discovery import Location
-from redsync._drivers.given_nodes import make_nodes
+from redsync._drivers.nodes import make_nodes
 
 HOSTS = "s1:1001,s2:1002,s3"
 NOWHERE = "redis+sentinel://127.0.0.1:1,127.0.0.1:2,127.0.0.1:3/mymaster/0?replicas=2"

@@ -7,7 +7,7 @@ import redis
 import redis.asyncio
 
 from redsync import Client
-from redsync._drivers.given_nodes import make_nodes
+from redsync._drivers.nodes import make_nodes
 
 CLASSES = [redis.Redis, redis.asyncio.Redis]
 

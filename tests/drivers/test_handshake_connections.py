@@ -9,8 +9,8 @@ import pytest
 import redis
 
 from redsync._core.replies import MOST_BYTES
-from redsync._drivers.given_nodes import make_nodes
 from redsync._drivers.handshake_connections import pack
+from redsync._drivers.nodes import make_nodes
 from tests.support.hostile import Hostile, bulk, dribble, handshake
 from tests.support.scripted import ask
 
@@ -18,73 +18,73 @@ ASK = pack("ASK")
 
 
 @pytest.fixture
-def channel_to():
-    """Return a function that opens a channel to a server that greets like a node and answers one command in pieces."""
+def connection_to():
+    """Return a function that connects to a server that greets like a node and answers one command in pieces."""
     with contextlib.ExitStack() as stack:
 
-        def channel_to(pieces, timeout=5.0):
+        def connection_to(pieces, timeout=5.0):
             server = stack.enter_context(Hostile(lambda words: pieces if words == [b"ASK"] else [handshake(words)]))
             return stack.enter_context(contextlib.closing(make_nodes([server.url], redis.Redis)[0].open(timeout)))
 
-        yield channel_to
+        yield connection_to
 
 
 @pytest.fixture
-def channel(nodes):
-    """A channel to a real node."""
-    with contextlib.closing(make_nodes(nodes.urls[:1], redis.Redis)[0].open(5.0)) as channel:
-        yield channel
+def connection(nodes):
+    """A connection to a real node."""
+    with contextlib.closing(make_nodes(nodes.urls[:1], redis.Redis)[0].open(5.0)) as connection:
+        yield connection
 
 
-def test_replies_come_in_order_and_errors_are_values(channel):
-    first, error, last = channel.run(ask(pack("ECHO", "a"), pack("NONSENSE"), pack("ECHO", b"\xff")))
+def test_replies_come_in_order_and_errors_are_values(connection):
+    first, error, last = connection.run(ask(pack("ECHO", "a"), pack("NONSENSE"), pack("ECHO", b"\xff")))
     assert (first, last) == (b"a", b"\xff")
     assert isinstance(error, hiredis.ReplyError)
 
 
-def test_conversation_returns_its_result(channel):
+def test_conversation_returns_its_result(connection):
     def talk():
         (first,) = yield [pack("ECHO", "a")]
         more = yield [pack("ECHO", "b"), pack("ECHO", "c")]
         return [first, *more]
 
-    assert channel.run(talk()) == [b"a", b"b", b"c"]
+    assert connection.run(talk()) == [b"a", b"b", b"c"]
 
 
-def test_pushes_do_not_count_as_replies(channel_to):
-    assert channel_to([b">2\r\n+invalidate\r\n+x\r\n", b":7\r\n"]).run(ask(ASK)) == [7]
+def test_pushes_do_not_count_as_replies(connection_to):
+    assert connection_to([b">2\r\n+invalidate\r\n+x\r\n", b":7\r\n"]).run(ask(ASK)) == [7]
 
 
-def test_closed_connection_raises(channel_to):
-    channel = channel_to([b":7"])
-    channel.sock.shutdown(socket.SHUT_RD)
+def test_closed_connection_raises(connection_to):
+    connection = connection_to([b":7"])
+    connection.sock.shutdown(socket.SHUT_RD)
     with pytest.raises(ConnectionError, match="closed the connection during the handshake"):
-        channel.run(ask(ASK))
+        connection.run(ask(ASK))
 
 
-def test_bytes_are_bounded(channel_to):
+def test_bytes_are_bounded(connection_to):
     push = b">1\r\n" + bulk(bytes(65_000))
     with pytest.raises(ConnectionError, match=f"sent more than {MOST_BYTES} bytes"):
-        channel_to([push] * (MOST_BYTES // 65_000 + 2)).run(ask(ASK))
+        connection_to([push] * (MOST_BYTES // 65_000 + 2)).run(ask(ASK))
 
 
-def test_a_byte_now_and_then_does_not_extend_the_deadline(channel_to):
+def test_a_byte_now_and_then_does_not_extend_the_deadline(connection_to):
     with pytest.raises(TimeoutError, match=r"did not finish the handshake in time|timed out"):
-        channel_to(islice(dribble(b"$1000000\r\n"), 100), timeout=0.3).run(ask(ASK))
+        connection_to(islice(dribble(b"$1000000\r\n"), 100), timeout=0.3).run(ask(ASK))
 
 
-def test_reply_that_came_in_time_is_read_after_the_deadline(channel_to):
+def test_reply_that_came_in_time_is_read_after_the_deadline(connection_to):
     """A process may get no processor for longer than a timeout."""
-    channel = channel_to([b":7\r\n"])
-    channel.sock.sendall(ASK)
-    channel.sock.setblocking(True)
-    assert channel.sock.recv(1, socket.MSG_PEEK)
-    channel._until = 0.0
-    assert channel.run(ask(ASK)) == [7]
+    connection = connection_to([b":7\r\n"])
+    connection.sock.sendall(ASK)
+    connection.sock.setblocking(True)
+    assert connection.sock.recv(1, socket.MSG_PEEK)
+    connection._until = 0.0
+    assert connection.run(ask(ASK)) == [7]
 
 
-def test_silent_server_ends_the_handshake_after_the_deadline(channel_to):
-    channel = channel_to([])
-    channel._until = 0.0
+def test_silent_server_ends_the_handshake_after_the_deadline(connection_to):
+    connection = connection_to([])
+    connection._until = 0.0
     with pytest.raises(TimeoutError):
-        channel.run(ask(ASK))
+        connection.run(ask(ASK))

@@ -13,8 +13,8 @@ import redis.asyncio
 from redsync import AsyncClient, QuorumError
 from redsync._core.replies import MOST_BYTES
 from redsync._drivers.environment import clock
-from redsync._drivers.given_nodes import make_nodes
 from redsync._drivers.handshake_connections import open_connection, pack
+from redsync._drivers.nodes import make_nodes
 from redsync.testing import FaultProxy, LocalNodes
 from tests.aio_support import both_loops, claims, client_of, in_loop, structures, turns, until, uvloop_in_sweeps
 from tests.support.locks import PATIENCE
@@ -259,7 +259,7 @@ async def test_node_that_answers_nonsense_is_disconnected_and_connected_again(no
     async with client_of(nodes, listeners=[events.append], node_timeout=0.1) as client:
         await use(client)
         links = client.runner.life.links
-        links.take_in(links.links[1], NONSENSE[what], clock())
+        links.receive(links.links[1], NONSENSE[what], clock())
         for _ in range(3):
             await _take(client, "x")
         await until(lambda: states(client) == ["up"] * 3)
@@ -327,12 +327,12 @@ def open_one(node):
 @both_loops
 @in_loop
 async def test_channel_asks_and_is_taken_over_with_all_that_has_come(nodes, node, loop):
-    channel = await open_one(node)
-    assert await channel.run(ask(pack("PING"), pack("NONSENSE"), pack("ECHO", "x"))) == [b"PONG", ANY, b"x"]
-    assert channel.is_plain()
-    channel.reader.feed(b"+early\r\n")
-    with channel.take() as sock:
-        assert channel.reader.gets() == b"early"
+    connection = await open_one(node)
+    assert await connection.run(ask(pack("PING"), pack("NONSENSE"), pack("ECHO", "x"))) == [b"PONG", ANY, b"x"]
+    assert connection.is_plain()
+    connection.reader.feed(b"+early\r\n")
+    with connection.take() as sock:
+        assert connection.reader.gets() == b"early"
         sock.setblocking(True)
         await turns(3)
         sock.sendall(pack("PING"))
@@ -342,26 +342,26 @@ async def test_channel_asks_and_is_taken_over_with_all_that_has_come(nodes, node
 @both_loops
 @in_loop
 async def test_channel_that_ends_during_a_question_raises(nodes, node, loop):
-    channel = await open_one(node)
+    connection = await open_one(node)
     nodes.pause(0)
-    asking = asyncio.create_task(channel.run(ask(pack("PING"))))
+    asking = asyncio.create_task(connection.run(ask(pack("PING"))))
     await asyncio.sleep(0.01)
     nodes.kill(0)
     with pytest.raises(ConnectionError):
         await asking
-    channel.close()
+    connection.close()
     nodes.restart(0)
 
 
 @in_loop
 async def test_bytes_of_a_handshake_are_bounded(nodes, node):
-    channel = await open_one(node)
-    asking = asyncio.create_task(channel.run(ask(pack("PING"))))
+    connection = await open_one(node)
+    asking = asyncio.create_task(connection.run(ask(pack("PING"))))
     await turns(1)
-    channel._stream.feed_data(b"$2000000000\r\n" + b"x" * MOST_BYTES)
+    connection._stream.feed_data(b"$2000000000\r\n" + b"x" * MOST_BYTES)
     with pytest.raises(ConnectionError, match="more than 8388608 bytes"):
         await asking
-    channel.close()
+    connection.close()
 
 
 @both_loops

@@ -12,12 +12,11 @@ from redsync._core.replies import new_reader, next_reply
 from redsync._core.scripts import Script
 from redsync._drivers.discovery import Location
 from redsync._drivers.environment import clock
-from redsync._drivers.given_nodes import make_nodes
 from redsync._drivers.handshake_connections import pack
 from redsync._drivers.handshakes import introduce, join, load_scripts, shake_hands
 from redsync._drivers.link_sets import LinkSet
 from redsync._drivers.links import Link
-from redsync._drivers.nodes import NodeInfo
+from redsync._drivers.nodes import NodeInfo, make_nodes
 from tests.support.hostile import TEXTS, bulk, handshake, make_answer
 from tests.support.locks import PATIENCE
 from tests.support.scripted import StandIn
@@ -66,7 +65,7 @@ def test_whatever_a_node_answers_is_a_greeting_or_no_connection(url, seed):
         node.location = Location("a", 6379, 7)
     outcomes = {"greeted": 0, "refused": 0}
     for _ in range(ROUNDS):
-        talk = introduce(node, 1.0, b"channel", lambda info: setattr(node, "info", info))
+        talk = introduce(node, 1.0, b"channel")
         replies = None
         try:
             while True:
@@ -112,11 +111,12 @@ def test_server_that_hides_its_run_id_replaces_no_other():
 @contextlib.contextmanager
 def connected(node):
     """Yield a set with a new link to a node, and what identifies the link."""
-    channel = node.open(5.0)
-    tag = channel.run(introduce(node, 1.0, b"wake", lambda info: node.meet(info, 0.0)))
+    connection = node.open(5.0)
+    info, connection_id = connection.run(introduce(node, 1.0, b"wake"))
+    node.meet(info, 0.0)
     link_set = LinkSet(StandIn([node], clock))
-    link_set.install(Link(node, channel, tag))
-    yield link_set, tag
+    link_set.install(Link(node, connection, connection_id))
+    yield link_set, connection_id
     link_set.end("the test is over", orderly=True)
 
 
@@ -136,9 +136,9 @@ def test_new_connection_ends_former_ones(nodes):
         redis.Redis.from_url(url, single_connection_client=True) as other,
     ):
         (node,) = make_nodes(nodes.urls[:1], redis.Redis)
-        with connected(node) as (link_set, tag):
+        with connected(node) as (link_set, connection_id):
             process = node.info.run_id
-            assert tag[0] == process
+            assert connection_id[0] == process
             node.former.update({(process, former.client_id()), ("another process", other.client_id())})
             deliver(link_set, node)
             assert not node.former
@@ -150,13 +150,13 @@ def test_new_connection_ends_former_ones(nodes):
 def test_former_connections_are_remembered_while_the_node_is_busy(nodes, raw):
     """The link ends, and the next one asks again."""
     (node,) = make_nodes(nodes.urls[:1], redis.Redis)
-    with connected(node) as (link_set, tag):
+    with connected(node) as (link_set, connection_id):
         former = (node.info.run_id, raw[0].client_id())
         node.former.add(former)
         with busy(raw[:1]):
             deliver(link_set, node)
         assert link_set.links == [None]
-        assert node.former == {former, tag}
+        assert node.former == {former, connection_id}
     with connected(node) as (link_set, _):
         deliver(link_set, node)
         assert not node.former
@@ -167,8 +167,8 @@ def test_node_that_refuses_to_number_or_end_connections_is_still_used(nodes, raw
     raw[0].execute_command("ACL", "SETUSER", "app", "reset", "on", ">secret", "~*", *channels, "+@all", "-client")
     try:
         (node,) = make_nodes([nodes.urls[0].replace("//", "//app:secret@")], redis.Redis)
-        with connected(node) as (link_set, tag):
-            assert tag is None
+        with connected(node) as (link_set, connection_id):
+            assert connection_id is None
             node.former.add((node.info.run_id, 1))
             deliver(link_set, node)
             assert not node.former

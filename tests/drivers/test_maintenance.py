@@ -256,15 +256,6 @@ def test_late_replies_in_idle_sets_are_read(tended):
     assert not tended.maintenance._owes()
 
 
-def test_what_must_follow_a_command_of_an_idle_set_is_sent_over_it(tended):
-    sets, link_set, fars = rest(tended)
-    tended.desk.ask(link_set, b"claim")
-    tended.pool.give_back(sets)
-    link_set.following.append((1, tended.desk.release(b"undo")))
-    tended.turn(later=1.0)
-    assert fars[1].last_words() == [b"claim", b"undo"]
-
-
 def test_silent_node_is_found_in_an_idle_set_and_asked_over_the_own_link(tended):
     """A set that no thread uses would not tell for how long its node is silent."""
     sets, link_set, fars = rest(tended)
@@ -477,14 +468,14 @@ def test_maintenance_that_fails_says_so_and_starts_again(make_client, nodes, war
     client = make_client(lease=6.0)
     with client.get_lock("x") as hold:
         maintenance = client.runner.life.maintenance
-        tell_changes, failed = maintenance._registry.tell_changes, []
+        report_changes, failed = maintenance._registry.report_changes, []
 
         def fail():
-            maintenance._registry.tell_changes = tell_changes
+            maintenance._registry.report_changes = report_changes
             failed.append(True)
             raise KeyError("odd")
 
-        maintenance._registry.tell_changes = fail
+        maintenance._registry.report_changes = fail
         maintenance.wake()
         eventually(lambda: failed)
         eventually(lambda: all(status.state == "up" for status in client.nodes()))
@@ -591,7 +582,7 @@ def test_killed_connections_are_made_again(make_client, raw, eventually, whose):
     with client.get_lock("x"):
         life = client.runner.life
         link_set = life.maintenance.own if whose == "the maintenance" else life.pool.idle()[0]
-        numbers = [link.tag[1] for link in link_set.links]
+        numbers = [link.connection_id[1] for link in link_set.links]
         for node, number in zip(raw, numbers, strict=False):
             node.client_kill_filter(_id=number)
         eventually(lambda: all(status.state == "up" for status in client.nodes()))
@@ -607,7 +598,7 @@ def test_client_knows_the_number_of_each_connection(make_client, raw, eventually
         life = client.runner.life
         for link_set in (life.maintenance.own, *life.pool.idle()):
             for link, node in zip(link_set.links, raw, strict=False):
-                process, number = link.tag
+                process, number = link.connection_id
                 assert process == node.info("server")["run_id"]
                 assert number in {int(each["id"]) for each in node.client_list()}
 

@@ -97,7 +97,7 @@ def before_step(monkeypatch):
                 todo.pop()()
             return step
 
-        monkeypatch.setattr("redsync._drivers.node_registry.next_step", decide)
+        monkeypatch.setattr("redsync._drivers.any_maintenance.next_step", decide)
 
     return before_step
 

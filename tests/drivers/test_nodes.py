@@ -9,8 +9,7 @@ from redsync._core.memory import BLANK, NEWBORN, Birth
 from redsync._core.memory import ORIGINAL as ORIGINAL_KIND
 from redsync._core.observing import NodeChanged
 from redsync._drivers.discovery import Location
-from redsync._drivers.given_nodes import make_nodes
-from redsync._drivers.nodes import NodeInfo
+from redsync._drivers.nodes import NodeInfo, make_nodes
 
 GUARD = 30.0
 

@@ -10,7 +10,7 @@ from redsync._core.effects import Tell
 from redsync._core.holds import Owner
 from redsync._core.scripts import Command
 from redsync._drivers import pending_releases
-from redsync._drivers.pending_releases import Owing, PendingReleases, is_refused
+from redsync._drivers.pending_releases import PendingReleases, is_refused, keep_behind
 from redsync._drivers.requests import Request
 from redsync._signal_safe import SafeLock
 from tests.support.scripted import ANNA, SCRIPT, choices, take
@@ -170,7 +170,7 @@ def test_threads_may_add_while_the_maintenance_takes(releases):
     assert sorted(taken) == list(range(1, 501))
 
 
-# Order across sets of links: a release also follows its claim over the sets whose nodes have yet to answer.
+# Order across sets of links: a release goes out again, once the nodes have answered what it follows over other sets.
 
 YES = b":1\r\n"
 
@@ -179,23 +179,26 @@ YES = b":1\r\n"
 def sets(desk):
     """Three sets with links to three nodes; the far ends of the first."""
     made = [desk.connected() for _ in range(3)]
+    desk.releases.others = lambda: [link_set for link_set, _ in made]
     yield [link_set for link_set, _ in made], made[0][1]
     for link_set, _ in made:
         link_set.end("the test is over", orderly=True)
 
 
 @pytest.fixture
-def order(desk, sets):
-    return Owing(desk.next_number, desk.make_set(), lambda: sets[0])
+def own(desk):
+    return desk.make_set()
 
 
 def release(desk, claim=b"claim", deliver_to=0b111, **options):
-    return desk.request(claim, deliver_to=deliver_to, deliver_until=math.inf, **options)
+    request = desk.request(claim, deliver_to=deliver_to, deliver_until=math.inf, **options)
+    request.number = desk.next_number()
+    return request
 
 
-def followers(link_set):
-    """Return which nodes get what over that set, behind what they owe."""
-    return [(index, request.command.args[0]) for index, request in link_set.following]
+def kept(desk):
+    """Return which nodes get what once they have answered."""
+    return [(i, claim[1]) for i, of_node in enumerate(desk.releases.of_node) for claim in of_node.requests]
 
 
 def ask(desk, link_set, fars, *, silent):
@@ -204,83 +207,84 @@ def ask(desk, link_set, fars, *, silent):
     for far in (far for index, far in enumerate(fars) if index not in silent):
         far.say(YES)
     link_set.read(0.0)
+    link_set.owners.add(ANNA)
 
 
-def test_release_follows_its_claim_on_nodes_that_have_not_answered(desk, sets, order):
+def test_release_is_kept_for_nodes_that_have_not_answered_an_ask_for_its_claim(desk, sets, own):
     (first, second, _), fars = sets
     ask(desk, first, fars, silent=[1, 2])
-    first.owners.add(ANNA)
     request = release(desk, deliver_to=0b011)
-    assert order.follow(request, second)
-    assert followers(first) == [(1, b"claim")]
+    keep_behind(request, second, desk, own)
+    assert kept(desk) == [(1, b"claim")]
     assert choices(request.tally) == [None, "failed", None]
 
 
-def test_release_over_the_same_set_or_of_another_lock_or_owner_follows_nothing(desk, sets, order):
+def test_kept_release_is_due_once_the_node_has_answered(desk, sets, own):
     (first, second, _), fars = sets
     ask(desk, first, fars, silent=[1])
+    request = release(desk)
+    keep_behind(request, second, desk, own)
+    desk.releases.resolve(1, request)
+    assert desk.releases.due(1, desk.now) == []
+    desk.ask(first, b"a later ask")
+    fars[1].say(YES)
+    first.read(0.0)
+    (again,) = desk.releases.due(1, desk.now + 1.0)
+    assert again.claim == request.claim
+
+
+def test_release_over_the_same_set_or_of_another_lock_or_owner_is_not_kept(desk, sets, own):
+    (first, second, _), fars = sets
+    ask(desk, first, fars, silent=[1])
+    keep_behind(release(desk), first, desk, own)
+    keep_behind(release(desk, b"another", key=b"another lock"), second, desk, own)
+    first.owners.clear()
     first.owners.add(Owner(ANNA.client_id, 77))
-    assert not order.follow(release(desk), second)
-    first.owners.add(ANNA)
-    assert not order.follow(release(desk), first)
-    assert not order.follow(release(desk, b"another", key=b"another lock"), second)
-    assert followers(first) == []
+    keep_behind(release(desk), second, desk, own)
+    assert kept(desk) == []
 
 
-def test_release_follows_an_ask_of_its_owner_for_an_earlier_claim(desk, sets, order):
+def test_release_is_kept_behind_an_ask_of_its_owner_for_an_earlier_claim(desk, sets, own):
     """That ask takes a place in the queue, and a place belongs to the owner, not to a claim."""
     (first, second, _), fars = sets
     ask(desk, first, fars, silent=[1])
-    first.owners.add(ANNA)
-    assert order.follow(release(desk, b"later claim"), second)
-    assert followers(first) == [(1, b"later claim")]
+    keep_behind(release(desk, b"later claim"), second, desk, own)
+    assert kept(desk) == [(1, b"later claim")]
 
 
-def test_release_follows_over_all_sets_that_its_owner_has_used(desk, sets, order):
+def test_release_waits_for_all_sets_that_its_owner_has_used(desk, sets, own):
     (first, second, third), fars = sets
     ask(desk, first, fars, silent=[1])
-    first.owners.add(ANNA)
     desk.ask(second, b"claim")
     second.owners.add(ANNA)
-    assert order.follow(release(desk), third)
-    assert followers(first) == [(1, b"claim")]
-    assert followers(second) == [(0, b"claim"), (1, b"claim"), (2, b"claim")]
+    keep_behind(release(desk), third, desk, own)
+    assert kept(desk) == [(0, b"claim"), (1, b"claim"), (2, b"claim")]
+    fars[1].say(YES)
+    first.read(0.0)
+    assert desk.releases.due(1, desk.now) == []
 
 
-def test_each_of_two_claims_is_followed(desk, sets, order):
+def test_each_of_two_claims_is_kept(desk, sets, own):
     """One owner holds two locks, and a node that hangs owes answers for both."""
     (first, second, _), fars = sets
     ask(desk, first, fars, silent=[1])
     desk.ask(first, b"another", key=b"another lock")
-    first.owners.add(ANNA)
-    assert order.follow(release(desk), second)
-    assert order.follow(release(desk, b"another", key=b"another lock"), second)
-    assert (1, b"claim") in followers(first)
-    assert (1, b"another") in followers(first)
+    keep_behind(release(desk), second, desk, own)
+    keep_behind(release(desk, b"another", key=b"another lock"), second, desk, own)
+    assert {(1, b"claim"), (1, b"another")} <= set(kept(desk))
 
 
-def test_release_follows_a_renewal_of_many_claims_over_the_maintenances_set(desk, sets, order):
+def test_release_is_kept_behind_a_renewal_of_many_claims_over_the_maintenances_set(desk, sets):
     """It was decided early, and creates claims that nodes have forgotten."""
     (own, second, third), fars = sets
-    order = Owing(desk.next_number, own, lambda: [second, third])
     renewal = desk.request(b"another", owner=None)
     renewal.command = renewal.command._replace(args=(b"another", 1, b"claim", 1))
     own.send(renewal)
     for far in (fars[0], fars[2]):
         far.say(YES)
     own.read(0.0)
-    assert not order.follow(release(desk, b"third"), second)
-    assert not order.follow(release(desk), own)
-    assert order.follow(release(desk), third)
-    assert followers(own) == [(1, b"claim")]
-
-
-def test_what_follows_keeps_its_order_even_as_a_pending_release(desk, sets, order):
-    """The connection may break before it is sent."""
-    (first, second, _), fars = sets
-    ask(desk, first, fars, silent=[1])
-    first.owners.add(ANNA)
-    second.send(earlier := release(desk))
-    order.follow(release(desk), second)
-    ((_, later),) = first.following
-    assert later.number > earlier.number
+    keep_behind(release(desk, b"third"), second, desk, own)
+    keep_behind(release(desk), own, desk, own)
+    assert kept(desk) == []
+    keep_behind(release(desk), third, desk, own)
+    assert kept(desk) == [(1, b"claim")]

@@ -7,7 +7,6 @@ import pytest
 
 from redsync._drivers import pool as pools
 from redsync._drivers.pool import Pool
-from tests.support.forks import in_child, is_open
 from tests.support.injection import Interruption
 from tests.support.scripted import Desk
 from tests.support.sweeps import swept
@@ -328,17 +327,3 @@ def test_close_returns_the_free_sets(lender):
     assert lender.pool.close() == [first]
     first.end("closed", orderly=True)
     lender.give_back(second)
-
-
-@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # is multi-threaded, and forks
-def test_child_of_a_fork_forgets_all_sets_lent_or_free(lender):
-    sets = [lender.borrow(), lender.borrow()]
-    fds = [link_set.links[0].fileno for link_set in sets]
-    lender.give_back(sets[0])
-
-    def forget():
-        lender.pool.forget()
-        return f"{[link_set.closed for link_set in sets]} {[is_open(fd) for fd in fds]}"
-
-    assert in_child(forget) == "[True, True] [False, False]"
-    lender.give_back(sets[1])

@@ -14,7 +14,6 @@ from redsync._core.effects import Broadcast, Tell, broadcast
 from redsync._core.scripts import Command
 from redsync._drivers.environment import clock
 from redsync._drivers.link_sets import LinkSet
-from redsync._drivers.requests import NOTHING_TOLD, Request
 from redsync._drivers.threads import Call
 from tests.support.forks import in_child
 from tests.support.injection import Interruption, alarm
@@ -152,7 +151,7 @@ def test_finalizer_that_interrupts_the_maintenance_releases_though_no_set_is_fre
     """The maintenance can't wait for itself to carry the release; and while it waits for a lock, it renews none."""
     mutex, registry, errors = narrow.get_mutex("x"), narrow.runner.life.maintenance._registry, []
     assert mutex.acquire(timeout=PATIENCE)
-    tell_changes = registry.tell_changes
+    report_changes = registry.report_changes
 
     def interrupted():
         if not errors:
@@ -162,10 +161,10 @@ def test_finalizer_that_interrupts_the_maintenance_releases_though_no_set_is_fre
                 narrow.get_mutex("y").acquire()
             except RedsyncError as error:
                 errors.append(type(error))
-        tell_changes()
+        report_changes()
 
     with all_sets_lent(narrow):
-        monkeypatch.setattr(registry, "tell_changes", interrupted)
+        monkeypatch.setattr(registry, "report_changes", interrupted)
         narrow.runner.life.wake()
         eventually(lambda: errors and not any(claims(node) for node in raw))
     assert errors == [None, ReentrantCallError]
@@ -228,21 +227,19 @@ def test_code_that_interrupts_a_round_borrows_another_set(make_lasting, monkeypa
 # Order between sets.
 
 
-def test_release_also_follows_what_nodes_have_not_answered_over_another_set(make_lasting, nodes, raw, eventually):
-    """A node that hangs may execute the claim after the release, if that comes only over another connection."""
+def test_release_goes_out_again_behind_what_nodes_have_not_answered_over_another_set(
+    make_lasting, nodes, raw, eventually
+):
+    """A node that hangs may execute the claim after the release, which comes over another connection."""
     client = make_lasting()
     connect_set(client)
     lock = client.get_lock("x")
     nodes.pause(2)
     try:
         assert lock.acquire(timeout=PATIENCE)
-        with all_sets_lent(client) as sets:
-            (former,) = [each for each in sets if each.owes]
-            before = len(former.links[2].pending)
+        with all_sets_lent(client):
             lock.release()
-            assert [index for index, _ in former.following] == [2]
-        assert not former.following
-        assert len(former.links[2].pending) == before + 1
+            assert client.nodes()[2].pending == 1
     finally:
         nodes.resume(2)
     eventually(lambda: not any(claims(node) for node in raw))
@@ -271,7 +268,7 @@ def test_vote_of_a_node_that_has_not_answered_over_another_set_does_not_count(ma
     assert tally.replies[2] == "has not answered an earlier command for this claim"
 
 
-def test_release_over_the_same_set_follows_by_itself(make_lasting, nodes, raw, eventually):
+def test_release_over_the_same_set_goes_out_once(make_lasting, nodes, raw, eventually):
     client = make_lasting()
     connect_set(client)
     lock = client.get_lock("x")
@@ -279,7 +276,7 @@ def test_release_over_the_same_set_follows_by_itself(make_lasting, nodes, raw, e
     try:
         assert lock.acquire(timeout=PATIENCE)
         lock.release()
-        assert not any(each.following for each in client.runner.life.pool.idle())
+        assert client.nodes()[2].pending == 0
     finally:
         nodes.resume(2)
     eventually(lambda: not any(claims(node) for node in raw))
@@ -314,16 +311,13 @@ def test_set_whose_return_is_interrupted_is_thrown_away(make_lasting, eventually
     call, struck = Call(client.runner.life), []
     client.runner.life.pool.borrow(call.sets)
     (link_set,) = call.sets
-    follow = link_set.follow
 
-    def strike(now):
-        if struck:
-            return follow(now)
-        struck.append(now)
-        raise Interruption
+    class Struck(set):
+        def clear(self):
+            struck.append(link_set)
+            raise Interruption
 
-    link_set.follow = strike
-    link_set.following.append((0, Request(NOTHING_TOLD, None)))
+    link_set.owners = Struck()
     with pytest.raises(Interruption):
         call.give_back()
     assert call.sets == []
@@ -385,7 +379,7 @@ def test_sets_made_in_the_child_of_a_fork_are_none_of_its_parents(make_lasting):
 
     def borrow():
         said = []
-        for act in (lambda: life.pool.borrow([]), life.begin, life.require_process):
+        for act in (lambda: life.pool.borrow([]), life.require_process):
             life.pool._free.clear()
             try:
                 act()
@@ -393,7 +387,7 @@ def test_sets_made_in_the_child_of_a_fork_are_none_of_its_parents(make_lasting):
                 said.append(type(error).__name__)
         return " ".join(said)
 
-    assert in_child(borrow) == "ClientClosedError ClientClosedError ClientClosedError"
+    assert in_child(borrow) == "ClientClosedError ClientClosedError"
 
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")

@@ -29,7 +29,7 @@ class Sender(NamedTuple):
 
 
 def say(wakeups, bit, ask_id, key=KEY, kind=b"message"):
-    wakeups.take_in([kind, b"redsync:wake:client-a", ask_id + b" " + key], Sender(bit))
+    wakeups.receive([kind, b"redsync:wake:client-a", ask_id + b" " + key], Sender(bit))
 
 
 def sleep(waits, *meanwhile):
@@ -81,7 +81,7 @@ def test_hand_over_counts_only_from_nodes_that_remember_long_enough(wakeups):
     def all_say():
         nodes = Sender(0b001), Sender(0b010, NOW - 59.0), Sender(0b100, NOW - 60.0), Sender(0b1000, math.inf)
         for node in nodes:
-            wakeups.take_in([b"message", b"redsync:wake:client-a", b"7 " + KEY], node)
+            wakeups.receive([b"message", b"redsync:wake:client-a", b"7 " + KEY], node)
 
     assert sleep(wakeups.wait_for_nodes(KEY, UNTIL, 4, GRACE, b"7"), all_say) == ([UNTIL], (4, 0b101))
 
@@ -101,7 +101,7 @@ def test_wait_for_nodes_is_not_ended_by_other_pushes(wakeups):
 
 @pytest.mark.parametrize("push", [[], [[]], [None, {}], [b"7 " + KEY], [b"message", b"wake", [b"7 " + KEY]]])
 def test_other_pushes_of_any_shape_are_ignored(wakeups, push):
-    wakeups.take_in(push, Sender(0b1))
+    wakeups.receive(push, Sender(0b1))
     assert sleep(wakeups.wait_for_nodes(KEY, UNTIL, 1, GRACE, b"7")) == ([UNTIL], (0, 0))
 
 

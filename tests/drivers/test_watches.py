@@ -143,11 +143,11 @@ def test_sentinel_is_asked_again_even_if_the_application_exits_when_asked_for_a_
     assert password.asked > 3
 
 
-def test_closed_client_asks_no_sentinel(sentinels, servers):
+def test_closed_client_asks_no_sentinel(sentinels, servers, eventually):
     with Client(sentinels.url, lease=LEASE, node_timeout=1.0):
         watching = [thread for thread in threading.enumerate() if thread.name.startswith("redsync-watch-")]
         assert len(watching) == 3
-    assert not any(thread.is_alive() for thread in watching)
+    eventually(lambda: not any(thread.is_alive() for thread in watching))
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")

@@ -25,7 +25,7 @@ from redsync._drivers.handshakes import join
 from redsync._drivers.link_sets import Shared
 from redsync._drivers.links import AnyLink
 from redsync._drivers.nodes import INTERRUPTED, TIMEOUTS, Node, reason_of
-from redsync._drivers.pending_releases import Owing
+from redsync._drivers.pending_releases import keep_behind
 from redsync._drivers.requests import Request
 from redsync.testing.simulator.runner import WatchedLinks, WatchedMaintenance, connection_of
 
@@ -61,7 +61,7 @@ class Handed(NamedTuple):
 
 
 class _Links(WatchedLinks):
-    """A set whose releases follow claims over other sets, and that shows checkers which request gets each reply."""
+    """A set whose releases wait for other sets, and that shows checkers which request gets each reply."""
 
     _runner: TrialRunner
 
@@ -71,10 +71,10 @@ class _Links(WatchedLinks):
 
     def send(self, *requests: Request) -> None:
         """Send requests, and report them."""
+        super().send(*requests)
         if (sets := self._runner.sets) is not None:
             for request in requests:
-                sets.follow(request, self)
-        super().send(*requests)
+                sets.keep_behind(request, self)
 
     def _count(self, link: AnyLink, request: Request, reply: Any, now: float) -> None:
         super()._count(link, request, reply, now)
@@ -86,10 +86,10 @@ class _Links(WatchedLinks):
         if link.pending:
             self._handed.append((request, hiredis.ReplyError(text)))
 
-    def take_in(self, link: AnyLink, data: bytes | None, now: float) -> None:
+    def receive(self, link: AnyLink, data: bytes | None, now: float) -> None:
         sim, served = self._runner.sim, self._runner.sim.served[connection_of(link)]
         try:
-            super().take_in(link, data, now)
+            super().receive(link, data, now)
         finally:
             for request, reply in self._handed:
                 words, said = served.popleft() if served else ([], None)
@@ -101,10 +101,6 @@ class LendingMaintenance(WatchedMaintenance):
     """A maintenance that also maintains the sets that calls borrow."""
 
     _runner: TrialRunner
-
-    def _help_others(self, now: float) -> None:
-        if self._runner.sets is not None:
-            self._runner.sets.follow_up(now)
 
     async def _read(self) -> float:
         if self._runner.sets is not None:
@@ -166,7 +162,7 @@ class Sets:
         self._maintenance: Final = maintenance
         self._shared: Final = shared
         self._count: Final = count
-        self._owing: Final = Owing(shared.next_number, maintenance.own, lambda: self.all)
+        shared.releases.others = lambda: self.all
         self._free: Final[list[LentLinks]] = []
         self._lent: Final[dict[AioCall, tuple[LentLinks, Owner | None]]] = {}
         self.joining: Final[set[asyncio.Task[None]]] = set()
@@ -193,10 +189,10 @@ class Sets:
         self._lent[call] = link_set, effect.owner
         return link_set
 
-    def follow(self, request: Request, links: WatchedLinks) -> None:
-        """Let a release follow its claim over other sets."""
-        if request.effect.deliver_to and self._owing.follow(request, links):
-            self._maintenance.wake()
+    def keep_behind(self, request: Request, links: WatchedLinks) -> None:
+        """Keep a release for the nodes that have not answered over another set."""
+        if request.effect.deliver_to:
+            keep_behind(request, links, self._shared, self._maintenance.own)
 
     def give_back(self, call: AioCall) -> None:
         """Take a call's set, if it has one."""
@@ -206,7 +202,6 @@ class Sets:
                 link_set.owners.clear()
             elif owner is not None:
                 link_set.owners.add(owner)
-            link_set.follow(self._shared.clock())
             self._free.append(link_set)
 
     def throw_away(self, call: AioCall) -> None:
@@ -241,15 +236,15 @@ class Sets:
         timeout, index = self._maintenance.connect_timeout, node.index
         try:
             async with asyncio.timeout(TIMEOUTS * timeout):
-                channel = await open_connection(node.make_connection(timeout))
+                connection = await open_connection(node.make_connection(timeout))
                 try:
-                    link = link_set.make_link(node, channel, await channel.run(join(node)))
+                    link = link_set.make_link(node, connection, await connection.run(join(node)))
                     if node.needed:
                         hold_back(link, node.needed, self._runner.timing.node_timeout)
                     if link_set.closed:
                         raise ConnectionError("its set has ended")
                 except BaseException:
-                    channel.close()
+                    connection.close()
                     raise
             link_set.install(link)
         except Exception as problem:
@@ -259,12 +254,6 @@ class Sets:
             link_set.connecting.discard(index)
 
     # For the maintenance.
-
-    def follow_up(self, now: float) -> None:
-        """Send what must follow."""
-        self._maintenance.own.follow(now)
-        for link_set in list(self.all):
-            link_set.follow(now)
 
     async def read(self) -> None:
         """Look for silent nodes."""

@@ -22,9 +22,9 @@ from redsync._core.permits import PermitState
 from redsync._drivers import any_maintenance, discovery, handshakes, link_sets
 from redsync._drivers.aio_link_sets import AioLinkSet, StreamLink
 from redsync._drivers.aio_maintenance import AioMaintenance
-from redsync._drivers.node_registry import NodeRegistry
+from redsync._drivers.any_maintenance import NodeRegistry
 from redsync._drivers.nodes import Node
-from redsync._drivers.pending_releases import Owing, PendingReleases
+from redsync._drivers.pending_releases import PendingReleases
 from redsync._drivers.requests import Codec
 from redsync._drivers.wakeups import Wakeups
 from redsync._protocols import acquiring, claims, fenced_lock, holding, latch, lock, queue_policies, rate, renewal
@@ -33,6 +33,7 @@ from redsync._protocols.queue_policies import FifoByTicket
 from redsync._protocols.slot_claims import SlotClaim, WindowClaim
 from redsync._protocols.windows import Window
 from redsync.testing.simulator import SimulationError
+from tests.simulation import sets
 from tests.simulation.checks import (
     ALL,
     Admission,
@@ -454,8 +455,8 @@ MISTAKES = [
         patch=instead(AioLinkSet, "end", nothing),
     ),
     Mistake(
-        "a release does not follow its claim over other sets", LeakedClaims, "ownerless", 21,
-        {"sets": 3}, patch=instead(Owing, "follow", lambda *_: False),
+        "a release does not wait for other sets", LeakedClaims, "without a waiter", 21,
+        {"sets": 3}, patch=instead(sets, "keep_behind", nothing),
     ),
     # Groups and clusters.
     Mistake("lists of nodes differ by two", Exclusion, "is held by", 2003, {"nodes": 5, "unlisted": 2}),
@@ -471,7 +472,7 @@ MISTAKES = [
         "the wait follows no write", Exclusion, "is held by a:1 on a .* and c:1 on c", "stale_replicas",
         patch=(
             *instead(handshakes, "wait_commands", wait_alone),
-            *instead(Codec, "touched", lambda *_: True),
+            *instead(Codec, "has_written", lambda *_: True),
         ),
     ),
     Mistake(

@@ -178,10 +178,11 @@ def leave_open(link):
 
 
 async def connect_and_forget(maintenance, node):
-    channel = await open_connection(node.make_connection(maintenance.connect_timeout))
-    LEFT_OPEN.append(channel)
-    tag = await channel.run(maintenance._introduce(node))
-    maintenance.own.install(maintenance.own.make_link(node, channel, tag))
+    connection = await open_connection(node.make_connection(maintenance.connect_timeout))
+    LEFT_OPEN.append(connection)
+    info, connection_id = await connection.run(maintenance._introduce(node))
+    maintenance._registry.meet(node, info)
+    maintenance.own.install(maintenance.own.make_link(node, connection, connection_id))
 
 
 def send_again_whatever_came_since(links, link, request, now):

@@ -13,11 +13,10 @@ from redsync._core.holds import Owner
 from redsync._core.memory import Processes
 from redsync._core.scripts import Command, Script
 from redsync._core.timing import Timing
-from redsync._drivers.given_nodes import make_nodes
 from redsync._drivers.handshake_connections import HandshakeConnection
 from redsync._drivers.link_sets import LinkSet, Shared
 from redsync._drivers.links import Link
-from redsync._drivers.nodes import NodeInfo
+from redsync._drivers.nodes import NodeInfo, make_nodes
 from redsync._drivers.requests import Request
 
 NODE_TIMEOUT = 0.25
@@ -118,7 +117,7 @@ class StandIn(Shared):
     def __init__(self, nodes, clock, node_timeout=NODE_TIMEOUT, *, restart_guard=0.0, noting=()):
         super().__init__(nodes, clock, node_timeout, noting)
         timing = Timing(30.0, node_timeout, 0.01, restart_guard)
-        self.session = SimpleNamespace(processes=Processes(), timing=timing, random=lambda: 0.5)
+        self.session = SimpleNamespace(processes=Processes(), timing=timing, random=lambda: 0.5, holds=[])
         self.told = []
         self.on_event = self.told.append
         self.changes = 0
@@ -163,16 +162,16 @@ class Desk(StandIn):
         """Return a set without links."""
         return LinkSet(self, self.dropped.append)
 
-    def link(self, index, tag=None):
+    def link(self, index, connection_id=None):
         """Return a new link to a node, and its far end."""
         near, far = socket.socketpair()
         self._ends.append(far)
-        channel = HandshakeConnection(near, 5.0, math.inf)
-        return Link(self.nodes[index], channel, tag), Far(far)
+        connection = HandshakeConnection(near, 5.0, math.inf)
+        return Link(self.nodes[index], connection, connection_id), Far(far)
 
-    def install(self, link_set, index, tag=None):
+    def install(self, link_set, index, connection_id=None):
         """Connect a set to a node; return the far end."""
-        link, far = self.link(index, tag)
+        link, far = self.link(index, connection_id)
         link_set.install(link)
         return far
 

@@ -344,9 +344,8 @@ class LeakedClaims(OwnChecker):
     def _is_busy(runner: TrialRunner, line: AnyLink) -> bool:
         """Return whether the node has yet to answer, or to end a former connection."""
         ours = [links.links[line.index] for links in runner.link_sets]
-        following = any(index == line.index for links in runner.link_sets for index, _ in links.following)
         former = len(ours) > 1 and bool(line.node.former)
-        return following or former or any(link is not None and bool(link.pending) for link in ours)
+        return former or any(link is not None and bool(link.pending) for link in ours)
 
     @staticmethod
     def _is_retrying(runner: TrialRunner, line: AnyLink) -> bool:

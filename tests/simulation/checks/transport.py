@@ -334,12 +334,11 @@ def _kept(runner: TrialRunner, index: int) -> dict[tuple[object, ...], int]:
 
 
 def _under_way(sets: Iterable[WatchedLinks], index: int) -> Iterator[Request]:
-    """Yield what other sets have sent to a node, or will send behind that."""
+    """Yield what other sets have sent to a node."""
     for links in sets:
         if (link := links.links[index]) is not None:
             yield from link.pending
         yield from links._batch
-        yield from (request for node, request in links.following if node == index)
 
 
 class LeakedResources(OwnChecker):
