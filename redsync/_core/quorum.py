@@ -242,7 +242,7 @@ class Tally(Votes):
 
         None means that the parser does not know such a reply, so the vote FAILED: it may answer another command.
         """
-        if self.ballots[node] is not None or not (self.verdict is _PENDING or self.open or (self.late and self.won)):
+        if self.ballots[node] is not None or not (self.verdict is _PENDING or (self.late and self.verdict is _WON)):
             return False
         try:
             answer = self.parse(reply)
@@ -271,24 +271,20 @@ class Tally(Votes):
         """Count a node's vote, which is its first; return True if it ended the wait."""
         if self.verdict is _PENDING:
             self.ballots[node], self.choices[node] = vote, vote[0]
-            plain = self.decide is None and not self._thorough
-            self.verdict = verdict = verdict_of(self.choices) if plain else self._decided()
-            return verdict is not _PENDING
-        if self.open:
+            if self.decide is not None:
+                self.verdict = self._decided_by(self.decide)
+            else:
+                thorough = self._thorough
+                self.verdict = verdict_of(self.choices, silence_refuses=not thorough)
+                if self.verdict is _LOST and callable(thorough) and None in self.choices and not thorough(self):
+                    self.verdict = _PENDING
+            return self.verdict is not _PENDING
+        if self.lingers:
             self.add(node, vote)
             return not self.open
         # Kept apart, because the protocol may be reading the tally.
         self._late_votes = (*self._late_votes, (node, vote))
         return False
-
-    def _decided(self) -> Verdict:
-        if self.decide is not None:
-            return self._decided_by(self.decide)
-        thorough = self._thorough
-        verdict = verdict_of(self.choices, silence_refuses=not thorough)
-        if verdict is _LOST and callable(thorough) and None in self.choices and not thorough(self):
-            return _PENDING
-        return verdict
 
     def _decided_by(self, decide: Callable[[Tally], Verdict]) -> Verdict:
         granted, missing = self.granted, self.unheard

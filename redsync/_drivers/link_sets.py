@@ -283,11 +283,15 @@ class AnyLinkSet(ABC):
                 releases.note_sent(node.index, due)
 
     def _post(self, link: Any, requests: Sequence[Request], data: bytes, now: float) -> None:
+        """Send requests over a link, whose bytes are `data` but for what `encode` makes of them."""
         for request in requests:
             if request.tally is not None:
                 request.tally.sent |= link.bit
+        if not link.pending:
+            link.since = now
+        link.pending.extend(requests)
         try:
-            link.post(requests, data, now)
+            link.write(data if link.encode is None else link.encode(requests))
         except (LinkFault, OSError) as error:
             self._lose(link, error)
         else:
@@ -311,7 +315,13 @@ class AnyLinkSet(ABC):
             if link is not None and events & _WRITABLE:
                 self._unclog(link)
             if link is not None and events != _WRITABLE:
-                self._take(link, now)
+                try:
+                    data = link.receive()
+                except OSError as error:
+                    if error.errno is None or not isinstance(error, NOT_NOW):
+                        self._lose(link, error)
+                else:
+                    self.receive(link, data, now)
 
     def _poll_for(self, link: AnyLink) -> None:
         """Poll a link for what it waits for now."""
@@ -326,25 +336,36 @@ class AnyLinkSet(ABC):
         else:
             self._poll_for(link)
 
-    def _take(self, link: Link, now: float) -> None:
-        """Read one link, and hand out its replies."""
-        try:
-            data = link.receive()
-        except OSError as error:
-            if error.errno is None or not isinstance(error, NOT_NOW):
-                self._lose(link, error)
-        else:
-            self.receive(link, data, now)
-
     def receive(self, link: AnyLink, data: bytes | None, now: float) -> None:
-        """Hand out the replies in received bytes: in none if the node closed the connection, None if none are new."""
+        """Give each reply in received bytes to the oldest request of its link.
+
+        `data` is empty if the node closed the connection, and None if no bytes are new.
+        """
+        pending, gets = link.pending, link.gets
         try:
             if data:
                 link.unfinished += len(data)
                 link.feed(data)
             elif data is not None:
                 raise LinkFault("closed the connection")
-            self._hand_out(link, now)
+            while (reply := gets()) is not NOTHING:
+                link.unfinished = 0
+                kind = reply.__class__
+                if kind is _PUSH:
+                    self._shared.wakeups.receive(reply, link.node)
+                    continue
+                if not pending:
+                    raise LinkFault("sent a reply to no command")
+                # Removed only once it is counted: if that ends the link, the request counts as missed.
+                request = pending[0]
+                if kind is _ERROR:
+                    self._take_error(link, request, str(reply), now)
+                else:
+                    self._count(link, request, reply, now)
+                if pending:  # else the link was discarded
+                    pending.popleft()
+                # Only a complete answer shows that a node works.
+                link.since, link.suspect = now, False
             if link.unfinished > MOST_BYTES:
                 raise LinkFault(f"sent a reply of more than {MOST_BYTES} bytes")
         except (LinkFault, OSError, hiredis.HiredisError) as error:
@@ -354,30 +375,10 @@ class AnyLinkSet(ABC):
                 raise  # a signal handler's; hiredis raises the other one
             self.discard(link, "sent a reply with an unhashable key")
 
-    def _hand_out(self, link: AnyLink, now: float) -> None:
-        """Give each reply to the oldest request of its link."""
-        pending, gets = link.pending, link.gets
-        while (reply := gets()) is not NOTHING:
-            link.unfinished = 0
-            kind = reply.__class__
-            if kind is _PUSH:
-                self._shared.wakeups.receive(reply, link.node)
-                continue
-            if not pending:
-                raise LinkFault("sent a reply to no command")
-            # Removed only once it is counted: if that ends the link, the request counts as missed.
-            request = pending[0]
-            if kind is _ERROR:
-                self._take_error(link, request, str(reply), now)
-            else:
-                self._count(link, request, reply, now)
-            if pending:  # else the link was discarded
-                pending.popleft()
-            # Only a complete answer shows that a node works.
-            link.since, link.suspect = now, False
-
     def _count(self, link: AnyLink, request: Request, reply: Any, now: float) -> None:
-        self._shared.releases.resolve(link.index, request)
+        releases = self._shared.releases
+        if releases.of_node[link.index].requests:
+            releases.resolve(link.index, request)
         tally = request.tally
         if tally is None:
             request.take_reply(reply)
@@ -420,7 +421,7 @@ class AnyLinkSet(ABC):
         is_last = len(link.pending) == 1 and not request.reloaded & link.bit
         request.reloaded |= link.bit
         again = [load, request] if is_last else [load]
-        link.post(again, b"".join([each.data for each in again]), now)
+        self._post(link, again, b"".join([each.data for each in again]), now)
         return is_last
 
     # The fate of a request.

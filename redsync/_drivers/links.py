@@ -82,20 +82,13 @@ class AnyLink(ABC):
         codec = self.node.codec
         return b"".join([codec.data(request) for request in requests])
 
-    def post(self, requests: Sequence[Request], data: bytes, now: float) -> None:
-        """Send requests, whose bytes are `data` but for what `encode` makes of them; keep what can't be sent now.
+    @abstractmethod
+    def write(self, data: bytes) -> None:
+        """Send bytes, and keep what the node does not accept now.
 
         Raises:
             OSError, LinkFault: The link is broken.
         """
-        if not self.pending:
-            self.since = now
-        self.pending.extend(requests)
-        self.write(data if self.encode is None else self.encode(requests))
-
-    @abstractmethod
-    def write(self, data: bytes) -> None:
-        """Send bytes, and keep what the node does not accept now; raises as `post`."""
 
     def silence(self, now: float) -> float:
         """Return for how many seconds the node has owed replies."""

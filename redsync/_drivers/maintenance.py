@@ -95,6 +95,7 @@ class Maintenance(AnyMaintenance[LinkSet]):
         self.own.watch(self._woken.fileno())
         self.pool: Pool
         self._thread: threading.Thread | None = None
+        self._ident = 0
         self.begun: Final = SafeEvent()
         self._ended: Final = SafeEvent()
         self._finished = False
@@ -202,9 +203,10 @@ class Maintenance(AnyMaintenance[LinkSet]):
 
     def is_current(self) -> bool:
         """Return True in the maintenance's own thread."""
-        return self._thread is threading.current_thread()
+        return threading.get_ident() == self._ident
 
     def _main(self, watch: Callable[[], object]) -> None:
+        self._ident = threading.get_ident()
         while True:
             try:
                 if not self.begun.is_set():

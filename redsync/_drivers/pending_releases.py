@@ -100,17 +100,18 @@ class PendingReleases:
 
     Attributes:
         others: Returns the sets of links besides the one that delivers.
+        of_node: Those of each node.
     """
 
     def __init__(self, nodes: int, guard: AbstractContextManager[Any]) -> None:
         """Make it empty; `guard` is reentrant, because a finalizer may interrupt a thread that holds it."""
         self._guard: Final = guard
-        self._of_node: Final = [_OfNode() for _ in range(nodes)]
+        self.of_node: Final = [_OfNode() for _ in range(nodes)]
         self.others: Callable[[], Iterable[AnyLinkSet]] = tuple
 
     def add(self, index: int, requests: Iterable[Request], now: float) -> None:
         """Keep those requests that the node must get."""
-        ours = self._of_node[index]
+        ours = self.of_node[index]
         with self._guard:
             for request in requests:
                 if request.needs(1 << index):
@@ -119,21 +120,20 @@ class PendingReleases:
     def refuse(self, index: int, request: Request, now: float) -> None:
         """Keep a request that the node must get, and has answered with an error."""
         with self._guard:
-            self._of_node[index].at = now + _AFTER_REFUSAL
+            self.of_node[index].at = now + _AFTER_REFUSAL
         self.add(index, (request,), now)
 
     def resolve(self, index: int, request: Request) -> None:
         """Forget what the node need not get behind a request: that one, and an earlier one about its claim."""
-        requests = self._of_node[index].requests
-        if requests:
-            with self._guard:
-                same = requests.get(request.claim)
-                if same is not None and same.number <= request.number:
-                    del requests[request.claim]
+        with self._guard:
+            requests = self.of_node[index].requests
+            same = requests.get(request.claim)
+            if same is not None and same.number <= request.number:
+                del requests[request.claim]
 
     def due(self, index: int, now: float, unanswered: int = 0) -> list[Request]:
         """Return what to send now, in order, to a node that owes that many replies; it stays here until `note_sent`."""
-        ours = self._of_node[index]
+        ours = self.of_node[index]
         if not ours.requests or now < ours.at:
             return []
         with self._guard:
@@ -154,16 +154,16 @@ class PendingReleases:
 
     def due_at(self, index: int) -> float:
         """Return when the node is due for the next ones, if it is connected; infinity if there are none."""
-        ours = self._of_node[index]
+        ours = self.of_node[index]
         return ours.at if ours.requests else math.inf
 
     def count(self, index: int) -> int:
         """Return how many the node has yet to get, besides those in flight."""
-        return len(self._of_node[index].requests)
+        return len(self.of_node[index].requests)
 
     def clear_pause(self, index: int) -> None:
         """Begin again with a node that has just been connected."""
-        self._of_node[index].at = 0.0
+        self.of_node[index].at = 0.0
 
 
 def keep_behind(request: Request, link_set: AnyLinkSet, shared: Shared, own: AnyLinkSet) -> None:

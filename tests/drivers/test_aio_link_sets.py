@@ -200,8 +200,7 @@ def strike(monkeypatch):
 
 
 POINTS = [
-    *(("receive", n, False) for n in (1, 2, 3)),
-    *(("_hand_out", n, after) for n in (1, 3) for after in (False, True)),
+    *(("receive", n, after) for n in (1, 2, 3) for after in (False, True)),
     *(("_count", n, after) for n in (1, 2) for after in (False, True)),
     *(("_post", n, after) for n in (3, 4) for after in (False, True)),
     *(("send", n, after) for n in (1, 2) for after in (False, True)),

@@ -708,7 +708,7 @@ def test_pending_release_outlives_an_exception_while_it_is_sent(desk, link_set, 
     release = desk.release(deliver_to=0b010)
     desk.releases.add(1, [release], desk.now)
     link = link_set.links[1]
-    monkeypatch.setattr(link, "post", lambda *_: (_ for _ in ()).throw(Interruption()))
+    monkeypatch.setattr(link, "write", lambda *_: (_ for _ in ()).throw(Interruption()))
     with pytest.raises(Interruption):
         link_set.deliver(link.node, desk.now)
     assert desk.pending() == [0, 1, 0]

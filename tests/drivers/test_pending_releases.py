@@ -198,7 +198,7 @@ def release(desk, claim=b"claim", deliver_to=0b111, **options):
 
 def kept(desk):
     """Return which nodes get what once they have answered."""
-    return [(i, claim[1]) for i, of_node in enumerate(desk.releases._of_node) for claim in of_node.requests]
+    return [(i, claim[1]) for i, of_node in enumerate(desk.releases.of_node) for claim in of_node.requests]
 
 
 def ask(desk, link_set, fars, *, silent):

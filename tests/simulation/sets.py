@@ -86,10 +86,10 @@ class _Links(WatchedLinks):
         if link.pending:
             self._handed.append((request, hiredis.ReplyError(text)))
 
-    def _hand_out(self, link: AnyLink, now: float) -> None:
+    def receive(self, link: AnyLink, data: bytes | None, now: float) -> None:
         sim, served = self._runner.sim, self._runner.sim.served[connection_of(link)]
         try:
-            super()._hand_out(link, now)
+            super().receive(link, data, now)
         finally:
             for request, reply in self._handed:
                 words, said = served.popleft() if served else ([], None)

@@ -415,7 +415,7 @@ MISTAKES = [
     ),
     Mistake(
         "the next connection does not get them", Delivery, "the client no longer keeps it", 0,
-        patch=instead(PendingReleases, "due", lambda ours, index, *_: ours._of_node[index].requests.clear() or []),
+        patch=instead(PendingReleases, "due", lambda ours, index, *_: ours.of_node[index].requests.clear() or []),
     ),
     Mistake(
         "a refused release is not kept", Delivery, "the client no longer keeps it", 4,

@@ -321,7 +321,7 @@ def _kept(runner: TrialRunner, index: int) -> dict[tuple[object, ...], int]:
     """Return the number of the latest command about each claim that a node has yet to get."""
     links = runner.links
     assert links is not None, "it has sent a command"
-    link, releases = links.links[index], links._shared.releases._of_node[index]
+    link, releases = links.links[index], links._shared.releases.of_node[index]
     kept: dict[tuple[object, ...], int] = {}
     for request in [
         *releases.requests.values(),
