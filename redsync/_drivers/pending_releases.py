@@ -99,8 +99,8 @@ class PendingReleases:
     """The pending releases of one client. Any thread may call it.
 
     Attributes:
-        of_node: Those of each node.
         others: Returns the sets of links besides the one that delivers.
+        of_node: Those of each node.
     """
 
     def __init__(self, nodes: int, guard: AbstractContextManager[Any]) -> None:
