@@ -76,14 +76,12 @@ class WitnessReport(NamedTuple):
         server: The address of the node's server, `host:port`; None if the witness does not know.
         epoch: The number of the decision that made this server the master.
         error: Why the witness does not know; None if it does.
-        answered: False if it did not answer.
     """
 
     witness: str
     server: str | None = None
     epoch: int = 0
     error: str | None = None
-    answered: bool = True
 
 
 Ask = Callable[[str, redis.Redis], tuple[str, int]]
@@ -147,7 +145,7 @@ class Node:
             with closing(redis.Redis.from_url(url, **self.settings)) as client:
                 server, epoch = self.ask(address, client)
         except (RedisError, OSError) as error:
-            return WitnessReport(address, error=in_one_line(error), answered=isinstance(error, redis.ResponseError))
+            return WitnessReport(address, error=in_one_line(error))
         except (TypeError, ValueError, KeyError, AttributeError, IndexError):
             return WitnessReport(address, error=f"not a {self.witness}")
         return WitnessReport(address, server, epoch)
