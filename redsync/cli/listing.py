@@ -11,7 +11,7 @@ from typing import Any
 from redsync._core.client_records import Claim, ClientRecord
 from redsync._protocols.surveys import NameLook, break_commands
 from redsync.cli.arguments import encoded
-from redsync.cli.exits import BROKEN, FINE, USAGE, SetupError, state_of
+from redsync.cli.exits import BROKEN, FINE, SetupError, state_of
 from redsync.cli.output import clock, complain, prompt, put, short, shown, told, warn, who, write_json
 from redsync.cli.queries import Answer, Nodes, execute, look_around, look_at, questions
 
@@ -258,7 +258,7 @@ def take_away(options: Any) -> int:
 
 def _confirm(question: str) -> None:
     if not sys.stdin.isatty():
-        raise SetupError("can't ask for confirmation, as standard input is not a terminal: pass --yes", USAGE)
+        raise SetupError("can't ask for confirmation, as standard input is not a terminal: pass --yes")
     prompt(question, "It may still be at work until its next renewal or release. [y/N]")
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise SetupError("nothing was changed", BROKEN)

@@ -27,7 +27,7 @@ from contextlib import AbstractContextManager, ExitStack
 from typing import TYPE_CHECKING, Any, Final
 
 from redsync.cli.arguments import connect, name_of
-from redsync.cli.exits import ENDED, FAILED, NOT_EXECUTABLE, NOT_FOUND, REFUSED, SIGNALLED, UsageError, status_of
+from redsync.cli.exits import ENDED, FAILED, NOT_EXECUTABLE, NOT_FOUND, REFUSED, SIGNALLED, SetupError, status_of
 from redsync.cli.output import warn
 from redsync.cli.shim import BEHIND, DESERTED, LONG, Policy
 from redsync.cli.supervisor import ShimProcess, SignalledError, Signals, Supervisor, has_terminal
@@ -55,7 +55,7 @@ def run(options: argparse.Namespace) -> int:
 def _run(options: argparse.Namespace) -> int:
     command = _command(options)
     if options.min_hold is not None and options.max_hold is not None and options.min_hold > options.max_hold:
-        raise UsageError("--min-hold is longer than --max-hold")
+        raise SetupError("--min-hold is longer than --max-hold")
     # We report a lost hold ourselves. Messages about nodes remain, because they may explain a long wait.
     logging.getLogger("redsync.watchdog").setLevel(logging.CRITICAL)
     if options.quiet:
@@ -70,12 +70,6 @@ def _run(options: argparse.Namespace) -> int:
     except AcquireTimeout:
         _note(options, f"{options.name!r} is held by others")
         return int(options.conflict_exit_code)
-    except RedsyncError as error:
-        _say(str(error))
-        return status_of(error)
-    except OSError as error:
-        _say(f"failed: {error}")
-        return FAILED
 
 
 def _say(text: str) -> None:
@@ -97,7 +91,7 @@ def _hold_and_run(options: argparse.Namespace, shim: ShimProcess, signals: Signa
         except ValueError as error:
             if isinstance(error, RedsyncError):
                 raise
-            raise UsageError(str(error)) from None
+            raise SetupError(str(error)) from None
         began = time.monotonic()
         # From here on signals are only recorded, and the lock is released as usual.
         signals.collect()
@@ -146,10 +140,10 @@ def _linger(hold: Hold, signals: Signals, until: float) -> None:
 def _command(options: argparse.Namespace) -> list[str]:
     if options.shell is not None:
         if options.wrapped:
-            raise UsageError("give the command either with -c or after --, not both")
+            raise SetupError("give the command either with -c or after --, not both")
         return ["/bin/sh", "-c", options.shell]
     if not options.wrapped:
-        raise UsageError("no command to run: give it after --, as in: redsync lock NAME -- COMMAND")
+        raise SetupError("no command to run: give it after --, as in: redsync lock NAME -- COMMAND")
     return list(options.wrapped)
 
 
@@ -158,7 +152,7 @@ def _policy(options: argparse.Namespace, lease: float) -> Policy:
     longest = lease * _SHARE
     kill_after = min(_KILL_AFTER, longest) if options.kill_after is None else options.kill_after
     if options.on_lost == "term" and kill_after > longest:
-        raise UsageError(
+        raise SetupError(
             f"a lease of {lease:g} s is too short for --kill-after {kill_after:g}, which would end the command too "
             f"late: give at least --lease {math.ceil(kill_after / _SHARE)}, or at most --kill-after {longest:g}"
         )

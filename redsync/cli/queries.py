@@ -31,7 +31,7 @@ from redsync._core.text import printable
 from redsync._core.urls import ClusterUrl, GroupUrl, NodeUrlError, check_url
 from redsync._protocols.surveys import NameLook, key_patterns, look_command, name_of_key
 from redsync.cli.arguments import prefix_of, urls_of
-from redsync.cli.exits import FINE, UNCONFIGURED, UNREADABLE, USAGE, SetupError, status_without_quorum
+from redsync.cli.exits import FINE, UNCONFIGURED, UNREADABLE, SetupError, status_without_quorum
 
 BATCH: Final = 200
 """Names per pipeline, so that a node serves other clients in between."""
@@ -346,7 +346,7 @@ def questions(prefix: bytes, names: Iterable[bytes], most: int = 100) -> dict[by
     try:
         return {name: look_command(prefix, name, most) for name in names}
     except ValueError as error:
-        raise SetupError(str(error), USAGE) from None
+        raise SetupError(str(error)) from None
 
 
 def look_at(client: NodeClient, asked: Mapping[bytes, Command]) -> dict[bytes, NameLook]:
