@@ -39,7 +39,10 @@ def doctor(options: Any) -> int:
     """Check each node, and the nodes together."""
     nodes = Nodes(options)
     guard = _restart_guard(nodes.nodes)
-    answers, surveys = nodes.ask(lambda client: _examine(client, nodes.prefix)), nodes.visit(Node.survey)
+    answers, surveys = (
+        nodes.ask(lambda client: _examine(client, nodes.prefix)),
+        nodes.visit(lambda node: list(node.survey())),
+    )
     reports = [answer.value or Report(answer.node, error=answer.error) for answer in answers]
     for report, node, survey in zip(reports, nodes.nodes, surveys, strict=True):
         report.node, report.replicas, report.witness = node.address, node.replicas, node.witness
@@ -174,7 +177,7 @@ def _row(report: Report) -> tuple[str, ...]:
 def _group_row(report: Report) -> tuple[str, ...]:
     """Return a node's row in the table of nodes whose server may change."""
     latest, left = report.latest, report.guard_left
-    server, epoch = ("-", "-") if latest is None else (str(latest.server), str(latest.epoch))
+    server, epoch = ("-", "-") if latest is None else (latest.server, str(latest.epoch))
     in_sync = "-" if report.in_sync is None else f"{report.in_sync} of {report.replicas}"
     return report.node, server, epoch, in_sync, "none" if left == 0 else told(left)
 

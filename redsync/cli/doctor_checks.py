@@ -18,7 +18,7 @@ from redsync._core.text import is_refusal
 
 if TYPE_CHECKING:
     from redsync._core.memory import Birth
-    from redsync.cli.queries import WitnessReport
+    from redsync.cli.queries import Answer, Master
 
 NOT_ALLOWED: Final = "not allowed"
 
@@ -106,7 +106,7 @@ class Report:
     scripts: str | None = None
     replicas: int | None = None
     witness: str = ""
-    said: Sequence[WitnessReport] = ()
+    said: Sequence[Answer[Master]] = ()
     birth: Birth | None = None
     is_birth_known: bool = False
     clients: Mapping[str, Heard] | None = None
@@ -127,14 +127,14 @@ class Report:
         return {"slave": "replica"}.get(role := str(self.info.get("role", NOT_ALLOWED)), role)
 
     @property
-    def latest(self) -> WitnessReport | None:
+    def latest(self) -> Master | None:
         """The latest decision about its server, by the word of the witnesses."""
-        return max((each for each in self.said if each.error is None), key=lambda each: each.epoch, default=None)
+        return max((each.value for each in self.said if each.value), key=lambda master: master.epoch, default=None)
 
     @property
     def endpoint(self) -> str:
         """The address of its server, as far as we know."""
-        return self.node if self.latest is None else str(self.latest.server)
+        return self.node if self.latest is None else self.latest.server
 
     @property
     def in_sync(self) -> int | None:
@@ -414,12 +414,12 @@ def _check_witnesses(report: Report) -> Iterator[Finding]:
         text = f"{answering} of {count} listed {what}s name its master, {count // 2 + 1} must: clients do not connect"
         yield Finding(text, "start the others, or correct the list in the URL")
     for each in report.said:
-        if each.error is not None:
+        if each.value is None:
             advice = "start it, correct its address, firewall, user or password; list only those that know this master"
-            yield Finding(f"the {what} {each.witness} does not name the master: {each.error}", advice)
-        elif latest is not None and (each.server, each.epoch) != (latest.server, latest.epoch):
+            yield Finding(f"the {what} {each.node} does not name the master: {each.error}", advice)
+        elif latest is not None and each.value != latest:
             text = (
-                f"the {what} {each.witness} names {each.server} as master (epoch {each.epoch}); "
+                f"the {what} {each.node} names {each.value.server} as master (epoch {each.value.epoch}); "
                 f"the latest decision is {latest.server} (epoch {latest.epoch})"
             )
             advice = "run the doctor again: it may learn this in a moment; if not, check whether it is cut off"

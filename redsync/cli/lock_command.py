@@ -1,14 +1,5 @@
 """`redsync lock NAME [options] -- COMMAND ...`: run a command while holding a lock, as flock(1) does on one machine.
 
-The options determine the kind of lock; all uses of a name must choose the same kind:
-
-| options | kind |
-|---|---|
-| none | a fenced lock; the command finds its token in `REDSYNC_FENCING_TOKEN` |
-| `--fair` | a fair lock: first come, first served; no token |
-| `-s`, `-x` | the read or the write side of a read-write lock; no token |
-| `--permits N` | one of N permits of a semaphore; no token |
-
 redsync renews the lock while the command runs. If that fails, redsync ends the command and its descendants before
 another owner can have the lock (see `supervisor`).
 Exit status: the command's own, 128 + n if signal n ended it; else see `exits`.

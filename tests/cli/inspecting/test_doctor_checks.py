@@ -7,10 +7,10 @@ import pytest
 from redsync._core.memory import BLANK, JOINING, NEWBORN, ORIGINAL, Birth
 from redsync.cli.doctor import _group_row, _node_json
 from redsync.cli.doctor_checks import Report, findings_about
-from redsync.cli.queries import WitnessReport
+from redsync.cli.queries import Answer, Master
 
 RUN_ID, HISTORY = "0123456789abcdef" + "0" * 24, "fedcba98" + "0" * 32
-SAID = WitnessReport("s1:26379", "10.0.0.1:6379", 7)
+SAID = Answer("s1:26379", Master("10.0.0.1:6379", 7))
 OURS = b"0123456789abcdef@7.fedcba98"
 
 
@@ -52,7 +52,7 @@ def test_guard_left_follows_from_the_birth_record_of_the_present_decision(kind, 
 
 
 def test_guard_left_is_unknown_without_a_readable_record():
-    silent = WitnessReport("s1:26379", error="timed out")
+    silent = Answer("s1:26379", error="timed out")
     for unknown in (report(), report(silent, is_birth_known=True), Report("m@s1", said=[SAID], is_birth_known=True)):
         assert unknown.guard_left is None
     assert report(is_birth_known=True).guard_left == 30.0, "it has no record yet"
@@ -71,8 +71,8 @@ def test_findings_say_why_a_node_grants_nothing_new():
 
 def test_silent_and_outdated_witnesses_are_findings():
     behind, silent = (
-        WitnessReport("s2:26379", "10.0.0.2:6379", 6),
-        WitnessReport("s3:26379", error="timed out"),
+        Answer("s2:26379", Master("10.0.0.2:6379", 6)),
+        Answer("s3:26379", error="timed out"),
     )
     asked = report(SAID, behind, silent)
     assert texts(check_group(asked, 0.0)) == [
@@ -91,7 +91,7 @@ def test_silent_and_outdated_witnesses_are_findings():
 
 def test_witness_that_does_not_help_is_described_by_its_answer():
     error = "No such master with that name"
-    (finding,) = check_group(report(SAID, SAID, WitnessReport("s3:26379", error=error)), 0.0)
+    (finding,) = check_group(report(SAID, SAID, Answer("s3:26379", error=error)), 0.0)
     assert finding.text == f"the Sentinel s3:26379 does not name the master: {error}"
 
 
@@ -102,6 +102,6 @@ def test_row_and_json_show_all_known_facts():
     assert _group_row(replace(known, guard=1.0))[-1] == "none"
     facts = ("server", "epoch", "replicas", "in_sync", "guard_left")
     assert [_node_json(known)[fact] for fact in facts] == ["10.0.0.1:6379", 7, 2, 1, 27.0]
-    lost = Report("m@s1:26379", error="timed out", replicas=2, said=[WitnessReport("s1:26379", error="timed out")])
+    lost = Report("m@s1:26379", error="timed out", replicas=2, said=[Answer("s1:26379", error="timed out")])
     assert _group_row(lost) == ("m@s1:26379", "-", "-", "-", "-")
     assert {_node_json(Report("h:6379"))[fact] for fact in facts} == {None}
