@@ -65,17 +65,12 @@ class OpenTelemetryMetrics(Metrics):
         group_of: Callable[[str | bytes], str] | None = None,
         max_groups: int = 200,
     ) -> None:
-        self._snapshot: dict[Instrument, Mapping[Labels, float]] = {}
         self._samples = _no_samples()
         super().__init__(group_of=group_of, max_groups=max_groups)
         self._histograms: Final[dict[Instrument, Histogram]] = {}
         meter = get_meter("redsync", meter_provider=meter_provider)
         for instrument in INSTRUMENTS:
             self._create(meter, instrument)
-
-    def _begin(self) -> None:
-        super()._begin()
-        self._snapshot.clear()
 
     def _create(self, meter: Meter, instrument: Instrument) -> None:
         name, unit, text = instrument.name, instrument.unit, instrument.help
@@ -94,19 +89,16 @@ class OpenTelemetryMetrics(Metrics):
         self._samples[instrument, labels].extend(values)
 
     def _observe(self, instrument: Instrument, _: CallbackOptions) -> Iterable[Observation]:
-        """Return the present values of one counter or gauge.
+        """Return the present values of one counter or gauge, and pass on those of histograms.
 
-        A collection observes one instrument after the other. The first whose part of the snapshot is used up takes a
-        new snapshot for all. An SDK observes instruments before it reads histograms, so these have all values so far.
+        An SDK observes instruments before it reads histograms, so these have all values so far.
         """
         samples = _no_samples()
         with self._owner:
-            if instrument not in self._snapshot:
-                self._read(self._take_snapshot)
-                # Unless this interrupted the work, which may be adding to one of them.
-                if not self._lock.lock.locked():
-                    samples, self._samples = self._samples, samples
-            values = self._snapshot.pop(instrument)
+            values = self._read(lambda: self._values_of(instrument))
+            # Unless this interrupted the work, which may be adding to one of them.
+            if not self._lock.lock.locked():
+                samples, self._samples = self._samples, samples
         # Without the lock: this takes a while, and other threads may process entries meanwhile.
         for (histogram, labels), sample in samples.items():
             record, attributes = self._histograms[histogram].record, _attributes(histogram, labels)
@@ -114,10 +106,8 @@ class OpenTelemetryMetrics(Metrics):
                 record(value, attributes, _NO_SPAN)
         return _observations(instrument, values)
 
-    def _take_snapshot(self) -> None:
-        self._snapshot.update((each, {}) for each in INSTRUMENTS if each.sort == "counter")
-        self._snapshot.update((each, dict(counts)) for each, counts in self._counts.items())
-        self._snapshot.update(self._gauges())
+    def _values_of(self, instrument: Instrument) -> Mapping[Labels, float]:
+        return self._gauges()[instrument] if instrument.sort == "gauge" else dict(self._counts[instrument])
 
 
 def _no_samples() -> _Samples:

@@ -1,4 +1,4 @@
-"""OpenTelemetry's metrics: one snapshot for each collection, no false exemplars, and a provider of the application."""
+"""OpenTelemetry's metrics: all values for each collection, no false exemplars, and a provider of the application."""
 
 import math
 from types import SimpleNamespace
@@ -49,21 +49,6 @@ def test_metrics_have_the_names_units_and_buckets_of_the_instrument_set(reader, 
     assert dict(held.attributes) == {"redsync.kind": "lock", "redsync.name_group": "x"}
 
 
-def test_all_gauges_of_a_collection_read_one_snapshot(provider, reader, make_client):
-    class Counting(OpenTelemetryMetrics):
-        taken = 0
-
-        def _gauges(self):
-            self.taken += 1
-            return super()._gauges()
-
-    metrics = Counting(meter_provider=provider)
-    make_client(listeners=[metrics])
-    for collected in (1, 2, 3):
-        read(reader)
-        assert metrics.taken == collected
-
-
 def test_exemplar_never_names_the_span_of_the_scrape(reader, provider, make_client):
     lock = make_client(listeners=[OpenTelemetryMetrics(meter_provider=provider)]).get_lock("x")
     with lock:
@@ -107,7 +92,6 @@ def test_child_of_a_fork_begins_without_the_holds_of_its_parent(reader, provider
     metrics = OpenTelemetryMetrics(meter_provider=provider)
     with make_client(listeners=[metrics]).get_lock("x"):
         assert "redsync.hold.active" in read(reader)
-        metrics._snapshot.update(metrics._gauges())
         _after_fork_in_child()
         assert "redsync.hold.active" not in read(reader)
 
