@@ -75,7 +75,7 @@ def _note(options: argparse.Namespace, text: str) -> None:
 
 
 def _hold_and_run(options: argparse.Namespace, shim: ShimProcess, signals: Signals) -> int:
-    with connect(options, lease=options.lease) as client, ExitStack() as stack:
+    with connect(options) as client, ExitStack() as stack:
         policy = _policy(options, client.runner.session.timing.lease)
         try:
             hold = _take(stack, client, options, signals)

@@ -29,7 +29,7 @@ from redsync._core.scripts import Command, Script
 from redsync._core.text import one_line, printable
 from redsync._core.urls import ClusterUrl, GroupUrl, NodeUrlError, check_url
 from redsync._protocols.surveys import NameLook, key_patterns, look_command, name_of_key
-from redsync.cli.arguments import prefix_of, urls_of
+from redsync.cli.arguments import encoded, urls_of
 from redsync.cli.exits import FINE, UNCONFIGURED, UNREADABLE, SetupError, status_without_quorum
 
 BATCH: Final = 200
@@ -253,7 +253,7 @@ class Nodes:
     """
 
     def __init__(self, options: Any) -> None:
-        self.prefix: Final = prefix_of(options).encode("utf-8", "surrogateescape")
+        self.prefix: Final = encoded(options.prefix)
         self.nodes: list[Node] = []
         for number, url in enumerate(urls_of(options), 1):
             try:
