@@ -69,7 +69,7 @@ def _say(text: str) -> None:
 
 
 def _note(options: argparse.Namespace, text: str) -> None:
-    """Report what is no error, unless `--quiet`."""
+    """Report something other than an error, unless `--quiet`."""
     if not options.quiet:
         _say(text)
 
