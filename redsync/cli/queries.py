@@ -156,13 +156,12 @@ class Node:
     def survey(self) -> Iterator[Answer[Master]]:
         """Ask one witness after the other; a plain node has none."""
         for address, url in self.witnesses:
+            yield Answer.to(partial(self._master_by, address, url), address)
 
-            def question(address: str = address, url: str = url) -> Master:
-                assert self.ask is not None, "a node with witnesses has a question for them"
-                with closing(redis.Redis.from_url(url, **self.settings)) as client:
-                    return self.ask(address, client)
-
-            yield Answer.to(question, address)
+    def _master_by(self, address: str, url: str) -> Master:
+        assert self.ask is not None, "a node with witnesses has a question for them"
+        with closing(redis.Redis.from_url(url, **self.settings)) as client:
+            return self.ask(address, client)
 
 
 def _ask_sentinel(service: str, _: str, client: redis.Redis) -> Master:
@@ -281,7 +280,7 @@ class Nodes:
         answers: list[Answer[T]] = [Answer(node.address, None, unheard) for node in asked]
 
         def visit_one(index: int, node: Node) -> None:
-            answers[index] = Answer.to(lambda: visit(node), node.address)
+            answers[index] = Answer.to(partial(visit, node), node.address)
 
         threads = [threading.Thread(target=visit_one, args=item, daemon=True) for item in enumerate(asked)]
         for thread in threads:

@@ -75,6 +75,10 @@ def test_lack_of_quorum_ends_with_69_and_its_reason(run_lock, nodes, arguments):
     assert len(err.splitlines()) == 1 or "-q" not in arguments, "an error is one line"
 
 
+def test_quiet_lock_does_not_mention_an_end_that_was_asked_for(run_lock):
+    assert run_lock("x", "-q", "--max-hold", "0.2", "--", "sleep", "20") == (124, "", "")
+
+
 @pytest.mark.parametrize("arguments", [[], *swept(["-n"])])
 def test_refused_password_ends_with_77_without_a_wait(run_lock, nodes, arguments):
     urls = [url.replace("redis://", "redis://:wrong@") for url in nodes.urls]
