@@ -17,7 +17,7 @@ OPERATE = Path(__file__).parents[2] / "docs" / "operate"
 
 def known():
     """Return the labels of each sample that a scrape can have."""
-    samples = {f"{name}{'_total' * (sort == 'counter')}": set(labels) for name, (sort, _, labels) in KEPT.items()}
+    samples = {name: set(labels) for name, (_, labels) in KEPT.items()}
     families = [family.name for family in PrometheusMetrics(registry=None).describe()]
     for name, instrument in zip(families, INSTRUMENTS, strict=True):
         labels = set(instrument.labels)
