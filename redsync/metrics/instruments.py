@@ -78,13 +78,6 @@ HELD: Final = _gauge("redsync.hold.active", "{hold}", "Holds that have not ended
 HOLD: Final = _histogram(
     "redsync.hold.duration", "s", "How long holds lasted, from success to release or loss.", _HOLDS, *_WHOSE
 )
-RENEWALS: Final = _counter(
-    "redsync.hold.renewals",
-    "{renewal}",
-    "Renewals of holds, by outcome: confirmed, or unconfirmed and then repeated.",
-    *_WHOSE,
-    "outcome",
-)
 MARGIN: Final = _histogram(
     "redsync.hold.renewal.margin",
     "1",
@@ -114,9 +107,6 @@ ROUND_TRIP: Final = _histogram(
     "Time until a node's reply arrived, for replies that a round waited for.",
     _TRIPS,
     "node",
-)
-NODE_CHANGES: Final = _counter(
-    "redsync.node.state.changes", "{change}", "Changes of a node's state, by the new state.", "node", "state"
 )
 NODE_STATE: Final = _gauge(
     "redsync.node.state", "{client}", "Clients that see a node up, down, suspect or quarantined now.", "node", "state"

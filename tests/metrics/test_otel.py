@@ -9,7 +9,7 @@ from opentelemetry.sdk.metrics import AlwaysOnExemplarFilter, MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import TracerProvider
 
-from redsync import NodeChanged
+from redsync import HoldOrphaned
 from redsync.metrics.instruments import INSTRUMENTS
 from redsync.metrics.metrics import _after_fork_in_child
 from redsync.metrics.otel import _MOST_VALUES, OpenTelemetryMetrics
@@ -68,12 +68,12 @@ def test_collection_gets_all_counts_but_only_the_latest_of_too_many_values(provi
         subscription.took[0].extend([each] * _MOST_VALUES)
         metrics._work_off_some()
     for _ in range(2 * _MOST_VALUES):
-        subscription.hear(NodeChanged("a:1", "down", ""))
+        subscription.hear(HoldOrphaned("x", "c:2"))
     found = read(reader)
     [trips] = found["redsync.node.round_trip.duration"].data.data_points
     assert (trips.count, trips.sum) == (_MOST_VALUES, 4 * _MOST_VALUES)
-    [changes] = found["redsync.node.state.changes"].data.data_points
-    assert changes.value == 2 * _MOST_VALUES
+    [orphans] = found["redsync.hold.orphans"].data.data_points
+    assert orphans.value == 2 * _MOST_VALUES
     subscription.took[0].extend(range(10))
     [trips] = read(reader)["redsync.node.round_trip.duration"].data.data_points
     assert trips.count == _MOST_VALUES + 10
