@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 
 from redsync.cli.arguments import COMMANDS, parse
-from redsync.cli.exits import BROKEN_PIPE, FAILED, INTERRUPTED, UNAVAILABLE, OutputError, SetupError
-from redsync.cli.output import open_streams, told_error, warn
+from redsync.cli.exits import BROKEN_PIPE, FAILED, INTERRUPTED, UNAVAILABLE, OutputError, SetupError, status_of
+from redsync.cli.output import open_streams, warn
+from redsync.exceptions import RedsyncError
 
 EXTRAS = {"rich": "cli", "prometheus_client": "prometheus"}
 """For each optional package the extra that installs it."""
@@ -23,34 +23,36 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     if argv is None:
         open_streams()
+    ours = "redsync"
     try:
-        return _run(parse(list(sys.argv[1:] if argv is None else argv)))
+        options = parse(list(sys.argv[1:] if argv is None else argv))
+        ours = f"redsync {options.command}"
+        module, function = COMMANDS[options.command].split(".")
+        status: int = getattr(import_module(f"redsync.cli.{module}"), function)(options)
     except OutputError as error:
         # The reader may have closed our output (`redsync demo | head`): not worth a message.
         if error.status != BROKEN_PIPE:
             warn(f"redsync: {error}")
         return error.status
-
-
-def _run(options: argparse.Namespace) -> int:
-    module, function = COMMANDS[options.command].split(".")
-    try:
-        status: int = getattr(import_module(f"redsync.cli.{module}"), function)(options)
-    except OutputError:  # for `main`
-        raise
     except SetupError as error:
-        warn(*f"redsync {options.command}: {error}".split("\n"))
+        warn(*f"{ours}: {error}".split("\n"))
         return error.status
+    except (RedsyncError, OSError) as error:
+        warn(f"{ours}: {error}")
+        return status_of(error)
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if package not in EXTRAS:
             raise
-        warn(f'redsync {options.command}: needs {package}: pip install "redsync-toolkit[{EXTRAS[package]}]"')
+        warn(f'{ours}: needs {package}: pip install "redsync-toolkit[{EXTRAS[package]}]"')
         return UNAVAILABLE
     except KeyboardInterrupt:
-        warn(f"redsync {options.command}: interrupted")
+        warn(f"{ours}: interrupted")
         return INTERRUPTED
     except Exception as error:
-        warn(*told_error(error), f"redsync {options.command}: internal error in redsync: please report it")
+        from traceback import format_exception
+
+        told = "".join(format_exception(error)).rstrip().split("\n")
+        warn(*told, f"{ours}: internal error in redsync: please report it")
         return FAILED
     return status

@@ -133,39 +133,29 @@ def urls_of(options: argparse.Namespace) -> list[str]:
     """Return the URLs from the options, or else from the environment.
 
     Raises:
-        SetupError: There is none, or one is several.
+        SetupError: There is none.
     """
-    urls = [url.strip() for url in options.urls or split_urls(os.environ.get("REDSYNC_URLS", "")) if url.strip()]
+    urls = split_urls(",".join(options.urls) if options.urls else os.environ.get("REDSYNC_URLS", ""))
     if not urls:
         raise SetupError(
             "no nodes configured: give --url for each node, or list them in REDSYNC_URLS, separated by commas",
             UNCONFIGURED,
         )
-    for number, url in enumerate(urls, 1):
-        if "://" in url.partition(",")[2]:
-            # redis-py would use the first and ignore the rest.
-            raise SetupError(f"node {number} has several URLs: give --url once for each", UNCONFIGURED)
     return urls
 
 
-def prefix_of(options: argparse.Namespace) -> str:
-    """Return the prefix of all keys."""
-    prefix: str = os.environ.get("REDSYNC_PREFIX", "redsync:") if options.prefix is None else options.prefix
-    return prefix
-
-
-def connect(options: argparse.Namespace, **settings: Any) -> Client:
-    """Return a client of the nodes from the options, or else from the environment, with settings that are not None.
+def connect(options: argparse.Namespace) -> Client:
+    """Return a client of the nodes from the options, or else from the environment.
 
     Raises:
-        SetupError: There are no URLs, or one is not valid.
-        ConfigurationError: Settings contradict each other.
+        SetupError: There are no URLs.
+        ConfigurationError: One is not valid, or settings contradict each other.
     """
     urls = urls_of(options)
     from redsync.client import Client
 
-    given = {name: value for name, value in settings.items() if value is not None}
-    return Client.from_env(urls, prefix=prefix_of(options), **given)
+    lease = {} if options.lease is None else {"lease": options.lease}
+    return Client.from_env(urls, prefix=options.prefix, **lease)
 
 
 # The parsers.
@@ -208,9 +198,10 @@ def _add_nodes(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="URL",
         dest="urls",
-        help="a node's URL; repeat for each node (default: REDSYNC_URLS, separated by commas)",
+        help="a node's URL, or several separated by commas; repeatable (default: REDSYNC_URLS)",
     )
-    group.add_argument("--prefix", help="prefix of all keys (default: REDSYNC_PREFIX, or redsync:)")
+    prefix = os.environ.get("REDSYNC_PREFIX", "redsync:")
+    group.add_argument("--prefix", default=prefix, help="prefix of all keys (default: REDSYNC_PREFIX, or redsync:)")
 
 
 def _matching(limit: int) -> argparse.ArgumentParser:
@@ -326,7 +317,7 @@ def _add_lock(commands: Any) -> None:
     parser.add_argument("name", metavar="NAME", help="the lock's name, the same on all machines")
     parser.add_argument("-c", "--shell", metavar="STRING", help="run STRING with /bin/sh instead of a command after --")
     add = parser.add_mutually_exclusive_group().add_argument
-    add("-q", "--quiet", action="store_true", help="print no messages")
+    add("-q", "--quiet", action="store_true", help="print errors only")
     add("-v", "--verbose", action="store_true", help="print who is ahead, and how long the wait took")
 
     waiting = parser.add_argument_group("how long to wait (default: forever)")

@@ -21,7 +21,6 @@ import json
 import logging
 import os
 import random
-import signal
 import subprocess
 import sys
 import tempfile
@@ -42,19 +41,18 @@ from rich.table import Table
 from rich.text import Text
 
 from redsync import Client
-from redsync.cli.exits import BROKEN, FINE, UNAVAILABLE, SetupError
+from redsync.cli.dev import local_nodes
+from redsync.cli.exits import BROKEN, FINE, SetupError
 from redsync.cli.output import put
 from redsync.cli.tables import console, write_table
 from redsync.exceptions import AcquireTimeout, LeaseLostError, QuorumError, RedsyncError
 from redsync.testing import LocalNodes
-from redsync.testing.servers import ServerNotFoundError, ServerStartError, pinned_server
 
 PROCESSES: Final = 4
 THREADS: Final = 4
 LOCKS: Final = 3
 NODES: Final = 5
 
-_INSTALL: Final = 'This installs everything that the demo needs: pip install "redsync-toolkit[server,cli]"'
 # -P: a file in the current directory must not shadow one of our imports.
 _WORKER: Final = (sys.executable, "-P", "-m", "redsync.cli.demo")
 _LEASE: Final = 2.0
@@ -240,19 +238,15 @@ def run(options: argparse.Namespace) -> int:
 
 def play(options: argparse.Namespace) -> Report:
     """Let processes compete while nodes fail, and print the verdict; return it."""
-    screen = console()
     logging.getLogger("redsync.node").setLevel(logging.ERROR)  # the view shows the state of nodes
     seed = random.randrange(10**6) if options.seed is None else options.seed
-    try:
-        with (
-            LocalNodes(NODES, server=pinned_server()) as nodes,
-            # In a terminal it is drawn below our lines, which it redirects; in a pipe it shows nothing.
-            Live(console=screen, transient=True, refresh_per_second=8) as live,
-            contextlib.ExitStack() as stack,
-        ):
-            report = Demo(options.seconds, seed, nodes, live, stack).run()
-    except (ServerNotFoundError, ServerStartError) as error:
-        raise SetupError(f"{error}\n{_INSTALL}", UNAVAILABLE) from error
+    with (
+        local_nodes(NODES) as nodes,
+        # In a terminal it is drawn below our lines, which it redirects; in a pipe it shows nothing.
+        Live(console=console(), transient=True, refresh_per_second=8) as live,
+        contextlib.ExitStack() as stack,
+    ):
+        report = Demo(options.seconds, seed, nodes, live, stack).run()
     show(report)
     return report
 
@@ -280,15 +274,7 @@ class Demo:
             f"{PROCESSES} processes with {THREADS} threads each will compete for {LOCKS} locks for {self._seconds:g} s "
             f"(seed {self._seed})",
         )
-        # Ctrl-C waits until the stack knows each worker that runs.
-        pressed: list[int] = []
-        before = signal.signal(signal.SIGINT, lambda number, _: pressed.append(number))
-        try:
-            self._start_workers()
-        finally:
-            signal.signal(signal.SIGINT, before)
-        if pressed:
-            raise KeyboardInterrupt
+        self._start_workers()
         self._await_first_lock()
         self._fight()
         # A command under way may need a moment; but a claim that was not released must not expire meanwhile.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 from statistics import median
 from typing import Any, Final
 
@@ -23,12 +22,11 @@ from redsync.cli.doctor_checks import (
     check_deployment,
     checked,
     findings_about,
-    groups_among,
     is_loopback,
 )
 from redsync.cli.exits import BROKEN, FINE, UNCONFIGURED, SetupError, state_of
 from redsync.cli.output import put, told, write_json
-from redsync.cli.queries import Answer, Node, NodeClient, Nodes, execute, in_one_line
+from redsync.cli.queries import Node, NodeClient, Nodes, execute, in_one_line
 
 PINGS: Final = 11
 KEYS_MAX: Final = 1_000_000
@@ -41,25 +39,31 @@ def doctor(options: Any) -> int:
     """Check each node, and the nodes together."""
     nodes = Nodes(options)
     guard = _restart_guard(nodes.nodes)
-    answers = nodes.ask(lambda client: _examine(client, nodes.prefix))
-    reports = [_report(answer, node, guard) for answer, node in zip(answers, nodes.nodes, strict=True)]
-    if groups := groups_among(reports):
-        surveys = nodes.visit(Node.survey, [node for node in nodes.nodes if node.replicas is not None])
-        for report, survey in zip(groups, surveys, strict=True):
-            report.said = survey.value or []
+    answers, surveys = (
+        nodes.ask(lambda client: _examine(client, nodes.prefix)),
+        nodes.visit(lambda node: list(node.survey())),
+    )
+    reports = [answer.value or Report(answer.node, error=answer.error) for answer in answers]
+    for report, node, survey in zip(reports, nodes.nodes, surveys, strict=True):
+        report.node, report.replicas, report.witness = node.address, node.replicas, node.witness
+        report.said, report.guard = survey.value or (), guard
     # One node, or nodes on this machine only, are for trials.
     is_serious = len(reports) > 1 and not all(is_loopback(report.endpoint) for report in reports)
     for report in reports:
         report.is_serious = is_serious
         report.findings += findings_about(report)
     general = check_deployment(reports)
+    # A finding about several nodes is shown once, with these nodes; one about all together with none.
+    nodes_with: dict[Finding, list[str]] = {finding: [] for finding in general}
+    for report in reports:
+        for finding in report.findings:
+            nodes_with.setdefault(finding, []).append(report.node)
     if options.json:
-        write_json(_as_json(reports, general, nodes.quorum, guard))
+        found = {"restart_guard": guard, "findings": _findings_json(general)}
+        write_json({"nodes": list(map(_node_json, reports)), "quorum": nodes.quorum, **found})
     else:
-        _print(reports, general)
-    everything = [*general, *(finding for report in reports for finding in report.findings)]
-    trouble = any(finding.is_problem for finding in everything)
-    return nodes.status(answers) or (BROKEN if trouble else FINE)
+        _print(reports, nodes_with)
+    return nodes.status(answers) or (BROKEN if any(finding.is_problem for finding in nodes_with) else FINE)
 
 
 def _restart_guard(nodes: Sequence[Node]) -> float:
@@ -75,12 +79,6 @@ def _restart_guard(nodes: Sequence[Node]) -> float:
     return LEASE
 
 
-def _report(answer: Answer[Report], node: Node, guard: float) -> Report:
-    report = answer.value or Report(answer.node, error=answer.error)
-    report.node, report.replicas, report.witness, report.guard = answer.node, node.replicas, node.witness, guard
-    return report
-
-
 def _examine(client: NodeClient, prefix: bytes) -> Report:
     """Query one node for everything; a refused query leaves its fields unset, any other error is raised."""
     spent = []
@@ -89,12 +87,7 @@ def _examine(client: NodeClient, prefix: bytes) -> Report:
         client.ping()
         spent.append(time.perf_counter() - begun)
     report = Report("", latency=median(spent), offset=_clock_offset(client))
-    info: dict[str, Any] = {}
-    for section in ("server", "replication", "persistence", "memory", "cluster"):
-        info |= _allowed(partial(client.info, section)) or {}
-    report.info = checked(info)
-    report.policy = report.info.get("maxmemory_policy") or _setting(client, "maxmemory-policy")
-    report.snapshots = _setting(client, "save")
+    report.info = checked(_allowed(client.info) or {})
     try:
         execute(client, [look_command(prefix, b"redsync doctor")])
     except ResponseError as error:
@@ -117,12 +110,6 @@ def _allowed(question: Callable[[], Any]) -> Any:
         return question()
     except ResponseError:
         return None
-
-
-def _setting(client: NodeClient, name: str) -> str | None:
-    settings = _allowed(lambda: client.config_get(name)) or {}
-    value = settings.get(name, settings.get(name.encode()))
-    return value.decode() if isinstance(value, bytes) else value
 
 
 def _birth(client: NodeClient) -> tuple[Birth | None, bool]:
@@ -158,18 +145,13 @@ def _clients(client: NodeClient) -> dict[str, Heard] | None:
     return heard
 
 
-def _print(reports: list[Report], general: list[Finding]) -> None:
+def _print(reports: list[Report], nodes_with: dict[Finding, list[str]]) -> None:
     from redsync.cli.tables import print_table
 
-    print_table(HEADINGS, [_row(report) for report in reports], turns=True)
-    if groups := groups_among(reports):
+    print_table(HEADINGS, list(map(_row, reports)), turns=True)
+    if groups := [report for report in reports if report.replicas is not None]:
         put("")
-        print_table(GROUP_HEADINGS, [_group_row(report) for report in groups], turns=True)
-    # Show a finding about several nodes once.
-    nodes_with: dict[Finding, list[str]] = {finding: [] for finding in general}
-    for report in reports:
-        for finding in report.findings:
-            nodes_with.setdefault(finding, []).append(report.node)
+        print_table(GROUP_HEADINGS, list(map(_group_row, groups)), turns=True)
     for is_problem, title in ((True, "needs attention"), (False, "good to know")):
         chosen = [(finding, nodes) for finding, nodes in nodes_with.items() if finding.is_problem is is_problem]
         if chosen:
@@ -192,45 +174,35 @@ def _row(report: Report) -> tuple[str, ...]:
     return (report.node, state, *described, uptime, clock, latency)
 
 
-def _as_json(reports: list[Report], general: list[Finding], quorum: int, guard: float) -> dict[str, Any]:
-    def findings(found: list[Finding]) -> list[dict[str, Any]]:
-        return [{"text": each.text, "advice": each.advice, "problem": each.is_problem} for each in found]
-
-    nodes = [
-        {
-            "node": report.node,
-            "error": report.error,
-            "version": None if report.error else report.version,
-            "role": None if report.error else report.role,
-            "persistence": None if report.error else report.persistence,
-            "eviction": report.policy,
-            "uptime": report.uptime,
-            "clock_offset": report.offset,
-            "latency": report.latency,
-            **_group_json(report),
-            "findings": findings(report.findings),
-        }
-        for report in reports
-    ]
-    return {"nodes": nodes, "quorum": quorum, "restart_guard": guard, "findings": findings(general)}
-
-
 def _group_row(report: Report) -> tuple[str, ...]:
     """Return a node's row in the table of nodes whose server may change."""
-    latest = report.latest
-    server, epoch = ("-", "-") if latest is None else (str(latest.server), str(latest.epoch))
+    latest, left = report.latest, report.guard_left
+    server, epoch = ("-", "-") if latest is None else (latest.server, str(latest.epoch))
     in_sync = "-" if report.in_sync is None else f"{report.in_sync} of {report.replicas}"
-    left = report.guard_left
-    return report.node, server, epoch, in_sync, "-" if left is None else told(left) if left else "none"
+    return report.node, server, epoch, in_sync, "none" if left == 0 else told(left)
 
 
-def _group_json(report: Report) -> dict[str, Any]:
-    """Return the JSON fields specific to nodes whose server may change; all None for a plain node."""
+def _node_json(report: Report) -> dict[str, Any]:
+    """Return a node's JSON; the fields from `server` on are None for a plain node."""
     latest = report.latest
     return {
+        "node": report.node,
+        "error": report.error,
+        "version": None if report.error else report.version,
+        "role": None if report.error else report.role,
+        "persistence": None if report.error else report.persistence,
+        "eviction": report.policy,
+        "uptime": report.uptime,
+        "clock_offset": report.offset,
+        "latency": report.latency,
         "server": latest and latest.server,
         "epoch": latest and latest.epoch,
         "replicas": report.replicas,
         "in_sync": None if report.replicas is None else report.in_sync,
         "guard_left": report.guard_left,
+        "findings": _findings_json(report.findings),
     }
+
+
+def _findings_json(found: list[Finding]) -> list[dict[str, Any]]:
+    return [{"text": each.text, "advice": each.advice, "problem": each.is_problem} for each in found]

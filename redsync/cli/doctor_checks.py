@@ -18,12 +18,12 @@ from redsync._core.text import is_refusal
 
 if TYPE_CHECKING:
     from redsync._core.memory import Birth
-    from redsync.cli.queries import WitnessReport
+    from redsync.cli.queries import Answer, Master
 
 NOT_ALLOWED: Final = "not allowed"
 
 _NUMBERS: Final = frozenset(
-    {"uptime_in_seconds", "connected_slaves", "maxmemory", "used_memory", "aof_enabled", "cluster_enabled", "loading"}
+    {"uptime_in_seconds", "connected_slaves", "maxmemory", "used_memory", "aof_enabled", "cluster_enabled"}
 )
 _WORDS: Final = frozenset({"server_name", "redis_version", "run_id", "master_replid", "role", "maxmemory_policy"})
 
@@ -84,8 +84,6 @@ class Report:
         node: Its address.
         error: Why it does not answer; None if it does.
         info: The fields of its INFO.
-        policy: Its eviction policy.
-        snapshots: Its setting `save`: when it writes snapshots; empty for never.
         offset: Seconds that its clock is ahead of ours.
         latency: The median round trip of a PING, in seconds.
         scripts: Why it does not run our scripts; None if it does.
@@ -103,14 +101,12 @@ class Report:
     node: str
     error: str | None = None
     info: Mapping[str, Any] = field(default_factory=dict)
-    policy: str | None = None
-    snapshots: str | None = None
     offset: float | None = None
     latency: float | None = None
     scripts: str | None = None
     replicas: int | None = None
     witness: str = ""
-    said: Sequence[WitnessReport] = ()
+    said: Sequence[Answer[Master]] = ()
     birth: Birth | None = None
     is_birth_known: bool = False
     clients: Mapping[str, Heard] | None = None
@@ -131,14 +127,14 @@ class Report:
         return {"slave": "replica"}.get(role := str(self.info.get("role", NOT_ALLOWED)), role)
 
     @property
-    def latest(self) -> WitnessReport | None:
+    def latest(self) -> Master | None:
         """The latest decision about its server, by the word of the witnesses."""
-        return max((each for each in self.said if each.error is None), key=lambda each: each.epoch, default=None)
+        return max((each.value for each in self.said if each.value), key=lambda master: master.epoch, default=None)
 
     @property
     def endpoint(self) -> str:
         """The address of its server, as far as we know."""
-        return self.node if self.latest is None else str(self.latest.server)
+        return self.node if self.latest is None else self.latest.server
 
     @property
     def in_sync(self) -> int | None:
@@ -152,15 +148,17 @@ class Report:
         """How it writes to disk."""
         if "aof_enabled" not in self.info:
             return NOT_ALLOWED
-        if self.info["aof_enabled"] == 1:
-            return "append-only file"
-        return "none, or snapshots" if self.snapshots is None else "snapshots" if self.snapshots else "none"
+        return "append-only file" if self.info["aof_enabled"] == 1 else "none, or snapshots"
+
+    @property
+    def policy(self) -> str | None:
+        """Which keys it evicts when its memory is full."""
+        return self.info.get("maxmemory_policy")
 
     @property
     def uptime(self) -> float | None:
         """Seconds since it started."""
-        uptime = self.info.get("uptime_in_seconds")
-        return None if uptime is None else float(uptime)
+        return self.info.get("uptime_in_seconds")
 
     @property
     def newborn_age(self) -> float:
@@ -215,13 +213,11 @@ def _check_answer(report: Report) -> Iterator[Finding]:
 
 def _check_info(report: Report) -> Iterator[Finding]:
     if not report.info:
-        text = "refuses INFO: its version, role, persistence and uptime are unknown"
+        text = "refuses INFO: its version, role, persistence, eviction policy and uptime are unknown"
         yield Finding(text, "let the user call INFO: ACL SETUSER <user> +info", is_problem=False)
     numbers = tuple(map(int, re.findall(r"\d+", str(report.info.get("redis_version", "")))[:2]))
     if numbers and numbers < OLDEST:
         yield Finding(f"{report.version} is too old", "upgrade to Redis 6.0 or later, or to Valkey")
-    if report.info.get("loading") == 1:
-        yield Finding("is still loading its data", "wait until it has loaded")
 
 
 def _check_latency(report: Report) -> Iterator[Finding]:
@@ -275,10 +271,7 @@ def _check_replicas(report: Report) -> Iterator[Finding]:
 
 def _check_memory(report: Report) -> Iterator[Finding]:
     most, used = int(report.info.get("maxmemory", 0)), int(report.info.get("used_memory", 0))
-    if report.policy is None:
-        text = "does not let the user read its eviction policy"
-        yield Finding(text, "make sure that it is noeviction", is_problem=False)
-    elif report.policy != "noeviction":
+    if report.policy not in (None, "noeviction"):
         text = f"evicts keys ({report.policy}) when its memory is full: held locks vanish"
         text += "" if most else "; but maxmemory is 0 now, so it never evicts"
         advice = "CONFIG SET maxmemory-policy noeviction, also in its configuration file"
@@ -421,47 +414,32 @@ def _check_witnesses(report: Report) -> Iterator[Finding]:
         text = f"{answering} of {count} listed {what}s name its master, {count // 2 + 1} must: clients do not connect"
         yield Finding(text, "start the others, or correct the list in the URL")
     for each in report.said:
-        if each.error is not None:
-            trouble, advice = _trouble(each.error, what, answered=each.answered)
-            yield Finding(f"the {what} {each.witness} {trouble}: {each.error}", advice)
-        elif latest is not None and (each.server, each.epoch) != (latest.server, latest.epoch):
+        if each.value is None:
+            advice = "start it, correct its address, firewall, user or password; list only those that know this master"
+            yield Finding(f"the {what} {each.node} does not name the master: {each.error}", advice)
+        elif latest is not None and each.value != latest:
             text = (
-                f"the {what} {each.witness} names {each.server} as master (epoch {each.epoch}); "
+                f"the {what} {each.node} names {each.value.server} as master (epoch {each.value.epoch}); "
                 f"the latest decision is {latest.server} (epoch {latest.epoch})"
             )
             advice = "run the doctor again: it may learn this in a moment; if not, check whether it is cut off"
             yield Finding(text, advice)
 
 
-def _trouble(error: str, what: str, *, answered: bool) -> tuple[str, str]:
-    """Return in which way a witness does not help, and what to do."""
-    if is_refusal(error):
-        return "refuses access", "correct the user or password for it in the URL, or its rule for that user"
-    if answered:
-        named = ", and name it as they do" if what == "Sentinel" else ""
-        return "answers, but does not name the master", f"list only {what}s that know this master{named}"
-    return "does not answer", "start it, or correct its address or firewall"
-
-
 def _check_guard(report: Report) -> Iterator[Finding]:
     left, guard = report.guard_left, report.guard
     if not left or not report.said:
         return
-    birth = report.birth
     if left < guard:
         text = (
             f"its server became the master, restarted or was emptied less than {guard:.0f} s ago: "
             f"takes no part in new grants for at most {left:.0f} s (restart guard)"
         )
         yield Finding(text, "wait; if this was not planned, read its log")
-    elif birth is not None and birth.kind == JOINING:
-        text = f"no client has completed its server's birth record: the restart guard of {guard:.0f} s has not begun"
-        yield Finding(text, "check that its replicas are in sync, and that a client with a restart guard connects")
     else:
-        text = (
-            f"no client has connected since its server became the master: its {guard:.0f} s restart guard has not begun"
-        )
-        yield Finding(text, "nothing to do if no client runs: the guard begins with the first", is_problem=False)
+        text = f"no client has completed its server's birth record: the {guard:.0f} s restart guard has not begun"
+        advice = "nothing to do if no client runs; otherwise check that its replicas are in sync"
+        yield Finding(text, advice, is_problem=report.birth is not None and report.birth.kind == JOINING)
 
 
 _CHECKS: Final = (
@@ -469,8 +447,3 @@ _CHECKS: Final = (
     *(_check_age, _check_witnesses, _check_guard),
 )
 """All checks of one node that answers; each yields findings."""
-
-
-def groups_among(reports: Sequence[Report]) -> list[Report]:
-    """Return the reports of nodes whose server may change."""
-    return [report for report in reports if report.replicas is not None]

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from redsync._core.text import is_refusal
-from redsync.exceptions import ConfigurationError, KeyTypeError, QuorumError, RedsyncError
+from redsync.exceptions import ConfigurationError, KeyTypeError, QuorumError
 
 FINE: Final = 0  # success
 BROKEN: Final = 1  # the command found a problem
@@ -36,19 +36,12 @@ class SetupError(Exception):
     """The command can't do its work; the message says why.
 
     Attributes:
-        status: The exit status.
+        status: The exit status; without one, arguments are missing or contradict each other.
     """
 
-    def __init__(self, message: str, status: int) -> None:
+    def __init__(self, message: str, status: int = USAGE) -> None:
         super().__init__(message)
         self.status = status
-
-
-class UsageError(SetupError):
-    """Missing or contradictory arguments."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(message, USAGE)
 
 
 class OutputError(SetupError):
@@ -62,7 +55,7 @@ def state_of(error: str) -> str:
     return "unreadable" if error.startswith(UNREADABLE) else "no answer"
 
 
-def status_of(error: RedsyncError) -> int:
+def status_of(error: Exception) -> int:
     """Return the exit status of a command that fails with that error."""
     if isinstance(error, QuorumError):
         return status_without_quorum([vote.detail for vote in error.votes])

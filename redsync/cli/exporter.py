@@ -2,8 +2,8 @@
 
 1. One thread looks at the nodes every `--interval` seconds, as `redsync top` does. A scrape gets the result of the
    latest look and never asks a node, so more scrapes cost the nodes nothing.
-2. While too few nodes answer, it is unknown what is held: the gauges for holds and waiters have no values, and
-   `look_quorum` is 0. Counters keep their values.
+2. While too few nodes answer, it is unknown what is held: the metrics of holds and waiters have no values, and
+   `look_quorum` is 0.
 3. Labels are a kind, a name group and a node: see `redsync.metrics.labels`.
 """
 
@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from typing import Any, Final, TypeAlias
 
 from prometheus_client import CollectorRegistry, start_http_server
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import GaugeMetricFamily, Metric
 
 from redsync.cli.arguments import encoded
 from redsync.cli.exits import FINE, UNAVAILABLE, SetupError
@@ -32,25 +32,18 @@ Values: TypeAlias = defaultdict[tuple[str, Whose], float]
 
 _WHOSE: Final = ("kind", "name_group")
 
-KEPT: Final[dict[str, tuple[str, str, Whose]]] = {
-    "redsync_kept_node_up": ("gauge", "1 if the node answered the latest look, else 0.", ("node",)),
-    "redsync_kept_holds": ("gauge", "Holds that a quorum of nodes knows.", _WHOSE),
-    "redsync_kept_waiting": ("gauge", "Owners that are waiting.", _WHOSE),
-    "redsync_kept_hold_age_seconds": ("gauge", "Age of the oldest hold whose begin the nodes know.", _WHOSE),
-    "redsync_kept_holds_begun": ("counter", "Holds that the previous look did not find.", _WHOSE),
-    "redsync_kept_holds_ended": ("counter", "Holds that the previous look found, and that have ended.", _WHOSE),
-    "redsync_kept_permits": (
-        "gauge",
-        "Permits of a semaphore or rate limiter; the largest number in the group.",
-        _WHOSE,
-    ),
-    "redsync_kept_names": ("gauge", "Names in the latest look.", ()),
-    "redsync_kept_names_complete": ("gauge", "1 if these are all names, 0 if there are more than --limit.", ()),
-    "redsync_kept_looks": ("counter", "Looks at the nodes.", ()),
-    "redsync_kept_look_quorum": ("gauge", "1 if a quorum of nodes answered the latest look, else 0.", ()),
-    "redsync_kept_look_timestamp_seconds": ("gauge", "When the latest look ended, in seconds since 1970.", ()),
+KEPT: Final[dict[str, tuple[str, Whose]]] = {
+    "redsync_kept_node_up": ("1 if the node answered the latest look, else 0.", ("node",)),
+    "redsync_kept_holds": ("Holds that a quorum of nodes knows.", _WHOSE),
+    "redsync_kept_waiting": ("Owners that are waiting.", _WHOSE),
+    "redsync_kept_hold_age_seconds": ("Age of the oldest hold whose begin the nodes know.", _WHOSE),
+    "redsync_kept_permits": ("Permits of a semaphore or rate limiter; the largest number in the group.", _WHOSE),
+    "redsync_kept_names": ("Names in the latest look.", ()),
+    "redsync_kept_names_complete": ("1 if these are all names, 0 if there are more than --limit.", ()),
+    "redsync_kept_look_quorum": ("1 if a quorum of nodes answered the latest look, else 0.", ()),
+    "redsync_kept_look_timestamp_seconds": ("When the latest look ended, in seconds since 1970.", ()),
 }
-"""Each metric: its type, its meaning, its labels. The names of counters get `_total` appended."""
+"""Each metric, a gauge: its meaning, its labels."""
 
 _KINDS: Final = frozenset(
     ("lock", "fenced lock", "mutex", "read lock", "write lock", "read-write lock", "semaphore", "rate limiter", "latch")
@@ -67,8 +60,6 @@ class Kept:
 
     def __init__(self, max_groups: int = 200) -> None:
         self._groups: Final = Groups(name_group, max_groups)
-        self._counters: Final[Values] = defaultdict(float)
-        self._seen: dict[tuple[str, str, str], Whose] | None = None
         self._families: list[Metric] = []
 
     def note(self, view: View, quorum: int, clock: float) -> None:
@@ -77,17 +68,15 @@ class Kept:
         Its data counts only if `quorum` nodes answered.
         """
         is_known = sum(node["error"] is None for node in view["nodes"]) >= quorum
-        self._counters["redsync_kept_looks", ()] += 1
         values: Values = defaultdict(float)
         values["redsync_kept_look_quorum", ()] = is_known
         values["redsync_kept_look_timestamp_seconds", ()] = clock
         for node in view["nodes"]:
             values["redsync_kept_node_up", (node["node"],)] = node["error"] is None
         if is_known:
-            self._note_names(view, values)
-            self._note_holds(view, clock, values)
-        families = {name: _family(name) for name in KEPT}
-        for (name, labels), value in {**values, **self._counters}.items():
+            self._note_names(view, clock, values)
+        families = {name: GaugeMetricFamily(name, text, labels=labels) for name, (text, labels) in KEPT.items()}
+        for (name, labels), value in values.items():
             families[name].add_metric(labels, value)
         self._families = list(families.values())  # in one step: another thread collects
 
@@ -95,7 +84,7 @@ class Kept:
         """Return the metrics as of the latest look; for the registry."""
         return self._families
 
-    def _note_names(self, view: View, values: Values) -> None:
+    def _note_names(self, view: View, clock: float, values: Values) -> None:
         values["redsync_kept_names", ()] = len(view["names"])
         values["redsync_kept_names_complete", ()] = not view["more"]
         for entry in view["names"]:
@@ -105,23 +94,11 @@ class Kept:
             if entry["permits"]:
                 permits = values["redsync_kept_permits", whose]
                 values["redsync_kept_permits", whose] = max(permits, entry["permits"])
-
-    def _note_holds(self, view: View, clock: float, values: Values) -> None:
-        """Note the ages of the holds that a quorum knows; count those that have begun or ended."""
-        before, self._seen = self._seen, {}
-        for entry in view["names"]:
             for holder in entry["holders"]:
-                if holder["quorum"]:
+                if holder["quorum"] and holder.get("held_since") is not None:
                     whose = self._labels(entry["name"], entry["kind"], [holder])
-                    self._seen[entry["name"], holder["owner"], holder["mode"] or ""] = whose
-                    if holder.get("held_since") is not None:
-                        oldest = values["redsync_kept_hold_age_seconds", whose]
-                        values["redsync_kept_hold_age_seconds", whose] = max(oldest, clock - holder["held_since"])
-        if before is not None:  # Holds of the first look began before it.
-            for key in self._seen.keys() - before.keys():
-                self._counters["redsync_kept_holds_begun", self._seen[key]] += 1
-            for key in before.keys() - self._seen.keys():
-                self._counters["redsync_kept_holds_ended", before[key]] += 1
+                    oldest = values["redsync_kept_hold_age_seconds", whose]
+                    values["redsync_kept_hold_age_seconds", whose] = max(oldest, clock - holder["held_since"])
 
     def _labels(self, name: str, kind: str, holders: list[dict[str, Any]]) -> Whose:
         told = f"{holders[0]['mode']} lock" if holders and holders[0]["mode"] else kind
@@ -162,8 +139,3 @@ def _served(kept: Kept, host: str, port: int) -> Iterator[None]:
         server.shutdown()
         server.server_close()
         thread.join()
-
-
-def _family(name: str) -> Any:
-    sort, meaning, labels = KEPT[name]
-    return (GaugeMetricFamily if sort == "gauge" else CounterMetricFamily)(name, meaning, labels=labels)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from redsync._core.client_records import Claim, ClientRecord
 from redsync._protocols.surveys import NameLook, break_commands
 from redsync.cli.arguments import encoded
-from redsync.cli.exits import BROKEN, FINE, USAGE, SetupError, state_of
+from redsync.cli.exits import BROKEN, FINE, SetupError, state_of
 from redsync.cli.output import clock, complain, prompt, put, short, shown, told, warn, who, write_json
 from redsync.cli.queries import Answer, Nodes, execute, look_around, look_at, questions
 
@@ -253,27 +253,22 @@ def take_away(options: Any) -> int:
     kind, claim = next((each for each in held if each[1].client), held[0])
     if not options.yes:
         _confirm(f"Release the {kind} '{shown(options.name)}' held by {who(options.owner, claim.client)}?")
-    return _execute(nodes, options, name, kind, {claim.raw for _, claim in held})
+    claims = sorted({claim.raw for _, claim in held})
+    commands = [each for claim in claims for each in break_commands(nodes.prefix, name, kind, claim)]
+    done = nodes.ask(lambda client: 1 in execute(client, commands))
+    broken = sum(each.value is True for each in done)
+    if options.json:
+        each_node = [{"node": each.node, "error": each.error, "broken": each.value is True} for each in done]
+        write_json({"name": options.name, "owner": options.owner, "kind": kind, "nodes": each_node})
+    else:
+        put(f"released on {broken} of {len(done)} nodes")
+    complain(done)
+    return nodes.status(done) or (FINE if broken else BROKEN)
 
 
 def _confirm(question: str) -> None:
     if not sys.stdin.isatty():
-        raise SetupError("can't ask for confirmation, as standard input is not a terminal: pass --yes", USAGE)
+        raise SetupError("can't ask for confirmation, as standard input is not a terminal: pass --yes")
     prompt(question, "It may still be at work until its next renewal or release. [y/N]")
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise SetupError("nothing was changed", BROKEN)
-
-
-def _execute(nodes: Nodes, options: Any, name: bytes, kind: str, claims: Collection[bytes]) -> int:
-    commands = [each for claim in sorted(claims) for each in break_commands(nodes.prefix, name, kind, claim)]
-    answers = nodes.ask(lambda client: 1 in execute(client, commands))
-    broken = sum(answer.value is True for answer in answers)
-    if options.json:
-        nodes_json = [
-            {"node": answer.node, "error": answer.error, "broken": answer.value is True} for answer in answers
-        ]
-        write_json({"name": options.name, "owner": options.owner, "kind": kind, "nodes": nodes_json})
-    else:
-        put(f"released on {broken} of {len(answers)} nodes")
-    complain(answers)
-    return nodes.status(answers) or (FINE if broken else BROKEN)

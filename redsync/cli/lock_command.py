@@ -1,14 +1,5 @@
 """`redsync lock NAME [options] -- COMMAND ...`: run a command while holding a lock, as flock(1) does on one machine.
 
-The options determine the kind of lock; all uses of a name must choose the same kind:
-
-| options | kind |
-|---|---|
-| none | a fenced lock; the command finds its token in `REDSYNC_FENCING_TOKEN` |
-| `--fair` | a fair lock: first come, first served; no token |
-| `-s`, `-x` | the read or the write side of a read-write lock; no token |
-| `--permits N` | one of N permits of a semaphore; no token |
-
 redsync renews the lock while the command runs. If that fails, redsync ends the command and its descendants before
 another owner can have the lock (see `supervisor`).
 Exit status: the command's own, 128 + n if signal n ended it; else see `exits`.
@@ -23,15 +14,13 @@ import math
 import os
 import signal
 import time
-from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from redsync.cli.arguments import connect, name_of
-from redsync.cli.exits import ENDED, FAILED, NOT_EXECUTABLE, NOT_FOUND, REFUSED, SIGNALLED, UsageError, status_of
+from redsync.cli.exits import ENDED, FAILED, NOT_EXECUTABLE, NOT_FOUND, REFUSED, SIGNALLED, SetupError, status_of
 from redsync.cli.output import warn
-from redsync.cli.shim import BEHIND, DESERTED, Policy
+from redsync.cli.shim import BEHIND, DESERTED, LONG, Policy
 from redsync.cli.supervisor import ShimProcess, SignalledError, Signals, Supervisor, has_terminal
 from redsync.exceptions import AcquireTimeout, LeaseLostError, QuorumError, RedsyncError
 
@@ -39,10 +28,6 @@ if TYPE_CHECKING:
     from redsync import Client, Hold
 
 _KILL_AFTER: Final = 5.0
-
-Say = Callable[[str], None]
-Lock = Callable[..., AbstractContextManager["Hold"]]
-"""Returns the lock, with a `timeout`."""
 
 _SHARE: Final = 0.4
 """The share of a lease that the command's end may take: a renewal is due after a third, and a second try after that."""
@@ -61,9 +46,7 @@ def run(options: argparse.Namespace) -> int:
 def _run(options: argparse.Namespace) -> int:
     command = _command(options)
     if options.min_hold is not None and options.max_hold is not None and options.min_hold > options.max_hold:
-        raise UsageError("--min-hold is longer than --max-hold")
-    # Standard output belongs to the command; messages go to standard error.
-    say = _silent if options.quiet else _say
+        raise SetupError("--min-hold is longer than --max-hold")
     # We report a lost hold ourselves. Messages about nodes remain, because they may explain a long wait.
     logging.getLogger("redsync.watchdog").setLevel(logging.CRITICAL)
     if options.quiet:
@@ -71,62 +54,61 @@ def _run(options: argparse.Namespace) -> int:
     try:
         # The shim is a fork of this process, so start it before there are threads, connections or a lock.
         with Signals() as signals, ShimProcess(command, _environment(options), signals.ignored) as shim:
-            return _hold_and_run(options, shim, signals, say)
+            return _hold_and_run(options, shim, signals)
     except SignalledError as end:
-        say(f"ended by signal {end.number} before the command started")
+        _note(options, f"ended by signal {end.number} before the command started")
         return SIGNALLED + end.number
     except AcquireTimeout:
-        say(f"{options.name!r} is held by others")
+        _note(options, f"{options.name!r} is held by others")
         return int(options.conflict_exit_code)
-    except RedsyncError as error:
-        say(str(error))
-        return status_of(error)
-    except OSError as error:
-        say(f"failed: {error}")
-        return FAILED
 
 
 def _say(text: str) -> None:
+    """Report an error; standard output belongs to the command."""
     warn(f"redsync lock: {text}")
 
 
-def _silent(_: str) -> None:
-    pass
+def _note(options: argparse.Namespace, text: str) -> None:
+    """Report something other than an error, unless `--quiet`."""
+    if not options.quiet:
+        _say(text)
 
 
-def _hold_and_run(options: argparse.Namespace, shim: ShimProcess, signals: Signals, say: Say) -> int:
-    with connect(options, lease=options.lease) as client, ExitStack() as stack:
+def _hold_and_run(options: argparse.Namespace, shim: ShimProcess, signals: Signals) -> int:
+    with connect(options) as client, ExitStack() as stack:
         policy = _policy(options, client.runner.session.timing.lease)
         try:
-            hold = _take(stack, options, partial(_lock, client, options, on_lost=lambda _: signals.wake()), say)
+            hold = _take(stack, client, options, signals)
         except ValueError as error:
             if isinstance(error, RedsyncError):
                 raise
-            raise UsageError(str(error)) from None
+            raise SetupError(str(error)) from None
         began = time.monotonic()
         # From here on signals are only recorded, and the lock is released as usual.
         signals.collect()
-        supervisor = Supervisor(shim, hold, signals, policy, say)
+        supervisor = Supervisor(shim, hold, signals, policy, _say)
         supervisor.run()
-        status = _status_of(supervisor, say)
+        status = _status_of(supervisor, options)
         lost = hold.lost
         if options.min_hold is not None:
             _linger(hold, signals, began + options.min_hold)
         try:
             stack.close()
         except LeaseLostError as error:
-            say(str(error))
+            _say(str(error))
             lost = lost or options.min_hold is None
         return ENDED if lost and policy.ends_lost else status
 
 
-def _status_of(supervisor: Supervisor, say: Say) -> int:
+def _status_of(supervisor: Supervisor, options: argparse.Namespace) -> int:
     """Return the exit status of an ended command, and report why it ended."""
     if supervisor.errno:
-        say(f"can't run the command: {os.strerror(supervisor.errno)}")
+        _say(f"can't run the command: {os.strerror(supervisor.errno)}")
         return NOT_FOUND if supervisor.errno == errno.ENOENT else NOT_EXECUTABLE
-    if supervisor.reason is not None:
-        say(supervisor.reason)
+    if supervisor.reason in (LONG, BEHIND):
+        _note(options, supervisor.reason)
+    elif supervisor.reason is not None:
+        _say(supervisor.reason)
     if supervisor.reason == DESERTED:
         return FAILED
     return supervisor.status if supervisor.reason in (None, BEHIND) else ENDED
@@ -149,10 +131,10 @@ def _linger(hold: Hold, signals: Signals, until: float) -> None:
 def _command(options: argparse.Namespace) -> list[str]:
     if options.shell is not None:
         if options.wrapped:
-            raise UsageError("give the command either with -c or after --, not both")
+            raise SetupError("give the command either with -c or after --, not both")
         return ["/bin/sh", "-c", options.shell]
     if not options.wrapped:
-        raise UsageError("no command to run: give it after --, as in: redsync lock NAME -- COMMAND")
+        raise SetupError("no command to run: give it after --, as in: redsync lock NAME -- COMMAND")
     return list(options.wrapped)
 
 
@@ -161,14 +143,14 @@ def _policy(options: argparse.Namespace, lease: float) -> Policy:
     longest = lease * _SHARE
     kill_after = min(_KILL_AFTER, longest) if options.kill_after is None else options.kill_after
     if options.on_lost == "term" and kill_after > longest:
-        raise UsageError(
+        raise SetupError(
             f"a lease of {lease:g} s is too short for --kill-after {kill_after:g}, which would end the command too "
             f"late: give at least --lease {math.ceil(kill_after / _SHARE)}, or at most --kill-after {longest:g}"
         )
     return Policy(options.on_lost == "term", kill_after, min(0.5, lease / 10), options.max_hold or math.inf)
 
 
-def _take(stack: ExitStack, options: argparse.Namespace, lock: Lock, say: Say) -> Hold:
+def _take(stack: ExitStack, client: Client, options: argparse.Namespace, signals: Signals) -> Hold:
     """Acquire the lock that the options ask for; the stack releases it.
 
     The first try does not wait. So it reports at once that nodes refuse our password, although we otherwise wait while
@@ -180,17 +162,22 @@ def _take(stack: ExitStack, options: argparse.Namespace, lock: Lock, say: Say) -
         RedsyncError: The name is another kind of lock, or has other settings.
         ValueError: The name is invalid.
     """
-    began, detail = time.monotonic(), say if options.verbose else _silent
+
+    def acquire(timeout: float | None) -> Hold:
+        return stack.enter_context(_lock(client, options, timeout=timeout, on_lost=lambda _: signals.wake()))
+
+    began = time.monotonic()
     try:
-        hold = stack.enter_context(lock(timeout=0.0))
+        hold = acquire(0.0)
     except (AcquireTimeout, QuorumError) as error:
         if options.wait == 0 or (isinstance(error, QuorumError) and status_of(error) == REFUSED):
             raise
-        detail(f"waiting for {options.name!r}{f': {error}' if isinstance(error, QuorumError) else ''}")
-        left = None if options.wait is None else max(options.wait - (time.monotonic() - began), 0.0)
-        hold = stack.enter_context(lock(timeout=left))
-    token = "" if hold.fencing_token is None else f", fencing token {hold.fencing_token}"
-    detail(f"acquired {options.name!r} after {time.monotonic() - began:.2f} s{token}")
+        if options.verbose:
+            _say(f"waiting for {options.name!r}{f': {error}' if isinstance(error, QuorumError) else ''}")
+        hold = acquire(None if options.wait is None else max(options.wait - (time.monotonic() - began), 0.0))
+    if options.verbose:
+        token = "" if hold.fencing_token is None else f", fencing token {hold.fencing_token}"
+        _say(f"acquired {options.name!r} after {time.monotonic() - began:.2f} s{token}")
     return hold
 
 

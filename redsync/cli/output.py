@@ -113,13 +113,6 @@ def write_json(value: Any) -> None:
     write(json.dumps(value).replace("\x7f", "\\u007f") + "\n")
 
 
-def told_error(error: BaseException) -> list[str]:
-    """Return the lines of an error's traceback."""
-    import traceback
-
-    return [line for text in traceback.format_exception(error) for line in text.rstrip("\n").split("\n")]
-
-
 def told(seconds: float | None) -> str:
     """Return a duration for people."""
     if seconds is None:

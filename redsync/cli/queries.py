@@ -10,10 +10,9 @@ where they differ.
 
 from __future__ import annotations
 
-import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -27,11 +26,11 @@ from redis.retry import Retry
 
 from redsync._core.clusters import KeyTagging, owner_in, read_cluster, slots_of
 from redsync._core.scripts import Command, Script
-from redsync._core.text import printable
+from redsync._core.text import one_line, printable
 from redsync._core.urls import ClusterUrl, GroupUrl, NodeUrlError, check_url
 from redsync._protocols.surveys import NameLook, key_patterns, look_command, name_of_key
-from redsync.cli.arguments import prefix_of, urls_of
-from redsync.cli.exits import FINE, UNCONFIGURED, UNREADABLE, USAGE, SetupError, status_without_quorum
+from redsync.cli.arguments import encoded, urls_of
+from redsync.cli.exits import FINE, UNCONFIGURED, UNREADABLE, SetupError, status_without_quorum
 
 BATCH: Final = 200
 """Names per pipeline, so that a node serves other clients in between."""
@@ -47,15 +46,39 @@ T = TypeVar("T")
 Looks = list[dict[bytes, NameLook]]
 """For each node that answers, what it stores under some names."""
 
-_CONNECTING: Final = re.compile(r"Error -?\d+ connecting to \S+?\. (.+?)\.?")
-"""redis-py's message when it can't connect."""
-
 
 def in_one_line(error: Exception) -> str:
-    """Return an error as one line, without the address, which the caller shows."""
-    text = " ".join(str(error).split())[:200] or type(error).__name__
-    connecting = _CONNECTING.fullmatch(text)
-    return connecting[1] if connecting else text
+    """Return an error as one line: the system's words if redis-py put the address before them."""
+    return one_line(getattr(error.__context__, "strerror", None) or str(error)) or type(error).__name__
+
+
+@dataclass(frozen=True, slots=True)
+class Answer(Generic[T]):
+    """The answer of one node, or of one witness.
+
+    Attributes:
+        node: Its address.
+        value: The answer; None if it failed.
+        error: Why it failed; None if it answered.
+    """
+
+    node: str
+    value: T | None = None
+    error: str | None = None
+
+    @classmethod
+    def to(cls, question: Callable[[], T], node: str) -> Answer[T]:
+        """Return what a function that asks returns, or how it fails."""
+        try:
+            return cls(node, question())
+        except InvalidResponse as error:
+            return cls(node, None, f"{UNREADABLE}: {in_one_line(error)}")
+        except (OSError, RedisError) as error:
+            return cls(node, None, in_one_line(error))
+        except Exception as error:
+            # A failure to read one node's replies, in redis-py or here, affects only that node.
+            kind = "" if isinstance(error, ValueError) else f" ({type(error).__name__})"
+            return cls(node, None, f"{UNREADABLE}: {in_one_line(error)}{kind}")
 
 
 class NodeClient(redis.Redis):
@@ -68,26 +91,20 @@ class NodeClient(redis.Redis):
     tagging = KeyTagging()
 
 
-class WitnessReport(NamedTuple):
-    """One witness's answer about a node.
+class Master(NamedTuple):
+    """The server that is a node, by one witness.
 
     Attributes:
-        witness: The witness's address.
-        server: The address of the node's server, `host:port`; None if the witness does not know.
-        epoch: The number of the decision that made this server the master.
-        error: Why the witness does not know; None if it does.
-        answered: False if it did not answer.
+        server: Its address, `host:port`.
+        epoch: The number of the decision that made it the master.
     """
 
-    witness: str
-    server: str | None = None
-    epoch: int = 0
-    error: str | None = None
-    answered: bool = True
+    server: str
+    epoch: int
 
 
-Ask = Callable[[str, redis.Redis], tuple[str, int]]
-"""Returns the server's address and the number of the decision, by the word of the witness at that address."""
+Ask = Callable[[str, redis.Redis], Master]
+"""Asks the witness at that address."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -128,45 +145,39 @@ class Node:
         if not self.witnesses:
             return client
         errors = []
-        for witness in self.witnesses:
-            said = self._said(*witness)
-            if said.server is not None:
-                host, _, port = said.server.rpartition(":")
+        for said in self.survey():
+            if said.value is not None:
+                host, _, port = said.value.server.rpartition(":")
                 client.connection_pool.connection_kwargs |= {"host": host, "port": int(port)}
                 return client
-            errors.append(f"{said.witness}: {said.error}")
+            errors.append(f"{said.node}: {said.error}")
         raise redis.ConnectionError(f"no listed {self.witness} knows {self.what}: {'; '.join(errors)}")
 
-    def survey(self) -> list[WitnessReport]:
-        """Return the answer of each witness."""
-        return [self._said(*witness) for witness in self.witnesses]
+    def survey(self) -> Iterator[Answer[Master]]:
+        """Ask one witness after the other; a plain node has none."""
+        for address, url in self.witnesses:
+            yield Answer.to(partial(self._master_by, address, url), address)
 
-    def _said(self, address: str, url: str) -> WitnessReport:
+    def _master_by(self, address: str, url: str) -> Master:
         assert self.ask is not None, "a node with witnesses has a question for them"
-        try:
-            with closing(redis.Redis.from_url(url, **self.settings)) as client:
-                server, epoch = self.ask(address, client)
-        except (RedisError, OSError) as error:
-            return WitnessReport(address, error=in_one_line(error), answered=isinstance(error, redis.ResponseError))
-        except (TypeError, ValueError, KeyError, AttributeError, IndexError):
-            return WitnessReport(address, error=f"not a {self.witness}")
-        return WitnessReport(address, server, epoch)
+        with closing(redis.Redis.from_url(url, **self.settings)) as client:
+            return self.ask(address, client)
 
 
-def _ask_sentinel(service: str, _: str, client: redis.Redis) -> tuple[str, int]:
+def _ask_sentinel(service: str, _: str, client: redis.Redis) -> Master:
     flat = _raw(client, "SENTINEL", "MASTER", service)
     said = dict(zip(flat[::2], flat[1::2], strict=True))
     # The reply has an address too, but during a failover the old master's, with the new number.
     host, port = _raw(client, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", service)
-    return f"{printable(host.decode())}:{int(port)}", int(said[b"config-epoch"])
+    return Master(f"{printable(host.decode())}:{int(port)}", int(said[b"config-epoch"]))
 
 
-def _ask_server(slot: int, address: str, client: redis.Redis) -> tuple[str, int]:
+def _ask_server(slot: int, address: str, client: redis.Redis) -> Master:
     owner = owner_in(read_cluster(_raw(client, "CLUSTER", "NODES")), slot)
     if owner is None:
         raise redis.ResponseError(f"slot {slot} has no owner")
     # A server that does not know its own address leaves it out.
-    return f"{owner.host or address.rpartition(':')[0]}:{owner.port}", owner.epoch
+    return Master(f"{owner.host or address.rpartition(':')[0]}:{owner.port}", owner.epoch)
 
 
 def _raw(client: redis.Redis, *words: str) -> Any:
@@ -233,21 +244,6 @@ def _nodes_of(url: str, timeout: float) -> list[Node]:
 # Queries.
 
 
-@dataclass(frozen=True, slots=True)
-class Answer(Generic[T]):
-    """One node's answer.
-
-    Attributes:
-        node: The node's address.
-        value: The answer; None if the node failed.
-        error: Why the node failed; None if it answered.
-    """
-
-    node: str
-    value: T | None = None
-    error: str | None = None
-
-
 class Nodes:
     """The nodes that a command queries: those that the options name, or else the environment.
 
@@ -256,7 +252,7 @@ class Nodes:
     """
 
     def __init__(self, options: Any) -> None:
-        self.prefix: Final = prefix_of(options).encode("utf-8", "surrogateescape")
+        self.prefix: Final = encoded(options.prefix)
         self.nodes: list[Node] = []
         for number, url in enumerate(urls_of(options), 1):
             try:
@@ -284,7 +280,7 @@ class Nodes:
         answers: list[Answer[T]] = [Answer(node.address, None, unheard) for node in asked]
 
         def visit_one(index: int, node: Node) -> None:
-            answers[index] = _answer(node, visit)
+            answers[index] = Answer.to(partial(visit, node), node.address)
 
         threads = [threading.Thread(target=visit_one, args=item, daemon=True) for item in enumerate(asked)]
         for thread in threads:
@@ -301,19 +297,6 @@ class Nodes:
         if sum(answer.error is None for answer in answers) >= self.quorum:
             return FINE
         return status_without_quorum([answer.error for answer in answers])
-
-
-def _answer(node: Node, visit: Callable[[Node], T]) -> Answer[T]:
-    try:
-        return Answer(node.address, visit(node))
-    except InvalidResponse as error:
-        return Answer(node.address, None, f"{UNREADABLE}: {in_one_line(error)}")
-    except (OSError, RedisError) as error:
-        return Answer(node.address, None, in_one_line(error))
-    except Exception as error:
-        # A failure to read one node's replies, in redis-py or here, affects only that node.
-        kind = "" if isinstance(error, ValueError) else f" ({type(error).__name__})"
-        return Answer(node.address, None, f"{UNREADABLE}: {in_one_line(error)}{kind}")
 
 
 def execute(client: NodeClient, commands: Sequence[Command]) -> list[Any]:
@@ -348,7 +331,7 @@ def questions(prefix: bytes, names: Iterable[bytes], most: int = 100) -> dict[by
     try:
         return {name: look_command(prefix, name, most) for name in names}
     except ValueError as error:
-        raise SetupError(str(error), USAGE) from None
+        raise SetupError(str(error)) from None
 
 
 def look_at(client: NodeClient, asked: Mapping[bytes, Command]) -> dict[bytes, NameLook]:

@@ -16,7 +16,7 @@ from rich.live import Live
 from rich.text import Text
 
 from redsync.cli.arguments import encoded
-from redsync.cli.exits import FINE, SIGNALLED, UsageError, state_of
+from redsync.cli.exits import FINE, SIGNALLED, SetupError, state_of
 from redsync.cli.listing import LISTED, MOST, View, list_rows, look, more_than
 from redsync.cli.output import shown
 from redsync.cli.queries import Nodes
@@ -26,7 +26,7 @@ from redsync.cli.tables import console, table_of
 def top(options: Any) -> int:
     """Show the holds and waiters on the nodes, redrawn continuously, until Ctrl-C."""
     if not (sys.stdout and sys.stdout.isatty()):
-        raise UsageError("needs a terminal: use `redsync ls --json`")
+        raise SetupError("needs a terminal: use `redsync ls --json`")
     screen, nodes = console(), Nodes(options)
     # `Live` restores the terminal at both ends.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(SIGNALLED + number))

@@ -22,9 +22,7 @@ def charge(self, order): ...
 from __future__ import annotations
 
 import inspect
-import re
 import weakref
-from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 
 try:
@@ -32,6 +30,7 @@ try:
     from celery.exceptions import Ignore, ImproperlyConfigured, Retry
     from celery.signals import worker_init, worker_process_shutdown
     from celery.utils.log import get_task_logger
+    from kombu.utils.json import dumps
 except ImportError as error:  # pragma: no cover
     raise ImportError("redsync.contrib.celery needs `pip install redsync-toolkit[celery]`") from error
 
@@ -59,9 +58,6 @@ def _client_of(app: Celery) -> ProcessClient:
     return _clients.setdefault(app, ProcessClient("redsync", lambda: known.conf.get("redsync", {})))
 
 
-_ADDRESS = re.compile(" at 0x[0-9A-Fa-f]+>")
-
-
 class OnceTask(Task):  # type: ignore[misc]  # Celery has no types
     """Base class (`base=OnceTask`) of a task that at most one worker runs at a time for the same arguments.
 
@@ -71,9 +67,8 @@ class OnceTask(Task):  # type: ignore[misc]  # Celery has no types
 
     Attributes:
         once: The lock's name; `{order}` in it stands for the task's argument `order`. If empty, the name consists of
-            the task's name and all its arguments: equal ones give the same name, in whatever order keys come, even
-            if JSON made a list of a tuple.
-        once_per_queue: True to give each queue its own lock.
+            the task's name and all its arguments as JSON, with sorted keys; arguments for which JSON has no form
+            raise TypeError.
         once_busy: The treatment of a delivery that finds the lock held: "retry" or "skip".
         once_countdown: Seconds until the delivery is sent again, if others hold the lock or too few nodes answer. With
             "skip", the task raises `QuorumError` if too few nodes answer.
@@ -83,7 +78,6 @@ class OnceTask(Task):  # type: ignore[misc]  # Celery has no types
     abstract = True
 
     once: ClassVar[str] = ""
-    once_per_queue: ClassVar[bool] = False
     once_busy: ClassVar[str] = "retry"
     once_countdown: ClassVar[float] = 1.0
     once_options: ClassVar[dict[str, Any]] = {}
@@ -96,24 +90,29 @@ class OnceTask(Task):  # type: ignore[misc]  # Celery has no types
             ImproperlyConfigured: An attribute is invalid.
         """
         super().on_bound(app)
+        if said := cls._wrong():
+            raise ImproperlyConfigured(f"task {cls.name}: {said}")
+
+    @classmethod
+    def _wrong(cls) -> str:
+        """Return what is wrong with the attributes; nothing if they are right."""
         if cls.once_busy not in ("retry", "skip"):
-            raise ImproperlyConfigured(f"task {cls.name}: once_busy must be 'retry' or 'skip', not {cls.once_busy!r}")
+            return f"once_busy must be 'retry' or 'skip', not {cls.once_busy!r}"
         if not cls.once_countdown >= 0:
-            raise ImproperlyConfigured(
-                f"task {cls.name}: once_countdown must be a number of seconds, 0 or more, not {cls.once_countdown!r}"
-            )
+            return f"once_countdown must be a number of seconds, 0 or more, not {cls.once_countdown!r}"
         if cls.once_busy == "skip" and cls.acks_late:
-            raise ImproperlyConfigured(
-                f"task {cls.name}: acks_late and once_busy='skip' exclude each other: the broker repeats the delivery "
-                "of a lost worker, and skipping it would lose the work"
+            return (
+                "acks_late and once_busy='skip' exclude each other: the broker repeats the delivery of a lost worker, "
+                "and skipping it would lose the work"
             )
         if cls.once:
             try:
-                template = NameTemplate(cls.once)
+                unknown = sorted(NameTemplate(cls.once).fields - inspect.signature(cls.run).parameters.keys())
             except (TypeError, ValueError) as error:
-                raise ImproperlyConfigured(f"task {cls.name}: once: {error}") from None
-            if unknown := sorted(template.fields - inspect.signature(cls.run).parameters.keys()):
-                raise ImproperlyConfigured(f"task {cls.name}: once: the task has no argument {', '.join(unknown)}")
+                return f"once: {error}"
+            if unknown:
+                return f"once: the task has no argument {', '.join(unknown)}"
+        return ""
 
     @property
     def hold(self) -> Hold:
@@ -138,12 +137,9 @@ class OnceTask(Task):  # type: ignore[misc]  # Celery has no types
         bound = inspect.signature(self.run).bind(*args, **kwargs)
         bound.apply_defaults()
         if self.once:
-            name = NameTemplate(self.once).fill(bound.arguments)
-        else:
-            plain = [(argument, _plain(value)) for argument, value in sorted(bound.arguments.items())]
-            name = f"{self.name}:{shortened(repr(plain))}"
-        queue = (self.request.delivery_info or {}).get("routing_key")
-        return f"{queue}:{name}" if self.once_per_queue and queue else name
+            return NameTemplate(self.once).fill(bound.arguments)
+        arguments = dumps(bound.arguments, sort_keys=True)  # type: ignore[no-untyped-call]  # of kombu
+        return f"{self.name}:{shortened(arguments)}"
 
     def _put_off(self, error: AcquireTimeout | QuorumError) -> None:
         if self.once_busy == "skip":
@@ -158,28 +154,6 @@ class OnceTask(Task):  # type: ignore[misc]  # Celery has no types
         )
         again.apply_async()
         raise Retry(exc=error, when=self.once_countdown, sig=again) from None
-
-
-def _plain(value: Any) -> Any:
-    """Return a value that reads alike for equal arguments, whatever their order, and whether they came as JSON.
-
-    Raises:
-        TypeError: Equal arguments do not read alike, because their text shows an address.
-    """
-    if isinstance(value, Mapping):
-        return dict(sorted(((_plain(key), _plain(each)) for key, each in value.items()), key=repr))
-    if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
-    if isinstance(value, set | frozenset):
-        return sorted((_plain(each) for each in value), key=repr)
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    if not isinstance(value, str | bytes) and _ADDRESS.search(repr(value)):
-        raise TypeError(
-            f"an argument of type {type(value).__qualname__} can't name the lock, as its text differs from object to "
-            f"object: define its __repr__, or name the lock by `once`"
-        )
-    return value
 
 
 def _check_setting(sender: Any, **_: Any) -> None:

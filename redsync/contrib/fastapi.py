@@ -21,22 +21,22 @@ reply can still report a loss that the release finds.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
 try:
-    from fastapi import Depends, HTTPException, Request, Response
+    from fastapi import Depends, HTTPException, Request
 except ImportError as error:  # pragma: no cover
     raise ImportError("redsync.contrib.fastapi needs `pip install redsync-toolkit[fastapi]`") from error
 
-from redsync import AsyncClient, AsyncHold, QuorumError
-from redsync.contrib.shared import Decorators, ErrorReply, LockError, NameTemplate, Policy, explained
+from redsync import AsyncClient, AsyncHold
+from redsync.contrib.shared import ErrorReply, Guards, NameTemplate, Reply, explained, too_many
 
 __all__ = ["Redsync"]
 
 
-class Redsync(Decorators[Any, Any]):
+class Redsync(Guards[Any]):
     """The client of an application, and the dependencies that use it.
 
     The value of a `lock` is the `AsyncHold`. On a loss, an `async def` function is cancelled at its next `await`.
@@ -84,7 +84,7 @@ class Redsync(Decorators[Any, Any]):
     def _error(self, refusal: ErrorReply) -> HTTPException:
         return HTTPException(*refusal)
 
-    def _lock(self, name: NameTemplate, options: dict[str, Any], reply: Callable[[LockError], Exception]) -> Any:
+    def _lock(self, name: NameTemplate, options: dict[str, Any], reply: Reply) -> Any:
         async def held(request: Request) -> AsyncIterator[AsyncHold]:
             lock = self.client.get_lock(_filled(name, request), **options)
             with explained(lock.name, reply):
@@ -93,17 +93,12 @@ class Redsync(Decorators[Any, Any]):
 
         return Depends(held, scope="function")
 
-    def _limit(self, name: NameTemplate, rate: int, per: float, policy: Policy) -> Any:
-        async def admitted(request: Request, response: Response) -> None:
+    def _limit(self, name: NameTemplate, rate: int, per: float, reply: Reply) -> Any:
+        async def admitted(request: Request) -> None:
             limiter = self.client.get_rate_limiter(_filled(name, request), rate, per)
-            response.headers.update(policy.fields)
-            try:
-                if await limiter.acquire(blocking=False):
-                    return
-                retry_after = await limiter.retry_after()
-            except QuorumError as error:
-                raise self._error(policy.unavailable) from error
-            raise self._error(policy.refusal(retry_after))
+            with explained(limiter.name, reply):
+                if not await limiter.acquire(blocking=False):
+                    raise self._error(too_many(await limiter.retry_after()))
 
         return Depends(admitted, scope="function")
 

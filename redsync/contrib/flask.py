@@ -21,13 +21,13 @@ from collections.abc import Callable
 from typing import Any, ParamSpec, Protocol, TypeVar, cast
 
 try:
-    from flask import Flask, current_app, g, make_response, request
+    from flask import Flask, current_app, g, request
     from werkzeug.exceptions import HTTPException, default_exceptions
 except ImportError as error:  # pragma: no cover
     raise ImportError("redsync.contrib.flask needs `pip install redsync-toolkit[flask]`") from error
 
-from redsync import Client, Hold, QuorumError
-from redsync.contrib.shared import Decorators, ErrorReply, LockError, NameTemplate, Policy, ProcessClient, explained
+from redsync import Client, Hold
+from redsync.contrib.shared import ErrorReply, Guards, NameTemplate, ProcessClient, Reply, explained, too_many
 
 __all__ = ["Redsync"]
 
@@ -35,15 +35,11 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class _Locks(Protocol):
+class _Guard(Protocol):
     def __call__(self, view: Callable[P, R], /) -> Callable[P, R]: ...
 
 
-class _Limits(Protocol):
-    def __call__(self, view: Callable[P, Any], /) -> Callable[P, Any]: ...
-
-
-class Redsync(Decorators[_Locks, _Limits]):
+class Redsync(Guards[_Guard]):
     """The client of an application, and the decorators that use it. A view may be `async`, as far as Flask runs such.
 
     A streaming response is sent after the view has returned, so without the lock.
@@ -97,7 +93,7 @@ class Redsync(Decorators[_Locks, _Limits]):
         error.response.headers.update(refusal.fields)
         return error
 
-    def _lock(self, name: NameTemplate, options: dict[str, Any], reply: Callable[[LockError], Exception]) -> _Locks:
+    def _lock(self, name: NameTemplate, options: dict[str, Any], reply: Reply) -> _Guard:
         def decorate(view: Callable[P, R]) -> Callable[P, R]:
             @functools.wraps(view)
             def locked(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -112,20 +108,15 @@ class Redsync(Decorators[_Locks, _Limits]):
 
         return decorate
 
-    def _limit(self, name: NameTemplate, rate: int, per: float, policy: Policy) -> _Limits:
-        def decorate(view: Callable[P, Any]) -> Callable[P, Any]:
+    def _limit(self, name: NameTemplate, rate: int, per: float, reply: Reply) -> _Guard:
+        def decorate(view: Callable[P, R]) -> Callable[P, R]:
             @functools.wraps(view)
-            def limited(*args: P.args, **kwargs: P.kwargs) -> Any:
+            def limited(*args: P.args, **kwargs: P.kwargs) -> R:
                 limiter = self.client.get_rate_limiter(_filled(name), rate, per)
-                try:
-                    retry_after = None if limiter.acquire(blocking=False) else limiter.retry_after()
-                except QuorumError as error:
-                    raise self._error(policy.unavailable) from error
-                if retry_after is not None:
-                    raise self._error(policy.refusal(retry_after))
-                reply = make_response(current_app.ensure_sync(view)(*args, **kwargs))
-                reply.headers.update(policy.fields)
-                return reply
+                with explained(limiter.name, reply):
+                    if not limiter.acquire(blocking=False):
+                        raise self._error(too_many(limiter.retry_after()))
+                return cast("R", current_app.ensure_sync(view)(*args, **kwargs))
 
             return limited
 

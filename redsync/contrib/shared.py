@@ -3,15 +3,11 @@
 1. One client for each process, made from a setting at its first use, so after a server has forked its workers.
 2. Names of synchronizers built from a framework's data: a request, a call's arguments, a cache's key.
 3. Locks and rate limits of web frameworks, with the replies to requests that must not run now.
-
-draft-ietf-httpapi-ratelimit-headers-10 defines `RateLimit-Policy`, the quota, and `RateLimit`, the rest of the quota
-and the time until there is more. RFC 9110 defines `Retry-After`. All times are whole seconds, rounded up.
 """
 
 from __future__ import annotations
 
 import hashlib
-import inspect
 import math
 import weakref
 from abc import ABC, abstractmethod
@@ -22,24 +18,15 @@ from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 from redsync import AcquireTimeout, Client, ConfigurationError, LeaseLostError, QuorumError
 
-__all__ = [
-    "CLIENTS",
-    "LONGEST",
-    "Decorators",
-    "ErrorReply",
-    "LockError",
-    "NameTemplate",
-    "Policy",
-    "ProcessClient",
-    "explained",
-    "shortened",
-]
+__all__ = ["CLIENTS", "LONGEST", "ErrorReply", "Guards", "LockError", "NameTemplate", "ProcessClient"]
+__all__ += ["UNAVAILABLE", "explained", "shortened", "too_many"]
 
-LockT = TypeVar("LockT")
-LimitT = TypeVar("LimitT")
+GuardT = TypeVar("GuardT")
 
 LockError: TypeAlias = AcquireTimeout | QuorumError | LeaseLostError
 """The errors of a lock that say that the work must not run, or must stop."""
+
+Reply: TypeAlias = Callable[[LockError], Exception]
 
 
 CLIENTS: Final[weakref.WeakSet[ProcessClient]] = weakref.WeakSet()
@@ -51,8 +38,8 @@ class ProcessClient:
 
     Args:
         setting: The setting's name, for messages.
-        read: A function that returns its value: a mapping of `urls` and the options of `Client`, in capitals if the
-            setting's name is. The other defaults are those of `Client.from_env`.
+        read: A function that returns its value: a mapping of `urls` and the options of `Client`, in capitals or not.
+            The other defaults are those of `Client.from_env`.
     """
 
     def __init__(self, setting: str, read: Callable[[], Any]) -> None:
@@ -88,22 +75,17 @@ class ProcessClient:
 
     def make(self) -> Client:
         """Return a new client."""
-        setting, given = self._setting, self._read()
-        case = str.upper if setting.isupper() else str.lower
+        given = self._read()
         if not isinstance(given, Mapping):
             # Not its value, which may contain a password.
-            what = f"a dictionary such as {{{case('urls')!r}: [...]}}, not a value of type {type(given).__name__}"
-            raise ConfigurationError(f"{setting} must be {what}")
-        options = {case(name): name for name in ("urls", *inspect.signature(Client).parameters) if name != "nodes"}
-        if unknown := [key for key in given if key not in options]:
-            known = ", ".join(sorted(options))
-            raise ConfigurationError(f"{setting}[{unknown[0]!r}] is not a setting; the settings are {known}")
-        values = {options[key]: value for key, value in given.items()}
-        urls = values.pop("urls", ())
+            what = f"a dictionary such as {{'urls': [...]}}, not a value of type {type(given).__name__}"
+            raise ConfigurationError(f"{self._setting} must be {what}")
+        options = {str(name).lower(): value for name, value in given.items()}
+        urls = options.pop("urls", ())
         try:
-            return Client.from_env([urls] if isinstance(urls, str) else urls, **values)
+            return Client.from_env([urls] if isinstance(urls, str) else urls, **options)
         except (ConfigurationError, TypeError, ValueError) as error:
-            raise ConfigurationError(f"{setting}: {error}") from error
+            raise ConfigurationError(f"{self._setting}: {error}") from error
 
 
 @contextmanager
@@ -137,13 +119,10 @@ class NameTemplate:
     """A synchronizer's name with fields such as `{number}`, filled in from a request or a call.
 
     Raises:
-        TypeError: `text` is not a string.
         ValueError: `text` is empty, or a field has no valid name.
     """
 
     def __init__(self, text: str) -> None:
-        if not isinstance(text, str):
-            raise TypeError(f"a name must be a string such as 'order:{{number}}', not {text!r}")
         try:
             fields = [field for _, field, _, _ in Formatter().parse(text) if field is not None]
         except ValueError as error:
@@ -177,35 +156,18 @@ UNAVAILABLE: Final = ErrorReply(503, "the lock service is unavailable")
 """The reply if too few nodes answer, or a lock was lost."""
 
 
-class Policy:
-    """A rate limit in header fields; `name` identifies it, so it is the template, not a filled-in name.
-
-    Attributes:
-        fields: `RateLimit-Policy`, for every reply.
-        unavailable: The reply if too few nodes answer.
-    """
-
-    def __init__(self, name: str, rate: int, per: float) -> None:
-        printable = "".join(letter if " " <= letter <= "~" else "?" for letter in name)
-        escaped = printable.replace("\\", "\\\\").replace('"', '\\"')
-        self._name: Final = f'"{escaped}"'
-        self.fields: Final = {"RateLimit-Policy": f"{self._name};q={rate};w={math.ceil(per)}"}
-        self.unavailable: Final = UNAVAILABLE._replace(fields=self.fields)
-
-    def refusal(self, retry_after: float) -> ErrorReply:
-        """Return the reply to a refused request."""
-        seconds = max(math.ceil(retry_after), 1)
-        fields = {**self.fields, "RateLimit": f"{self._name};r=0;t={seconds}", "Retry-After": str(seconds)}
-        return ErrorReply(429, "too many requests", fields)
+def too_many(retry_after: float) -> ErrorReply:
+    """Return the reply to a request that a rate limiter refused."""
+    return ErrorReply(429, "too many requests", {"Retry-After": str(max(math.ceil(retry_after), 1))})
 
 
-class Decorators(ABC, Generic[LockT, LimitT]):
+class Guards(ABC, Generic[GuardT]):
     """The locks and rate limits of a web framework, as decorators of views or dependencies of path operations.
 
     In their names `{number}` stands for the argument `number` of the path, and `{client}` for the client's address.
     """
 
-    def lock(self, name: str, *, timeout: float = 0.5, busy: int = 423, **options: Any) -> LockT:
+    def lock(self, name: str, *, timeout: float = 0.5, busy: int = 423, **options: Any) -> GuardT:
         """Return a guard that holds a lock while a request is handled.
 
         The reply is `busy` if others hold the lock longer than `timeout`, and 503 if too few nodes answer or the lock
@@ -218,7 +180,6 @@ class Decorators(ABC, Generic[LockT, LimitT]):
             **options: Options of `get_lock`.
 
         Raises:
-            TypeError: `name` is not a string.
             ValueError: `name` is not a template, `timeout` is negative, or `busy` is not an error status.
         """
         if not timeout >= 0:
@@ -232,11 +193,10 @@ class Decorators(ABC, Generic[LockT, LimitT]):
 
         return self._lock(NameTemplate(name), {"timeout": timeout, **options}, reply)
 
-    def limit(self, name: str, rate: int, *, per: float) -> LimitT:
-        """Return a guard that limits the rate of requests; beyond it, the reply is 429.
+    def limit(self, name: str, rate: int, *, per: float) -> GuardT:
+        """Return a guard that limits the rate of requests.
 
-        Every reply has `RateLimit-Policy`; a 429 also has `Retry-After` and `RateLimit`. If too few nodes answer, the
-        reply is 503.
+        Beyond it the reply is 429, with `Retry-After`; if too few nodes answer, it is 503.
 
         Args:
             name: The limiter's name, such as `pay:{client}`.
@@ -244,19 +204,18 @@ class Decorators(ABC, Generic[LockT, LimitT]):
             per: The window in seconds.
 
         Raises:
-            TypeError: `name` is not a string.
             ValueError: `name` is not a template.
         """
-        return self._limit(NameTemplate(name), rate, per, Policy(name, rate, per))
+        return self._limit(NameTemplate(name), rate, per, lambda _: self._error(UNAVAILABLE))
 
     @abstractmethod
     def _error(self, refusal: ErrorReply) -> Exception:
         """Return the error by which the framework makes that reply."""
 
     @abstractmethod
-    def _lock(self, name: NameTemplate, options: dict[str, Any], reply: Callable[[LockError], Exception]) -> LockT:
+    def _lock(self, name: NameTemplate, options: dict[str, Any], reply: Reply) -> GuardT:
         """Return the guard that `lock` describes; `reply` explains the lock's errors, see `explained`."""
 
     @abstractmethod
-    def _limit(self, name: NameTemplate, rate: int, per: float, policy: Policy) -> LimitT:
-        """Return the guard that `limit` describes."""
+    def _limit(self, name: NameTemplate, rate: int, per: float, reply: Reply) -> GuardT:
+        """Return the guard that `limit` describes; `reply` explains the limiter's errors."""

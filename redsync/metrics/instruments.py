@@ -29,7 +29,7 @@ class Instrument:
     sort: Literal["counter", "histogram", "gauge"]
     unit: str
     help: str
-    labels: tuple[str, ...] = ()
+    labels: tuple[str, ...]
     buckets: tuple[float, ...] = ()
 
 
@@ -41,142 +41,116 @@ _LAGS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0)
 _RETRIES = (0.01, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 3600.0)
 _PARTS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 
-ATTEMPTS: Final = Instrument(
+
+def _counter(name: str, unit: str, text: str, *labels: str) -> Instrument:
+    return Instrument(name, "counter", unit, text, labels)
+
+
+def _gauge(name: str, unit: str, text: str, *labels: str) -> Instrument:
+    return Instrument(name, "gauge", unit, text, labels)
+
+
+def _histogram(name: str, unit: str, text: str, buckets: tuple[float, ...], *labels: str) -> Instrument:
+    return Instrument(name, "histogram", unit, text, labels, buckets)
+
+
+ATTEMPTS: Final = _counter(
     "redsync.acquire.attempts",
-    "counter",
     "{attempt}",
     "Acquires that ended, by outcome: won, busy, no_quorum or error.",
-    (*_WHOSE, "outcome"),
+    *_WHOSE,
+    "outcome",
 )
-WAIT: Final = Instrument(
-    "redsync.acquire.duration",
-    "histogram",
-    "s",
-    "How long acquires took, including all waiting.",
-    (*_WHOSE, "outcome"),
-    _WAITS,
+WAIT: Final = _histogram(
+    "redsync.acquire.duration", "s", "How long acquires took, including all waiting.", _WAITS, *_WHOSE, "outcome"
 )
-ROUNDS: Final = Instrument(
-    "redsync.acquire.rounds", "counter", "{round}", "Rounds (one command to all nodes) that acquires needed.", _WHOSE
+ROUNDS: Final = _counter(
+    "redsync.acquire.rounds", "{round}", "Rounds (one command to all nodes) that acquires needed.", *_WHOSE
 )
-SPLITS: Final = Instrument(
-    "redsync.acquire.splits", "counter", "{round}", "Rounds in which no contender could win a quorum.", _WHOSE
+SPLITS: Final = _counter(
+    "redsync.acquire.splits", "{round}", "Rounds in which no contender could win a quorum.", *_WHOSE
 )
-HAND_OVERS: Final = Instrument(
-    "redsync.acquire.handovers", "counter", "{handover}", "Acquires to which nodes handed the claim over.", _WHOSE
+HAND_OVERS: Final = _counter(
+    "redsync.acquire.handovers", "{handover}", "Acquires to which nodes handed the claim over.", *_WHOSE
 )
-WAITING: Final = Instrument(
-    "redsync.acquire.waiting", "gauge", "{acquire}", "Acquires that are waiting for others now.", _WHOSE
+WAITING: Final = _gauge("redsync.acquire.waiting", "{acquire}", "Acquires that are waiting for others now.", *_WHOSE)
+HELD: Final = _gauge("redsync.hold.active", "{hold}", "Holds that have not ended.", *_WHOSE)
+HOLD: Final = _histogram(
+    "redsync.hold.duration", "s", "How long holds lasted, from success to release or loss.", _HOLDS, *_WHOSE
 )
-HELD: Final = Instrument("redsync.hold.active", "gauge", "{hold}", "Holds that have not ended.", _WHOSE)
-HOLD: Final = Instrument(
-    "redsync.hold.duration", "histogram", "s", "How long holds lasted, from success to release or loss.", _WHOSE, _HOLDS
-)
-RENEWALS: Final = Instrument(
-    "redsync.hold.renewals",
-    "counter",
-    "{renewal}",
-    "Renewals of holds, by outcome: confirmed, or unconfirmed and then repeated.",
-    (*_WHOSE, "outcome"),
-)
-MARGIN: Final = Instrument(
+MARGIN: Final = _histogram(
     "redsync.hold.renewal.margin",
-    "histogram",
     "1",
     "Share of the lease that was left when a renewal was confirmed.",
-    _WHOSE,
     _PARTS,
+    *_WHOSE,
 )
-LOSSES: Final = Instrument(
+LOSSES: Final = _counter(
     "redsync.hold.losses",
-    "counter",
     "{hold}",
     "Holds that ended before their release, by reason: max_hold, lease_ended, no_quorum, taken, superseded or other.",
-    (*_WHOSE, "reason"),
+    *_WHOSE,
+    "reason",
 )
-ORPHANS: Final = Instrument(
-    "redsync.hold.orphans", "counter", "{hold}", "Holds whose owner ended without a release.", ("name_group",)
-)
-VOTES: Final = Instrument(
+ORPHANS: Final = _counter("redsync.hold.orphans", "{hold}", "Holds whose owner ended without a release.", "name_group")
+VOTES: Final = _counter(
     "redsync.node.votes.failed",
-    "counter",
     "{vote}",
     "Votes that failed, by node and reason: down, timeout, suspect, quarantined, unconfirmed, interrupted, reply or "
     "error.",
-    ("node", "reason"),
+    "node",
+    "reason",
 )
-ROUND_TRIP: Final = Instrument(
+ROUND_TRIP: Final = _histogram(
     "redsync.node.round_trip.duration",
-    "histogram",
     "s",
     "Time until a node's reply arrived, for replies that a round waited for.",
-    ("node",),
     _TRIPS,
+    "node",
 )
-NODE_CHANGES: Final = Instrument(
-    "redsync.node.state.changes",
-    "counter",
-    "{change}",
-    "Changes of a node's state, by the new state.",
-    ("node", "state"),
+NODE_STATE: Final = _gauge(
+    "redsync.node.state", "{client}", "Clients that see a node up, down, suspect or quarantined now.", "node", "state"
 )
-NODE_STATE: Final = Instrument(
-    "redsync.node.state",
-    "gauge",
-    "{client}",
-    "Clients that see a node up, down, suspect or quarantined now.",
-    ("node", "state"),
-)
-QUARANTINE: Final = Instrument(
+QUARANTINE: Final = _gauge(
     "redsync.node.quarantine.remaining",
-    "gauge",
     "s",
     "Seconds until a node takes part in new grants again; infinity while that is not known.",
-    ("node",),
+    "node",
 )
-PENDING: Final = Instrument(
-    "redsync.node.releases.pending",
-    "gauge",
-    "{command}",
-    "Releases and rollbacks that a node has yet to execute.",
-    ("node",),
+PENDING: Final = _gauge(
+    "redsync.node.releases.pending", "{command}", "Releases and rollbacks that a node has yet to execute.", "node"
 )
-CLOCK: Final = Instrument(
+CLOCK: Final = _gauge(
     "redsync.node.clock.allowance.used",
-    "gauge",
     "1",
     "How much faster or slower a node's clock ran in the last ten minutes, as a share of what `drift_factor` allows.",
-    ("node",),
+    "node",
 )
-LAG: Final = Instrument(
-    "redsync.watchdog.lag", "histogram", "s", "How much later than planned the watchdog woke up.", (), _LAGS
-)
-LIMITED: Final = Instrument(
+LAG: Final = _histogram("redsync.watchdog.lag", "s", "How much later than planned the watchdog woke up.", _LAGS)
+LIMITED: Final = _counter(
     "redsync.limiter.permits",
-    "counter",
     "{permit}",
     "Permits requested from rate limiters, by outcome: admitted or refused.",
-    ("name_group", "outcome"),
+    "name_group",
+    "outcome",
 )
-RETRY_AFTER: Final = Instrument(
-    "redsync.limiter.retry_after", "histogram", "s", "Values that `retry_after` returned.", ("name_group",), _RETRIES
+RETRY_AFTER: Final = _histogram(
+    "redsync.limiter.retry_after", "s", "Values that `retry_after` returned.", _RETRIES, "name_group"
 )
-PERMITS: Final = Instrument(
-    "redsync.semaphore.permits.used", "gauge", "{permit}", "Permits that these clients have now.", ("name_group",)
+PERMITS: Final = _gauge(
+    "redsync.semaphore.permits.used", "{permit}", "Permits that these clients have now.", "name_group"
 )
-PERMIT_LIMIT: Final = Instrument(
+PERMIT_LIMIT: Final = _gauge(
     "redsync.semaphore.permits.limit",
-    "gauge",
     "{permit}",
     "Permits of a semaphore, as known to the latest acquire; the largest number in the group.",
-    ("name_group",),
+    "name_group",
 )
-LINE: Final = Instrument(
+LINE: Final = _gauge(
     "redsync.semaphore.permits.awaited",
-    "gauge",
     "{permit}",
     "Permits for which acquires of these clients are waiting now.",
-    ("name_group",),
+    "name_group",
 )
 
 INSTRUMENTS: Final = tuple(value for value in list(globals().values()) if isinstance(value, Instrument))

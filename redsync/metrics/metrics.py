@@ -154,11 +154,11 @@ class Metrics(observing.Observer):
             case observing.HoldLost(state=hold, reason=reason):
                 self._note_end(hold, at, reason)
             case observing.HoldsRenewed():
-                self._note_renewals(event)
+                for hold, left in zip(event.confirmed, event.left, strict=True):
+                    if (known := self._holds.get(hold)) is not None:
+                        self._values[i.MARGIN, known[0]].append(left)
             case observing.HoldOrphaned(name):
                 self._count(i.ORPHANS, (self._groups.of(name),))
-            case observing.NodeChanged(node, state):
-                self._count(i.NODE_CHANGES, (node, state))
             case observing.RetryAfterTold(name, seconds):
                 self._values[i.RETRY_AFTER, (self._groups.of(name),)].append(seconds)
             case observing.ClocksRead():
@@ -197,15 +197,6 @@ class Metrics(observing.Observer):
         if lost is not None:
             self._count(i.LOSSES, (*labels, loss_reason(lost)))
         self._values[i.HOLD, labels].append(max(at - since, 0.0))
-
-    def _note_renewals(self, event: observing.HoldsRenewed) -> None:
-        for hold, left in zip(event.confirmed, event.left, strict=True):
-            if (known := self._holds.get(hold)) is not None:
-                self._count(i.RENEWALS, (*known[0], "confirmed"))
-                self._values[i.MARGIN, known[0]].append(left)
-        for hold in event.doubtful:
-            if (known := self._holds.get(hold)) is not None:
-                self._count(i.RENEWALS, (*known[0], "unconfirmed"))
 
     def _note_clocks(self, event: observing.ClocksRead) -> None:
         reading = (event.began + event.ended) / 2, (event.ended - event.began) / 2

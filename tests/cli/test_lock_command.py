@@ -65,13 +65,18 @@ def test_busy_lock_ends_with_75_or_the_chosen_status(run_lock, client, arguments
         assert run_lock("x", "-q", *arguments, "--", "true") == (status, "", "")
 
 
-@pytest.mark.parametrize("arguments", [["-n"], *swept(["-w", "0.3"])])
-def test_lack_of_quorum_ends_with_69(run_lock, nodes, arguments):
+@pytest.mark.parametrize("arguments", [["-n"], ["-n", "-q"], *swept(["-w", "0.3"])])
+def test_lack_of_quorum_ends_with_69_and_its_reason(run_lock, nodes, arguments):
     for i in range(3):
         nodes.kill(i)
     status, out, err = run_lock("x", *arguments, "--", "echo", "ran")
     assert (status, out) == (69, "")
     assert "Connection refused" in err.splitlines()[-1]
+    assert len(err.splitlines()) == 1 or "-q" not in arguments, "an error is one line"
+
+
+def test_quiet_lock_does_not_mention_an_end_that_was_asked_for(run_lock):
+    assert run_lock("x", "-q", "--max-hold", "0.2", "--", "sleep", "20") == (124, "", "")
 
 
 @pytest.mark.parametrize("arguments", [[], *swept(["-n"])])

@@ -11,7 +11,7 @@ import pytest
 
 from redsync.cli import main
 from redsync.cli.arguments import COMMANDS
-from redsync.cli.exits import SetupError, UsageError, status_without_quorum
+from redsync.cli.exits import SetupError, status_without_quorum
 
 ROOT = Path(__file__).parents[2]
 
@@ -97,7 +97,7 @@ def test_status_is_the_status_of_the_command(command):
 
 
 def test_usage_error_ends_with_status_64_and_a_sentence(command, capsys):
-    command(UsageError("-a and -b contradict each other"))
+    command(SetupError("-a and -b contradict each other"))
     assert main(["dev"]) == 64
     assert capsys.readouterr().err == "redsync dev: -a and -b contradict each other\n"
 

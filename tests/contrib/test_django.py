@@ -177,7 +177,7 @@ def test_lost_lock_is_a_failure(project, sending, make_client):
         ({"URLS": ["http://x"]}, "REDSYNC: node 1 is not a valid URL"),
         (
             {"URLS": ["redis://127.0.0.1:1"], "LEESE": 3},
-            r"REDSYNC['LEESE'] is not a setting; the settings are DRIFT_FACTOR, LEASE",
+            "REDSYNC: Client.__init__() got an unexpected keyword argument 'leese'",
         ),
         ({"URLS": ["redis://127.0.0.1:1"], "LEASE": -3}, "REDSYNC: "),
         ({"URLS": ["redis://127.0.0.1:1"], "LEASE": "3"}, "REDSYNC: "),

@@ -110,18 +110,14 @@ def test_loss_is_a_503(site, web, other, make_client):
     assert (lost.status_code, lost.json()) == (503, {"detail": "the lock service is unavailable"})
 
 
-def test_header_fields_describe_the_limit(web):
+def test_reply_beyond_the_limit_says_when_to_retry(web):
     for _ in range(2):
         reply = web.get("/limited/ada")
         assert reply.status_code == 200
-        assert reply.headers["RateLimit-Policy"] == '"user:{user}";q=2;w=60'
-        assert "RateLimit" not in reply.headers
     refused = web.get("/limited/ada")
     assert (refused.status_code, refused.json()) == (429, {"detail": "too many requests"})
     seconds = int(refused.headers["Retry-After"])
     assert 30 < seconds <= 61  # a limiter may be late by a hundredth
-    assert refused.headers["RateLimit"] == f'"user:{{user}}";r=0;t={seconds}'
-    assert refused.headers["RateLimit-Policy"] == '"user:{user}";q=2;w=60'
     assert web.get("/limited/bob").status_code == 200
 
 

@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from redsync import AcquireTimeout, ConfigurationError, LeaseLostError, QuorumError
-from redsync.contrib.shared import LONGEST, NameTemplate, Policy, ProcessClient, explained, shortened
+from redsync.contrib.shared import LONGEST, NameTemplate, ProcessClient, explained, shortened, too_many
 
 ANYWHERE = "redis://127.0.0.1:1"
 
@@ -63,10 +63,10 @@ def test_settings_become_options(monkeypatch):
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ([ANYWHERE], r"REDSYNC must be a dictionary such as {'URLS': \[...\]}, not a value of type list"),
-        ("redis://:secret@x", r"REDSYNC must be a dictionary such as {'URLS': \[...\]}, not a value of type str"),
-        ({"urls": [ANYWHERE]}, r"REDSYNC\['urls'\] is not a setting; the settings are DRIFT_FACTOR, LEASE, .*, URLS"),
-        ({"NODES": [ANYWHERE]}, r"REDSYNC\['NODES'\] is not a setting"),
+        ([ANYWHERE], r"REDSYNC must be a dictionary such as {'urls': \[...\]}, not a value of type list"),
+        ("redis://:secret@x", r"REDSYNC must be a dictionary such as {'urls': \[...\]}, not a value of type str"),
+        ({"URLS": [ANYWHERE], "LEESE": 1}, "REDSYNC: .*unexpected keyword argument 'leese'"),
+        ({"NODES": [ANYWHERE]}, "REDSYNC: "),
         ({"URLS": ANYWHERE, "LEASE": 0}, "REDSYNC: .*lease"),
         ({"URLS": ANYWHERE, "LEASE": "x"}, "REDSYNC: .*"),
         ({}, "REDSYNC: REDSYNC_URLS is not set"),
@@ -113,7 +113,7 @@ def test_bad_template_is_refused(text):
 
 
 def test_name_that_is_not_a_string_is_refused():
-    with pytest.raises(TypeError, match=r"not b'x'"):
+    with pytest.raises(TypeError, match="expected str"):
         NameTemplate(b"x")
 
 
@@ -139,25 +139,6 @@ def test_only_errors_of_the_lock_itself_are_explained():
             raise error
 
 
-# Header fields of a rate limiter, as in the draft.
-
-
-def test_fields_are_structured_fields():
-    policy = Policy("pay:{client}", 10, 60)
-    assert policy.fields == {"RateLimit-Policy": '"pay:{client}";q=10;w=60'}
-    fields = {
-        "RateLimit-Policy": '"pay:{client}";q=10;w=60',
-        "RateLimit": '"pay:{client}";r=0;t=13',
-        "Retry-After": "13",
-    }
-    assert policy.refusal(12.1) == (429, "too many requests", fields)
-
-
 def test_seconds_are_rounded_up_to_at_least_one():
-    policy = Policy("x", 1, 0.5)
-    assert policy.fields["RateLimit-Policy"].endswith(";w=1")
-    assert policy.refusal(0.0).fields["Retry-After"] == "1"
-
-
-def test_name_of_a_policy_is_quoted_for_a_header():
-    assert Policy('a"b\\ü\r\n', 1, 1).fields["RateLimit-Policy"] == r'"a\"b\\???";q=1;w=1'
+    assert too_many(12.1) == (429, "too many requests", {"Retry-After": "13"})
+    assert too_many(0.0).fields == {"Retry-After": "1"}

@@ -1,6 +1,5 @@
-"""OpenTelemetry's metrics: one snapshot for each collection, no false exemplars, and a provider of the application."""
+"""OpenTelemetry's metrics: all values for each collection, no false exemplars, and a provider of the application."""
 
-import itertools
 import math
 from types import SimpleNamespace
 
@@ -10,10 +9,10 @@ from opentelemetry.sdk.metrics import AlwaysOnExemplarFilter, MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import TracerProvider
 
-from redsync import NodeChanged
+from redsync import HoldOrphaned
 from redsync.metrics.instruments import INSTRUMENTS
 from redsync.metrics.metrics import _after_fork_in_child
-from redsync.metrics.otel import _MOST_VALUES, OpenTelemetryMetrics, _Sample
+from redsync.metrics.otel import _MOST_VALUES, OpenTelemetryMetrics
 
 
 @pytest.fixture
@@ -50,21 +49,6 @@ def test_metrics_have_the_names_units_and_buckets_of_the_instrument_set(reader, 
     assert dict(held.attributes) == {"redsync.kind": "lock", "redsync.name_group": "x"}
 
 
-def test_all_gauges_of_a_collection_read_one_snapshot(provider, reader, make_client):
-    class Counting(OpenTelemetryMetrics):
-        taken = 0
-
-        def _gauges(self):
-            self.taken += 1
-            return super()._gauges()
-
-    metrics = Counting(meter_provider=provider)
-    make_client(listeners=[metrics])
-    for collected in (1, 2, 3):
-        read(reader)
-        assert metrics.taken == collected
-
-
 def test_exemplar_never_names_the_span_of_the_scrape(reader, provider, make_client):
     lock = make_client(listeners=[OpenTelemetryMetrics(meter_provider=provider)]).get_lock("x")
     with lock:
@@ -77,34 +61,22 @@ def test_exemplar_never_names_the_span_of_the_scrape(reader, provider, make_clie
     assert point.exemplars
 
 
-def test_collection_gets_all_counts_but_only_a_sample_of_too_many_values(provider, reader):
+def test_collection_gets_all_counts_but_only_the_latest_of_too_many_values(provider, reader):
     metrics = OpenTelemetryMetrics(meter_provider=provider)
     subscription = metrics.listen(["a:1"], lambda: 0.0)
-    for _ in range(5):
-        subscription.took[0].extend(range(_MOST_VALUES))
+    for each in range(5):
+        subscription.took[0].extend([each] * _MOST_VALUES)
         metrics._work_off_some()
     for _ in range(2 * _MOST_VALUES):
-        subscription.hear(NodeChanged("a:1", "down", ""))
+        subscription.hear(HoldOrphaned("x", "c:2"))
     found = read(reader)
     [trips] = found["redsync.node.round_trip.duration"].data.data_points
-    assert trips.count == _MOST_VALUES
-    assert trips.sum / trips.count == pytest.approx(_MOST_VALUES / 2, rel=0.2)
-    [changes] = found["redsync.node.state.changes"].data.data_points
-    assert changes.value == 2 * _MOST_VALUES
+    assert (trips.count, trips.sum) == (_MOST_VALUES, 4 * _MOST_VALUES)
+    [orphans] = found["redsync.hold.orphans"].data.data_points
+    assert orphans.value == 2 * _MOST_VALUES
     subscription.took[0].extend(range(10))
     [trips] = read(reader)["redsync.node.round_trip.duration"].data.data_points
     assert trips.count == _MOST_VALUES + 10
-
-
-@pytest.mark.parametrize("batches", [[30_000], [1, 999, 1, 1999], [7] * 429, [1] * 4000, [1001, 1001, 998]])
-def test_sample_represents_the_values_whatever_their_batches_and_rhythm(batches):
-    """Round trips have a rhythm, as acquires and releases alternate."""
-    sample, values = _Sample(), itertools.cycle([0.0, 1.0])
-    for size in batches:
-        sample.extend(list(itertools.islice(values, size)))
-    assert len(sample.values) == min(sum(batches), _MOST_VALUES)
-    # More than twelve standard deviations.
-    assert sum(sample.values) / len(sample.values) == pytest.approx(0.5, abs=0.2)
 
 
 def test_endless_quarantine_is_left_out_without_a_warning(provider, reader, make_client, caplog):
@@ -120,7 +92,6 @@ def test_child_of_a_fork_begins_without_the_holds_of_its_parent(reader, provider
     metrics = OpenTelemetryMetrics(meter_provider=provider)
     with make_client(listeners=[metrics]).get_lock("x"):
         assert "redsync.hold.active" in read(reader)
-        metrics._snapshot.update(metrics._gauges())
         _after_fork_in_child()
         assert "redsync.hold.active" not in read(reader)
 

@@ -188,6 +188,6 @@ def test_doctor_shows_the_server_of_a_group_and_missing_sentinels_and_replicas(r
     *found, stranger = [each["text"] for each in done.json["nodes"][0]["findings"] if each["problem"]]
     assert found == [
         "1 of its 2 replicas are in sync; each vote needs 1",
-        "the Sentinel 127.0.0.1:1 does not answer: Connection refused",
+        "the Sentinel 127.0.0.1:1 does not name the master: Connection refused",
     ]
-    assert stranger.startswith("the Sentinel {}:{} answers, but does not name the master: ".format(*group.master))
+    assert stranger.startswith("the Sentinel {}:{} does not name the master: ".format(*group.master))

@@ -56,9 +56,6 @@ def test_history_gives_exact_values():
     assert seen.values("redsync_kept_holds") == {order: 1, cache: 1}
     assert seen.values("redsync_kept_waiting") == {order: 0, cache: 0}
     assert seen.values("redsync_kept_hold_age_seconds") == {}
-    assert seen.values("redsync_kept_holds_begun_total") == {order: 1, cache: 1}
-    assert seen.values("redsync_kept_holds_ended_total") == {order: 2}
-    assert seen.values("redsync_kept_looks_total") == {(): 3}
     assert seen.values("redsync_kept_look_timestamp_seconds") == {(): 1e9 + 15.5}
     assert seen.values("redsync_kept_names") == {(): 2}
     assert seen.values("redsync_kept_names_complete") == {(): 1}
@@ -88,8 +85,6 @@ def test_holds_have_no_values_while_too_few_nodes_answer():
     assert seen.values("redsync_kept_holds") == {}
     assert seen.values("redsync_kept_look_quorum") == {(): 0}
     assert seen.values("redsync_kept_node_up") == {("n0",): 0, ("n1",): 0, ("n2",): 1}
-    seen.note(5.0, entry("x", "a"))
-    assert seen.values("redsync_kept_holds_begun_total") == {}
 
 
 def test_labels_stay_few_whatever_nodes_store():
@@ -135,7 +130,7 @@ def test_scrape_has_the_state_of_real_nodes(serving, three, waiter, nodes, event
     assert seen["redsync_kept_holds", "lock", "order"] == 1
     assert seen["redsync_kept_holds", "semaphore", "pool"] == 1
     assert seen["redsync_kept_permits", "semaphore", "pool"] == 4
-    assert {name.removesuffix("_total") for name, *_ in seen} <= KEPT.keys()
+    assert {name for name, *_ in seen} <= KEPT.keys()
     nodes.kill(0)
     nodes.kill(1)
     eventually(lambda: scrape(url)["redsync_kept_look_quorum",] == 0, within=20)
@@ -172,6 +167,6 @@ def test_invalid_address_is_wrong_usage(redsync, listen):
 
 def test_page_lists_the_metrics():
     page = (ROOT / "docs/cli/inspect.md").read_text()
-    for name, (sort, meaning, labels) in KEPT.items():
+    for name, (meaning, labels) in KEPT.items():
         told = ", ".join(f"`{label}`" for label in labels) or "-"
-        assert f"| `{name}{'_total' if sort == 'counter' else ''}` | {sort} | {told} | {meaning} |" in page
+        assert f"| `{name}` | {told} | {meaning} |" in page

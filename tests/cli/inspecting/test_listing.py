@@ -184,11 +184,9 @@ def test_ls_does_not_wait_for_a_node_that_hangs(three, nodes, redsync):
     assert [entry["name"] for entry in done.json["names"]] == ["x"]
 
 
-@pytest.mark.parametrize("command", [["ls"], ["lock", "x", "--", "true"]])
-def test_several_urls_in_one_option_end_with_status_78(redsync, command, nodes):
-    done = redsync(command[0], "--url", ",".join(nodes.urls), *command[1:])
-    assert done.status == 78
-    assert done.err == f"redsync {command[0]}: node 1 has several URLs: give --url once for each\n"
+def test_urls_in_one_option_are_a_node_each(redsync, nodes):
+    done = redsync("ls", "--json", "--url", ",".join(nodes.urls[:2]), "--url", nodes.urls[2], REDSYNC_URLS="")
+    assert (done.status, len(done.json["nodes"])) == (0, 3)
 
 
 def test_one_url_is_one_node(redsync, three, nodes):

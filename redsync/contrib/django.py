@@ -23,16 +23,17 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 try:
     from django.conf import settings
+    from django.core import checks
     from django.core.cache import caches
     from django.core.management.base import BaseCommand, CommandError
     from django.core.signals import setting_changed
 except ImportError as error:  # pragma: no cover
     raise ImportError("redsync.contrib.django needs `pip install redsync-toolkit[django]`") from error
 
-from redsync import AcquireTimeout, Client, NotOwnedError, QuorumError
+from redsync import AcquireTimeout, Client, ConfigurationError, NotOwnedError, QuorumError
 from redsync.contrib.shared import LockError, ProcessClient, explained, shortened
 
-__all__ = ["CLIENT", "get_client", "get_or_compute", "single_run"]
+__all__ = ["get_client", "get_or_compute", "single_run"]
 
 T = TypeVar("T")
 _Handle: TypeAlias = Callable[..., str | None]
@@ -43,9 +44,7 @@ NO_QUORUM: Final = 69
 LOST: Final = 124
 """The exit status if the lock was lost, as for `redsync lock`."""
 
-CLIENT: Final = ProcessClient("REDSYNC", lambda: getattr(settings, "REDSYNC", {}))
-"""The client of this process."""
-
+_CLIENT: Final = ProcessClient("REDSYNC", lambda: getattr(settings, "REDSYNC", {}))
 _MISSING: Final = object()
 
 
@@ -57,7 +56,7 @@ def get_client() -> Client:
     Raises:
         ConfigurationError: The setting `REDSYNC` and the environment have no URLs, or a bad value.
     """
-    return CLIENT.get()
+    return _CLIENT.get()
 
 
 def single_run(
@@ -155,9 +154,18 @@ def get_or_compute(
             mutex.release()
 
 
+@checks.register  # type: ignore[untyped-decorator]  # Django has no types
+def _check_settings(**_: Any) -> list[checks.CheckMessage]:
+    try:
+        _CLIENT.check()
+    except ConfigurationError as error:
+        return [checks.Error(str(error), hint="See REDSYNC in settings.py, or REDSYNC_URLS.", id="redsync.E001")]
+    return []
+
+
 def _forget_client(*, setting: str, **_: Any) -> None:
     if setting == "REDSYNC":  # a test overrides it
-        CLIENT.close()
+        _CLIENT.close()
 
 
 setting_changed.connect(_forget_client)
