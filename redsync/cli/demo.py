@@ -21,6 +21,7 @@ import json
 import logging
 import os
 import random
+import signal
 import subprocess
 import sys
 import tempfile
@@ -274,7 +275,15 @@ class Demo:
             f"{PROCESSES} processes with {THREADS} threads each will compete for {LOCKS} locks for {self._seconds:g} s "
             f"(seed {self._seed})",
         )
-        self._start_workers()
+        # Ctrl-C waits until the stack knows each worker that runs.
+        pressed: list[int] = []
+        before = signal.signal(signal.SIGINT, lambda number, _: pressed.append(number))
+        try:
+            self._start_workers()
+        finally:
+            signal.signal(signal.SIGINT, before)
+        if pressed:
+            raise KeyboardInterrupt
         self._await_first_lock()
         self._fight()
         # A command under way may need a moment; but a claim that was not released must not expire meanwhile.

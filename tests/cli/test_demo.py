@@ -10,7 +10,9 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import redis
@@ -94,6 +96,25 @@ def test_interrupted_demo_leaves_nothing(run_demo, tmp_path, after):
     assert err == "redsync demo: interrupted\n"
     assert list(tmp_path.iterdir()) == []
     assert lines_of(process, tmp_path) == []
+
+
+@linux
+def test_interruption_while_workers_start_ends_those_that_run(monkeypatch):
+    started = []
+
+    def interrupted(*arguments, **options):
+        started.append(popen(*arguments, **options))
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0)  # a call after which Python looks for signals
+        return started[-1]
+
+    popen = subprocess.Popen
+    monkeypatch.setattr(subprocess, "Popen", interrupted)
+    nodes = SimpleNamespace(version="of no server", urls=["redis://127.0.0.1:1"])
+    with pytest.raises(KeyboardInterrupt), contextlib.ExitStack() as stack:
+        Demo(8.0, 7, nodes, Live(), stack).run()
+    assert [worker.returncode for worker in started] == [-signal.SIGKILL] * len(started) != []
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 @pytest.mark.parametrize("when", ["at once", "later"])
