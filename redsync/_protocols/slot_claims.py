@@ -209,20 +209,8 @@ class SlotClaim(Claim):
             self._exact = ()
             self._start %= limit.permits
         self._version, self._permits = limit.version, limit.permits
-        if place or self._exact or limit.per_us:
-            words: tuple[Arg, ...] = self._version, self._permits, write_slots(self._exact), self._start, *limit.window
-            return self._command(claim, (*(place or NO_PLACE), *words))
-        return self._plain_command(claim)
-
-    def _plain_command(self, claim: bytes) -> Command:
-        request, commands = self.request, self.session.commands
-        limit = self._version, self._permits
-        templates = commands.templates[request.kind.noun, request.keys.lock, request.holds, request.lease, limit]
-        ask = templates.ask
-        if ask is None:
-            args = request.holds, templates.terms.lease_ms, self._memory, *NO_PLACE, *limit, b""
-            templates.ask = ask = commands.pack_numbered(request.kind.acquire, request.keys.all, args)
-        return ask.command(claim, self._start)
+        words: tuple[Arg, ...] = self._version, self._permits, write_slots(self._exact), self._start, *limit.window
+        return self._command(claim, (*(place or NO_PLACE), *words))
 
     @property
     def parse(self) -> ReplyParser:
