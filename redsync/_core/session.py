@@ -26,7 +26,7 @@ __all__ = ["AnyHost", "AnyRunner", "AsyncRunner", "Runner", "Scope", "Session"]
 T = TypeVar("T")
 
 _MOST_TERMS, _MOST_CONTENDED = 64, 1024
-"""The most entries of two tables; one that is full begins anew."""
+"""The most entries of two tables; one that is full is emptied."""
 
 
 class Session:

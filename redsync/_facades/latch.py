@@ -156,51 +156,24 @@ class AsyncCountDownLatch(_AnyLatch[AsyncRunner]):
     """
 
     async def try_set_count(self, n: int) -> bool:
-        """Set the latch to `n`, at least 1; return False if it is set and not open.
-
-        Raises:
-            QuorumError: Too few nodes answered, or too late; the latch may still have been set.
-            AcquireTimeout: Other clients were setting or deleting the latch for 10 s.
-        """
+        """Set the latch to `n`; return False if it is set and not open. See `CountDownLatch.try_set_count`."""
         return await self._runner.run(self._set_steps(n))
 
     async def count_down(self, n: int = 1) -> None:
-        """Count the latch down by `n`, and open it at 0; no effect if it is open or was never set.
+        """Count the latch down by `n`, and open it at 0. See `CountDownLatch.count_down`.
 
-        While too few nodes answer, the call tries again, for up to the `timeout` option. A cancelled call may or may
-        not have counted, like a failed one.
-
-        Raises:
-            QuorumError: Too few nodes answered for that long. The call may or may not have counted; call again, and
-                this client's next call counts for both.
+        A cancelled call may or may not have counted, like a failed one.
         """
         await self._runner.run(self._count_down_steps(n))
 
     async def count(self) -> int:
-        """Return the remaining count; 0 if the latch is open or was never set.
-
-        Raises:
-            QuorumError: Too few nodes answered, or too many forgot whether the latch was set.
-        """
+        """Return the remaining count; 0 if the latch is open or was never set. See `CountDownLatch.count`."""
         return await self._runner.run(self._count_steps())
 
     async def wait(self, timeout: float | None = None) -> bool:
-        """Sleep until the latch is open; return False if the timeout ends first, else True.
-
-        Args:
-            timeout: The longest wait in seconds; None for no limit, 0 to check once.
-
-        Raises:
-            QuorumError: Too few nodes answered at the end of the timeout. If it cut the last look short, the one before
-                counts.
-        """
+        """Sleep until the latch is open; return False if the timeout ends first. See `CountDownLatch.wait`."""
         return await self._runner.run(self._wait_steps(timeout))
 
     async def delete(self) -> None:
-        """Delete the latch, as if it had never been set, and wake all waiters.
-
-        Raises:
-            QuorumError: Too few nodes answered, or too late; the latch may still have been deleted.
-            AcquireTimeout: Other clients were setting or deleting the latch for 10 s.
-        """
+        """Delete the latch, and wake all waiters. See `CountDownLatch.delete`."""
         await self._runner.run(self._delete_steps())
