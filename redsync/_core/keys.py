@@ -141,6 +141,13 @@ class LockKeys:
         self.held: tuple[bytes, ...] = (lock,)
         self.hold: Final[HoldKey] = (lock, mode) if mode else lock
 
+    @property
+    def everything(self) -> tuple[bytes, ...]:
+        """The keys of everything that may have this name, as `name_inspect` takes them."""
+        ours = self.queue.removeprefix(b"redsync_queue:")
+        sides = b"slots", b"limit", b"token", b"latch", b"latch_waiters"
+        return *self.all[:3], *(b"redsync_%b:%b" % (side, ours) for side in sides)
+
     @classmethod
     @lru_cache(maxsize=1024, typed=True)  # many programs make a new lock object for each acquire
     def of(cls, prefix: bytes, name: str | bytes, mode: bytes = b"") -> Self:

@@ -50,7 +50,6 @@ _PASSING = (
     "_leave",
     "_confirm",
     "_inspect",
-    "_look",
     "client_announce",
     "client_withdraw",
     "_clock",

@@ -82,11 +82,11 @@ class Exclusive(Claimable[RunnerT_co, HoldT]):
     def _undo_steps(self, state: HoldState, count: int) -> Steps[None]:
         return self._release_steps(state, count)
 
-    def _holder_steps(self) -> Steps[str | None]:
+    def _held_steps(self) -> Steps[bool]:
         # A query has a new owner: a refused release may be sent again behind it, but not behind its own owner's next
         # command.
         runner = self._runner
-        return surveys.holder(runner.session, self._name, self._keys, runner.new_owner())
+        return surveys.is_held(runner.session, self._KIND, self._name, self._keys, runner.new_owner())
 
     def _force_steps(self) -> Steps[bool]:
         runner = self._runner
@@ -147,7 +147,7 @@ class ExclusiveLock(Exclusive[Runner, Hold], ThreadClaimable[Hold]):
         Raises:
             QuorumError: Too few nodes answered.
         """
-        return self._runner.run(self._holder_steps()) is not None
+        return self._runner.run(self._held_steps())
 
     def extend(self, lease: float | None = None) -> None:
         """Extend the owner's hold now, see `Hold.extend`.
@@ -221,7 +221,7 @@ class AsyncExclusiveLock(Exclusive[AsyncRunner, AsyncHold], TaskClaimable[AsyncH
 
     async def locked(self) -> bool:
         """Return True if any owner holds the lock on a quorum of nodes. See `Lock.locked`."""
-        return await self._runner.run(self._holder_steps()) is not None
+        return await self._runner.run(self._held_steps())
 
     async def extend(self, lease: float | None = None) -> None:
         """Extend the owner's hold now. See `Lock.extend`."""
