@@ -144,8 +144,6 @@ MALFORMED = [5, [], [b"lock", [], b"0", [], 0, 0, 0, []], [b"lock", None, 0, [],
 
 
 @pytest.mark.parametrize("reply", MALFORMED, ids=repr)
-    "reply", [5, [], [b"lock", [], b"0", [], 0, 0, 0, []], [b"lock", None, 0, [], 0, 0, 0, []]], ids=repr
-)
 def test_malformed_look_is_refused(reply):
     with pytest.raises((ValueError, TypeError)):
         NameLook.read(reply)
