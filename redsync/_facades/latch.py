@@ -56,7 +56,7 @@ class _AnyLatch(Generic[RunnerT_co]):
 
     def _set_steps(self, n: int) -> Steps[bool]:
         runner = self._runner
-        return protocol.set_count(runner.session, self._latch, runner.owner(), _check_number(n), runner.now())
+        return protocol.set_count(runner.session, self._latch, runner.owner(), n, runner.now())
 
     def _count_down_steps(self, n: int) -> Steps[None]:
         runner, n = self._runner, _check_number(n)
@@ -71,10 +71,6 @@ class _AnyLatch(Generic[RunnerT_co]):
     def _wait_steps(self, timeout: float | None) -> Steps[bool]:
         runner, timeout = self._runner, check_timeout(True, timeout)
         return protocol.wait_open(runner.session, self._latch, runner.owner(), timeout, runner.now())
-
-    def _delete_steps(self) -> Steps[None]:
-        runner = self._runner
-        return protocol.delete(runner.session, self._latch, runner.owner(), runner.now())
 
     def __reduce__(self) -> tuple[Any, ...]:
         return partial(type(self), timeout=self._timeout, keep=self._keep), (self._host, self.name)
@@ -106,7 +102,7 @@ class CountDownLatch(_AnyLatch[Runner]):
             QuorumError: Too few nodes answered, or too late; the latch may still have been set.
             AcquireTimeout: Other clients were setting or deleting the latch for 10 s.
         """
-        return self._runner.run(self._set_steps(n))
+        return self._runner.run(self._set_steps(_check_number(n)))
 
     def count_down(self, n: int = 1) -> None:
         """Count the latch down by `n`, and open it at 0; no effect if it is open or was never set.
@@ -146,7 +142,7 @@ class CountDownLatch(_AnyLatch[Runner]):
             QuorumError: Too few nodes answered, or too late; the latch may still have been deleted.
             AcquireTimeout: Other clients were setting or deleting the latch for 10 s.
         """
-        self._runner.run(self._delete_steps())
+        self._runner.run(self._set_steps(0))
 
 
 class AsyncCountDownLatch(_AnyLatch[AsyncRunner]):
@@ -157,7 +153,7 @@ class AsyncCountDownLatch(_AnyLatch[AsyncRunner]):
 
     async def try_set_count(self, n: int) -> bool:
         """Set the latch to `n`; return False if it is set and not open. See `CountDownLatch.try_set_count`."""
-        return await self._runner.run(self._set_steps(n))
+        return await self._runner.run(self._set_steps(_check_number(n)))
 
     async def count_down(self, n: int = 1) -> None:
         """Count the latch down by `n`, and open it at 0. See `CountDownLatch.count_down`.
@@ -176,4 +172,4 @@ class AsyncCountDownLatch(_AnyLatch[AsyncRunner]):
 
     async def delete(self) -> None:
         """Delete the latch, and wake all waiters. See `CountDownLatch.delete`."""
-        await self._runner.run(self._delete_steps())
+        await self._runner.run(self._set_steps(0))

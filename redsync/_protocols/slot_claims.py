@@ -33,7 +33,7 @@ from redsync._core.session import Session
 from redsync._core.timing import milliseconds
 from redsync._protocols.answers import WRONG_TYPE, Refusal, time_left, told, type_error
 from redsync._protocols.claims import AcquireRequest, Claim, Confirmation
-from redsync._protocols.queue_policies import FifoByNumber, QueuePolicy, Waiting, highest_ticket
+from redsync._protocols.queue_policies import FifoByNumber, QueuePolicy, Waiting
 from redsync._protocols.shrinking import bits_of, first_in, read_bits, reserved
 from redsync._protocols.windows import Window
 from redsync.exceptions import ConfigurationError, RedsyncError
@@ -125,15 +125,6 @@ class SlotQueue(FifoByNumber):
             return ()
         self.taken = self.taken or not self._suspended
         return self.words
-
-    def learn(self, tally: Tally) -> bool:
-        tickets = [refusal.ticket for refusal in told(tally)]
-        suspended, self._suspended = self._suspended, False
-        if not (suspended and self._ticket):
-            if self._ticket or not self._waits or len(tickets) < tally.quorum:
-                return False
-            self._ticket = highest_ticket(tickets) + 1
-        return True
 
 
 class WindowQueue(SlotQueue):
