@@ -44,16 +44,7 @@ new_tuple: Final = tuple.__new__
 
 Arg: TypeAlias = bytes | int | Guard
 
-_PASSING = (
-    "_release",
-    "_abandon",
-    "_leave",
-    "_confirm",
-    "_inspect",
-    "client_announce",
-    "client_withdraw",
-    "_clock",
-)
+_PASSING = ("_release", "_abandon", "_leave", "_confirm", "_inspect", "client_announce")
 """Suffixes of the names of scripts that claim nothing."""
 
 _FOLDER = files("redsync").joinpath("_lua")
