@@ -573,7 +573,7 @@ COMMANDS_TO_TRY = {
 
 
 def test_comparison_covers_every_script_and_command():
-    # The commands left out reply with an instant, round one, or tell of the process: test_scripting.py has TIME and TTL.
+    # Commands are left out that reply with an instant or of the process: TIME and TTL are in test_scripting.py.
     # SPUBLISH is for clusters, and here it does the same as PUBLISH.
     assert set(ARGUMENTS) == set(SHIPPED)
     assert {name.encode() for name in COMMANDS_TO_TRY} == set(COMMANDS) - {b"time", b"ttl", b"info", b"spublish"}
