@@ -156,7 +156,7 @@ class AnyClient(ABC, Generic[DriverT]):
 
     def _survey(self, name: str | bytes) -> Steps[Tally]:
         keys = LockKeys.of(self._prefix, encode_name(name))
-        # A new owner, see `Exclusive._holder_steps`.
+        # A new owner, see `Exclusive._held_steps`.
         return surveys.survey(self._runner.session, keys, self._runner.new_owner())
 
     def __reduce__(self) -> tuple[Any, ...]:

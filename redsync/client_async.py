@@ -74,51 +74,23 @@ class AsyncClient(AnyClient[AioRunner]):
         max_hold: float | None = None,
         on_lost: Callable[[AsyncHold], object] | None = None,
     ) -> AsyncLock:
-        """Return the reentrant lock of that name; all objects of one name are the same lock.
+        """Return the reentrant lock of that name, see `Client.get_lock`.
 
-        Args:
-            name: 1 to 512 bytes; text is encoded as UTF-8.
-            timeout: The longest wait of `async with` in seconds; None for no limit.
-            lease: Seconds for which the nodes keep a claim, unrenewed; None: the client's lease, renewed.
-            max_hold: Seconds after which a hold ends even if renewed; None for no limit.
-            on_lost: Called once with the hold when it is lost, in the event loop: a slow call delays all tasks.
-                Without it, a loss cancels the body of an `async with`.
-
-        Raises:
-            ValueError: The name or a number is invalid.
+        `on_lost` is called in the event loop: a slow call delays all tasks. Without it, a loss cancels the body of an
+        `async with`.
         """
         return AsyncLock(self, name, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
 
     def get_mutex(self, name: str | bytes, **options: Unpack[HoldOptions[AsyncHold]]) -> AsyncMutex:
-        """Return a mutex of that name: the canonical Redlock, non-reentrant, owned by the object that acquires it.
-
-        With `prefix=""` it and the locks of redlock-py, redlock-rb, node-redlock and go-redsync exclude each other.
-
-        The options are those of `get_lock`.
-
-        Raises:
-            ValueError: The name or a number is invalid.
-        """
+        """Return a mutex of that name: the canonical Redlock, owned by the object. See `Client.get_mutex`."""
         return AsyncMutex(self, name, **options)
 
     def get_fair_lock(self, name: str | bytes, **options: Unpack[HoldOptions[AsyncHold]]) -> AsyncFairLock:
-        """Return the fair lock of that name: first come, first served.
-
-        The options are those of `get_lock`.
-
-        Raises:
-            ValueError: The name or a number is invalid.
-        """
+        """Return the fair lock of that name, see `Client.get_fair_lock`."""
         return AsyncFairLock(self, name, **options)
 
     def get_fenced_lock(self, name: str | bytes, **options: Unpack[HoldOptions[AsyncHold]]) -> AsyncFencedLock:
-        """Return the fenced lock of that name: each acquisition gets a token, higher than all before it.
-
-        The options are those of `get_lock`.
-
-        Raises:
-            ValueError: The name or a number is invalid.
-        """
+        """Return the fenced lock of that name, see `Client.get_fenced_lock`."""
         return AsyncFencedLock(self, name, **options)
 
     def get_spin_lock(
@@ -128,38 +100,17 @@ class AsyncClient(AnyClient[AioRunner]):
         backoff: Callable[[int], float] | None = None,
         **options: Unpack[HoldOptions[AsyncHold]],
     ) -> AsyncSpinLock:
-        """Return a lock of that name that polls instead of queueing.
-
-        `backoff` is called with the number of tries so far, and returns the seconds to sleep before the next. By
-        default 1 ms to 0.1 s, doubled each time, with random jitter. The other options are those of `get_lock`.
-
-        Raises:
-            ValueError: The name or a number is invalid.
-            TypeError: `backoff` is not a function.
-        """
+        """Return a lock of that name that polls instead of queueing, see `Client.get_spin_lock`."""
         return AsyncSpinLock(self, name, backoff=backoff, **options)
 
     def get_read_write_lock(self, name: str | bytes, **options: Unpack[HoldOptions[AsyncHold]]) -> AsyncReadWriteLock:
-        """Return the read-write lock of that name: many owners hold its `read_lock`, or one its `write_lock`.
-
-        The options are those of `get_lock`, and apply to both locks.
-
-        Raises:
-            ValueError: The name or a number is invalid.
-        """
+        """Return the read-write lock of that name, see `Client.get_read_write_lock`."""
         return AsyncReadWriteLock(self, name, **options)
 
     def get_semaphore(
         self, name: str | bytes, permits: int, **options: Unpack[HoldOptions[AsyncPermit]]
     ) -> AsyncSemaphore:
-        """Return the semaphore of that name: at most `permits` at a time; all objects of one name are the same.
-
-        `permits` is a number from 1 to 10,000, the same in all programs, until a resize. The options are those of
-        `get_lock`, for a permit instead of a hold.
-
-        Raises:
-            ValueError: The name or a number is invalid.
-        """
+        """Return the semaphore of that name: at most `permits` at a time. See `Client.get_semaphore`."""
         return AsyncSemaphore(self, name, permits, **options)
 
     def get_rate_limiter(
@@ -171,47 +122,17 @@ class AsyncClient(AnyClient[AioRunner]):
         timeout: float | None = None,
         restart_guard: float | None = None,
     ) -> AsyncRateLimiter:
-        """Return the rate limiter of that name: at most `rate` successes in any window of `per` seconds.
-
-        Args:
-            name: 1 to 512 bytes; text is encoded as UTF-8.
-            rate: 1 to 10,000; the same number in all programs.
-            per: The length of a window in seconds, at most a year; the same in all programs.
-            timeout: The longest wait of `async with` in seconds; None for no limit.
-            restart_guard: The most seconds for which a newly started node grants nothing; None: until no success that
-                it may have forgotten counts. Lower it only for nodes that write everything to disk.
-
-        Raises:
-            ValueError: The name or a number is invalid.
-        """
+        """Return the rate limiter of that name: `rate` successes in any window. See `Client.get_rate_limiter`."""
         return AsyncRateLimiter(self, name, rate, per, timeout=timeout, restart_guard=restart_guard)
 
     def get_count_down_latch(
         self, name: str | bytes, *, timeout: float = 10.0, keep: float = 86400.0
     ) -> AsyncCountDownLatch:
-        """Return the count-down latch of that name; all objects of one name are the same latch.
-
-        Args:
-            name: 1 to 512 bytes; text is encoded as UTF-8.
-            timeout: Seconds for which `count_down` retries while too few nodes answer.
-            keep: Seconds for which the nodes keep the latch after its last use; the same in all programs.
-
-        Raises:
-            ValueError: The name or a number is invalid.
-        """
+        """Return the count-down latch of that name, see `Client.get_count_down_latch`."""
         return AsyncCountDownLatch(self, name, timeout=timeout, keep=keep)
 
     def get_multi_lock(self, *locks: AsyncExclusiveLock, timeout: float | None = None) -> AsyncMultiLock:
-        """Return several locks as one: all or none held, acquired in an order that can't deadlock.
-
-        Args:
-            *locks: Locks of any kind, even of other clients; each name once.
-            timeout: The longest wait of `async with` for all of them together in seconds; None for no limit.
-
-        Raises:
-            ValueError: No lock is given, a name is given twice, or the timeout is invalid.
-            TypeError: An argument is not a lock of this flavour.
-        """
+        """Return several locks as one: all or none held. See `Client.get_multi_lock`."""
         return AsyncMultiLock(locks, timeout=timeout)
 
     @overload
@@ -242,42 +163,25 @@ class AsyncClient(AnyClient[AioRunner]):
         on_busy: str | Callable[..., Any] = "raise",
         **options: Any,
     ) -> Any:
-        """Decorate a coroutine function: it runs under a lock that its arguments name.
+        """Decorate a coroutine function: it runs under a lock that its arguments name. See `Client.locked`.
 
-        `@client.locked("report:{user_id}", timeout=0)` locks `report:7` while `await f(user_id=7)` runs.
-
-        Args:
-            name: The lock's name, a template for `str.format`: `{user}` is a parameter, `{user.id}` its attribute,
-                `{user[0]}` its item, `{{` a brace. A template reads only the arguments, and no attribute that begins
-                with `_`, except `__class__`, `__name__`, `__qualname__` and `__module__`.
-            timeout: The longest wait in seconds; 0 for one try, None for no limit.
-            on_busy: The result of a call if other owners held the lock throughout: "raise" `AcquireTimeout`, "skip" the
-                call and return None, or a function, plain or coroutine, to call with the same arguments instead.
-            **options: As for `get_lock`.
+        `on_busy` may also be a coroutine function.
 
         Raises:
-            ValueError: A field is not a parameter or reads a private attribute, the template or an option is invalid,
-                or `on_busy` is unknown.
+            ValueError: As for `Client.locked`.
             TypeError: The decorated object is not a coroutine function or method, because this client is for asyncio;
                 or it was made of a generator function, because its body could run without the lock.
         """
         return locked_decorator(wrap_async, self.get_lock, name, on_busy, timeout=timeout, **options)
 
     async def inspect(self, name: str | bytes) -> LockInfo:
-        """Return a lock's holders and waiters, according to the nodes now.
-
-        Raises:
-            QuorumError: Too few nodes answered.
-        """
+        """Return a lock's holders and waiters, according to the nodes now. See `Client.inspect`."""
         return LockInfo.read(name, await self._runner.run(self._survey(name)))
 
     # The end.
 
     async def close(self) -> None:
-        """Release the holds of all tasks, stop the maintenance, close the connections; idempotent.
-
-        Tasks that wait for a lock get `ClientClosedError`, as does every later operation.
-        """
+        """Release the holds of all tasks, stop the maintenance, close the connections. See `Client.close`."""
         await self._runner.close()
 
     async def __aenter__(self) -> Self:

@@ -229,7 +229,6 @@ NEUTRAL = {
     "_protocols/renewal.py": {"state.lost", "lease"},
     "_core/holds.py": {
         "manager()",
-        "release",
         "self.lost",
         "self.object",
         "self.object()",

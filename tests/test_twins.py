@@ -1,4 +1,4 @@
-"""The facades for threads are generated from those for asyncio: words, code, and hand-written methods."""
+"""The facades for threads are generated from those for asyncio: their code, but not their descriptions."""
 
 import importlib.util
 from pathlib import Path
@@ -15,20 +15,12 @@ class AsyncThing:
     """For tasks."""
 
     async def acquire(self, n: int = 1) -> AsyncHold:
-        """Acquire it in this task, as `async with` does.
-
-        Args:
-            n: The number of the permits that an `async with` has acquired, a number that each task gets, and that it
-                has to pass on.
-
-        Raises:
-            ValueError: It is not a number.
-        """
+        """Acquire it in this task. See `Thing.acquire`."""
         # Nothing else awaits.
         return AsyncHold(await self._runner.run(self._steps(n)))
 
     async def release(self) -> None:
-        """Release it. A cancelled release still takes effect, without waiting for the nodes."""
+        """Release it."""
         await self._runner.run(self._release_steps())
 
     async def __aenter__(self) -> Self:
@@ -45,7 +37,11 @@ class Thing:
     kept = 1
 
     def acquire(self) -> None:
-        """Old."""
+        """Acquire it in this thread.
+
+        Raises:
+            ValueError: `n` is not a number.
+        """
 
     def by_hand(self) -> None:
         """Stays."""
@@ -62,14 +58,10 @@ class Thing:
     kept = 1
 
     def acquire(self, n: int = 1) -> Hold:
-        """Acquire it in this thread, as `with` does.
-
-        Args:
-            n: The number of the permits that a `with` has acquired, a number that each thread gets, and that it has to
-                pass on.
+        """Acquire it in this thread.
 
         Raises:
-            ValueError: It is not a number.
+            ValueError: `n` is not a number.
         """
         # Nothing else awaits.
         return Hold(self._runner.run(self._steps(n)))
@@ -88,7 +80,7 @@ class Thing:
 THING = twins.Twin("there", "Thing", "here", frozenset({"_cancel"}))
 
 
-def test_methods_are_copied_in_the_words_of_threads():
+def test_code_of_methods_is_copied_and_their_descriptions_stay():
     assert twins.copy_methods(THING, SOURCE, TARGET) == MADE
 
 

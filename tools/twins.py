@@ -2,9 +2,10 @@
 
 With `--consumer`, write the calls of threads that the type checkers see to `build/typing`.
 
-Each method of a facade is written once, for asyncio. Its twin for threads is the same without `async` and `await`, and
-its docstring speaks of threads. The rest of a facade for threads (its description, its attributes, and methods that
-asyncio does not have) is written by hand, and so are the methods listed here, which behave differently.
+The code of each method is written once, for asyncio. Its twin for threads is the same without `async` and `await`. Its
+description is written once, too, for threads: the method for asyncio has a sentence, a reference to its twin, and what
+differs. The rest of a facade for threads (its attributes, and methods that asyncio does not have) is written by hand,
+and so are the methods listed here, which behave differently.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import ast
 import re
 import subprocess
 import sys
-import textwrap
 from pathlib import Path
 from typing import NamedTuple
 
@@ -59,7 +59,9 @@ CODE = (
     (r"__a(enter|exit)__", r"__\1__"),
     (r"\.run_at_once\(", ".run("),
 )
-"""Replacements in code, and in names that docstrings quote."""
+"""Replacements in code."""
+
+_DOCSTRING = re.compile(r'(""".*?""")', re.DOTALL)
 
 CALLS = (
     (r"\basync (?=with\b)", ""),
@@ -69,24 +71,6 @@ CALLS = (
     (r"_async\b|(?<=_)async_", ""),
 )
 """Further replacements in the program with every call."""
-
-WORDS = (
-    (r" A cancelled release still takes effect, without waiting for the nodes\.", ""),
-    (r"A cancelled release still takes effect, without waiting for the nodes\.\n\n", ""),
-    (r" A cancelled call may or may not have counted, like a failed one\.", ""),
-    (r" Not a coroutine: it asks no node\.", ""),
-    (r"\bthe call is cancelled\b", "the call is interrupted"),
-    (r", awaited\.", "."),
-    (
-        r"in the event loop: a slow call delays all tasks\. Without it, a loss cancels the body of an `async with`\.",
-        "in the thread that notices, often the one that renews all holds: a slow call delays renewals.",
-    ),
-    (r"\ban `async with`", "a `with`"),
-    (r"`async with`", "`with`"),
-    (r"\bTasks that\b", "Threads that"),
-    (r"\btask(s?)\b", r"thread\1"),
-)
-"""Further replacements in docstrings; they see each paragraph as one line."""
 
 
 def consumer() -> str:
@@ -138,9 +122,10 @@ def copy_methods(twin: Twin, source: str, target: str) -> str:
     for name, (begin, end) in methods(source, f"Async{twin.name}").items():
         place, mine = plain(name), methods("\n".join(lines), twin.name)
         if name not in twin.by_hand:
-            copy = threaded("\n".join(source.split("\n")[begin:end]), name).split("\n")
+            mine_begin, mine_end = mine.get(place, (0, 0))
+            old = "\n".join(lines[mine_begin:mine_end])
+            copy = threaded("\n".join(source.split("\n")[begin:end]), old, name).split("\n")
             if place in mine:
-                mine_begin, mine_end = mine[place]
                 lines[mine_begin:mine_end] = copy
             elif before:
                 after = mine[before][1]
@@ -169,12 +154,12 @@ def plain(name: str) -> str:
     return re.sub(r"^__a(?=(enter|exit)__$)", "__", name)
 
 
-def threaded(method: str, name: str) -> str:
-    """Return a method for threads."""
-    parts = re.split(r'(""".*?""")', method, maxsplit=1, flags=re.DOTALL)
+def threaded(method: str, before: str, name: str) -> str:
+    """Return a method for threads, with the description that it had before; a new method brings that for asyncio."""
+    parts, mine = _DOCSTRING.split(method, maxsplit=1), _DOCSTRING.search(before)
     parts[0], parts[2:] = in_code(parts[0], name), [in_code(part, name) for part in parts[2:]]
-    if len(parts) > 1:
-        parts[1] = in_words(parts[1])
+    if len(parts) > 1 and mine:
+        parts[1] = mine[0]
     return "".join(parts)
 
 
@@ -183,45 +168,6 @@ def in_code(text: str, name: str) -> str:
     for pattern, replacement in CODE:
         text = re.sub(pattern, replacement, text)
     return text.replace("runner.run(", "runner.give_back(") if name in {"release", "_leave"} else text
-
-
-def in_words(docstring: str) -> str:
-    """Return a docstring for threads, with changed paragraphs reflowed."""
-    blocks: list[str] = []
-    for line in re.findall(r"[^\n]+\n*", docstring):
-        # A line continues the block above unless that ended a paragraph or a heading, or the line begins a new entry.
-        above = blocks[-1] if blocks else "\n\n"
-        is_apart = above.endswith(("\n\n", ":\n")) or line.strip() == '"""'
-        if not is_apart and (indent_of(line) > indent_of(above) or indent_of(line) == 8):
-            blocks[-1] += line
-        else:
-            blocks.append(line)
-    return "".join(map(refilled, blocks))
-
-
-def indent_of(block: str) -> int:
-    """Return the indentation of a block's first line; the first line of a docstring counts as 8."""
-    return 8 if block.startswith('"""') else len(block) - len(block.lstrip())
-
-
-def refilled(block: str) -> str:
-    """Return a block for threads, reflowed if it changed."""
-    lines = block.rstrip("\n").split("\n")
-    flat = " ".join([lines[0], *(line.strip() for line in lines[1:])]) + block[len(block.rstrip("\n")) :]
-    made = flat
-    for pattern, replacement in (*WORDS, *CODE):
-        made = re.sub(pattern, replacement, made)
-    if made == flat:
-        return block
-    if not made.strip():
-        return ""
-    first = lines[0][: len(lines[0]) - len(lines[0].lstrip())]
-    rest = " " * (indent_of(lines[1]) if len(lines) > 1 else 8)
-    ending = re.search(r"\s*$", made)[0]  # type: ignore[index]
-    filled = textwrap.fill(
-        made.strip(), 120, initial_indent=first, subsequent_indent=rest, break_long_words=False, break_on_hyphens=False
-    )
-    return filled + ending
 
 
 if __name__ == "__main__":

@@ -42,16 +42,17 @@ import math
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from itertools import count, islice
 from operator import attrgetter
 from typing import Any, Final, NamedTuple, Protocol, Self
 from weakref import ReferenceType
 
-from redsync._core.command_cache import CommandCache, CommandTemplates
 from redsync._core.keys import HoldKey, LockKeys, wake_channel
+from redsync._core.lease_terms import LeaseTerms
 from redsync._core.quorum import Tally, Votes
-from redsync._core.scripts import ClaimKind, Command
+from redsync._core.scripts import ClaimKind, Command, new_tuple
 
 __all__ = ["MOST", "HoldState", "HoldTable", "Learner", "Owner", "Renewal", "soon"]
 
@@ -126,6 +127,7 @@ class Owner:
         return f"{self.client_id}:{self.serial}"
 
 
+@dataclass(slots=True, eq=False)
 class HoldState:
     """One owner's hold of one key.
 
@@ -136,8 +138,7 @@ class HoldState:
         owner: The holder.
         claim: The claim as nodes keep it; no other claim is equal.
         count: The number of acquisitions not yet released.
-        templates: Its command templates.
-        lease: The seconds for which nodes keep the claim, from each renewal on.
+        terms: The terms of its lease.
         valid_until: The instant until which the hold may be believed; never after `ends_at`.
         renew_at: The instant of the watchdog's next renewal; infinity if it does not renew it.
         repair_at: The instant at which to check whether more than a minimal quorum keeps the claim; infinity once it
@@ -154,7 +155,7 @@ class HoldState:
         lost: Why the hold ended before its release; None if it did not.
         on_lost: The callbacks for a loss: one for each acquisition that brought one.
         watching: Further callbacks for a loss, for code that sleeps until the hold ends, or for a body to cancel.
-        fencing_token: The token of a fenced lock; None for other kinds (a class attribute, as few holds have one).
+        fencing_token: The token of a fenced lock; None for other kinds.
         watchers: The number of callers that sleep until the hold ends.
         what: The noun for it in messages.
         entered: The objects that open `with` statements returned, each with a weak reference to its context manager.
@@ -163,78 +164,33 @@ class HoldState:
             claim is no sign of a loss.
     """
 
-    __slots__ = (
-        "claim",
-        "count",
-        "dropped",
-        "ends_at",
-        "entered",
-        "kept_until",
-        "keys",
-        "kind",
-        "lease",
-        "live",
-        "lost",
-        "name",
-        "on_lost",
-        "owner",
-        "renew_at",
-        "repair_at",
-        "repair_pause",
-        "since",
-        "tally",
-        "task",
-        "templates",
-        "touched",
-        "valid_until",
-        "watchers",
-        "watching",
-    )
-
     what = "hold"
-    fencing_token: int | None = None
 
-    def __init__(  # noqa: PLR0917  (keywords would cost the hot path half a microsecond)
-        self,
-        name: str | bytes,
-        kind: ClaimKind,
-        keys: LockKeys,
-        owner: Owner,
-        claim: bytes,
-        count: int,
-        templates: CommandTemplates,
-        valid_until: float,
-        renew_at: float,
-        ends_at: float,
-        touched: int,
-        kept_until: float,
-        since: float = math.inf,
-    ) -> None:
-        self.name = name
-        self.kind = kind
-        self.keys = keys
-        self.owner = owner
-        self.claim = claim
-        self.count = count
-        self.templates = templates
-        self.lease = templates.terms.lease
-        self.valid_until = valid_until
-        self.renew_at = renew_at
-        self.ends_at = ends_at
-        self.touched = touched
-        self.kept_until = kept_until
-        self.since = since
-        self.live = True
-        self.lost: str | None = None
-        self.repair_at = math.inf
-        self.repair_pause = 0.0
-        self.tally: Tally | None = None
-        self.on_lost: list[Callable[[HoldState], object]] = []
-        self.watching: list[Callable[[HoldState], object]] = []
-        self.watchers = 0
-        self.entered: dict[object, ReferenceType[object]] = {}
-        self.dropped = False
-        self.task: ReferenceType[Any] | None = None
+    name: str | bytes
+    kind: ClaimKind
+    keys: LockKeys
+    owner: Owner
+    claim: bytes
+    count: int
+    terms: LeaseTerms
+    valid_until: float
+    renew_at: float
+    ends_at: float
+    touched: int
+    kept_until: float
+    since: float = math.inf
+    live: bool = True
+    lost: str | None = None
+    repair_at: float = math.inf
+    repair_pause: float = 0.0
+    tally: Tally | None = None
+    on_lost: list[Callable[[HoldState], object]] = field(default_factory=list)
+    watching: list[Callable[[HoldState], object]] = field(default_factory=list)
+    watchers: int = 0
+    entered: dict[object, ReferenceType[object]] = field(default_factory=dict)
+    dropped: bool = False
+    task: ReferenceType[Any] | None = None
+    fencing_token: int | None = None
 
     def valid(self, now: float) -> bool:
         """Return whether the hold may be believed at that instant."""
@@ -268,14 +224,14 @@ class HoldState:
         """The holder as text; the claim as nodes keep it, if it belongs to no thread."""
         return str(self.owner) if self.kind.is_threads else self.claim.decode()
 
-    def release_command(self, commands: CommandCache) -> Command:
+    @property
+    def lease(self) -> float:
+        """The seconds for which nodes keep the claim, from each renewal on."""
+        return self.terms.lease
+
+    def release_command(self) -> Command:
         """Return the command that leaves `count` acquisitions."""
-        if self.count:
-            return Command(self.kind.release, self.keys.all, (self.claim, self.count, self.rest))
-        release = self.templates.release
-        if release is None:
-            self.templates.release = release = commands.pack(self.kind.release, self.keys.all, (0, self.rest))
-        return release.command(self.claim)
+        return new_tuple(Command, (self.kind.release, self.keys.all, (self.claim, self.count, self.rest), True))
 
     @property
     def rest(self) -> bytes:

@@ -80,20 +80,6 @@ def voter_tag(key: bytes) -> bytes | None:
     return tag and tag[0]
 
 
-def _key_of(prefix: bytes, name: bytes) -> bytes:
-    """Return the key of a name.
-
-    Raises:
-        ValueError: Scripts would take a plain node for a cluster's voter, or it is the key of a client's record.
-    """
-    key = prefix + name
-    if is_client_key(key):
-        raise ValueError(f"prefix and name can't make {key.decode()!r}: that is the key of a client's record")
-    if tag := voter_tag(key):
-        raise ValueError(f"prefix and name can't begin with {tag.decode()}: that marks the keys of a cluster's voter")
-    return key
-
-
 @lru_cache(maxsize=16)
 def wake_channel(client_id: str) -> bytes:
     """Return the channel over which nodes wake the waiters of one client."""
@@ -129,7 +115,13 @@ class LockKeys:
     __slots__ = ("all", "channel", "held", "hold", "lock", "places", "queue", "token")
 
     def __init__(self, prefix: bytes, name: bytes, mode: bytes = b"") -> None:
-        lock = _key_of(prefix, name)
+        lock = prefix + name
+        if is_client_key(lock):
+            raise ValueError(f"prefix and name can't make {lock.decode()!r}: that is the key of a client's record")
+        if tag := voter_tag(lock):
+            raise ValueError(
+                f"prefix and name can't begin with {tag.decode()}: that marks the keys of a cluster's voter"
+            )
         tagged = b"{" in lock
         ours = b":" + lock if tagged else b"{" + lock + b"}"
         self.lock: Final = lock
@@ -140,6 +132,13 @@ class LockKeys:
         self.all: tuple[bytes, ...] = lock, self.queue, self.places
         self.held: tuple[bytes, ...] = (lock,)
         self.hold: Final[HoldKey] = (lock, mode) if mode else lock
+
+    @property
+    def everything(self) -> tuple[bytes, ...]:
+        """The keys of everything that may have this name, as `name_inspect` takes them."""
+        ours = self.queue.removeprefix(b"redsync_queue:")
+        sides = b"slots", b"limit", b"token", b"latch", b"latch_waiters"
+        return *self.all[:3], *(b"redsync_%b:%b" % (side, ours) for side in sides)
 
     @classmethod
     @lru_cache(maxsize=1024, typed=True)  # many programs make a new lock object for each acquire
@@ -176,8 +175,7 @@ class LatchKeys(NamedTuple):
         Raises:
             ValueError: The name begins like the keys of a cluster's voter.
         """
-        full = _key_of(prefix, name)
-        ours = b":" + full if b"{" in full else b"{" + full + b"}"
-        latch, waiters = b"redsync_latch:" + ours, b"redsync_latch_waiters:" + ours
+        *_, latch, waiters = LockKeys.of(prefix, name).everything
         # Not `of`: with prefix and braces, these may be more bytes than a name has.
-        return cls(latch, waiters, LockKeys(b"redsync_latch_setting:", ours), (latch, waiters))
+        setting = LockKeys(b"redsync_latch_setting:", latch.removeprefix(b"redsync_latch:"))
+        return cls(latch, waiters, setting, (latch, waiters))

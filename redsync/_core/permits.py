@@ -16,7 +16,6 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple, Self
 
-from redsync._core.command_cache import CommandCache
 from redsync._core.holds import HoldState, Renewal
 from redsync._core.keys import LockKeys
 from redsync._core.quorum import Choice, Votes
@@ -190,10 +189,10 @@ class PermitState(HoldState):
         """Record the slots that were won, and under which limit."""
         self.slots, self.limit = slots, limit
 
-    def release_command(self, commands: CommandCache) -> Command:
+    def release_command(self) -> Command:
         if not self.count:
             self.limit.released.append(self.slots[0])
-        return super().release_command(commands)
+        return super().release_command()
 
     @property
     def rest(self) -> bytes:

@@ -11,10 +11,10 @@ from typing import Any, Final, Protocol, TypeVar
 from weakref import ReferenceType
 
 from redsync._core.client_records import ClientRecord
-from redsync._core.command_cache import CommandCache
 from redsync._core.effects import Steps
 from redsync._core.holds import HoldTable, Owner
 from redsync._core.latches import Arrivals
+from redsync._core.lease_terms import LeaseTerms
 from redsync._core.local_queues import LocalQueues
 from redsync._core.memory import Processes
 from redsync._core.observing import AcquireRecord, Entries
@@ -24,6 +24,9 @@ from redsync._core.timing import Timing
 __all__ = ["AnyHost", "AnyRunner", "AsyncRunner", "Runner", "Scope", "Session"]
 
 T = TypeVar("T")
+
+_MOST_TERMS, _MOST_CONTENDED = 64, 1024
+"""The most entries of two tables; one that is full is emptied."""
 
 
 class Session:
@@ -46,7 +49,8 @@ class Session:
         observed: True if an observer wants everything, see `observing`.
         entries: Where to report successes and ends of holds if that is all that observers need; see `observing`.
         waiting: The acquires that wait for others now, if they are observed.
-        commands: Lease terms and commands for many acquires; see `command_cache`.
+        contended: The keys of locks whose latest acquire met others: the next one asks for a place with its first try,
+            because most likely it has to wait too. If not, it has only sent a longer command.
         answered: True once a quorum of nodes has answered an acquire or a wait.
         quorum: The number of nodes that must grant.
     """
@@ -82,7 +86,8 @@ class Session:
         self.observed: Final = observed
         self.entries: Final = entries
         self.waiting: Final[set[AcquireRecord]] = set()
-        self.commands: Final = CommandCache(timing, self.processes)
+        self.contended: Final[set[bytes]] = set()
+        self._terms: Final[dict[float | None, LeaseTerms]] = {}
         self.answered = False
         self.quorum: Final = quorum_of(nodes)
 
@@ -90,6 +95,24 @@ class Session:
     def all_nodes(self) -> int:
         """Bit set of all nodes."""
         return (1 << self.nodes) - 1
+
+    def terms(self, lease: float | None) -> LeaseTerms:
+        """Return the terms of a lease in seconds; None is the client's lease."""
+        terms = self._terms.get(lease)
+        if terms is None:
+            if len(self._terms) >= _MOST_TERMS:
+                self._terms.clear()
+            self._terms[lease] = terms = LeaseTerms.of(self.timing, self.processes, lease)
+        return terms
+
+    def note_others(self, key: bytes, *, met: bool) -> None:
+        """Record whether the latest acquire of a lock met others; of too many locks all are forgotten."""
+        if not met:
+            self.contended.discard(key)
+        else:
+            if len(self.contended) >= _MOST_CONTENDED:
+                self.contended.clear()
+            self.contended.add(key)
 
 
 class AnyRunner(Protocol):

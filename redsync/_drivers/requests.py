@@ -32,7 +32,7 @@ NOTHING_TOLD = Tell(Command(Script("", b"", b""), (), ()), None)
 
 
 def pack_command(command: Command) -> bytes:
-    """Return a command's bytes, whatever its `packing` knows."""
+    """Return a command's bytes."""
     script, keys, args, _ = command
     words = [
         word if word.__class__ is bytes else b"%d" % word if isinstance(word, int) else bytes(word) for word in args
@@ -102,8 +102,7 @@ class Request(Waitable):
         return self.command is not None
 
     def _pack(self, command: Command) -> None:
-        packing = command.packing
-        self.data = pack_command(command) if packing is None else packing.data(command, pack_command)
+        self.data = command.framed() if command.steady else pack_command(command)
 
     def repeat(self) -> None:
         """Begin the round again, without votes; nodes may still execute what they were sent before."""

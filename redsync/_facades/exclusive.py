@@ -82,11 +82,11 @@ class Exclusive(Claimable[RunnerT_co, HoldT]):
     def _undo_steps(self, state: HoldState, count: int) -> Steps[None]:
         return self._release_steps(state, count)
 
-    def _holder_steps(self) -> Steps[str | None]:
+    def _held_steps(self) -> Steps[bool]:
         # A query has a new owner: a refused release may be sent again behind it, but not behind its own owner's next
         # command.
         runner = self._runner
-        return surveys.holder(runner.session, self._name, self._keys, runner.new_owner())
+        return surveys.is_held(runner.session, self._KIND, self._name, self._keys, runner.new_owner())
 
     def _force_steps(self) -> Steps[bool]:
         runner = self._runner
@@ -147,7 +147,7 @@ class ExclusiveLock(Exclusive[Runner, Hold], ThreadClaimable[Hold]):
         Raises:
             QuorumError: Too few nodes answered.
         """
-        return self._runner.run(self._holder_steps()) is not None
+        return self._runner.run(self._held_steps())
 
     def extend(self, lease: float | None = None) -> None:
         """Extend the owner's hold now, see `Hold.extend`.
@@ -212,57 +212,21 @@ class AsyncExclusiveLock(Exclusive[AsyncRunner, AsyncHold], TaskClaimable[AsyncH
     _HOLD = AsyncHold
 
     async def acquire(self, blocking: bool = True, timeout: float | None = -1, *, lease: float | None = None) -> bool:
-        """Acquire the lock; return True on success. The contract is that of `threading.RLock`, awaited.
-
-        Args:
-            blocking: Wait while another owner holds it; if False, try once.
-            timeout: The longest wait in seconds; -1 or None for no limit.
-            lease: Seconds for which the nodes keep the claim, unrenewed; None: the lock's or client's lease, the latter
-                renewed by the watchdog. A nested acquire inherits the outermost one's renewal.
-
-        Raises:
-            QuorumError: Too few nodes answered: at once if not blocking, else at the end of the timeout.
-            LeaseLostError: The owner already held the lock, and that hold was lost.
-            KeyTypeError: The key holds a value of another type.
-            ValueError: The arguments contradict each other, or the lease is invalid.
-        """
+        """Acquire the lock; return True on success. See `Lock.acquire`."""
         return await self._acquire(check_timeout(blocking, timeout), lease) is not None
 
     async def release(self) -> None:
-        """Release one acquisition. A cancelled release still takes effect, without waiting for the nodes.
-
-        Raises:
-            NotOwnedError: The owner does not hold the lock; nothing changed.
-            LeaseLostError: The owner held the lock, but had lost it.
-        """
+        """Release one acquisition. A cancelled release still takes effect, without waiting. See `Lock.release`."""
         await self._runner.run(self._release_steps(self._own(), 1))
 
     async def locked(self) -> bool:
-        """Return True if any owner holds the lock on a quorum of nodes; the answer may be outdated at once.
-
-        Raises:
-            QuorumError: Too few nodes answered.
-        """
-        return await self._runner.run(self._holder_steps()) is not None
+        """Return True if any owner holds the lock on a quorum of nodes. See `Lock.locked`."""
+        return await self._runner.run(self._held_steps())
 
     async def extend(self, lease: float | None = None) -> None:
-        """Extend the owner's hold now, see `AsyncHold.extend`.
-
-        Raises:
-            NotOwnedError: The owner does not hold the lock.
-            LeaseLostError: Its hold was lost.
-            QuorumError: Too few nodes answered; the hold is unchanged.
-        """
+        """Extend the owner's hold now. See `Lock.extend`."""
         await AsyncHold(self._host, self._own()).extend(lease)
 
     async def force_release(self) -> bool:
-        """Take the lock from its holder and free it for the next waiter; return True if it was held.
-
-        The former holder learns of this at its next renewal, at the latest when its lease ends. Until then two owners
-        may believe that they hold the lock. For operators, not for programs.
-
-        Raises:
-            QuorumError: Too few nodes answered; those that did have freed it.
-            KeyTypeError: The key holds a value of another type.
-        """
+        """Take the lock from its holder and free it for the next waiter. See `Lock.force_release`."""
         return await self._runner.run(self._force_steps())

@@ -227,45 +227,20 @@ class AsyncHold(AnyHold[AsyncRunner], Cancelling):
     """
 
     def check(self) -> None:
-        """Return if the lock is still held. Not a coroutine: it asks no node.
-
-        Raises:
-            LeaseLostError: The hold was lost.
-            NotOwnedError: The hold was released.
-        """
+        """Return if the lock is still held. Not a coroutine: it asks no node. See `Hold.check`."""
         self._runner.run_at_once(self._check_steps())
 
     async def wait_lost(self, timeout: float | None = None) -> bool:
-        """Sleep until the hold is lost or released; return True if it was lost.
-
-        Args:
-            timeout: The longest wait in seconds; None for no limit.
-        """
+        """Sleep until the hold is lost or released; return True if it was lost. See `Hold.wait_lost`."""
         await self._runner.run(self._wait_steps(timeout))
         return self.lost
 
     async def extend(self, lease: float | None = None) -> None:
-        """Extend the hold now, on a quorum of nodes; never shortens it.
-
-        Args:
-            lease: Seconds from now; None for the lease it was acquired with.
-
-        Raises:
-            LeaseLostError: The hold was lost.
-            QuorumError: Too few nodes answered; the hold is unchanged.
-            ValueError: The lease is invalid.
-        """
+        """Extend the hold now, on a quorum of nodes; never shortens it. See `Hold.extend`."""
         await self._runner.run(self._extend_steps(lease))
 
     async def release(self) -> None:
-        """Release this acquisition; the lock is free once its owner has released all its acquisitions.
-
-        A cancelled release still takes effect, without waiting for the nodes.
-
-        Raises:
-            LeaseLostError: The hold was lost.
-            NotOwnedError: The hold was already released.
-        """
+        """Release this acquisition. A cancelled release still takes effect, without waiting. See `Hold.release`."""
         await self._runner.run(self._release_steps())
 
     def _open_scope(self) -> None:

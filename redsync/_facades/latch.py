@@ -56,7 +56,7 @@ class _AnyLatch(Generic[RunnerT_co]):
 
     def _set_steps(self, n: int) -> Steps[bool]:
         runner = self._runner
-        return protocol.set_count(runner.session, self._latch, runner.owner(), _check_number(n), runner.now())
+        return protocol.set_count(runner.session, self._latch, runner.owner(), n, runner.now())
 
     def _count_down_steps(self, n: int) -> Steps[None]:
         runner, n = self._runner, _check_number(n)
@@ -71,10 +71,6 @@ class _AnyLatch(Generic[RunnerT_co]):
     def _wait_steps(self, timeout: float | None) -> Steps[bool]:
         runner, timeout = self._runner, check_timeout(True, timeout)
         return protocol.wait_open(runner.session, self._latch, runner.owner(), timeout, runner.now())
-
-    def _delete_steps(self) -> Steps[None]:
-        runner = self._runner
-        return protocol.delete(runner.session, self._latch, runner.owner(), runner.now())
 
     def __reduce__(self) -> tuple[Any, ...]:
         return partial(type(self), timeout=self._timeout, keep=self._keep), (self._host, self.name)
@@ -106,7 +102,7 @@ class CountDownLatch(_AnyLatch[Runner]):
             QuorumError: Too few nodes answered, or too late; the latch may still have been set.
             AcquireTimeout: Other clients were setting or deleting the latch for 10 s.
         """
-        return self._runner.run(self._set_steps(n))
+        return self._runner.run(self._set_steps(_check_number(n)))
 
     def count_down(self, n: int = 1) -> None:
         """Count the latch down by `n`, and open it at 0; no effect if it is open or was never set.
@@ -146,7 +142,7 @@ class CountDownLatch(_AnyLatch[Runner]):
             QuorumError: Too few nodes answered, or too late; the latch may still have been deleted.
             AcquireTimeout: Other clients were setting or deleting the latch for 10 s.
         """
-        self._runner.run(self._delete_steps())
+        self._runner.run(self._set_steps(0))
 
 
 class AsyncCountDownLatch(_AnyLatch[AsyncRunner]):
@@ -156,51 +152,24 @@ class AsyncCountDownLatch(_AnyLatch[AsyncRunner]):
     """
 
     async def try_set_count(self, n: int) -> bool:
-        """Set the latch to `n`, at least 1; return False if it is set and not open.
-
-        Raises:
-            QuorumError: Too few nodes answered, or too late; the latch may still have been set.
-            AcquireTimeout: Other clients were setting or deleting the latch for 10 s.
-        """
-        return await self._runner.run(self._set_steps(n))
+        """Set the latch to `n`; return False if it is set and not open. See `CountDownLatch.try_set_count`."""
+        return await self._runner.run(self._set_steps(_check_number(n)))
 
     async def count_down(self, n: int = 1) -> None:
-        """Count the latch down by `n`, and open it at 0; no effect if it is open or was never set.
+        """Count the latch down by `n`, and open it at 0. See `CountDownLatch.count_down`.
 
-        While too few nodes answer, the call tries again, for up to the `timeout` option. A cancelled call may or may
-        not have counted, like a failed one.
-
-        Raises:
-            QuorumError: Too few nodes answered for that long. The call may or may not have counted; call again, and
-                this client's next call counts for both.
+        A cancelled call may or may not have counted, like a failed one.
         """
         await self._runner.run(self._count_down_steps(n))
 
     async def count(self) -> int:
-        """Return the remaining count; 0 if the latch is open or was never set.
-
-        Raises:
-            QuorumError: Too few nodes answered, or too many forgot whether the latch was set.
-        """
+        """Return the remaining count; 0 if the latch is open or was never set. See `CountDownLatch.count`."""
         return await self._runner.run(self._count_steps())
 
     async def wait(self, timeout: float | None = None) -> bool:
-        """Sleep until the latch is open; return False if the timeout ends first, else True.
-
-        Args:
-            timeout: The longest wait in seconds; None for no limit, 0 to check once.
-
-        Raises:
-            QuorumError: Too few nodes answered at the end of the timeout. If it cut the last look short, the one before
-                counts.
-        """
+        """Sleep until the latch is open; return False if the timeout ends first. See `CountDownLatch.wait`."""
         return await self._runner.run(self._wait_steps(timeout))
 
     async def delete(self) -> None:
-        """Delete the latch, as if it had never been set, and wake all waiters.
-
-        Raises:
-            QuorumError: Too few nodes answered, or too late; the latch may still have been deleted.
-            AcquireTimeout: Other clients were setting or deleting the latch for 10 s.
-        """
-        await self._runner.run(self._delete_steps())
+        """Delete the latch, and wake all waiters. See `CountDownLatch.delete`."""
+        await self._runner.run(self._set_steps(0))

@@ -8,12 +8,10 @@ from typing import Self
 
 from redsync._core.client_records import Claim
 from redsync._core.quorum import Tally, Vote
-from redsync._protocols.surveys import Look
+from redsync._protocols.surveys import NameLook
 from redsync.exceptions import QuorumError
 
 __all__ = ["Holder", "LockInfo"]
-
-_KINDS = {"hash": "lock", "fenced": "fenced lock", "string": "mutex", "zset": "semaphore"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +46,9 @@ class LockInfo:
     Attributes:
         name: The lock's name.
         kind: "lock", "fenced lock" (if grants of that name had tokens within a day), "mutex", "read-write lock",
-            "semaphore", "none" if its key is empty, or the type of a foreign value.
-        holders: The owners that hold it on a quorum of nodes; of many readers at most 63, those whose claims last
-            longest. Empty for a semaphore: use `Semaphore.holders`.
+            "semaphore", "rate limiter", "none" if its key is empty, or the type of a foreign value.
+        holders: The owners that hold it on a quorum of nodes; of many readers at most 500, those whose claims end
+            first. Empty for a semaphore: use `Semaphore.holders`.
         waiters: The owners that wait on any node that answered, longest wait first: `<client uuid>:<serial of the
             thread or task>`.
         votes: Each node's vote; "not waited for" if it was much slower than a quorum.
@@ -71,28 +69,18 @@ class LockInfo:
         """
         if tally.without_quorum:
             raise QuorumError(name, f"lock {name!r}: too few nodes answered to tell its holders", tally.votes)
-        looks: list[Look] = [look for look in tally.answers if look is not None]
+        looks: list[NameLook] = [look for look in tally.answers if look is not None]
         by_owner: dict[tuple[str, str | None], list[Claim]] = {}
         for look in looks:
-            for claim in _claims(look):
+            for claim in look.claims if look.kind not in ("semaphore", "rate limiter") else ():
                 by_owner.setdefault((claim.owner, claim.mode), []).append(claim)
         holders = [_holder(held, tally) for held in by_owner.values() if len(held) >= tally.quorum]
-        kinds = Counter(
-            "read-write lock" if look.claims else _KINDS.get(look.kind, look.kind)
-            for look in looks
-            if look.kind != "none"
-        )
+        kinds = Counter(look.kind for look in looks if look.kind != "none")
         kind = kinds.most_common(1)[0][0] if kinds else "none"
         # The holder of a fair lock keeps its place in the queue. A mutex queues without the number in its value.
         served = {name for holder in holders for name in (holder.owner, holder.owner.rpartition(":")[0])}
-        waiters = dict.fromkeys(waiter for look in looks for waiter in look.waiters if waiter not in served)
+        waiters = dict.fromkeys(waiter.owner for look in looks for waiter in look.waiters if waiter.owner not in served)
         return cls(name, kind, tuple(holders), tuple(waiters), tally.votes)
-
-
-def _claims(look: Look) -> tuple[Claim, ...]:
-    if look.owner is None or look.claim is None:
-        return look.claims
-    return (Claim(look.owner, look.count, None, look.remaining, look.client, look.claim),)
 
 
 def _holder(held: list[Claim], tally: Tally) -> Holder:

@@ -71,11 +71,7 @@ class AsyncReleasing:
             await self._release_all(left)
 
     async def _release_all(self, left: list[Callable[[], Any]]) -> None:
-        """Perform calls that release something, the last one first; neither errors nor interruptions stop the others.
-
-        Raises:
-            RedsyncError: The first error, with the others as notes; an interruption comes before all.
-        """
+        """Perform calls that release something, as `Releasing` does."""
         first: RedsyncError | None = None
         try:
             while left:
@@ -229,8 +225,6 @@ class MultiHold(Releasing, AnyMultiHold[Hold]):
     def release(self) -> None:
         """Release this acquisition of each lock, in reverse order; an error does not stop the others.
 
-        A cancelled release still takes effect.
-
         Raises:
             LeaseLostError: One lock was lost; if several were, the error carries the others as notes.
             NotOwnedError: The hold, or one lock's part of it, was already released; nothing changed.
@@ -247,21 +241,12 @@ class AsyncMultiHold(AsyncReleasing, AnyMultiHold[AsyncHold], Cancelling):
     """
 
     def check(self) -> None:
-        """Return if all the locks are still held. Not a coroutine: it asks no node.
-
-        Raises:
-            LeaseLostError: One lock was lost.
-            NotOwnedError: This hold, or one lock's part of it, was released.
-        """
+        """Return if all the locks are still held. Not a coroutine: it asks no node. See `MultiHold.check`."""
         for hold in self._lost_first():
             hold.check()
 
     async def wait_lost(self, timeout: float | None = None) -> bool:
-        """Sleep until one of the locks is lost or all are released; return True if one was lost.
-
-        Args:
-            timeout: The longest wait in seconds; None for no limit.
-        """
+        """Sleep until one of the locks is lost or all are released. See `MultiHold.wait_lost`."""
 
         def ring(_: HoldState) -> None:
             with suppress(RedsyncError):  # The sleeper's client was closed, which ended the sleep.
@@ -275,31 +260,12 @@ class AsyncMultiHold(AsyncReleasing, AnyMultiHold[AsyncHold], Cancelling):
         return self.lost
 
     async def extend(self, lease: float | None = None) -> None:
-        """Extend the hold of each lock now, on a quorum of its nodes; never shortens it.
-
-        The locks are extended one after the other, up to the first error; those before it have been extended.
-
-        Args:
-            lease: Seconds from now; None for the lease it was acquired with.
-
-        Raises:
-            LeaseLostError: One lock was lost.
-            NotOwnedError: This hold was released.
-            QuorumError: Too few nodes of one lock answered; its hold is unchanged.
-            ValueError: The lease is invalid.
-        """
+        """Extend the hold of each lock now, on a quorum of its nodes. See `MultiHold.extend`."""
         for hold in self._lost_first():
             await hold.extend(lease)
 
     async def release(self) -> None:
-        """Release this acquisition of each lock, in reverse order; an error does not stop the others.
-
-        A cancelled release still takes effect.
-
-        Raises:
-            LeaseLostError: One lock was lost; if several were, the error carries the others as notes.
-            NotOwnedError: The hold, or one lock's part of it, was already released; nothing changed.
-        """
+        """Release this acquisition of each lock. A cancelled release still takes effect. See `MultiHold.release`."""
         self._refuse_released()
         await self._release_all([hold.release for hold in self._holds])
 

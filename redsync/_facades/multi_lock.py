@@ -246,8 +246,6 @@ class MultiLock(Releasing, AnyMultiLock[Runner, ExclusiveLock, MultiHold], Threa
     def release(self) -> None:
         """Release one acquisition of each lock, in reverse order; an error does not stop the others.
 
-        A cancelled release still takes effect.
-
         Raises:
             NotOwnedError: The owner does not hold all of them; nothing changed.
             LeaseLostError: The owner held them, but had lost one; if several, the error carries the others as notes.
@@ -256,8 +254,6 @@ class MultiLock(Releasing, AnyMultiLock[Runner, ExclusiveLock, MultiHold], Threa
 
     def __enter__(self) -> MultiHold:
         """Acquire all locks; wait at most for the `timeout` option in total, without limit by default.
-
-        The body is cancelled when one of the holds is lost, unless that lock has an `on_lost` option.
 
         Raises:
             AcquireTimeout: Other owners held one of them throughout; the error has that lock's name.
@@ -350,12 +346,7 @@ class AsyncMultiLock(
         saved: Mapping[Any, Saved] | None = None,
         enter: Callable[[AsyncMultiHold], None] | None = None,
     ) -> AsyncMultiHold:
-        """Acquire all locks, and call `enter` with the hold; after an error or an interruption none is held.
-
-        Raises:
-            AcquireTimeout: Other owners held one of them throughout.
-            LeaseLostError: An acquired lock was lost during the wait for another one.
-        """
+        """Acquire all locks, and call `enter` with the hold, as `MultiLock` does."""
         task, hold = self._asking_task(), None
         attempt = Attempt(self._locks, timeout, lease, saved)
         try:
@@ -379,21 +370,7 @@ class AsyncMultiLock(
         return hold
 
     async def acquire(self, blocking: bool = True, timeout: float | None = -1, *, lease: float | None = None) -> bool:
-        """Acquire all locks; return True on success. The contract is that of `threading.RLock`, awaited.
-
-        If one lock is busy, or the call is cancelled, the locks acquired so far are released.
-
-        Args:
-            blocking: Wait while other owners hold one of them; if False, try once.
-            timeout: The longest wait in seconds, for all of them together; -1 or None for no limit.
-            lease: The lease of each lock, as for its own `acquire`.
-
-        Raises:
-            QuorumError: Too few nodes of one lock answered: at once if not blocking, else at the end of the timeout.
-            LeaseLostError: The owner already held a lock and lost it, or one was lost during the wait for another.
-            KeyTypeError: The key of one lock holds a value of another type.
-            ValueError: The arguments contradict each other, or the lease is invalid.
-        """
+        """Acquire all locks; return True on success. A cancelled call holds none. See `MultiLock.acquire`."""
         try:
             await self._acquire(check_timeout(blocking, timeout), lease)
         except AcquireTimeout:
@@ -401,25 +378,13 @@ class AsyncMultiLock(
         return True
 
     async def release(self) -> None:
-        """Release one acquisition of each lock, in reverse order; an error does not stop the others.
-
-        A cancelled release still takes effect.
-
-        Raises:
-            NotOwnedError: The owner does not hold all of them; nothing changed.
-            LeaseLostError: The owner held them, but had lost one; if several, the error carries the others as notes.
-        """
+        """Release one acquisition of each lock. A cancelled release still takes effect. See `MultiLock.release`."""
         await self._release_all([hold.release for hold in self._own()])
 
     async def __aenter__(self) -> AsyncMultiHold:
-        """Acquire all locks; wait at most for the `timeout` option in total, without limit by default.
+        """Acquire all locks; wait at most for the `timeout` option in total. See `MultiLock.__enter__`.
 
         The body is cancelled when one of the holds is lost, unless that lock has an `on_lost` option.
-
-        Raises:
-            AcquireTimeout: Other owners held one of them throughout; the error has that lock's name.
-            QuorumError: Too few nodes of one lock answered before the timeout.
-            LeaseLostError: As for `acquire`.
         """
         return await self._acquire(self._timeout, enter=partial(self._enter, frame=statement()))
 
@@ -435,35 +400,18 @@ class AsyncMultiLock(
             self._forget(hold)
 
     async def locked(self) -> bool:
-        """Return True if any owner holds one of the locks on a quorum of its nodes; it may be outdated at once.
-
-        Raises:
-            QuorumError: Too few nodes answered.
-        """
+        """Return True if any owner holds one of the locks on a quorum of its nodes. See `MultiLock.locked`."""
         for lock in self._locks:
             if await lock.locked():
                 return True
         return False
 
     async def extend(self, lease: float | None = None) -> None:
-        """Extend the owner's hold of each lock now, see `AsyncMultiHold.extend`.
-
-        Raises:
-            NotOwnedError: The owner does not hold all of them; nothing changed.
-            LeaseLostError: One of its holds was lost.
-            QuorumError: Too few nodes of one lock answered; its hold is unchanged.
-        """
+        """Extend the owner's hold of each lock now. See `MultiLock.extend`."""
         await AsyncMultiHold(self._own()).extend(lease)
 
     async def force_release(self) -> bool:
-        """Take each lock from its holder and free it for the next waiter; return True if one was held.
-
-        For operators, not for programs, see `AsyncLock.force_release`. The first error ends the call.
-
-        Raises:
-            QuorumError: Too few nodes of one lock answered; those that did have freed it.
-            KeyTypeError: The key of one lock holds a value of another type.
-        """
+        """Take each lock from its holder and free it for the next waiter. See `MultiLock.force_release`."""
         return True in [await lock.force_release() for lock in self._locks]
 
     def _enter(self, hold: AsyncMultiHold, frame: FrameType | None) -> None:

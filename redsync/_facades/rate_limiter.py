@@ -245,55 +245,19 @@ class AsyncRateLimiter(_Limiter[AsyncRunner]):
     """
 
     async def acquire(self, blocking: bool = True, timeout: float | None = None, n: int = 1) -> bool:
-        """Acquire one of the successes that the rate allows, or `n`, all or none; return True on success.
-
-        Args:
-            blocking: Wait until the rate allows them; if False, try once.
-            timeout: The longest wait in seconds; None or -1 for no limit.
-            n: The number of permits to acquire, from 1 to `rate`.
-
-        Raises:
-            QuorumError: Too few nodes answered, or too late: at once if not blocking, else at the end of the timeout.
-            ConfigurationError: The nodes have another rate or window for this name.
-            KeyTypeError: The key holds a value of another type.
-            ValueError: The arguments contradict each other.
-        """
+        """Acquire one of the successes that the rate allows, or `n`, all or none. See `RateLimiter.acquire`."""
         return await self._runner.run(self._acquire_steps(check_timeout(blocking, timeout), n))
 
     async def available(self) -> int:
-        """Return how many successes a quorum of nodes would allow now; the answer may be outdated at once.
-
-        Raises:
-            QuorumError: Too few nodes answered, or too few may grant anything yet, after a restart.
-            ConfigurationError: The nodes have another rate or window for this name.
-            KeyTypeError: The key holds a value of another type.
-        """
+        """Return how many successes a quorum of nodes would allow now. See `RateLimiter.available`."""
         return await self._runner.run(self._available_steps())
 
     async def retry_after(self, n: int = 1) -> float:
-        """Return in how many seconds the rate allows `n` more; 0.0 if it does now. Acquires nothing.
-
-        After that wait a caller is refused only if others came meanwhile; current waiters are counted in. The result is
-        at most `per`, plus 1 % for clock drift, plus 5 ms. A success may count for longer: if rounds are slow, if its
-        process was slow or paused during its acquire, or if a node's clock is slow. Then, and if more callers wait than
-        one window serves, a caller that waited for that long may be refused: ask again.
-
-        Raises:
-            QuorumError: Too few nodes answered, or too few may grant anything yet, after a restart.
-            ConfigurationError: The nodes have another rate or window for this name.
-            KeyTypeError: The key holds a value of another type.
-            ValueError: `n` is not a number from 1 to `rate`.
-        """
+        """Return in how many seconds the rate allows `n` more; 0.0 if it does now. See `RateLimiter.retry_after`."""
         return await self._runner.run(self._retry_after_steps(n))
 
     async def __aenter__(self) -> Self:
-        """Acquire one success; wait at most for the `timeout` option, without limit by default.
-
-        Raises:
-            AcquireTimeout: The rate did not allow it before the timeout.
-            QuorumError: Too few nodes answered before the timeout.
-            ConfigurationError: The nodes have another rate or window for this name.
-        """
+        """Acquire one success; wait at most for the `timeout` option. See `RateLimiter.__enter__`."""
         if not await self._runner.run(self._acquire_steps(self._timeout)):
             raise AcquireTimeout(self.name, self._timeout or 0.0)
         return self
@@ -335,14 +299,10 @@ class AsyncRateLimiter(_Limiter[AsyncRunner]):
     ) -> Any:
         """Decorate a coroutine function: each call first acquires one. See `RateLimiter.__call__`.
 
-        Args:
-            function: The function to decorate.
-            timeout: The longest wait of a call in seconds; 0 for one try, None for the limiter's `timeout` option.
-            on_busy: The result of a call that the rate did not allow in time: "raise" `AcquireTimeout`, "skip" and
-                return None, or a function to call with the same arguments instead; an awaitable result is awaited.
+        An awaitable result of `on_busy` is awaited.
 
         Raises:
-            ValueError: The timeout or `on_busy` is invalid.
+            ValueError: As for `RateLimiter.__call__`.
             TypeError: The decorated object is not a coroutine function or method: use the `Client`'s limiter for
                 others; or it was made of a generator function, because its body could run without the limit.
         """

@@ -16,7 +16,6 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, ClassVar, Generic, TypeVar
 
-from redsync._core.effects import Steps
 from redsync._core.session import AnyHost, RunnerT_co
 from redsync._facades.claimable import Acquire, HoldT
 from redsync._facades.exclusive import AsyncExclusiveLock, Exclusive, ExclusiveLock
@@ -29,24 +28,11 @@ ReadT_co = TypeVar("ReadT_co", bound=Exclusive[Any, Any], covariant=True)
 WriteT_co = TypeVar("WriteT_co", bound=Exclusive[Any, Any], covariant=True)
 
 
-class _OneMode(Reentrant[RunnerT_co, HoldT]):
-    def _holder_steps(self) -> Steps[str | None]:
-        runner = self._runner
-        # A new owner, see `Exclusive._holder_steps`.
-        asker = runner.new_owner()
-        held = yield from protocol.is_held(runner.session, self._KIND, self._name, self._keys, asker)
-        return self._KIND.noun if held else None
-
-    def _force_steps(self) -> Steps[bool]:
-        runner = self._runner
-        return protocol.force_release(runner.session, self._KIND, self._name, self._keys, runner.owner())
-
-
-class _Reading(_OneMode[RunnerT_co, HoldT]):
+class _Reading(Reentrant[RunnerT_co, HoldT]):
     _KIND = protocol.READ
 
 
-class _Writing(_OneMode[RunnerT_co, HoldT]):
+class _Writing(Reentrant[RunnerT_co, HoldT]):
     _KIND = protocol.WRITE
     _acquire_steps: Acquire = staticmethod(protocol.acquire_to_write)
 

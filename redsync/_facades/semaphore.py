@@ -192,72 +192,26 @@ class AsyncSemaphore(_Counted[AsyncRunner, AsyncPermit], TaskClaimable[AsyncPerm
     async def acquire(
         self, blocking: bool = True, timeout: float | None = None, n: int = 1, *, lease: float | None = None
     ) -> AsyncPermit | None:
-        """Acquire one permit or `n`, all or none; None if too few are free. Like `threading.Semaphore.acquire`.
-
-        Args:
-            blocking: Wait until the permits are free; if False, try once.
-            timeout: The longest wait in seconds; None or -1 for no limit.
-            n: The number of permits, from 1 to all. The result is one `AsyncPermit`.
-            lease: Seconds for which the nodes keep the permit, unrenewed; None: the semaphore's or client's lease, the
-                latter renewed by the watchdog.
-
-        Raises:
-            QuorumError: Too few nodes answered: at once if not blocking, else at the end of the timeout.
-            ConfigurationError: The nodes have another number of permits than this object, or fewer than `n`.
-            KeyTypeError: The key holds a value of another type.
-            ValueError: The arguments contradict each other, or the lease is invalid.
-        """
+        """Acquire one permit or `n`, all or none; None if too few are free. See `Semaphore.acquire`."""
         return await self._acquire(check_timeout(blocking, timeout), lease, n)
 
     async def release(self, n: int = 1) -> None:
-        """Release `n` of this client's permits of this semaphore, the latest first, in any task.
-
-        Permits of an open `async with` come last. A permit for several is reduced if `n` does not cover it.
-
-        Raises:
-            OverReleaseError: The client has fewer than `n`; nothing was released.
-            LeaseLostError: One of them was lost; the others were released.
-            ValueError: `n` is less than 1.
-        """
+        """Release `n` of this client's permits, the latest first, in any task. See `Semaphore.release`."""
         await self._runner.run(self._release_steps(n))
 
     async def available(self) -> int:
-        """Return how many permits are free, according to a quorum of nodes; the answer may be outdated at once.
-
-        Raises:
-            QuorumError: Too few nodes answered.
-            KeyTypeError: The key holds a value of another type.
-        """
+        """Return how many permits are free, according to a quorum of nodes. See `Semaphore.available`."""
         return await self._runner.run(protocol.available(self._runner.session, self._pool, self._claimant()))
 
     async def permits(self) -> int:
-        """Return the total number of permits, according to a quorum of nodes.
-
-        Raises:
-            QuorumError: Too few nodes answered.
-            KeyTypeError: The key holds a value of another type.
-        """
+        """Return the total number of permits, according to a quorum of nodes. See `Semaphore.permits`."""
         return await self._runner.run(protocol.limit_of(self._runner.session, self._pool, self._claimant()))
 
     async def resize(self, permits: int) -> None:
-        """Change the number of permits on a quorum of nodes, for all clients, even those made with another number.
-
-        A larger number takes effect at once. A smaller one takes effect as permits are released: no holder loses one.
-        Of several resizes at the same time, one wins everywhere.
-
-        Raises:
-            QuorumError: Too few nodes answered; if any did, the new number may still take effect.
-            KeyTypeError: The key holds a value of another type.
-            ValueError: `permits` is not a number from 1 to 10,000.
-        """
+        """Change the number of permits, for all clients. See `Semaphore.resize`."""
         await self._runner.run(self._resize_steps(permits))
 
     async def holders(self) -> tuple[PermitHolder, ...]:
-        """Return the holders of permits, according to a quorum of nodes, in the order in which their leases end.
-
-        Raises:
-            QuorumError: Too few nodes answered.
-            KeyTypeError: The key holds a value of another type.
-        """
+        """Return the holders of permits, according to a quorum of nodes. See `Semaphore.holders`."""
         found = await self._runner.run(protocol.holdings(self._runner.session, self._pool, self._claimant()))
         return tuple(map(PermitHolder.of, found))

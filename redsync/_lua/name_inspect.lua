@@ -5,7 +5,8 @@
 -- KEYS[4] slots: hash permit -> "slot,slot"
 -- KEYS[5] limit: "version permits", for a rate limiter also its window, us   KEYS[6] latest fencing token
 -- KEYS[7] latch: hash generation, size, client -> total   KEYS[8] its waiters: zset -> expiry, ms
--- ARGV[1] the most holders, and the most waiters, to list
+-- ARGV[1] the most holders to list   ARGV[2] the most waiters to list; 0: it counts none either
+-- ARGV[3] only from a program that uses the name: 1: a claim that never expires counts, too
 -- Reply: {kind ("none", or the type of a foreign value),
 --        {{claim, count, "r", "w" or "", remaining ms, -1 never, record} ...}, number of holders,
 --        {{owner, record} ... longest wait first}, number of waiters, permits or 0, window, us, or 0,
@@ -40,13 +41,13 @@ if counts and (kind == 'none' or kind == 'zset') then
     local _, commas = string.gsub(type(slots) == 'string' and slots or '', ',', '')
     tell_holder(claims[i], commas + 1, '', claims[i + 1] - now)
   end
-elseif kind == 'hash' and pttl >= 0 and redis.call('hlen', KEYS[1]) == 1 then
+elseif kind == 'hash' and (pttl >= 0 or ARGV[3]) and redis.call('hlen', KEYS[1]) == 1 then
   local claim = redis.call('hgetall', KEYS[1])
   if tonumber(claim[2]) then
     kind = redis.call('exists', KEYS[6]) == 1 and 'fenced lock' or 'lock'
     tell_holder(claim[1], tonumber(claim[2]), '', pttl)
   end
-elseif kind == 'string' and pttl >= 0 and string.len(redis.call('get', KEYS[1])) <= 256 then
+elseif kind == 'string' and (ARGV[3] or pttl >= 0 and string.len(redis.call('get', KEYS[1])) <= 256) then
   kind = 'mutex'
   tell_holder(redis.call('get', KEYS[1]), 1, '', pttl)
 elseif kind == 'zset' and string.match(redis.call('zrange', KEYS[1], 0, 0)[1], '^[rw]:') then
@@ -62,7 +63,7 @@ elseif kind == 'zset' and string.match(redis.call('zrange', KEYS[1], 0, 0)[1], '
 end
 
 -- A waiting writer has a rank far below zero, so that it comes first. But people want to know who has waited longest.
-local waiters, came, waiting = {}, {}, redis.pcall('zrange', KEYS[2], 0, -1, 'withscores')
+local waiters, came, waiting = {}, {}, ARGV[2] ~= '0' and redis.pcall('zrange', KEYS[2], 0, -1, 'withscores') or {}
 for i = 1, #waiting, 2 do
   local place = redis.pcall('hget', KEYS[3], waiting[i])
   local until_ms = type(place) == 'string' and string.match(place, '^(%d+) ')
@@ -72,7 +73,7 @@ for i = 1, #waiting, 2 do
   end
 end
 table.sort(came, function(one, other) return one[2] < other[2] end)
-for i = 1, math.min(#came, most) do waiters[i] = {came[i][1], find_record(came[i][1])} end
+for i = 1, math.min(#came, ARGV[2]) do waiters[i] = {came[i][1], find_record(came[i][1])} end
 
 local latch, size = {}, redis.pcall('hget', KEYS[7], 'size')
 if type(size) == 'string' and tonumber(size) > 0 then

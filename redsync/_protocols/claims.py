@@ -17,7 +17,7 @@ from redsync._core.holds import HoldState, Owner
 from redsync._core.keys import LockKeys
 from redsync._core.observing import AcquireRecord
 from redsync._core.quorum import ReplyParser, Tally, Verdict
-from redsync._core.scripts import Arg, ClaimKind, Command
+from redsync._core.scripts import Arg, ClaimKind, Command, new_tuple
 from redsync._core.session import Session
 from redsync._core.timing import milliseconds
 from redsync._protocols.answers import most_refusals, time_left, type_error
@@ -132,9 +132,7 @@ class Claim:
     def __init__(self, session: Session, request: AcquireRequest) -> None:
         self.session = session
         self.request = request
-        known = request.kind.noun, request.keys.lock, request.holds, request.lease, None
-        self._templates = templates = session.commands.templates[known]
-        terms = templates.terms
+        self._terms = terms = session.terms(request.lease)
         self.lease = terms.lease
         self.guard = terms.guard
         self.round_timeout = terms.round_timeout
@@ -145,7 +143,7 @@ class Claim:
     @property
     def expects_others(self) -> bool:
         """True if the acquire may wait, and the client's latest one of that lock met others."""
-        return self._templates.others and self.request.timeout != 0
+        return self.request.timeout != 0 and self.request.keys.lock in self.session.contended
 
     def policy(self, now: float) -> QueuePolicy:
         """Return the policy of an acquire that begins to ask at that instant."""
@@ -189,28 +187,18 @@ class Claim:
 
     def ask(self, claim: bytes, place: tuple[Arg, ...]) -> Command:
         """Return the command of the next round; `place`: the arguments that ask for a place, if any."""
-        return self._command(claim, place) if place else self._plain_command(claim)
-
-    def _plain_command(self, claim: bytes) -> Command:
-        """Return the usual command."""
-        ask = self._templates.ask
-        if ask is None:
-            request = self.request
-            keys = request.keys.all if request.kind.mode else request.keys.held
-            args = request.holds, self._templates.terms.lease_ms, self._memory
-            self._templates.ask = ask = self.session.commands.pack(request.kind.acquire, keys, args)
-        return ask.command(claim)
+        return self._command(claim, place)
 
     def _command(self, claim: bytes, place: tuple[Arg, ...]) -> Command:
         request = self.request
-        keys = request.keys.all if place or request.kind.mode else (request.keys.lock,)
-        args = (claim, request.holds, milliseconds(self.lease), self._memory)
-        return Command(request.kind.acquire, keys, args + place)
+        keys = request.keys.all if place or request.kind.mode else request.keys.held
+        args = claim, request.holds, milliseconds(self.lease), self._memory, *place
+        return new_tuple(Command, (request.kind.acquire, keys, args, not place))
 
     @property
     def _memory(self) -> Arg:
         """The guard as an argument of scripts."""
-        return self._templates.terms.memory
+        return self._terms.memory
 
     @property
     def parse(self) -> ReplyParser:
@@ -224,11 +212,11 @@ class Claim:
 
     def note_others(self, *, met: bool) -> None:
         """Tell the client's next acquire of the lock whether this one met others."""
-        self._templates.others = met
+        self.session.note_others(self.request.keys.lock, met=met)
 
     def valid_until(self, tally: Tally) -> float:
         """Return until when a hold that the round won may be believed."""
-        trusted, longest = self._templates.terms.trusted, self.request.max_hold
+        trusted, longest = self._terms.trusted, self.request.max_hold
         return tally.sent_at + (trusted if longest is None or trusted < longest else longest)
 
     def is_confirmed(self, tally: Tally) -> bool:  # noqa: ARG002
@@ -301,7 +289,7 @@ class Claim:
             owner=request.owner,
             claim=claim,
             count=request.holds,
-            templates=self._templates,
+            terms=self._terms,
             valid_until=min(valid_until, ends_at),
             renew_at=renew_at,
             ends_at=ends_at,

@@ -128,16 +128,8 @@ class Fence:
         return written
 
 
-class FencedState(HoldState):
-    """A hold with a token, `fencing_token`."""
-
-    __slots__ = ("fencing_token",)
-
-
 class FencedClaim(Claim):
     """A whole lock whose grants carry tokens: a round counts once a quorum stands at its token."""
-
-    _hold_class = FencedState
 
     def __init__(self, session: Session, request: AcquireRequest, fence: Fence) -> None:
         super().__init__(session, request)
@@ -148,19 +140,10 @@ class FencedClaim(Claim):
     def least_left(self) -> float:
         return math.inf  # A hand-over carries no token.
 
-    def _plain_command(self, claim: bytes) -> Command:
-        ask = self._templates.ask
-        if ask is None:
-            request = self.request
-            keys = request.keys.lock, request.keys.token
-            args = request.holds, self._templates.terms.lease_ms, self._memory
-            self._templates.ask = ask = self.session.commands.pack_numbered(request.kind.acquire, keys, args)
-        return ask.command(claim, self._fence.latest)
-
     @property
     def _memory(self) -> Arg:
         # Even without a guard, tokens depend on what the node remembers.
-        return self._templates.terms.birth
+        return self._terms.birth
 
     def _command(self, claim: bytes, place: tuple[Arg, ...]) -> Command:
         return self._fence.ask(super()._command(claim, place))
@@ -191,7 +174,6 @@ class FencedClaim(Claim):
 
     def hold(self, claim: bytes, **terms: Any) -> HoldState:
         state = super().hold(claim, **terms)
-        assert isinstance(state, FencedState), "the hold that comes of a token"
         state.fencing_token = self._token
         return state
 

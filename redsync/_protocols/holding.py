@@ -164,7 +164,7 @@ def _release(
             state.forget_callback(on_lost)
         if state.lost is not None:
             raise _lost(state)
-        command, timeout = state.release_command(session.commands), state.templates.terms.round_timeout
+        command, timeout = state.release_command(), state.terms.round_timeout
         # The last four: thorough, without late votes, without lingering, patient.
         ask = command, state.owner, had, timeout, 0.0, state.touched, state.kept_until, None, None, True, False, False
         tally = yield from broadcast(new_tuple(Broadcast, (*ask, None)))

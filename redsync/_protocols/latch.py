@@ -50,7 +50,7 @@ from redsync._protocols.fenced_lock import FENCED_LOCK, Fence, FencedClaim
 from redsync._protocols.holding import give_back
 from redsync.exceptions import AcquireTimeout, QuorumError
 
-__all__ = ["Latch", "count_down", "count_left", "delete", "set_count", "wait_open"]
+__all__ = ["Latch", "count_down", "count_left", "set_count", "wait_open"]
 
 EXCHANGE = Script.load("latch_exchange")
 LEAVE = Script.load("latch_leave")
@@ -364,32 +364,16 @@ def _insist(
         yield from session.queues.leave_queues(caller.place, RETRIES)
 
 
-def set_count(session: Session, latch: Latch, owner: Owner, n: int, now: float) -> Steps[bool]:
-    """Set the latch to `n`; return False if it is set and not open.
+def set_count(session: Session, latch: Latch, owner: Owner, size: int, now: float) -> Steps[bool]:
+    """Begin a new generation of that size; return whether it is now in force.
+
+    A generation of size 0 replaces any other one, as if the latch had never been set, which releases all its waiters.
+    Others replace only an open one.
 
     Raises:
         QuorumError: Too few nodes answered, or too late; the latch may be set nevertheless.
         AcquireTimeout: Others were setting or deleting the latch all the time.
         KeyTypeError: The key holds a value of another type.
-    """
-    return (yield from _set_anew(session, latch, owner, n, now))
-
-
-def delete(session: Session, latch: Latch, owner: Owner, now: float) -> Steps[None]:
-    """Reset the latch, as if it had never been set, which releases all its waiters.
-
-    Raises:
-        QuorumError: Too few nodes answered, or too late; the latch may be deleted nevertheless.
-        AcquireTimeout: Others were setting or deleting the latch all the time.
-        KeyTypeError: The key holds a value of another type.
-    """
-    yield from _set_anew(session, latch, owner, 0, now)
-
-
-def _set_anew(session: Session, latch: Latch, owner: Owner, size: int, now: float) -> Steps[bool]:
-    """Begin a new generation; return whether it is now in force.
-
-    A generation of size 0 replaces any other one; others replace only an open one.
     """
     caller = Caller(session, latch, owner, session.timing.restart_guard)
     state, tally = yield from caller.consult(now, may_set)

@@ -223,7 +223,7 @@ class FifoByArrival(QueuePolicy):
 
 
 class FifoByNumber(QueuePolicy):
-    """An order by number: a suspended waiter keeps its number, and presents it again."""
+    """An order by a ticket that the waiter draws: a suspended waiter keeps its ticket, and presents it again."""
 
     def __init__(self, waiting: Waiting) -> None:
         super().__init__(waiting)
@@ -236,6 +236,16 @@ class FifoByNumber(QueuePolicy):
 
     def leave(self) -> None:
         self._ticket, self.taken = 0, False
+
+    def learn(self, tally: Tally) -> bool:
+        suspended, self._suspended = self._suspended, False
+        if self._ticket:
+            return suspended
+        tickets = [refusal.ticket for refusal in told(tally)]
+        if not self._waits or len(tickets) < tally.quorum:
+            return False
+        self._ticket = highest_ticket(tickets) + 1
+        return True
 
 
 class FifoByTicket(FifoByNumber):
@@ -258,17 +268,6 @@ class FifoByTicket(FifoByNumber):
         ask_id = self._next_ask_id() if ticket else b"0"
         kept = milliseconds(self.kept) if self._waits else 0
         return kept, ticket, self._owner.channel, ask_id
-
-    def learn(self, tally: Tally) -> bool:
-        if self._suspended:
-            self._suspended = False
-            if self._ticket:
-                return True
-        tickets = [refusal.ticket for refusal in told(tally)]
-        if self._ticket or not self._waits or len(tickets) < tally.quorum:
-            return False
-        self._ticket = highest_ticket(tickets) + 1
-        return True
 
 
 class NoQueue(QueuePolicy):

@@ -33,7 +33,7 @@ from redsync._core.session import Session
 from redsync._core.timing import milliseconds
 from redsync._protocols.answers import WRONG_TYPE, Refusal, time_left, told, type_error
 from redsync._protocols.claims import AcquireRequest, Claim, Confirmation
-from redsync._protocols.queue_policies import FifoByNumber, QueuePolicy, Waiting, highest_ticket
+from redsync._protocols.queue_policies import FifoByNumber, QueuePolicy, Waiting
 from redsync._protocols.shrinking import bits_of, first_in, read_bits, reserved
 from redsync._protocols.windows import Window
 from redsync.exceptions import ConfigurationError, RedsyncError
@@ -126,15 +126,6 @@ class SlotQueue(FifoByNumber):
         self.taken = self.taken or not self._suspended
         return self.words
 
-    def learn(self, tally: Tally) -> bool:
-        tickets = [refusal.ticket for refusal in told(tally)]
-        suspended, self._suspended = self._suspended, False
-        if not (suspended and self._ticket):
-            if self._ticket or not self._waits or len(tickets) < tally.quorum:
-                return False
-            self._ticket = highest_ticket(tickets) + 1
-        return True
-
 
 class WindowQueue(SlotQueue):
     """A place in the queue for the permits of a rate limiter. These only run out, and nodes tell each waiter when."""
@@ -209,20 +200,8 @@ class SlotClaim(Claim):
             self._exact = ()
             self._start %= limit.permits
         self._version, self._permits = limit.version, limit.permits
-        if place or self._exact or limit.per_us:
-            words: tuple[Arg, ...] = self._version, self._permits, write_slots(self._exact), self._start, *limit.window
-            return self._command(claim, (*(place or NO_PLACE), *words))
-        return self._plain_command(claim)
-
-    def _plain_command(self, claim: bytes) -> Command:
-        request, commands = self.request, self.session.commands
-        limit = self._version, self._permits
-        templates = commands.templates[request.kind.noun, request.keys.lock, request.holds, request.lease, limit]
-        ask = templates.ask
-        if ask is None:
-            args = request.holds, templates.terms.lease_ms, self._memory, *NO_PLACE, *limit, b""
-            templates.ask = ask = commands.pack_numbered(request.kind.acquire, request.keys.all, args)
-        return ask.command(claim, self._start)
+        words: tuple[Arg, ...] = self._version, self._permits, write_slots(self._exact), self._start, *limit.window
+        return self._command(claim, (*(place or NO_PLACE), *words))
 
     @property
     def parse(self) -> ReplyParser:

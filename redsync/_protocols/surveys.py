@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from redsync._core.client_records import Claim, ClientRecord, owner_of
+from redsync._core.client_records import Claim, ClientRecord
 from redsync._core.effects import Broadcast, Steps, broadcast
 from redsync._core.holds import Owner
-from redsync._core.keys import MAX_NAME, LatchKeys, LockKeys, is_client_key, voter_tag
+from redsync._core.keys import MAX_NAME, LockKeys, is_client_key, voter_tag
 from redsync._core.permits import SlotKeys
 from redsync._core.quorum import ReplyParser, Tally, Verdict
 from redsync._core.scripts import ClaimKind, Command, Script
@@ -26,12 +26,11 @@ from redsync._protocols.holding import had
 
 __all__ = [
     "LatchLook",
-    "Look",
     "NameLook",
     "Waiter",
     "break_commands",
     "force_release",
-    "holder",
+    "is_held",
     "key_patterns",
     "look_command",
     "name_of_key",
@@ -39,164 +38,12 @@ __all__ = [
     "survey",
 ]
 
-INSPECT_LOCK = Script.load("lock_inspect")
+INSPECT: Final = Script.load("name_inspect")
 
-_MOST_ROUNDS = 8
-"""The most claims that one forced release removes: contenders may have a minority of nodes each."""
+_MOST: Final = 500
+"""The most claims that a node lists at a time for a program."""
 
-
-@dataclass(frozen=True, slots=True)
-class Look:
-    """One node's knowledge of a lock; true if it has a holder there.
-
-    Attributes:
-        kind: The type of the value at the key, "none" if there is no value; "fenced" for a lock with tokens.
-        remaining: Seconds until the node forgets the claim; None if it never does, or has none.
-        claim: The holder's claim; None if the lock is free, or of a kind that several may hold at a time.
-        count: The hold count.
-        waiters: The waiting owners, longest wait first; 100 at most.
-        client: The record of the holder's client; None if unknown.
-        claims: The claims on a read-write lock, 64 at most; empty for other kinds.
-    """
-
-    kind: str
-    remaining: float | None
-    claim: bytes | None
-    count: int
-    waiters: tuple[str, ...]
-    client: ClientRecord | None
-    claims: tuple[Claim, ...] = ()
-
-    @classmethod
-    def read(cls, reply: Any) -> Look:
-        """Return the content of a reply of `lock_inspect`."""
-        kind, remaining_ms, holder, waiters, *record = reply
-        claims: tuple[Claim, ...] = ()
-        if kind == b"zset":
-            claims, holder = tuple(Claim.read(words, by_thread=True) for words in holder), []
-        if type(remaining_ms) is not int:
-            raise ValueError(f"{remaining_ms!r:.80} is not a time")
-        claim, count = (bytes(holder[0]), int(holder[1])) if len(holder) == 2 else (None, 0)
-        return cls(
-            kind.decode(),
-            remaining_ms / 1000 if remaining_ms >= 0 else None,
-            claim,
-            count,
-            tuple(waiter.decode("utf-8", "replace") for waiter in waiters),
-            ClientRecord.unpack(record[0]) if record else None,
-            claims,
-        )
-
-    def __bool__(self) -> bool:
-        return self.claim is not None
-
-    @property
-    def owner(self) -> str | None:
-        """The owner of the claim."""
-        if self.claim is None:
-            return None
-        return self.claim.decode("utf-8", "backslashreplace") if self.kind == "string" else owner_of(self.claim)
-
-
-def look(
-    session: Session,
-    keys: LockKeys,
-    owner: Owner,
-    decide: Callable[[Tally], Verdict],
-    *,
-    parse: ReplyParser = Look.read,
-    lingers: bool = False,
-) -> Steps[Tally]:
-    """Ask all nodes about a lock: each answers with a `Look`."""
-    return (
-        yield from broadcast(
-            Broadcast(
-                Command(INSPECT_LOCK, (keys.lock, keys.queue, keys.token), ()),
-                owner,
-                parse,
-                session.timing.node_timeout,
-                decide=decide,
-                lingers=lingers,
-            )
-        )
-    )
-
-
-def survey(session: Session, keys: LockKeys, owner: Owner) -> Steps[Tally]:
-    """Ask all nodes about a lock, and wait a little for those slower than a quorum."""
-    return (yield from look(session, keys, owner, has_answers, lingers=True))
-
-
-def holder(session: Session, name: str | bytes, keys: LockKeys, owner: Owner) -> Steps[str | None]:
-    """Return the owner that holds the lock on a quorum of nodes; None if there is none.
-
-    Raises:
-        QuorumError: Too few nodes answered to tell.
-    """
-
-    def owners(tally: Tally) -> Counter[str]:
-        return Counter(str(look.owner) for look in tally.grants)
-
-    def decide(tally: Tally) -> Verdict:
-        unheard = len(tally.nodes) - tally.granted - tally.refused - tally.failed
-        most = max(owners(tally).values(), default=0)
-        if most >= tally.quorum:
-            return Verdict.WON
-        # A node that failed may keep the claim too: as long as that matters, hear every node.
-        return Verdict.PENDING if unheard and most + unheard + tally.failed >= tally.quorum else Verdict.LOST
-
-    tally = yield from look(session, keys, owner, decide)
-    if tally.without_quorum:
-        raise no_quorum(name, tally)
-    found = owners(tally).most_common(1)
-    # An owner with a minority may have the silent nodes too. Then no other owner can get it, so it counts as held.
-    silent = len(tally.nodes) - tally.granted - tally.refused
-    return found[0][0] if found and found[0][1] + silent >= tally.quorum else None
-
-
-def force_release(session: Session, kind: ClaimKind, name: str | bytes, keys: LockKeys, owner: Owner) -> Steps[bool]:
-    """Force the release of all current claims; return whether a node had one.
-
-    The commands name the claims that were seen, so a command that comes late removes no claim of a later holder.
-
-    Raises:
-        QuorumError: Too few nodes answered; those that did have freed the lock.
-        KeyTypeError: The key holds a value of another type.
-    """
-
-    def parse(reply: Any) -> Look | Refusal:
-        found = Look.read(reply)
-        kind_of_value = "hash" if found.kind == "fenced" else found.kind
-        return found if kind_of_value in (kind.value_type.decode(), "none") else WRONG_TYPE
-
-    tally = yield from look(session, keys, owner, has_answers, parse=parse, lingers=True)
-    if tally.without_quorum:
-        raise no_quorum(name, tally)
-    if tally.refusals.count(WRONG_TYPE) > len(tally.nodes) - tally.quorum:
-        raise type_error(name, tally) or no_quorum(name, tally)
-    claims = dict.fromkeys(look.claim for look in tally.grants)
-    return (yield from release_claims(session, kind, name, keys, owner, claims=list(claims)[:_MOST_ROUNDS]))
-
-
-def release_claims(
-    session: Session, kind: ClaimKind, name: str | bytes, keys: LockKeys, owner: Owner, *, claims: Iterable[bytes]
-) -> Steps[bool]:
-    """Release claims one by one, as if their owners did; return whether a node had one.
-
-    Raises:
-        QuorumError: Too few nodes answered; those that did have released the claims so far.
-    """
-    held = False
-    for claim in claims:
-        command = Command(kind.release, keys.all, (claim, 0, keys.channel))
-        tally = yield from broadcast(Broadcast(command, owner, had, session.timing.node_timeout, decide=has_answers))
-        if not tally.won:
-            raise no_quorum(name, tally)
-        held = held or tally.granted > 0
-    return held
-
-
-INSPECT_NAME: Final = Script.load("name_inspect")
+_MOST_WAITERS: Final = 100
 
 _RELEASES: Final = {
     "lock": "lock_release",
@@ -204,6 +51,13 @@ _RELEASES: Final = {
     "mutex": "lock_release",
     "read-write lock": "read_write_lock_release",
 }
+"""The kinds of locks, and the scripts that release them."""
+
+_KEPT: Final = {b"hash": ("lock", "fenced lock"), b"string": ("mutex",), b"zset": ("read-write lock",)}
+"""The kinds of locks by the type of value that nodes keep for them."""
+
+_MODES: Final = {b"": None, b"r:": "read", b"w:": "write"}
+
 _BY_THREAD: Final = (b"lock", b"fenced lock", b"read-write lock")
 """The kinds whose owner is a thread or task, not an object."""
 
@@ -311,14 +165,114 @@ class NameLook:
         return self.kind == "none" and not self.waiting and self.latch is None
 
 
+def _ask(
+    session: Session,
+    keys: LockKeys,
+    owner: Owner,
+    parse: ReplyParser,
+    decide: Callable[[Tally], Verdict],
+    *,
+    most: int = _MOST,
+    waiters: int = 0,
+    lingers: bool = False,
+) -> Steps[Tally]:
+    """Ask all nodes about a lock."""
+    command = Command(INSPECT, keys.everything, (most, waiters, 1))
+    ask = Broadcast(command, owner, parse, session.timing.node_timeout, decide=decide, lingers=lingers)
+    return (yield from broadcast(ask))
+
+
+def survey(session: Session, keys: LockKeys, owner: Owner) -> Steps[Tally]:
+    """Ask all nodes about a name, each for a `NameLook`, and wait a little for those slower than a quorum."""
+    return (yield from _ask(session, keys, owner, NameLook.read, has_answers, waiters=_MOST_WAITERS, lingers=True))
+
+
+def is_held(session: Session, kind: ClaimKind, name: str | bytes, keys: LockKeys, owner: Owner) -> Steps[bool]:
+    """Return whether one owner holds the lock on a quorum of nodes; with modes, whether a quorum has any in this mode.
+
+    Raises:
+        QuorumError: Too few nodes answered to tell.
+    """
+
+    def parse(reply: Any) -> set[str]:
+        found = NameLook.read(reply)
+        claims = found.claims if found.kind in _RELEASES else ()
+        # All readers count as one.
+        return {kind.noun if claim.mode else claim.owner for claim in claims if claim.mode == _MODES[kind.mode]}
+
+    def most(tally: Tally) -> int:
+        return max(Counter(owner for owners in tally.grants for owner in owners).values(), default=0)
+
+    def decide(tally: Tally) -> Verdict:
+        unheard, backed = tally.unheard, most(tally)
+        if backed >= tally.quorum:
+            return Verdict.WON
+        # A node that failed may keep the claim too: as long as that matters, hear every node.
+        return Verdict.PENDING if unheard and backed + unheard + tally.failed >= tally.quorum else Verdict.LOST
+
+    # The writer comes first, then a reader.
+    tally = yield from _ask(session, keys, owner, parse, decide, most=2)
+    if tally.without_quorum:
+        raise no_quorum(name, tally)
+    # An owner with a minority may have the silent nodes too. Then no other owner can get it, so it counts as held.
+    silent = len(tally.nodes) - tally.granted - tally.refused
+    return tally.granted > 0 and most(tally) + silent >= tally.quorum
+
+
+def force_release(session: Session, kind: ClaimKind, name: str | bytes, keys: LockKeys, owner: Owner) -> Steps[bool]:
+    """Force the release of all current claims in the kind's mode; return whether a node had one.
+
+    The commands name the claims that were seen, so a command that comes late removes no claim of a later holder.
+
+    Raises:
+        QuorumError: Too few nodes answered; those that did have freed the lock.
+        KeyTypeError: The key holds a value of another type.
+    """
+
+    def parse(reply: Any) -> NameLook | Refusal:
+        found = NameLook.read(reply)
+        return found if found.kind in (*_KEPT[kind.value_type], "none") else WRONG_TYPE
+
+    held = False
+    while True:
+        tally = yield from _ask(session, keys, owner, parse, has_answers, lingers=True)
+        if tally.without_quorum:
+            raise no_quorum(name, tally)
+        if tally.refusals.count(WRONG_TYPE) > len(tally.nodes) - tally.quorum:
+            raise type_error(name, tally) or no_quorum(name, tally)
+        seen = [(claim, look) for look in tally.grants for claim in look.claims if claim.mode == _MODES[kind.mode]]
+        claims = dict.fromkeys(kind.mode + claim.raw for claim, _ in seen)
+        freed = yield from release_claims(session, kind, name, keys, owner, claims=claims)
+        held = held or freed
+        # If a node has more than it lists, look again.
+        if not freed or all(look.held <= _MOST for _, look in seen):
+            return held
+
+
+def release_claims(
+    session: Session, kind: ClaimKind, name: str | bytes, keys: LockKeys, owner: Owner, *, claims: Iterable[bytes]
+) -> Steps[bool]:
+    """Release claims one by one, as if their owners did; return whether a node had one.
+
+    Raises:
+        QuorumError: Too few nodes answered; those that did have released the claims so far.
+    """
+    held = False
+    for claim in claims:
+        command = Command(kind.release, keys.all, (claim, 0, keys.channel))
+        tally = yield from broadcast(Broadcast(command, owner, had, session.timing.node_timeout, decide=has_answers))
+        if not tally.won:
+            raise no_quorum(name, tally)
+        held = held or tally.granted > 0
+    return held
+
+
 def look_command(prefix: bytes, name: bytes, most: int = 100) -> Command:
     """Return the command that asks what a node keeps under a name; `NameLook.read` reads the reply.
 
     The node lists at most `most` holders, and as many waiters.
     """
-    keys, latch = SlotKeys.of(prefix, name), LatchKeys.of(prefix, name)
-    everything = (keys.lock, keys.queue, keys.places, keys.slots, keys.limit, keys.token, latch.latch, latch.waiters)
-    return Command(INSPECT_NAME, everything, (most,))
+    return Command(INSPECT, LockKeys.of(prefix, name).everything, (most, most))
 
 
 def break_commands(prefix: bytes, name: bytes, kind: str, claim: bytes) -> list[Command]:

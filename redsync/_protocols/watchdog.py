@@ -22,8 +22,6 @@ from redsync._protocols.renewal import is_minimal, renew, repair
 __all__ = ["shutdown", "watchdog"]
 
 ANNOUNCE = Script.load("client_announce")
-CLOCK = Script.load("client_clock")
-WITHDRAW = Script.load("client_withdraw")
 
 _ANNOUNCED_EVERY, _ANNOUNCED_FOR = 20.0, 65.0
 """Seconds between two announcements of a client, and seconds for which nodes keep one, so that two may get lost."""
@@ -50,9 +48,11 @@ def watchdog(session: Session, now: float) -> Steps[None]:
             table.put(batch)
         if now >= announce_at:
             announce_at = now + _ANNOUNCED_EVERY
-            yield from _announce(session, now)
+            command = _announcement(session, _record(session, now), _ANNOUNCED_FOR)
+            # A node out of reach gets it once it is back.
+            yield from tell(Tell(command, None, session.all_nodes, now + _ANNOUNCED_FOR))
             if session.observed and now >= read_at:
-                yield from _read_clocks(session)
+                yield from _read_clocks(session, command)
         until = min(table.watch_next(now), announce_at)
         wake = yield from wait(Wait(until))
         now = wake.at
@@ -100,10 +100,9 @@ def _minimal(session: Session, holds: list[HoldState], now: float) -> list[HoldS
     return minimal
 
 
-def _announce(session: Session, now: float) -> Steps[None]:
-    """Put the client's record on the nodes; a node out of reach gets it once it is back."""
-    command = Command(ANNOUNCE, (session.record_key,), (_record(session, now), milliseconds(_ANNOUNCED_FOR)))
-    yield from tell(Tell(command, None, session.all_nodes, now + _ANNOUNCED_FOR))
+def _announcement(session: Session, record: bytes, kept: float) -> Command:
+    """Return the command that keeps the client's record on the nodes for that many seconds; 0.0 deletes it."""
+    return Command(ANNOUNCE, (session.record_key,), (record, milliseconds(kept)))
 
 
 def _record(session: Session, now: float) -> bytes:
@@ -124,11 +123,13 @@ def _seconds(reply: Any) -> float:
     return float(seconds) + float(microseconds) / 1e6
 
 
-def _read_clocks(session: Session) -> Steps[None]:
-    """Tell observers what the nodes' clocks say. Waits as long as a round about the client's lease may, at most."""
+def _read_clocks(session: Session, announcement: Command) -> Steps[None]:
+    """Announce the client again, and tell observers what the nodes' clocks say in their replies.
+
+    Waits as long as a round about the client's lease may, at most.
+    """
     timeout = session.timing.round_timeout(session.timing.lease)
-    command = Command(CLOCK, (session.record_key,), ())
-    tally = yield from broadcast(Broadcast(command, None, _seconds, timeout, lingers=True))
+    tally = yield from broadcast(Broadcast(announcement, None, _seconds, timeout, lingers=True))
     told = zip(tally.nodes, tally.answers, strict=True)
     clocks = tuple((node, seconds) for node, seconds in told if seconds is not None)
     yield from notify(ClocksRead(tally.sent_at, tally.at, clocks, session.timing.drift_factor))
@@ -151,4 +152,4 @@ def _leave(session: Session) -> Steps[None]:
     for state in session.holds:
         yield from give_back(session, state)
     if session.record:
-        yield from tell(Tell(Command(WITHDRAW, (session.record_key,), ()), None))
+        yield from tell(Tell(_announcement(session, b"", 0.0), None))

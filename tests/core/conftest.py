@@ -179,7 +179,7 @@ class Claims:
         return self.node.run(script, names, *words, *([1] if guarded else []))
 
     def inspect(self, keys=KEYS):
-        return self.node.run("lock_inspect", (keys.lock, keys.queue, keys.token))
+        return self.node.run("name_inspect", keys.everything, 100, 100, 1)
 
     def put(self, owner):
         """Write a claim without expiry, as none of our scripts does."""

@@ -6,7 +6,7 @@ import pytest
 
 from redsync._core.holds import MOST, HoldTable, soon
 from redsync._core.scripts import Script
-from tests.support.hold_states import KIND, LEASE, new_state
+from tests.support.hold_states import KIND, LEASE, new_state, new_terms
 
 MUTEX = KIND._replace(noun="mutex", renew=Script.load("mutex_renew"))
 
@@ -89,7 +89,7 @@ def test_repairs_are_taken_together_whatever_the_lease_but_apart_from_renewals(t
     """Neither keeps the other waiting: each time, the hold that is due first decides."""
     minimal, other = (add(renew_at=118.0, repair_at=at) for at in (108.0, 109.5))
     renewed = add(renew_at=109.0)
-    unrenewed = add(renew_at=math.inf, repair_at=109.8, lease=2.0)
+    unrenewed = add(renew_at=math.inf, repair_at=109.8, terms=new_terms(2.0))
     assert take(table) == [minimal, other, unrenewed]
     assert take(table) == [renewed]
 

@@ -41,7 +41,7 @@ def test_key_of_a_voter_is_none_that_a_name_could_have(slot):
 
 def test_command_is_the_same_but_for_its_keys():
     command = Command(Script.load("lock_renew"), (b"x", b"{y}"), (b"claim", 7))
-    assert VOTER.command(command) == (command.script, (TAG + b"x", TAG + b"{y}"), (b"claim", 7), None)
+    assert VOTER.command(command) == (command.script, (TAG + b"x", TAG + b"{y}"), (b"claim", 7), False)
     assert PLAIN.command(command) == command
 
 

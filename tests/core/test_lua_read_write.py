@@ -55,8 +55,9 @@ class Scripts(Claims):
         words = [1] if guarded else []
         return self.node.run("read_write_lock_renew", (KEYS.lock,), claim_of(mode, owner), count, lease, *words)[0]
 
-    def look(self, mode, most=500):
-        return self.node.run("read_write_lock_look", (KEYS.lock,), f"{mode[0]}:".encode(), most)
+    def look(self, most=100):
+        kind, holders, held, waiters, *_ = self.node.run("name_inspect", KEYS.everything, most, 100, 1)
+        return kind, [words[:4] for words in holders], held, [owner for owner, _ in waiters]
 
     def claims(self):
         """Return the claims by mode and owner: the count, and how long each lasts from now."""
@@ -238,7 +239,7 @@ def test_foreign_value_is_left_unchanged(rw, mode, what):
     assert rw.ask(mode) == rw.queue(mode, ME) == rw.again(mode) == 0
     assert rw.renew(mode) == (-1 if what == "a string" else 0)
     assert rw.release(mode) == rw.abandon(mode) == 0
-    assert rw.look(mode) == -1
+    assert rw.look()[0] == (b"mutex" if what == "a string" else b"zset")
     assert rw.node.dump() == before
 
 
@@ -592,21 +593,25 @@ def test_rollback_that_a_node_refuses_is_an_error(rw, mode, leave):
     assert rw.holders() == set()
 
 
-def test_look_lists_the_holders(rw):
-    assert rw.look("read") == rw.look("write") == []
-    for mode in ("write", "read"):
-        rw.ask(mode, ME)
-        assert rw.look(mode) == [claim_of(mode)]
+def test_look_lists_the_holders_that_have_not_expired(rw):
+    def modes():
+        return [words[2] for words in rw.look()[1]]
+
+    assert modes() == []
+    rw.ask("write", ME)
+    rw.ask("read", ME)
+    assert modes() == [b"w", b"r"]
     rw.expire(b"w:" + ME)
-    assert [rw.look("read"), rw.look("write")] == [[b"r:" + ME], []]
+    assert modes() == [b"r"]
     rw.expire(b"r:" + ME)
-    assert rw.look("read") == []
+    assert modes() == []
 
 
-def test_look_lists_the_requested_number_of_readers_that_last_longest(rw):
+def test_look_lists_the_requested_number_of_readers_and_counts_the_others(rw):
     for i in range(5):
         rw.ask("read", OWNERS[i], lease=10_000 + 1_000 * i)
-    assert rw.look("read", most=2) == [b"r:" + OWNERS[4], b"r:" + OWNERS[3]]
+    _, holders, held, _ = rw.look(most=2)
+    assert ([words[0] for words in holders], held) == (OWNERS[:2], 5)
 
 
 # Late commands of an earlier hold, over a connection that was given up.
@@ -647,15 +652,8 @@ def test_inspect_lists_holders_with_their_modes_and_waiters_by_arrival(rw):
     rw.queue("read", OTHER, waited=2_000)
     rw.queue("write", THIRD, waited=3_000)
     rw.queue("write", FOURTH, waited=1_000)
-    kind, _, holders, waiters = rw.node.run("lock_inspect", (KEYS.lock, KEYS.queue))
-    assert kind == b"zset"
+    kind, holders, _, waiters = rw.look()
+    assert kind == b"read-write lock"
     assert [words[:3] for words in holders] == [[ME, 2, b"w"], [ME, 1, b"r"]]
     assert all(LEASE - SLACK < words[3] <= LEASE for words in holders)
     assert waiters == [waiter_of(claim) for claim in (THIRD, OTHER, FOURTH)]
-
-
-def test_inspect_lists_the_readers_that_last_longest(rw):
-    for i, owner in enumerate(OWNERS[:100]):
-        rw.ask("read", owner, lease=LEASE + 100 * i)
-    holders = rw.node.run("lock_inspect", (KEYS.lock, KEYS.queue))[2]
-    assert [words[0] for words in holders] == OWNERS[99:36:-1]

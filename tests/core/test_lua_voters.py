@@ -67,7 +67,7 @@ def test_inspection_finds_the_record_of_the_client_under_the_tag(voter):
     client = "285475da-9152-4c83-822a-67ee2f116a79"
     voter.run("client_announce", [TAGGING.key(client_key(client))], b"record", LEASE)
     voter.run("lock_acquire", LOCK[:1], f"{client}:1:1", 1, LEASE, 0)
-    assert voter.run("lock_inspect", (*LOCK[:2], b"t"))[4] == b"record"
+    assert voter.run("name_inspect", (*LOCK, b"s", b"m", b"t", b"l", b"w"), 1, 1)[1][0][4] == b"record"
 
 
 @pytest.mark.parametrize("name", [b"{rs}x", b"{rsx}", b"{rs7", b"x{rs7}", b"{{rs7}}", b"{Rs7}x", b" {rs7}"])

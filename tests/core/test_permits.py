@@ -5,10 +5,8 @@ from weakref import ref
 import pytest
 from redis.crc import key_slot
 
-from redsync._core.command_cache import CommandCache
 from redsync._core.holds import HoldTable, Owner
 from redsync._core.keys import LockKeys
-from redsync._core.memory import Processes
 from redsync._core.permits import (
     Limit,
     PermitState,
@@ -19,8 +17,6 @@ from redsync._core.permits import (
     write_slots,
 )
 from redsync._core.quorum import Tally
-from redsync._core.timing import Timing
-from redsync._drivers.requests import pack_command
 from tests.support.hold_states import new_state
 
 
@@ -70,16 +66,14 @@ def test_release_names_the_remaining_slots_or_else_the_channel():
 
 
 def test_release_of_a_whole_permit_records_its_first_slot_for_the_next_acquire():
-    cache, permit = CommandCache(Timing(30.0), Processes()), new_permit(1, 3, 5)
+    permit = new_permit(1, 3, 5)
     permit.count = 1
-    command = permit.release_command(cache)
-    assert (command.args, command.packing) == ((permit.claim, 1, b"3"), None)
+    command = permit.release_command()
+    assert command.args == (permit.claim, 1, b"3")
     assert not permit.limit.released
     permit.count = 0
-    command = permit.release_command(cache)
+    command = permit.release_command()
     assert command.args == (permit.claim, 0, b"")
-    assert command.packing is not None
-    assert command.packing.data(command, pack_command) == pack_command(command)
     assert list(permit.limit.released) == [3]
 
 

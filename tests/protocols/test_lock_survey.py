@@ -1,101 +1,95 @@
 """The holder of a lock or mutex, as nodes report it to a stranger, and its forced release."""
 
-from functools import partial
-
 import pytest
 
-from redsync._core.client_records import ClientRecord
+from redsync._core.client_records import Claim, ClientRecord
 from redsync._core.quorum import Choice
 from redsync._protocols.fenced_lock import FENCED_LOCK
 from redsync._protocols.lock import FAIR_LOCK, LOCK
 from redsync._protocols.mutex import MUTEX
-from redsync._protocols.surveys import Look, force_release, holder, survey
+from redsync._protocols.surveys import NameLook, force_release, is_held, survey
 from redsync.exceptions import KeyTypeError, QuorumError
 
 A, B, C = b"client-a:1", b"client-b:1", b"client-c:1"
 
 
-def look(by=None, remaining=20_000, count=1, waiters=(), *, kind=None, record=None):
-    kind = kind or (b"none" if by is None else b"hash")
-    reply = [kind, remaining if by else -2, [by, b"%d" % count] if by else [], list(waiters)]
-    return reply if record is None else [*reply, record]
+def look(by=None, remaining=20_000, count=1, waiters=(), *, kind=None, record=b""):
+    holders = [] if by is None else [[by, count, b"", remaining, record]]
+    kind = kind or (b"lock" if holders else b"none")
+    return [kind, holders, len(holders), [[waiter, b""] for waiter in waiters], len(waiters), 0, 0, []]
 
 
-def run_holder(toy, *replies):
-    return toy.play(holder(toy.session, "x", toy.keys, toy.owner), ("ask lock_inspect", toy.answers(*replies)))
+def run_held(toy, *replies):
+    steps = is_held(toy.session, LOCK, "x", toy.keys, toy.owner)
+    return toy.play(steps, ("ask name_inspect", toy.answers(*replies)))
 
 
 @pytest.mark.parametrize(
     ("replies", "expected"),
     [
-        ([look(A)] * 5, A),
-        ([look(A), look(A), look(A), look(B), look()], A),
-        ([look(A), look(), look(A), look(), look(A)], A),
-        ([look()] * 5, None),
-        ([look(A), look(A), look(), look(), look()], None),
-        ([look(A), look(A), look(B), look(B), look(C)], None),
+        ([look(A)] * 5, True),
+        ([look(A), look(A), look(A), look(B), look()], True),
+        ([look(A), look(), look(A), look(), look(A)], True),
+        ([look()] * 5, False),
+        ([look(A), look(A), look(), look(), look()], False),
+        ([look(A), look(A), look(B), look(B), look(C)], False),
         # Two nodes are silent: A may hold it there too, and then no other owner can have it.
-        ([look(A), look(A), look(), "down", "down"], A),
-        ([look(A), look(), look(), "down", "down"], A),
+        ([look(A), look(A), look(), "down", "down"], True),
+        ([look(A), look(), look(), "down", "down"], True),
         # With one silent node, the fifth decides: it could be the third free one.
-        ([look(A), look(), look(), "down", look()], None),
-        ([look(A), look(), look(), "down", look(A)], A),
-        ([look(), look(), look(), "down", "down"], None),
-        ([look(kind=b"list")] * 5, None),
+        ([look(A), look(), look(), "down", look()], False),
+        ([look(A), look(), look(), "down", look(A)], True),
+        ([look(), look(), look(), "down", "down"], False),
+        ([look(kind=b"list")] * 5, False),
         # A mutex has a value for its owner, whatever the value.
-        ([look(b"value", kind=b"string")] * 5, b"value"),
-        ([look(b"value", kind=b"string"), look(b"value", kind=b"string"), look(A), look(A), look()], None),
+        ([look(b"value", kind=b"mutex")] * 5, True),
+        ([look(b"value", kind=b"mutex"), look(b"value", kind=b"mutex"), look(A), look(A), look()], False),
     ],
 )
-def test_holder_is_the_owner_that_has_a_quorum_or_may_have_one(toy, replies, expected):
-    assert run_holder(toy, *replies) == (expected.decode() if expected else None)
+def test_lock_is_held_if_an_owner_has_a_quorum_or_may_have_one(toy, replies, expected):
+    assert run_held(toy, *replies) is expected
 
 
-def test_holder_is_known_as_soon_as_a_quorum_agrees(toy):
-    assert run_holder(toy, look(A), look(A), look(A), None, None) == A.decode()
+def test_lock_is_known_to_be_held_as_soon_as_a_quorum_agrees(toy):
+    assert run_held(toy, look(A), look(A), look(A), None, None)
     assert toy.now == pytest.approx(1000.001), "it waited for no further node"
-    assert run_holder(toy, look(), look(), look(), None, None) is None
+    assert not run_held(toy, look(), look(), look(), None, None)
     assert toy.now == pytest.approx(1000.002)
 
 
-def test_holder_without_a_quorum_is_an_error(toy):
+def test_look_for_a_holder_without_a_quorum_is_an_error(toy):
     with pytest.raises(QuorumError) as caught:
-        run_holder(toy, look(A), look(A), "down", "down", "down")
+        run_held(toy, look(A), look(A), "down", "down", "down")
     assert len(caught.value.votes) == 5
 
 
 def test_survey_hears_all_nodes_that_answer(toy):
     steps = survey(toy.session, toy.keys, toy.owner)
-    tally = toy.play(steps, ("ask lock_inspect", toy.answers(look(A), look(A), look(A), look(B), look())))
+    tally = toy.play(steps, ("ask name_inspect", toy.answers(look(A), look(A), look(A), look(B), look())))
     assert None not in tally.choices
-    assert Look.read(tally.replies[3]).owner == B.decode()
+    assert NameLook.read(tally.replies[3]).claims[0].owner == B.decode()
 
 
 def test_survey_changes_nothing_and_asks_quarantined_nodes_too(toy):
-    toy.play(survey(toy.session, toy.keys, toy.owner), ("ask lock_inspect", toy.answers(*[look()] * 5)))
+    toy.play(survey(toy.session, toy.keys, toy.owner), ("ask name_inspect", toy.answers(*[look()] * 5)))
     assert toy.asked[0].guard == 0.0
-    assert toy.commands[0].keys == (toy.keys.lock, toy.keys.queue, toy.keys.token)
+    assert toy.commands[0].keys == toy.keys.everything
 
 
 def test_look_reads_a_nodes_knowledge():
-    assert Look.read(look(A, 1_500, 3, [B, C])) == Look("hash", 1.5, A, 3, (B.decode(), C.decode()), None)
-    assert Look.read([b"hash", -1, [b"\xff:1", b"2"], []]) == Look("hash", None, b"\xff:1", 2, (), None)
-    assert Look.read([b"none", -2, [], []]) == Look("none", None, None, 0, (), None)
-    assert Look.read([b"string", 70, [b"value", b"1"], []]) == Look("string", 0.07, b"value", 1, (), None)
-    assert Look.read([b"list", -1, [], []]) == Look("list", None, None, 0, (), None)
-    assert Look.read([b"hash", 70, [b"a", b"1", b"b", b"1"], []]) == Look("hash", 0.07, None, 0, (), None)
-
-
-def test_look_reads_the_record_of_the_holders_client():
     record = ClientRecord("host", 7, "program", 1.5)
-    assert Look.read(look(A, record=record.pack())).client == record
+    found = NameLook.read(look(A, 1_500, 3, [B, C], record=record.pack()))
+    assert found.claims == (Claim(A.decode(), 3, None, 1.5, record, A),)
+    assert [waiter.owner for waiter in found.waiters] == [B.decode(), C.decode()]
+    (claim,) = NameLook.read(look(b"\xff:1", -1)).claims
+    assert (claim.raw, claim.remaining) == (b"\xff:1", None)
 
 
 @pytest.mark.parametrize("record", [b"", b"\xc1", b"text", b"\x80"])
 def test_look_takes_no_garbage_for_a_record(record):
-    found = Look.read(look(A, record=record))
-    assert found.client is None
-    assert found.owner == A.decode(), "the rest of the node's reply stands"
+    (claim,) = NameLook.read(look(A, record=record)).claims
+    assert claim.client is None
+    assert claim.owner == A.decode(), "the rest of the node's reply stands"
 
 
 # Force release.
@@ -103,7 +97,7 @@ def test_look_takes_no_garbage_for_a_record(record):
 
 def run_force(toy, *replies, kind=LOCK, seen=None):
     looks = toy.answers(*(seen or [look(A)] * 5))
-    script = ("ask lock_inspect", looks), ("ask lock_release", toy.answers(*replies))
+    script = ("ask name_inspect", looks), ("ask lock_release", toy.answers(*replies))
     return toy.play(force_release(toy.session, kind, "x", toy.keys, toy.owner), *script)
 
 
@@ -116,13 +110,13 @@ def test_force_release_reports_whether_it_was_held(toy, replies, was_held):
     assert toy.commands[-1].args == (A, 0, toy.keys.channel), "it names the claim to remove"
 
 
-@pytest.mark.parametrize(("kind", "seen"), [(MUTEX, b"string"), (FAIR_LOCK, b"hash"), (FENCED_LOCK, b"fenced")])
+@pytest.mark.parametrize(("kind", "seen"), [(MUTEX, b"mutex"), (FAIR_LOCK, b"lock"), (FENCED_LOCK, b"fenced lock")])
 def test_force_release_removes_values_of_its_kind_only(toy, kind, seen):
     assert run_force(toy, *[1] * 5, kind=kind, seen=[look(A, kind=seen)] * 5) is True
     with pytest.raises(KeyTypeError):
         toy.play(
             force_release(toy.session, kind, "x", toy.keys, toy.owner),
-            ("ask lock_inspect", toy.all_say(look(A, kind=b"string" if kind is not MUTEX else b"hash"))),
+            ("ask name_inspect", toy.all_say(look(A, kind=b"mutex" if kind is not MUTEX else b"lock"))),
         )
 
 
@@ -130,13 +124,13 @@ def test_force_release_removes_each_claim_that_was_seen(toy):
     steps = force_release(toy.session, LOCK, "x", toy.keys, toy.owner)
     seen = toy.answers(look(A), look(B), look(A), look(), "down")
     first, second = (("ask lock_release", toy.answers(*replies)) for replies in ([0] * 5, [0, 1, 0, 0, "down"]))
-    assert toy.play(steps, ("ask lock_inspect", seen), first, second) is True
+    assert toy.play(steps, ("ask name_inspect", seen), first, second) is True
     assert [command.args[0] for command in toy.commands[1:]] == [A, B]
 
 
 def test_force_release_of_a_free_lock_removes_nothing(toy):
     steps = force_release(toy.session, LOCK, "x", toy.keys, toy.owner)
-    assert toy.play(steps, ("ask lock_inspect", toy.all_say(look()))) is False
+    assert toy.play(steps, ("ask name_inspect", toy.all_say(look()))) is False
 
 
 def test_force_release_without_a_quorum_is_an_error(toy):
@@ -144,13 +138,13 @@ def test_force_release_without_a_quorum_is_an_error(toy):
         run_force(toy, 1, 1, "down", "down", "down")
     steps = force_release(toy.session, LOCK, "x", toy.keys, toy.owner)
     with pytest.raises(QuorumError):
-        toy.play(steps, ("ask lock_inspect", toy.answers(look(A), look(A), "down", "down", "down")))
+        toy.play(steps, ("ask name_inspect", toy.answers(look(A), look(A), "down", "down", "down")))
 
 
 def test_force_release_of_a_foreign_value_is_an_error(toy):
     steps = force_release(toy.session, LOCK, "x", toy.keys, toy.owner)
     with pytest.raises(KeyTypeError):
-        toy.play(steps, ("ask lock_inspect", toy.all_say(look(kind=b"list"))))
+        toy.play(steps, ("ask name_inspect", toy.all_say(look(kind=b"list"))))
 
 
 @pytest.mark.parametrize("foreign", range(5))
@@ -166,9 +160,9 @@ def test_force_release_by_a_quorum_counts_whatever_a_minority_keeps(toy, foreign
 @pytest.mark.parametrize(
     "garbage", [b"OK", b"", [], [1], {}, 1.5, [None] * 4, True, "abcd", b"abcd", [b"a", 1, [], 5]], ids=repr
 )
-@pytest.mark.parametrize("protocol", [partial(force_release, kind=LOCK), holder])
+@pytest.mark.parametrize("protocol", [force_release, is_held])
 def test_garbage_is_a_failed_vote_and_not_an_answer(toy, protocol, garbage):
-    steps = protocol(session=toy.session, name="x", keys=toy.keys, owner=toy.owner)
+    steps = protocol(toy.session, LOCK, "x", toy.keys, toy.owner)
     tally = toy.perform(toy.start(steps), toy.answers(*[garbage] * 5))
     assert {choice for choice in tally.choices if choice} == {Choice.FAILED}
     assert tally.without_quorum

@@ -3,11 +3,11 @@
 import pytest
 
 from redsync._core.keys import LockKeys
-from redsync._core.quorum import Choice
 from redsync._protocols.claims import Outcome
 from redsync._protocols.holding import lose
 from redsync._protocols.lock import acquire
-from redsync._protocols.read_write_lock import READ, WRITE, acquire_to_write, force_release, is_held
+from redsync._protocols.read_write_lock import READ, WRITE, acquire_to_write
+from redsync._protocols.surveys import force_release, is_held
 from redsync.exceptions import KeyTypeError, LeaseLostError, QuorumError, UpgradeError
 
 NEW, OURS = 1, 2
@@ -137,12 +137,19 @@ def test_interrupted_acquire_leaves_queue_and_claims(toy, kind):
 # Looking.
 
 
-YES, NO = [b"r:stranger"], []
+YES, NO = [b"stranger:1"], []
+
+
+def told(claims, kind, held=None):
+    """Return a node's reply: these claims, in the mode of the kind."""
+    words = [[claim, 1, kind.mode[:1], 20_000, b""] for claim in claims]
+    return [b"read-write lock" if claims else b"none", words, held or len(claims), [], 0, 0, 0, []]
 
 
 def look(toy, kind, *replies):
     steps = is_held(toy.session, kind, "x", KEYS[kind], toy.owner)
-    return toy.play(steps, ("ask read_write_lock_look", toy.answers(*replies)))
+    words = [reply if reply in ("down", None) else told(reply, kind) for reply in replies]
+    return toy.play(steps, ("ask name_inspect", toy.answers(*words)))
 
 
 @pytest.mark.parametrize(
@@ -161,7 +168,17 @@ def look(toy, kind, *replies):
 @kinds
 def test_lock_is_held_if_a_quorum_has_a_holder_or_may_have_one(toy, kind, replies, expected):
     assert look(toy, kind, *replies) is expected
-    assert toy.commands[-1].args == (kind.mode, 1)
+
+
+@kinds
+def test_claim_in_the_other_mode_does_not_count(toy, kind):
+    other = WRITE if kind is READ else READ
+    steps = is_held(toy.session, kind, "x", KEYS[kind], toy.owner)
+    assert toy.play(steps, ("ask name_inspect", toy.all_say(told(YES, other)))) is False
+
+
+def test_readers_count_together_whoever_they_are(toy):
+    assert look(toy, READ, *[[b"reader-%d:1" % node] for node in range(3)], NO, NO) is True
 
 
 @kinds
@@ -170,46 +187,48 @@ def test_look_without_a_quorum_is_an_error(toy, kind):
         look(toy, kind, YES, YES, "down", "down", "down")
 
 
-LOOK, FORCE = "ask read_write_lock_look", "ask read_write_lock_release"
+LOOK, FORCE = "ask name_inspect", "ask read_write_lock_release"
 
 
 @kinds
 def test_forced_release_reports_whether_there_was_a_holder(toy, kind):
     for replies, expected in [((1, 0, 0, "down", "down"), True), ((0, 0, 0, "down", "down"), False)]:
         steps = force_release(toy.session, kind, "x", KEYS[kind], toy.owner)
-        seen = toy.answers([b"r:a"], [b"r:b", b"r:a"], NO, "down", "down")
+        seen = toy.answers(told([b"a"], kind), told([b"b", b"a"], kind), told(NO, kind), "down", "down")
         forced = (FORCE, toy.answers(*replies))
         assert toy.play(steps, (LOOK, seen), forced, forced) is expected
-        assert [command.args[:2] for command in toy.commands[-2:]] == [(b"r:a", 0), (b"r:b", 0)], "it names the claims"
+        assert [command.args[:2] for command in toy.commands[-2:]] == [
+            (kind.mode + b"a", 0),
+            (kind.mode + b"b", 0),
+        ], "it names the claims"
 
 
 def test_forced_release_without_a_holder_removes_nothing(toy):
     steps = force_release(toy.session, READ, "x", KEYS[READ], toy.owner)
-    assert toy.play(steps, (LOOK, toy.all_say([]))) is False
+    assert toy.play(steps, (LOOK, toy.all_say(told(NO, READ)))) is False
 
 
 def test_forced_release_of_a_crowd_looks_until_all_earlier_holders_are_gone(toy):
-    crowd = [b"r:%d" % i for i in range(500)]
+    crowd = [b"%d" % i for i in range(500)]
     script = (
-        (LOOK, toy.all_say(crowd)),
+        (LOOK, toy.all_say(told(crowd, READ, 501))),
         *[(FORCE, toy.all_say(1))] * 500,
-        (LOOK, toy.all_say([b"r:late"])),
+        (LOOK, toy.all_say(told([b"late"], READ))),
         (FORCE, toy.all_say(1)),
     )
     assert toy.play(force_release(toy.session, READ, "x", KEYS[READ], toy.owner), *script) is True
 
 
-@pytest.mark.parametrize(("reply", "error"), [(-1, KeyTypeError), ("down", QuorumError)])
+@pytest.mark.parametrize(("reply", "error"), [([b"list", [], 0, [], 0, 0, 0, []], KeyTypeError), ("down", QuorumError)])
 def test_forced_release_that_fails_is_an_error(toy, reply, error):
     with pytest.raises(error):
         toy.play(force_release(toy.session, READ, "x", KEYS[READ], toy.owner), (LOOK, toy.all_say(reply)))
     if reply == "down":
         steps = force_release(toy.session, READ, "x", KEYS[READ], toy.owner)
         with pytest.raises(error):
-            toy.play(steps, (LOOK, toy.all_say([b"r:a"])), (FORCE, toy.all_say(reply)))
+            toy.play(steps, (LOOK, toy.all_say(told([b"a"], READ))), (FORCE, toy.all_say(reply)))
 
 
 @pytest.mark.parametrize("protocol", [is_held, force_release])
 def test_reply_of_unknown_shape_is_not_an_answer(believed, protocol):
-    unheld = [([], Choice.REFUSED)]
-    assert believed(lambda toy: protocol(toy.session, READ, "x", KEYS[READ], toy.owner)) == unheld
+    assert believed(lambda toy: protocol(toy.session, READ, "x", KEYS[READ], toy.owner)) == []

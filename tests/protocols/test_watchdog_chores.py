@@ -290,10 +290,10 @@ def test_shutdown_withdraws_the_announcement_last(make_toy):
     """As long as there are holds, people can see whose they are."""
     toy = make_toy(record=RECORD)
     toy.take(kind=MUTEX)
-    toy.play(shutdown(toy.session), "tell lock_release", "tell client_withdraw")
+    toy.play(shutdown(toy.session), "tell lock_release", "tell client_announce")
     told = toy.told[-1]
     assert told.command.keys == (b"redsync:client:toy",)
-    assert told.command.args == ()
+    assert told.command.args == (b"", 0)
     assert told.deliver_to == 0, "it expires on an absent node"
 
 
@@ -302,10 +302,10 @@ def test_interrupted_shutdown_releases_the_rest_and_withdraws(make_toy, at):
     """No later call does it. The command under way at the interruption may not have been sent."""
     toy = make_toy(record=RECORD)
     states = [toy.take(name) for name in ("a", "b", "c")]
-    script = [*["tell lock_release"] * 3, "tell client_withdraw"]
+    script = [*["tell lock_release"] * 3, "tell client_announce"]
     interrupted = ["tell lock_abandon, leave"] if at < 3 else []
     steps = toy.interrupt(shutdown(toy.session), script, at)
-    assert steps == [*interrupted, *script[at + 1 : 3], "tell client_withdraw"]
+    assert steps == [*interrupted, *script[at + 1 : 3], "tell client_announce"]
     dropped = [told.command.keys[0] for told in toy.told[at + 1 : -1]]
     assert dropped == [state.keys.lock for state in states[at:]]
     assert len(toy.session.holds) == 0

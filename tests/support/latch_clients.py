@@ -2,7 +2,7 @@
 
 from redsync._core.keys import LatchKeys
 from redsync._core.latches import LatchState
-from redsync._protocols.latch import Latch, count_down, count_left, delete, set_count, wait_open
+from redsync._protocols.latch import Latch, count_down, count_left, set_count, wait_open
 from tests.simulation.stores import execute
 
 KEYS = LatchKeys.of(b"redsync:", b"x")
@@ -31,7 +31,7 @@ class LatchCaller:
         return self._run(wait_open, timeout, reach=reach)
 
     def delete(self, *reach):
-        self._run(delete, reach=reach)
+        self._run(set_count, 0, reach=reach)
 
 
 def finish(steps):

@@ -307,22 +307,10 @@ def zremrangebyscore(store: Store, key: bytes, lowest: bytes, highest: bytes) ->
 
 
 def zrange(store: Store, key: bytes, start: bytes, stop: bytes, *options: bytes) -> list[bytes]:
-    return _range(store, key, start, stop, options)
-
-
-def zrevrange(store: Store, key: bytes, start: bytes, stop: bytes, *options: bytes) -> list[bytes]:
-    return _range(store, key, start, stop, options, backwards=True)
-
-
-def _range(
-    store: Store, key: bytes, start: bytes, stop: bytes, options: tuple[bytes, ...], *, backwards: bool = False
-) -> list[bytes]:
     if options and (len(options) > 1 or options[0].lower() != b"withscores"):
         raise CommandError(_SYNTAX_ERROR)
     first, last = parse_integer(start), parse_integer(stop)
     found = _ranked(store, key)
-    if backwards:
-        found.reverse()
     first = first if first >= 0 else max(0, len(found) + first)
     last = last if last >= 0 else len(found) + last
     return _listed(found[first : last + 1] if last >= 0 else [], with_scores=bool(options))
@@ -391,7 +379,7 @@ COMMANDS: dict[bytes, Command] = {
         *(get, set_, setnx, incr, incrby, getbit, setbit, bitcount),
         *(hget, hset, hmget, hdel, hexists, hkeys, hgetall, hlen, hincrby),
         *(zadd, zrem, zcard, zscore, zrank, zcount),
-        *(zrange, zrevrange, zrangebyscore, zremrangebyscore),
+        *(zrange, zrangebyscore, zremrangebyscore),
         *(info, time, publish, spublish),
     )
 }

@@ -8,7 +8,7 @@ import pytest
 
 from redsync import LeaseLostError
 from redsync._core.client_records import Claim, ClientRecord
-from redsync._protocols.surveys import Look, NameLook
+from redsync._protocols.surveys import NameLook
 from redsync.cli import main, queries
 from redsync.cli.doctor_checks import checked
 from tests.support.fake_server import GARBAGE, ODD_ANSWERS, FakeServer, answering
@@ -140,10 +140,13 @@ def test_malformed_claim_is_refused(words):
         NameLook.read([b"lock", [words], 1, [], 0, 0, 0, []])
 
 
-@pytest.mark.parametrize("reply", [5, [], [b"hash", b"5", [b"a", b"1"], []], [b"hash", None, [], []]], ids=repr)
+MALFORMED = [5, [], [b"lock", [], b"0", [], 0, 0, 0, []], [b"lock", None, 0, [], 0, 0, 0, []]]
+
+
+@pytest.mark.parametrize("reply", MALFORMED, ids=repr)
 def test_malformed_look_is_refused(reply):
     with pytest.raises((ValueError, TypeError)):
-        Look.read(reply)
+        NameLook.read(reply)
 
 
 @pytest.mark.parametrize("field", [{"since": float("nan")}, {"since": float("inf")}, {"pid": -1}, {"pid": 2**63}])
