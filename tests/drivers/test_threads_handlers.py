@@ -327,9 +327,9 @@ while True:
 """
 
 
-@pytest.mark.parametrize("times", [2, pytest.param(10, marks=pytest.mark.sweep)])
-def test_process_that_closes_its_client_on_sigterm_ends_and_leaves_nothing(nodes, raw, times, eventually):
+def test_process_that_closes_its_client_on_sigterm_ends_and_leaves_nothing(nodes, raw, eventually):
     """A common program. Several runs, because it matters what the signal interrupts."""
+    times = 3
     crew = [
         subprocess.Popen([sys.executable, "-c", PROGRAM.replace('"kept"', f'"kept {i}"'), *nodes.urls], stdout=-1)
         for i in range(times)
