@@ -33,6 +33,8 @@ from redsync.cli import exits
 from redsync.cli.arguments import COMMANDS, parse
 from tests.support.warm import LIBRARY, WarmPython
 
+pytestmark = pytest.mark.timeout(400)  # a page on a busy machine
+
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
@@ -161,7 +163,7 @@ def run(redsync_nodes, tmp_path, python):
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT if language == "bash" else subprocess.PIPE,
             text=True,
-            timeout=100,
+            timeout=300,
             check=False,
         )
         assert result.returncode == 0, f"{result.stdout}{result.stderr or ''}"
