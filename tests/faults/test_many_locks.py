@@ -6,8 +6,8 @@ import time
 from tests.support.locks import PATIENCE
 
 LOCKS = 1000
-LEASE = 1.5
-PERIODS = 3
+LEASE = 4.0
+PERIODS = 2
 KEYS = LOCKS + 2  # and the records of the client and of the node's birth
 
 
