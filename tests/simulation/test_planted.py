@@ -454,7 +454,7 @@ MISTAKES = [
         patch=instead(AioLinkSet, "end", nothing),
     ),
     Mistake(
-        "a release does not follow its claim over other sets", LeakedClaims, "ownerless", 32,
+        "a release does not follow its claim over other sets", LeakedClaims, "ownerless", 21,
         {"sets": 3}, patch=instead(Owing, "follow", lambda *_: False),
     ),
     # Groups and clusters.
