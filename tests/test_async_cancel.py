@@ -17,6 +17,7 @@ from tests.aio_support import (
     client_of,
     count,
     in_loop,
+    no_uvloop,
     other_tasks,
     structures,
     take,
@@ -28,9 +29,7 @@ from tests.support.locks import PATIENCE
 from tests.support.sweeps import new_seed, swept
 
 sweep = pytest.mark.sweep
-states_of_nodes = pytest.mark.parametrize(
-    "state", ["spread", pytest.param("healthy", marks=sweep), pytest.param("paused", marks=sweep)]
-)
+states_of_nodes = pytest.mark.parametrize("state", ["spread", *swept("paused")])
 """Spread: each node is heard some turns of the loop after the previous one. Paused: one is silent."""
 
 
@@ -144,7 +143,7 @@ async def cancel_at(operation, k, j):
 async def for_every_turn(operation, check, *, limit=100_000):
     """Cancel it at any turn until its end, at most at `limit`, and again at any later turn.
 
-    It tries the first turns one by one, then leaves out more and more of them, by the seed.
+    It leaves out more and more of the turns, by the seed.
     """
     rng = random.Random(new_seed())
     k, trials, first = 0, 0, True
@@ -159,8 +158,8 @@ async def for_every_turn(operation, check, *, limit=100_000):
                 error.add_note(f"cancelled after {k} turns, again after {j}")
                 raise
             second = second or not j
-            j += rng.randrange(1, 2 + j // 2)
-        k += rng.randrange(1, 2 + k // 5)
+            j += rng.randrange(1, 3 + j)
+        k += rng.randrange(1, 3 + k // 3)
     return trials
 
 
@@ -290,8 +289,10 @@ OPERATIONS = [acquire, acquire_again, release, release_a_hold_of_another_task, e
     ("operation", "kind"),
     [*((each, "lock") for each in OPERATIONS), *swept((acquire, "mutex"), (release, "mutex"))],
 )
-@states_of_nodes
-@uvloop_in_sweeps
+@pytest.mark.parametrize(
+    ("state", "loop"),
+    [("spread", "asyncio"), *swept(("paused", "asyncio")), pytest.param("healthy", "uvloop", marks=[no_uvloop, sweep])],
+)
 @in_loop
 async def test_operation_cancelled_at_any_turn_leaves_nothing(nodes, raw, state, operation, kind, *, loop):
     async with ground_of(nodes, raw, state) as ground:

@@ -110,20 +110,22 @@ def test_consumer_names_every_export():
     assert {name for module, name in imported if module == "redsync.testing"} == set(redsync.testing.__all__) - NOT_HERE
 
 
-@pytest.mark.parametrize("name", KINDS)
-def test_consumer_uses_every_member(name):
-    used = USES.members[name]
-    assert [member for member in sorted(public(KINDS[name]) - used) if f"{name}.{member}" not in NOT_FOR_USERS] == []
+def members():
+    """Yield every member that users may use: its class, and its name."""
+    for name, kind in KINDS.items():
+        yield from ((kind, name, member) for member in public(kind) if f"{name}.{member}" not in NOT_FOR_USERS)
 
 
-@pytest.mark.parametrize("name", KINDS)
-def test_consumer_gives_every_option(name):
-    for member in public(KINDS[name]):
-        method = inspect.getattr_static(KINDS[name], member, None)
-        if not inspect.isfunction(method) or f"{name}.{member}" in NOT_FOR_USERS:
-            continue
-        options = {p.name for p in inspect.signature(method).parameters.values() if p.kind is p.KEYWORD_ONLY}
-        assert options <= USES.options[f"{name}.{member}"], member
+def test_consumer_uses_every_member():
+    assert [f"{name}.{member}" for _, name, member in members() if member not in USES.members[name]] == []
+
+
+def test_consumer_gives_every_option():
+    for kind, name, member in members():
+        method = inspect.getattr_static(kind, member, None)
+        if inspect.isfunction(method):
+            options = {p.name for p in inspect.signature(method).parameters.values() if p.kind is p.KEYWORD_ONLY}
+            assert options <= USES.options[f"{name}.{member}"], f"{name}.{member}"
 
 
 @pytest.mark.parametrize("name", ["Client", "AsyncClient", "LocalNodes"])

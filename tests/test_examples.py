@@ -179,7 +179,7 @@ INCLUDED = re.compile(
 def run(*arguments, **environment):
     command = [sys.executable, *arguments]
     return subprocess.run(
-        command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=60, check=False
+        command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=100, check=False
     )
 
 

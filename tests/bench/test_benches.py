@@ -7,6 +7,8 @@ import pytest
 from bench import metrics, report, scripts, sizes
 from bench.__main__ import main
 
+pytestmark = pytest.mark.timeout(600)  # they measure, so they do the same work on a busy machine
+
 
 @pytest.mark.sweep
 def test_scripts_measure_each_step_beside_a_floor():

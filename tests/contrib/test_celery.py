@@ -146,10 +146,10 @@ def test_deliveries_of_the_same_arguments_take_turns(site, eventually):
     eventually(lambda: site.logged("to be delivered again in 0.05 s: 'charge:7' was still held by others"))
     assert len(site.notes("begin 7")) == 1
     site.open(7)
-    assert [first.get(timeout=20), second.get(timeout=20)] == ["charge:7"] * 2
+    assert [first.get(timeout=60), second.get(timeout=60)] == ["charge:7"] * 2
     assert [line.split()[:2] for line in site.notes() if " 7 " in line] == [["begin", "7"], ["end", "7"]] * 2
     site.open(8)
-    assert other.get(timeout=20) == "charge:8"
+    assert other.get(timeout=60) == "charge:8"
 
 
 def test_delivery_may_be_skipped_instead(site, eventually):
@@ -158,12 +158,12 @@ def test_delivery_may_be_skipped_instead(site, eventually):
     site.send("report", "monday")
     eventually(lambda: site.logged("skipped: "))
     site.open("monday")
-    assert first.get(timeout=20) is None
+    assert first.get(timeout=60) is None
     assert site.notes() == ["report monday"]
 
 
 def test_retry_of_the_task_releases_the_lock_and_counts(site):
-    assert site.send("fails_first").get(timeout=20) == 1
+    assert site.send("fails_first").get(timeout=60) == 1
     assert site.notes() == ["try 0", "try 1"]
 
 
@@ -183,12 +183,12 @@ def test_task_of_a_lost_worker_runs_again_after_its_lease(site, eventually, make
 def test_dead_node_changes_nothing_and_without_a_quorum_tasks_wait_for_one(site, nodes, eventually):
     site.open(1)
     nodes.kill(0)
-    assert site.send("charge", 1).get(timeout=20) == "charge:1"
+    assert site.send("charge", 1).get(timeout=60) == "charge:1"
     nodes.kill(1)
     waiting = site.send("charge", 1)
     eventually(lambda: site.logged("to be delivered again") >= 2)
     nodes.restart(1)
-    assert waiting.get(timeout=20) == "charge:1"
+    assert waiting.get(timeout=60) == "charge:1"
 
 
 # Without a worker.

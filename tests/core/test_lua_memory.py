@@ -45,9 +45,9 @@ def forgetful(ask, **options):
 UNKNOWN = "original 1 another", "newborn 1 another", "original 1", "newborn 1", "blank 1 -", "a lock", ""
 
 
-@pytest.mark.parametrize(
-    ("kind", "age", "guard"),
-    [
+def test_node_that_remembers_for_long_enough_grants_and_keeps_its_record(claims, ask):
+    """An original one does at any age; without a guard, age does not matter."""
+    for kind, age, guard in [
         ("original", 0, 1),
         ("original", 0, GUARD),
         ("original", 0, 10**9),
@@ -56,16 +56,14 @@ UNKNOWN = "original 1 another", "newborn 1 another", "original 1", "newborn 1", 
         (None, 0, 0),
         ("newborn", 0, 0),
         ("original", 0, 0),
-    ],
-)
-def test_node_that_remembers_for_long_enough_grants_and_keeps_its_record(claims, ask, kind, age, guard):
-    """An original one does at any age; without a guard, age does not matter."""
-    if kind is not None:
-        record(claims, kind, age)
-    before = claims.redis.get(BIRTH_KEY)
-    assert ask(guard=guard) == NEW
-    assert claims.holder() == ME
-    assert claims.redis.get(BIRTH_KEY) == before
+    ]:
+        claims.redis.flushall()
+        if kind is not None:
+            record(claims, kind, age)
+        before = claims.redis.get(BIRTH_KEY)
+        assert ask(guard=guard) == NEW, (kind, age, guard)
+        assert claims.holder() == ME
+        assert claims.redis.get(BIRTH_KEY) == before
 
 
 def test_newborn_node_grants_nothing_until_it_is_older_than_the_guard_and_reports_its_age(claims, ask):
@@ -100,14 +98,14 @@ def test_claim_on_a_node_with_a_record_of_another_type_fails(claims, ask):
     assert claims.holder() is None
 
 
-@pytest.mark.parametrize("value", [None, *UNKNOWN, "original 1 othe", "newborn 1 othe"])
-def test_record_of_a_process_unknown_to_the_asker_does_not_count(claims, ask, value):
+def test_record_of_a_process_unknown_to_the_asker_does_not_count(claims, ask):
     """The data may be of any age: from before a restart, or of another server."""
-    if value is not None:
-        claims.redis.set(BIRTH_KEY, value)
-    before = claims.node.dump()
-    assert forgetful(ask, guard=1) == -1
-    assert claims.node.dump() == before, "it neither grants nor gets a record by itself"
+    for value in [None, *UNKNOWN, "original 1 othe", "newborn 1 othe"]:
+        if value is not None:
+            claims.redis.set(BIRTH_KEY, value)
+        before = claims.node.dump()
+        assert forgetful(ask, guard=1) == -1, value
+        assert claims.node.dump() == before, "it neither grants nor gets a record by itself"
 
 
 # Renewals.
@@ -194,11 +192,12 @@ def test_record_of_the_same_process_stays(locks, step, kind):
 
 
 @pytest.mark.parametrize("step", ["look", "newborn", "original"])
-@pytest.mark.parametrize("kind", ["original", "newborn", "blank"])
-@pytest.mark.parametrize("process", [" another", "", " - -", " 0123456789abcdef"])
-def test_record_of_another_process_becomes_a_newborn_one_whatever_it_says(locks, step, kind, process):
-    locks.redis.set(BIRTH_KEY, f"{kind} 1{process}")
-    assert describes(locks, initialize(locks, step, f" 1,{process.strip()} "), "newborn")
+def test_record_of_another_process_becomes_a_newborn_one_whatever_it_says(locks, step):
+    for kind in ("original", "newborn", "blank"):
+        for process in (" another", "", " - -", " 0123456789abcdef"):
+            locks.redis.set(BIRTH_KEY, f"{kind} 1{process}")
+            reply = initialize(locks, step, f" 1,{process.strip()} ")
+            assert describes(locks, reply, "newborn"), (kind, process)
 
 
 @pytest.mark.parametrize(("step", "kind"), [("look", None), ("original", "original"), ("newborn", "newborn")])
@@ -312,27 +311,19 @@ def test_server_without_a_record_is_not_new_if_something_was_decided(locks, step
     assert found.endswith(b" " + process)
 
 
-@pytest.mark.parametrize("kind", ["original", "newborn", "blank", "joining"])
-@pytest.mark.parametrize(
-    "written",
-    [
-        "{process}@6.0a1b2c3d",
-        "{process}@8.0a1b2c3d",
-        "{process}@7.ffffffff",
-        "{process}",
-        "fedcba9876543210@7.0a1b2c3d",
-    ],
-)
 @pytest.mark.parametrize("step", ["look", "newborn", "original"])
-def test_server_with_the_record_of_another_decision_is_joining_and_grants_nothing(claims, kind, written, step):
+def test_server_with_the_record_of_another_decision_is_joining_and_grants_nothing(claims, step):
     """Whatever the step: nothing can follow from this decision before the record is acknowledged under it."""
-    written = written.format(process=process_of(claims.redis))
-    record(claims, kind, 60_000, written)
-    found, _, process = initialize_elected(claims, step, 7, f" {claims.now() - 60_000},{written} ")
-    assert kind_of(found) == "joining"
-    assert found.endswith(b" " + process)
-    with pytest.raises(redis.exceptions.ResponseError, match="FORGETFUL -1"):
-        claims.node.run(f"{claims.noun}_acquire", (KEYS.lock,), ME, 1, LEASE, f"1{elected(claims, 7)}")
+    ours = process_of(claims.redis)
+    others = [f"{ours}@6.0a1b2c3d", f"{ours}@8.0a1b2c3d", f"{ours}@7.ffffffff", ours, "fedcba9876543210@7.0a1b2c3d"]
+    for kind in ("original", "newborn", "blank", "joining"):
+        for written in others:
+            record(claims, kind, 60_000, written)
+            found, _, process = initialize_elected(claims, step, 7, f" {claims.now() - 60_000},{written} ")
+            assert kind_of(found) == "joining", (kind, written)
+            assert found.endswith(b" " + process)
+            with pytest.raises(redis.exceptions.ResponseError, match="FORGETFUL -1"):
+                claims.node.run(f"{claims.noun}_acquire", (KEYS.lock,), ME, 1, LEASE, f"1{elected(claims, 7)}")
 
 
 @pytest.mark.parametrize(("step", "kind"), [("look", "joining"), ("original", "joining"), ("newborn", "newborn")])

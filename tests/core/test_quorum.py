@@ -13,7 +13,7 @@ from tests.support.ours import of_ours
 
 GRANTED, REFUSED, FAILED = Choice.GRANTED, Choice.REFUSED, Choice.FAILED
 PENDING, WON, LOST = Verdict.PENDING, Verdict.WON, Verdict.LOST
-SIZES = range(1, 7)
+SIZES = range(1, 6)
 
 
 def new_tally(n, decide=None, parse=lambda reply: reply == "yes", **options):

@@ -61,10 +61,10 @@ def aside(function):
 def at_any_point(seed):
     """Return a function that calls a handler at each point of another function, one by one."""
 
-    def at_any_point(prepare):
+    def at_any_point(prepare, stride=STRIDE):
         """`prepare(point)` returns the function, the handler, and a check for afterwards."""
         refused = 0
-        for point in itertools.count(1 + seed % STRIDE, STRIDE):
+        for point in itertools.count(1 + seed % stride, stride):
             function, handler, check = prepare(point)
             outcome = []
             note = compose(outcome.append, handler)
@@ -75,7 +75,7 @@ def at_any_point(seed):
             assert outcome, where
             check()
         assert point > 50
-        return refused, point // STRIDE
+        return refused, point // stride
 
     return at_any_point
 
@@ -188,7 +188,7 @@ def test_client_closed_by_a_handler_at_any_point_releases_everything(at_any_poin
 
         return use, client.close, check
 
-    at_any_point(prepare)
+    at_any_point(prepare, stride=5 * STRIDE)
 
 
 def test_closed_client_says_so_even_in_the_middle_of_a_call(client):
@@ -327,9 +327,9 @@ while True:
 """
 
 
-@pytest.mark.parametrize("times", [2, pytest.param(10, marks=pytest.mark.sweep)])
-def test_process_that_closes_its_client_on_sigterm_ends_and_leaves_nothing(nodes, raw, times, eventually):
+def test_process_that_closes_its_client_on_sigterm_ends_and_leaves_nothing(nodes, raw, eventually):
     """A common program. Several runs, because it matters what the signal interrupts."""
+    times = 3
     crew = [
         subprocess.Popen([sys.executable, "-c", PROGRAM.replace('"kept"', f'"kept {i}"'), *nodes.urls], stdout=-1)
         for i in range(times)

@@ -35,16 +35,15 @@ from tests.support.leftovers import become
 from tests.support.locks import PATIENCE, connect_set
 from tests.support.sweeps import swept
 
-STRIDE = 6
-"""A sweep tries every sixth of about a thousand points, the other tests eight of them; the seed says which."""
+MANY = pytest.mark.parametrize("points", [12, *swept(100)], indirect=True)
 
 
-@pytest.fixture(params=["a few points", *swept("many points")])
+@pytest.fixture
 def points(request, seed):
-    """Return a function that returns points of interruption."""
+    """Return a function that returns twelve points of interruption, others in each run: the seed says which."""
 
     def points(most=900):
-        stride = most // 12 if request.param == "a few points" else STRIDE
+        stride = most // getattr(request, "param", 12)
         return range(1 + seed % stride, most, stride)
 
     return points
@@ -129,6 +128,7 @@ def test_interrupted_acquire_holds_nothing(interrupt, client, make_lock):
     interrupt([client], make_lock, lambda lock: lock.acquire(timeout=PATIENCE), is_free)
 
 
+@MANY
 def test_interrupted_with_holds_nothing(interrupt, client, make_lock):
     interrupt([client], make_lock, enter_and_leave, is_free)
 
@@ -284,6 +284,7 @@ def all_are_free(multi):
     return is_free(multi)
 
 
+@MANY
 def test_interrupted_multi_lock_holds_none(interrupt, clients, make_multi):
     interrupt(clients, make_multi, enter_and_leave, all_are_free)
 
@@ -510,7 +511,7 @@ def struck_on_entering_exit(error):
     return any(frame.f_code is Lock.__exit__.__code__ and line == frame.f_code.co_firstlineno for frame, line in frames)
 
 
-@pytest.mark.parametrize("times", [30, *swept(1000)])
+@pytest.mark.parametrize("times", [30, *swept(300)])
 def test_signals_at_any_instant_leave_nothing_and_other_threads_go_on(client, raw, seed, times):
     instants, done, stop = random.Random(seed), [], threading.Event()
 

@@ -7,6 +7,7 @@ import pytest
 
 from redsync import QuorumError
 from redsync._kinds import LOCKS
+from tests.support.sweeps import swept
 
 pytestmark = [pytest.mark.usefixtures("both_flavours"), pytest.mark.asyncio_too]
 
@@ -27,13 +28,13 @@ WAYS = {(kind.like, kind.waits): kind.noun for kind in reversed(LOCKS)}
 """For each way to wait, the first kind that uses it."""
 
 
-def case(kind, fault, how_many):
-    """Each kind in the worst trouble, a lock in all of them; the rest in sweeps."""
-    always = kind == "lock" or (fault, how_many) == ("hung", 3)
-    return pytest.param(kind, fault, how_many, marks=() if always else pytest.mark.sweep)
-
-
-CASES = [case(kind, *trouble) for kind in (*WAYS.values(), "multi_lock") for trouble in TROUBLES]
+OTHERS = {*WAYS.values(), "multi_lock"} - {"lock"}
+CASES = [
+    *(("lock", *trouble) for trouble in TROUBLES),
+    *((kind, "hung", 3) for kind in sorted(OTHERS)),
+    *swept(*((kind, "hung", 2) for kind in sorted(OTHERS))),
+]
+"""Each kind in the worst trouble, a lock in all of them; simulations have all troubles for all kinds."""
 
 
 @pytest.mark.parametrize(("kind", "fault", "how_many"), CASES)

@@ -6,7 +6,7 @@ pytestmark = pytest.mark.usefixtures("all_nodes_met")
 
 LONG = 120.0
 """Seconds of a lease that the tests never wait for: claims that are gone sooner were released."""
-PAIRS = 200
+PAIRS = 100
 
 
 @pytest.fixture

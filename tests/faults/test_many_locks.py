@@ -2,56 +2,37 @@
 
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
-
-import pytest
 
 from tests.support.locks import PATIENCE
 
 LOCKS = 1000
-LEASE = 1.5
-PERIODS = 3
+LEASE = 4.0
+PERIODS = 2
 KEYS = LOCKS + 2  # and the records of the client and of the node's birth
 
 
-@pytest.mark.parametrize("threads", [1, pytest.param(4, marks=pytest.mark.sweep)])
-def test_watchdog_keeps_many_locks_with_few_commands(threads, make_client, admin, eventually):
+def test_watchdog_keeps_many_locks_with_few_commands(make_client, admin, eventually):
     lost = []
     client = make_client(lease=LEASE, listeners=[lost.append])
-    gate = threading.Barrier(threads + 1)
-
-    def hold(number):
-        locks = [client.get_lock(f"{number} {i}") for i in range(LOCKS // threads)]
-        for lock in locks:
-            assert lock.acquire(timeout=PATIENCE)  # a busy machine may lose a round: nodes have 75 ms to answer
-        gate.wait()  # all are held
-        gate.wait()  # several periods later
-        owned = sum(lock.owned() for lock in locks)
-        for lock in locks:
-            lock.release()
-        return owned
-
-    with ThreadPoolExecutor(threads) as pool:
-        holders = [pool.submit(hold, number) for number in range(threads)]
-        try:
-            gate.wait(timeout=PATIENCE)
-            eventually(lambda: all(admin.ask(i, "DBSIZE") == KEYS for i in range(5)))
-            before = [admin.calls(i) for i in range(5)]
-            ends_at = time.monotonic() + PERIODS * LEASE / 3
-            while time.monotonic() < ends_at:
-                ours = [thread.name for thread in threading.enumerate() if thread.name.startswith("redsync")]
-                # On a busy machine a node may be late, which is reported, or is connected again.
-                passing = [name for name in ours if name.startswith(("redsync-connect", "redsync-events"))]
-                assert [name for name in ours if name not in passing] == ["redsync-maintenance"]
-                assert all(admin.ask(i, "DBSIZE") == KEYS for i in range(5))
-                time.sleep(0.05)
-            calls = [after - calls for after, calls in zip([admin.calls(i) for i in range(5)], before, strict=True)]
-            print(f"renewal commands by node in {PERIODS} periods: {calls}")
-            # 5 batches of 200 make 1,000; locks that were acquired at different times fill more of them.
-            assert all(3 <= count / PERIODS <= 20 for count in calls)
-            gate.wait(timeout=PATIENCE)
-            assert sum(holder.result() for holder in holders) == LOCKS
-        finally:
-            gate.abort()  # otherwise the holders of a failed test would wait forever
+    locks = [client.get_lock(str(i)) for i in range(LOCKS)]
+    for lock in locks:
+        assert lock.acquire(timeout=PATIENCE)  # a busy machine may lose a round: nodes have 75 ms to answer
+    eventually(lambda: all(admin.ask(i, "DBSIZE") == KEYS for i in range(5)))
+    before = [admin.calls(i) for i in range(5)]
+    ends_at = time.monotonic() + PERIODS * LEASE / 3
+    while time.monotonic() < ends_at:
+        ours = [thread.name for thread in threading.enumerate() if thread.name.startswith("redsync")]
+        # On a busy machine a node may be late, which is reported, or is connected again.
+        passing = [name for name in ours if name.startswith(("redsync-connect", "redsync-events"))]
+        assert [name for name in ours if name not in passing] == ["redsync-maintenance"]
+        assert all(admin.ask(i, "DBSIZE") == KEYS for i in range(5))
+        time.sleep(0.05)
+    calls = [after - calls for after, calls in zip([admin.calls(i) for i in range(5)], before, strict=True)]
+    print(f"renewal commands by node in {PERIODS} periods: {calls}")
+    # 5 batches of 200 make 1,000; locks that were acquired at different times fill more of them.
+    assert all(3 <= count / PERIODS <= 20 for count in calls)
+    assert all(lock.owned() for lock in locks)
+    for lock in locks:
+        lock.release()
     assert [event for event in lost if type(event).__name__ == "HoldLost"] == []
     eventually(lambda: admin.keys() == [])

@@ -5,22 +5,23 @@ import time
 import pytest
 
 from tests.chaos.history import now_ns, read
-from tests.faults.havoc import start
-
-SECONDS = 6.0
+from tests.faults.havoc import await_work, start
 
 
-@pytest.mark.parametrize(
-    ("rate", "per", "least"), [(5, 0.5, 0.5), (100, 1.0, 0.5), (1_000, 1.0, 0.2)], ids=["10/s", "100/s", "1000/s"]
-)
+def successes(pool):
+    """Return when there was a success, in order, in ns."""
+    return sorted(line["at"] for life in pool.lives for line in read(life.history) if line["event"] == "success")
+
+
+@pytest.mark.parametrize(("rate", "per"), [(5, 0.5), (1_000, 1.0)], ids=["10/s", "1000/s"])
 @pytest.mark.sweep
-def test_no_window_has_more_successes_than_the_rate_while_nodes_come_and_go(nodes, tmp_path, rate, per, least):
+def test_no_window_has_more_successes_than_the_rate_while_nodes_come_and_go(nodes, tmp_path, rate, per):
     options = {"work": "eager", "seed": "1", "restart_guard": 1.0, "limit": rate, "per": per, "owners": 4}
     with start(tmp_path, lambda _: nodes.urls, ["rate_limiter:x"], clients=2, **options) as pool:
         pool.await_all("ready")
         # Servers that have just started grant nothing before a window has passed.
         time.sleep(max(per, 1.0) * 1.01 + 0.4)
-        pool.go(since := now_ns(), since + int(SECONDS * 1e9))
+        pool.go(since := now_ns(), since + 100_000_000_000)  # until `finish`; some wait for as long as it could last
         time.sleep(1.0)
         nodes.kill(0)
         time.sleep(0.7)
@@ -29,9 +30,9 @@ def test_no_window_has_more_successes_than_the_rate_while_nodes_come_and_go(node
         nodes.pause(1)
         time.sleep(0.4)
         nodes.resume(1)
+        await_work(pool, lambda: len(successes(pool)) > 2 * rate)
         pool.finish()
-    instants = sorted(line["at"] for life in pool.lives for line in read(life.history) if line["event"] == "success")
+    instants = successes(pool)
     narrowest = min(later - sooner for sooner, later in zip(instants, instants[rate:], strict=False)) / 1e9
     print(len(instants), "successes; the narrowest", rate + 1, "in", narrowest, "s")
     assert narrowest >= per
-    assert len(instants) >= least * rate / per * (SECONDS - 2), "the limit is used"

@@ -191,14 +191,14 @@ def test_limiters_and_semaphores_are_scraped(make_client, metrics, scrape):
     assert found["redsync_limiter_retry_after_seconds_count", "api"] == 1
 
 
-def test_ten_thousand_names_are_a_handful_of_series(make_client, metrics, scrape):
+def test_hundreds_of_names_are_a_handful_of_series(make_client, metrics, scrape):
     client = make_client(listeners=[metrics], n=1, node_timeout=5.0)
-    for n in range(10_000):
+    for n in range(500):
         lock = client.get_lock(f"order:{n}:{n * 7919:x}")
         assert lock.acquire(False)
         lock.release()
     found = scrape()
-    assert found["redsync_acquire_attempts_total", "lock", "order", "won"] == 10_000
+    assert found["redsync_acquire_attempts_total", "lock", "order", "won"] == 500
     series = {key for key in found if "order" in key}
     # Two counters, and two histograms with their buckets, sums and counts.
     assert len(series) <= 2 + 2 * 20

@@ -17,21 +17,29 @@ from tests.simulation.runs import simulate
 from tests.simulation.scenario import ScenarioRunner
 from tests.simulation.trial import Trial
 from tests.simulation.workload import SIMULATED
-from tests.support.sweeps import swept
+from tests.support.sweeps import new_seed, swept
 
-FEW, PER_TEST = 2, 5
-SEEDS = {"lock": 200}
-"""The number of runs of each kind in the sweeps; 60 for the others."""
-
-MORE = [
-    (kind, range(first, first + PER_TEST)) for kind in SIMULATED for first in range(FEW, SEEDS.get(kind, 60), PER_TEST)
-]
+pytestmark = pytest.mark.timeout(400)  # they do the same work on a busy machine
 
 
-@pytest.mark.parametrize(("kind", "seeds"), [(kind, range(FEW)) for kind in SIMULATED] + swept(*MORE), ids=str)
-def test_promises_are_kept(kind, seeds):
-    for seed in seeds:
+def drawn(count, *, below=1_000_000):
+    """Return that many seeds, other ones in each run of the tests."""
+    first = new_seed() % below
+    return range(first, first + count)
+
+
+@pytest.mark.parametrize("kind", SIMULATED)
+def test_promises_are_kept(kind):
+    for seed in range(2):
         simulate(seed, kind=kind)  # its error says how to replay it
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("kind", SIMULATED)
+def test_promises_are_kept_with_other_seeds(kind):
+    """In each shape of a run: those of seeds below 1000, and the many of later ones."""
+    for seed in (*drawn(1, below=1_000), *drawn(5)):
+        simulate(seed, kind=kind)
 
 
 FOUND = [
@@ -67,10 +75,10 @@ def test_run_that_once_found_a_mistake_keeps_every_promise(kind, seed, cause):
     simulate(seed, kind=kind)
 
 
-@pytest.mark.parametrize("kind", ["lock", *swept(*sorted(set(SIMULATED) - {"lock"}))])
-def test_promises_are_kept_with_several_sets_of_links(kind):
+def test_promises_are_kept_with_several_sets_of_links():
+    """So are those of a half of the runs with other seeds."""
     for seed in range(3):
-        simulate(seed, kind=kind, sets=3)
+        simulate(seed, sets=3)
 
 
 def test_waiter_that_leaves_over_another_set_has_no_place_on_a_node_that_executes_its_ask_late():
@@ -100,8 +108,7 @@ def test_waiter_whose_wake_ups_come_late_acquires_by_its_own_look():
     [
         (4, "lock"),
         (5, "semaphore"),
-        *swept((5, "lock"), (4, "semaphore")),
-        *swept(*[(nodes, kind) for nodes in (4, 5) for kind in ("fair", "fenced", "read-write", "limiter", "latch")]),
+        *swept((5, "fair"), (4, "read-write"), (5, "limiter"), (4, "latch")),
     ],
 )
 def test_promises_are_kept_while_one_node_is_not_on_all_lists(kind, nodes):
@@ -127,7 +134,7 @@ def test_semaphore_admits_no_more_than_it_has_when_each_client_reaches_another_m
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize("kind", SIMULATED)
+@pytest.mark.parametrize("kind", ["lock", "limiter"])
 def test_long_run_keeps_every_promise(kind):
     trace = simulate(1000, kind=kind, traced=True, long=True).trace
     assert re.search(r"no answer for 1\d s", trace), "a client abandons a connection in it"
@@ -135,49 +142,52 @@ def test_long_run_keeps_every_promise(kind):
 
 @pytest.mark.sweep
 def test_long_runs_have_commands_that_arrive_over_abandoned_connections():
-    trace = "".join(simulate(seed, traced=True, long=True).trace for seed in range(1000, 1004))
-    assert re.search(r"\(a stray\): lock_(release|abandon)", trace)
+    traces = (simulate(seed, traced=True, long=True).trace for seed in range(1000, 1010))
+    assert any(re.search(r"\(a stray\): lock_(release|abandon)", trace) for trace in traces)
 
 
 @pytest.mark.sweep
 def test_workers_use_both_read_write_locks_in_all_ways():
-    trace = "".join(simulate(seed, kind="read-write", traced=True).trace for seed in range(1000, 1010))
     ways = ["acquire", "enter", "nest", "leave", "downgrade", "read inside", "upgrade"]
     said = [*(f"how={way} " for way in ways), " refused ", " found ", " extended ", " cancelled ", " leaves "]
-    assert [words for words in said if words not in trace] == []
+    for seed in range(1000, 1020):
+        trace = simulate(seed, kind="read-write", traced=True).trace
+        said = [words for words in said if words not in trace]
+        if not said:
+            break
+    assert said == []
 
 
 # Nodes that are Sentinel groups or masters of a cluster, with failovers and moving slots.
 
 GROUPS, CLUSTER = {}, {"cluster": True}
-SIZES = [(GROUPS, 1, 2, 40), (GROUPS, 3, 2, 10), (CLUSTER, 1, 2, 20), (CLUSTER, 3, 1, 20), (CLUSTER, 5, 1, 5)]
 
 
 @pytest.mark.parametrize(
-    ("world", "kind", "nodes", "replicas", "seeds"),
+    ("world", "kind", "nodes", "replicas", "count"),
     [
-        (GROUPS, "lock", 1, 2, range(2)),
-        (GROUPS, "semaphore", 1, 1, range(1)),
-        (CLUSTER, "lock", 3, 1, range(2)),
-        (CLUSTER, "read-write", 1, 2, range(1)),
-        *swept(
-            (GROUPS, "fenced", 3, 2, range(1)),
-            (GROUPS, "read-write", 1, 3, range(1)),
-            (CLUSTER, "latch", 3, 1, range(1)),
-            (CLUSTER, "limiter", 5, 1, range(1)),
-            *[
-                (world, kind, nodes, replicas, range(first, first + PER_TEST))
-                for kind in ("lock", "fenced", "semaphore", "read-write")
-                for world, nodes, replicas, count in SIZES
-                for first in range(1000, 1000 + count, PER_TEST)
-            ],
-        ),
+        (GROUPS, "lock", 1, 2, 2),
+        (GROUPS, "semaphore", 1, 1, 1),
+        (CLUSTER, "lock", 3, 1, 2),
+        (CLUSTER, "read-write", 1, 2, 1),
     ],
     ids=str,
 )
-def test_promises_are_kept_by_groups_and_clusters(world, kind, nodes, replicas, seeds):
-    for seed in seeds:
+def test_promises_are_kept_by_groups_and_clusters(world, kind, nodes, replicas, count):
+    for seed in range(count):
         simulate(seed, kind=kind, nodes=nodes, replicas=replicas, **world)
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize(
+    ("world", "nodes", "replicas"),
+    [(GROUPS, 1, 2), (GROUPS, 1, 3), (GROUPS, 3, 2), (CLUSTER, 1, 2), (CLUSTER, 3, 1), (CLUSTER, 5, 1)],
+    ids=str,
+)
+def test_promises_are_kept_by_groups_and_clusters_with_other_seeds(world, nodes, replicas):
+    kinds = ["lock", "semaphore", "fenced", "read-write", "latch", "limiter"]
+    for seed in drawn(4):
+        simulate(seed, kind=kinds[seed % 6], nodes=nodes, replicas=replicas, **world)
 
 
 def test_record_must_not_survive_in_the_server_between():
@@ -234,7 +244,7 @@ def test_same_seed_gives_same_trace_under_another_hash_seed():
             ({"kind": "latch"}, []),
             ({"nodes": 1, "replicas": 2}, ["becomes the master"]),
             ({"long": True}, []),
-            *[({"kind": kind}, []) for kind in ("fair", "fenced", "read-write", "limiter")],
+            *[({"kind": kind}, []) for kind in ("fair", "read-write")],
         ),
     ],
     ids=str,

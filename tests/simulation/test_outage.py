@@ -13,7 +13,7 @@ from tests.simulation.stores import execute
 from tests.simulation.trial import Trial
 from tests.support.sweeps import swept
 
-WAITERS = 400
+WAITERS = 200
 
 PROBES = 101
 """Tries per second of all waiters, at most."""

@@ -160,11 +160,11 @@ MISTAKES = [
         scripts=grant_although_it_forgot("lock"), patch=FIT,
     ),
     Mistake(
-        "nodes grant permits although they forgot", Exclusion, "is held by", 51, "semaphore",
+        "nodes grant permits although they forgot", Exclusion, "is held by", 60, "semaphore",
         scripts=grant_although_it_forgot("semaphore"), patch=FIT,
     ),
     Mistake(
-        "a hand-over counts after its rollback", Exclusion, "is held by", 360,
+        "a hand-over counts after its rollback", Exclusion, "is held by", 361,
         patch=around(acquiring, "_roll_back", remember_the_mark),
     ),
     Mistake(
@@ -177,7 +177,7 @@ MISTAKES = [
     Mistake("readers are granted next to a writer", Exclusion, "is held by", 0, "read-write", UNHEEDED_WRITER),
     Mistake("a writer is granted next to readers", Exclusion, "is held by", 0, "read-write", UNHEEDED_READERS),
     Mistake(
-        "slots need no quorum", Exclusion, " slot .* is held by", 26, "semaphore",
+        "slots need no quorum", Exclusion, " slot .* is held by", 30, "semaphore",
         patch=instead(SlotClaim, "decide", count_grants),
     ),
     # Readers and writers.
@@ -185,11 +185,11 @@ MISTAKES = [
     Mistake("a node admits a writer next to readers", Admission, " reading: ", 0, "read-write", UNHEEDED_READERS),
     Mistake("readers overtake a writer", Admission, " reading before .* writing: ", 1, "read-write", UNHEEDED_QUEUE),
     Mistake(
-        "a hand-over serves readers that came after a writer", Admission, " reading before ", 0, "read-write",
+        "a hand-over serves readers that came after a writer", Admission, " reading before ", 2, "read-write",
         break_hand_over(("string.format('(%.0f', came) or '+inf'", "'+inf' or '+inf'")),
     ),
     Mistake(
-        "a hand-over serves a writer before earlier readers", Admission, " writing before ", 1, "read-write",
+        "a hand-over serves a writer before earlier readers", Admission, " writing before ", 2, "read-write",
         break_hand_over(("0, before, 'limit', 0, 64), 'r:'", "0, before, 'limit', 0, writer and 0 or 64), 'r:'")),
     ),
     Mistake(
@@ -229,14 +229,14 @@ MISTAKES = [
     # Fairness.
     Mistake("a fair lock is granted to any owner", Fairness, "first asked with", 9, "fair", GRANT_TO_ANY_OWNER),
     Mistake(
-        "a woken waiter leaves the queue", Fairness, "first asked with", 0, "fair",
+        "a woken waiter leaves the queue", Fairness, "first asked with", 1, "fair",
         script("lock_release", (WAKE, WAKE.replace(">", "<"))),
     ),
     Mistake(
-        "a waiter leaves the queue when granted", Fairness, "first asked with", 84, "fair",
+        "a waiter leaves the queue when granted", Fairness, "first asked with", 98, "fair",
         script("fair_lock_acquire", ("ARGV[3])\nreturn 1", f"ARGV[3])\n{LEAVE}return 1")),
     ),
-    Mistake("no ticket is written", Fairness, "first asked with", 0, "fair", WRITE_NO_TICKET),
+    Mistake("no ticket is written", Fairness, "first asked with", 1, "fair", WRITE_NO_TICKET),
     Mistake(
         "tickets are drawn from less than a quorum", Fairness, "first asked with", 56, "fair",
         patch=instead(FifoByTicket, "learn", draw_from_fewer(1)),
@@ -244,7 +244,7 @@ MISTAKES = [
     Mistake("a node passes over the head", Turns, "when it was the turn of", 1, "fair", GRANT_TO_ANY_OWNER),
     Mistake("a node knows no tickets", Turns, "when it was the turn of", 0, "fair", WRITE_NO_TICKET),
     Mistake(
-        "each node orders equal tickets as they came", Turns, "when it was the turn of", 2, "fair",
+        "each node orders equal tickets as they came", Turns, "when it was the turn of", 3, "fair",
         script("fair_lock_acquire", (QUEUE_UP, AS_THEY_CAME), WHOLE),
     ),
     # Liveness.
@@ -288,11 +288,11 @@ MISTAKES = [
         ),
     ),
     Mistake(
-        "an inner release frees the lock", Reentrancy, "but keeps nothing", 0,
+        "an inner release frees the lock", Reentrancy, "but keeps nothing", 1,
         scripts=script("lock_release", ("if ARGV[2] ~= '0' then", "if false then")),
     ),
     Mistake(
-        "a re-entry wins by a new grant", Reentrancy, "was re-entered without a quorum that had it", 9,
+        "a re-entry wins by a new grant", Reentrancy, "was re-entered without a quorum that had it", 12,
         patch=instead(lock, "_is_existing", lock.read_by_arrival),
     ),
     Mistake(
@@ -359,7 +359,7 @@ MISTAKES = [
         patch=instead(Window, "_lease", lambda window, *_: window.per),
     ),
     Mistake(
-        "the clock is not read again after telling nodes", SlidingWindow, "where there are", 3, "limiter",
+        "the clock is not read again after telling nodes", SlidingWindow, "where there are", 4, "limiter",
         patch=around(WindowClaim, "confirm", settle_blindly),
     ),
     Mistake(
@@ -391,11 +391,11 @@ MISTAKES = [
         patch=around(latch.Caller, "consult", find_it_open),
     ),
     Mistake(
-        "nodes that forgot a latch are believed", LatchNeverEarly, "but learned|replaced it|had begun", 48, "latch",
+        "nodes that forgot a latch are believed", LatchNeverEarly, "but learned|replaced it|had begun", 61, "latch",
         script("latch_exchange", FORGETFUL),
     ),
     Mistake(
-        "a latch opens one too early", LatchNeverEarly, "had begun|are left of", 0, "latch",
+        "a latch opens one too early", LatchNeverEarly, "had begun|are left of", 2, "latch",
         patch=instead(LatchState, "count", property(lambda state: max(state.size - 1 - len(state.arrivals), 0))),
     ),
     Mistake(
@@ -426,7 +426,7 @@ MISTAKES = [
         patch=instead(PendingReleases, "due", lambda *_: []),
     ),
     Mistake(
-        "a command sent again overtakes a later one", Order, "executed .* behind", 12,
+        "a command sent again overtakes a later one", Order, "executed .* behind", 16,
         patch=instead(AioLinkSet, "_reload", send_again_whatever_came_since),
     ),
     Mistake("replies slip by one after a discard", Replies, "for the reply to", 0, patch=slip_by_one()),
@@ -459,7 +459,7 @@ MISTAKES = [
         {"sets": 3}, patch=instead(sets, "keep_behind", nothing),
     ),
     # Groups and clusters.
-    Mistake("lists of nodes differ by two", Exclusion, "is held by", 2003, {"nodes": 5, "unlisted": 2}),
+    Mistake("lists of nodes differ by two", Exclusion, "is held by", 2007, {"nodes": 5, "unlisted": 2}),
     Mistake(
         "a vote waits for no replica", Exclusion, "is held by", 1001, {"nodes": 1, "replicas": 2},
         patch=instead(discovery, "needed_of", lambda replicas: 0),
