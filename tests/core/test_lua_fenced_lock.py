@@ -255,7 +255,7 @@ def test_node_that_does_not_keep_the_claim_raises_its_token_but_replies_with_an_
 
 def test_inspect_distinguishes_a_lock_with_tokens_from_one_without(fenced, locks):
     locks.acquire()
-    assert locks.inspect()[0] == b"hash"
+    assert locks.inspect()[0] == b"lock"
     locks.release()
     fenced.acquire()
-    assert locks.inspect()[0] == b"fenced"
+    assert locks.inspect()[0] == b"fenced lock"
