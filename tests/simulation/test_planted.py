@@ -197,8 +197,8 @@ MISTAKES = [
         script("read_write_lock_renew", (RENEWS_ONE, RENEWS_ALL)),
     ),
     Mistake(
-        "a release to read leaves its claim", LeakedClaims, "keeps an ownerless claim: .* held to read by", 2,
-        "read-write",
+        "a release to read or write leaves its claim", LeakedClaims, "keeps an ownerless claim: .* held to (read|write) by",
+        2, "read-write",
         script("read_write_lock_release", ("redis.call('zrem', KEYS[1], ARGV[1])", "")),
     ),
     # Leftovers on nodes.
@@ -455,7 +455,7 @@ MISTAKES = [
         patch=instead(AioLinkSet, "end", nothing),
     ),
     Mistake(
-        "a release does not wait for other sets", LeakedClaims, "without a waiter", 21,
+        "a release does not wait for other sets", LeakedClaims, "ownerless|without a waiter", 21,
         {"sets": 3}, patch=instead(sets, "keep_behind", nothing),
     ),
     # Groups and clusters.

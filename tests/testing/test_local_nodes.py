@@ -178,7 +178,7 @@ def test_commands_run_the_pinned_server_whatever_path_has(command, tmp_path, mon
         given.append(server)
         raise ServerStartError("not now")
 
-    monkeypatch.setattr(f"redsync.cli.{command}.LocalNodes", refuse)
+    monkeypatch.setattr("redsync.cli.dev.LocalNodes", refuse)
     assert main([command]) == 69
     assert given == [pinned_server()]
 
