@@ -197,7 +197,7 @@ MISTAKES = [
         script("read_write_lock_renew", (RENEWS_ONE, RENEWS_ALL)),
     ),
     Mistake(
-        "a release to read or write leaves its claim", LeakedClaims, "keeps an ownerless claim: .* held to (read|write) by",
+        "a release to read or write leaves its claim", LeakedClaims, "an ownerless claim: .* held to (read|write) by",
         2, "read-write",
         script("read_write_lock_release", ("redis.call('zrem', KEYS[1], ARGV[1])", "")),
     ),
