@@ -17,10 +17,10 @@ The protocols' correctness rests on two promises of every driver:
   time, in any thread. So state that protocols share (the table of holds) needs no lock, and a protocol reads like
   asyncio code: the state can change at a yield, and nowhere else.
 * **Order per owner.** A late acquire is always followed by its release or rollback. A node executes what it gets over
-  one connection in the order in which it was yielded, and a command that it is owed (`deliver_to`) also goes over each
-  other connection that owes a reply for the same claim, or to the same owner for the same key: a place in a queue
-  belongs to the owner. A command written to a connection that was given up may come later. Exclusion does not rest on
-  order, as each hold has its own claim.
+  one connection in the order in which it was yielded. If it owes a reply over another connection, for the same claim or
+  to the same owner for the same key (a place in a queue belongs to the owner), it gets a command that it is owed
+  (`deliver_to`) once more behind that reply. A command written to a connection that was given up may come later.
+  Exclusion does not rest on order, as each hold has its own claim.
 
 An interruption (KeyboardInterrupt, a cancelled task, a closed client) is *thrown in* at the yield. The driver then
 continues until it has performed all of the protocol's clean-up effects. It never closes a protocol half-way.

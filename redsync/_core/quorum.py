@@ -272,13 +272,14 @@ class Tally(Votes):
         if self.verdict is _PENDING:
             self.ballots[node], self.choices[node] = vote, vote[0]
             if self.decide is not None:
-                self.verdict = self._decided_by(self.decide)
+                verdict = self._decided_by(self.decide)
             else:
                 thorough = self._thorough
-                self.verdict = verdict_of(self.choices, silence_refuses=not thorough)
-                if self.verdict is _LOST and callable(thorough) and None in self.choices and not thorough(self):
-                    self.verdict = _PENDING
-            return self.verdict is not _PENDING
+                verdict = verdict_of(self.choices, silence_refuses=not thorough)
+                if verdict is _LOST and callable(thorough) and None in self.choices and not thorough(self):
+                    verdict = _PENDING
+            self.verdict = verdict
+            return verdict is not _PENDING
         if self.lingers:
             self.add(node, vote)
             return not self.open

@@ -320,9 +320,10 @@ class AioLinkSet(AnyLinkSet):
     # The end.
 
     def end(self, reason: str, *, orderly: bool) -> None:
-        super().end(reason, orderly=orderly)
         if os.getpid() != self._process:
-            return
+            self.closed = True
+            return  # The child of a fork shares its parent's poll.
+        super().end(reason, orderly=orderly)
         if self._alarm is not None:
             self._alarm.cancel()
         if self._watched and not self._loop.is_closed():

@@ -95,9 +95,15 @@ class AioMaintenance(AnyMaintenance[AioLinkSet]):
         """Make the task look at once."""
         # Tasks that outlive their closed loop come here when they are garbage-collected.
         if not self._loop.is_closed():
-            # Not set here: an exception of a signal handler may interrupt a finalizer, and an event interrupted while
-            # it is set never wakes its task. If the exception strikes here, the timer ends the wait.
-            self._loop.call_soon(self._news.set)
+            # Not told here: an exception of a signal handler may interrupt a finalizer. If it strikes here, the timer
+            # ends the wait.
+            self._loop.call_soon(self._end_wait)
+
+    def _end_wait(self) -> None:
+        """End the wait; the loop calls it."""
+        # From the start: an exception may have struck in the middle of the last time.
+        self._news.clear()
+        self._news.set()
 
     async def sleep(self, until: float) -> None:
         """Do the maintenance's work until an instant or an alarm.
@@ -121,7 +127,7 @@ class AioMaintenance(AnyMaintenance[AioLinkSet]):
         if self._news.is_set():
             await asyncio.sleep(0)
         else:
-            timer = self._loop.call_later(max(until - self._clock(), 0.001), self._news.set)
+            timer = self._loop.call_later(max(until - self._clock(), 0.001), self._end_wait)
             try:
                 await self._news.wait()
             finally:

@@ -107,7 +107,7 @@ class Watch(NamedTuple):
 
 
 class NodeRegistry:
-    """A client's knowledge of its nodes beyond their links; only the maintenance writes to it.
+    """A client's knowledge of its nodes beyond their links; but for `note_failure`, only the maintenance writes to it.
 
     It knows when to try a node again, whether two nodes are one server, whether a node lost its memory (see `memory`),
     and which node's state has changed.
@@ -173,8 +173,8 @@ class NodeRegistry:
         locator = node.locator
         if locator is None:
             return True
-        node.location = locator.present
-        if node.location is not None:
+        if (present := locator.present) is not None:
+            node.location = present
             return True
         if locator.is_decided:
             problem = (
@@ -479,7 +479,7 @@ class AnyMaintenance(ABC, Generic[SetT]):
 
     def _is_needed(self) -> bool:
         """Return True if a claim was won before all nodes were heard: it needs the watchdog."""
-        return bool(self._life.session.holds)
+        return self._alarmed or bool(self._life.session.holds)
 
     def until(self, instant: float) -> Work:
         """Work until an instant or an alarm.

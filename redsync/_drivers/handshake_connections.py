@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 import hiredis
 
+from redsync._core.interruptions import expected
 from redsync._core.replies import MOST_BYTES, NOTHING, new_reader, next_reply
 from redsync._core.text import one_line
 from redsync._drivers.environment import clock
@@ -130,6 +131,9 @@ class HandshakeConnection:
     def close(self) -> None:
         """Close the connection without telling the node."""
         if self.sock is not None:
+            # It ends the copy that a forked child may have, too.
+            with expected(OSError):  # ENOTCONN
+                self.sock.shutdown(socket.SHUT_RDWR)
             self.sock.close()
 
 

@@ -47,6 +47,9 @@ __all__ = ["AnyLinkSet", "LinkSet", "Shared"]
 _MOST_PENDING: Final = 1000
 """The most commands without an answer over one link; a node that owes more gets only releases."""
 
+_MANY_OWNERS: Final = 64
+"""The number of owners from which a set looks which of them still matter: it may owe replies at all times."""
+
 _PAUSE: Final = 0.1
 """Seconds after a failed connection until a set tries again."""
 
@@ -142,7 +145,7 @@ class AnyLinkSet(ABC):
 
     Attributes:
         links: The link to each node, None where there is none.
-        owners: The owners whose commands may be unanswered here; empty once all is answered, as a borrower returns it.
+        owners: The owners whose commands may be unanswered here; empty if all is answered as a borrower returns it.
         closed: True once it was thrown away or ended.
     """
 
@@ -164,11 +167,18 @@ class AnyLinkSet(ABC):
 
     def install(self, link: Any) -> None:
         """Put a new link into use."""
-        self._shared.installed.add(link)
         self.links[link.index] = link
         if isinstance(link, Link):
             self._polled[link.fileno] = link
             self._poller.register(link.fileno, _READABLE)
+        self._shared.installed.add(link)  # Last: only `discard` takes it out.
+
+    def note_owner(self, owner: Owner) -> None:
+        """Record that nodes may owe replies to an owner; of many, drop those to whom they do not."""
+        if len(self.owners) >= _MANY_OWNERS:
+            pending = [request for link in self.links if link is not None for request in link.pending]
+            self.owners.intersection_update([request.effect.owner for request in pending])
+        self.owners.add(owner)
 
     @property
     def owes(self) -> bool:
@@ -465,8 +475,8 @@ class AnyLinkSet(ABC):
             link.pending.popleft()
         # Before it is closed: a closed descriptor may belong to another file soon.
         self._down_reasons[index] = reason
-        self.links[index] = None
         shared.installed.discard(link)
+        self.links[index] = None
         if orderly:
             link.shut()
         else:
@@ -489,8 +499,12 @@ class AnyLinkSet(ABC):
         """End all connections; if an exception struck in the middle of something, not `orderly`."""
         self.closed = True
         for link in list(self.links):
-            if link is not None:
-                self.discard(link, reason, orderly=orderly)
+            if link is None:
+                continue
+            if orderly and link.pending and (behind := self._shared.releases.behind(link)):
+                # What was written still reaches the node.
+                self.send_to(link.index, behind, self._clock())
+            self.discard(link, reason, orderly=orderly)
 
 
 class LinkSet(AnyLinkSet):

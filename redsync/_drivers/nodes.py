@@ -104,7 +104,7 @@ class NodeStatus(NamedTuple):
 class Node:
     """One configured node.
 
-    The thread that connects it and the sets of links that lose it write to it. Every attribute is replaced as a whole,
+    The maintenance and the sets of links that lose it write to it. Every attribute is replaced as a whole,
     or changed in one step, so no thread needs a lock.
 
     Attributes:
@@ -183,7 +183,8 @@ class Node:
 
         `timeout` is the time in seconds for connecting, and for each answer until then.
         """
-        place = {} if self.location is None else {"host": self.location.host, "port": self.location.port}
+        location = self.location
+        place = {} if location is None else {"host": location.host, "port": location.port}
         return new_connection(self._pool, timeout, **place)
 
     def fake_socket(self) -> socket.socket | None:

@@ -1,4 +1,4 @@
-"""Pending releases: what a node must still get, because it was out of reach, or answered with an error.
+"""Pending releases: what a node must still get: it was out of reach, or refused it, or may execute a former ask late.
 
 A release or a rollback whose command did not reach a node, or was not answered, waits here until the maintenance
 delivers it. (Dynamo calls this a hinted hand-off.) Delivery is safe whenever it happens: each try after a rollback
@@ -14,8 +14,8 @@ rolled back.
 **Order across sets.** A link has an order, and two links have none between them. If an owner asks over one set and
 releases over another, a node that has not answered the ask yet may execute it behind the release, and would keep a
 claim that has ended. So such a node gets the release again, as a pending one (`keep_behind`). A pending release waits
-until the node has answered, over every set, what was sent before it. Exclusion does not depend on it: each claim has a
-number.
+until the node has answered, over every set, the commands that it must follow. Exclusion does not depend on it: each
+claim has a number.
 
 A node that runs a slow script (BUSY), loads its data, or is out of memory refuses releases too. It gets them again
 after a pause; a connection to it that has just been made ends the pause.
@@ -35,6 +35,7 @@ from redsync._drivers.requests import Request
 
 if TYPE_CHECKING:
     from redsync._drivers.link_sets import AnyLinkSet, Shared
+    from redsync._drivers.links import AnyLink
 
 __all__ = ["PendingReleases", "is_refused", "keep_behind"]
 
@@ -138,14 +139,20 @@ class PendingReleases:
             return []
         with self._guard:
             ours.at = now + _BETWEEN
-            first = self._first(index)
+            links = [link for other in self.others() if (link := other.links[index]) is not None]
+            before = [request for link in links for request in tuple(link.pending)]
             due = sorted(ours.requests.values(), key=attrgetter("number"))[: max(_MOST - unanswered, 0)]
-            return [request for request in due if request.number < first]
+            return [
+                request
+                for request in due
+                if not any(other.number < request.number and other.concerns(request) for other in before)
+            ]
 
-    def _first(self, index: int) -> float:
-        """Return the number of the first command that the node has not answered over another set."""
-        links = [link for other in self.others() if (link := other.links[index]) is not None]
-        return min([request.number for link in links for request in tuple(link.pending)[:1]], default=math.inf)
+    def behind(self, link: AnyLink) -> list[Request]:
+        """Return those that follow a command without an answer over that link, in order."""
+        with self._guard:
+            ours = [request for request in self.of_node[link.index].requests.values() if link.owes(request)]
+            return sorted(ours, key=attrgetter("number"))
 
     def note_sent(self, index: int, requests: Iterable[Request]) -> None:
         """Forget requests that are under way over a link; `refuse` or `add` brings them back."""

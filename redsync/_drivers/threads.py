@@ -237,7 +237,7 @@ class Call:
             if not link_set.owes:
                 link_set.owners.clear()
             elif self.owner is not None:
-                link_set.owners.add(self.owner)
+                link_set.note_owner(self.owner)
             life.pool.give_back(self.sets)
         except BaseException:
             self.throw_away()

@@ -195,6 +195,20 @@ def test_thorough_round_is_lost_when_it_is_closed(n):
         assert tally.without_quorum
 
 
+def test_interrupted_count_leaves_the_round_open():
+    """So the driver still ends it, and may ask again."""
+
+    def interrupted(_tally):
+        raise KeyboardInterrupt
+
+    tally = new_tally(3, thorough=interrupted)
+    tally.record(0, REPLIES[REFUSED])
+    with pytest.raises(KeyboardInterrupt):
+        tally.record(1, REPLIES[REFUSED])
+    assert tally.verdict is PENDING
+    assert tally.open
+
+
 # Unexpected replies.
 
 

@@ -94,8 +94,9 @@ async def test_start_waits_only_briefly_for_a_hung_node(nodes):
     nodes.resume(1)
 
 
+@pytest.mark.parametrize("holds", [["a hold"], []], ids=["held", "released meanwhile"])
 @in_loop
-async def test_start_with_a_hold_stops_waiting_for_hung_nodes(nodes, raw):
+async def test_start_with_a_hold_stops_waiting_for_hung_nodes(nodes, raw, *, holds):
     """A round proceeds where nodes may be new and one is silent, and its claim needs the watchdog."""
     for node in raw:
         node.delete("redsync_birth")
@@ -106,11 +107,39 @@ async def test_start_with_a_hold_stops_waiting_for_hung_nodes(nodes, raw):
     await until(lambda: states(maintenance) == ["quarantined", "down", "quarantined"])
     await asyncio.sleep(0.1)
     assert not watch.begun
-    maintenance._life.session.holds.append("a hold")
+    maintenance._life.session.holds += holds
     maintenance.alarm()
     task = await asyncio.wait_for(beginning, PATIENCE)
     nodes.resume(1)
     await stop(maintenance, task)
+
+
+@in_loop
+async def test_interrupted_wake_does_not_end_all_later_ones(nodes, monkeypatch):
+    loop, struck = asyncio.get_running_loop(), []
+
+    class Once(asyncio.Future):
+        """A future whose first result is interrupted by a signal's handler."""
+
+        def set_result(self, result):
+            if not struck:
+                struck.append(self)
+                raise TimeoutError
+            super().set_result(result)
+
+    maintenance = make(nodes.urls, node_timeout=PATIENCE)
+    task = await started(maintenance, Watch(maintenance))
+    loop.set_exception_handler(lambda *_: None)
+    monkeypatch.setattr(loop, "create_future", lambda: Once(loop=loop))
+    maintenance.wake()
+    for _ in range(50):
+        await asyncio.sleep(0)
+    monkeypatch.undo()
+    maintenance.wake()
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert struck
+    await asyncio.wait_for(stop(maintenance, task), PATIENCE)
 
 
 @in_loop

@@ -1006,3 +1006,17 @@ def test_child_that_forgets_all_links_leaves_the_connections_to_its_parent(desk,
         far.say(YES)
     hear(link_set)
     assert request.tally.won
+
+
+def test_exception_while_a_link_is_discarded_leaves_no_open_connection(desk, link_set, fars, monkeypatch):
+    class Struck(set):
+        def discard(self, link):
+            self.clear()
+            monkeypatch.undo()
+            raise Interruption
+
+    monkeypatch.setattr(desk, "installed", Struck(desk.installed))
+    with pytest.raises(Interruption):
+        link_set.discard(link_set.links[1], "gone")
+    link_set.end("thrown away", orderly=False)
+    assert [far.ended() for far in fars] == [True] * 3
