@@ -235,17 +235,15 @@ class HoldEnded(NamedTuple):
 
 
 class HoldsRenewed(NamedTuple):
-    """The client renewed holds, or failed to.
+    """The client asked the nodes to renew holds.
 
     Attributes:
         confirmed: The holds that a quorum confirmed.
         left: The share of the lease that each of these had left when the answers came.
-        doubtful: The holds about which too few nodes answered; the client asks again.
     """
 
     confirmed: tuple[HoldState, ...]
     left: tuple[float, ...]
-    doubtful: tuple[HoldState, ...]
 
 
 class RetryAfterTold(NamedTuple):

@@ -19,7 +19,7 @@ So, over the same connections, the client rolls back each hold that has ended by
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from redsync._core.effects import Broadcast, Steps, broadcast, notify, tell
@@ -150,7 +150,9 @@ def renew(
     for state, reason in lost:
         yield from lose(state, reason)
     if ends:
-        yield from _tell(confirmed, doubtful, ends, tally)
+        # The share of the lease that each had left.
+        left = tuple((ends[state] - tally.at) / state.lease for state in confirmed)
+        yield from notify(HoldsRenewed(tuple(confirmed), left))
     return confirmed, tally
 
 
@@ -253,11 +255,3 @@ def _apply(session: Session, renewal: _Renewal, tally: Tally, *, lengthens: bool
         else:
             doubtful.append(state)
     return results
-
-
-def _tell(
-    confirmed: Sequence[HoldState], doubtful: Sequence[HoldState], ends: Mapping[HoldState, float], tally: Tally
-) -> Steps[None]:
-    """Report a renewal to observers; `ends`: until when each hold could be believed before it."""
-    left = tuple((ends[state] - tally.at) / state.lease for state in confirmed)
-    yield from notify(HoldsRenewed(tuple(confirmed), left, tuple(doubtful)))

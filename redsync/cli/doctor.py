@@ -170,8 +170,8 @@ def _row(report: Report) -> tuple[str, ...]:
     uptime = NOT_ALLOWED if report.uptime is None else told(report.uptime)
     clock = NOT_ALLOWED if report.offset is None else f"{report.offset * 1000:+.0f} ms"
     latency = "-" if report.latency is None else f"{report.latency * 1000:.2f} ms"
-    described = report.version, report.role, report.persistence, report.policy or NOT_ALLOWED
-    return (report.node, state, *described, uptime, clock, latency)
+    policy = report.policy or ("-" if report.info else NOT_ALLOWED)
+    return (report.node, state, report.version, report.role, report.persistence, policy, uptime, clock, latency)
 
 
 def _group_row(report: Report) -> tuple[str, ...]:

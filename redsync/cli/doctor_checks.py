@@ -271,6 +271,8 @@ def _check_replicas(report: Report) -> Iterator[Finding]:
 
 def _check_memory(report: Report) -> Iterator[Finding]:
     most, used = int(report.info.get("maxmemory", 0)), int(report.info.get("used_memory", 0))
+    if report.info and report.policy is None:
+        yield Finding("does not tell its eviction policy", "make sure that it is noeviction", is_problem=False)
     if report.policy not in (None, "noeviction"):
         text = f"evicts keys ({report.policy}) when its memory is full: held locks vanish"
         text += "" if most else "; but maxmemory is 0 now, so it never evicts"

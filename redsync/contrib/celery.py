@@ -30,7 +30,7 @@ try:
     from celery.exceptions import Ignore, ImproperlyConfigured, Retry
     from celery.signals import worker_init, worker_process_shutdown
     from celery.utils.log import get_task_logger
-    from kombu.utils.json import dumps
+    from kombu.utils.json import dumps, loads
 except ImportError as error:  # pragma: no cover
     raise ImportError("redsync.contrib.celery needs `pip install redsync-toolkit[celery]`") from error
 
@@ -138,7 +138,9 @@ class OnceTask(Task):  # type: ignore[misc]  # Celery has no types
         bound.apply_defaults()
         if self.once:
             return NameTemplate(self.once).fill(bound.arguments)
-        arguments = dumps(bound.arguments, sort_keys=True)  # type: ignore[no-untyped-call]  # of kombu
+        # As a worker gets them: JSON makes keys text, which changes their order.
+        delivered = loads(dumps(bound.arguments))  # type: ignore[no-untyped-call]  # of kombu
+        arguments = dumps(delivered, sort_keys=True)  # type: ignore[no-untyped-call]
         return f"{self.name}:{shortened(arguments)}"
 
     def _put_off(self, error: AcquireTimeout | QuorumError) -> None:

@@ -72,6 +72,10 @@ class OpenTelemetryMetrics(Metrics):
         for instrument in INSTRUMENTS:
             self._create(meter, instrument)
 
+    def _begin(self) -> None:
+        super()._begin()
+        self._samples = _no_samples()
+
     def _create(self, meter: Meter, instrument: Instrument) -> None:
         name, unit, text = instrument.name, instrument.unit, instrument.help
         observe = [partial(self._observe, instrument)]

@@ -6,13 +6,18 @@ import signal
 import subprocess
 import sys
 import time
+from datetime import UTC, date, datetime
+from datetime import time as clock_time
+from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
+from uuid import UUID
 
 import celery
 import pytest
 from celery.exceptions import ImproperlyConfigured
 from kombu import pools
+from kombu.utils.json import dumps, loads
 
 from redsync import AcquireTimeout, Client, ConfigurationError
 from redsync.contrib.celery import OnceTask, _check_setting, _close, get_client
@@ -248,6 +253,23 @@ def test_name_is_the_same_for_equal_arguments(app, one, other):
     assert names[0] == names[1]
     assert build._name((1,), {"x": one, "y": 2}) == build._name((1,), {"y": 2, "x": other})
     assert build._name((one,), {}) != build._name(("else",), {})
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {2: "a", 10: "b"},
+        {1: 1, "a": 2},
+        (date(2026, 1, 2), datetime(2026, 1, 2, 3, tzinfo=UTC), clock_time(4, 5), Decimal("1.50"), UUID(int=6)),
+        (b"text", b"\xff"),
+    ],
+    ids=["numbers as keys", "mixed keys", "types of kombu", "bytes"],
+)
+def test_name_is_the_same_for_a_direct_call_and_a_delivery(app, value):
+    @app.task(base=OnceTask, shared=False)
+    def build(options): ...
+
+    assert build._name((value,), {}) == build._name((loads(dumps(value)),), {})
 
 
 def test_argument_without_a_form_in_json_is_refused(app):

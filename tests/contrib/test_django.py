@@ -20,7 +20,7 @@ PROJECT = {
         ALLOWED_HOSTS = ["*"]
         BACKEND = "django.core.cache.backends.filebased.FileBasedCache"
         CACHES = {"default": {"BACKEND": BACKEND, "LOCATION": os.path.abspath("cache")}}
-        INSTALLED_APPS = ["redsync.contrib.django", "shop"]
+        INSTALLED_APPS = ["redsync.contrib.django", "shop", "shop.django"]
         REDSYNC = json.loads(os.environ["SHOP_REDSYNC"])
         ROOT_URLCONF = "shop.urls"
         SECRET_KEY = "shop"
@@ -53,6 +53,7 @@ PROJECT = {
 
         urlpatterns = [path("report/<int:number>", report), path("count", count)]
         """,
+    "shop/django.py": "",
     "shop/wsgi.py": "from django.core.wsgi import get_wsgi_application\napplication = get_wsgi_application()\n",
     "shop/management/__init__.py": "",
     "shop/management/commands/__init__.py": "",
@@ -192,6 +193,11 @@ def test_bad_setting_is_an_error_at_the_start_of_the_project(project, setting, s
     assert status == 1
     assert "redsync.E001" in err
     assert said in err
+
+
+def test_label_is_redsync_so_that_another_app_may_be_called_django(project):
+    status, _, err = project.run("check", "redsync", "django")
+    assert (status, err) == (0, "")
 
 
 def test_good_settings_pass_the_check_without_any_node(project):

@@ -170,8 +170,8 @@ def test_loss_that_a_release_finds_counts(ledger, tell):
 def test_renewals_count_for_the_holds_that_are_known(ledger, tell, ends):
     hold, other = Hold(), Hold()
     tell(AcquireEnded(make_record(), "won", hold))
-    tell(HoldsRenewed((hold, other), (0.625, 0.5), ()))
-    tell(HoldsRenewed((), (), (hold, other)))
+    tell(HoldsRenewed((hold, other), (0.625, 0.5)))
+    tell(HoldsRenewed((), ()))
     if ends:
         tell(HoldEnded(hold, "released"))
     _, values = ledger.take()

@@ -96,6 +96,16 @@ def test_child_of_a_fork_begins_without_the_holds_of_its_parent(reader, provider
         assert "redsync.hold.active" not in read(reader)
 
 
+def test_child_of_a_fork_exports_no_value_of_its_parent(provider, reader):
+    metrics = OpenTelemetryMetrics(meter_provider=provider)
+    subscription = metrics.listen(["a:1"], lambda: 0.0)
+    subscription.took[0].append(0.25)
+    subscription.hear(HoldOrphaned("x", "c:2"))
+    metrics._work_off_some()
+    _after_fork_in_child()
+    assert set(read(reader)) == {"redsync.hold.orphans"}, "counts stay"
+
+
 def test_global_provider_may_be_set_later(reader, provider, make_client):
     lock = make_client(listeners=[OpenTelemetryMetrics()]).get_lock("x")
     with lock:

@@ -7,6 +7,7 @@ import pytest
 import redis
 
 from redsync._core.memory import NEWBORN, Birth
+from redsync.cli.doctor import HEADINGS, _row
 from redsync.cli.doctor import _clients as clients_of
 from redsync.cli.doctor_checks import Heard, Report, check_deployment, findings_about
 from redsync.cli.queries import NodeClient
@@ -213,6 +214,16 @@ def test_deviating_clock_is_found():
     assert check_deployment(reports) == []
     assert [len(report.findings) for report in reports] == [0, 0, 1]
     assert "7.0 s behind" in reports[2].findings[0].text
+
+
+def test_unknown_eviction_policy_is_a_note_if_the_rest_of_info_is_known():
+    silent = Report("a", info={name: value for name, value in INFO.items() if name != "maxmemory_policy"})
+    (finding,) = findings_about(silent)
+    assert (finding.text, finding.is_problem) == ("does not tell its eviction policy", False)
+    refusing = Report("a")
+    assert [finding.text.split(":")[0] for finding in findings_about(refusing)] == ["refuses INFO"]
+    column = HEADINGS.index("EVICTION")
+    assert [_row(report)[column] for report in (silent, refusing)] == ["-", "not allowed"]
 
 
 @pytest.mark.parametrize(("count", "is_problem"), [(2, True), (4, False)])
