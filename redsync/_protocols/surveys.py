@@ -186,10 +186,8 @@ def _ask(
 
 def survey(session: Session, keys: LockKeys, owner: Owner) -> Steps[Tally]:
     """Ask all nodes about a name, each for a `NameLook`, and wait a little for those slower than a quorum."""
-    ask = _ask(
-        session, keys, owner, NameLook.read, has_answers, most=_MOST_HOLDERS, waiters=_MOST_WAITERS, lingers=True
-    )
-    return (yield from ask)
+    most, waiters = _MOST_HOLDERS, _MOST_WAITERS
+    return (yield from _ask(session, keys, owner, NameLook.read, has_answers, most=most, waiters=waiters, lingers=True))
 
 
 def is_held(session: Session, kind: ClaimKind, name: str | bytes, keys: LockKeys, owner: Owner) -> Steps[bool]:
