@@ -58,6 +58,44 @@ def test_inspect_shows_a_foreign_value(client, raw):
     assert (info.kind, info.holders) == ("list", ())
 
 
+LOCKS = {
+    "lock": lambda client: client.get_lock("x"),
+    "mutex": lambda client: client.get_mutex("x"),
+    "read-write lock": lambda client: client.get_read_write_lock("x").write_lock,
+}
+COUNTERS = {
+    "semaphore": lambda client: client.get_semaphore("x", 2),
+    "rate limiter": lambda client: client.get_rate_limiter("x", 2, 0.2),
+}
+
+
+@pytest.mark.parametrize("kind", LOCKS)
+@pytest.mark.parametrize("earlier", COUNTERS)
+def test_lock_is_seen_although_the_nodes_know_an_earlier_limit_of_its_name(client, raw, eventually, earlier, kind):
+    """They keep a limit for a day after the last permit."""
+    with COUNTERS[earlier](client):
+        pass
+    eventually(lambda: not any(node.exists("redsync:x") for node in raw))
+    assert all(node.exists("redsync_limit:{redsync:x}") for node in raw)
+    lock = LOCKS[kind](client)
+    assert client.inspect("x").kind == "none"
+    assert not lock.locked()
+    assert not lock.force_release()
+    lock.acquire()
+    assert lock.locked()
+    info = client.inspect("x")
+    assert (info.kind, len(info.holders)) == (kind, 1)
+    assert lock.force_release()
+    assert not lock.locked()
+
+
+@pytest.mark.parametrize("kind", COUNTERS)
+def test_inspect_of_permits_lists_no_holders(client, kind):
+    with COUNTERS[kind](client):
+        info = client.inspect("x")
+    assert (info.kind, info.holders) == (kind, ())
+
+
 def test_inspect_shows_what_most_nodes_keep(client, raw):
     for node in raw[:2]:
         node.rpush("redsync:x", 1)

@@ -127,7 +127,7 @@ class Owner:
         return f"{self.client_id}:{self.serial}"
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class HoldState:
     """One owner's hold of one key.
 
@@ -231,7 +231,9 @@ class HoldState:
 
     def release_command(self) -> Command:
         """Return the command that leaves `count` acquisitions."""
-        return new_tuple(Command, (self.kind.release, self.keys.all, (self.claim, self.count, self.rest), True))
+        # Drivers keep the words of steady commands, and the rest of a big permit is long.
+        steady = not self.count
+        return new_tuple(Command, (self.kind.release, self.keys.all, (self.claim, self.count, self.rest), steady))
 
     @property
     def rest(self) -> bytes:

@@ -47,7 +47,7 @@ class LockInfo:
         name: The lock's name.
         kind: "lock", "fenced lock" (if grants of that name had tokens within a day), "mutex", "read-write lock",
             "semaphore", "rate limiter", "none" if its key is empty, or the type of a foreign value.
-        holders: The owners that hold it on a quorum of nodes; of many readers at most 500, those whose claims end
+        holders: The owners that hold it on a quorum of nodes; of many readers at most 64, those whose claims end
             first. Empty for a semaphore: use `Semaphore.holders`.
         waiters: The owners that wait on any node that answered, longest wait first: `<client uuid>:<serial of the
             thread or task>`.
@@ -72,7 +72,7 @@ class LockInfo:
         looks: list[NameLook] = [look for look in tally.answers if look is not None]
         by_owner: dict[tuple[str, str | None], list[Claim]] = {}
         for look in looks:
-            for claim in look.claims if look.kind not in ("semaphore", "rate limiter") else ():
+            for claim in look.claims:
                 by_owner.setdefault((claim.owner, claim.mode), []).append(claim)
         holders = [_holder(held, tally) for held in by_owner.values() if len(held) >= tally.quorum]
         kinds = Counter(look.kind for look in looks if look.kind != "none")

@@ -41,7 +41,9 @@ __all__ = [
 INSPECT: Final = Script.load("name_inspect")
 
 _MOST: Final = 500
-"""The most claims that a node lists at a time for a program."""
+"""The most claims that a node lists at a time to be released by force."""
+
+_MOST_HOLDERS: Final = 64
 
 _MOST_WAITERS: Final = 100
 
@@ -172,7 +174,7 @@ def _ask(
     parse: ReplyParser,
     decide: Callable[[Tally], Verdict],
     *,
-    most: int = _MOST,
+    most: int,
     waiters: int = 0,
     lingers: bool = False,
 ) -> Steps[Tally]:
@@ -184,7 +186,8 @@ def _ask(
 
 def survey(session: Session, keys: LockKeys, owner: Owner) -> Steps[Tally]:
     """Ask all nodes about a name, each for a `NameLook`, and wait a little for those slower than a quorum."""
-    return (yield from _ask(session, keys, owner, NameLook.read, has_answers, waiters=_MOST_WAITERS, lingers=True))
+    most, waiters = _MOST_HOLDERS, _MOST_WAITERS
+    return (yield from _ask(session, keys, owner, NameLook.read, has_answers, most=most, waiters=waiters, lingers=True))
 
 
 def is_held(session: Session, kind: ClaimKind, name: str | bytes, keys: LockKeys, owner: Owner) -> Steps[bool]:
@@ -235,7 +238,7 @@ def force_release(session: Session, kind: ClaimKind, name: str | bytes, keys: Lo
 
     held = False
     while True:
-        tally = yield from _ask(session, keys, owner, parse, has_answers, lingers=True)
+        tally = yield from _ask(session, keys, owner, parse, has_answers, most=_MOST, lingers=True)
         if tally.without_quorum:
             raise no_quorum(name, tally)
         if tally.refusals.count(WRONG_TYPE) > len(tally.nodes) - tally.quorum:

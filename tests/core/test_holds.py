@@ -10,6 +10,7 @@ import pytest
 
 from redsync._core.holds import HoldTable, Owner
 from redsync._core.keys import wake_channel
+from redsync._core.observing import HoldLost
 from redsync._core.quorum import Tally
 from tests.support.hold_states import new_state
 
@@ -57,6 +58,14 @@ def test_hold_has_ended_once_lost_or_over_but_not_by_its_release():
     assert not state.ended(130.0), "it was released in time"
     state.lost = "reason"
     assert state.ended(0.0)
+
+
+def test_event_of_a_loss_is_short_in_a_log():
+    state = new_state()
+    state.on_lost.append(print)
+    told = repr(HoldLost("x", "client:1", "its lease ended", state))
+    assert len(told) < 160
+    assert "print" not in told
 
 
 def test_lengthen_moves_forward_only():

@@ -3,6 +3,7 @@
 import pytest
 
 from redsync._core.keys import LockKeys, client_key
+from redsync._core.permits import SlotKeys
 
 KEYS = LockKeys.of(b"redsync:", b"x")
 ME, OTHER, THIRD = b"client-a:1", b"client-b:2", b"client-c:3"
@@ -106,10 +107,21 @@ def test_inspect_lists_the_waiters_that_have_waited_longest(locks):
     assert ([owner for owner, _ in waiters], waiting) == ([b"client-%03d" % i for i in range(100)], 150)
 
 
-def test_inspect_for_holders_alone_counts_no_waiters(locks):
-    locks.acquire()
+def test_inspect_for_holders_alone_counts_no_waiters_and_reads_no_records(locks):
+    locks.acquire(f"{CLIENT}:7:1".encode())
+    announce(locks)
     locks.queue(OTHER)
-    assert locks.node.run("name_inspect", KEYS.everything, 1, 0, 1)[3:5] == [[], 0]
+    _, [[*_, record]], _, waiters, waiting, *_ = locks.node.run("name_inspect", KEYS.everything, 1, 0, 1)
+    assert (record, waiters, waiting) == (b"", [], 0)
+
+
+@pytest.mark.parametrize("limit", [b"1 4", b"1 4 60000000"])
+def test_look_by_a_program_lists_no_permits(locks, limit):
+    keys = SlotKeys.of(b"redsync:", b"x")
+    locks.redis.set(keys.limit, limit)
+    locks.redis.zadd(keys.lock, {f"{CLIENT}:7:1": 4_000_000_000_000})
+    kind, claims, held, *_ = locks.inspect()
+    assert (kind, claims, held) == (b"rate limiter" if b"6" in limit else b"semaphore", [], 0)
 
 
 def test_inspect_changes_nothing(locks, lasts):

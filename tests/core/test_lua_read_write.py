@@ -3,6 +3,8 @@
 `test_differential` compares them with virtual nodes.
 """
 
+import time
+
 import pytest
 import redis
 
@@ -612,6 +614,18 @@ def test_look_lists_the_requested_number_of_readers_and_counts_the_others(rw):
         rw.ask("read", OWNERS[i], lease=10_000 + 1_000 * i)
     _, holders, held, _ = rw.look(most=2)
     assert ([words[0] for words in holders], held) == (OWNERS[:2], 5)
+
+
+@pytest.mark.parametrize("most_waiters", [0, 100])
+def test_look_walks_only_the_ends_of_a_crowd_of_readers(rw, most_waiters):
+    def took():
+        began = time.perf_counter()
+        _, _, held, *_ = rw.node.run("name_inspect", KEYS.everything, 2, most_waiters, 1)
+        assert held == 20_000
+        return time.perf_counter() - began
+
+    rw.redis.zadd(KEYS.lock, {f"r:client-{i}:1": rw.now() + LEASE for i in range(20_000)})
+    assert min(took() for _ in range(20)) < 0.003
 
 
 # Late commands of an earlier hold, over a connection that was given up.

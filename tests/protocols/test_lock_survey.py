@@ -74,6 +74,7 @@ def test_survey_changes_nothing_and_asks_quarantined_nodes_too(toy):
     toy.play(survey(toy.session, toy.keys, toy.owner), ("ask name_inspect", toy.answers(*[look()] * 5)))
     assert toy.asked[0].guard == 0.0
     assert toy.commands[0].keys == toy.keys.everything
+    assert toy.commands[0].args == (64, 100, 1), "the most holders and waiters, and that a program asks"
 
 
 def test_look_reads_a_nodes_knowledge():
