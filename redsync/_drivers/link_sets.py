@@ -502,7 +502,7 @@ class AnyLinkSet(ABC):
             if link is None:
                 continue
             if orderly and link.pending and (behind := self._shared.releases.behind(link)):
-                # What was written still reaches the node.
+                # The node still gets the bytes that were written.
                 self.send_to(link.index, behind, self._clock())
             self.discard(link, reason, orderly=orderly)
 
