@@ -15,7 +15,7 @@ OURS = b"0123456789abcdef@7.fedcba98"
 
 
 def report(*said, **fields):
-    info = {"run_id": RUN_ID, "master_replid": HISTORY, "connected_slaves": 2}
+    info = {"run_id": RUN_ID, "master_replid": HISTORY, "connected_slaves": 2, "maxmemory_policy": "noeviction"}
     fields = {"replicas": 2, "witness": "Sentinel", "said": said or [SAID], "guard": 30.0, **fields}
     return Report("m@s1:26379", info=info, **fields)
 
