@@ -99,12 +99,13 @@ def join(node: Node) -> HandshakeSteps[ConnectionId | None]:
     """
     if node.info is None or node.info.run_id is None:
         return None
+    generation = node.generation
     hello, reply, number = yield [_HELLO, pack("INFO", "server"), pack("CLIENT", "ID")]
     _require_resp3(hello)
     if isinstance(reply, hiredis.ReplyError):
         raise ConnectionError(f"INFO was refused: {reply}")
     process = _fields(reply)[1].get("run_id")
-    if process != node.info.run_id:
+    if process != node.info.run_id or node.generation != generation:
         raise ConnectionError("another server process answers than the one that is known")
     return _connection_id(process, number)
 

@@ -81,6 +81,15 @@ def test_server_is_refused_at_its_new_address_until_its_old_connection_ends(net)
     assert net.connect(1, 0) == [1, 0]
 
 
+def test_no_set_keeps_links_to_a_server_in_the_name_of_a_former_node(net):
+    """Through them the server would have two votes in one round."""
+    before = [node.generation for node in net.nodes]
+    net.cut(0, 1)
+    net.servers[:2] = "s1", "s0"
+    assert net.connect(0) == [0]
+    assert [node.generation - old for node, old in zip(net.nodes, before, strict=True)] == [1, 1, 0]
+
+
 def test_same_server_at_two_addresses_is_refused_at_the_second(net):
     net.cut(0, 1)
     net.servers[1] = "s0"
