@@ -345,7 +345,8 @@ class NodeRegistry:
             if choice is not Choice.GRANTED or node.birth is not before:
                 continue
             process, birth = Birth.initialized(reply)
-            self._processes.note(node.index, process)
+            if node.location is None:  # Else the handshake names it; the node picks an older name if it has several.
+                self._processes.note(node.index, process)
             node.remember(self._judge(node, birth), now)
             if birth is not None and before is not None and birth.stamp == before.stamp:
                 self._unchanged.add(node.index)
