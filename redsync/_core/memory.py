@@ -168,6 +168,14 @@ class Processes:
     def note(self, node: int, process: bytes) -> None:
         """Record the current process of the node with that index."""
         self._of_node[node] = process
+        self._name()
+
+    def forget(self, node: int) -> None:
+        """Drop the process of a node: another one has its server now."""
+        self._of_node.pop(node, None)
+        self._name()
+
+    def _name(self) -> None:
         self.named = b",%b," % b",".join(name for _, name in sorted(self._of_node.items()))
 
     def guard(self, ms: int) -> Guard:

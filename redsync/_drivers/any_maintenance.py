@@ -264,7 +264,10 @@ class NodeRegistry:
                 continue
             if info.run_id is not None and other.info.run_id == info.run_id:
                 if not self._is_present(other):
-                    other.generation += 1  # Other sets may still have links to this server in its name: two votes.
+                    # Other sets may still have links to this server in its name, which would be two votes. And a
+                    # server that finds two names for itself in a command takes the older one.
+                    other.generation += 1
+                    self._processes.forget(other.index)
                     continue
                 if node.has_slot and other.has_slot:
                     # Until the slots are on different masters again.
@@ -345,8 +348,8 @@ class NodeRegistry:
             if choice is not Choice.GRANTED or node.birth is not before:
                 continue
             process, birth = Birth.initialized(reply)
-            if node.location is None:  # Else the handshake names it; the node picks an older name if it has several.
-                self._processes.note(node.index, process)
+            if node.info is None or process != node.info.process:
+                continue  # It was asked under a name from before its latest handshake.
             node.remember(self._judge(node, birth), now)
             if birth is not None and before is not None and birth.stamp == before.stamp:
                 self._unchanged.add(node.index)

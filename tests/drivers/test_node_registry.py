@@ -16,13 +16,14 @@ URLS = [f"redis://node-{i}" for i in range(3)]
 class Net:
     """Three addresses, the server behind each, and a client's connections to them."""
 
-    def __init__(self):
+    def __init__(self, restart_guard=0.0):
         self.now = 100.0
         self.servers = ["s0", "s1", "s2"]
+        self.names = {server: b"%b@15" % server.encode() for server in self.servers}
         self.links = [None] * 3
         self.nodes = make_nodes(URLS, redis.Redis)
-        life = StandIn(self.nodes, lambda: self.now)
-        self.registry = NodeRegistry(life, self, 2.0, lambda: None)
+        self.life = StandIn(self.nodes, lambda: self.now, restart_guard=restart_guard)
+        self.registry = NodeRegistry(self.life, self, 2.0, lambda: None)
 
     def reconsider(self):
         pass
@@ -31,7 +32,9 @@ class Net:
         """Meet the server at an address; return True if it is accepted."""
         node = self.nodes[i]
         try:
-            self.registry.meet(node, NodeInfo(self.servers[i], "valkey 9", 1000.0))
+            self.registry.meet(
+                node, NodeInfo(self.servers[i], "valkey 9", 1000.0, None, self.names.get(self.servers[i], b"-"))
+            )
         except ConfigurationError as error:
             self.registry.note_tried(node, str(error))
             return False
@@ -88,6 +91,30 @@ def test_no_set_keeps_links_to_a_server_in_the_name_of_a_former_node(net):
     net.servers[:2] = "s1", "s0"
     assert net.connect(0) == [0]
     assert [node.generation - old for node, old in zip(net.nodes, before, strict=True)] == [1, 1, 0]
+
+
+def test_server_has_one_name_though_two_nodes_had_it(net):
+    """A server that finds two names for itself takes the older one, and other clients the newer one."""
+    net.cut(0, 1)
+    net.servers[:2] = "s1", "s0"
+    net.names["s1"] = b"s1@20"
+    assert net.connect(0) == [0]
+    assert net.life.session.processes.named == b",s1@20,s2@15,"
+
+
+def test_answer_under_a_former_name_counts_for_nothing():
+    net = Net(restart_guard=1.0)
+    net.connect(0, 1, 2)
+    asked = []
+    net.registry.initialize(asked.append)
+    net.cut(0)
+    net.names["s0"] = b"s0@20"
+    net.connect(0)
+    for index, name in enumerate((b"s0@15", b"s1@15", b"s2@15")):
+        asked[0].tally.record(index, [b"newborn 1 " + name, 1, name])
+    net.registry.initialize(asked.append)
+    assert [node.birth is not None for node in net.nodes] == [False, True, True]
+    assert b"s0@20" in net.life.session.processes.named
 
 
 def test_same_server_at_two_addresses_is_refused_at_the_second(net):
