@@ -14,8 +14,8 @@ rolled back.
 **Order across sets.** A link has an order, and two links have none between them. If an owner asks over one set and
 releases over another, a node that has not answered the ask yet may execute it behind the release, and would keep a
 claim that has ended. So such a node gets the release again, as a pending one (`keep_behind`). A pending release waits
-until the node has answered, over every set, the commands that it must follow. Exclusion does not depend on it: each
-claim has a number.
+until the node has answered, over every set, the commands that it must follow. If a set ends before that, it sends the
+release first. Exclusion does not depend on it: each claim has a number.
 
 A node that runs a slow script (BUSY), loads its data, or is out of memory refuses releases too. It gets them again
 after a pause; a connection to it that has just been made ends the pause.
