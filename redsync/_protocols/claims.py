@@ -187,9 +187,6 @@ class Claim:
 
     def ask(self, claim: bytes, place: tuple[Arg, ...]) -> Command:
         """Return the command of the next round; `place`: the arguments that ask for a place, if any."""
-        return self._command(claim, place)
-
-    def _command(self, claim: bytes, place: tuple[Arg, ...]) -> Command:
         request = self.request
         keys = request.keys.all if place or request.kind.mode else request.keys.held
         args = claim, request.holds, milliseconds(self.lease), self._memory, *place

@@ -145,8 +145,8 @@ class FencedClaim(Claim):
         # Even without a guard, tokens depend on what the node remembers.
         return self._terms.birth
 
-    def _command(self, claim: bytes, place: tuple[Arg, ...]) -> Command:
-        return self._fence.ask(super()._command(claim, place))
+    def ask(self, claim: bytes, place: tuple[Arg, ...]) -> Command:
+        return self._fence.ask(super().ask(claim, place))
 
     @property
     def parse(self) -> ReplyParser:

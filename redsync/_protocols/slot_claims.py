@@ -201,7 +201,7 @@ class SlotClaim(Claim):
             self._start %= limit.permits
         self._version, self._permits = limit.version, limit.permits
         words: tuple[Arg, ...] = self._version, self._permits, write_slots(self._exact), self._start, *limit.window
-        return self._command(claim, (*(place or NO_PLACE), *words))
+        return super().ask(claim, (*(place or NO_PLACE), *words))
 
     @property
     def parse(self) -> ReplyParser:
