@@ -96,6 +96,7 @@ from tests.support.mistakes import (
     grant_although_it_forgot,
     instead,
     leave_open,
+    meet_any_server,
     name_all_slots,
     no_steps,
     nothing,
@@ -501,7 +502,7 @@ MISTAKES = [
     ),
     Mistake(
         "two slots on one master are two votes", Separation, "counts two votes of node-1a for #",
-        "two_slots_on_one_master", patch=instead(NodeRegistry, "_is_present", lambda *_: False),
+        "two_slots_on_one_master", patch=instead(NodeRegistry, "meet", meet_any_server),
     ),
 ]  # fmt: skip
 
