@@ -218,11 +218,11 @@ def test_core_and_protocols_import_nothing_for_types_alone():
 
 NEUTRAL = {
     "_protocols/acquiring.py": {
-        "outcome.state",
         "record",
         "reenter",
         "refusal",
-        "request.outcome.record",
+        "request.record",
+        "request.state",
         "state",
         "won",
     },

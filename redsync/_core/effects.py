@@ -52,12 +52,6 @@ __all__ = [
 
 T = TypeVar("T")
 
-_LEAST_LINGERING = 0.02
-"""The shortest time in seconds for which a round lingers: a healthy node on a busy machine may stall that long."""
-
-_SLOWER = 4
-"""A round lingers this many times as long as the quorum took, if that is longer."""
-
 
 class Broadcast(NamedTuple):
     """Send a command to all nodes at once; resume as soon as the verdict is WON or LOST, or at the timeout.
@@ -76,9 +70,6 @@ class Broadcast(NamedTuple):
             write lasts from then on.
         decide: Replaces the plain count of votes, see `Tally`.
         thorough: True to distinguish silence from refusals, see `Tally`.
-        late: True to record votes that come after the round was won, see `Tally`.
-        lingers: True to wait for the other nodes after the round is won, until `lingers_until`: what they know counts
-            too.
         subscribe: Collect wake-ups for this key from before the sending on, so that the `Wait` misses none.
         patience: The longest time to wait for the client's first connections, in seconds; None: as long as the driver
             does by itself.
@@ -94,18 +85,11 @@ class Broadcast(NamedTuple):
     decide: Callable[[Tally], Verdict] | None = None
     subscribe: bytes | None = None
     thorough: bool | Callable[[Tally], bool] = False
-    late: bool = False
-    lingers: bool = False
     patience: float | None = None
 
     def tally(self, nodes: Sequence[str]) -> Tally:
         """Return the tally of the round, without votes."""
-        late, lingers = self.late, self.lingers
-        return Tally(nodes, self.parse, self.decide, thorough=self.thorough, late=late, lingers=lingers)
-
-    def lingers_until(self, sent_at: float, won_at: float) -> float:
-        """Return until when to wait for the other nodes: after that, by the pace of the first ones, they are hung."""
-        return min(won_at + max(_LEAST_LINGERING, _SLOWER * (won_at - sent_at)), sent_at + self.timeout)
+        return Tally(nodes, self.parse, self.decide, thorough=self.thorough)
 
 
 class Tell(NamedTuple):

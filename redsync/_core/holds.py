@@ -12,7 +12,7 @@ Invariants:
 Guarded by the atomicity of protocol steps (see `effects`); any thread may read single attributes at any time.
 
 **The watchdog's two agendas** are heaps, so a wake-up costs as much as is due then, however many other holds there are:
-one by the instants of the next renewals or repairs, one by the instants at which holds end. The second one is separate
+one by the instants of the next renewals, one by the instants at which holds end. The second one is separate
 so that the watchdog reports a loss right after the round under way, however many renewals wait for their turn.
 Invariants:
 
@@ -51,7 +51,6 @@ from weakref import ReferenceType
 
 from redsync._core.keys import HoldKey, LockKeys, wake_channel
 from redsync._core.lease_terms import LeaseTerms
-from redsync._core.quorum import Tally, Votes
 from redsync._core.scripts import ClaimKind, Command, new_tuple
 
 __all__ = ["MOST", "HoldState", "HoldTable", "Learner", "Owner", "Renewal", "soon"]
@@ -141,11 +140,6 @@ class HoldState:
         terms: The terms of its lease.
         valid_until: The instant until which the hold may be believed; never after `ends_at`.
         renew_at: The instant of the watchdog's next renewal; infinity if it does not renew it.
-        repair_at: The instant at which to check whether more than a minimal quorum keeps the claim; infinity once it
-            does.
-        repair_pause: Seconds between the last two such checks.
-        tally: The round that won the hold, which records late votes; None once the watchdog has checked it, or a
-            renewal has shown again which nodes keep the claim.
         ends_at: The instant at which `max_hold` ends the hold, whatever the renewals say.
         touched: Bit set of the nodes that may keep the claim.
         kept_until: The instant at which the last of them forgets it; later than `valid_until` by at least the drift
@@ -181,9 +175,6 @@ class HoldState:
     since: float = math.inf
     live: bool = True
     lost: str | None = None
-    repair_at: float = math.inf
-    repair_pause: float = 0.0
-    tally: Tally | None = None
     on_lost: list[Callable[[HoldState], object]] = field(default_factory=list)
     watching: list[Callable[[HoldState], object]] = field(default_factory=list)
     watchers: int = 0
@@ -240,10 +231,6 @@ class HoldState:
         """The argument of a release after the count: Redisson's channel."""
         return self.keys.channel
 
-    def mismatched(self, votes: Votes) -> int:  # noqa: ARG002  (of a lock, nodes grant all or nothing)
-        """Return the bit set of the nodes that granted something else than this hold."""
-        return 0
-
     @property
     def end_key(self) -> bytes:
         """The key of the signal within this process that the hold has ended."""
@@ -273,14 +260,9 @@ class HoldState:
         """Remove the hold from that table."""
 
     @property
-    def look_at(self) -> float:
-        """When the watchdog must renew the hold or repair its majority; infinity if neither."""
-        return self.renew_at if self.renew_at < self.repair_at else self.repair_at  # noqa: FURB136  (no call: it is hot)
-
-    @property
     def due(self) -> float:
-        """When the watchdog must look at the hold: to renew it, to repair its majority, or to report its loss."""
-        return min(self.look_at, self.valid_until)
+        """When the watchdog must look at the hold: to renew it, or to report its loss."""
+        return min(self.renew_at, self.valid_until)
 
 
 class _Agenda:
@@ -346,7 +328,7 @@ class HoldTable:
         # Permits also by key: any thread may release the latest one.
         self._permits: dict[bytes, dict[HoldState, None]] = {}
         self._new: dict[HoldState, None] = {}
-        self._looks, self._ends = _Agenda(_LOOK_AT), _Agenda(_VALID_UNTIL)
+        self._renewals, self._ends = _Agenda(_RENEW_AT), _Agenda(_VALID_UNTIL)
         self._alarm = alarm
         self.orphans: deque[Owner] = deque()
         self.watched_until = math.inf
@@ -375,10 +357,7 @@ class HoldTable:
         self._holds[state] = None
         state.enlist(self._permits)
         self._new[state] = None
-        # Not `due`, which is a call.
-        until = self.watched_until
-        if state.repair_at < until or state.renew_at < until or state.valid_until < until:
-            self._alarm_before(state.due)
+        self._alarm_before(state.due)
 
     def watch(self, state: HoldState) -> None:
         """Make the watchdog look in time after a hold's `due` has changed."""
@@ -403,14 +382,14 @@ class HoldTable:
 
     def begin_watch(self) -> None:
         """Begin to watch all holds; an earlier watchdog may have failed half-way."""
-        self._looks, self._ends = _Agenda(_LOOK_AT), _Agenda(_VALID_UNTIL)
+        self._renewals, self._ends = _Agenda(_RENEW_AT), _Agenda(_VALID_UNTIL)
         self._new = dict(self._holds)
 
     def _arrange(self) -> None:
         """Put the new holds into the agendas."""
         new, self._new = self._new, {}
         for state in new:
-            self._looks.put(state)
+            self._renewals.put(state)
             self._ends.put(state)
 
     def take_ended(self, now: float) -> list[HoldState]:
@@ -422,21 +401,19 @@ class HoldTable:
         return found
 
     def take_due(self, now: float, last: float) -> list[HoldState]:
-        """Take the holds to look at now, for one command: all are renewals, or all repairs. Pass them to `put` then.
+        """Take the holds to renew now, with one command; pass them to `put` then.
 
-        With a renewal come those that are due by the instant `last`, so that commands are few and full.
+        With them come those that are due by the instant `last`, so that commands are few and full.
         """
         self._arrange()
         batch: list[HoldState] = []
         others: list[HoldState] = []
-        looks, until, renews, script = self._looks, now, False, ""
-        while len(batch) < MOST and looks.first() <= until:
-            state = looks.pop()
+        until, script = now, ""
+        while len(batch) < MOST and self._renewals.first() <= until:
+            state = self._renewals.pop()
             if not batch:
-                renews, script = state.renew_at <= now, state.kind.renew.name
-                until = last if renews else now
-            fits = state.renew_at <= until if renews else state.repair_at <= now
-            (batch if fits and state.kind.renew.name == script else others).append(state)
+                until, script = last, state.kind.renew.name
+            (batch if state.kind.renew.name == script else others).append(state)
         self.put(others)
         return batch
 
@@ -444,7 +421,7 @@ class HoldTable:
         """Put back holds that were taken, except those that have ended."""
         for state in holds:
             if state.live and state.lost is None:
-                self._looks.put(state)
+                self._renewals.put(state)
 
     def watch_next(self, now: float) -> float:
         """Return and record when the watchdog must look next, after it has looked at `now`."""
@@ -460,7 +437,7 @@ class HoldTable:
         if self._permits:
             state.delist(self._permits)
         self._new.pop(state, None)
-        self._looks.discard(state)
+        self._renewals.discard(state)
         self._ends.discard(state)
 
     def clear(self) -> None:
@@ -473,7 +450,7 @@ class HoldTable:
     def next_due(self) -> float:
         """Return the earliest instant at which a hold is due; infinity if there is none."""
         self._arrange()
-        return min(self._looks.first(), self._ends.first())
+        return min(self._renewals.first(), self._ends.first())
 
 
-_LOOK_AT, _VALID_UNTIL = attrgetter("look_at"), attrgetter("valid_until")
+_RENEW_AT, _VALID_UNTIL = attrgetter("renew_at"), attrgetter("valid_until")

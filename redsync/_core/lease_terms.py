@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Self
 
 from redsync._core.memory import Processes
 from redsync._core.scripts import Arg
-from redsync._core.timing import Timing, milliseconds, renew_at
+from redsync._core.timing import Timing, milliseconds
 
 __all__ = ["LeaseTerms"]
 
@@ -25,7 +24,6 @@ class LeaseTerms:
         memory: The guard as an argument of scripts; 0 if there is none.
         birth: The same for scripts that use the node's birth record even without a guard.
         round_timeout: The longest time that a round waits for nodes, in seconds.
-        renewed_after: Seconds after the ask when the watchdog renews; infinity for a lease of the acquire's own.
     """
 
     lease: float
@@ -35,7 +33,6 @@ class LeaseTerms:
     memory: Arg
     birth: Arg
     round_timeout: float
-    renewed_after: float
 
     @classmethod
     def of(cls, timing: Timing, processes: Processes, lease: float | None) -> Self:
@@ -45,5 +42,4 @@ class LeaseTerms:
         birth = processes.guard(milliseconds(guard))
         trusted = timing.valid_until(0.0, seconds)
         memory, timeout = birth if guard else 0, timing.round_timeout(seconds)
-        renewed_after = renew_at(0.0, seconds) if lease is None else math.inf
-        return cls(seconds, milliseconds(seconds), trusted, guard, memory, birth, timeout, renewed_after)
+        return cls(seconds, milliseconds(seconds), trusted, guard, memory, birth, timeout)

@@ -3,7 +3,7 @@
 Ordinary listeners get an *event* when something goes wrong: a frozen value, safe to keep and to hand to other threads.
 An *observer* also learns of each acquire, hold, renewal and reply. That is a lot, so the rules are strict:
 
-* A client without observers builds no reports: protocols look at `Session.observed` first, or at `Outcome.record`.
+* A client without observers builds no reports: protocols look at `Session.observed` first, or at the request's record.
 * Protocols write into plain records (`AcquireRecord`), or yield `Notify`. So no observer runs inside a protocol's step.
 * Drivers append to the deques of an `ObserverSubscription`. A deque's append is atomic, needs no lock, and runs no
   foreign code.

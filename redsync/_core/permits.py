@@ -18,7 +18,6 @@ from typing import Final, NamedTuple, Self
 
 from redsync._core.holds import HoldState, Renewal
 from redsync._core.keys import LockKeys
-from redsync._core.quorum import Choice, Votes
 from redsync._core.scripts import Command
 from redsync.exceptions import ConfigurationError
 
@@ -198,18 +197,6 @@ class PermitState(HoldState):
     def rest(self) -> bytes:
         """The slots that remain, as an argument of a release."""
         return write_slots(self.slots[: self.count])
-
-    def mismatched(self, votes: Votes) -> int:
-        """Return the bit set of the nodes that answered, but did not grant exactly these slots.
-
-        On those nodes a renewal must replace the slots, or remove the waiter's place.
-        """
-        ours = set(self.slots)
-        return sum(
-            1 << i
-            for i, (choice, answer) in enumerate(zip(votes.choices, votes.answers, strict=True))
-            if choice is Choice.REFUSED or (choice is Choice.GRANTED and set(answer.slots) != ours)
-        )
 
     @classmethod
     def renewal_of(cls, holds: Sequence[Self], leases_ms: Sequence[int]) -> Renewal:

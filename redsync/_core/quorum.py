@@ -13,8 +13,8 @@ a node, also for even N. The whole safety argument rests on that shared node.
 A LOST round is either *busy* (enough nodes answered, they refused) or *without quorum* (more than `n - quorum` nodes
 FAILED). The two are never merged: busy is an answer, no quorum is an outage.
 
-A tally does not change while a resumed protocol reads it: votes that come after the verdict are not counted. If they
-are recorded, then in a copy. Not thread-safe: the driver that fills a tally guards it.
+A tally does not change while a resumed protocol reads it: votes that come after the verdict are not counted. Not
+thread-safe: the driver that fills a tally guards it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from redsync._core.interruptions import is_interruption
 from redsync._core.replies import UNREADABLE
 from redsync._core.text import outline
 
-__all__ = ["Ballot", "Choice", "ReplyParser", "Tally", "Verdict", "Vote", "Votes", "quorum_of", "verdict_of"]
+__all__ = ["Ballot", "Choice", "ReplyParser", "Tally", "Verdict", "Vote", "quorum_of", "verdict_of"]
 
 
 class Choice(Enum):
@@ -104,28 +104,113 @@ Ballot: TypeAlias = tuple[Choice, Any, Any]
 """A node's choice, its reply parsed, and the raw reply or (text) why it FAILED."""
 
 
-class Votes:
-    """The vote of each node.
+class Tally:
+    """The votes of one round so far.
 
     Attributes:
         nodes: The addresses of the configured nodes.
         quorum: The number of grants that win.
         ballots: Each node's vote; None if it has not voted.
         choices: Each node's choice; None if it has not voted.
+        verdict: WON, LOST or PENDING; once it is WON or LOST, nothing here changes any more.
+        sent: Bit set of the nodes to which the driver handed the command: only these may ever execute it.
+        sent_at: The instant before the first byte was sent, seconds on the driver's clock.
+        at: The instant at which the protocol was resumed, seconds on the driver's clock.
+        parse: Reads a reply.
+        decide: Replaces the plain count of votes; None if they are simply counted.
     """
 
-    __slots__ = ("ballots", "choices", "nodes", "quorum")
+    __slots__ = (
+        "_thorough",
+        "at",
+        "ballots",
+        "choices",
+        "decide",
+        "nodes",
+        "parse",
+        "quorum",
+        "sent",
+        "sent_at",
+        "verdict",
+    )
 
-    def __init__(self, nodes: Sequence[str]) -> None:
-        """Begin without votes."""
+    def __init__(
+        self,
+        nodes: Sequence[str],
+        parse: ReplyParser,
+        decide: Callable[[Tally], Verdict] | None = None,
+        *,
+        thorough: bool | Callable[[Tally], bool] = False,
+    ) -> None:
+        """Begin a tally without votes.
+
+        Args:
+            nodes: The addresses of the configured nodes.
+            parse: Reads a reply.
+            decide: Replaces the plain count of votes, from the vote on by which a quorum has granted, or a node has
+                refused or failed.
+            thorough: Silence must not count as a refusal, see `verdict_of`. A function returns whether the refusals
+                also say enough about the holder.
+        """
         self.nodes = nodes
         self.quorum = quorum_of(len(nodes))
         self.ballots: list[Ballot | None] = [None] * len(nodes)
         self.choices: list[Choice | None] = [None] * len(nodes)
+        self.verdict = _PENDING
+        self.sent = 0
+        self.sent_at = self.at = 0.0
+        self.parse = parse
+        self.decide = decide
+        self._thorough = thorough
 
-    def add(self, node: int, vote: Ballot) -> None:
-        """Record the vote of the node with that index."""
+    def record(self, node: int, reply: object) -> bool | None:
+        """Count the reply of the node with that index; return True if this vote ended the wait.
+
+        None means that the parser does not know such a reply, so the vote FAILED: it may answer another command.
+        """
+        if self.ballots[node] is not None or self.verdict is not _PENDING:
+            return False
+        try:
+            answer = self.parse(reply)
+            choice = _GRANTED if answer else _REFUSED
+        except UNREADABLE as error:
+            if is_interruption(error):
+                raise
+            self._count(node, (_FAILED, None, f"unexpected reply {outline(reply)}"))
+            return None
+        return self._count(node, (choice, answer, reply))
+
+    def fail(self, node: int, reason: str) -> bool:
+        """Count the node as FAILED for that reason, if it has not voted; return True if that ended the wait."""
+        return self.open and self.ballots[node] is None and self._count(node, (_FAILED, None, reason))
+
+    def close(self, reason: str) -> None:
+        """End the round: nodes that have not voted become FAILED for that reason, and the verdict is WON or LOST."""
+        for node in range(len(self.nodes)):
+            if self.verdict is _PENDING and self.ballots[node] is None:
+                self._count(node, (_FAILED, None, reason))
+        if self.verdict is _PENDING:
+            # Only a custom decision can leave a full tally PENDING. No more votes will come, so the round was not won.
+            self.verdict = _LOST
+
+    def _count(self, node: int, vote: Ballot) -> bool:
+        """Count a node's vote, which is its first, in an open round; return True if it ended the wait."""
         self.ballots[node], self.choices[node] = vote, vote[0]
+        if self.decide is not None:
+            verdict = self._decided_by(self.decide)
+        else:
+            thorough = self._thorough
+            verdict = verdict_of(self.choices, silence_refuses=not thorough)
+            if verdict is _LOST and callable(thorough) and None in self.choices and not thorough(self):
+                verdict = _PENDING
+        self.verdict = verdict
+        return verdict is not _PENDING
+
+    def _decided_by(self, decide: Callable[[Tally], Verdict]) -> Verdict:
+        granted, missing = self.granted, self.unheard
+        if granted < self.quorum and granted + missing == len(self.nodes):
+            return _PENDING
+        return decide(self)
 
     @property
     def answers(self) -> list[Any]:
@@ -187,136 +272,10 @@ class Votes:
             for node, vote in zip(self.nodes, self.ballots, strict=True)
         )
 
-
-class Tally(Votes):
-    """The votes of one round so far; has the attributes of `Votes`, and these.
-
-    Attributes:
-        verdict: WON, LOST or PENDING; once it is WON or LOST, it does not change any more.
-        late: True to record votes that come after the round was won, see `all_votes`.
-        lingers: True to wait for these votes too, and count them, until the tally is frozen.
-        sent: Bit set of the nodes to which the driver handed the command: only these may ever execute it.
-        sent_at: The instant before the first byte was sent, seconds on the driver's clock.
-        at: The instant at which the protocol was resumed, seconds on the driver's clock.
-        parse: Reads a reply.
-        decide: Replaces the plain count of votes; None if they are simply counted, or once it has decided.
-    """
-
-    __slots__ = ("_late_votes", "_thorough", "at", "decide", "late", "lingers", "parse", "sent", "sent_at", "verdict")
-
-    def __init__(
-        self,
-        nodes: Sequence[str],
-        parse: ReplyParser,
-        decide: Callable[[Tally], Verdict] | None = None,
-        *,
-        thorough: bool | Callable[[Tally], bool] = False,
-        late: bool = False,
-        lingers: bool = False,
-    ) -> None:
-        """Begin a tally without votes.
-
-        Args:
-            nodes: The addresses of the configured nodes.
-            parse: Reads a reply.
-            decide: Replaces the plain count of votes, from the vote on by which a quorum has granted, or a node has
-                refused or failed.
-            thorough: Silence must not count as a refusal, see `verdict_of`. A function returns whether the refusals
-                also say enough about the holder.
-            late: Record votes that come after the round was won.
-            lingers: Count votes and failures that come after that, and wait for them.
-        """
-        super().__init__(nodes)
-        self.verdict = _PENDING
-        self.late, self.lingers = late or lingers, lingers
-        self.sent = 0
-        self.sent_at = self.at = 0.0
-        self.parse = parse
-        self.decide = decide
-        self._thorough = thorough
-        # Nodes and their votes; replaced as a whole.
-        self._late_votes: tuple[tuple[int, Ballot], ...] = ()
-
-    def record(self, node: int, reply: object) -> bool | None:
-        """Count the reply of the node with that index; return True if this vote ended the wait.
-
-        None means that the parser does not know such a reply, so the vote FAILED: it may answer another command.
-        """
-        if self.ballots[node] is not None or not (self.verdict is _PENDING or (self.late and self.verdict is _WON)):
-            return False
-        try:
-            answer = self.parse(reply)
-            choice = _GRANTED if answer else _REFUSED
-        except UNREADABLE as error:
-            if is_interruption(error):
-                raise
-            self._count(node, (_FAILED, None, f"unexpected reply {outline(reply)}"))
-            return None
-        return self._count(node, (choice, answer, reply))
-
-    def fail(self, node: int, reason: str) -> bool:
-        """Count the node as FAILED for that reason, if it has not voted; return True if that ended the wait."""
-        return self.open and self.ballots[node] is None and self._count(node, (_FAILED, None, reason))
-
-    def close(self, reason: str) -> None:
-        """End the round: nodes that have not voted become FAILED for that reason, and the verdict is WON or LOST."""
-        for node in range(len(self.nodes)):
-            if self.verdict is _PENDING and self.ballots[node] is None:
-                self._count(node, (_FAILED, None, reason))
-        if self.verdict is _PENDING:
-            # Only a custom decision can leave a full tally PENDING. No more votes will come, so the round was not won.
-            self.verdict = _LOST
-
-    def _count(self, node: int, vote: Ballot) -> bool:
-        """Count a node's vote, which is its first; return True if it ended the wait."""
-        if self.verdict is _PENDING:
-            self.ballots[node], self.choices[node] = vote, vote[0]
-            if self.decide is not None:
-                verdict = self._decided_by(self.decide)
-            else:
-                thorough = self._thorough
-                verdict = verdict_of(self.choices, silence_refuses=not thorough)
-                if verdict is _LOST and callable(thorough) and None in self.choices and not thorough(self):
-                    verdict = _PENDING
-            self.verdict = verdict
-            return verdict is not _PENDING
-        if self.lingers:
-            self.add(node, vote)
-            return not self.open
-        # Kept apart, because the protocol may be reading the tally.
-        self._late_votes = (*self._late_votes, (node, vote))
-        return False
-
-    def _decided_by(self, decide: Callable[[Tally], Verdict]) -> Verdict:
-        granted, missing = self.granted, self.unheard
-        if granted < self.quorum and granted + missing == len(self.nodes):
-            return _PENDING
-        verdict = decide(self)
-        if verdict is not _PENDING:
-            # Not needed again. It may refer to a hold that refers to this tally: only the cycle collector would free
-            # both.
-            self.decide = None
-        return verdict
-
-    @property
-    def all_votes(self) -> Votes:
-        """All votes so far, late ones included; the returned object never changes."""
-        if not self._late_votes:
-            return self
-        votes = Votes(self.nodes)
-        for node, vote in (*enumerate(self.ballots), *self._late_votes):
-            if vote is not None and votes.ballots[node] is None:
-                votes.add(node, vote)
-        return votes
-
     @property
     def open(self) -> bool:
         """True while the round waits for votes."""
-        return self.verdict is _PENDING or (self.lingers and self.verdict is _WON and None in self.ballots)
-
-    def freeze(self) -> None:
-        """Record no more votes of a round that lingers."""
-        self.late = self.lingers = False
+        return self.verdict is _PENDING
 
     @property
     def won(self) -> bool:

@@ -472,13 +472,11 @@ class AioRunner(AnyRunner[AioLife]):
         tally = effect.tally(self._addresses)
         request = Request(effect, tally)
         if request.make():
-            tally.sent_at = sent_at = clock()
-            await links.carry(request, sent_at + left, again=call.awaited)
+            tally.sent_at = clock()
+            await links.carry(request, tally.sent_at + left, again=call.awaited)
             tally = request.tally or tally
             if not request.done:
                 links.close_round(request, f"no answer within {effect.timeout:g} s")
-            if effect.lingers and tally.open:
-                await links.linger(request, tally, effect.lingers_until(sent_at, clock()))
         else:
             tally.close("nothing to send")
         if tally.failed and self.notifier.subscriptions:

@@ -23,7 +23,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar, Final
 
-from redsync._core.quorum import Tally
 from redsync._core.scripts import Command
 from redsync._drivers.handshake_connections import AioHandshakeConnection, describe_error
 from redsync._drivers.link_sets import AnyLinkSet, Shared
@@ -198,13 +197,6 @@ class AioLinkSet(AnyLinkSet):
                     return
                 await asyncio.sleep(_PAUSE)
             request.repeat()
-
-    async def linger(self, request: Request, tally: Tally, deadline: float) -> None:
-        """Wait in a won round for the votes of all nodes, at most until the deadline."""
-        request.done = not tally.open
-        await self.sleep(request, deadline)
-        request.done = True
-        tally.freeze()
 
     async def sleep(self, waitable: Waitable, until: float) -> None:
         """Return when the waitable is done, at the instant, or when the client closes; rounds wait on.

@@ -30,7 +30,6 @@ import hiredis
 
 from redsync._core.holds import Owner
 from redsync._core.interruptions import expected
-from redsync._core.quorum import Tally
 from redsync._core.replies import MOST_BYTES, NOTHING
 from redsync._core.text import one_line, outline
 from redsync._drivers.environment import forked
@@ -393,10 +392,10 @@ class AnyLinkSet(ABC):
         if tally is None:
             request.take_reply(reply)
             return
-        if request.done and not tally.late:
+        if request.done:
             return
         noting = self._shared.noting
-        if noting and not request.done:
+        if noting:
             noting[link.index](max(now - tally.sent_at, 0.0))
         ended = tally.record(link.index, reply)
         if ended is None:
@@ -594,13 +593,6 @@ class LinkSet(AnyLinkSet):
             if left <= 0:
                 break
         return request.done
-
-    def linger(self, request: Request, tally: Tally, deadline: float) -> None:
-        """Wait in a won round for the votes of all nodes, at most until the deadline."""
-        request.done = not tally.open
-        self.wait(request, deadline)
-        request.done = True
-        tally.freeze()
 
     def read(self, timeout: float = 0.0) -> bool:
         """Read what has arrived, and write what was kept; wait at most `timeout` seconds for something to come.

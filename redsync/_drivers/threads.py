@@ -469,8 +469,6 @@ class ThreadRunner(AnyRunner[Life]):
                     life.send(request, link_set)
                     if not (request.done or link_set.wait(request, sent_at + effect.timeout)):
                         link_set.close_round(request, f"no answer within {effect.timeout:g} s")
-                    if effect.lingers and tally.open:
-                        link_set.linger(request, tally, effect.lingers_until(sent_at, clock()))
             except BaseException:
                 call.throw_away()
                 raise
@@ -507,11 +505,6 @@ class ThreadRunner(AnyRunner[Life]):
                 break
             maintenance.post(partial(maintenance.give_up, request))
             until = self.clock() + _LONGEST_SLEEP
-        if effect.lingers:
-            request.done = not tally.open
-            life.sleep(request, effect.lingers_until(tally.sent_at, self.clock()))
-            request.done = True
-            tally.freeze()
 
     def _tell(self, effect: Tell, call: Call) -> None:
         self._check(effect, call)

@@ -175,10 +175,10 @@ class ThreadClaimable(Claimable[Runner, ThreadHoldT], ThreadEnterable[ThreadHold
                     enter(hold)
         except BaseException:
             self._forget(hold)
-            if request.outcome.state is not None:
+            if request.state is not None:
                 # Report only the interruption: a hold that is lost, or not released on every node, is over anyway.
                 with suppress(RedsyncError):
-                    runner.give_back(self._undo_steps(request.outcome.state, count))
+                    runner.give_back(self._undo_steps(request.state, count))
             raise
         # No call here: an interruption at its start would leave a lock held that no caller knows of.
         return hold
@@ -239,9 +239,9 @@ class TaskClaimable(Claimable[AsyncRunner, TaskHoldT], TaskEnterable[TaskHoldT])
                     enter(hold)
         except BaseException:
             self._forget(hold)
-            if request.outcome.state is not None:
+            if request.state is not None:
                 with suppress(RedsyncError):
-                    await runner.run(self._undo_steps(request.outcome.state, count))
+                    await runner.run(self._undo_steps(request.state, count))
             raise
         return hold
 

@@ -51,7 +51,7 @@ class LockInfo:
             first. Empty for a semaphore: use `Semaphore.holders`.
         waiters: The owners that wait on any node that answered, longest wait first: `<client uuid>:<serial of the
             thread or task>`.
-        votes: Each node's vote; "not waited for" if it was much slower than a quorum.
+        votes: Each node's vote; FAILED if it did not answer in time.
     """
 
     name: str | bytes

@@ -34,7 +34,7 @@ from redsync._facades.multi_hold import (
     MultiHold,
     Releasing,
 )
-from redsync._protocols.claims import Outcome
+from redsync._protocols.claims import AcquireRequest
 from redsync.exceptions import AcquireTimeout
 
 __all__ = ["AnyMultiLock", "AsyncMultiLock", "Attempt", "MultiLock"]
@@ -63,7 +63,7 @@ class Attempt(Generic[HoldT]):
         self._deadline = self._now() + (timeout or 0.0)
         self._lease = lease
         self._saved = saved or {}
-        self._outcomes: dict[Exclusive[Any, HoldT], Outcome] = {}
+        self._requests: dict[Exclusive[Any, HoldT], AcquireRequest] = {}
         self._holds: dict[Exclusive[Any, HoldT], HoldT] = {}
 
     def steps(self, lock: Exclusive[Any, HoldT]) -> Steps[HoldState | None]:
@@ -71,16 +71,16 @@ class Attempt(Generic[HoldT]):
         left = max(self._deadline - self._now(), _INSTANT) if self._timeout else self._timeout
         count, lease = self._saved.get(lock, (1, self._lease))
         request = lock._request(left, lease, count)
-        self._outcomes[lock] = request.outcome
+        self._requests[lock] = request
         session = lock._runner.session
         begin = lock._observed_steps if session.observed else lock._acquire_steps
         return begin(session, request, lock._runner.now())
 
     def won(self) -> list[HoldT]:
         """Return the acquired holds, even those that no call has returned yet, in the order of the locks."""
-        for lock, outcome in self._outcomes.items():
-            if outcome.state is not None and lock not in self._holds:
-                hold = lock._HOLD(lock._host, outcome.state, lock._tell_lost)
+        for lock, request in self._requests.items():
+            if request.state is not None and lock not in self._holds:
+                hold = lock._HOLD(lock._host, request.state, lock._tell_lost)
                 hold._acquisitions, _ = self._saved.get(lock, (1, None))
                 self._holds[lock] = hold
         return [self._holds[lock] for lock in self._locks if lock in self._holds]

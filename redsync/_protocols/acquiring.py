@@ -68,7 +68,7 @@ _LAST_TRY = 0.03
 """Seconds that a try may take if the caller's timeout is over, so that timeouts are accurate to 50 ms."""
 
 _LOOK = 0.25
-"""The longest unit of time to which the first looks at new holds are rounded: nodes keep a hand-over for 3 s."""
+"""The longest unit of time to which first renewals are rounded: nodes keep a hand-over for 3 s."""
 
 
 def acquire_new(claim: Claim, now: float, reenter: Reenter | None = None) -> Steps[HoldState | None]:
@@ -101,8 +101,8 @@ def acquire_new(claim: Claim, now: float, reenter: Reenter | None = None) -> Ste
         queue = request.keys.lock, request.lease
     try:
         if queue is not waiter and not queues.enter(queue, waiter):
-            if request.outcome.record is not None:
-                request.outcome.record.begin_waiting()
+            if request.record is not None:
+                request.record.begin_waiting()
             now = yield from queues.wait_turn(queue, waiter, now, deadline)
             if not queues.may_go(queue, waiter) and queue not in queues.without_quorum:
                 return None
@@ -125,7 +125,7 @@ def _compete(  # noqa: PLR0912, PLR0915  (each is one of the decisions above)
 ) -> Steps[HoldState | None]:
     """Ask until nodes grant the claim or hand it over, or until the deadline; `waiter` stands in the local `queue`."""
     session, request, claim_id = claim.session, claim.request, waiter
-    queues, record = session.queues, request.outcome.record
+    queues, record = session.queues, request.record
     # Bit sets of nodes: all ever asked, those asked since the last rollback, and of these those that may have granted.
     touched = asked = doubtful = tries = failures = 0
     asked_at, kept_until, owes, busy = now, 0.0, False, False
@@ -196,7 +196,7 @@ def _ask(
     Returns the round, the instant at which its result was known, and the nodes that may keep what it asked for.
     """
     request = claim.request
-    record = request.outcome.record
+    record = request.record
     command = claim.ask(claim_id, policy.ask(now))
     ask = Broadcast(
         command=command,
@@ -207,7 +207,6 @@ def _ask(
         decide=claim.decide,
         subscribe=_wake_key(claim, policy),
         thorough=policy.enough,
-        late=True,
         patience=max(deadline - now, _LAST_TRY) if request.timeout else None,
     )
     tally = yield from broadcast(ask)
@@ -279,10 +278,10 @@ def _roll_back(
 
 def _clean_up(claim: Claim, policy: QueuePolicy, claim_id: bytes, kept_until: float) -> Steps[None]:
     """Clean up after an interruption: end the hold, if there is one, and roll back on all nodes."""
-    session, outcome = claim.session, claim.request.outcome
-    if outcome.state is not None:
-        session.holds.remove(outcome.state)
-        outcome.state = None
+    session, request = claim.session, claim.request
+    if request.state is not None:
+        session.holds.remove(request.state)
+        request.state = None
     yield from _roll_back(claim, policy, claim_id, session.all_nodes, kept_until, leave=True)
 
 
@@ -294,7 +293,7 @@ def _wait_for_nodes(
     Returns the instant, and until when a claim that nodes have handed over may be believed: 0.0 if they have not, or
     if too little of its time is left.
     """
-    session, record = claim.session, claim.request.outcome.record
+    session, record = claim.session, claim.request.record
     random = session.random()
     if splits:
         if record is not None:
@@ -330,26 +329,24 @@ def _begin_hold(
     session, request = claim.session, claim.request
     since, valid_until = believed
     session.answered = True
-    # Rounded, so that ten thousand grants don't wake the watchdog ten thousand times.
-    unit = min(claim.round_timeout, _LOOK)
-    look_at = min((since // unit + 2) * unit, (since + valid_until) / 2)
-    # Nodes keep a hand-over that the watchdog is to lengthen only for as long as the place.
-    soon = won is None and request.renewed
+    renew_at = math.inf
+    if request.renewed:
+        # Nodes keep a hand-over that the watchdog is to lengthen only for as long as the place. Rounded, so that ten
+        # thousand grants don't wake the watchdog ten thousand times.
+        unit = min(claim.round_timeout, _LOOK)
+        renew_at = min((since // unit + 2) * unit, (since + valid_until) / 2)
     state = claim.hold(
         claim_id,
         since=since,
         valid_until=valid_until,
-        renew_at=look_at if soon else since + claim.renewed_after,
+        renew_at=renew_at,
         touched=touched,
         kept_until=kept_until,
         tally=won,
     )
-    if session.quorum < session.nodes and not soon:
-        # No renewal shows soon how many nodes keep it.
-        state.repair_at, state.tally = look_at, won
-    if won is None and request.outcome.record is not None:
-        request.outcome.record.note_handed_over(since)
-    # The outcome first: an interruption from here on must find the hold, to drop it.
-    request.outcome.state = state
+    if won is None and request.record is not None:
+        request.record.note_handed_over(since)
+    # First: an interruption from here on must find the hold, to drop it.
+    request.state = state
     claim.register(state)
     return state

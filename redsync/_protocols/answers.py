@@ -9,6 +9,7 @@ import math
 from collections import Counter
 from typing import Any, NamedTuple
 
+from redsync._core.effects import Broadcast, Steps, broadcast
 from redsync._core.memory import FORGOT
 from redsync._core.quorum import Choice, Tally, Verdict
 from redsync._core.session import Session
@@ -20,6 +21,8 @@ __all__ = [
     "NEW",
     "WRONG_TYPE",
     "Refusal",
+    "all_answers",
+    "ask_all",
     "gives_up",
     "has_answers",
     "is_outage",
@@ -31,6 +34,12 @@ __all__ = [
     "told",
     "type_error",
 ]
+
+_LEAST_TIME = 0.02
+"""The shortest time in seconds to wait for each node: a healthy one on a busy machine may stall that long."""
+
+_SLOWER = 4
+"""The time for each node is this many times what the quorum took, if that is longer."""
 
 NEW, EXISTING = 1, 2
 """Grants of a lock: the node keeps the claim from now on, or kept it already."""
@@ -100,6 +109,24 @@ def has_answers(tally: Tally) -> Verdict:
     if tally.granted + tally.refused >= tally.quorum:
         return Verdict.WON
     return Verdict.PENDING if None in tally.ballots else Verdict.LOST
+
+
+def all_answers(tally: Tally) -> Verdict:
+    """Return what `has_answers` does, once each node has answered or failed."""
+    return Verdict.PENDING if None in tally.ballots else has_answers(tally)
+
+
+def ask_all(ask: Broadcast) -> Steps[Tally]:
+    """Ask what each node knows, and return a round that a quorum has answered, if one has.
+
+    Nodes slower than a quorum are asked again, and heard for so long that only a hung one is missed.
+    """
+    first = yield from broadcast(ask._replace(decide=has_answers))
+    if not (first.won and first.unheard):
+        return first
+    timeout = min(max(_LEAST_TIME, _SLOWER * (first.at - first.sent_at)), ask.timeout)
+    second = yield from broadcast(ask._replace(decide=all_answers, timeout=timeout))
+    return second if second.won else first
 
 
 def most_refusals(tally: Tally) -> int:

@@ -1,15 +1,15 @@
 """Claims: what one acquire asks nodes for. A whole lock here; with a token in `fenced_lock`; slots in `slot_claims`.
 
 The acquiring loop (`acquiring`) knows only the interface of `Claim`; `queue_policies` decide how an acquire waits. Each
-acquire has its own claim object, and uses it for all its asks. Its *request* tells what to claim and how, and has the
-outcome in which the acquire records its success.
+acquire has its own claim object, and uses it for all its asks. Its *request* tells what to claim and how, and records
+the success.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from redsync._core.effects import Steps
@@ -24,7 +24,7 @@ from redsync._protocols.answers import most_refusals, time_left, type_error
 from redsync._protocols.queue_policies import PLACE_KEPT, FifoByArrival, QueuePolicy, Waiting
 from redsync.exceptions import RedsyncError
 
-__all__ = ["AcquireRequest", "Claim", "Confirmation", "Outcome", "register_on_lost"]
+__all__ = ["AcquireRequest", "Claim", "Confirmation", "register_on_lost"]
 
 _SHORTEST_HANDED = 1.0
 """The shortest lease, in seconds, that the watchdog lengthens after a hand-over: half of it must suffice for that."""
@@ -38,54 +38,41 @@ _SPREAD = 0.02
 """Seconds over which the waiters for a holder spread their looks once its lease is over."""
 
 
-class Outcome:
-    """Shows an interrupted caller whether its acquire succeeded.
-
-    An interruption may strike when the protocol has ended and its result is on the way. So the acquire writes its
-    outcome in the very step in which it counts the claim: between the two stores, and until the protocol has ended,
-    the interpreter does not check for signals.
-
-    It is not part of the request: a hold keeps the votes that won it, these know the request, and the circle would
-    outlive the release.
-
-    Attributes:
-        state: The hold that was acquired; None if there is none.
-        record: Where the acquire records its steps, for observers; None if it is not observed.
-    """
-
-    state: HoldState | None = None
-    record: AcquireRecord | None = None
-
-
 @dataclass(slots=True, eq=False, kw_only=True)
 class AcquireRequest:
-    """The arguments of one acquire; no protocol changes them.
+    """The arguments of one acquire, and its success.
+
+    An interruption may strike when the protocol has ended and its result is on the way. So the acquire writes `state`
+    in the very step in which it counts the claim: between the two stores, and until the protocol has ended, the
+    interpreter does not check for signals. An interrupted caller sees what to undo.
 
     Attributes:
         name: The lock's name, for messages.
         kind: The kind of claim.
         keys: The lock's keys.
         owner: The owner that acquires.
-        outcome: Where the acquire records its success.
         lease: Seconds for which nodes keep the claim; None for the client's lease, renewed by the watchdog.
         timeout: Seconds to wait; 0.0 for one try, None for no limit.
         max_hold: Seconds after which the hold ends whatever the renewals say; None for no limit.
         on_lost: The callback for a loss of the hold.
         holds: The number of acquisitions to make at once.
         queue: Makes the policy by which the acquire waits for a lock that others hold.
+        state: The hold that was acquired; None if there is none.
+        record: Where the acquire records its steps, for observers; None if it is not observed.
     """
 
     name: str | bytes
     kind: ClaimKind
     keys: LockKeys
     owner: Owner
-    outcome: Outcome = field(default_factory=Outcome)
     lease: float | None = None
     timeout: float | None = None
     max_hold: float | None = None
     on_lost: Callable[[HoldState], object] | None = None
     holds: int = 1
     queue: Callable[[Waiting], QueuePolicy] = FifoByArrival
+    state: HoldState | None = None
+    record: AcquireRecord | None = None
 
     @property
     def renewed(self) -> bool:
@@ -118,7 +105,6 @@ class Claim:
         lease: Seconds for which nodes keep the claim of the next ask.
         guard: Seconds for which a node must have remembered everything to grant.
         round_timeout: The longest time that a round waits for nodes, in seconds.
-        renewed_after: Seconds after the winning ask when the watchdog renews the hold; infinity if it does not.
         decide: Replaces the plain count of votes, see `Tally`.
         needs_new_claim: True if the next ask needs another claim, though it comes at once: a message about this one may
             reach a node after it.
@@ -136,7 +122,6 @@ class Claim:
         self.lease = terms.lease
         self.guard = terms.guard
         self.round_timeout = terms.round_timeout
-        self.renewed_after = terms.renewed_after
 
     # Asking.
 

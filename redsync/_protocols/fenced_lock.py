@@ -104,17 +104,10 @@ class Fence:
         """Return the token of a won round, and whether a quorum is known to stand at it."""
         tokens = tally.grants
         token: int = max(tokens, key=tokens.count)
-        # The usual case: late votes can't outweigh a quorum.
         if tokens.count(token) >= tally.quorum:
             self.latest = max(token, self.latest)
             return token, True
-        tokens = tally.all_votes.grants
-        likely = [token for token in tokens if not self.is_absurd(token)]
-        token = max(likely if len(likely) >= tally.quorum else tokens)
-        is_level = tokens.count(token) >= tally.quorum
-        if is_level:
-            self.latest = max(token, self.latest)
-        return token, is_level
+        return max(tokens), False
 
     def level(self, owner: Owner, claim: bytes, token: int, timeout: float) -> Steps[Tally]:
         """Raise a quorum of nodes that keep the claim to a token; return the round that tried to."""
@@ -158,19 +151,15 @@ class FencedClaim(Claim):
 
     def confirm(self, tally: Tally, claim: bytes, timeout_at: Callable[[float], float]) -> Steps[Confirmation]:
         """Raise a quorum of nodes to the token."""
-        at = tally.at
         while True:
-            written = yield from self._fence.level(self.request.owner, claim, self._token, timeout_at(at))
-            at = written.at
-            if written.won:
-                return Confirmation(tally, at)
-            if not self._fence.is_absurd(self._token):
-                return Confirmation(written, at)
+            written = yield from self._fence.level(self.request.owner, claim, self._token, timeout_at(tally.at))
+            if written.won or not self._fence.is_absurd(self._token):
+                return Confirmation(tally if written.won else written, written.at)
             # A broken node gave an absurd token; the others may be a quorum without it.
-            if self.is_confirmed(tally):
-                return Confirmation(tally, at)
-            if self._fence.is_absurd(self._token):
-                return Confirmation(written, at)
+            ask = Broadcast(self.ask(claim, ()), self.request.owner, self.parse, timeout_at(written.at), self.guard)
+            tally = yield from broadcast(ask)
+            if not tally.won or self.is_confirmed(tally):
+                return Confirmation(tally, tally.at)
 
     def hold(self, claim: bytes, **terms: Any) -> HoldState:
         state = super().hold(claim, **terms)

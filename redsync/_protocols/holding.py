@@ -11,7 +11,7 @@ from redsync._core.holds import HoldState, Owner
 from redsync._core.keys import LockKeys
 from redsync._core.observing import HoldLost
 from redsync._core.quorum import Tally, Verdict
-from redsync._core.scripts import ClaimKind, Command, new_tuple
+from redsync._core.scripts import ClaimKind, Command
 from redsync._core.session import Session
 from redsync._protocols.observed import tell_end as tell_observers
 from redsync.exceptions import LeaseLostError, NotOwnedError
@@ -165,9 +165,17 @@ def _release(
         if state.lost is not None:
             raise _lost(state)
         command, timeout = state.release_command(), state.terms.round_timeout
-        # The last four: thorough, without late votes, without lingering, patient.
-        ask = command, state.owner, had, timeout, 0.0, state.touched, state.kept_until, None, None, True, False, False
-        tally = yield from broadcast(new_tuple(Broadcast, (*ask, None)))
+        tally = yield from broadcast(
+            Broadcast(
+                command=command,
+                owner=state.owner,
+                parse=had,
+                timeout=timeout,
+                deliver_to=state.touched,
+                deliver_until=state.kept_until,
+                thorough=True,
+            )
+        )
     except BaseException as error:
         yield from _break_off(session, state, error)
         raise

@@ -39,7 +39,7 @@ from redsync._core.holds import Owner
 from redsync._core.keys import LatchKeys
 from redsync._core.latches import Arrivals, LatchState, Told
 from redsync._core.local_queues import RETRIES
-from redsync._core.quorum import Tally, Verdict, Votes
+from redsync._core.quorum import Tally, Verdict
 from redsync._core.scripts import Command, Script
 from redsync._core.session import Session
 from redsync._core.timing import milliseconds
@@ -74,7 +74,7 @@ def _read(reply: Any) -> Told | Refusal:
     return WRONG_TYPE if reply.__class__ is int and reply == 0 else Told.read(reply)
 
 
-def told_by(tally: Votes) -> list[Told]:
+def told_by(tally: Tally) -> list[Told]:
     """Return the nodes' replies, without nodes that keep a foreign value."""
     return [answer for answer in tally.answers if isinstance(answer, Told)]
 
@@ -113,23 +113,21 @@ class Latch:
         keys: Its keys.
         keep: Seconds after its last use for which nodes keep the latch.
         known: The state, as far as the object knows; it tells nodes this for as long as they would have kept it.
-        latest: The latest round; it records late votes.
     """
 
-    __slots__ = ("_until", "keep", "keys", "known", "latest", "name")
+    __slots__ = ("_until", "keep", "keys", "known", "name")
 
     def __init__(self, name: str | bytes, keys: LatchKeys, keep: float) -> None:
         self.name = name
         self.keys = keys
         self.keep = keep
         self.known = LatchState()
-        self.latest: Tally | None = None
         self._until = math.inf
 
     def recall(self, now: float) -> None:
         """Forget knowledge that is too old to believe."""
         if now >= self._until:
-            self.known, self.latest, self._until = LatchState(), None, math.inf
+            self.known, self._until = LatchState(), math.inf
 
     def learn(self, told: LatchState, now: float) -> None:
         """Add a node's or this client's knowledge."""
@@ -138,7 +136,7 @@ class Latch:
 
     def hear(self, tally: Tally) -> None:
         """Add the nodes' knowledge."""
-        for told in told_by(tally.all_votes):
+        for told in told_by(tally):
             self.learn(told.state, tally.at)
 
 
@@ -173,8 +171,6 @@ class Caller:
         if self._found.generation:
             # However long that takes: a caller that waits while nodes are down keeps the latch in use.
             latch.learn(self._found, now)
-        if latch.latest is not None:
-            latch.hear(latch.latest)
         tally = yield from broadcast(
             Broadcast(
                 self.command(latch.known, waits=waits),
@@ -183,10 +179,8 @@ class Caller:
                 min(self.session.timing.node_timeout, max(timeout, _LAST_TRY)),
                 decide=decide,
                 subscribe=self.wake_key if waits else None,
-                late=True,
             )
         )
-        latch.latest = tally
         latch.hear(tally)
         self._found = latch.known
         return tally

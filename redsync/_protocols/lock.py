@@ -73,7 +73,7 @@ def _reenter(session: Session, request: AcquireRequest, state: HoldState, now: f
                 register_on_lost(state, request)
                 session.holds.watch(state)
                 state.count += request.holds
-                request.outcome.state = state
+                request.state = state
                 break
             if now >= deadline:
                 raise no_quorum(request.name, tally)

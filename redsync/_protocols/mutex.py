@@ -65,7 +65,7 @@ def acquire(
     if last is not None and possession.is_held:
         # The last hold was lost while we waited. Its holder's release must not release our hold instead.
         yield from give_back(session, state)
-        request.outcome.state = None
+        request.state = None
         yield from lose(last, "the nodes gave it to another acquire of the same object")
         yield from check(last, now)
     possession.state, possession.acquired_by = state, acquirer

@@ -1,7 +1,7 @@
 """Observing: wrappers of the protocols that acquire and release; they report to observers.
 
 The wrapped protocols don't change. Nothing here runs for a client without observers. An observed acquire writes its
-steps into a record (`Outcome.record`), and observers get the record when the acquire is over, whatever ended it.
+steps into a record (`AcquireRequest.record`), and observers get the record when the acquire is over, whatever ended it.
 
 A report is a `Notify`: observers learn the instant from the driver, as a protocol has no clock. If the only observer
 just counts, the two most frequent reports, a success of its own rounds and the end of a hold, become entries in its
@@ -38,7 +38,7 @@ def observed(
     entries = session.entries
     steps: list[Step] | None = [] if entries is None else None
     record = AcquireRecord(request.name, kind, request.holds, limit, now, session.waiting, steps)
-    request.outcome.record = record
+    request.record = record
     try:
         result: Any = yield from acquire(session, request, now)
     except BaseException as error:

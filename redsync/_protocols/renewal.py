@@ -6,9 +6,8 @@
 * `n - quorum + 1` definite answers "not yours" mean lost, at once: no quorum of *existing* is possible any more.
   Silence is not definite: the hold continues until `valid_until`, and the watchdog retries quickly.
 * The next renewal is due a third of the lease after the last was *sent*.
-* A hold that lives on a minimal quorum is one failure away from being lost. The watchdog *repairs it* as soon as it
-  knows: it renews the hold on all nodes, at once and again with growing pauses, until more nodes keep it. A hold with
-  its own lease is filled up for the rest of that lease.
+* The first renewal comes a moment after the grant: a node may have missed the ask, or refused it, and a hold on no more
+  than a quorum is one failure away from being lost. A hold with its own lease is never renewed.
 
 The renewals of many holds of one kind travel as one script call. The client composes it at the instant of sending, from
 the holds that are live at that instant, and a release ends `live` before it is sent. But a release may go out over
@@ -18,8 +17,7 @@ So, over the same connections, the client rolls back each hold that has ended by
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from redsync._core.effects import Broadcast, Steps, broadcast, notify, tell
@@ -34,10 +32,10 @@ from redsync._protocols.answers import no_quorum
 from redsync._protocols.holding import check, lose, rollback_of, what_of
 from redsync.exceptions import NotOwnedError
 
-__all__ = ["extend", "is_minimal", "renew", "repair"]
+__all__ = ["extend", "renew"]
 
 _CODES = frozenset((-1, 0, 1, 2))
-_REPAIRED, _OURS = 1, 2
+_OURS = 2
 _INTEGERS = frozenset((int,))
 
 
@@ -49,7 +47,6 @@ class _Renewal:
         holds: The holds that the command renews; those that had ended by the instant of sending are left out.
         existing: For each of these, how many nodes kept its claim.
         against: For each, how many nodes gave another answer.
-        lacking: For each, how many nodes lack the claim even now.
     """
 
     def __init__(self, session: Session, leases: dict[HoldState, float]) -> None:
@@ -62,7 +59,7 @@ class _Renewal:
 
     def command(self) -> Command | None:
         holds = [state for state in self.leases if state.live and state.lost is None]
-        self.existing, self.against, self.lacking = ([0] * len(holds) for _ in range(3))
+        self.existing, self.against = [0] * len(holds), [0] * len(holds)
         self._undecided = len(holds)
         if not holds:
             self.holds = holds
@@ -84,14 +81,13 @@ class _Renewal:
             or not _CODES.issuperset(codes)
         ):
             raise ValueError(f"the reply to a renewal has one code for each of {len(self.holds)} claims")
-        existing, against, lacking = self.existing, self.against, self.lacking
+        existing, against = self.existing, self.against
         for i, code in enumerate(codes):
             if code == _OURS:
                 existing[i] += 1
                 self._undecided -= existing[i] == self._quorum
             else:
                 against[i] += 1
-                lacking[i] += code != _REPAIRED
                 self._undecided -= against[i] == self._enough_against
         return True
 
@@ -107,10 +103,6 @@ class _Renewal:
     def decide(self, tally: Tally) -> Verdict:
         if not self._undecided:
             return Verdict.WON
-        return self.decide_last(tally)
-
-    @staticmethod
-    def decide_last(tally: Tally) -> Verdict:
         return Verdict.PENDING if tally.granted + tally.failed < len(tally.nodes) else Verdict.LOST
 
 
@@ -141,8 +133,8 @@ def renew(
     renewal = _Renewal(session, {state: state.lease if lease is None else lease for state in holds})
     shortest = min(renewal.leases.values())
     ends = {state: state.valid_until for state in holds} if session.observed else {}
-    tally = yield from _ask(session, renewal, shortest, renewal.decide)
-    confirmed, doubtful, lost = _apply(session, renewal, tally, lengthens=True)
+    tally = yield from _ask(session, renewal, shortest)
+    confirmed, doubtful, lost = _apply(session, renewal, tally)
     retry_at = tally.at + min(max(timing.round_timeout(shortest), shortest / 30), 1.0)
     for state in doubtful:
         if state.renewed:
@@ -174,38 +166,7 @@ def extend(session: Session, state: HoldState, lease: float | None, now: float) 
         raise no_quorum(state.name, tally, state.kind.label)
 
 
-def repair(session: Session, holds: Sequence[HoldState], now: float) -> Steps[None]:
-    """Write holds of one kind to the nodes that lack them; each hold records whether that worked.
-
-    No caller waits for the result, so the round can wait for all nodes.
-    """
-    timing = session.timing
-    leases = {}
-    for state in holds:
-        pause = max(2 * state.repair_pause, timing.round_timeout(state.lease))
-        state.repair_pause = min(pause, state.lease / 12)
-        state.repair_at = now + state.repair_pause
-        # A hold with its own lease is filled up for the rest of it.
-        left = state.valid_until - now
-        leases[state] = state.lease if state.renewed else left + timing.drift(left)
-    renewal = _Renewal(session, leases)
-    tally = yield from _ask(session, renewal, min(leases.values()), renewal.decide_last)
-    # A hold with its own lease is not lengthened, not even by the time that the command took.
-    for state, reason in _apply(session, renewal, tally, lengthens=False).lost:
-        yield from lose(state, reason)
-
-
-def is_minimal(session: Session, missing: int) -> bool:
-    """Return whether a quorum at most keeps a hold that `missing` nodes lack, although there are more nodes."""
-    return session.nodes - missing <= session.quorum < session.nodes
-
-
-def _ask(
-    session: Session,
-    renewal: _Renewal,
-    shortest: float,
-    decide: Callable[[Tally], Verdict],
-) -> Steps[Tally]:
+def _ask(session: Session, renewal: _Renewal, shortest: float) -> Steps[Tally]:
     timeout, nodes = session.timing.round_timeout(shortest), session.all_nodes
     for state, lease in renewal.leases.items():
         # Recorded before the send: a release that overtakes the answer must reach all nodes that the renewal may
@@ -216,7 +177,7 @@ def _ask(
             state.kept_until = kept_until
     owner = next(iter(renewal.leases)).owner if len(renewal.leases) == 1 else None
     try:
-        return (yield from broadcast(Broadcast(renewal.command, owner, renewal.parse, timeout, decide=decide)))
+        return (yield from broadcast(Broadcast(renewal.command, owner, renewal.parse, timeout, decide=renewal.decide)))
     finally:
         for state in renewal.holds:
             if not state.live or state.lost is not None:
@@ -226,29 +187,20 @@ def _ask(
                 yield from tell(rollback_of(state, leave=True))
 
 
-def _apply(session: Session, renewal: _Renewal, tally: Tally, *, lengthens: bool) -> _Results:
-    """Judge each hold by the answers; lengthen confirmed ones: all of them, or those that the watchdog renews."""
-    timing, quorum, at, failed, never = session.timing, session.quorum, tally.at, tally.failed, math.inf
+def _apply(session: Session, renewal: _Renewal, tally: Tally) -> _Results:
+    """Judge each hold by the answers, and lengthen those that are confirmed."""
+    timing, quorum, at = session.timing, session.quorum, tally.at
     confirmed, doubtful, lost = results = _Results([], [], [])
-    for state, existing, against, lacking in zip(
-        renewal.holds, renewal.existing, renewal.against, renewal.lacking, strict=True
-    ):
+    for state, existing, against in zip(renewal.holds, renewal.existing, renewal.against, strict=True):
         if not state.live or state.lost is not None:
             continue
         if at >= state.valid_until:
             lost.append((state, "no quorum of nodes confirmed a renewal in time"))
         elif existing >= quorum:
-            # These answers are newer than those of the acquire's round.
-            state.tally = None
-            if not is_minimal(session, lacking + failed):
-                state.repair_at, state.repair_pause = never, 0.0
-            elif state.repair_at == never:
-                state.repair_at = at
             lease = renewal.leases[state]
             if state.renewed:
                 state.renew_at = renew_at(tally.sent_at, lease)
-            if state.renewed or lengthens:
-                state.lengthen(timing.valid_until(tally.sent_at, lease))
+            state.lengthen(timing.valid_until(tally.sent_at, lease))
             confirmed.append(state)
         elif against > session.nodes - quorum:
             lost.append((state, f"{against} of {session.nodes} nodes no longer keep the claim"))

@@ -27,7 +27,7 @@ from typing import Any, Final, NamedTuple
 from redsync._core.effects import Steps, Tell, Wait, tell, wait
 from redsync._core.holds import HoldState
 from redsync._core.permits import Limit, PermitState, SlotGrant, read_slots, write_slots
-from redsync._core.quorum import ReplyParser, Tally, Verdict, Votes
+from redsync._core.quorum import ReplyParser, Tally, Verdict
 from redsync._core.scripts import Arg, Command, Script
 from redsync._core.session import Session
 from redsync._core.timing import milliseconds
@@ -234,7 +234,7 @@ class SlotClaim(Claim):
     def _has_ticket(self) -> bool:
         return self._slot_queue is not None and self._slot_queue.has_ticket
 
-    def best(self, tally: Votes) -> tuple[tuple[int, ...], int]:
+    def best(self, tally: Tally) -> tuple[tuple[int, ...], int]:
         """Return the wanted number of slots that most nodes have granted, and how many nodes that is.
 
         A renewal makes a node keep all slots of a permit, or none. So for a semaphore only nodes count that granted all
@@ -298,7 +298,7 @@ class SlotClaim(Claim):
 
         They may also have told too few tickets to take a place in the queue, and without a place none comes at all.
         The vote is also split if all granted slots are reserved: then no node knows enough taken slots to refuse. That
-        ends once holds on minimal quorums have been repaired.
+        ends once those who hold permits have renewed them, or released them.
         """
         return _full(tally) < tally.quorum
 

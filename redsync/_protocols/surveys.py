@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -21,7 +21,7 @@ from redsync._core.permits import SlotKeys
 from redsync._core.quorum import ReplyParser, Tally, Verdict
 from redsync._core.scripts import ClaimKind, Command, Script
 from redsync._core.session import Session
-from redsync._protocols.answers import WRONG_TYPE, Refusal, has_answers, no_quorum, type_error
+from redsync._protocols.answers import WRONG_TYPE, Refusal, ask_all, has_answers, no_quorum, type_error
 from redsync._protocols.holding import had
 
 __all__ = [
@@ -167,27 +167,17 @@ class NameLook:
         return self.kind == "none" and not self.waiting and self.latch is None
 
 
-def _ask(
-    session: Session,
-    keys: LockKeys,
-    owner: Owner,
-    parse: ReplyParser,
-    decide: Callable[[Tally], Verdict],
-    *,
-    most: int,
-    waiters: int = 0,
-    lingers: bool = False,
-) -> Steps[Tally]:
-    """Ask all nodes about a lock."""
-    command = Command(INSPECT, keys.everything, (most, waiters, 1))
-    ask = Broadcast(command, owner, parse, session.timing.node_timeout, decide=decide, lingers=lingers)
-    return (yield from broadcast(ask))
+def _look(
+    session: Session, keys: LockKeys, owner: Owner, parse: ReplyParser, *, most: int, waiters: int = 0
+) -> Broadcast:
+    """Return the effect that asks all nodes about a lock."""
+    return Broadcast(Command(INSPECT, keys.everything, (most, waiters, 1)), owner, parse, session.timing.node_timeout)
 
 
 def survey(session: Session, keys: LockKeys, owner: Owner) -> Steps[Tally]:
-    """Ask all nodes about a name, each for a `NameLook`, and wait a little for those slower than a quorum."""
-    most, waiters = _MOST_HOLDERS, _MOST_WAITERS
-    return (yield from _ask(session, keys, owner, NameLook.read, has_answers, most=most, waiters=waiters, lingers=True))
+    """Ask all nodes about a name, each for a `NameLook`."""
+    look = _look(session, keys, owner, NameLook.read, most=_MOST_HOLDERS, waiters=_MOST_WAITERS)
+    return (yield from ask_all(look))
 
 
 def is_held(session: Session, kind: ClaimKind, name: str | bytes, keys: LockKeys, owner: Owner) -> Steps[bool]:
@@ -214,7 +204,7 @@ def is_held(session: Session, kind: ClaimKind, name: str | bytes, keys: LockKeys
         return Verdict.PENDING if unheard and backed + unheard + tally.failed >= tally.quorum else Verdict.LOST
 
     # The writer comes first, then a reader.
-    tally = yield from _ask(session, keys, owner, parse, decide, most=2)
+    tally = yield from broadcast(_look(session, keys, owner, parse, most=2)._replace(decide=decide))
     if tally.without_quorum:
         raise no_quorum(name, tally)
     # An owner with a minority may have the silent nodes too. Then no other owner can get it, so it counts as held.
@@ -238,7 +228,7 @@ def force_release(session: Session, kind: ClaimKind, name: str | bytes, keys: Lo
 
     held = False
     while True:
-        tally = yield from _ask(session, keys, owner, parse, has_answers, most=_MOST, lingers=True)
+        tally = yield from ask_all(_look(session, keys, owner, parse, most=_MOST))
         if tally.without_quorum:
             raise no_quorum(name, tally)
         if tally.refusals.count(WRONG_TYPE) > len(tally.nodes) - tally.quorum:

@@ -1,6 +1,6 @@
 """The watchdog: everything that a client does on its own for as long as it lives, and its shutdown.
 
-It renews holds that are due, repairs holds on a minimal quorum, reports lost holds, releases the holds of ended owners,
+It renews holds that are due, reports lost holds, releases the holds of ended owners,
 and keeps the client's record on the nodes, which shows others the process behind a claim.
 """
 
@@ -16,8 +16,9 @@ from redsync._core.observing import ClocksRead, HoldOrphaned, WatchdogWoke
 from redsync._core.scripts import Command, Script
 from redsync._core.session import Session
 from redsync._core.timing import milliseconds
+from redsync._protocols.answers import all_answers
 from redsync._protocols.holding import expire, give_back
-from redsync._protocols.renewal import is_minimal, renew, repair
+from redsync._protocols.renewal import renew
 
 __all__ = ["shutdown", "watchdog"]
 
@@ -75,29 +76,13 @@ def _end_orphan(session: Session, state: HoldState) -> Steps[None]:
 
 
 def _look(session: Session, batch: list[HoldState], now: float) -> Steps[None]:
-    """Renew holds, or else repair their minimal quorums: one round at most."""
-    renews = batch[0].renew_at <= now
+    """Renew holds, with one round at most."""
     for state in batch:
         if state.owner.is_gone:
             yield from _end_orphan(session, state)
     holds = [state for state in batch if state.valid(now)]
-    if not renews:
-        holds = _minimal(session, holds, now)
     if holds:
-        yield from renew(session, holds) if renews else repair(session, holds, now)
-
-
-def _minimal(session: Session, holds: list[HoldState], now: float) -> list[HoldState]:
-    """Return the holds to repair; cancel further checks of those that prove to be on enough nodes."""
-    minimal = []
-    for state in [state for state in holds if state.repair_at <= now]:
-        tally, state.tally = state.tally, None
-        votes = tally and tally.all_votes
-        if votes is None or state.mismatched(votes) or is_minimal(session, session.nodes - votes.backers.bit_count()):
-            minimal.append(state)
-        else:
-            state.repair_at = math.inf
-    return minimal
+        yield from renew(session, holds)
 
 
 def _announcement(session: Session, record: bytes, kept: float) -> Command:
@@ -129,7 +114,7 @@ def _read_clocks(session: Session, announcement: Command) -> Steps[None]:
     Waits as long as a round about the client's lease may, at most.
     """
     timeout = session.timing.round_timeout(session.timing.lease)
-    tally = yield from broadcast(Broadcast(announcement, None, _seconds, timeout, lingers=True))
+    tally = yield from broadcast(Broadcast(announcement, None, _seconds, timeout, decide=all_answers))
     told = zip(tally.nodes, tally.answers, strict=True)
     clocks = tuple((node, seconds) for node, seconds in told if seconds is not None)
     yield from notify(ClocksRead(tally.sent_at, tally.at, clocks, session.timing.drift_factor))

@@ -251,19 +251,17 @@ class LockOperations:
         """Return the fields that describe an acquisition."""
         return {"count": turn.thing.hold_count()}
 
-    # The record of a hold is not public, but the first and last instants of belief must be known exactly.
+    # The record of a hold is not public, but the last instant of belief must be known exactly.
 
     def _until(self, turn: Turn) -> int:
         return self._instant(turn.state.valid_until)
 
     def _note_acquired(self, turn: Turn) -> None:
         state, about = turn.state, self._about(turn)
-        # The round that won it; the library drops it once it has dealt with nodes that did not answer in time.
-        since = turn.granted if state.tally is None else min(self._instant(state.tally.at) + 1, turn.granted)
         if state.fencing_token is not None:
             about["token"] = state.fencing_token
         about |= {"asked": turn.asked, "until": self._until(turn), "owner": state.holder, "lease": turn.task.lease}
-        turn.note("acquired", at=turn.granted, since=since, **self._held(turn), **about)
+        turn.note("acquired", at=turn.granted, since=turn.granted, **self._held(turn), **about)
 
     def _told(self, note: Note, hold: Any) -> None:
         until = self._instant(hold._state.valid_until)

@@ -6,7 +6,7 @@ import pytest
 
 from redsync._core.holds import MOST, HoldTable, soon
 from redsync._core.scripts import Script
-from tests.support.hold_states import KIND, LEASE, new_state, new_terms
+from tests.support.hold_states import KIND, LEASE, new_state
 
 MUTEX = KIND._replace(noun="mutex", renew=Script.load("mutex_renew"))
 
@@ -43,7 +43,7 @@ def renew(table, at=110.0):
     return batch
 
 
-# Renewals and repairs.
+# Renewals.
 
 
 def test_nothing_is_due_without_holds(table):
@@ -66,32 +66,10 @@ def test_renewals_due_soon_come_along_with_those_that_are_due(table, add):
     assert take(table, 115.0) == [third]
 
 
-def test_nothing_comes_along_with_a_repair(table, add):
-    minimal, renewed = add(repair_at=110.0, renew_at=118.0), add(renew_at=110.5)
-    assert take(table) == [minimal]
-    assert take(table, 110.5) == [renewed]
-
-
-def test_repair_due_soon_does_not_come_along_with_a_renewal(table, add):
-    add(renew_at=110.0)
-    minimal = add(renew_at=118.0, repair_at=110.5)
-    assert minimal not in take(table)
-    assert take(table, 110.5) == [minimal]
-
-
 def test_holds_of_one_script_are_taken_together(table, add):
     one, mutex, other = add(renew_at=108.0), add(renew_at=109.0, kind=MUTEX), add()
     assert take(table) == [one, other]
     assert take(table) == [mutex]
-
-
-def test_repairs_are_taken_together_whatever_the_lease_but_apart_from_renewals(table, add):
-    """Neither keeps the other waiting: each time, the hold that is due first decides."""
-    minimal, other = (add(renew_at=118.0, repair_at=at) for at in (108.0, 109.5))
-    renewed = add(renew_at=109.0)
-    unrenewed = add(renew_at=math.inf, repair_at=109.8, terms=new_terms(2.0))
-    assert take(table) == [minimal, other, unrenewed]
-    assert take(table) == [renewed]
 
 
 def test_no_more_holds_are_taken_than_fit_into_one_command(table, add):
@@ -145,12 +123,12 @@ def test_hold_put_back_is_due_when_it_says(table, add):
 def test_hold_that_comes_closer_is_taken_earlier_and_only_once(table, add):
     one, other = add(b"a"), add(b"b")
     table.next_due()
-    other.repair_at = 101.0
+    other.renew_at = 101.0
     for _ in range(2):
         table.watch(other)
     assert table.next_due() == 101.0
     assert take(table, 101.0) == [other]
-    other.repair_at, other.renew_at = math.inf, 120.0
+    other.renew_at = 120.0
     table.put([other])
     assert take(table) == [one]
     assert take(table, 120.0) == [other]
@@ -225,7 +203,7 @@ def test_agendas_drop_outdated_entries(table, add):
         state = add(b"x", renew_at=1000.0 + 10 * i, valid_until=math.inf)
         table.next_due()
         table.remove(state)
-    assert all(len(agenda._heap) < 100 for agenda in (table._looks, table._ends))
+    assert all(len(agenda._heap) < 100 for agenda in (table._renewals, table._ends))
     assert [take(table, state.renew_at) for state in kept] == [[state] for state in kept]
 
 
@@ -235,7 +213,8 @@ def test_wake_up_looks_only_at_due_holds(table, add, monkeypatch):
     others = [add(b"%d" % i, renew_at=110.0 + i) for i in range(3 * MOST)]
     table.next_due()
     looked_at = []
-    look_at = type(first).look_at.fget
-    monkeypatch.setattr(type(first), "look_at", property(lambda state: looked_at.append(state) or look_at(state)))
+    slot = type(first).renew_at
+    watched = property(lambda state: looked_at.append(state) or slot.__get__(state), slot.__set__)
+    monkeypatch.setattr(type(first), "renew_at", watched)
     assert renew(table, 100.0) == [first]
     assert set(looked_at) <= {first, others[0]}

@@ -85,7 +85,7 @@ def test_effects_are_values():
 
 def test_effects_have_neutral_defaults():
     assert (BROADCAST.guard, BROADCAST.deliver_to, BROADCAST.decide, BROADCAST.subscribe) == (0.0, 0, None, None)
-    assert (BROADCAST.thorough, BROADCAST.late, BROADCAST.lingers) == (False, False, False)
+    assert BROADCAST.thorough is False
     assert Tell(COMMAND, OWNER).deliver_to == 0
     assert (Wait(1.0).key, Wait(1.0).enough, Wait(1.0).grace, Wait(1.0).unless) == (None, 1, 0.0, None)
     assert (Wait(1.0).ask_id, WAKEUP.handed) == (None, 0), "no hand-over"
@@ -96,14 +96,5 @@ def test_command_is_data_all_through():
 
 
 def test_tally_of_a_broadcast_has_its_options():
-    tally = BROADCAST._replace(late=True).tally(["a", "b", "c"])
-    assert (tally.nodes, tally.late, tally.lingers) == (["a", "b", "c"], True, False)
-    assert BROADCAST._replace(lingers=True).tally(["a"]).lingers
-
-
-@pytest.mark.parametrize(
-    ("won_at", "until"),
-    [(100.0, 100.02), (100.001, 100.021), (100.01, 100.05), (100.04, 100.2), (100.2, 100.25), (100.25, 100.25)],
-)
-def test_round_lingers_for_as_long_as_a_healthy_node_may_take_but_never_beyond_its_timeout(won_at, until):
-    assert BROADCAST._replace(timeout=0.25).lingers_until(100.0, won_at) == pytest.approx(until)
+    tally = BROADCAST.tally(["a", "b", "c"])
+    assert (tally.nodes, tally.parse, tally.decide) == (["a", "b", "c"], BROADCAST.parse, None)

@@ -11,7 +11,6 @@ import pytest
 from redsync._core.holds import HoldTable, Owner
 from redsync._core.keys import wake_channel
 from redsync._core.observing import HoldLost
-from redsync._core.quorum import Tally
 from tests.support.hold_states import new_state
 
 
@@ -89,15 +88,6 @@ def test_hold_is_due_for_renewal_or_else_for_its_end():
     assert unrenewed.due == 130.0
     assert not unrenewed.renewed
     assert new_state(renew_at=110.0).renewed
-
-
-def test_hold_is_due_for_the_look_at_its_majority_if_that_comes_first():
-    state = new_state(renew_at=110.0)
-    assert (state.repair_at, state.repair_pause, state.tally) == (math.inf, 0.0, None), "nothing needs a repair"
-    state.repair_at = 100.25
-    assert state.due == 100.25
-    state.repair_at = 120.0
-    assert state.due == 110.0
 
 
 def test_note_sent_adds_nodes_and_never_shortens():
@@ -310,10 +300,6 @@ def test_watch_rings_after_a_due_has_come_closer(table, alarm):
     table.watch(state)
     assert alarm.rung == rung + 1
     assert table.watch_next(100.0) == 105.0
-
-
-def test_lock_has_no_mismatched_nodes():
-    assert new_state().mismatched(Tally(["a", "b", "c"], bool)) == 0
 
 
 # Owners.

@@ -1,7 +1,5 @@
 """Terms derived from a lease, and the bytes of commands that are sent again and again."""
 
-import math
-
 import pytest
 
 from redsync._core.effects import Broadcast
@@ -34,7 +32,6 @@ def test_terms_follow_from_the_time_settings(lease):
     assert 100.0 + terms.trusted == pytest.approx(TIMING.valid_until(100.0, seconds))
     assert terms.guard == TIMING.guard(seconds)
     assert terms.round_timeout == TIMING.round_timeout(seconds)
-    assert terms.renewed_after == (10.0 if lease is None else math.inf)
     assert bytes(terms.memory) == b"%d,-," % (terms.guard * 1000)
     assert session.terms(lease) is terms
 

@@ -10,13 +10,11 @@ from redsync._core.keys import LockKeys
 from redsync._core.permits import (
     Limit,
     PermitState,
-    SlotGrant,
     SlotKeys,
     next_version,
     read_slots,
     write_slots,
 )
-from redsync._core.quorum import Tally
 from tests.support.hold_states import new_state
 
 
@@ -25,14 +23,6 @@ def new_permit(serial, *slots):
     state.grant(slots, Limit(9))
     state.count = len(slots)
     return state
-
-
-def test_nodes_that_answered_otherwise_than_the_quorum_are_mismatched():
-    permit, tally = new_permit(1, 3, 5), Tally(["a", "b", "c", "d"], lambda reply: reply)
-    for i, answer in enumerate([SlotGrant((5, 3)), SlotGrant((3, 4)), False]):
-        tally.record(i, answer)
-    tally.fail(3, "down")
-    assert permit.mismatched(tally) == 0b0110
 
 
 def test_renewal_sends_the_keys_and_the_newest_limit_of_a_semaphore_once():

@@ -20,14 +20,6 @@ def new_tally(n, decide=None, parse=lambda reply: reply == "yes", **options):
     return Tally([f"node{i}" for i in range(n)], parse, decide, **options)
 
 
-def won_tally(**options):
-    """Return a tally of five nodes, won by the first three."""
-    tally = new_tally(5, **options)
-    for node in range(3):
-        cast(tally, node, GRANTED)
-    return tally
-
-
 REPLIES = {GRANTED: "yes", REFUSED: "no", FAILED: "down"}
 
 
@@ -47,26 +39,22 @@ def dumb_verdict(n, granted, voted):
     return LOST
 
 
-def check_round(n, votes, *, late=False, closes=False):
+def check_round(n, votes, *, closes=False):
     """Cast the votes, (node, choice) in order of arrival, and compare with the simple verdict after each of them.
 
-    A node's first vote counts, and none after the verdict. A `late` tally keeps those that come after it has won, apart
-    from failures: a node that the round does not wait for and that then fails is like a silent one.
+    A node's first vote counts, and none after the verdict.
     """
-    tally, decided = new_tally(n, late=late), PENDING
+    tally, decided = new_tally(n), PENDING
     assert (tally.verdict, tally.won, tally.without_quorum) == (PENDING, False, False)
-    counted, later = {}, {}
+    counted = {}
     for node, choice in votes:
         before, ended = decided, cast(tally, node, choice)
         if decided is PENDING:
             counted.setdefault(node, choice)
             decided = dumb_verdict(n, list(counted.values()).count(GRANTED), len(counted))
-        elif late and decided is WON and choice is not FAILED:
-            later.setdefault(node, choice)
         assert tally.verdict is decided, votes
         assert ended is (decided is not before), votes
         check_votes(tally, n, counted)
-        check_votes(tally.all_votes, n, {**later, **counted})
     if closes:
         tally.close("silence")
         assert tally.verdict is (WON if decided is WON else LOST), votes
@@ -105,21 +93,19 @@ def test_quorum_of_no_nodes_is_refused(n):
 # The verdict.
 
 
-@pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize("n", range(1, 5))
-def test_verdict_is_right_in_each_order_of_arrival(n, late):
+def test_verdict_is_right_in_each_order_of_arrival(n):
     """Each node votes again, in all ways, after its vote."""
     for choices in product(Choice, repeat=n):
         for order in permutations(range(n)):
-            check_round(n, [(node, choice) for node in order for choice in (choices[node], *Choice)], late=late)
+            check_round(n, [(node, choice) for node in order for choice in (choices[node], *Choice)])
 
 
 @pytest.mark.parametrize("n", SIZES)
 def test_closed_round_is_won_or_lost_whichever_nodes_have_voted(n):
     for choices in product([*Choice, None], repeat=n):
         votes = [(node, choice) for node, choice in enumerate(choices) if choice is not None]
-        for late in (False, True):
-            check_round(n, votes, late=late, closes=True)
+        check_round(n, votes, closes=True)
 
 
 @st.composite
@@ -129,10 +115,10 @@ def arrivals(draw):
     return n, draw(st.lists(st.tuples(st.integers(0, n - 1), st.sampled_from(Choice)), max_size=2 * n))
 
 
-@given(arrivals(), st.booleans(), st.booleans())
-def test_verdict_comes_as_soon_as_it_is_certain(arrived, late, closes):
+@given(arrivals(), st.booleans())
+def test_verdict_comes_as_soon_as_it_is_certain(arrived, closes):
     """Redlock: a majority of all nodes, whatever the order of votes, failures, duplicates and late votes."""
-    check_round(*arrived, late=late, closes=closes)
+    check_round(*arrived, closes=closes)
 
 
 @given(st.lists(st.sampled_from([*Choice, None]), min_size=1, max_size=9), st.booleans())
@@ -226,10 +212,6 @@ def test_reply_unknown_to_the_parser_fails_with_a_reason(error):
     assert tally.replies[0] == "unexpected reply [b'odd', 7]"
     assert tally.record(1, None) is None
     assert (tally.verdict, tally.without_quorum) == (LOST, True)
-    late = won_tally(parse=of_ours(parse), late=True)
-    assert late.record(3, "odd") is None
-    assert late.all_votes.votes[3] == Vote("node3", FAILED, "unexpected reply 'odd'")
-    assert late.all_votes.backers == 0b00111
 
 
 def test_reason_for_an_endless_garbage_reply_is_short():
@@ -347,60 +329,3 @@ def test_close_stops_where_a_custom_decision_is_taken():
     tally.close("over")
     assert tally.won
     assert tally.choices == [FAILED, FAILED, None, None, None]
-
-
-# Late votes: they decide nothing, but show which nodes keep a claim.
-
-
-def test_late_votes_change_nothing_that_was_read_before():
-    tally = won_tally(late=True)
-    decided = tally.choices, tally.answers, tally.replies
-    seen = [list(each) for each in decided]
-    tally.record(3, "yes")
-    first = tally.all_votes
-    tally.record(4, "no")
-    assert [list(each) for each in decided] == seen
-    assert first.choices[4] is None
-    assert tally.backers == 0b00111
-
-
-def test_closing_a_won_round_leaves_late_votes_to_come():
-    tally = won_tally(late=True)
-    tally.close("no answer")
-    tally.record(4, "yes")
-    assert tally.all_votes.backers == 0b10111
-
-
-# Lingering: the round wants all votes, but does not wait forever.
-
-
-@pytest.mark.parametrize("n", SIZES)
-def test_lingering_tally_is_open_until_all_nodes_have_voted_or_it_is_lost(n):
-    for votes in product([GRANTED, REFUSED, FAILED], repeat=n):
-        plain, tally = new_tally(n), new_tally(n, lingers=True)
-        for node, choice in enumerate(votes):
-            before = tally.verdict
-            ended = cast(tally, node, choice)
-            cast(plain, node, choice)
-            assert tally.open is (tally.verdict is PENDING or (tally.won and node < n - 1))
-            assert ended is (tally.verdict is not before or (tally.won and node == n - 1)), votes
-        assert tally.verdict is plain.verdict, votes
-        assert not tally.won or tuple(tally.choices) == votes
-
-
-def test_lingering_tally_records_why_nodes_failed():
-    tally = won_tally(lingers=True)
-    assert not tally.fail(3, "refused")
-    assert not tally.fail(3, "closed the connection")
-    assert tally.fail(4, "closed the connection")
-    assert [vote.detail for vote in tally.votes[3:]] == ["refused", "closed the connection"]
-
-
-def test_frozen_tally_records_nothing_more():
-    tally = won_tally(lingers=True)
-    tally.freeze()
-    assert not tally.open
-    assert not cast(tally, 3, GRANTED)
-    assert not cast(tally, 4, FAILED)
-    assert tally.choices[3:] == [None, None]
-    assert tally.votes[3] == Vote("node3", FAILED, "not waited for")

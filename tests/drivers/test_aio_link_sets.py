@@ -80,8 +80,6 @@ class Rig:
         await self.set.carry(request, clock() + request.effect.timeout)
         if not request.done:
             self.set.close_round(request, f"no answer within {request.effect.timeout:g} s")
-        if request.tally.open:
-            await self.set.linger(request, request.tally, clock() + request.effect.timeout)
         return request.tally
 
     async def ask(self, *args, **options):

@@ -105,49 +105,6 @@ def test_late_replies_of_decided_rounds_are_skipped_in_their_order(desk, link_se
     assert choices(early.tally) == ["granted", "granted", None], "the protocol may be reading it"
 
 
-def test_late_votes_are_recorded_apart_if_requested(desk, link_set, fars):
-    request = desk.ask(link_set, late=True)
-    fars[0].say(YES)
-    fars[1].say(YES)
-    hear(link_set)
-    fars[2].say(NO)
-    hear(link_set)
-    assert choices(request.tally.all_votes) == ["granted", "granted", "refused"]
-    assert choices(request.tally) == ["granted", "granted", None], "the protocol may be reading it"
-
-
-def test_late_vote_of_an_unknown_shape_ends_the_link(desk, link_set, fars):
-    request = desk.ask(link_set, late=True)
-    fars[0].say(YES)
-    fars[1].say(YES)
-    hear(link_set)
-    fars[2].say(b":7\r\n")
-    hear(link_set)
-    assert link_set.links[2] is None
-    assert choices(request.tally.all_votes) == ["granted", "granted", "failed"]
-
-
-def test_lingering_round_counts_what_comes_until_its_end_and_nothing_after(desk, link_set, fars):
-    request = desk.ask(link_set, lingers=True)
-    fars[0].say(YES)
-    fars[1].say(YES)
-    hear(link_set)
-    assert request.done
-    fars[2].say(b"-ERR bad\r\n")
-    link_set.linger(request, request.tally, desk.now + 30.0)
-    assert choices(request.tally) == ["granted", "granted", "failed"]
-    assert not request.tally.open
-
-    request = desk.ask(link_set, lingers=True)
-    fars[0].say(YES)
-    fars[1].say(YES)
-    hear(link_set)
-    link_set.linger(request, request.tally, desk.now)
-    fars[2].say(YES)
-    hear(link_set)
-    assert choices(request.tally) == ["granted", "granted", None]
-
-
 def test_wait_ends_with_the_verdict_or_at_the_deadline():
     desk = Desk()
     desk.clock = time.monotonic

@@ -23,7 +23,7 @@ from redsync._drivers.pool import Pool
 from redsync._drivers.requests import Request
 from tests.support.hostile import Hostile, bulk, handshake
 from tests.support.locks import PATIENCE, SHORT, connect_set
-from tests.support.scripted import LATER, NODE_TIMEOUT, SCRIPT, Desk, choices
+from tests.support.scripted import LATER, NODE_TIMEOUT, SCRIPT, Desk
 
 YES, OK = b":1\r\n", b"+OK\r\n"
 
@@ -241,9 +241,9 @@ def rest(tended):
 
 
 def test_late_replies_in_idle_sets_are_read(tended):
-    """Their votes show which nodes keep a claim."""
+    """Else the node would seem silent to the next borrower."""
     sets, link_set, fars = rest(tended)
-    request = tended.desk.ask(link_set, late=True)
+    tended.desk.ask(link_set)
     for far in fars[:2]:
         far.say(YES)
     link_set.read(0.0)
@@ -252,7 +252,6 @@ def test_late_replies_in_idle_sets_are_read(tended):
     assert tended.maintenance._next_at(math.inf) <= tended.desk.now + NODE_TIMEOUT / 2
     fars[2].say(YES)
     tended.turn(later=NODE_TIMEOUT / 2)
-    assert choices(request.tally.all_votes) == ["granted"] * 3
     assert not tended.maintenance._owes()
 
 

@@ -29,7 +29,8 @@ from redsync._core.scripts import Command
 from redsync._core.session import Session
 from redsync._core.timing import Timing
 from redsync._protocols.acquiring import acquire_new
-from redsync._protocols.claims import AcquireRequest, Claim, Outcome
+from redsync._protocols.answers import all_answers, has_answers
+from redsync._protocols.claims import AcquireRequest, Claim
 from redsync._protocols.holding import release
 from redsync._protocols.lock import FAIR_LOCK, LOCK
 from redsync._protocols.queue_policies import FifoByArrival, FifoByTicket
@@ -103,6 +104,7 @@ class Toy:
         self.tallies = []
         self.on_alarm = lambda: None
         self._begun = []
+        self._look = None
 
     def _ring(self):
         self.alarms += 1
@@ -118,8 +120,9 @@ class Toy:
             queue = RefusedByTicket if crowded else FifoByTicket
         else:
             queue = Refused if crowded else FifoByArrival
-        usual = {"kind": LOCK, "keys": keys, "owner": self.owner, "outcome": Outcome(), "queue": queue}
-        return AcquireRequest(name=name, **{**usual, **fields})
+        usual = {"kind": LOCK, "keys": keys, "owner": self.owner, "queue": queue}
+        self.requested = AcquireRequest(name=name, **{**usual, **fields})
+        return self.requested
 
     def pass_time(self, seconds):
         """Let time pass while an effect is performed."""
@@ -220,21 +223,28 @@ class Toy:
                 return None
         pytest.fail(f"the script answers {answer!r} to {effect!r}")
 
-    def _broadcast(self, effect, answer):
-        addresses = [f"node{i}" for i in range(self.n)]
-        tally = effect.tally(addresses)
+    def _count(self, effect, answer):
         assert len(answer.replies) == self.n
+        tally = effect.tally([f"node{i}" for i in range(self.n)])
         tally.sent = (1 << self.n) - 1 if answer.sent is None else answer.sent
-        tally.sent_at = self.now
-        if self.commands[-1] is None:
-            tally.close("nothing to send")
-        if answer.meanwhile is not None:
-            answer.meanwhile()
+        tally.sent_at = tally.at = self.now
         for node, reply in enumerate(answer.replies):
             if isinstance(reply, str):
                 tally.fail(node, reply)
             elif reply is not None:
                 tally.record(node, reply)
+        return tally
+
+    def _broadcast(self, effect, answer):
+        began = self.now
+        if answer.meanwhile is not None:
+            answer.meanwhile()
+        if self.commands[-1] is None:
+            tally = effect.tally([f"node{i}" for i in range(self.n)])
+            tally.close("nothing to send")
+        else:
+            self._look, tally = answer, self._count(effect, answer)
+        tally.sent_at = began
         if tally.verdict is Verdict.PENDING:
             tally.close("no answer")
             self.now += max(effect.timeout, answer.takes)
@@ -249,12 +259,18 @@ class Toy:
     def drive(self, steps, answer):
         """Run a protocol; `answer(described effect, effect)` returns each reply, an exception is thrown in.
 
-        So is an interruption of what is performed here, as drivers do.
+        So is an interruption of what is performed here, as drivers do. A look that asks slower nodes again gets the
+        same answers, and is not recorded.
         """
         self._begun.append(steps)
         try:
             effect = next(steps)
             while True:
+                if self.effects and self._asks_slower_nodes(effect):
+                    tally = self._count(effect, self._look)
+                    tally.close("no answer")
+                    effect = steps.send(tally)
+                    continue
                 try:
                     reply = answer(self.begin(effect), effect)
                     if not isinstance(reply, BaseException):
@@ -264,6 +280,12 @@ class Toy:
                 effect = steps.throw(reply) if isinstance(reply, BaseException) else steps.send(reply)
         except StopIteration as stop:
             return stop.value
+
+    def _asks_slower_nodes(self, effect):
+        match self.effects[-1], effect:
+            case Broadcast(command=asked, decide=before), Broadcast(command=command, decide=decide):
+                return asked == command and (before, decide) == (has_answers, all_answers)
+        return False
 
     def play(self, steps, *script):
         """Run a protocol that must follow the script exactly to the end; return its result."""

@@ -1,11 +1,8 @@
 """A new claim: won, lost, or won too late; with a driver made of paper."""
 
-import math
-
 import pytest
 
 from redsync._core.quorum import Choice
-from redsync._protocols.claims import Outcome
 from redsync.exceptions import QuorumError
 from tests.support.toy_replies import NEW, WRONG_TYPE, A, B, busy, held, won
 
@@ -23,32 +20,16 @@ def test_acquire_asks_for_a_new_claim(toy):
     assert effect.command.keys == (toy.keys.lock,)
     assert effect.command.args == (toy.owner.claim(1), 1, 30_000, 0)
     assert (effect.owner, effect.timeout) == (toy.owner, 0.25)
-    assert effect.late, "a node that grants after the verdict keeps the claim too"
 
 
 def test_acquire_is_won_by_a_quorum_of_granted(toy):
     state = toy.acquire(("ask lock_acquire", toy.answers(NEW, "down", NEW, held(), NEW)))
     assert state.valid_until == pytest.approx(1000.0 + LEASE - DRIFT)
-    assert state.renew_at == pytest.approx(1000.0 + LEASE / 3)
+    assert state.renew_at == pytest.approx(1000.5), "between one and two timeouts later"
     assert (state.count, state.lease, state.live, state.lost) == (1, LEASE, True, None)
     assert list(toy.session.holds) == [state]
     assert toy.owner.holds[toy.keys.lock] is state
     assert toy.alarms == 1
-
-
-def test_acquire_leaves_the_tally_for_a_later_look_at_the_nodes_that_keep_the_claim(toy):
-    """No round waits for votes still on their way; a round's timeout later they have come or never will."""
-    state = toy.acquire(("ask lock_acquire", toy.answers(NEW, NEW, NEW, None, held())))
-    assert state.tally is toy.tallies[0]
-    assert state.tally.backers == 0b00111
-    assert state.repair_at == pytest.approx(1000.5), "between one and two timeouts later"
-    assert state.due == state.repair_at
-
-
-@pytest.mark.parametrize("n", [1, 2])
-def test_acquire_leaves_nothing_to_fill_up_if_all_nodes_are_a_quorum(make_toy, n):
-    state = make_toy(n).take()
-    assert (state.repair_at, state.tally) == (math.inf, None)
 
 
 @pytest.mark.parametrize("n", range(1, 8))
@@ -78,13 +59,12 @@ def test_hold_that_acquire_returns_is_valid_at_that_instant(toy):
 @pytest.mark.parametrize("lateness", [0.0, 0.001, 60.0])
 def test_acquire_won_too_late_is_rolled_back_and_not_returned(toy, lateness):
     late = toy.answers(NEW, NEW, NEW, None, None, takes=LEASE - DRIFT + lateness)
-    outcome = Outcome()
     with pytest.raises(QuorumError) as caught:
-        toy.acquire(("ask lock_acquire", late), "tell lock_abandon", timeout=0.0, outcome=outcome)
+        toy.acquire(("ask lock_acquire", late), "tell lock_abandon", timeout=0.0)
     assert [vote.choice for vote in caught.value.votes].count(Choice.GRANTED) == 3
     assert "0 of 5 nodes failed" not in str(caught.value)
     assert len(toy.session.holds) == 0
-    assert outcome.state is None
+    assert toy.requested.state is None
     assert toy.told[0].deliver_to == ALL
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from redsync._core.effects import Broadcast, Tell, Wait
 from redsync._core.permits import Limit, SlotKeys
-from redsync._protocols.claims import Claim, Outcome
+from redsync._protocols.claims import Claim
 from redsync._protocols.fenced_lock import FENCED_LOCK, Fence, FencedClaim
 from redsync._protocols.lock import FAIR_LOCK, LOCK
 from redsync._protocols.rate import RATE
@@ -47,9 +47,10 @@ class Acquire:
         kind, claims, refusals, self._grant = KINDS[what]
         self._refusals = refusals[:] if waits else []
         self._handed = ALL if kind in (LOCK, FAIR_LOCK) else 0
-        self.toy, self.kind, self.outcome = toy, kind, Outcome()
+        self.toy, self.kind = toy, kind
         keys = SLOTS if kind in (SEMAPHORE, RATE) else toy.keys
-        self._steps = toy.acquiring(claims=claims(toy), kind=kind, keys=keys, outcome=self.outcome)
+        self._steps = toy.acquiring(claims=claims(toy), kind=kind, keys=keys)
+        self.request = toy.requested
         self.asked, self.rolled_back = set(), set()
         self.returned = []
 
@@ -77,8 +78,8 @@ class Acquire:
         """Return which of the correct ends it has come to; else fail."""
         assert not self.returned, "the interruption is raised"
         assert len(self.toy.session.queues) == 0
-        if self.outcome.state is not None:
-            held = [] if self.kind is RATE else [self.outcome.state]
+        if self.request.state is not None:
+            held = [] if self.kind is RATE else [self.request.state]
             assert list(self.toy.session.holds) == held, "the caller finds it, and releases it"
             return "reported"
         assert list(self.toy.session.holds) == []
@@ -98,7 +99,7 @@ def test_acquire_interrupted_at_any_point_holds_and_reports_it_or_leaves_nothing
         acquire = Acquire(toy, what, waits=waits)
         where = inject(point, acquire.run)
         if where is None:
-            assert acquire.returned == [acquire.outcome.state]
+            assert acquire.returned == [acquire.request.state]
             break
         try:
             ways.add(acquire.check())

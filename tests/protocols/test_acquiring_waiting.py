@@ -14,7 +14,6 @@ def test_waiter_for_a_held_lock_queues(toy):
     queued = toy.asked[1]
     assert queued.command.keys == toy.keys.all
     assert queued.command.args == (toy.owner.claim(1), 1, 30_000, 0, 3_000, 1, toy.owner.channel, b"1")
-    assert queued.late
     wake_key = toy.owner.wire + b" " + toy.keys.lock
     assert queued.subscribe == wake_key, "it listens before it queues, so that it misses no wake-up"
     (wait,) = toy.waits

@@ -4,12 +4,15 @@ from itertools import product
 
 import pytest
 
+from redsync._core.effects import Broadcast
 from redsync._core.quorum import Choice, Tally
+from redsync._core.scripts import Command, Script
 from redsync._protocols.answers import (
     EXISTING,
     NEW,
     WRONG_TYPE,
     Refusal,
+    ask_all,
     no_quorum,
     read_by_arrival,
     read_by_ticket,
@@ -19,6 +22,7 @@ from redsync._protocols.answers import (
 from redsync.exceptions import KeyTypeError, QuorumError
 from tests.protocols.conftest import GARBAGE
 
+COMMAND = Command(Script.load("name_inspect"), (), ())
 READERS = [read_by_arrival, read_by_ticket]
 
 
@@ -97,3 +101,42 @@ def test_errors_name_the_lock_and_list_all_votes():
 def test_error_for_an_outage_counts_the_nodes():
     sentence = no_quorum("x", tally_of("down", "down", "down", HELD, HELD)).sentence
     assert "3 of 5 nodes" in sentence
+
+
+# Looks.
+
+
+def look(rounds):
+    """Ask five nodes; `rounds`: for each its duration and replies, None for silence. Return tally and effects."""
+    steps, effects = ask_all(Broadcast(COMMAND, None, lambda answer: answer, 0.25)), []
+    effect = next(steps)
+    try:
+        for takes, *replies in rounds:
+            effects.append(effect)
+            tally = effect.tally([f"node{i}" for i in range(5)])
+            tally.sent_at, tally.at = 100.0, 100.0 + takes
+            for node, reply in enumerate(replies):
+                if reply is not None:
+                    tally.record(node, reply)
+            tally.close("silence")
+            effect = steps.send(tally)
+    except StopIteration as stop:
+        return stop.value, effects
+    pytest.fail("it asks again")
+
+
+@pytest.mark.parametrize(("takes", "waits"), [(0.0001, 0.02), (0.03, 0.12), (0.2, 0.25)])
+def test_look_hears_nodes_slower_than_a_quorum_but_not_hung_ones(takes, waits):
+    tally, (first, second) = look([(takes, 1, 1, 1), (0.01, 1, 2, 3, 4, None)])
+    assert tally.grants == [1, 2, 3, 4]
+    assert (first.timeout, second.timeout) == (0.25, pytest.approx(waits))
+
+
+def test_look_is_over_if_no_quorum_answers():
+    tally, effects = look([(0.25, 1, 1, None, None, None)])
+    assert (tally.won, len(effects)) == (False, 1)
+
+
+def test_look_without_a_quorum_in_the_second_round_keeps_the_first():
+    tally, _ = look([(0.01, 1, 1, 1), (0.04, 1, 1, None, None, None)])
+    assert (tally.won, tally.granted) == (True, 3)

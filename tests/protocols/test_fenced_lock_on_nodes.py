@@ -5,7 +5,7 @@ import pytest
 from redsync._core.keys import LockKeys
 from redsync._core.scripts import Command
 from redsync._protocols import fenced_lock, lock
-from redsync._protocols.claims import AcquireRequest, Outcome
+from redsync._protocols.claims import AcquireRequest
 from redsync._protocols.fenced_lock import FENCED_LOCK, Fence
 from redsync._protocols.holding import release
 from redsync._protocols.lock import LOCK
@@ -31,7 +31,7 @@ class Fenced(World):
     def acquire(self, who="ada", *reach, fresh=False, timeout=0.0, **timing):
         """Acquire; return the hold, or None."""
         session, owner, fence = self.client(who, **timing)
-        request = AcquireRequest(name="x", kind=FENCED_LOCK, keys=KEYS, owner=owner, outcome=Outcome(), timeout=timeout)
+        request = AcquireRequest(name="x", kind=FENCED_LOCK, keys=KEYS, owner=owner, timeout=timeout)
         return self.run(fenced_lock.acquire(session, request, Fence(KEYS) if fresh else fence, self.now), *reach)
 
     def release(self, who, hold, *reach):
@@ -112,8 +112,9 @@ def test_all_nodes_may_stand_far_ahead_of_their_clocks(world):
     """Their clocks were ahead, and were set back."""
     ahead = world.take("ada") + YEARS
     world.put(ahead, ahead + 3, ahead + 7)
-    assert world.take("bob") == ahead + 8
-    assert world.take("ada") > ahead + 8
+    first = world.take("bob")
+    assert first > ahead
+    assert world.take("ada") > first
 
 
 def test_write_back_levels_all_nodes_that_it_reaches(world):
@@ -180,13 +181,11 @@ def test_clocks_that_differ_do_not_matter_while_nodes_remember(world):
 
 def test_plain_hold_of_the_same_owner_is_not_taken_for_a_fenced_one(world):
     session, owner, fence = world.client("ada")
-    world.run(
-        lock.acquire(session, AcquireRequest(name="x", kind=LOCK, keys=KEYS, owner=owner, outcome=Outcome()), world.now)
-    )
+    world.run(lock.acquire(session, AcquireRequest(name="x", kind=LOCK, keys=KEYS, owner=owner), world.now))
     with pytest.raises(KeyTypeError, match="no token"):
         fenced_lock.acquire(
             session,
-            AcquireRequest(name="x", kind=FENCED_LOCK, keys=KEYS, owner=owner, outcome=Outcome()),
+            AcquireRequest(name="x", kind=FENCED_LOCK, keys=KEYS, owner=owner),
             fence,
             world.now,
         )

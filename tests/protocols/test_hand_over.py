@@ -1,13 +1,11 @@
 """A lock that is handed over at its release: the waiter has it once a quorum says so, without another round."""
 
-import math
 from functools import partial
 
 import pytest
 
 from redsync._core.keys import LockKeys
 from redsync._drivers.requests import Mailbox
-from redsync._protocols.claims import Outcome
 from redsync._protocols.fenced_lock import FENCED_LOCK, Fence, FencedClaim
 from redsync._protocols.holding import release
 from redsync._protocols.lock import FAIR_LOCK, LOCK
@@ -38,17 +36,15 @@ def ask_ids(toy):
 
 @pytest.mark.parametrize("kind", [LOCK, MUTEX, FAIR_LOCK], ids=lambda kind: kind.noun)
 def test_lock_that_a_quorum_hands_over_is_held_without_a_further_round(toy, kind):
-    outcome = Outcome()
     refused = toy.all_say([20_000, A, 7] if kind is FAIR_LOCK else held())
     state = toy.acquire(
         (f"ask {kind.acquire.name} for a place", refused),
         (SLEEP, toy.slept(0.2, handed=QUORUM)),
         kind=kind,
         crowded=True,
-        outcome=outcome,
     )
     assert state.valid(toy.now)
-    assert outcome.state is state
+    assert toy.requested.state is state
     assert list(toy.session.holds) == [state]
     assert toy.owner.holds[toy.keys.lock] is state
     assert (state.name, state.kind, state.keys, state.owner) == ("x", kind, toy.keys, toy.owner)
@@ -90,11 +86,10 @@ def test_callback_for_the_loss_gets_the_hold_that_was_handed_over(toy):
 
 def test_lock_handed_over_in_the_instant_of_the_deadline_is_held(toy):
     """Just as if a last try had won it."""
-    outcome = Outcome()
-    state = handed(toy, None, timeout=0.3, outcome=outcome)
+    state = handed(toy, None, timeout=0.3)
     assert toy.now == pytest.approx(1000.3)
     assert state.valid(toy.now)
-    assert outcome.state is state
+    assert toy.requested.state is state
 
 
 def test_lock_handed_over_by_too_few_at_the_deadline_is_left(toy):
@@ -203,14 +198,6 @@ def test_hold_that_was_handed_over_lasts_for_the_lease_from_its_first_renewal_on
     assert toy.commands[-1].args == (toy.owner.claim(1), 1, 30_000)
     assert state.valid_until == pytest.approx(sent_at + LEASE - DRIFT)
     assert state.renew_at == pytest.approx(sent_at + LEASE / 3)
-    assert state.repair_at == math.inf, "all nodes keep it"
-
-
-def test_hold_that_a_bare_majority_handed_over_is_recognized_at_its_first_renewal(toy):
-    state = handed(toy, by=0b11100)
-    answers = toy.codes("down", "down", 2, 2, 2)
-    toy.run_watchdog(lambda command: answers, sleeps=2)
-    assert state.repair_at < toy.now + 0.5
 
 
 @pytest.mark.parametrize(("max_hold", "believed"), [(0.5, 1000.701), (300.0, 1000.0 + KEPT - KEPT_DRIFT)])
@@ -267,22 +254,6 @@ def test_mark_repeated_as_a_whole_does_not_count(toy):
     box.signal(ALL, ask_ids(toy)[0])
     assert ask_ids(toy) == [b"1+60000"]
     assert toy.waits[0].ask_id not in box.ask_ids
-
-
-def test_explicit_lease_that_may_live_on_a_bare_majority_is_filled_up_for_the_rest_of_it(toy):
-    """No renewal shows how many nodes keep it."""
-    state = handed(toy, lease=5.0)
-    ends = state.valid_until
-    assert toy.now < state.repair_at <= toy.now + 0.5
-    assert toy.run_watchdog(sleeps=2) == ["wait", "ask lock_renew", "wait"]
-    (claim, count, left), filled_at = toy.commands[-1].args, toy.tallies[-1].sent_at
-    assert (claim, count) == (toy.owner.claim(1), 1)
-    assert left / 1000 == pytest.approx(5.0 - (filled_at - 1000.0), abs=0.01)
-    assert (state.valid_until, state.repair_at) == (ends, math.inf)
-
-
-def test_explicit_lease_from_all_nodes_is_not_filled_up(make_toy):
-    assert handed(make_toy(1), by=1, lease=5.0).repair_at == math.inf
 
 
 # Pending releases.

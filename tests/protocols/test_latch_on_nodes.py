@@ -6,7 +6,7 @@ from redsync._core.effects import Broadcast
 from redsync._core.keys import LatchKeys
 from redsync._core.latches import LatchState
 from redsync._protocols.acquiring import acquire_new
-from redsync._protocols.claims import AcquireRequest, Outcome
+from redsync._protocols.claims import AcquireRequest
 from redsync._protocols.fenced_lock import FENCED_LOCK, Fence, FencedClaim
 from redsync._protocols.latch import Latch, count_down, count_left, set_count, wait_open
 from redsync.exceptions import AcquireTimeout, QuorumError
@@ -293,9 +293,7 @@ def test_setter_that_finds_others_setting_it_all_the_time_gets_an_error(world, a
     ada.set(2)
     ada.down(n=2)
     session, owner = world.session(lease=60.0)
-    request = AcquireRequest(
-        name="x", kind=FENCED_LOCK, keys=KEYS.setting, owner=owner, outcome=Outcome(), lease=60.0, timeout=0.0
-    )
+    request = AcquireRequest(name="x", kind=FENCED_LOCK, keys=KEYS.setting, owner=owner, lease=60.0, timeout=0.0)
     assert world.run(acquire_new(FencedClaim(session, request, Fence(KEYS.setting)), world.now))
     with pytest.raises(AcquireTimeout, match="after 10 s"):
         call(bob)

@@ -5,7 +5,7 @@ import pytest
 from redsync._core.effects import Broadcast
 from redsync._core.holds import Owner
 from redsync._core.permits import Limit, SlotKeys
-from redsync._protocols.claims import AcquireRequest, Outcome
+from redsync._protocols.claims import AcquireRequest
 from redsync._protocols.holding import release
 from redsync._protocols.renewal import renew
 from redsync._protocols.semaphore import SEMAPHORE, Pool, acquire, available, limit_of, resize
@@ -28,7 +28,7 @@ class Program:
         """Take a permit whose rounds reach these nodes; it prefers the slots from a share `start` of the limit on."""
         owner = Owner(self.owner.client_id, len(self.had) + 100)
         limit = self.pool.limit
-        request = AcquireRequest(name="x", kind=SEMAPHORE, keys=KEYS, owner=owner, outcome=Outcome(), timeout=timeout)
+        request = AcquireRequest(name="x", kind=SEMAPHORE, keys=KEYS, owner=owner, timeout=timeout)
         self.session.random = lambda: start
         state = self.world.run(acquire(self.session, request, limit, self.world.now), *reach)
         self.had += [state] if state else []

@@ -4,7 +4,6 @@ import pytest
 
 from redsync._core.effects import Broadcast
 from redsync._core.local_queues import LIMIT, RETRIERS, RETRIES
-from redsync._protocols.claims import Outcome
 from redsync._protocols.lock import FAIR_LOCK
 from redsync._protocols.read_write_lock import READ
 from redsync.exceptions import QuorumError
@@ -56,9 +55,8 @@ def test_acquire_with_another_lease_waits_apart(toy):
 
 @pytest.mark.usefixtures("queues")
 def test_acquire_interrupted_before_it_asks_rolls_nothing_back(toy):
-    outcome = Outcome()
-    assert toy.interrupt(toy.acquiring(outcome=outcome), [WAIT], 0) == ["signal"]
-    assert (toy.commands, list(toy.session.holds), outcome.state) == ([], [], None)
+    assert toy.interrupt(toy.acquiring(), [WAIT], 0) == ["signal"]
+    assert (toy.commands, list(toy.session.holds), toy.requested.state) == ([], [], None)
 
 
 @pytest.mark.usefixtures("queues")

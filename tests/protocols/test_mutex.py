@@ -2,7 +2,6 @@
 
 import pytest
 
-from redsync._protocols.claims import Outcome
 from redsync._protocols.holding import lose, release
 from redsync._protocols.mutex import MUTEX, Possession, acquire
 from redsync.exceptions import LeaseLostError, QuorumError
@@ -145,11 +144,10 @@ def waiting_while(toy, possession, meanwhile=None, *, handed=0, **fields):
 def test_acquire_that_waited_while_the_object_lost_it_releases_the_new_claim(toy, possession, handed):
     """Else the holder of the lost one would release the claim that another thread of the same object now has."""
     first = take(toy, possession)
-    outcome = Outcome()
     lost = lambda: toy.play(lose(first, "a reason"), *LOSS)  # noqa: E731
     with pytest.raises(LeaseLostError, match="a reason"):
-        toy.play(*waiting_while(toy, possession, lost, handed=handed, outcome=outcome), "tell lock_release")
-    assert outcome.state is None
+        toy.play(*waiting_while(toy, possession, lost, handed=handed), "tell lock_release")
+    assert toy.requested.state is None
     assert possession.state is first
     assert list(toy.session.holds) == [first], "it has yet to be released"
 
@@ -186,9 +184,8 @@ def test_refused_acquire_does_not_change_the_possession(toy, possession):
 
 
 def test_acquire_interrupted_leaves_no_possession(toy, possession):
-    outcome = Outcome()
-    steps = acquiring(toy, possession, outcome=outcome)
+    steps = acquiring(toy, possession)
     assert toy.interrupt(steps, [("ask mutex_acquire", toy.all_say(NEW))], 0) == ["tell lock_abandon"]
     assert not possession.is_held
-    assert outcome.state is None
+    assert toy.requested.state is None
     assert len(toy.session.holds) == 0

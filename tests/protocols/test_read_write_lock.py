@@ -3,7 +3,6 @@
 import pytest
 
 from redsync._core.keys import LockKeys
-from redsync._protocols.claims import Outcome
 from redsync._protocols.holding import lose
 from redsync._protocols.lock import acquire
 from redsync._protocols.read_write_lock import READ, WRITE, acquire_to_write
@@ -131,7 +130,7 @@ def test_interrupted_acquire_leaves_queue_and_claims(toy, kind):
         (ASK, toy.all_say([20_000, A, 0])),
         ("wait for wake-up", None),
     ]
-    assert toy.interrupt(acquiring(toy, kind, outcome=Outcome()), script, 2) == ["tell read_write_lock_abandon, leave"]
+    assert toy.interrupt(acquiring(toy, kind), script, 2) == ["tell read_write_lock_abandon, leave"]
 
 
 # Looking.

@@ -3,7 +3,6 @@
 import pytest
 
 from redsync._core.effects import Broadcast
-from redsync._protocols.claims import Outcome
 from redsync.exceptions import QuorumError
 from tests.support.toy_replies import (
     NEW,
@@ -119,15 +118,14 @@ def test_acquire_remembers_which_nodes_may_keep_the_claim(toy):
 
 
 def test_acquire_records_success_on_its_outcome_and_nothing_else(toy):
-    outcome = Outcome()
     busy_then_won = [
         ("ask lock_acquire", busy(toy)),
-        ("ask lock_acquire for a place", toy.all_say(NEW, meanwhile=lambda: noted.append(outcome.state))),
+        ("ask lock_acquire for a place", toy.all_say(NEW, meanwhile=lambda: noted.append(toy.requested.state))),
     ]
     noted = []
-    state = toy.acquire(*busy_then_won, outcome=outcome)
+    state = toy.acquire(*busy_then_won)
     assert noted == [None]
-    assert outcome.state is state
+    assert toy.requested.state is state
 
 
 # Interruptions.
@@ -165,12 +163,11 @@ def test_acquire_interrupted_anywhere_leaves_nothing_behind(make_toy, way):
     script = acquire_scripts(make_toy())[way]
     for at in range(len(script)):
         toy = make_toy()
-        outcome = Outcome()
-        cleanup = toy.interrupt(toy.acquiring(outcome=outcome), acquire_scripts(toy)[way], at)
+        cleanup = toy.interrupt(toy.acquiring(), acquire_scripts(toy)[way], at)
         queued = any(len(effect.command.keys) == 3 for effect in toy.asked)
         assert cleanup == ["tell lock_abandon, leave" if queued else "tell lock_abandon"], at
         assert len(toy.session.holds) == 0
-        assert outcome.state is None, "a success that was rolled back is not reported"
+        assert toy.requested.state is None, "a success that was rolled back is not reported"
         assert toy.alarms == 0
         rollback = toy.told[-1]
         assert rollback.command.args[0] == toy.commands[-1].args[0], "the latest ask"
@@ -233,10 +230,9 @@ def test_acquire_interrupted_in_the_step_of_its_win_releases_the_claim(toy, way)
         raise KeyboardInterrupt
 
     toy.on_alarm = interrupt
-    outcome = Outcome()
     with pytest.raises(KeyboardInterrupt):
-        toy.acquire(*WINS[way](toy), outcome=outcome, crowded=way == "by a hand-over")
+        toy.acquire(*WINS[way](toy), crowded=way == "by a hand-over")
     assert len(toy.session.holds) == 0
-    assert outcome.state is None
+    assert toy.requested.state is None
     assert toy.told[-1].deliver_to == ALL
     assert toy.told[-1].deliver_until >= 1000.0 + LEASE

@@ -6,7 +6,7 @@ import pytest
 
 from redsync._core.effects import Wait
 from redsync._core.permits import Limit, SlotKeys
-from redsync._protocols.claims import AcquireRequest, Outcome
+from redsync._protocols.claims import AcquireRequest
 from redsync._protocols.holding import release
 from redsync._protocols.semaphore import SEMAPHORE, acquire
 from redsync._protocols.slot_claims import SlotQueue
@@ -134,9 +134,7 @@ class Program:
         self.state = self.effect = None
 
     def ask(self, timeout, n=1):
-        request = AcquireRequest(
-            name="x", kind=SEMAPHORE, keys=KEYS, owner=self.owner, outcome=Outcome(), timeout=timeout, holds=n
-        )
+        request = AcquireRequest(name="x", kind=SEMAPHORE, keys=KEYS, owner=self.owner, timeout=timeout, holds=n)
         self.steps = acquire(self.session, request, Limit(2), self.world.now)
         self.effect = next(self.steps)
 

@@ -3,7 +3,7 @@
 import pytest
 
 from redsync._core.permits import Limit, SlotKeys
-from redsync._protocols.claims import AcquireRequest, Outcome
+from redsync._protocols.claims import AcquireRequest
 from redsync._protocols.renewal import renew
 from redsync._protocols.semaphore import SEMAPHORE, acquire
 from redsync.exceptions import QuorumError
@@ -26,9 +26,7 @@ class Program:
     def asking(self, *slots):
         """Return the steps of an ask for that many permits; it prefers these slots."""
         limit = Limit(PERMITS)
-        request = AcquireRequest(
-            name="x", kind=SEMAPHORE, keys=KEYS, owner=self.owner, outcome=Outcome(), timeout=0.0, holds=len(slots)
-        )
+        request = AcquireRequest(name="x", kind=SEMAPHORE, keys=KEYS, owner=self.owner, timeout=0.0, holds=len(slots))
         self.session.random = lambda: slots[0] / PERMITS
         return acquire(self.session, request, limit, self.world.now)
 

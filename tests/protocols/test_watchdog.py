@@ -6,6 +6,7 @@ from itertools import pairwise
 import pytest
 
 from redsync._core.observing import HoldLost
+from redsync._core.timing import renew_at
 from redsync._protocols.holding import lose
 from redsync._protocols.mutex import MUTEX
 from redsync._protocols.renewal import extend
@@ -19,9 +20,10 @@ LEASE, DRIFT = 30.0, 0.302
 
 
 def take(toy, name="x", **fields):
-    """Acquire a lock that all nodes are known to keep, so that nothing needs a repair."""
+    """Acquire a lock whose first renewal, a moment after the grant, is over."""
     state = toy.take(name, **fields)
-    state.repair_at, state.tally = math.inf, None
+    if state.renewed:
+        state.renew_at = renew_at(state.since, LEASE)
     table = toy.session.holds
     table.watched_until = min(state.due for state in table)
     return state

@@ -1,6 +1,5 @@
 """The watchdog's other work: repairs, releasing for ended owners, announcing; and the shutdown."""
 
-import math
 import weakref
 
 import pytest
@@ -20,76 +19,37 @@ RECORD = ClientRecord("host", 7, "program", 1.5).pack()
 
 
 def quiet(toy, *states):
-    """Make all nodes known to keep these holds, so that nothing needs a repair."""
+    """Take it that these holds' first renewal, a moment after the grant, is over."""
     for state in states:
-        state.repair_at, state.tally = math.inf, None
+        state.renew_at = state.since + 10.0
     table = toy.session.holds
     table.watched_until = min(state.due for state in table)
 
 
-# Filling up.
+# First renewals.
 
 
-def repaired(toy):
-    return lambda command: toy.codes(OURS, OURS, OURS, REPAIRED, REPAIRED)
-
-
-@pytest.mark.parametrize(
-    ("late", "steps"),
-    [
-        ([NEW, NEW], []),
-        ([NEW, None], []),  # It can spare one.
-        ([None, None], ["ask lock_renew"]),
-        ([[20_000, b"other"], None], ["ask lock_renew"]),  # A node that refused does not keep it.
-        ([b"garbage", None], ["ask lock_renew"]),
-    ],
-)
-def test_majority_is_not_bare_if_more_nodes_granted_late(toy, late, steps):
-    toy.acquire(("ask lock_acquire", toy.answers(NEW, None, NEW, NEW, None)))
-    tally = toy.tallies[-1]
-    for node, reply in zip((1, 4), late, strict=True):
-        if reply is not None:
-            tally.record(node, reply)
-    assert toy.run_watchdog(repaired(toy), sleeps=2) == ["wait", *steps, "wait"]
-
-
-def test_filling_up_goes_on_while_nodes_are_down_and_ends_when_they_are_back(toy):
+def test_first_renewal_repairs_a_hold_on_no_more_than_a_quorum_and_the_next_one_counts(toy):
     state = toy.acquire(("ask lock_acquire", toy.answers(NEW, NEW, NEW, "down", "down")))
-    back_at = 1006.0
-
-    def answer(command):
-        return toy.codes(OURS, OURS, OURS, *[REPAIRED if toy.now > back_at else "down"] * 2)
-
-    toy.run_watchdog(answer, sleeps=9)
-    asked = [tally.sent_at for tally in toy.tallies[1:]]
-    assert asked == pytest.approx([1000.5, 1000.75, 1001.25, 1002.25, 1004.25, 1006.75, 1016.75, 1026.75], abs=0.02)
-    assert state.valid_until > toy.now
+    toy.run_watchdog(lambda command: toy.codes(OURS, OURS, OURS, REPAIRED, REPAIRED), sleeps=3)
+    assert [tally.sent_at for tally in toy.tallies[1:]] == pytest.approx([1000.5, 1010.5], abs=0.02)
+    assert state.valid(toy.now)
 
 
-def test_filling_up_is_batched_by_kind(toy):
-    minimal = toy.answers(NEW, NEW, NEW, "down", "down")
+def test_first_renewals_are_batched_by_kind(toy):
     owners = [toy.new_owner(), toy.new_owner()]
     for kind in ("lock", "mutex"):
         for owner in owners:
             for i in range(2):
                 options = {"kind": MUTEX} if kind == "mutex" else {}
-                toy.acquire((f"ask {kind}_acquire", minimal), name=f"{kind} {i}", owner=owner, **options)
+                toy.acquire((f"ask {kind}_acquire", toy.all_say(NEW)), name=f"{kind} {i}", owner=owner, **options)
     toy.now = 1000.5
     toy.commands.clear()
-    toy.run_watchdog(lambda command: toy.answers(*[[OURS, OURS, OURS, OURS]] * 3, *[[REPAIRED] * 4] * 2))
+    toy.run_watchdog(lambda command: toy.all_say([OURS] * 4))
     assert sorted((command.script.name, len(command.keys)) for command in toy.commands) == [
         ("lock_renew", 4),
         ("mutex_renew", 4),
     ]
-
-
-def test_filling_up_sends_at_most_200_claims_in_a_command(toy):
-    minimal = toy.answers(NEW, NEW, NEW, "down", "down", takes=0.0)
-    for i in range(450):
-        toy.acquire(("ask lock_acquire", minimal), name=f"lock {i}")
-    toy.now = 1000.5
-    toy.run_watchdog()
-    assert [len(command.keys) for command in toy.commands if command.script.name == "lock_renew"] == [200, 200, 50]
 
 
 # Owners that have ended.

@@ -119,7 +119,7 @@ def _cut_off(node: int, at: float, until: float) -> tuple[Fault, ...]:
 
 
 def _forget_after(away: Callable[[int, float, float], tuple[Fault, ...]], forget: Make) -> MakeJoint:
-    """Return the trouble that guards exist for: claims are on a minimal quorum, most of which forgets them.
+    """Return the trouble that guards exist for: claims are on no more than a quorum, most of which forgets them.
 
     While some nodes are away, claims are made on the others. As soon as the former are back, and before they learn
     those claims, some of the latter forget. Never is more than a minority out, yet only one of all nodes knows of a

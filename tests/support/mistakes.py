@@ -149,7 +149,7 @@ def give_back(acquire):
     def acquire_and_release(session, request, *args):
         won = yield from acquire(session, request, *args)
         if won:
-            release = Command(request.kind.release, request.keys.all, (request.outcome.state.claim, 0, b""))
+            release = Command(request.kind.release, request.keys.all, (request.state.claim, 0, b""))
             yield from tell(Tell(release, request.owner))
         return won
 
