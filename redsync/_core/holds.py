@@ -50,7 +50,6 @@ from typing import Any, Final, NamedTuple, Protocol, Self
 from weakref import ReferenceType
 
 from redsync._core.keys import HoldKey, LockKeys, wake_channel
-from redsync._core.lease_terms import LeaseTerms
 from redsync._core.scripts import ClaimKind, Command, new_tuple
 
 __all__ = ["MOST", "HoldState", "HoldTable", "Learner", "Owner", "Renewal", "soon"]
@@ -137,7 +136,7 @@ class HoldState:
         owner: The holder.
         claim: The claim as nodes keep it; no other claim is equal.
         count: The number of acquisitions not yet released.
-        terms: The terms of its lease.
+        lease: The seconds for which nodes keep the claim, from each renewal on.
         valid_until: The instant until which the hold may be believed; never after `ends_at`.
         renew_at: The instant of the watchdog's next renewal; infinity if it does not renew it.
         ends_at: The instant at which `max_hold` ends the hold, whatever the renewals say.
@@ -166,7 +165,7 @@ class HoldState:
     owner: Owner
     claim: bytes
     count: int
-    terms: LeaseTerms
+    lease: float
     valid_until: float
     renew_at: float
     ends_at: float
@@ -214,11 +213,6 @@ class HoldState:
     def holder(self) -> str:
         """The holder as text; the claim as nodes keep it, if it belongs to no thread."""
         return str(self.owner) if self.kind.is_threads else self.claim.decode()
-
-    @property
-    def lease(self) -> float:
-        """The seconds for which nodes keep the claim, from each renewal on."""
-        return self.terms.lease
 
     def release_command(self) -> Command:
         """Return the command that leaves `count` acquisitions."""

@@ -14,7 +14,6 @@ from redsync._core.client_records import ClientRecord
 from redsync._core.effects import Steps
 from redsync._core.holds import HoldTable, Owner
 from redsync._core.latches import Arrivals
-from redsync._core.lease_terms import LeaseTerms
 from redsync._core.local_queues import LocalQueues
 from redsync._core.memory import Processes
 from redsync._core.observing import AcquireRecord, Entries
@@ -25,8 +24,8 @@ __all__ = ["AnyHost", "AnyRunner", "AsyncRunner", "Runner", "Scope", "Session"]
 
 T = TypeVar("T")
 
-_MOST_TERMS, _MOST_CONTENDED = 64, 1024
-"""The most entries of two tables; one that is full is emptied."""
+_MOST_CONTENDED = 1024
+"""The most entries of a table; one that is full is emptied."""
 
 
 class Session:
@@ -87,7 +86,6 @@ class Session:
         self.entries: Final = entries
         self.waiting: Final[set[AcquireRecord]] = set()
         self.contended: Final[set[bytes]] = set()
-        self._terms: Final[dict[float | None, LeaseTerms]] = {}
         self.answered = False
         self.quorum: Final = quorum_of(nodes)
 
@@ -95,15 +93,6 @@ class Session:
     def all_nodes(self) -> int:
         """Bit set of all nodes."""
         return (1 << self.nodes) - 1
-
-    def terms(self, lease: float | None) -> LeaseTerms:
-        """Return the terms of a lease in seconds; None is the client's lease."""
-        terms = self._terms.get(lease)
-        if terms is None:
-            if len(self._terms) >= _MOST_TERMS:
-                self._terms.clear()
-            self._terms[lease] = terms = LeaseTerms.of(self.timing, self.processes, lease)
-        return terms
 
     def note_others(self, key: bytes, *, met: bool) -> None:
         """Record whether the latest acquire of a lock met others; of too many locks all are forgotten."""

@@ -118,10 +118,10 @@ class Claim:
     def __init__(self, session: Session, request: AcquireRequest) -> None:
         self.session = session
         self.request = request
-        self._terms = terms = session.terms(request.lease)
-        self.lease = terms.lease
-        self.guard = terms.guard
-        self.round_timeout = terms.round_timeout
+        timing = session.timing
+        self.lease = lease = timing.lease if request.lease is None else request.lease
+        self.guard = timing.guard(lease)
+        self.round_timeout = timing.round_timeout(lease)
 
     # Asking.
 
@@ -179,8 +179,8 @@ class Claim:
 
     @property
     def _memory(self) -> Arg:
-        """The guard as an argument of scripts."""
-        return self._terms.memory
+        """The guard as an argument of scripts; 0 if there is none."""
+        return self.session.processes.guard(milliseconds(self.guard)) if self.guard else 0
 
     @property
     def parse(self) -> ReplyParser:
@@ -198,8 +198,8 @@ class Claim:
 
     def valid_until(self, tally: Tally) -> float:
         """Return until when a hold that the round won may be believed."""
-        trusted, longest = self._terms.trusted, self.request.max_hold
-        return tally.sent_at + (trusted if longest is None or trusted < longest else longest)
+        until, longest = self.session.timing.valid_until(tally.sent_at, self.lease), self.request.max_hold
+        return until if longest is None else min(until, tally.sent_at + longest)
 
     def is_confirmed(self, tally: Tally) -> bool:  # noqa: ARG002
         """Record a won round; return whether it counts as it is."""
@@ -271,7 +271,7 @@ class Claim:
             owner=request.owner,
             claim=claim,
             count=request.holds,
-            terms=self._terms,
+            lease=self.lease,
             valid_until=min(valid_until, ends_at),
             renew_at=renew_at,
             ends_at=ends_at,

@@ -39,6 +39,7 @@ from redsync._core.keys import LockKeys
 from redsync._core.quorum import ReplyParser, Tally
 from redsync._core.scripts import Arg, Command, Script
 from redsync._core.session import Session
+from redsync._core.timing import milliseconds
 from redsync._protocols import lock
 from redsync._protocols.answers import EXISTING, Refusal, read_by_arrival
 from redsync._protocols.claims import AcquireRequest, Claim, Confirmation
@@ -136,7 +137,7 @@ class FencedClaim(Claim):
     @property
     def _memory(self) -> Arg:
         # Even without a guard, tokens depend on what the node remembers.
-        return self._terms.birth
+        return self.session.processes.guard(milliseconds(self.guard))
 
     def ask(self, claim: bytes, place: tuple[Arg, ...]) -> Command:
         return self._fence.ask(super().ask(claim, place))

@@ -164,7 +164,7 @@ def _release(
             state.forget_callback(on_lost)
         if state.lost is not None:
             raise _lost(state)
-        command, timeout = state.release_command(), state.terms.round_timeout
+        command, timeout = state.release_command(), session.timing.round_timeout(state.lease)
         tally = yield from broadcast(
             Broadcast(
                 command=command,

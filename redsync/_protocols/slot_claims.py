@@ -350,10 +350,6 @@ class WindowClaim(SlotClaim):
         self._telling = self._too_short = 0.0
         self.guard, self.round_timeout = window.guard, window.round_timeout
 
-    @property
-    def _memory(self) -> Arg:
-        return self.session.processes.guard(milliseconds(self.guard)) if self.guard else 0
-
     def _new_slot_queue(self, waiting: Waiting) -> SlotQueue:
         return WindowQueue(waiting, self._window, self._limit)
 

@@ -14,16 +14,13 @@ from redsync._core.quorum import Tally
 from redsync._core.scripts import ClaimKind
 from redsync._drivers import notifier as notifiers
 from redsync._drivers.notifier import EventThread, Notifier, quietly
-from tests.support.hold_states import new_terms
 
 
 @pytest.fixture
 def state():
     keys = LockKeys.of(b"redsync:", b"x")
     kind = ClaimKind.of("lock", b"hash")
-    return HoldState(
-        "x", kind, keys, Owner("client", 1), b"client:1:1", 1, new_terms(30.0), 100.0, 10.0, 1e9, 0b111, 130.0
-    )
+    return HoldState("x", kind, keys, Owner("client", 1), b"client:1:1", 1, 30.0, 100.0, 10.0, 1e9, 0b111, 130.0)
 
 
 @pytest.fixture

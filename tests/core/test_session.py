@@ -1,4 +1,4 @@
-"""Terms derived from a lease, and the bytes of commands that are sent again and again."""
+"""Locks that met others, and the bytes of commands that are sent again and again."""
 
 import pytest
 
@@ -20,31 +20,6 @@ OWNER = Owner("client", 7)
 
 def session_with(timing=TIMING):
     return Session(3, timing, HoldTable(lambda: None), lambda: 0.5)
-
-
-@pytest.mark.parametrize("lease", [None, 30.0, 2.5, 90.0])
-def test_terms_follow_from_the_time_settings(lease):
-    session = session_with()
-    terms = session.terms(lease)
-    seconds = 30.0 if lease is None else lease
-    assert terms.lease == seconds
-    assert terms.lease_ms == seconds * 1000
-    assert 100.0 + terms.trusted == pytest.approx(TIMING.valid_until(100.0, seconds))
-    assert terms.guard == TIMING.guard(seconds)
-    assert terms.round_timeout == TIMING.round_timeout(seconds)
-    assert bytes(terms.memory) == b"%d,-," % (terms.guard * 1000)
-    assert session.terms(lease) is terms
-
-
-def test_terms_without_a_guard_require_no_memory():
-    assert session_with(Timing(30.0)).terms(None).memory == 0
-
-
-def test_terms_of_many_leases_do_not_grow_without_limit():
-    session = session_with()
-    for number in range(1, 1000):
-        assert session.terms(float(number)).lease == number
-    assert len(session._terms) <= 64
 
 
 def test_locks_that_met_others_are_remembered_until_they_are_free_again_and_never_too_many():
