@@ -207,7 +207,7 @@ class AioLinkSet(AnyLinkSet):
         while not waitable.done and (is_round or not self.closing) and (now := self._clock()) < until:
             future = self._loop.create_future()
             try:
-                waitable.gate = partial(_end, future)
+                waitable.waker = partial(_end, future)
                 self._asleep[waitable] = future, until
                 if is_round:
                     self._rounds.add(waitable)
@@ -217,7 +217,7 @@ class AioLinkSet(AnyLinkSet):
                     self._set_alarm(look_at)
                 await future
             finally:
-                waitable.gate = None
+                waitable.waker = None
                 self._rounds.discard(waitable)
                 self._asleep.pop(waitable, None)
         if is_round and not waitable.done:

@@ -45,11 +45,11 @@ class Waitable:
 
     Attributes:
         done: True once the wait is over.
-        gate: Wakes the sleeping thread or task; None while it does not sleep.
+        waker: Wakes the sleeping thread or task; None while it does not sleep.
     """
 
     done = False
-    gate: Callable[[], object] | None = None
+    waker: Callable[[], object] | None = None
 
     def finish(self) -> None:
         """End the wait."""
@@ -58,10 +58,10 @@ class Waitable:
 
     def wake(self) -> None:
         """Wake the sleeping thread or task, which then looks again."""
-        gate = self.gate
-        if gate is not None:
-            self.gate = None
-            gate()
+        waker = self.waker
+        if waker is not None:
+            self.waker = None
+            waker()
 
 
 class Request(Waitable):

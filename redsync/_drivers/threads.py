@@ -189,13 +189,13 @@ class Life(AnyLife):
             gate = threading.Lock()
             gate.acquire()
             try:
-                waitable.gate = gate.release
+                waitable.waker = gate.release
                 self._asleep.add(waitable)
                 # Only now: else it might be done, or the client close, in between.
                 if not waitable.done and (is_round or not self.closing):
                     gate.acquire(timeout=min(left, _LONGEST_SLEEP))
             finally:
-                waitable.gate = None
+                waitable.waker = None
                 self._asleep.discard(waitable)
             self.require_process()
 
