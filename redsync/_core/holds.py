@@ -140,7 +140,7 @@ class HoldState:
         valid_until: The instant until which the hold may be believed; never after `ends_at`.
         renew_at: The instant of the watchdog's next renewal; infinity if it does not renew it.
         ends_at: The instant at which `max_hold` ends the hold, whatever the renewals say.
-        touched: Bit set of the nodes that may keep the claim.
+        may_keep: Bit set of the nodes that may keep the claim.
         kept_until: The instant at which the last of them forgets it; later than `valid_until` by at least the drift
             allowance, and much later if `max_hold` ends the hold early.
         since: The instant from which it is held; infinity if that is not known.
@@ -169,7 +169,7 @@ class HoldState:
     valid_until: float
     renew_at: float
     ends_at: float
-    touched: int
+    may_keep: int
     kept_until: float
     since: float = math.inf
     live: bool = True
@@ -232,7 +232,7 @@ class HoldState:
 
     def note_sent(self, nodes: int, kept_until: float) -> None:
         """Record the nodes that may keep the claim, whatever they answered, and until when."""
-        self.touched |= nodes
+        self.may_keep |= nodes
         self.kept_until = max(self.kept_until, kept_until)
 
     def lengthen(self, valid_until: float) -> None:

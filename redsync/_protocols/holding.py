@@ -66,9 +66,9 @@ def rollback(
 
 def rollback_of(state: HoldState, *, leave: bool) -> Tell:
     """Return the effect that drops a hold's claim on all nodes that may keep it."""
-    touched, until = state.touched, state.kept_until
+    may_keep, until = state.may_keep, state.kept_until
     return rollback(
-        state.kind, state.keys, state.owner, state.claim, leave=leave, deliver_to=touched, deliver_until=until
+        state.kind, state.keys, state.owner, state.claim, leave=leave, deliver_to=may_keep, deliver_until=until
     )
 
 
@@ -171,7 +171,7 @@ def _release(
                 owner=state.owner,
                 parse=had,
                 timeout=timeout,
-                deliver_to=state.touched,
+                deliver_to=state.may_keep,
                 deliver_until=state.kept_until,
                 thorough=True,
             )
@@ -220,7 +220,7 @@ def _give_back(session: Session, state: HoldState) -> Steps[None]:
         session.holds.remove(state)
         if state.lost is None:
             command = Command(state.kind.release, state.keys.all, (state.claim, 0, state.rest))
-            yield from tell(Tell(command, state.owner, state.touched, state.kept_until))
+            yield from tell(Tell(command, state.owner, state.may_keep, state.kept_until))
     except BaseException:
         # Interrupted, perhaps before a byte was sent, and from now on nothing renews or releases the hold.
         session.holds.remove(state)

@@ -171,7 +171,7 @@ def _ask(session: Session, renewal: _Renewal, shortest: float) -> Steps[Tally]:
     for state, lease in renewal.leases.items():
         # Recorded before the send: a release that overtakes the answer must reach all nodes that the renewal may
         # repair.
-        state.touched |= nodes
+        state.may_keep |= nodes
         kept_until = state.valid_until + timeout + lease
         if kept_until > state.kept_until:  # noqa: PLR1730  (for ten thousand holds, calls are most of the cost)
             state.kept_until = kept_until

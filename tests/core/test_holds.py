@@ -92,11 +92,11 @@ def test_hold_is_due_for_renewal_or_else_for_its_end():
 
 def test_note_sent_adds_nodes_and_never_shortens():
     state = new_state(valid_until=130.0)
-    assert (state.touched, state.kept_until) == (0b111, 130.0)
+    assert (state.may_keep, state.kept_until) == (0b111, 130.0)
     state.note_sent(0b1001, 125.0)
-    assert (state.touched, state.kept_until) == (0b1111, 130.0)
+    assert (state.may_keep, state.kept_until) == (0b1111, 130.0)
     state.note_sent(0, 140.0)
-    assert (state.touched, state.kept_until) == (0b1111, 140.0)
+    assert (state.may_keep, state.kept_until) == (0b1111, 140.0)
 
 
 def test_end_keys_of_different_holds_differ():
