@@ -419,12 +419,12 @@ def test_wait_lost_ends_when_one_of_another_client_is_lost(client, far, make_wor
     hold = make_worker().do(multi.__enter__)
     sleeper = other.start(timed, hold.wait_lost, 60)
     first = next(state for state in client.runner.session.holds if state.name == "a")
-    eventually(lambda: first.watchers)
+    eventually(lambda: first.end_waiters)
     lose(far, "b")
     result, seconds = sleeper.result(20)
     assert result is True
     assert seconds < PATIENCE
-    assert first.watchers == 0
+    assert first.end_waiters == 0
     with pytest.raises(LeaseLostError):
         hold.release()
 
@@ -438,8 +438,8 @@ def test_wait_lost_raises_when_its_client_is_closed_and_others_can_still_be_lost
     hold = make_worker().do(multi.__enter__)
     (first,), (second,) = closing.runner.session.holds, client.runner.session.holds
     sleeper = other.start(hold.wait_lost, 60)
-    eventually(lambda: first.watchers and second.watching)
-    ring = second.watching[-1]
+    eventually(lambda: first.end_waiters and second.loss_callbacks)
+    ring = second.loss_callbacks[-1]
     closing.close()
     with pytest.raises(ClientClosedError):
         sleeper.result(20)

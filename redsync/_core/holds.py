@@ -149,7 +149,7 @@ class HoldState:
         on_lost: The callbacks for a loss: one for each acquisition that brought one.
         watching: Further callbacks for a loss, for code that sleeps until the hold ends, or for a body to cancel.
         fencing_token: The token of a fenced lock; None for other kinds.
-        watchers: The number of callers that sleep until the hold ends.
+        end_waiters: The number of callers that sleep until the hold ends.
         what: The noun for it in messages.
         entered: The objects that open `with` statements returned, each with a weak reference to its context manager.
         task: The asyncio task in which a thread acquired it, as a weak reference; None outside of tasks.
@@ -175,8 +175,8 @@ class HoldState:
     live: bool = True
     lost: str | None = None
     on_lost: list[Callable[[HoldState], object]] = field(default_factory=list)
-    watching: list[Callable[[HoldState], object]] = field(default_factory=list)
-    watchers: int = 0
+    loss_callbacks: list[Callable[[HoldState], object]] = field(default_factory=list)
+    end_waiters: int = 0
     entered: dict[object, ReferenceType[object]] = field(default_factory=dict)
     dropped: bool = False
     task: ReferenceType[Any] | None = None

@@ -101,21 +101,21 @@ def wait_end(state: HoldState, released: Callable[[], bool], now: float, timeout
         return released() or not state.live or state.lost is not None
 
     deadline = math.inf if timeout is None else now + timeout
-    state.watchers += 1
+    state.end_waiters += 1
     try:
         while not over() and now < min(deadline, state.valid_until):
             until = min(deadline, state.valid_until)
             sleep = Wait(until, state.end_key, unless=over)
             now = (yield from wait(sleep)).at
     finally:
-        state.watchers -= 1
+        state.end_waiters -= 1
     if not over() and now >= state.valid_until:
         yield from expire(state)
 
 
 def tell_end(state: HoldState) -> Steps[None]:
     """Wake the sleepers that wait for the end of the hold, or of one of its acquisitions."""
-    if state.watchers:
+    if state.end_waiters:
         yield from signal(state.end_key)
 
 
@@ -180,7 +180,7 @@ def _release(
         yield from _break_off(session, state, error)
         raise
     finally:
-        if state.watchers:
+        if state.end_waiters:
             yield from tell_end(state)
     if tally.verdict is not _WON:
         yield from _accept_minority(state, tally)
