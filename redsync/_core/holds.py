@@ -178,7 +178,7 @@ class HoldState:
     loss_callbacks: list[Callable[[HoldState], object]] = field(default_factory=list)
     end_waiters: int = 0
     entered: dict[object, ReferenceType[object]] = field(default_factory=dict)
-    dropped: bool = False
+    rolled_back: bool = False
     task: ReferenceType[Any] | None = None
     fencing_token: int | None = None
 

@@ -199,7 +199,7 @@ def _break_off(session: Session, state: HoldState, error: BaseException) -> Step
 def _accept_minority(state: HoldState, tally: Tally) -> Steps[None]:
     # Too few nodes were in reach: the others get the release later, or expire the claim. That is not a loss while the
     # claim could still be believed.
-    was_taken = tally.refused > len(tally.nodes) - tally.quorum and not state.dropped
+    was_taken = tally.refused > len(tally.nodes) - tally.quorum and not state.rolled_back
     if was_taken or tally.at >= state.valid_until:
         reason = f"at its release {tally.refused} of {len(tally.nodes)} nodes no longer kept the claim"
         if state.live:

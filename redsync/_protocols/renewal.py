@@ -183,7 +183,7 @@ def _ask(session: Session, renewal: _Renewal, shortest: float) -> Steps[Tally]:
             if not state.live or state.lost is not None:
                 # Its end went out meanwhile, perhaps over other connections: this command may have come after it.
                 # Or its release comes only now, and finds the claim dropped.
-                state.dropped = True
+                state.rolled_back = True
                 yield from tell(rollback_of(state, leave=True))
 
 
