@@ -31,7 +31,7 @@ __all__ = [
     "read_by_arrival",
     "read_by_ticket",
     "time_left",
-    "told",
+    "refusals_of_owners",
     "type_error",
 ]
 
@@ -134,7 +134,7 @@ def most_refusals(tally: Tally) -> int:
     return max(Counter(refusal.holder for refusal in tally.refusals).values(), default=0)
 
 
-def told(tally: Tally) -> list[Any]:
+def refusals_of_owners(tally: Tally) -> list[Any]:
     """Return the refusals, except those of nodes that keep a value of another type."""
     return [refusal for refusal in tally.refusals if refusal is not WRONG_TYPE]
 

@@ -73,8 +73,8 @@ def tally_of(*replies):
 
 
 def test_node_with_a_value_of_another_type_reports_nothing_else():
-    assert told(tally_of(GRANTED, HELD, "down", WRONG_TYPE, GRANTED)) == [HELD]
-    assert told(tally_of(GRANTED, "down", "down")) == []
+    assert refusals_of_owners(tally_of(GRANTED, HELD, "down", WRONG_TYPE, GRANTED)) == [HELD]
+    assert refusals_of_owners(tally_of(GRANTED, "down", "down")) == []
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 5])

@@ -43,7 +43,7 @@ def finish(steps):
             return stop.value
 
 
-def told(world, *nodes):
+def refusals_of_owners(world, *nodes):
     """Return the knowledge of these nodes."""
     return [LatchState.read(_look(world, node)) for node in nodes]
 
