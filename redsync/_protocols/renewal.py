@@ -111,12 +111,12 @@ class _Results(NamedTuple):
 
     Attributes:
         confirmed: Holds that a quorum keeps.
-        doubtful: Holds for which too few nodes answered either way.
+        undecided: Holds for which too few nodes answered either way.
         lost: Holds that may no longer be believed, with the reason.
     """
 
     confirmed: list[HoldState]
-    doubtful: list[HoldState]
+    undecided: list[HoldState]
     lost: list[tuple[HoldState, str]]
 
 
@@ -134,9 +134,9 @@ def renew(
     shortest = min(renewal.leases.values())
     ends = {state: state.valid_until for state in holds} if session.observed else {}
     tally = yield from _ask(session, renewal, shortest)
-    confirmed, doubtful, lost = _apply(session, renewal, tally)
+    confirmed, undecided, lost = _apply(session, renewal, tally)
     retry_at = tally.at + min(max(timing.round_timeout(shortest), shortest / 30), 1.0)
-    for state in doubtful:
+    for state in undecided:
         if state.renewed:
             state.renew_at = retry_at
     for state, reason in lost:
@@ -190,7 +190,7 @@ def _ask(session: Session, renewal: _Renewal, shortest: float) -> Steps[Tally]:
 def _apply(session: Session, renewal: _Renewal, tally: Tally) -> _Results:
     """Judge each hold by the answers, and lengthen those that are confirmed."""
     timing, quorum, at = session.timing, session.quorum, tally.at
-    confirmed, doubtful, lost = results = _Results([], [], [])
+    confirmed, undecided, lost = results = _Results([], [], [])
     for state, existing, against in zip(renewal.holds, renewal.existing, renewal.against, strict=True):
         if not state.live or state.lost is not None:
             continue
@@ -205,5 +205,5 @@ def _apply(session: Session, renewal: _Renewal, tally: Tally) -> _Results:
         elif against > session.nodes - quorum:
             lost.append((state, f"{against} of {session.nodes} nodes no longer keep the claim"))
         else:
-            doubtful.append(state)
+            undecided.append(state)
     return results
