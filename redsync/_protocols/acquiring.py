@@ -127,7 +127,7 @@ def _compete(  # noqa: PLR0912, PLR0915  (each is one of the decisions above)
     session, request, claim_id = claim.session, claim.request, waiter
     queues, record = session.queues, request.record
     # Bit sets of nodes: all ever asked, those asked since the last rollback, and of these those that may have granted.
-    may_keep = asked = doubtful = tries = failures = 0
+    may_keep = asked = may_have_granted = tries = failures = 0
     asked_at, kept_until, owes, busy = now, 0.0, False, False
     try:
         while True:
@@ -135,7 +135,7 @@ def _compete(  # noqa: PLR0912, PLR0915  (each is one of the decisions above)
             owes, asked_at, tries = True, now, tries + 1
             tally, now, sent = yield from _ask(claim, policy, claim_id, now, deadline)
             # Count. A round won too late says as little as one without answers: the nodes are too slow now.
-            may_keep, asked, doubtful = may_keep | sent, asked | sent, (doubtful | sent) & ~tally.refusers
+            may_keep, asked, may_have_granted = may_keep | sent, asked | sent, (may_have_granted | sent) & ~tally.refusers
             kept_until = max(kept_until, _kept_until(claim, policy, asked_at), now + claim.lease)
             if not tally.without_quorum:
                 claim.note_others(met=tries > 1 or not tally.won)
@@ -153,13 +153,13 @@ def _compete(  # noqa: PLR0912, PLR0915  (each is one of the decisions above)
             # Without a quorum in any case: so no node hands over before the next ask.
             again = refusal is None and _asks_again(claim, policy, tally, over=over)
             leave = not again and (over or (without_quorum and policy.suspend()))
-            undo = claim.needs_new_claim if again else doubtful or (without_quorum and sent) or (leave and policy.taken)
+            undo = claim.needs_new_claim if again else may_have_granted or (without_quorum and sent) or (leave and policy.taken)
             if undo:
                 # Even a node that refused may have handed over since.
                 nodes = may_keep if leave else asked
                 may_keep |= yield from _roll_back(claim, policy, claim_id, nodes, kept_until, leave=leave)
                 # Only now: if an interruption struck before the send, everything must still be rolled back.
-                claim_id, asked, doubtful = request.owner.claim(next(session.claims), request.kind.mode), 0, 0
+                claim_id, asked, may_have_granted = request.owner.claim(next(session.claims), request.kind.mode), 0, 0
             if again:
                 continue
             if over:
