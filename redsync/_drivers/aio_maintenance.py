@@ -172,7 +172,7 @@ class AioMaintenance(AnyMaintenance[AioLinkSet]):
             info, connection_id = await connection.run(self._introduce(node))
             self._registry.meet(node, info)
             link = self.own.make_link(node, connection, connection_id)
-            self._fit_out(link)
+            self._prepare_link(link)
         except BaseException:
             connection.close()
             raise

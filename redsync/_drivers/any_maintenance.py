@@ -556,7 +556,7 @@ class AnyMaintenance(ABC, Generic[SetT]):
         """Hold the first conversation with a node; returns what `introduce` does."""
         return introduce(node, self._node_timeout, wake_channel(self._life.client_id))
 
-    def _fit_out(self, link: AnyLink) -> None:
+    def _prepare_link(self, link: AnyLink) -> None:
         """Make a new link speak as its node needs it."""
         if link.node.needed:
             hold_back(link, link.node.needed, self._node_timeout)

@@ -322,7 +322,7 @@ class AnyLinkSet(ABC):
             # One that was discarded meanwhile has a closed socket, and nothing left.
             link = self._polled.get(descriptor)
             if link is not None and events & _WRITABLE:
-                self._unclog(link)
+                self._flush(link)
             if link is not None and events != _WRITABLE:
                 try:
                     data = link.receive()
@@ -337,7 +337,7 @@ class AnyLinkSet(ABC):
         if isinstance(link, Link):
             self._poller.modify(link.fileno, _READABLE | _WRITABLE if link.backlog else _READABLE)
 
-    def _unclog(self, link: Link) -> None:
+    def _flush(self, link: Link) -> None:
         try:
             link.flush()
         except (LinkFault, OSError) as error:

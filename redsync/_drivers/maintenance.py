@@ -153,7 +153,7 @@ class Maintenance(AnyMaintenance[LinkSet]):
 
     def _make_link(self, node: Node, connection: HandshakeConnection, connection_id: ConnectionId | None) -> Link:
         link = Link(node, connection, connection_id)
-        self._fit_out(link)
+        self._prepare_link(link)
         return link
 
     # Witnesses, each asked by a thread.

@@ -235,7 +235,7 @@ def observe_replicas():
     needed = property(lambda locator: needed_of(getattr(locator, "observed", 2)))
     return (
         (Locator, "note", observe),
-        *instead(Locator, "_misfit", nothing),
+        *instead(Locator, "_mismatch", nothing),
         *instead(Locator, "needed", needed),
     )
 
