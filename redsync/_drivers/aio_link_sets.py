@@ -180,7 +180,7 @@ class AioLinkSet(AnyLinkSet):
 
     # Waiting.
 
-    async def carry(self, request: Request, deadline: float, *, again: bool = True) -> None:
+    async def send_and_wait(self, request: Request, deadline: float, *, again: bool = True) -> None:
         """Send a request, and return once it is done, or at the deadline, after everything that came by then was read.
 
         If an interruption costs the connections meanwhile, the round begins `again` over new ones. The maintenance has

@@ -1,7 +1,7 @@
 """The maintenance of a client for threads: one thread that does the work that no caller waits for.
 
 `any_maintenance` has what both flavours do. This thread also runs the watchdog protocol; reads wake-ups for sleeping
-threads; ends sets that were thrown away; reads late replies in idle sets; and carries rounds for which no set is
+threads; ends sets that were thrown away; reads late replies in idle sets; and sends rounds for which no set is
 connected. It never runs the application's code: `notifier` has a thread for that.
 
 Other threads reach it in one way: they `post` a function for it to call. Once it has ended, the poster calls that.

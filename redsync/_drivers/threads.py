@@ -464,7 +464,7 @@ class ThreadRunner(AnyRunner[Life]):
             tally.sent_at = sent_at = clock()
             try:
                 if link_set is None:
-                    self._carry(request, tally, effect, life)
+                    self._send_by_maintenance(request, tally, effect, life)
                 else:
                     life.send(request, link_set)
                     if not (request.done or link_set.wait(request, sent_at + effect.timeout)):
@@ -478,7 +478,7 @@ class ThreadRunner(AnyRunner[Life]):
         return tally
 
     def _borrow(self, effect: Broadcast, call: Call) -> LinkSet | None:
-        """Return a set of links for a round; None if the maintenance must carry it."""
+        """Return a set of links for a round; None if the maintenance must send the command."""
         if call.sets:
             return call.sets[0]
         life = call.life
@@ -489,7 +489,7 @@ class ThreadRunner(AnyRunner[Life]):
             life.pool.borrow(call.sets)
         return call.sets[0] if call.sets else None
 
-    def _carry(self, request: Request, tally: Tally, effect: Broadcast, life: Life) -> None:
+    def _send_by_maintenance(self, request: Request, tally: Tally, effect: Broadcast, life: Life) -> None:
         """Let the maintenance send a request, and wait for its votes."""
         maintenance, until = life.begin(), tally.sent_at + effect.timeout
         if life.has_guard():
