@@ -147,14 +147,14 @@ class HoldState:
         live: True while renewals may be sent.
         lost: Why the hold ended before its release; None if it did not.
         on_lost: The callbacks for a loss: one for each acquisition that brought one.
-        watching: Further callbacks for a loss, for code that sleeps until the hold ends, or for a body to cancel.
+        loss_callbacks: Further callbacks for a loss, for code that sleeps until the hold ends, or for a body to cancel.
         fencing_token: The token of a fenced lock; None for other kinds.
         end_waiters: The number of callers that sleep until the hold ends.
         what: The noun for it in messages.
         entered: The objects that open `with` statements returned, each with a weak reference to its context manager.
         task: The asyncio task in which a thread acquired it, as a weak reference; None outside of tasks.
-        dropped: True once a renewal has rolled back the claim of a hold that had ended. From then on a node without the
-            claim is no sign of a loss.
+        rolled_back: True once a renewal has rolled back the claim of a hold that had ended. From then on a node without
+            the claim is no sign of a loss.
     """
 
     what = "hold"

@@ -135,7 +135,8 @@ def _compete(  # noqa: PLR0912, PLR0915  (each is one of the decisions above)
             owes, asked_at, tries = True, now, tries + 1
             tally, now, sent = yield from _ask(claim, policy, claim_id, now, deadline)
             # Count. A round won too late says as little as one without answers: the nodes are too slow now.
-            may_keep, asked, may_have_granted = may_keep | sent, asked | sent, (may_have_granted | sent) & ~tally.refusers
+            may_keep, asked = may_keep | sent, asked | sent
+            may_have_granted = (may_have_granted | sent) & ~tally.refusers
             kept_until = max(kept_until, _kept_until(claim, policy, asked_at), now + claim.lease)
             if not tally.without_quorum:
                 claim.note_others(met=tries > 1 or not tally.won)
@@ -153,8 +154,8 @@ def _compete(  # noqa: PLR0912, PLR0915  (each is one of the decisions above)
             # Without a quorum in any case: so no node hands over before the next ask.
             again = refusal is None and _asks_again(claim, policy, tally, over=over)
             leave = not again and (over or (without_quorum and policy.suspend()))
-            undo = claim.needs_new_claim if again else may_have_granted or (without_quorum and sent) or (leave and policy.taken)
-            if undo:
+            undo = may_have_granted or (without_quorum and sent) or (leave and policy.taken)
+            if claim.needs_new_claim if again else undo:
                 # Even a node that refused may have handed over since.
                 nodes = may_keep if leave else asked
                 may_keep |= yield from _roll_back(claim, policy, claim_id, nodes, kept_until, leave=leave)

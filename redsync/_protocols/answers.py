@@ -30,8 +30,8 @@ __all__ = [
     "no_quorum",
     "read_by_arrival",
     "read_by_ticket",
-    "time_left",
     "refusals_of_owners",
+    "time_left",
     "type_error",
 ]
 

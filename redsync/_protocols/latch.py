@@ -37,7 +37,7 @@ from typing import Any, TypeAlias
 from redsync._core.effects import Broadcast, Steps, Tell, Wait, broadcast, tell, wait
 from redsync._core.holds import Owner
 from redsync._core.keys import LatchKeys
-from redsync._core.latches import Arrivals, LatchState, Report
+from redsync._core.latches import Arrivals, LatchReport, LatchState
 from redsync._core.local_queues import RETRIES
 from redsync._core.quorum import Tally, Verdict
 from redsync._core.scripts import Command, Script
@@ -70,13 +70,13 @@ _SETTING = 5.0
 _Decide: TypeAlias = Callable[[Tally], Verdict]
 
 
-def _read(reply: Any) -> Report | Refusal:
-    return WRONG_TYPE if reply.__class__ is int and reply == 0 else Report.read(reply)
+def _read(reply: Any) -> LatchReport | Refusal:
+    return WRONG_TYPE if reply.__class__ is int and reply == 0 else LatchReport.read(reply)
 
 
-def reports_in(tally: Tally) -> list[Report]:
+def reports_in(tally: Tally) -> list[LatchReport]:
     """Return the nodes' replies, without nodes that keep a foreign value."""
-    return [answer for answer in tally.answers if isinstance(answer, Report)]
+    return [answer for answer in tally.answers if isinstance(answer, LatchReport)]
 
 
 def is_known(tally: Tally) -> Verdict:

@@ -31,7 +31,7 @@ from redsync._core.quorum import ReplyParser, Tally, Verdict
 from redsync._core.scripts import Arg, Command, Script
 from redsync._core.session import Session
 from redsync._core.timing import milliseconds
-from redsync._protocols.answers import WRONG_TYPE, Refusal, time_left, refusals_of_owners, type_error
+from redsync._protocols.answers import WRONG_TYPE, Refusal, refusals_of_owners, time_left, type_error
 from redsync._protocols.claims import AcquireRequest, Claim, Confirmation
 from redsync._protocols.queue_policies import FifoByNumber, QueuePolicy, Waiting
 from redsync._protocols.shrinking import bits_of, first_in, read_bits, reserved
@@ -347,15 +347,15 @@ class WindowClaim(SlotClaim):
     def __init__(self, session: Session, request: AcquireRequest, limit: Limit, window: Window) -> None:
         super().__init__(session, request, limit)
         self._window = window
-        self._confirmation = self._too_short = 0.0
+        self._telling = self._too_short = 0.0
         self.guard, self.round_timeout = window.guard, window.round_timeout
 
     def _new_slot_queue(self, waiting: Waiting) -> SlotQueue:
         return WindowQueue(waiting, self._window, self._limit)
 
     def ask(self, claim: bytes, place: tuple[Arg, ...]) -> Command:
-        self._confirmation = self._window.confirmation(self._too_short)
-        self.lease = self._window.asked(self._confirmation)
+        self._telling = self._window.telling(self._too_short)
+        self.lease = self._window.asked(self._telling)
         return super().ask(claim, place)
 
     def seconds_to_look(self, tally: Tally, random: float) -> float:  # noqa: ARG002  (nodes tell each waiter another time)
@@ -368,7 +368,7 @@ class WindowClaim(SlotClaim):
 
     def valid_until(self, tally: Tally) -> float:
         """Return until when a win in that round counts as a success."""
-        return tally.at if self._is_late(tally) else tally.at + self._confirmation
+        return tally.at if self._is_late(tally) else tally.at + self._telling
 
     def _is_late(self, tally: Tally) -> bool:
         return tally.at - tally.sent_at >= self._window.round_limit
@@ -385,17 +385,17 @@ class WindowClaim(SlotClaim):
         # that has been served. So this stays pending for as long as the place lasts.
         queued = self._slot_queue is not None and self._slot_queue.taken
         until = tally.sent_at + self.round_timeout + max(self.lease, window.place_kept)
-        kept_ms = b"%.3f" % (1000 * window.needed(self._confirmation))
+        kept_ms = b"%.3f" % (1000 * window.needed(self._telling))
         message = Command(CONFIRM, request.keys.all, (claim, write_slots(self.best(tally)[0]), kept_ms))
         yield from tell(Tell(message, request.owner, self.session.all_nodes if queued else 0, until))
         at = (yield from wait(Wait(tally.at))).at  # A wait for a past instant only reads the clock.
-        window.note(at - tally.at, self._confirmation)
+        window.note(at - tally.at, self._telling)
         return Confirmation(tally, at)
 
     def asks_again_after_late_win(self, tally: Tally) -> bool:
         """Ask for the same slots once more: the nodes have granted them, but the success would come too late."""
         if self.needs_new_claim:  # Else the round itself took too long.
-            self._too_short = self._confirmation
+            self._too_short = self._telling
         if self._rounds >= _ROUNDS:
             return False
         self._exact = self.best(tally)[0]

@@ -7,7 +7,7 @@ window, the next success with that slot could come less than a window after this
 
 * nodes keep a slot for `per + allowance`, plus as much as their clocks may run fast, plus 10 us, since they count whole
   microseconds;
-* the allowance has three parts: for the round, for *confirming* it to nodes, and for the way from there to the caller. A
+* the allowance has three parts: for the round, for *telling* nodes of it, and for the way from there to the caller. A
   success counts only if the client saw its round end within the first part after sending began. A round that took
   longer is not a success yet: the client asks for the same slots again.
 
@@ -22,13 +22,13 @@ round may take, and that is long. So the client *tells* all nodes of each succes
 of it they need to keep the slot only for `per`, the other two parts, and what clocks take. Such a message comes after
 the round was over, at R. Then the client looks at the clock again: the round counts only if that is before R + the
 second part. So A <= R + the other two parts, and the proof holds with R instead of S, however late the message comes. A
-node that does not get it keeps the slot for all three parts from S on, and R is within the first. If confirmation took
+node that does not get it keeps the slot for all three parts from S on, and R is within the first. If telling took
 longer, the claim is rolled back, and the client asks for the same slots at once, for longer, with a new claim: the
 message could shorten the old one once more, if it came late.
 
 To tell nodes is most of the way to the caller: it sends, and threads of a busy interpreter wait for each other then.
 The client sees how long that takes, so the second part is twice the mean, or 0.5 ms if that is more; and after it was
-too short, four times as much as before in the same acquire. In the mean a confirmation counts as no more than was allowed
+too short, four times as much as before in the same acquire. In the mean a telling counts as no more than was allowed
 for it, because a pause of the process is not what the next one will take. Then only the return of a few calls is left.
 The third part allows 2.4 ms for these, because the system may run others just then; that delay cannot be observed. If
 the clocks agree, the drift allowance covers it as well. Each ask carries its own allowance, so clients do not have to
@@ -36,7 +36,7 @@ agree on it. But a node that has forgotten its slots must stay out until those o
 has one longest duration for all clients, whatever their `node_timeout`.
 
 *When there is room again* is at most `per`, the drift allowance and 5 ms from now. That is promised. What nodes need to
-keep comes first, though, and may be longer: if confirmation took too long twice in one acquire, or usually does; if rounds
+keep comes first, though, and may be longer: if telling took too long twice in one acquire, or usually does; if rounds
 are slow, so that the message is still on its way; if the client was paused or killed before it; or if a node's clock is
 slow. Then a caller may be refused after that time, and asks again.
 """
@@ -50,7 +50,7 @@ from redsync._protocols.queue_policies import PLACE_KEPT
 
 __all__ = ["Window", "check_guard", "check_window"]
 
-_CONFIRMATION = 0.0005
+_TELLING = 0.0005
 """The shortest time in seconds within which nodes must have been told, for a success to count."""
 
 _WAY = 0.0024
@@ -115,7 +115,7 @@ class Window:
         guard: Seconds for which a node must have remembered everything to grant.
         round_timeout: The longest time that a round waits for a node, in seconds.
         place_kept: Seconds for which nodes keep a place in the queue.
-        useful: The seconds after the beginning of a round within which it must be over, for a success to count.
+        round_limit: The seconds after the beginning of a round within which it must be over, for a success to count.
     """
 
     def __init__(self, per: float, timing: Timing, restart_guard: float = math.inf) -> None:
@@ -131,28 +131,28 @@ class Window:
         self.guard = min(longest, restart_guard)
         self.place_kept = min(max(PLACE_KEPT, per / 7), _LONGEST_PLACE)
 
-    def confirmation(self, too_short: float = 0.0) -> float:
+    def telling(self, too_short: float = 0.0) -> float:
         """Return within how many seconds of the end of its round nodes must have been told, for a success to count.
 
         Args:
             too_short: The time allowed in the same acquire before, in seconds, if that was too short; else 0.0.
         """
-        return min(max(_CONFIRMATION, _ROOM * self._mean, _MORE * too_short), self.round_limit)
+        return min(max(_TELLING, _ROOM * self._mean, _MORE * too_short), self.round_limit)
 
-    def asked(self, confirmation: float) -> float:
+    def asked(self, telling: float) -> float:
         """Return for how many seconds an ask lets nodes keep slots, from its arrival on."""
-        return self._lease(self.round_limit + confirmation)
+        return self._lease(self.round_limit + telling)
 
-    def needed(self, confirmation: float) -> float:
+    def needed(self, telling: float) -> float:
         """Return for how many seconds nodes must keep them from the instant at which they hear of the success."""
-        return self._lease(confirmation)
+        return self._lease(telling)
 
     def _lease(self, observed: float) -> float:
         return (self.per + observed + _WAY) * (1 + self._timing.drift_factor) + _RESOLUTION
 
-    def note(self, took: float, confirmation: float) -> None:
+    def note(self, took: float, telling: float) -> None:
         """Record how many seconds it took to tell nodes, where `telling` was allowed."""
-        self._mean += (min(took, confirmation) - self._mean) * _RECENT
+        self._mean += (min(took, telling) - self._mean) * _RECENT
 
     def room_after(self, left: float, pause: float = 0.0) -> float:
         """Return in how many seconds on this clock there is room, at most; never more than a window and its allowances.

@@ -16,7 +16,7 @@ from redsync._protocols.answers import (
     no_quorum,
     read_by_arrival,
     read_by_ticket,
-    told,
+    refusals_of_owners,
     type_error,
 )
 from redsync.exceptions import KeyTypeError, QuorumError

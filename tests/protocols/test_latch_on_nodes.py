@@ -12,7 +12,7 @@ from redsync._protocols.latch import Latch, count_down, count_left, set_count, w
 from redsync.exceptions import AcquireTimeout, QuorumError
 from tests.protocols.conftest import GARBAGE
 from tests.simulation.stores import execute
-from tests.support.latch_clients import KEYS, LatchCaller, finish, refusals_of_owners
+from tests.support.latch_clients import KEYS, LatchCaller, finish, told
 
 A, B, C = range(3)
 

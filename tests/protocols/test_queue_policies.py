@@ -55,7 +55,7 @@ def test_ticket_is_one_more_than_the_highest_of_a_quorum_and_is_written_back_at_
 
 
 @pytest.mark.parametrize(
-    ("refusals_of_owners", "highest"),
+    ("told", "highest"),
     [
         ([0], 0),
         ([3, 7, 5], 7),

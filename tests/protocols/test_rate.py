@@ -193,7 +193,7 @@ def test_process_that_is_slow_in_one_acquire_has_more_and_more_time(limiter):
     kept = told_to_keep(limiter)
     assert kept == sorted(set(kept))
     assert kept[-1] >= 1.01 * (1.0 + 0.03 + 0.0024), "as long as it took, and the way to the caller"
-    assert limiter.window.confirmation() > 0.002, "and longer from now on"
+    assert limiter.window.telling() > 0.002, "and longer from now on"
 
 
 def test_process_that_is_always_slow_has_some_more_rounds_and_then_raises(limiter):

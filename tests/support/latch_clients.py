@@ -43,7 +43,7 @@ def finish(steps):
             return stop.value
 
 
-def refusals_of_owners(world, *nodes):
+def told(world, *nodes):
     """Return the knowledge of these nodes."""
     return [LatchState.read(_look(world, node)) for node in nodes]
 
