@@ -435,5 +435,5 @@ def test_extend_wakes_the_watchdog_if_its_look_is_due_earlier(toy):
     toy.session.holds.watched_until = 1010.0
     alarms = toy.alarms
     toy.play(extend(toy.session, state, 3.0, toy.now), ("ask lock_renew", toy.all_say([2])))
-    assert state.due < 1010.0
+    assert state.renew_at < 1010.0
     assert toy.alarms == alarms + 1

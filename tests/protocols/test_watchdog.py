@@ -25,7 +25,7 @@ def take(toy, name="x", **fields):
     if state.renewed:
         state.renew_at = renew_at(state.since, LEASE)
     table = toy.session.holds
-    table.watched_until = min(state.due for state in table)
+    table.watched_until = min(min(state.renew_at, state.valid_until) for state in table)
     return state
 
 
