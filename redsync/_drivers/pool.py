@@ -47,7 +47,7 @@ class Pool:
         """Make an empty pool.
 
         Args:
-            shared: The client; its guard is held while a set is made, so that there are no more than the limit.
+            shared: The client; its mutex is held while a set is made, so that there are no more than the limit.
             connect: Begins to connect a set to these nodes.
             on_invalidated: Called when `invalidated` has a new one; never blocks.
             limit: The most sets.
@@ -75,7 +75,7 @@ class Pool:
         try:
             into.append(self._free.pop())
         except IndexError:
-            with self._shared.guard:
+            with self._shared.mutex:
                 if not (self._closed or self.is_swept) and len(self._alive) < self._limit:
                     into.append(LinkSet(self._shared, self._drop))
                     into[0].used_at = self._clock()

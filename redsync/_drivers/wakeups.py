@@ -2,7 +2,7 @@
 
 A waiter opens a mailbox or an event before it checks the condition that it waits for, so no signal is lost between
 check and sleep. The driver does the sleeping: here a sleep is a generator of *waits*, each a waitable and an instant.
-The driver resumes it when the waitable is done or the instant has come. The client's guard guards everything here.
+The driver resumes it when the waitable is done or the instant has come. The client's mutex guards everything here.
 """
 
 from __future__ import annotations
