@@ -15,7 +15,7 @@ from redsync import (
     NotOwnedError,
     QuorumError,
 )
-from redsync._facades.multi_lock import Attempt
+from redsync._facades.multi_lock import MultiAttempt
 from redsync.testing import LocalNodes
 from tests.support.locks import PATIENCE, lose, timed
 
@@ -190,7 +190,7 @@ def test_lock_that_comes_after_the_timeout_gets_one_short_try(client, monkeypatc
 
     monkeypatch.setattr(type(lock), "_request", note_timeout)
     for timeout in (0.5, 0.0, None):
-        attempt = Attempt([lock], timeout)
+        attempt = MultiAttempt([lock], timeout)
         attempt._now, attempt._deadline = iter([100.0, 100.2, 103.0]).__next__, 100.0 + (timeout or 0.0)
         for _ in range(3):
             attempt.steps(lock)
