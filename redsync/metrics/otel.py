@@ -98,7 +98,7 @@ class OpenTelemetryMetrics(Metrics):
         An SDK observes instruments before it reads histograms, so these have all values so far.
         """
         samples = _no_samples()
-        with self._owner:
+        with self._reentrant:
             values = self._read(lambda: self._values_of(instrument))
             # Unless this interrupted the work, which may be adding to one of them.
             if not self._lock.lock.locked():
