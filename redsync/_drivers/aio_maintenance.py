@@ -95,13 +95,13 @@ class AioMaintenance(AnyMaintenance[AioLinkSet]):
         """Make the task look at once."""
         # Tasks that outlive their closed loop come here when they are garbage-collected.
         if not self._loop.is_closed():
-            # Not told here: an exception of a signal handler may interrupt a finalizer. If it strikes here, the timer
-            # ends the wait.
+            # The loop sets the event: a signal handler's exception may strike here, in a finalizer, and leave it half
+            # set. If it strikes before `call_soon`, the timer ends the wait.
             self._loop.call_soon(self._end_wait)
 
     def _end_wait(self) -> None:
         """End the wait; the loop calls it."""
-        # From the start: an exception may have struck in the middle of the last time.
+        # Cleared first: if an earlier `set` was interrupted, another one would wake no task.
         self._news.clear()
         self._news.set()
 

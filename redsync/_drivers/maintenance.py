@@ -165,7 +165,7 @@ class Maintenance(AnyMaintenance[LinkSet]):
                 self._ask(poll)
             except BaseException as error:
                 # The application's credential provider may exit, too.
-                self.post(partial(self._note_answer, watch, self._reason_of(poll, error), self._clock()))
+                self.post(partial(self._note_answer, poll, self._reason_of(poll, error), self._clock()))
             self._ended.wait(ASK_EVERY)
 
     def _ask(self, poll: WitnessPoll) -> None:
@@ -174,7 +174,7 @@ class Maintenance(AnyMaintenance[LinkSet]):
         with closing(connection):
             while not self._stopping:
                 asked_at = self._clock()
-                self.post(partial(self._note_answer, watch, connection.run(poll.locator.ask()), asked_at))
+                self.post(partial(self._note_answer, poll, connection.run(poll.locator.ask()), asked_at))
                 self._ended.wait(ASK_EVERY)
 
     # Life.

@@ -43,7 +43,7 @@ LockT = TypeVar("LockT", bound=Exclusive[Any, Any])
 MultiHoldT = TypeVar("MultiHoldT", bound=AnyMultiHold[Any])
 
 _INSTANT = 1e-6
-"""The timeout in seconds after the deadline: one try, shorter than with a timeout of 0."""
+"""Once the deadline has passed, the remaining locks still get one try, with this timeout in seconds."""
 
 
 class MultiAttempt(Generic[HoldT]):
@@ -150,7 +150,7 @@ class AnyMultiLock(Enterable[RunnerT_co, MultiHoldT], Generic[RunnerT_co, LockT,
             lock._enter(part, frame)
 
     def _asking_task(self) -> ReferenceType[Any] | None:
-        """Return the asyncio task in which a thread acquires; None outside of tasks."""
+        """Return the asyncio task in whose step a thread acquires; None for all others."""
         return None
 
     def _forget_all(self, hold: MultiHoldT | None) -> None:
