@@ -1,6 +1,6 @@
 """The client for threads: nodes in, synchronizers out; `client_async` is its twin.
 
-Together with `any_client` they are the only modules that join facades and drivers.
+No other module joins facades and drivers.
 """
 
 from __future__ import annotations

@@ -439,7 +439,7 @@ async def test_wait_for_a_loss_cancelled_at_any_turn_leaves_no_sleeper(nodes, ra
 
         async def check():
             await ground.is_clean(held=[b"redsync:x"], resting={"holds": 1})
-            assert hold._state.watchers == 0
+            assert hold._state.end_waiters == 0
             hold.check()
 
         # On a busy machine the wait may be over in its first turn.

@@ -213,7 +213,7 @@ async def test_closed_generator_is_not_cancelled_by_a_later_loss(nodes):
         await anext(stream)
         (state,) = client.runner.session.holds
         await stream.aclose()
-        assert not state.watching
+        assert not state.loss_callbacks
         await goes_on()
 
 

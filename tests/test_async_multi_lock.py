@@ -99,15 +99,15 @@ async def test_operation_cancelled_at_any_turn_leaves_nothing(nodes, raw, state,
 async def test_wait_for_a_loss_cancelled_at_any_turn_leaves_no_sleeper(nodes, raw):
     async with ground_of(nodes, raw, "healthy") as ground, multi_of(ground.client) as hold:
         states = [part._state for part in hold._holds]
-        before = [list(state.watching) for state in states]
+        before = [list(state.loss_callbacks) for state in states]
 
         async def operation(begun):
             begun.set()
             await hold.wait_lost(0.002)
 
         async def check():
-            assert not any(state.watchers for state in states)
-            assert [list(state.watching) for state in states] == before
+            assert not any(state.end_waiters for state in states)
+            assert [list(state.loss_callbacks) for state in states] == before
             hold.check()
 
         # On a busy machine the wait may be over in its first turn.

@@ -15,7 +15,7 @@ from redsync import (
     NotOwnedError,
     QuorumError,
 )
-from redsync._facades.multi_lock import Attempt
+from redsync._facades.multi_lock import MultiAttempt
 from redsync.testing import LocalNodes
 from tests.support.locks import PATIENCE, lose, timed
 
@@ -190,7 +190,7 @@ def test_lock_that_comes_after_the_timeout_gets_one_short_try(client, monkeypatc
 
     monkeypatch.setattr(type(lock), "_request", note_timeout)
     for timeout in (0.5, 0.0, None):
-        attempt = Attempt([lock], timeout)
+        attempt = MultiAttempt([lock], timeout)
         attempt._now, attempt._deadline = iter([100.0, 100.2, 103.0]).__next__, 100.0 + (timeout or 0.0)
         for _ in range(3):
             attempt.steps(lock)
@@ -419,12 +419,12 @@ def test_wait_lost_ends_when_one_of_another_client_is_lost(client, far, make_wor
     hold = make_worker().do(multi.__enter__)
     sleeper = other.start(timed, hold.wait_lost, 60)
     first = next(state for state in client.runner.session.holds if state.name == "a")
-    eventually(lambda: first.watchers)
+    eventually(lambda: first.end_waiters)
     lose(far, "b")
     result, seconds = sleeper.result(20)
     assert result is True
     assert seconds < PATIENCE
-    assert first.watchers == 0
+    assert first.end_waiters == 0
     with pytest.raises(LeaseLostError):
         hold.release()
 
@@ -438,8 +438,8 @@ def test_wait_lost_raises_when_its_client_is_closed_and_others_can_still_be_lost
     hold = make_worker().do(multi.__enter__)
     (first,), (second,) = closing.runner.session.holds, client.runner.session.holds
     sleeper = other.start(hold.wait_lost, 60)
-    eventually(lambda: first.watchers and second.watching)
-    ring = second.watching[-1]
+    eventually(lambda: first.end_waiters and second.loss_callbacks)
+    ring = second.loss_callbacks[-1]
     closing.close()
     with pytest.raises(ClientClosedError):
         sleeper.result(20)

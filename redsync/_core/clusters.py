@@ -5,8 +5,8 @@ as `{rs7979}`. The scripts are the same for all nodes. They know a voter by the 
 keys that they make themselves, and send messages over channels of that slot (`_lua/_tag.lua`, `_lua/_wake.lua`). So no
 key of a plain node may begin with such a tag: `keys` refuses names and prefixes that would make one.
 
-A reply to CLUSTER NODES is one server's view of its cluster, with the number of each decision. CLUSTER SLOTS and
-CLUSTER SHARDS lack these numbers (`config-epoch`). CLUSTER NODES takes no further right than they do.
+A reply to CLUSTER NODES is one server's view of its cluster, with the number of each decision (`config-epoch`), which
+CLUSTER SLOTS and CLUSTER SHARDS lack.
 """
 
 from __future__ import annotations
@@ -66,13 +66,13 @@ class ClusterServer(NamedTuple):
     """One server's entry in a server's view.
 
     Attributes:
-        name: Its 40 digits.
+        name: Its identity, 40 hexadecimal digits.
         host: Its name or address; empty if it never learned its own.
         port: Its port.
         is_master: True for a master, with slots or without.
         master: The name of its master; `-` if it is not a replica.
         epoch: The number of the decision that gave it its slots.
-        ranges: Its slots: `7`, `0-5460`; a migrating slot appears in brackets.
+        ranges: Its slots: `7`, `0-5460`; slots on their way to or from it appear in brackets, too.
     """
 
     name: str
@@ -109,7 +109,7 @@ def _read(fields: Sequence[str]) -> ClusterServer:
 
 def masters_in(servers: Sequence[ClusterServer]) -> list[ClusterServer]:
     """Return the masters that have slots."""
-    return [server for server in servers if server.is_master and server.ranges]
+    return [server for server in servers if server.is_master and any(each[0] != "[" for each in server.ranges)]
 
 
 def owner_in(servers: Sequence[ClusterServer], slot: int) -> ClusterServer | None:

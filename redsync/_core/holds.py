@@ -11,16 +11,11 @@ Invariants:
 
 Guarded by the atomicity of protocol steps (see `effects`); any thread may read single attributes at any time.
 
-**The watchdog's two agendas** are heaps, so a wake-up costs as much as is due then, however many other holds there are:
-one by the instants of the next renewals, one by the instants at which holds end. The second one is separate
-so that the watchdog reports a loss right after the round under way, however many renewals wait for their turn.
-Invariants:
-
-* A hold that is not lost is first *new*. When the watchdog next looks for work, it moves the hold to both agendas, and
-  takes it out again only while it works on it. Most holds end before that, so adding and removing one costs O(1).
-* A hold stands in an agenda at an instant no later than its own. If its instant becomes earlier, it gets another entry;
-  if later, its entry is moved when it comes first.
-* A watchdog begins with all holds as new ones: it takes over whatever an earlier one failed to finish.
+**What is due.** The table knows instants before which no renewal and no end is due. New holds and failed renewals bring
+them closer; once such an instant has come, a look at all holds finds the next. For ten thousand holds that takes some
+milliseconds, every two or three seconds if their lease is 30 s. Ends come before each command of renewals, so that a
+loss is reported right after the round under way, however many renewals wait for their turn. A watchdog begins with a
+look at all holds: it takes over whatever an earlier one failed to finish.
 
 `_protocols/watchdog.py` decides when to renew what.
 
@@ -43,8 +38,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from heapq import heapify, heappop, heappush
-from itertools import count, islice
+from itertools import islice
 from operator import attrgetter
 from typing import Any, Final, NamedTuple, Protocol, Self
 from weakref import ReferenceType
@@ -56,9 +50,6 @@ __all__ = ["MOST", "HoldState", "HoldTable", "Learner", "Owner", "Renewal", "soo
 
 MOST = 200
 """The most claims per renewal command: about 0.5 ms of a node's time, which hardly delays other clients' commands."""
-
-_PURGE_FROM = 64
-"""The smallest number of entries of an agenda for which dropping the outdated ones is worth the time."""
 
 
 def soon(lease: float) -> float:
@@ -140,21 +131,21 @@ class HoldState:
         valid_until: The instant until which the hold may be believed; never after `ends_at`.
         renew_at: The instant of the watchdog's next renewal; infinity if it does not renew it.
         ends_at: The instant at which `max_hold` ends the hold, whatever the renewals say.
-        touched: Bit set of the nodes that may keep the claim.
+        may_keep: Bit set of the nodes that may keep the claim.
         kept_until: The instant at which the last of them forgets it; later than `valid_until` by at least the drift
             allowance, and much later if `max_hold` ends the hold early.
         since: The instant from which it is held; infinity if that is not known.
         live: True while renewals may be sent.
         lost: Why the hold ended before its release; None if it did not.
         on_lost: The callbacks for a loss: one for each acquisition that brought one.
-        watching: Further callbacks for a loss, for code that sleeps until the hold ends, or for a body to cancel.
+        loss_callbacks: Further callbacks for a loss, for code that sleeps until the hold ends, or for a body to cancel.
         fencing_token: The token of a fenced lock; None for other kinds.
-        watchers: The number of callers that sleep until the hold ends.
+        end_waiters: The number of callers that sleep until the hold ends.
         what: The noun for it in messages.
         entered: The objects that open `with` statements returned, each with a weak reference to its context manager.
         task: The asyncio task in which a thread acquired it, as a weak reference; None outside of tasks.
-        dropped: True once a renewal has rolled back the claim of a hold that had ended. From then on a node without the
-            claim is no sign of a loss.
+        rolled_back: True once a renewal has rolled back the claim of a hold that had ended. From then on a node without
+            the claim is no sign of a loss.
     """
 
     what = "hold"
@@ -169,16 +160,16 @@ class HoldState:
     valid_until: float
     renew_at: float
     ends_at: float
-    touched: int
+    may_keep: int
     kept_until: float
     since: float = math.inf
     live: bool = True
     lost: str | None = None
     on_lost: list[Callable[[HoldState], object]] = field(default_factory=list)
-    watching: list[Callable[[HoldState], object]] = field(default_factory=list)
-    watchers: int = 0
+    loss_callbacks: list[Callable[[HoldState], object]] = field(default_factory=list)
+    end_waiters: int = 0
     entered: dict[object, ReferenceType[object]] = field(default_factory=dict)
-    dropped: bool = False
+    rolled_back: bool = False
     task: ReferenceType[Any] | None = None
     fencing_token: int | None = None
 
@@ -232,7 +223,7 @@ class HoldState:
 
     def note_sent(self, nodes: int, kept_until: float) -> None:
         """Record the nodes that may keep the claim, whatever they answered, and until when."""
-        self.touched |= nodes
+        self.may_keep |= nodes
         self.kept_until = max(self.kept_until, kept_until)
 
     def lengthen(self, valid_until: float) -> None:
@@ -253,57 +244,6 @@ class HoldState:
     def delist(self, permits: dict[bytes, dict[HoldState, None]]) -> None:
         """Remove the hold from that table."""
 
-    @property
-    def due(self) -> float:
-        """When the watchdog must look at the hold: to renew it, or to report its loss."""
-        return min(self.renew_at, self.valid_until)
-
-
-class _Agenda:
-    """Holds in the order of an instant that each of them has."""
-
-    def __init__(self, instant: Callable[[HoldState], float]) -> None:
-        """Make it empty; `instant` reads a hold's instant, which may change at any time."""
-        self._instant = instant
-        # The numbers order equal instants, so that holds are never compared.
-        self._heap: list[tuple[float, int, HoldState]] = []
-        self._numbers = count()
-        # The instant of each hold's entry that counts; all its other entries are outdated.
-        self._at: dict[HoldState, float] = {}
-
-    def put(self, state: HoldState) -> None:
-        """Add a hold, or correct its entry."""
-        self._at[state] = at = self._instant(state)
-        heappush(self._heap, (at, next(self._numbers), state))
-        if len(self._heap) > 2 * len(self._at) + _PURGE_FROM:
-            self._heap = [entry for entry in self._heap if self._at.get(entry[2]) == entry[0]]
-            heapify(self._heap)
-
-    def discard(self, state: HoldState) -> None:
-        """Forget a hold, if it is there."""
-        self._at.pop(state, None)
-
-    def first(self) -> float:
-        """Return the earliest instant of a hold that has not ended; infinity if there is none."""
-        heap = self._heap
-        while heap:
-            at, _, state = heap[0]
-            if self._at.get(state) != at:
-                heappop(heap)
-            elif state.lost is not None or not state.live:
-                self.discard(state)
-            elif self._instant(state) > at:
-                self.put(state)
-            else:
-                return at
-        return math.inf
-
-    def pop(self) -> HoldState:
-        """Take out the hold whose instant `first` has just returned."""
-        state = heappop(self._heap)[2]
-        self.discard(state)
-        return state
-
 
 class HoldTable:
     """All holds of one client.
@@ -321,8 +261,9 @@ class HoldTable:
         self._holds: dict[HoldState, None] = {}
         # Permits also by key: any thread may release the latest one.
         self._permits: dict[bytes, dict[HoldState, None]] = {}
-        self._new: dict[HoldState, None] = {}
-        self._renewals, self._ends = _Agenda(_RENEW_AT), _Agenda(_VALID_UNTIL)
+        # Of these, the watchdog has yet to renew those that are due.
+        self._due: deque[HoldState] = deque()
+        self._renew_from = self._ends_from = math.inf
         self._alarm = alarm
         self.orphans: deque[Owner] = deque()
         self.watched_until = math.inf
@@ -350,19 +291,19 @@ class HoldTable:
         state.owner.holds[state.keys.hold] = state
         self._holds[state] = None
         state.enlist(self._permits)
-        self._new[state] = None
-        self._alarm_before(state.due)
+        self.watch(state)
 
     def watch(self, state: HoldState) -> None:
-        """Make the watchdog look in time after a hold's `due` has changed."""
-        if state.live and state.lost is None:
-            self._new[state] = None
-            self._alarm_before(state.due)
-
-    def _alarm_before(self, due: float) -> None:
+        """Make the watchdog look in time after a hold's renewal or end has come closer."""
+        self._expect(state)
+        due = min(state.renew_at, state.valid_until)
         if due < self.watched_until:
             self.watched_until = due
             self._alarm()
+
+    def _expect(self, state: HoldState) -> None:
+        self._renew_from = min(self._renew_from, state.renew_at)
+        self._ends_from = min(self._ends_from, state.valid_until)
 
     def orphan(self, owner: Owner) -> None:
         """Record that an owner has ended: only a `with` in another thread or task can still release what it holds.
@@ -376,46 +317,43 @@ class HoldTable:
 
     def begin_watch(self) -> None:
         """Begin to watch all holds; an earlier watchdog may have failed half-way."""
-        self._renewals, self._ends = _Agenda(_RENEW_AT), _Agenda(_VALID_UNTIL)
-        self._new = dict(self._holds)
+        self._due.clear()
+        self._renew_from = self._ends_from = -math.inf
 
-    def _arrange(self) -> None:
-        """Put the new holds into the agendas."""
-        new, self._new = self._new, {}
-        for state in new:
-            self._renewals.put(state)
-            self._ends.put(state)
+    def _watched(self) -> list[HoldState]:
+        return [state for state in self._holds if state.live and state.lost is None]
 
     def take_ended(self, now: float) -> list[HoldState]:
         """Take the holds whose validity is over, but which are not yet lost; each must be lost next."""
-        self._arrange()
-        found = []
-        while self._ends.first() <= now:
-            found.append(self._ends.pop())
-        return found
+        if now < self._ends_from:
+            return []
+        watched = self._watched()
+        self._ends_from = min([state.valid_until for state in watched if state.valid_until > now], default=math.inf)
+        return [state for state in watched if state.valid_until <= now]
 
     def take_due(self, now: float, last: float) -> list[HoldState]:
-        """Take the holds to renew now, with one command; pass them to `put` then.
+        """Take holds to renew now with one command, until there are none; pass them to `put` then.
 
         With them come those that are due by the instant `last`, so that commands are few and full.
         """
-        self._arrange()
+        if not self._due and self._renew_from <= now:
+            watched = sorted(self._watched(), key=_RENEW_AT)
+            until = last if watched and watched[0].renew_at <= now else now
+            self._due.extend(sorted([state for state in watched if state.renew_at <= until], key=_SCRIPT))
+            self._renew_from = min([state.renew_at for state in watched if state.renew_at > until], default=math.inf)
         batch: list[HoldState] = []
-        others: list[HoldState] = []
-        until, script = now, ""
-        while len(batch) < MOST and self._renewals.first() <= until:
-            state = self._renewals.pop()
-            if not batch:
-                until, script = last, state.kind.renew.name
-            (batch if state.kind.renew.name == script else others).append(state)
-        self.put(others)
+        while self._due and len(batch) < MOST and (not batch or _SCRIPT(self._due[0]) == _SCRIPT(batch[0])):
+            state = self._due.popleft()
+            # It may have ended since, or have been extended.
+            if state.live and state.lost is None and state.renew_at <= last:
+                batch.append(state)
         return batch
 
     def put(self, holds: Sequence[HoldState]) -> None:
-        """Put back holds that were taken, except those that have ended."""
+        """Put back holds that were taken."""
         for state in holds:
             if state.live and state.lost is None:
-                self._renewals.put(state)
+                self._expect(state)
 
     def watch_next(self, now: float) -> float:
         """Return and record when the watchdog must look next, after it has looked at `now`."""
@@ -430,9 +368,6 @@ class HoldTable:
         self._holds.pop(state, None)
         if self._permits:
             state.delist(self._permits)
-        self._new.pop(state, None)
-        self._renewals.discard(state)
-        self._ends.discard(state)
 
     def clear(self) -> None:
         """Forget everything, in the child of a fork: it holds nothing."""
@@ -442,9 +377,8 @@ class HoldTable:
             state.lost = "this process is a fork of the holder"
 
     def next_due(self) -> float:
-        """Return the earliest instant at which a hold is due; infinity if there is none."""
-        self._arrange()
-        return min(self._renewals.first(), self._ends.first())
+        """Return an instant before which no hold is due; infinity if none ever will be."""
+        return -math.inf if self._due else min(self._renew_from, self._ends_from)
 
 
-_RENEW_AT, _VALID_UNTIL = attrgetter("renew_at"), attrgetter("valid_until")
+_RENEW_AT, _SCRIPT = attrgetter("renew_at"), attrgetter("kind.renew.name")

@@ -1,8 +1,8 @@
-"""The names of keys and channels, derived in this one place.
+"""The keys and channels of synchronizers.
 
-A lock named `x` lives at `prefix + x`. Its side keys carry that key in braces, so that a cluster keeps all keys of one
-lock in one slot. A key that already has a hash tag keeps its own (Redisson's rule, whose channel name we share). The
-queue of `{x}` is spelled differently from that of `x`: two names never share a key.
+A lock named `x` lives at `prefix + x`. Its side keys carry that key in braces, as Redisson's do, whose channel name we
+share; a key that has a brace stands behind a colon instead. The queue of `{x}` is spelled differently from that of `x`:
+two names never share a key, unless one of them is a side key itself, as `redsync_queue:{x}` with an empty prefix.
 """
 
 from __future__ import annotations
@@ -103,8 +103,8 @@ class LockKeys:
         lock: Hash claim -> hold count, which expires as a whole; Redisson's RLock layout. Other kinds keep their
             claims there.
         queue: Sorted set of waiting owners by arrival, node time in ms.
-        places: Hash waiting owner -> "expiry number ask-id guard channel": until when the node keeps its place, and how
-            to hand the lock over to it.
+        places: Hash waiting owner -> "expiry number ask-id guard channel": when its place ends, and how nodes hand the
+            lock over and wake it.
         channel: Redisson's channel for releases of this lock.
         token: The node's latest fencing token.
         all: The keys in the order in which the lock's scripts take them.
@@ -173,7 +173,7 @@ class LatchKeys(NamedTuple):
         """Return the keys of the latch with that name.
 
         Raises:
-            ValueError: The name begins like the keys of a cluster's voter.
+            ValueError: As for `LockKeys.of`.
         """
         *_, latch, waiters = LockKeys.of(prefix, name).everything
         # Not `of`: with prefix and braces, these may be more bytes than a name has.

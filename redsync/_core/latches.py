@@ -5,7 +5,7 @@ adds up its own count-downs, and sends only the total. Nodes keep the maximum, s
 of two nodes' knowledge takes the higher generation, and within one the higher total of each client. The latch is open
 when the totals add up to its size. A latch that was never set has generation 0 and size 0.
 
-A node that lost its memory may have known more than it does now: then it does not vouch for its reply, see `Told`.
+A node that lost its memory may have known more than it does now: then it does not vouch for its `LatchReport`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple, Self
 
 from redsync._core.text import outline
 
-__all__ = ["Arrivals", "LatchState", "Told"]
+__all__ = ["Arrivals", "LatchReport", "LatchState"]
 
 _HIGHEST: Final = 1 << 52
 """The highest possible generation (a fencing token) or count: the number of one broken node must not spread."""
@@ -79,7 +79,7 @@ class LatchState:
         return state
 
 
-class Told(NamedTuple):
+class LatchReport(NamedTuple):
     """A node's reply; true if the node vouches for it: it never knew more.
 
     Attributes:

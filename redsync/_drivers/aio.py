@@ -473,7 +473,7 @@ class AioRunner(AnyRunner[AioLife]):
         request = Request(effect, tally)
         if request.make():
             tally.sent_at = clock()
-            await links.carry(request, tally.sent_at + left, again=call.awaited)
+            await links.send_and_wait(request, tally.sent_at + left, again=call.awaited)
             tally = request.tally or tally
             if not request.done:
                 links.close_round(request, f"no answer within {effect.timeout:g} s")

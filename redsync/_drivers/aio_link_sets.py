@@ -180,7 +180,7 @@ class AioLinkSet(AnyLinkSet):
 
     # Waiting.
 
-    async def carry(self, request: Request, deadline: float, *, again: bool = True) -> None:
+    async def send_and_wait(self, request: Request, deadline: float, *, again: bool = True) -> None:
         """Send a request, and return once it is done, or at the deadline, after everything that came by then was read.
 
         If an interruption costs the connections meanwhile, the round begins `again` over new ones. The maintenance has
@@ -207,7 +207,7 @@ class AioLinkSet(AnyLinkSet):
         while not waitable.done and (is_round or not self.closing) and (now := self._clock()) < until:
             future = self._loop.create_future()
             try:
-                waitable.gate = partial(_end, future)
+                waitable.waker = partial(_end, future)
                 self._asleep[waitable] = future, until
                 if is_round:
                     self._rounds.add(waitable)
@@ -217,7 +217,7 @@ class AioLinkSet(AnyLinkSet):
                     self._set_alarm(look_at)
                 await future
             finally:
-                waitable.gate = None
+                waitable.waker = None
                 self._rounds.discard(waitable)
                 self._asleep.pop(waitable, None)
         if is_round and not waitable.done:

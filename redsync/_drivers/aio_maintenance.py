@@ -13,7 +13,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Final
 
 from redsync._drivers.aio_link_sets import AioLinkSet
-from redsync._drivers.any_maintenance import ASK_EVERY, PAUSE_AFTER_FAILURE, AnyMaintenance, Watch, Work
+from redsync._drivers.any_maintenance import ASK_EVERY, PAUSE_AFTER_FAILURE, AnyMaintenance, WitnessPoll, Work
 from redsync._drivers.handshake_connections import open_connection, open_fake_connection
 from redsync._drivers.link_sets import Shared
 from redsync._drivers.nodes import TIMEOUTS, Node
@@ -35,7 +35,7 @@ class AioMaintenance(AnyMaintenance[AioLinkSet]):
         self._loop: Final = loop
         self._news: Final = asyncio.Event()
         super().__init__(self._make_set(life), life)
-        self._watching: list[asyncio.Task[None]] = []
+        self._polling: list[asyncio.Task[None]] = []
         self._connecting: dict[int, asyncio.Task[None]]
 
     def _make_set(self, shared: Shared) -> AioLinkSet:
@@ -55,7 +55,7 @@ class AioMaintenance(AnyMaintenance[AioLinkSet]):
             ConfigurationError: Two nodes are the same server.
             Exception: A programming error while connecting.
         """
-        self._watching = [self._loop.create_task(self._watch(each), name=each.name) for each in self._watches]
+        self._polling = [self._loop.create_task(self._poll(each), name=each.name) for each in self._polls]
         await self._do(self.beginning())
         self._registry.require_usable()
         on_begun()
@@ -79,7 +79,7 @@ class AioMaintenance(AnyMaintenance[AioLinkSet]):
         A cancellation only ends the wait.
         """
         self._stopping = True
-        ending = [*self._connecting.values(), *self._watching]
+        ending = [*self._connecting.values(), *self._polling]
         for task in ending:
             task.cancel()
         try:
@@ -95,13 +95,13 @@ class AioMaintenance(AnyMaintenance[AioLinkSet]):
         """Make the task look at once."""
         # Tasks that outlive their closed loop come here when they are garbage-collected.
         if not self._loop.is_closed():
-            # Not told here: an exception of a signal handler may interrupt a finalizer. If it strikes here, the timer
-            # ends the wait.
+            # The loop sets the event: a signal handler's exception may strike here, in a finalizer, and leave it half
+            # set. If it strikes before `call_soon`, the timer ends the wait.
             self._loop.call_soon(self._end_wait)
 
     def _end_wait(self) -> None:
         """End the wait; the loop calls it."""
-        # From the start: an exception may have struck in the middle of the last time.
+        # Cleared first: if an earlier `set` was interrupted, another one would wake no task.
         self._news.clear()
         self._news.set()
 
@@ -172,7 +172,7 @@ class AioMaintenance(AnyMaintenance[AioLinkSet]):
             info, connection_id = await connection.run(self._introduce(node))
             self._registry.meet(node, info)
             link = self.own.make_link(node, connection, connection_id)
-            self._fit_out(link)
+            self._prepare_link(link)
         except BaseException:
             connection.close()
             raise
@@ -181,23 +181,23 @@ class AioMaintenance(AnyMaintenance[AioLinkSet]):
 
     # Witnesses, each asked by a task.
 
-    async def _watch(self, watch: Watch) -> None:
-        """Ask a witness until the end."""
+    async def _poll(self, poll: WitnessPoll) -> None:
+        """Poll a witness until the end."""
         while True:
             try:
-                await self._ask(watch)
+                await self._ask(poll)
             except Exception as error:
-                self._note_answer(watch, self._reason_of(watch, error), self._clock())
+                self._note_answer(poll, self._reason_of(poll, error), self._clock())
             await asyncio.sleep(ASK_EVERY)
 
-    async def _ask(self, watch: Watch) -> None:
+    async def _ask(self, poll: WitnessPoll) -> None:
         """Ask a witness over one connection, until that ends."""
         async with asyncio.timeout(self.connect_timeout):
-            connection = await open_connection(self._connection_to(watch))
+            connection = await open_connection(self._connection_to(poll))
         with closing(connection):
             while True:
                 asked_at = self._clock()
                 async with asyncio.timeout(self.connect_timeout):
-                    replies = await connection.run(watch.locator.ask())
-                self._note_answer(watch, replies, asked_at)
+                    replies = await connection.run(poll.locator.ask())
+                self._note_answer(poll, replies, asked_at)
                 await asyncio.sleep(ASK_EVERY)

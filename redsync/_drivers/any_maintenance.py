@@ -56,7 +56,7 @@ __all__ = [
     "AnyMaintenance",
     "NodeRegistry",
     "Stopped",
-    "Watch",
+    "WitnessPoll",
     "Work",
 ]
 
@@ -93,7 +93,7 @@ Work: TypeAlias = Generator[float, float, None]
 SetT = TypeVar("SetT", bound=AnyLinkSet)
 
 
-class Watch(NamedTuple):
+class WitnessPoll(NamedTuple):
     """A node, what is known about its server, and the index of the witness to ask."""
 
     node: Node
@@ -415,8 +415,8 @@ class AnyMaintenance(ABC, Generic[SetT]):
         self._stopping = self._alarmed = False
         self._connecting: dict[int, Any] = {}  # by node
         self._registry: Final = NodeRegistry(life, own, TIMEOUTS * self.connect_timeout, self.wake)
-        self._watches: Final = [
-            Watch(node, node.locator, index)
+        self._polls: Final = [
+            WitnessPoll(node, node.locator, index)
             for node in self._nodes
             if node.locator is not None
             for index in range(len(node.locator.witnesses))
@@ -556,25 +556,25 @@ class AnyMaintenance(ABC, Generic[SetT]):
         """Hold the first conversation with a node; returns what `introduce` does."""
         return introduce(node, self._node_timeout, wake_channel(self._life.client_id))
 
-    def _fit_out(self, link: AnyLink) -> None:
+    def _prepare_link(self, link: AnyLink) -> None:
         """Make a new link speak as its node needs it."""
         if link.node.needed:
             hold_back(link, link.node.needed, self._node_timeout)
 
     # Witnesses.
 
-    def _connection_to(self, watch: Watch) -> Any:
+    def _connection_to(self, poll: WitnessPoll) -> Any:
         """Return a new, unconnected redis-py connection to a witness."""
-        return new_connection(watch.locator.witnesses[watch.witness].pool, self.connect_timeout)
+        return new_connection(poll.locator.witnesses[poll.witness].pool, self.connect_timeout)
 
-    def _reason_of(self, watch: Watch, error: BaseException) -> str:
+    def _reason_of(self, poll: WitnessPoll, error: BaseException) -> str:
         """Return why a witness can't be asked."""
-        _, locator, index = watch
+        _, locator, index = poll
         return reason_of(error, locator.witnesses[index].address, locator.reports[index])
 
-    def _note_answer(self, watch: Watch, answer: Sequence[Any] | str, asked_at: float) -> None:
+    def _note_answer(self, poll: WitnessPoll, answer: Sequence[Any] | str, asked_at: float) -> None:
         """Record the replies of a witness, or why it can't be asked; connect its node if that is news."""
-        node, locator, index = watch
+        node, locator, index = poll
         before = locator.present, locator.unknown_reason
         if isinstance(answer, str):
             locator.note_failure(index, answer)

@@ -183,9 +183,9 @@ class Locator(ABC):
         if len(places) > 1:
             where = " and ".join(sorted(map(str, places)))
             return f"the {self.WITNESSES} disagree, epoch {newest} is at {where}: they must belong to the same group"
-        return self._misfit(max(report.replicas for report in latest)) or latest[0].location
+        return self._mismatch(max(report.replicas for report in latest)) or latest[0].location
 
-    def _misfit(self, known: int) -> str | None:
+    def _mismatch(self, known: int) -> str | None:
         """Return why a group with `known` replicas is unusable with the configured number; None if it is usable."""
         if not 0 < self.replicas < known:
             return None

@@ -66,7 +66,7 @@ class Shared(ABC):
         nodes: The configured nodes.
         clock: Returns the current instant in seconds.
         node_timeout: Seconds of silence after which a node gets no new claims.
-        guard: Guards wake-ups, sleepers and pending releases; reentrant, because a finalizer may come in between.
+        mutex: Guards wake-ups, sleepers and pending releases; reentrant, because a finalizer may come in between.
         releases: The pending releases.
         wakeups: The signals that end sleeps.
         next_number: Returns the next number in the order of the client's commands.
@@ -85,9 +85,9 @@ class Shared(ABC):
         self.nodes: Final = nodes
         self.clock: Final = clock
         self.node_timeout: Final = node_timeout
-        self.guard: Final = SafeLock(threading.RLock())
-        self.releases: Final = PendingReleases(len(nodes), self.guard)
-        self.wakeups: Final = Wakeups(self.guard, clock)
+        self.mutex: Final = SafeLock(threading.RLock())
+        self.releases: Final = PendingReleases(len(nodes), self.mutex)
+        self.wakeups: Final = Wakeups(self.mutex, clock)
         self.next_number: Final = itertools.count(1).__next__
         self.noting: Final = noting
         self.installed: Final[set[AnyLink]] = set()
@@ -322,7 +322,7 @@ class AnyLinkSet(ABC):
             # One that was discarded meanwhile has a closed socket, and nothing left.
             link = self._polled.get(descriptor)
             if link is not None and events & _WRITABLE:
-                self._unclog(link)
+                self._flush(link)
             if link is not None and events != _WRITABLE:
                 try:
                     data = link.receive()
@@ -337,7 +337,7 @@ class AnyLinkSet(ABC):
         if isinstance(link, Link):
             self._poller.modify(link.fileno, _READABLE | _WRITABLE if link.backlog else _READABLE)
 
-    def _unclog(self, link: Link) -> None:
+    def _flush(self, link: Link) -> None:
         try:
             link.flush()
         except (LinkFault, OSError) as error:

@@ -1,7 +1,7 @@
 """The maintenance of a client for threads: one thread that does the work that no caller waits for.
 
 `any_maintenance` has what both flavours do. This thread also runs the watchdog protocol; reads wake-ups for sleeping
-threads; ends sets that were thrown away; reads late replies in idle sets; and carries rounds for which no set is
+threads; ends sets that were thrown away; reads late replies in idle sets; and sends rounds for which no set is
 connected. It never runs the application's code: `notifier` has a thread for that.
 
 Other threads reach it in one way: they `post` a function for it to call. Once it has ended, the poster calls that.
@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from redsync._core.interruptions import expected
 from redsync._core.memory import FIRST_USE
-from redsync._drivers.any_maintenance import ASK_EVERY, PAUSE_AFTER_FAILURE, AnyMaintenance, Stopped, Watch, Work
+from redsync._drivers.any_maintenance import ASK_EVERY, PAUSE_AFTER_FAILURE, AnyMaintenance, Stopped, WitnessPoll, Work
 from redsync._drivers.handshake_connections import HandshakeConnection, describe_error, open_blocking, pack
 from redsync._drivers.handshakes import join
 from redsync._drivers.link_sets import LinkSet, Shared
@@ -153,28 +153,28 @@ class Maintenance(AnyMaintenance[LinkSet]):
 
     def _make_link(self, node: Node, connection: HandshakeConnection, connection_id: ConnectionId | None) -> Link:
         link = Link(node, connection, connection_id)
-        self._fit_out(link)
+        self._prepare_link(link)
         return link
 
     # Witnesses, each asked by a thread.
 
-    def _watch(self, watch: Watch) -> None:
-        """Ask a witness until the end."""
+    def _poll(self, poll: WitnessPoll) -> None:
+        """Poll a witness until the end."""
         while not self._stopping:
             try:
-                self._ask(watch)
+                self._ask(poll)
             except BaseException as error:
                 # The application's credential provider may exit, too.
-                self.post(partial(self._note_answer, watch, self._reason_of(watch, error), self._clock()))
+                self.post(partial(self._note_answer, poll, self._reason_of(poll, error), self._clock()))
             self._ended.wait(ASK_EVERY)
 
-    def _ask(self, watch: Watch) -> None:
+    def _ask(self, poll: WitnessPoll) -> None:
         """Ask a witness over one connection, until either ends."""
-        connection = open_blocking(self._connection_to(watch), self.connect_timeout, math.inf)
+        connection = open_blocking(self._connection_to(poll), self.connect_timeout, math.inf)
         with closing(connection):
             while not self._stopping:
                 asked_at = self._clock()
-                self.post(partial(self._note_answer, watch, connection.run(watch.locator.ask()), asked_at))
+                self.post(partial(self._note_answer, poll, connection.run(poll.locator.ask()), asked_at))
                 self._ended.wait(ASK_EVERY)
 
     # Life.
@@ -182,8 +182,8 @@ class Maintenance(AnyMaintenance[LinkSet]):
     def start(self, watch: Callable[[], object]) -> None:
         """Start the thread."""
         self._thread = threading.Thread(target=self._main, args=(watch,), name="redsync-maintenance", daemon=True)
-        for each in self._watches:
-            threading.Thread(target=self._watch, args=(each,), name=each.name, daemon=True).start()
+        for each in self._polls:
+            threading.Thread(target=self._poll, args=(each,), name=each.name, daemon=True).start()
         self._thread.start()
 
     def await_begun(self, timeout: float) -> None:

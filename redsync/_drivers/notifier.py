@@ -68,7 +68,7 @@ class Notifier:
         if isinstance(event, HoldLost):
             quietly(log.error, "lost the hold of %r by %s: %s", event.name, event.owner, event.reason)
             # Each callback is called once, however often its holder re-entered the lock object.
-            for callback in (*dict.fromkeys(event.state.on_lost), *event.state.watching):
+            for callback in (*dict.fromkeys(event.state.on_lost), *event.state.loss_callbacks):
                 self._call(callback, event.state)
         elif isinstance(event, HoldOrphaned):
             text = "released the hold of %r for %s, which ended without releasing it"

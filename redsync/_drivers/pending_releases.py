@@ -104,29 +104,29 @@ class PendingReleases:
         of_node: Those of each node.
     """
 
-    def __init__(self, nodes: int, guard: AbstractContextManager[Any]) -> None:
-        """Make it empty; `guard` is reentrant, because a finalizer may interrupt a thread that holds it."""
-        self._guard: Final = guard
+    def __init__(self, nodes: int, mutex: AbstractContextManager[Any]) -> None:
+        """Make it empty; `mutex` is reentrant, because a finalizer may interrupt a thread that holds it."""
+        self._mutex: Final = mutex
         self.of_node: Final = [_OfNode() for _ in range(nodes)]
         self.others: Callable[[], Iterable[AnyLinkSet]] = tuple
 
     def add(self, index: int, requests: Iterable[Request], now: float) -> None:
         """Keep those requests that the node must get."""
         ours = self.of_node[index]
-        with self._guard:
+        with self._mutex:
             for request in requests:
                 if request.needs(1 << index):
                     ours.add(request, now)
 
     def refuse(self, index: int, request: Request, now: float) -> None:
         """Keep a request that the node must get, and has answered with an error."""
-        with self._guard:
+        with self._mutex:
             self.of_node[index].at = now + _AFTER_REFUSAL
         self.add(index, (request,), now)
 
     def resolve(self, index: int, request: Request) -> None:
         """Forget what the node need not get behind a request: that one, and an earlier one about its claim."""
-        with self._guard:
+        with self._mutex:
             requests = self.of_node[index].requests
             same = requests.get(request.claim)
             if same is not None and same.number <= request.number:
@@ -137,7 +137,7 @@ class PendingReleases:
         ours = self.of_node[index]
         if not ours.requests or now < ours.at:
             return []
-        with self._guard:
+        with self._mutex:
             ours.at = now + _BETWEEN
             links = [link for other in self.others() if (link := other.links[index]) is not None]
             before = [request for link in links for request in tuple(link.pending)]
@@ -150,7 +150,7 @@ class PendingReleases:
 
     def behind(self, link: AnyLink) -> list[Request]:
         """Return those that follow a command without an answer over that link, in order."""
-        with self._guard:
+        with self._mutex:
             ours = [request for request in self.of_node[link.index].requests.values() if link.owes(request)]
             return sorted(ours, key=attrgetter("number"))
 

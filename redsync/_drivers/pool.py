@@ -1,4 +1,4 @@
-"""The pool: sets of links, lent to one thread at a time.
+"""The pool: sets of links, borrowed by one thread at a time.
 
 A thread borrows a set for its rounds, and returns it before it sleeps or calls the application. So a client needs
 only as many sets as threads are inside a round. The pool lends the set that was returned last, and makes new ones up to
@@ -47,7 +47,7 @@ class Pool:
         """Make an empty pool.
 
         Args:
-            shared: The client; its guard is held while a set is made, so that there are no more than the limit.
+            shared: The client; its mutex is held while a set is made, so that there are no more than the limit.
             connect: Begins to connect a set to these nodes.
             on_invalidated: Called when `invalidated` has a new one; never blocks.
             limit: The most sets.
@@ -75,7 +75,7 @@ class Pool:
         try:
             into.append(self._free.pop())
         except IndexError:
-            with self._shared.guard:
+            with self._shared.mutex:
                 if not (self._closed or self.is_swept) and len(self._alive) < self._limit:
                     into.append(LinkSet(self._shared, self._drop))
                     into[0].used_at = self._clock()
@@ -104,24 +104,24 @@ class Pool:
             self.throw_away(into)
             raise
 
-    def give_back(self, lent: list[LinkSet]) -> None:
+    def give_back(self, borrowed: list[LinkSet]) -> None:
         """Take the set in that list, for another thread."""
-        if lent[0].closed:
-            self.throw_away(lent)
+        if borrowed[0].closed:
+            self.throw_away(borrowed)
         else:
-            self._return(lent, self._free.append)
+            self._return(borrowed, self._free.append)
 
-    def _return(self, lent: list[LinkSet], put: Callable[[LinkSet], None]) -> None:
-        put(lent.pop())
+    def _return(self, borrowed: list[LinkSet], put: Callable[[LinkSet], None]) -> None:
+        put(borrowed.pop())
         if self._closed:  # Only now: a handler may close the client before any step here.
             with expected(IndexError):  # `close` took it.
                 self.invalidated.append(self._free.pop())
             self._on_invalidated()
 
-    def throw_away(self, lent: list[LinkSet]) -> None:
+    def throw_away(self, borrowed: list[LinkSet]) -> None:
         """Take the set in that list, if there is one, to be ended: an exception struck in it."""
-        if lent:
-            self.invalidated.append(lent.pop())
+        if borrowed:
+            self.invalidated.append(borrowed.pop())
             self._on_invalidated()
 
     def note_ended(self, link_set: LinkSet) -> None:
@@ -139,7 +139,7 @@ class Pool:
         return tuple(self._free)
 
     def sets(self) -> Sequence[LinkSet]:
-        """Return all sets, also those that are lent."""
+        """Return all sets, also those that are borrowed."""
         return [link_set for known in list(self._alive.values()) if (link_set := known()) is not None]
 
     def borrow_rested(self, into: list[LinkSet]) -> bool:

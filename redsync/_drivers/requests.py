@@ -45,11 +45,11 @@ class Waitable:
 
     Attributes:
         done: True once the wait is over.
-        gate: Wakes the sleeping thread or task; None while it does not sleep.
+        waker: Wakes the sleeping thread or task; None while it does not sleep.
     """
 
     done = False
-    gate: Callable[[], object] | None = None
+    waker: Callable[[], object] | None = None
 
     def finish(self) -> None:
         """End the wait."""
@@ -58,10 +58,10 @@ class Waitable:
 
     def wake(self) -> None:
         """Wake the sleeping thread or task, which then looks again."""
-        gate = self.gate
-        if gate is not None:
-            self.gate = None
-            gate()
+        waker = self.waker
+        if waker is not None:
+            self.waker = None
+            waker()
 
 
 class Request(Waitable):
@@ -132,9 +132,10 @@ class Request(Waitable):
         return () if command is None else command.keys[:1] + command.args[:1]
 
     def concerns(self, release: Request) -> bool:
-        """Return whether a release must follow it: it is about that claim, perhaps among others, as a renewal is.
+        """Return whether a release must not overtake this request.
 
-        Or it is another one of that owner for that key: it may take a place, which a release leaves whatever the claim.
+        It names the same claim (a renewal names several); or it has the same owner and key, because it may queue the
+        owner, and a release removes the place whatever the claim.
         """
         command, claim, owner = self.command, release.claim, release.effect.owner
         if command is None or len(claim) < 2 or claim[0] not in command.keys:
@@ -146,12 +147,12 @@ class Codec(KeyTagging):
     """How drivers encode commands for a node, and other differences: plain nodes, and voters with keys of one slot.
 
     Attributes:
-        small_write: Commands that make a connection write something that replicas get; they need no memory.
+        small_write: Commands that make a connection write something that replicas get.
     """
 
     def __init__(self, slot: int | None = None) -> None:
         super().__init__(slot)
-        # A cluster replicates neither PUBLISH nor SPUBLISH. PEXPIRE needs no memory, but a key.
+        # A cluster replicates neither PUBLISH nor SPUBLISH. A node without memory refuses SETNX, but not PEXPIRE.
         key = self.key(_VOTE_KEY)
         at_voter = pack("SETNX", key, b"1"), pack("PEXPIRE", key, _A_MONTH_MS)
         self.small_write: Final = at_voter if self.tag else (pack("PUBLISH", _VOTES, b""),)
@@ -188,7 +189,6 @@ class Mailbox(Waitable):
     guard = 0.0
 
     def __init__(self) -> None:
-        super().__init__()
         self.ask_ids: dict[bytes, int] = {}
 
     def signal(self, bit: int, ask_id: bytes = b"0") -> None:

@@ -110,7 +110,7 @@ class Life(AnyLife):
         self.deferred: Final[deque[Steps[None]]] = deque()
         self.closing = False
         self._opening: Final = SafeLock(threading.RLock())
-        self._if_guarded: Final = threading.Condition(self.guard.lock)
+        self._has_mutex: Final = threading.Condition(self.mutex.lock)
         self._asleep: Final[set[Waitable]] = set()
         self.events: Final = EventThread(runner.notifier.announce)
         self.on_event = self.events.post
@@ -161,10 +161,10 @@ class Life(AnyLife):
         maintenance = self.maintenance
         return not (self.ours.stepping or (maintenance is not None and maintenance.is_current()))
 
-    def has_guard(self) -> bool:
-        """Return whether the running thread has the guard: a handler or a finalizer has interrupted it there."""
+    def has_mutex(self) -> bool:
+        """Return whether the running thread has the mutex: a handler or a finalizer has interrupted it there."""
         try:
-            self._if_guarded.notify()  # Only a thread that has a condition's lock may do that.
+            self._has_mutex.notify()  # Only a thread that has a condition's lock may do that.
         except RuntimeError as error:
             if type(error) is not RuntimeError:
                 raise  # a signal handler's
@@ -189,20 +189,20 @@ class Life(AnyLife):
             gate = threading.Lock()
             gate.acquire()
             try:
-                waitable.gate = gate.release
+                waitable.waker = gate.release
                 self._asleep.add(waitable)
                 # Only now: else it might be done, or the client close, in between.
                 if not waitable.done and (is_round or not self.closing):
                     gate.acquire(timeout=min(left, _LONGEST_SLEEP))
             finally:
-                waitable.gate = None
+                waitable.waker = None
                 self._asleep.discard(waitable)
             self.require_process()
 
     def end_sleeps(self) -> None:
         """Wake all sleepers, and let none sleep again."""
         self.closing = True
-        with self.guard:
+        with self.mutex:
             for waitable in list(self._asleep):
                 waitable.wake()
 
@@ -464,7 +464,7 @@ class ThreadRunner(AnyRunner[Life]):
             tally.sent_at = sent_at = clock()
             try:
                 if link_set is None:
-                    self._carry(request, tally, effect, life)
+                    self._send_by_maintenance(request, tally, effect, life)
                 else:
                     life.send(request, link_set)
                     if not (request.done or link_set.wait(request, sent_at + effect.timeout)):
@@ -478,7 +478,7 @@ class ThreadRunner(AnyRunner[Life]):
         return tally
 
     def _borrow(self, effect: Broadcast, call: Call) -> LinkSet | None:
-        """Return a set of links for a round; None if the maintenance must carry it."""
+        """Return a set of links for a round; None if the maintenance must send the command."""
         if call.sets:
             return call.sets[0]
         life = call.life
@@ -489,10 +489,10 @@ class ThreadRunner(AnyRunner[Life]):
             life.pool.borrow(call.sets)
         return call.sets[0] if call.sets else None
 
-    def _carry(self, request: Request, tally: Tally, effect: Broadcast, life: Life) -> None:
+    def _send_by_maintenance(self, request: Request, tally: Tally, effect: Broadcast, life: Life) -> None:
         """Let the maintenance send a request, and wait for its votes."""
         maintenance, until = life.begin(), tally.sent_at + effect.timeout
-        if life.has_guard():
+        if life.has_mutex():
             # The maintenance needs it before it can send this, and so would never answer.
             tally.close("an interrupted thread can't wait for the nodes: they get it in a moment")
             if effect.deliver_to:

@@ -2,7 +2,7 @@
 
 A waiter opens a mailbox or an event before it checks the condition that it waits for, so no signal is lost between
 check and sleep. The driver does the sleeping: here a sleep is a generator of *waits*, each a waitable and an instant.
-The driver resumes it when the waitable is done or the instant has come. The client's guard guards everything here.
+The driver resumes it when the waitable is done or the instant has come. The client's mutex guards everything here.
 """
 
 from __future__ import annotations
@@ -69,8 +69,7 @@ class Wakeups:
             mailbox = self._mailboxes.get(key)
             if mailbox is None:
                 return
-            # A node that remembers for less than the guard has no vote for new claims, so none for one that it hands
-            # over.
+            # A node in quarantine grants no new claims, so none that it hands over.
             may_vote = not mailbox.guard or node.remembers_since <= self._clock() - mailbox.guard
             mailbox.signal(node.bit, ask_id if may_vote else b"0")
 
@@ -86,7 +85,7 @@ class Wakeups:
         if mailbox is None:
             yield Waitable(), until
             return 0, 0
-        yield mailbox, until
+        yield mailbox, until  # the first signal
         with self._mutex:
             mailbox.needed = enough
             mailbox.done = mailbox.signals.bit_count() >= enough

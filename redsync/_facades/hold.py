@@ -204,14 +204,14 @@ class Cancelling(Entered):
         self._scope, self._watched = scope, states
         self._cancel = lambda _: scope.cancel()
         for state in states:
-            state.watching.append(self._cancel)
+            state.loss_callbacks.append(self._cancel)
 
     def _close_scope(self, error: BaseException | None) -> bool:
         """Stop cancelling; return True if a loss may propagate instead of `error`, see `Scope`."""
         if self._scope is None:
             return False
         for state in self._watched:
-            state.watching.remove(self._cancel)
+            state.loss_callbacks.remove(self._cancel)
         return self._scope.close(error)
 
     @abstractmethod

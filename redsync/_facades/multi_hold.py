@@ -152,13 +152,13 @@ class AnyMultiHold(Entered, Generic[HoldT]):
 
     def _attach(self, ring: Callable[[HoldState], None]) -> None:
         for hold in self._holds[1:]:
-            hold._state.watching.append(ring)
+            hold._state.loss_callbacks.append(ring)
 
     def _detach(self, ring: Callable[[HoldState], None]) -> None:
         """Undo `_attach`, even an interrupted one."""
         for hold in self._holds[1:]:
-            if ring in hold._state.watching:
-                hold._state.watching.remove(ring)
+            if ring in hold._state.loss_callbacks:
+                hold._state.loss_callbacks.remove(ring)
 
     def __reduce__(self) -> tuple[Any, ...]:
         raise TypeError("a hold belongs to the process that acquired it: pickle the multi-lock instead")

@@ -37,16 +37,16 @@ from redsync._facades.multi_hold import (
 from redsync._protocols.claims import AcquireRequest
 from redsync.exceptions import AcquireTimeout
 
-__all__ = ["AnyMultiLock", "AsyncMultiLock", "Attempt", "MultiLock"]
+__all__ = ["AnyMultiLock", "AsyncMultiLock", "MultiAttempt", "MultiLock"]
 
 LockT = TypeVar("LockT", bound=Exclusive[Any, Any])
 MultiHoldT = TypeVar("MultiHoldT", bound=AnyMultiHold[Any])
 
 _INSTANT = 1e-6
-"""The timeout in seconds after the deadline: one try, shorter than with a timeout of 0."""
+"""Once the deadline has passed, the remaining locks still get one try, with this timeout in seconds."""
 
 
-class Attempt(Generic[HoldT]):
+class MultiAttempt(Generic[HoldT]):
     """One attempt to acquire all locks; it can release everything at any point."""
 
     def __init__(
@@ -150,7 +150,7 @@ class AnyMultiLock(Enterable[RunnerT_co, MultiHoldT], Generic[RunnerT_co, LockT,
             lock._enter(part, frame)
 
     def _asking_task(self) -> ReferenceType[Any] | None:
-        """Return the asyncio task in which a thread acquires; None outside of tasks."""
+        """Return the asyncio task in whose step a thread acquires; None for all others."""
         return None
 
     def _forget_all(self, hold: MultiHoldT | None) -> None:
@@ -200,7 +200,7 @@ class MultiLock(Releasing, AnyMultiLock[Runner, ExclusiveLock, MultiHold], Threa
             LeaseLostError: An acquired lock was lost during the wait for another one.
         """
         task, hold = self._asking_task(), None
-        attempt = Attempt(self._locks, timeout, lease, saved)
+        attempt = MultiAttempt(self._locks, timeout, lease, saved)
         try:
             for lock in self._locks:
                 state = lock._runner.run(attempt.steps(lock))
@@ -348,7 +348,7 @@ class AsyncMultiLock(
     ) -> AsyncMultiHold:
         """Acquire all locks, and call `enter` with the hold, as `MultiLock` does."""
         task, hold = self._asking_task(), None
-        attempt = Attempt(self._locks, timeout, lease, saved)
+        attempt = MultiAttempt(self._locks, timeout, lease, saved)
         try:
             for lock in self._locks:
                 state = await lock._runner.run(attempt.steps(lock))

@@ -127,7 +127,7 @@ def _compete(  # noqa: PLR0912, PLR0915  (each is one of the decisions above)
     session, request, claim_id = claim.session, claim.request, waiter
     queues, record = session.queues, request.record
     # Bit sets of nodes: all ever asked, those asked since the last rollback, and of these those that may have granted.
-    touched = asked = doubtful = tries = failures = 0
+    may_keep = asked = may_have_granted = tries = failures = 0
     asked_at, kept_until, owes, busy = now, 0.0, False, False
     try:
         while True:
@@ -135,12 +135,13 @@ def _compete(  # noqa: PLR0912, PLR0915  (each is one of the decisions above)
             owes, asked_at, tries = True, now, tries + 1
             tally, now, sent = yield from _ask(claim, policy, claim_id, now, deadline)
             # Count. A round won too late says as little as one without answers: the nodes are too slow now.
-            touched, asked, doubtful = touched | sent, asked | sent, (doubtful | sent) & ~tally.refusers
+            may_keep, asked = may_keep | sent, asked | sent
+            may_have_granted = (may_have_granted | sent) & ~tally.refusers
             kept_until = max(kept_until, _kept_until(claim, policy, asked_at), now + claim.lease)
             if not tally.without_quorum:
                 claim.note_others(met=tries > 1 or not tally.won)
             if tally.won and now < (until := claim.valid_until(tally)):
-                return _begin_hold(claim, claim_id, touched, kept_until, believed=(tally.sent_at, until), won=tally)
+                return _begin_hold(claim, claim_id, may_keep, kept_until, believed=(tally.sent_at, until), won=tally)
             without_quorum = tally.won or tally.without_quorum
             session.answered |= not without_quorum
             down_since = min(down_since, tally.sent_at) if without_quorum and is_outage(tally) else math.inf
@@ -153,13 +154,13 @@ def _compete(  # noqa: PLR0912, PLR0915  (each is one of the decisions above)
             # Without a quorum in any case: so no node hands over before the next ask.
             again = refusal is None and _asks_again(claim, policy, tally, over=over)
             leave = not again and (over or (without_quorum and policy.suspend()))
-            undo = claim.needs_new_claim if again else doubtful or (without_quorum and sent) or (leave and policy.taken)
-            if undo:
+            undo = may_have_granted or (without_quorum and sent) or (leave and policy.taken)
+            if claim.needs_new_claim if again else undo:
                 # Even a node that refused may have handed over since.
-                nodes = touched if leave else asked
-                touched |= yield from _roll_back(claim, policy, claim_id, nodes, kept_until, leave=leave)
+                nodes = may_keep if leave else asked
+                may_keep |= yield from _roll_back(claim, policy, claim_id, nodes, kept_until, leave=leave)
                 # Only now: if an interruption struck before the send, everything must still be rolled back.
-                claim_id, asked, doubtful = request.owner.claim(next(session.claims), request.kind.mode), 0, 0
+                claim_id, asked, may_have_granted = request.owner.claim(next(session.claims), request.kind.mode), 0, 0
             if again:
                 continue
             if over:
@@ -178,7 +179,7 @@ def _compete(  # noqa: PLR0912, PLR0915  (each is one of the decisions above)
                 yield from queues.leave_queues(waiter, RETRIES)
                 now, until = yield from _wait_for_nodes(claim, policy, tally, deadline, tries=tries, splits=failures)
                 if now < until:
-                    return _begin_hold(claim, claim_id, touched, kept_until, believed=(now, until))
+                    return _begin_hold(claim, claim_id, may_keep, kept_until, believed=(now, until))
             claim.begin()
     except BaseException:
         refusal = None  # Or this frame and the error would keep each other alive, and the caller's connections.
@@ -316,7 +317,7 @@ def _wait_for_nodes(
 def _begin_hold(
     claim: Claim,
     claim_id: bytes,
-    touched: int,
+    may_keep: int,
     kept_until: float,
     *,
     believed: tuple[float, float],
@@ -324,7 +325,7 @@ def _begin_hold(
 ) -> HoldState:
     """Return the hold that a round has won, or that nodes have handed over; from now on it is held.
 
-    It is believed between two instants; nodes in `touched` may keep it until `kept_until`.
+    It is believed between two instants; nodes in `may_keep` may keep it until `kept_until`.
     """
     session, request = claim.session, claim.request
     since, valid_until = believed
@@ -340,7 +341,7 @@ def _begin_hold(
         since=since,
         valid_until=valid_until,
         renew_at=renew_at,
-        touched=touched,
+        may_keep=may_keep,
         kept_until=kept_until,
         tally=won,
     )

@@ -30,8 +30,8 @@ __all__ = [
     "no_quorum",
     "read_by_arrival",
     "read_by_ticket",
+    "refusals_of_owners",
     "time_left",
-    "told",
     "type_error",
 ]
 
@@ -134,7 +134,7 @@ def most_refusals(tally: Tally) -> int:
     return max(Counter(refusal.holder for refusal in tally.refusals).values(), default=0)
 
 
-def told(tally: Tally) -> list[Any]:
+def refusals_of_owners(tally: Tally) -> list[Any]:
     """Return the refusals, except those of nodes that keep a value of another type."""
     return [refusal for refusal in tally.refusals if refusal is not WRONG_TYPE]
 

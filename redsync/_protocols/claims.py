@@ -254,7 +254,7 @@ class Claim:
         since: float,
         valid_until: float,
         renew_at: float,
-        touched: int,
+        may_keep: int,
         kept_until: float,
         tally: Tally | None,  # noqa: ARG002  (it tells only claims of slots which ones they are)
     ) -> HoldState:
@@ -275,7 +275,7 @@ class Claim:
             valid_until=min(valid_until, ends_at),
             renew_at=renew_at,
             ends_at=ends_at,
-            touched=touched,
+            may_keep=may_keep,
             kept_until=kept_until,
             since=since,
         )

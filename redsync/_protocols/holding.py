@@ -66,9 +66,9 @@ def rollback(
 
 def rollback_of(state: HoldState, *, leave: bool) -> Tell:
     """Return the effect that drops a hold's claim on all nodes that may keep it."""
-    touched, until = state.touched, state.kept_until
+    may_keep, until = state.may_keep, state.kept_until
     return rollback(
-        state.kind, state.keys, state.owner, state.claim, leave=leave, deliver_to=touched, deliver_until=until
+        state.kind, state.keys, state.owner, state.claim, leave=leave, deliver_to=may_keep, deliver_until=until
     )
 
 
@@ -101,21 +101,21 @@ def wait_end(state: HoldState, released: Callable[[], bool], now: float, timeout
         return released() or not state.live or state.lost is not None
 
     deadline = math.inf if timeout is None else now + timeout
-    state.watchers += 1
+    state.end_waiters += 1
     try:
         while not over() and now < min(deadline, state.valid_until):
             until = min(deadline, state.valid_until)
             sleep = Wait(until, state.end_key, unless=over)
             now = (yield from wait(sleep)).at
     finally:
-        state.watchers -= 1
+        state.end_waiters -= 1
     if not over() and now >= state.valid_until:
         yield from expire(state)
 
 
 def tell_end(state: HoldState) -> Steps[None]:
     """Wake the sleepers that wait for the end of the hold, or of one of its acquisitions."""
-    if state.watchers:
+    if state.end_waiters:
         yield from signal(state.end_key)
 
 
@@ -171,7 +171,7 @@ def _release(
                 owner=state.owner,
                 parse=had,
                 timeout=timeout,
-                deliver_to=state.touched,
+                deliver_to=state.may_keep,
                 deliver_until=state.kept_until,
                 thorough=True,
             )
@@ -180,7 +180,7 @@ def _release(
         yield from _break_off(session, state, error)
         raise
     finally:
-        if state.watchers:
+        if state.end_waiters:
             yield from tell_end(state)
     if tally.verdict is not _WON:
         yield from _accept_minority(state, tally)
@@ -199,7 +199,7 @@ def _break_off(session: Session, state: HoldState, error: BaseException) -> Step
 def _accept_minority(state: HoldState, tally: Tally) -> Steps[None]:
     # Too few nodes were in reach: the others get the release later, or expire the claim. That is not a loss while the
     # claim could still be believed.
-    was_taken = tally.refused > len(tally.nodes) - tally.quorum and not state.dropped
+    was_taken = tally.refused > len(tally.nodes) - tally.quorum and not state.rolled_back
     if was_taken or tally.at >= state.valid_until:
         reason = f"at its release {tally.refused} of {len(tally.nodes)} nodes no longer kept the claim"
         if state.live:
@@ -220,7 +220,7 @@ def _give_back(session: Session, state: HoldState) -> Steps[None]:
         session.holds.remove(state)
         if state.lost is None:
             command = Command(state.kind.release, state.keys.all, (state.claim, 0, state.rest))
-            yield from tell(Tell(command, state.owner, state.touched, state.kept_until))
+            yield from tell(Tell(command, state.owner, state.may_keep, state.kept_until))
     except BaseException:
         # Interrupted, perhaps before a byte was sent, and from now on nothing renews or releases the hold.
         session.holds.remove(state)

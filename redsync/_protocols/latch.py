@@ -37,7 +37,7 @@ from typing import Any, TypeAlias
 from redsync._core.effects import Broadcast, Steps, Tell, Wait, broadcast, tell, wait
 from redsync._core.holds import Owner
 from redsync._core.keys import LatchKeys
-from redsync._core.latches import Arrivals, LatchState, Told
+from redsync._core.latches import Arrivals, LatchReport, LatchState
 from redsync._core.local_queues import RETRIES
 from redsync._core.quorum import Tally, Verdict
 from redsync._core.scripts import Command, Script
@@ -70,13 +70,13 @@ _SETTING = 5.0
 _Decide: TypeAlias = Callable[[Tally], Verdict]
 
 
-def _read(reply: Any) -> Told | Refusal:
-    return WRONG_TYPE if reply.__class__ is int and reply == 0 else Told.read(reply)
+def _read(reply: Any) -> LatchReport | Refusal:
+    return WRONG_TYPE if reply.__class__ is int and reply == 0 else LatchReport.read(reply)
 
 
-def told_by(tally: Tally) -> list[Told]:
+def reports_in(tally: Tally) -> list[LatchReport]:
     """Return the nodes' replies, without nodes that keep a foreign value."""
-    return [answer for answer in tally.answers if isinstance(answer, Told)]
+    return [answer for answer in tally.answers if isinstance(answer, LatchReport)]
 
 
 def is_known(tally: Tally) -> Verdict:
@@ -84,18 +84,18 @@ def is_known(tally: Tally) -> Verdict:
     if tally.granted >= tally.quorum:
         return Verdict.WON
     if None not in tally.ballots:
-        return Verdict.WON if len(told_by(tally)) == len(tally.nodes) else Verdict.LOST
+        return Verdict.WON if len(reports_in(tally)) == len(tally.nodes) else Verdict.LOST
     possible = len(tally.nodes) - tally.refused - tally.failed >= tally.quorum
-    all_answer = len(told_by(tally)) == len(tally.nodes) - tally.unheard
+    all_answer = len(reports_in(tally)) == len(tally.nodes) - tally.unheard
     return Verdict.PENDING if possible or all_answer else Verdict.LOST
 
 
 def is_noted(tally: Tally) -> Verdict:
     """Return WON once a quorum knows what the exchange told it."""
-    told = len(told_by(tally))
-    if told >= tally.quorum:
+    reports = len(reports_in(tally))
+    if reports >= tally.quorum:
         return Verdict.WON
-    return Verdict.PENDING if told + tally.unheard >= tally.quorum else Verdict.LOST
+    return Verdict.PENDING if reports + tally.unheard >= tally.quorum else Verdict.LOST
 
 
 def may_set(tally: Tally) -> Verdict:
@@ -136,8 +136,8 @@ class Latch:
 
     def hear(self, tally: Tally) -> None:
         """Add the nodes' knowledge."""
-        for told in told_by(tally):
-            self.learn(told.state, tally.at)
+        for report in reports_in(tally):
+            self.learn(report.state, tally.at)
 
 
 class Caller:
@@ -210,7 +210,7 @@ class Caller:
         return None if tally.won else type_error(self.latch.name, tally, "latch")
 
     def _no_quorum(self, tally: Tally) -> QuorumError:
-        forgot = sum(not told for told in told_by(tally))
+        forgot = sum(not report for report in reports_in(tally))
         if not forgot or tally.without_quorum:
             return no_quorum(self.latch.name, tally, "latch")
         sentence = f"{forgot} of {len(tally.nodes)} nodes may have forgotten it, and not all others answer"
@@ -219,7 +219,7 @@ class Caller:
 
 def agree(tally: Tally, state: LatchState) -> bool:
     """Return whether a quorum knows all of that state."""
-    return sum(told.state.covers(state) for told in told_by(tally)) >= tally.quorum
+    return sum(report.state.covers(state) for report in reports_in(tally)) >= tally.quorum
 
 
 def count_left(session: Session, latch: Latch, owner: Owner, now: float) -> Steps[int]:
@@ -326,7 +326,7 @@ def _arrive(caller: Caller, arrivals: Arrivals, n: int, now: float, deadline: fl
         arrivals.fail(state.generation, n)
         raise
     arrivals.note_confirmed(state.generation, total)
-    if not latch.known.count and any(told.state.count for told in told_by(tally)):
+    if not latch.known.count and any(report.state.count for report in reports_in(tally)):
         # A node wakes its waiters only once it knows itself that the latch is open.
         yield from tell(Tell(caller.command(latch.known), owner))
 

@@ -37,7 +37,7 @@ from redsync._core.holds import Owner
 from redsync._core.quorum import Tally
 from redsync._core.scripts import Arg
 from redsync._core.timing import milliseconds
-from redsync._protocols.answers import most_refusals, read_by_arrival, read_by_ticket, told
+from redsync._protocols.answers import most_refusals, read_by_arrival, read_by_ticket, refusals_of_owners
 
 __all__ = [
     "PLACE_KEPT",
@@ -187,7 +187,7 @@ def usual_pause(tally: Tally, random: float, kept: float) -> float:
 
 def waiters_ahead(tally: Tally) -> int:
     """Return how many waiters are before the asker, by the node that tells the fewest."""
-    return min((refusal.ahead for refusal in told(tally) if refusal.ahead >= 0), default=0)
+    return min((refusal.ahead for refusal in refusals_of_owners(tally) if refusal.ahead >= 0), default=0)
 
 
 class FifoByArrival(QueuePolicy):
@@ -241,7 +241,7 @@ class FifoByNumber(QueuePolicy):
         suspended, self._suspended = self._suspended, False
         if self._ticket:
             return suspended
-        tickets = [refusal.ticket for refusal in told(tally)]
+        tickets = [refusal.ticket for refusal in refusals_of_owners(tally)]
         if not self._waits or len(tickets) < tally.quorum:
             return False
         self._ticket = highest_ticket(tickets) + 1
@@ -259,7 +259,7 @@ class FifoByTicket(FifoByNumber):
             return is_held(tally)
         # An unheard node may have granted, and then needs a rollback. A queued waiter can afford to hear all nodes.
         # To draw a ticket, a quorum must have told its highest one; nodes with a foreign value tell none.
-        return _is_heard(tally) if self._ticket else len(told(tally)) >= tally.quorum
+        return _is_heard(tally) if self._ticket else len(refusals_of_owners(tally)) >= tally.quorum
 
     def ask(self, now: float) -> tuple[Arg, ...]:  # noqa: ARG002
         ticket = 0 if self._suspended else self._ticket

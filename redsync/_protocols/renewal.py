@@ -111,12 +111,12 @@ class _Results(NamedTuple):
 
     Attributes:
         confirmed: Holds that a quorum keeps.
-        doubtful: Holds for which too few nodes answered either way.
+        undecided: Holds for which too few nodes answered either way.
         lost: Holds that may no longer be believed, with the reason.
     """
 
     confirmed: list[HoldState]
-    doubtful: list[HoldState]
+    undecided: list[HoldState]
     lost: list[tuple[HoldState, str]]
 
 
@@ -134,9 +134,9 @@ def renew(
     shortest = min(renewal.leases.values())
     ends = {state: state.valid_until for state in holds} if session.observed else {}
     tally = yield from _ask(session, renewal, shortest)
-    confirmed, doubtful, lost = _apply(session, renewal, tally)
+    confirmed, undecided, lost = _apply(session, renewal, tally)
     retry_at = tally.at + min(max(timing.round_timeout(shortest), shortest / 30), 1.0)
-    for state in doubtful:
+    for state in undecided:
         if state.renewed:
             state.renew_at = retry_at
     for state, reason in lost:
@@ -171,7 +171,7 @@ def _ask(session: Session, renewal: _Renewal, shortest: float) -> Steps[Tally]:
     for state, lease in renewal.leases.items():
         # Recorded before the send: a release that overtakes the answer must reach all nodes that the renewal may
         # repair.
-        state.touched |= nodes
+        state.may_keep |= nodes
         kept_until = state.valid_until + timeout + lease
         if kept_until > state.kept_until:  # noqa: PLR1730  (for ten thousand holds, calls are most of the cost)
             state.kept_until = kept_until
@@ -183,14 +183,14 @@ def _ask(session: Session, renewal: _Renewal, shortest: float) -> Steps[Tally]:
             if not state.live or state.lost is not None:
                 # Its end went out meanwhile, perhaps over other connections: this command may have come after it.
                 # Or its release comes only now, and finds the claim dropped.
-                state.dropped = True
+                state.rolled_back = True
                 yield from tell(rollback_of(state, leave=True))
 
 
 def _apply(session: Session, renewal: _Renewal, tally: Tally) -> _Results:
     """Judge each hold by the answers, and lengthen those that are confirmed."""
     timing, quorum, at = session.timing, session.quorum, tally.at
-    confirmed, doubtful, lost = results = _Results([], [], [])
+    confirmed, undecided, lost = results = _Results([], [], [])
     for state, existing, against in zip(renewal.holds, renewal.existing, renewal.against, strict=True):
         if not state.live or state.lost is not None:
             continue
@@ -205,5 +205,5 @@ def _apply(session: Session, renewal: _Renewal, tally: Tally) -> _Results:
         elif against > session.nodes - quorum:
             lost.append((state, f"{against} of {session.nodes} nodes no longer keep the claim"))
         else:
-            doubtful.append(state)
+            undecided.append(state)
     return results

@@ -31,7 +31,7 @@ from redsync._core.quorum import ReplyParser, Tally, Verdict
 from redsync._core.scripts import Arg, Command, Script
 from redsync._core.session import Session
 from redsync._core.timing import milliseconds
-from redsync._protocols.answers import WRONG_TYPE, Refusal, time_left, told, type_error
+from redsync._protocols.answers import WRONG_TYPE, Refusal, refusals_of_owners, time_left, type_error
 from redsync._protocols.claims import AcquireRequest, Claim, Confirmation
 from redsync._protocols.queue_policies import FifoByNumber, QueuePolicy, Waiting
 from redsync._protocols.shrinking import bits_of, first_in, read_bits, reserved
@@ -137,7 +137,7 @@ class WindowQueue(SlotQueue):
         self.kept = window.place_kept
 
     def longest_pause(self, tally: Tally, random: float) -> float:
-        ahead = min((refusal.ahead for refusal in told(tally)), default=0)
+        ahead = min((refusal.ahead for refusal in refusals_of_owners(tally)), default=0)
         return self._window.longest_pause(random, ahead / self._limit.permits)
 
 
@@ -333,7 +333,7 @@ class SlotClaim(Claim):
     def _hear(self, tally: Tally) -> list[Limit]:
         """Learn the newest limit that nodes told; return those that contradict it, of our version or another kind."""
         limit, before = self._limit, self._limit.version
-        others = [refusal.limit for refusal in told(tally) if refusal.limit is not None]
+        others = [refusal.limit for refusal in refusals_of_owners(tally) if refusal.limit is not None]
         for other in others:
             if other.per_us == limit.per_us:
                 limit.learn(other.version, other.permits)
@@ -371,7 +371,7 @@ class WindowClaim(SlotClaim):
         return tally.at if self._is_late(tally) else tally.at + self._telling
 
     def _is_late(self, tally: Tally) -> bool:
-        return tally.at - tally.sent_at >= self._window.useful
+        return tally.at - tally.sent_at >= self._window.round_limit
 
     def is_confirmed(self, tally: Tally) -> bool:
         """Return True if nothing is left to confirm: the round was too late to count. Of one in time all nodes hear."""
@@ -424,4 +424,4 @@ def _on_many(maps: Sequence[int], permits: int) -> list[int]:
 
 def _full(tally: Tally) -> int:
     """Return how many nodes refused for lack of room."""
-    return sum(refusal.reason == FULL for refusal in told(tally))
+    return sum(refusal.reason == FULL for refusal in refusals_of_owners(tally))

@@ -115,7 +115,7 @@ class Window:
         guard: Seconds for which a node must have remembered everything to grant.
         round_timeout: The longest time that a round waits for a node, in seconds.
         place_kept: Seconds for which nodes keep a place in the queue.
-        useful: The seconds after the beginning of a round within which it must be over, for a success to count.
+        round_limit: The seconds after the beginning of a round within which it must be over, for a success to count.
     """
 
     def __init__(self, per: float, timing: Timing, restart_guard: float = math.inf) -> None:
@@ -123,7 +123,7 @@ class Window:
         self.per = per
         self._timing = timing
         self.round_timeout = min(timing.node_timeout, _LONGEST_ROUND)
-        self.useful = 2 * self.round_timeout
+        self.round_limit = 2 * self.round_timeout
         self._mean = 0.0
         # Windows may be longer than the lease for which the client's guard was made, and another client's allowance
         # longer than this one's. A guard of 0 stays 0, as the user chose it.
@@ -137,11 +137,11 @@ class Window:
         Args:
             too_short: The time allowed in the same acquire before, in seconds, if that was too short; else 0.0.
         """
-        return min(max(_TELLING, _ROOM * self._mean, _MORE * too_short), self.useful)
+        return min(max(_TELLING, _ROOM * self._mean, _MORE * too_short), self.round_limit)
 
     def asked(self, telling: float) -> float:
         """Return for how many seconds an ask lets nodes keep slots, from its arrival on."""
-        return self._lease(self.useful + telling)
+        return self._lease(self.round_limit + telling)
 
     def needed(self, telling: float) -> float:
         """Return for how many seconds nodes must keep them from the instant at which they hear of the success."""

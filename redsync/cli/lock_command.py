@@ -91,7 +91,7 @@ def _hold_and_run(options: argparse.Namespace, shim: ShimProcess, signals: Signa
         status = _status_of(supervisor, options)
         lost = hold.lost
         if options.min_hold is not None:
-            _linger(hold, signals, began + options.min_hold)
+            _hold_on(hold, signals, began + options.min_hold)
         try:
             stack.close()
         except LeaseLostError as error:
@@ -122,7 +122,7 @@ def _environment(options: argparse.Namespace) -> dict[str, str]:
     return environment
 
 
-def _linger(hold: Hold, signals: Signals, until: float) -> None:
+def _hold_on(hold: Hold, signals: Signals, until: float) -> None:
     """Keep the lock until that instant, or until a signal asks us to end."""
     while (left := until - time.monotonic()) > 0 and not hold.lost and not signals.take():
         signals.wait(left)

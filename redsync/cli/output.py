@@ -2,8 +2,8 @@
 
 Anyone who can write to a node, or runs one, chooses names, owners, hosts, programs, versions and error texts. Raw text
 could move the cursor, recolour or retitle the terminal, hide other text, or imitate our lines. So this module escapes
-all control and format characters, line ends included. Commands neither print nor touch the streams; a linter and a test
-enforce that.
+all control and format characters, line ends included; only `write` and `tell` do not, and take text that is safe.
+Commands neither print nor touch the streams; a linter and a test enforce that.
 
 Standard error only explains: we drop a message that can't be written, and the exit status does not change. Standard
 output is the result: if it can't be written, the command ends with `OutputError`. A stream that was closed before our

@@ -15,8 +15,8 @@ app = FastAPI(lifespan=redsync.lifespan)
 async def pay(number: int, hold: Annotated[AsyncHold, redsync.lock("order:{number}")]): ...
 ```
 
-The lock is released before the reply is sent (`scope="function"`): a slow reader does not prolong the hold, and the
-reply can still report a loss that the release finds.
+The lock is released before the reply is sent (`scope="function"`): a slow HTTP client does not prolong the hold, and
+the reply can still report a loss that the release finds.
 """
 
 from __future__ import annotations
@@ -105,4 +105,4 @@ class Redsync(Guards[Any]):
 
 def _filled(name: NameTemplate, request: Request) -> str:
     client = request.client.host if request.client else "unknown"
-    return name.fill({"client": client, **request.path_params})
+    return name.fill({**request.path_params, "client": client})

@@ -124,4 +124,4 @@ class Redsync(Guards[_Guard]):
 
 
 def _filled(name: NameTemplate) -> str:
-    return name.fill({"client": request.remote_addr or "unknown", **(request.view_args or {})})
+    return name.fill({**(request.view_args or {}), "client": request.remote_addr or "unknown"})

@@ -164,7 +164,8 @@ def too_many(retry_after: float) -> ErrorReply:
 class Guards(ABC, Generic[GuardT]):
     """The locks and rate limits of a web framework, as decorators of views or dependencies of path operations.
 
-    In their names `{number}` stands for the argument `number` of the path, and `{client}` for the client's address.
+    In their names `{number}` stands for the argument `number` of the path, and `{client}` for the client's address,
+    even if the path has an argument `client`: callers choose that one.
     """
 
     def lock(self, name: str, *, timeout: float = 0.5, busy: int = 423, **options: Any) -> GuardT:

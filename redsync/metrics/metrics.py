@@ -10,7 +10,7 @@ series go to the exporter as a list.
 **Threads.** Any thread may add entries while another one processes them, in the order in which they came. One thread at
 a time processes entries, and holds `_lock`. A caller that finds the lock taken continues without waiting, and so does a
 signal handler that interrupts the processing. A collection waits for another thread's processing, but not for its own
-thread's, which would never end: a signal handler that collects gets what is counted so far. `_owner`, taken before
+thread's, which would never end: a signal handler that collects gets what is counted so far. `_reentrant`, taken before
 `_lock`, tells the two apart.
 
 **Interruptions.** An exception may end the processing at any call. It costs at most the current entry, with an
@@ -72,12 +72,12 @@ class Metrics(observing.Observer):
         self._took: Final[dict[str, deque[float]]] = {}
         self._failed: Final[deque[tuple[str, str]]] = deque(maxlen=_MOST_REPLIES)
         self._clocks: Final[dict[str, deque[_Reading]]] = {}
-        self._owner, self._lock = SafeLock(threading.RLock()), SafeLock(threading.Lock())
+        self._reentrant, self._lock = SafeLock(threading.RLock()), SafeLock(threading.Lock())
         _all.add(self)
 
     def _begin(self) -> None:
         """Reset in the child of a fork, which has none of its parent's holds; counts stay."""
-        self._owner, self._lock = SafeLock(threading.RLock()), SafeLock(threading.Lock())
+        self._reentrant, self._lock = SafeLock(threading.RLock()), SafeLock(threading.Lock())
         every: tuple[Any, ...] = (self._inbox, self._failed, self._values, self._holds, self._early)
         for each in (*every, *self._took.values()):
             each.clear()
@@ -120,7 +120,7 @@ class Metrics(observing.Observer):
 
         In a signal handler that interrupted the processing it processes nothing more.
         """
-        with self._owner:
+        with self._reentrant:
             lock = self._lock
             if lock.lock.locked():
                 return read()

@@ -98,12 +98,12 @@ class OpenTelemetryMetrics(Metrics):
         An SDK observes instruments before it reads histograms, so these have all values so far.
         """
         samples = _no_samples()
-        with self._owner:
+        with self._reentrant:
             values = self._read(lambda: self._values_of(instrument))
-            # Unless this interrupted the work, which may be adding to one of them.
+            # Not in a signal handler that interrupted this thread's work, which may be adding to one of them.
             if not self._lock.lock.locked():
                 samples, self._samples = self._samples, samples
-        # Without the lock: this takes a while, and other threads may process entries meanwhile.
+        # Outside the locks: this takes a while, and other threads may process entries meanwhile.
         for (histogram, labels), sample in samples.items():
             record, attributes = self._histograms[histogram].record, _attributes(histogram, labels)
             for value in sample:

@@ -151,7 +151,7 @@ class LocalNodes(ServerGroup):
             self._running(i).resume()
 
     def reset(self) -> None:
-        """Make all nodes run and be empty, as at the start, whatever a test did to them.
+        """Make all nodes run and be empty, whatever a test did to them.
 
         Nodes that run and answer are only emptied. They keep their connections and settings made by `CONFIG SET`; a
         client that still renews its holds may write them again.
@@ -161,8 +161,8 @@ class LocalNodes(ServerGroup):
         """
         with self._control():
             for i, server in enumerate(self._servers):
-                # A resumed node might execute commands of dead clients after our FLUSHALL. Other nodes don't obey: they
-                # demand a password, or are stuck in CLIENT PAUSE. A restart empties them all.
+                # A resumed node might execute commands of dead clients after our FLUSHALL, and one that demands a
+                # password or is stuck in CLIENT PAUSE refuses it. A restart empties them all.
                 if server.is_paused or not server.is_alive() or not _is_emptied(server.port):
                     self.restart(i)
 

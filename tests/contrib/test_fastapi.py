@@ -48,6 +48,10 @@ class Site:
         async def limited(user: str):
             return {"hello": user}
 
+        @app.get("/named/{client}", dependencies=[redsync.lock("named:{client}")])
+        async def named(client: str):
+            return {"held": await redsync.client.get_lock("named:127.0.0.1").locked()}
+
     def __enter__(self):
         self._thread.start()
         return self
@@ -100,6 +104,10 @@ def test_second_request_is_refused_during_the_first(site, web, other):
     site.door.set()
     assert first.result(20).json() == {"done": 1}
     assert web.post("/slow/1").status_code == 200
+
+
+def test_caller_does_not_choose_the_address_of_the_client(web):
+    assert web.get("/named/somebody").json() == {"held": True}
 
 
 def test_loss_is_a_503(site, web, other, make_client):

@@ -76,6 +76,11 @@ def app(nodes):
         other.join()
         return {"paid": number, "name": redsync.hold.name, "busy": elsewhere.pop()}
 
+    @app.get("/named/<client>")
+    @redsync.lock("named:{client}")
+    def named(client):
+        return {"held": redsync.client.get_lock("named:127.0.0.1").locked()}
+
     @app.get("/async/limited")
     @redsync.limit("async", 1, per=60)
     async def limited_async():
@@ -123,6 +128,10 @@ def test_hold_belongs_to_the_innermost_lock(web, make_client):
     with make_client(n=3).get_lock("inner"):
         assert web.post("/nested").status_code == 409
     assert make_client(n=3).get_lock("outer").acquire(False)
+
+
+def test_caller_does_not_choose_the_address_of_the_client(web):
+    assert web.get("/named/somebody").json == {"held": True}
 
 
 def test_reply_beyond_the_limit_says_when_to_retry(web):

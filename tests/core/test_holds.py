@@ -81,22 +81,18 @@ def test_max_hold_caps_validity_on_lengthening():
     assert state.valid_until == 120.0
 
 
-def test_hold_is_due_for_renewal_or_else_for_its_end():
-    assert new_state(renew_at=110.0).due == 110.0
-    assert new_state(renew_at=110.0, valid_until=105.0).due == 105.0
-    unrenewed = new_state(renew_at=math.inf)
-    assert unrenewed.due == 130.0
-    assert not unrenewed.renewed
+def test_hold_with_its_own_lease_is_not_renewed():
+    assert not new_state(renew_at=math.inf).renewed
     assert new_state(renew_at=110.0).renewed
 
 
 def test_note_sent_adds_nodes_and_never_shortens():
     state = new_state(valid_until=130.0)
-    assert (state.touched, state.kept_until) == (0b111, 130.0)
+    assert (state.may_keep, state.kept_until) == (0b111, 130.0)
     state.note_sent(0b1001, 125.0)
-    assert (state.touched, state.kept_until) == (0b1111, 130.0)
+    assert (state.may_keep, state.kept_until) == (0b1111, 130.0)
     state.note_sent(0, 140.0)
-    assert (state.touched, state.kept_until) == (0b1111, 140.0)
+    assert (state.may_keep, state.kept_until) == (0b1111, 140.0)
 
 
 def test_end_keys_of_different_holds_differ():
@@ -218,34 +214,34 @@ def test_orphan_is_recorded_while_other_threads_change_the_table(table):
 # When the watchdog looks.
 
 
-def test_next_due_is_the_earliest_of_all_holds_that_are_not_lost(table):
-    assert table.next_due() == math.inf
-    late, early, lost = new_state(b"a", renew_at=115.0), new_state(b"b", renew_at=110.0), new_state(b"c", renew_at=1.0)
-    lost.lost = "reason"
-    for state in (late, early, lost):
-        table.add(state)
-    assert table.next_due() == 110.0
-    table.remove(early)
-    assert table.next_due() == 115.0
-
-
 def look(table, now):
-    """Look at all holds that are due, as the watchdog does."""
+    """Look at all holds that are due, as the watchdog does; return when it must look next."""
     batch = table.take_due(now, now)
     for state in batch:
         state.renew_at = now + 10.0
     table.put(batch)
+    assert table.take_ended(now) == []
+    return table.next_due()
+
+
+def test_next_due_is_the_earliest_of_all_holds_that_are_not_lost(table):
+    assert table.next_due() == math.inf
+    late, early, lost = new_state(b"a", renew_at=115.0), new_state(b"b", renew_at=110.0), new_state(b"c", renew_at=1.0)
+    for state in (late, early, lost):
+        table.add(state)
+    lost.lost = "reason"
+    assert look(table, 100.0) == 110.0
+    table.remove(early)
+    assert look(table, 110.0) == 115.0
 
 
 def test_watchdog_no_longer_looks_at_a_lost_hold(table):
-    state = new_state(renew_at=110.0)
+    state = new_state(renew_at=110.0, valid_until=130.0)
     table.add(state)
     assert table.next_due() == 110.0
     state.lost = "reason"
     look(table, 110.0)
-    assert table.next_due() == math.inf
-    table.watch(state)
-    assert table.next_due() == math.inf
+    assert look(table, 130.0) == math.inf
     assert list(table) == [state], "its owner does not know yet"
 
 
@@ -274,7 +270,8 @@ def test_lock_acquired_again_and_again_rings_once_per_period(table, alarm):
         table.remove(state)
     assert alarm.rung == 1
     assert table.watch_next(100.5) == 110.0
-    assert table.watch_next(110.0) == math.inf
+    look(table, 110.0)
+    assert table.watch_next(110.0) == 130.0, "the end of the last one, which is gone"
     table.add(new_state(renew_at=121.0))
     assert alarm.rung == 2
 

@@ -19,14 +19,14 @@ class Performer:
 
     def __init__(self):
         self.performed = []
-        self.gate = None
+        self.waker = None
 
     async def __call__(self, effect):
         self.performed.append(effect)
         if isinstance(effect, Signal):
             return None
-        self.gate = asyncio.get_running_loop().create_future()
-        return await self.gate
+        self.waker = asyncio.get_running_loop().create_future()
+        return await self.waker
 
 
 def sleeping(key=b"key"):
@@ -99,7 +99,7 @@ def test_cancellation_together_with_the_reply_wins():
 
         task = asyncio.create_task(drive(steps(), perform))
         await asyncio.sleep(0)
-        perform.gate.set_result(Wakeup(1.0, 1))
+        perform.waker.set_result(Wakeup(1.0, 1))
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task

@@ -76,14 +76,14 @@ class Rig:
         tally.sent_at = clock()
         return Request(effect, tally)
 
-    async def carry(self, request):
-        await self.set.carry(request, clock() + request.effect.timeout)
+    async def send_and_wait(self, request):
+        await self.set.send_and_wait(request, clock() + request.effect.timeout)
         if not request.done:
             self.set.close_round(request, f"no answer within {request.effect.timeout:g} s")
         return request.tally
 
     async def ask(self, *args, **options):
-        return await self.carry(self.request(*args, **options))
+        return await self.send_and_wait(self.request(*args, **options))
 
     def tell(self, script, *args, deliver_to=0, deliver_until=LATER):
         request = Request(Tell(Command(script, (b"list",), args), self.owner, deliver_to, deliver_until), None)
@@ -151,7 +151,7 @@ async def test_replies_that_lie_unread_are_not_missing(nodes, append, all_votes,
     async with Rig(nodes.urls, links, node_timeout=0.01) as rig:
         await rig.connect()
         first = rig.request(append, b"a", decide=all_votes, timeout=0.01)
-        asking = asyncio.create_task(rig.carry(first))
+        asking = asyncio.create_task(rig.send_and_wait(first))
         await turns(1)
         block_until_answered(rig)
         second = rig.request(append, b"b", decide=all_votes)
@@ -160,7 +160,7 @@ async def test_replies_that_lie_unread_are_not_missing(nodes, append, all_votes,
         assert second.tally.sent == 0b111, "no node is taken for silent"
         assert (await asking).granted == 3
         assert not any(link.suspect for link in rig.links)
-        await rig.carry(second)
+        await rig.send_and_wait(second)
 
 
 def block_until_answered(rig):
@@ -328,7 +328,7 @@ async def test_child_of_a_fork_writes_and_reads_nothing(nodes, append, raw, link
             finally:
                 os._exit(status)
         assert os.waitpid(child, 0)[1] == 0  # noqa: ASYNC222  (it ends at once)
-        assert (await rig.carry(request)).won
+        assert (await rig.send_and_wait(request)).won
         await rig.read_all_replies()
         assert lists(raw) == [["a"]] * 3
         assert rig.broken == []

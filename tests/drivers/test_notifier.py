@@ -91,10 +91,10 @@ def test_holder_may_stop_listening_during_the_call(state):
     told = []
 
     def once(it):
-        state.watching.remove(once)
+        state.loss_callbacks.remove(once)
         told.append(it)
 
-    state.watching += [once, told.append]
+    state.loss_callbacks += [once, told.append]
     Notifier([]).announce(HoldLost("x", "client:1", "why", state))
     assert told == [state, state]
 

@@ -117,7 +117,7 @@ def test_release_in_a_handler_that_interrupts_the_pool_does_not_wait_for_the_mai
     life.pool.borrow(lent)
 
     def release():
-        with life.guard:
+        with life.mutex:
             for node in raw:
                 node.publish(wake_channel(life.client_id), b"0 any key")
             hold.release()

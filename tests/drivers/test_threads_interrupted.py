@@ -469,9 +469,9 @@ def test_error_that_looks_like_the_answer_to_a_question_propagates(client, monke
     monkeypatch.setattr(asyncio, "get_running_loop", strike)
     with pytest.raises(LeaseLostError):
         running_loop()
-    monkeypatch.setattr(client.runner.life._if_guarded, "notify", strike)
+    monkeypatch.setattr(client.runner.life._has_mutex, "notify", strike)
     with pytest.raises(LeaseLostError):
-        client.runner.life.has_guard()
+        client.runner.life.has_mutex()
 
 
 def test_error_that_looks_like_the_end_of_a_protocol_propagates(client):

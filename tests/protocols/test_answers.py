@@ -16,7 +16,7 @@ from redsync._protocols.answers import (
     no_quorum,
     read_by_arrival,
     read_by_ticket,
-    told,
+    refusals_of_owners,
     type_error,
 )
 from redsync.exceptions import KeyTypeError, QuorumError
@@ -73,8 +73,8 @@ def tally_of(*replies):
 
 
 def test_node_with_a_value_of_another_type_reports_nothing_else():
-    assert told(tally_of(GRANTED, HELD, "down", WRONG_TYPE, GRANTED)) == [HELD]
-    assert told(tally_of(GRANTED, "down", "down")) == []
+    assert refusals_of_owners(tally_of(GRANTED, HELD, "down", WRONG_TYPE, GRANTED)) == [HELD]
+    assert refusals_of_owners(tally_of(GRANTED, "down", "down")) == []
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 5])

@@ -277,10 +277,10 @@ def test_release_of_a_hand_over_is_pending_for_all_nodes_that_may_keep_claim_or_
         (SLEEP, toy.slept(0.2, handed=QUORUM)),
         crowded=True,
     )
-    assert state.touched == 0b01111
+    assert state.may_keep == 0b01111
     assert state.kept_until >= 1000.501 + LEASE
     toy.play(release(toy.session, state, toy.now), ("ask lock_release", toy.all_say(1)))
-    assert (toy.asked[-1].deliver_to, toy.asked[-1].deliver_until) == (state.touched, state.kept_until)
+    assert (toy.asked[-1].deliver_to, toy.asked[-1].deliver_until) == (state.may_keep, state.kept_until)
 
 
 # Not taking over.

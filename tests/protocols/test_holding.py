@@ -400,7 +400,7 @@ def test_wait_end_sleeps_until_the_validity_is_over_and_reports_the_loss(toy):
     assert toy.waits[0].until == end
     assert toy.waits[0].key == state.end_key
     assert state.lost
-    assert state.watchers == 0
+    assert state.end_waiters == 0
 
 
 def test_wait_end_returns_at_its_timeout(toy):
@@ -408,7 +408,7 @@ def test_wait_end_returns_at_its_timeout(toy):
     toy.play(sleep(toy, state, 0.5), ("wait for end", toy.slept()))
     assert toy.now == pytest.approx(1000.501)
     assert state.lost is None
-    assert state.watchers == 0
+    assert state.end_waiters == 0
 
 
 def test_wait_end_goes_on_while_the_hold_is_renewed(toy):
@@ -452,7 +452,7 @@ def test_wait_end_goes_on_when_another_acquisition_is_released(toy):
 
     steps = sleep(toy, state, 0.5)
     toy.play(steps, ("wait for end", toy.slept(0.1, meanwhile=released)), ("wait for end", toy.slept()))
-    assert state.watchers == 0
+    assert state.end_waiters == 0
 
 
 def test_wait_end_of_a_released_acquisition_does_not_report_the_others_loss(toy):
@@ -486,7 +486,7 @@ def test_wait_end_looks_again_once_the_driver_listens(toy):
 def test_wait_end_interrupted_leaves_no_watcher(toy):
     state = toy.take()
     toy.interrupt(sleep(toy, state, None), [("wait for end", toy.slept())], 0)
-    assert state.watchers == 0
+    assert state.end_waiters == 0
     toy.give_back(state)
 
 
@@ -494,5 +494,5 @@ def test_all_sleepers_are_woken_by_one_signal(toy):
     state = toy.take()
     for _ in range(3):
         toy.start(sleep(toy, state, None))
-    assert state.watchers == 3
+    assert state.end_waiters == 3
     toy.play(lose(state, "a reason"), "tell lock_abandon, leave", "signal", "notify HoldLost")

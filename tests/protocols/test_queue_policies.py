@@ -105,7 +105,7 @@ def test_grant_to_a_waiter_that_returns_with_its_ticket_counts_earlier_grants(to
         toy, (ASK, toy.answers(NEW, knows(4), knows(4), knows(4), NEW)), (ASK, toy.answers(2, 1, "down", "down", 2))
     )
     assert state.valid(toy.now)
-    assert state.touched == 0b11111
+    assert state.may_keep == 0b11111
 
 
 # Without a quorum.

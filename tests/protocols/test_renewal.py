@@ -172,7 +172,7 @@ def test_renewal_counts_on_every_node_to_keep_the_claim(toy):
     steps = toy.acquiring()
     state = toy.play(steps, ("ask lock_acquire", toy.answers(1, 1, 1, "down", "down", sent=0b00111)))
     run_renew(toy, [state], ("ask lock_renew", toy.codes(OURS, OURS, OURS, REPAIRED, "down", sent=0b01111)))
-    assert state.touched == toy.session.all_nodes
+    assert state.may_keep == toy.session.all_nodes
 
 
 @pytest.mark.parametrize("garbage", [[], [2, 2], None, "text", 2, [b"2"], ["2"], [2.0], [None], {}])
@@ -364,7 +364,7 @@ def test_renewal_waits_no_longer_than_its_lease_allows(toy, lease, timeout, leas
 def test_release_that_overtakes_the_answer_of_a_renewal_is_pending_for_nodes_it_may_have_repaired(toy):
     """The renewal may repair a node that had no claim, and its connection may break before the release arrives."""
     state = toy.take()
-    state.touched = 0b00111
+    state.may_keep = 0b00111
     answers = toy.codes(*[OURS] * 5, meanwhile=lambda: toy.give_back(state))
     run_renew(toy, [state], ("ask lock_renew", answers), ROLLBACK)
     released = next(effect for effect in toy.asked if effect.deliver_to)
@@ -435,5 +435,5 @@ def test_extend_wakes_the_watchdog_if_its_look_is_due_earlier(toy):
     toy.session.holds.watched_until = 1010.0
     alarms = toy.alarms
     toy.play(extend(toy.session, state, 3.0, toy.now), ("ask lock_renew", toy.all_say([2])))
-    assert state.due < 1010.0
+    assert state.renew_at < 1010.0
     assert toy.alarms == alarms + 1

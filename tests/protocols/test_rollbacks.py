@@ -114,7 +114,7 @@ def test_acquire_remembers_which_nodes_may_keep_the_claim(toy):
         ("wait", toy.slept()),
         ("ask lock_acquire", toy.answers(NEW, NEW, NEW, "down", "down", sent=0b00111)),
     )
-    assert state.touched == 0b00111
+    assert state.may_keep == 0b00111
 
 
 def test_acquire_records_success_on_its_outcome_and_nothing_else(toy):

@@ -25,7 +25,7 @@ def take(toy, name="x", **fields):
     if state.renewed:
         state.renew_at = renew_at(state.since, LEASE)
     table = toy.session.holds
-    table.watched_until = min(state.due for state in table)
+    table.watched_until = min(min(state.renew_at, state.valid_until) for state in table)
     return state
 
 
@@ -252,8 +252,8 @@ def test_hold_without_a_quorum_is_tried_again_by_itself(toy):
     """The others of its command are renewed when they are due, together again."""
     states = [take(toy, f"lock {i}") for i in range(3)]
     toy.now = 1010.5
-    doubtful = toy.answers([2, 2, 2], [2, 2, 2], [2, 2, HEALED], [2, 2, THEIRS], "down")
-    replies = iter([doubtful, toy.codes(*[OURS] * 5), toy.all_say([2, 2, 2])])
+    undecided = toy.answers([2, 2, 2], [2, 2, 2], [2, 2, HEALED], [2, 2, THEIRS], "down")
+    replies = iter([undecided, toy.codes(*[OURS] * 5), toy.all_say([2, 2, 2])])
     toy.run_watchdog(lambda command: next(replies), sleeps=3)
     assert [len(command.keys) for command in renewals(toy)] == [3, 1, 3]
     assert renewals(toy)[1].keys == (states[2].keys.lock,)

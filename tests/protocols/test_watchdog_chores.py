@@ -23,7 +23,7 @@ def quiet(toy, *states):
     for state in states:
         state.renew_at = state.since + 10.0
     table = toy.session.holds
-    table.watched_until = min(state.due for state in table)
+    table.watched_until = min(min(state.renew_at, state.valid_until) for state in table)
 
 
 # First renewals.

@@ -16,7 +16,7 @@ def test_slot_is_kept_for_the_window_the_allowance_and_drift(per):
     for took in [0.0001] * 50 + [0.02] * 50:
         telling = window.telling()
         # By a client's clock, next to which the node's runs fast; a node counts whole microseconds.
-        assert (window.asked(telling) - 0.000_01) / 1.01 >= per + window.useful + telling + 0.0024 - 1e-6
+        assert (window.asked(telling) - 0.000_01) / 1.01 >= per + window.round_limit + telling + 0.0024 - 1e-6
         assert (window.needed(telling) - 0.000_01) / 1.01 >= per + telling + 0.0024 - 1e-6
         window.note(took, telling)
 
@@ -57,7 +57,7 @@ def test_pause_of_the_process_changes_the_time_to_tell_nodes_little():
 
 def test_round_that_is_not_too_long_for_the_client_can_always_count():
     window = Window(0.001, TIMING)
-    assert window.useful > TIMING.node_timeout == window.round_timeout
+    assert window.round_limit > TIMING.node_timeout == window.round_timeout
 
 
 def longest_kept(window):

@@ -73,11 +73,11 @@ def undo_unless_it_ends(undo):
 
 
 def believe_from_the_arrival(begin_hold):
-    def believe(claim, claim_id, touched, kept_until, *, believed, won=None):
+    def believe(claim, claim_id, may_keep, kept_until, *, believed, won=None):
         if won is None:
             since, kept = believed[0], claim.request.lease or queue_policies.PLACE_KEPT
             believed = since, claim.session.timing.valid_until(since, kept)
-        return begin_hold(claim, claim_id, touched, kept_until, believed=believed, won=won)
+        return begin_hold(claim, claim_id, may_keep, kept_until, believed=believed, won=won)
 
     return believe
 
@@ -235,7 +235,7 @@ def observe_replicas():
     needed = property(lambda locator: needed_of(getattr(locator, "observed", 2)))
     return (
         (Locator, "note", observe),
-        *instead(Locator, "_misfit", nothing),
+        *instead(Locator, "_mismatch", nothing),
         *instead(Locator, "needed", needed),
     )
 

@@ -1,4 +1,4 @@
-"""The watchdog's agendas: which holds it takes, in which order, and what a wake-up costs."""
+"""Due holds: which the watchdog takes, in which order, and when it looks next."""
 
 import math
 
@@ -56,13 +56,14 @@ def test_holds_are_taken_in_the_order_in_which_they_are_due(table, add):
     assert take(table, 107.0) == []
     assert take(table) == [early, late]
     assert take(table) == [], "they have been taken"
+    early.renew_at = late.renew_at = 140.0
     assert take(table, 120.0) == [future]
 
 
 def test_renewals_due_soon_come_along_with_those_that_are_due(table, add):
     first, second, third = add(renew_at=110.0), add(renew_at=110.0 + soon(LEASE)), add(renew_at=110.1 + soon(LEASE))
     assert take(table, 109.9) == []
-    assert take(table) == [first, second]
+    assert renew(table) == [first, second]
     assert take(table, 115.0) == [third]
 
 
@@ -95,14 +96,18 @@ def test_hold_that_has_ended_is_not_taken(table, add, when, end):
     assert take(table) == [kept]
     assert table.take_ended(1000.0) == [kept]
     table.remove(kept)
-    assert table.next_due() == math.inf
+    assert nothing_is_left(table)
+
+
+def nothing_is_left(table):
+    """Return whether a look finds nothing, and no further one is due."""
+    return (take(table, 1e9), table.take_ended(1e9), table.next_due()) == ([], [], math.inf)
 
 
 def test_hold_that_ended_in_an_interrupted_step_is_never_due(table, add):
     """Such a hold may still be in the table, and would stay due forever."""
     add().live = False
-    assert take(table) == []
-    assert table.next_due() == math.inf
+    assert nothing_is_left(table)
 
 
 # Changes.
@@ -116,8 +121,8 @@ def test_hold_put_back_is_due_when_it_says(table, add):
         state.renew_at = 120.0
     states[2].renew_at = 111.0
     table.put(batch)
-    assert take(table, 111.0) == [states[2]]
-    assert take(table, 120.0) == [*states[:2], *states[3:]]
+    assert renew(table, 111.0) == [states[2]]
+    assert take(table, 120.0) == [*states[:2], *states[3:], states[2]]
 
 
 def test_hold_that_comes_closer_is_taken_earlier_and_only_once(table, add):
@@ -130,27 +135,42 @@ def test_hold_that_comes_closer_is_taken_earlier_and_only_once(table, add):
     assert take(table, 101.0) == [other]
     other.renew_at = 120.0
     table.put([other])
-    assert take(table) == [one]
-    assert take(table, 120.0) == [other]
+    assert renew(table) == [one]
+    assert take(table, 120.0) == [one, other]
 
 
-def test_hold_that_moves_away_wakes_nobody(table, add):
+def test_hold_that_moves_away_costs_one_look(table, add):
     state = add()
     assert table.next_due() == 110.0
     state.renew_at, state.valid_until = 500.0, 520.0
-    assert table.next_due() == 500.0
     assert take(table) == []
-    state.renew_at = math.inf
-    assert table.next_due() == 520.0
+    assert table.take_ended(130.0) == []
+    assert table.next_due() == 500.0
 
 
-def test_watch_of_a_hold_that_has_ended_does_nothing(table, add):
+def test_watch_of_a_hold_that_has_ended_costs_one_look(table, add):
     lost, released = add(), add()
     lost.lost = "a reason"
     table.remove(released)
     for state in (lost, released):
         table.watch(state)
-    assert table.next_due() == math.inf
+    assert nothing_is_left(table)
+
+
+@pytest.mark.parametrize("end", ["lost", "released", "extended"])
+def test_hold_that_ends_or_is_extended_while_others_are_renewed_is_not_taken(table, add, end):
+    """All due holds are found at one look, and renewed with several commands."""
+    states = [add(b"%d" % i) for i in range(MOST + 2)]
+    assert take(table) == states[:MOST]
+    assert table.next_due() == -math.inf, "there are more"
+    if end == "lost":
+        states[-1].lost = "a reason"
+    elif end == "released":
+        table.remove(states[-1])
+    else:
+        states[-1].renew_at = 130.0
+    assert take(table) == [states[MOST]]
+    assert take(table) == []
 
 
 @pytest.mark.parametrize("taken", ["due", "ended"])
@@ -191,30 +211,3 @@ def test_renewed_hold_no_longer_ends_at_its_former_end(table, add):
     assert table.take_ended(130.0) == []
     assert table.take_ended(139.9) == []
     assert table.take_ended(140.0) == states
-
-
-# Cost.
-
-
-def test_agendas_drop_outdated_entries(table, add):
-    """Thousands of locks, each held until the watchdog has looked, and no longer."""
-    kept = [add(b"%d" % i, renew_at=500.0 + 10 * i, valid_until=math.inf) for i in range(10)]
-    for i in range(1000):
-        state = add(b"x", renew_at=1000.0 + 10 * i, valid_until=math.inf)
-        table.next_due()
-        table.remove(state)
-    assert all(len(agenda._heap) < 100 for agenda in (table._renewals, table._ends))
-    assert [take(table, state.renew_at) for state in kept] == [[state] for state in kept]
-
-
-def test_wake_up_looks_only_at_due_holds(table, add, monkeypatch):
-    """Ten thousand other holds are untouched."""
-    first = add(b"a", renew_at=100.0)
-    others = [add(b"%d" % i, renew_at=110.0 + i) for i in range(3 * MOST)]
-    table.next_due()
-    looked_at = []
-    slot = type(first).renew_at
-    watched = property(lambda state: looked_at.append(state) or slot.__get__(state), slot.__set__)
-    monkeypatch.setattr(type(first), "renew_at", watched)
-    assert renew(table, 100.0) == [first]
-    assert set(looked_at) <= {first, others[0]}
