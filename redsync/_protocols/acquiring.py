@@ -215,8 +215,8 @@ def _ask(
     if record is not None:
         record.note_round(tally)
     if tally.won and not claim.is_confirmed(tally):
-        # Nodes that are absent now get the message about a success too; so must a rollback after it.
-        sent = claim.session.all_nodes if claim.needs_new_claim else sent
+        # Nodes that are absent now may get that; so must a rollback after it.
+        sent = claim.session.all_nodes
         tally, now = yield from claim.confirm(tally, claim_id, partial(_round_time, claim, deadline))
     return tally, now, sent
 

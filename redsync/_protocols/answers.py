@@ -117,16 +117,17 @@ def all_answers(tally: Tally) -> Verdict:
 
 
 def ask_all(ask: Broadcast) -> Steps[Tally]:
-    """Ask what each node knows, and return a round that a quorum has answered, if one has.
+    """Ask what each node knows; if a quorum says so, hear the others too, for so long that only a hung one is missed.
 
-    Nodes slower than a quorum are asked again, and heard for so long that only a hung one is missed.
+    For that, all nodes are asked again. Of one that fails then, the first answer counts.
     """
-    first = yield from broadcast(ask._replace(decide=has_answers))
+    first = yield from broadcast(ask)
     if not (first.won and first.unheard):
         return first
     timeout = min(max(_LEAST_TIME, _SLOWER * (first.at - first.sent_at)), ask.timeout)
     second = yield from broadcast(ask._replace(decide=all_answers, timeout=timeout))
-    return second if second.won else first
+    second.complete(first)
+    return second
 
 
 def most_refusals(tally: Tally) -> int:

@@ -152,15 +152,16 @@ class FencedClaim(Claim):
 
     def confirm(self, tally: Tally, claim: bytes, timeout_at: Callable[[float], float]) -> Steps[Confirmation]:
         """Raise a quorum of nodes to the token."""
-        while True:
-            written = yield from self._fence.level(self.request.owner, claim, self._token, timeout_at(tally.at))
-            if written.won or not self._fence.is_absurd(self._token):
-                return Confirmation(tally if written.won else written, written.at)
+        owner = self.request.owner
+        written = yield from self._fence.level(owner, claim, self._token, timeout_at(tally.at))
+        if self._fence.is_absurd(self._token):
             # A broken node gave an absurd token; the others may be a quorum without it.
-            ask = Broadcast(self.ask(claim, ()), self.request.owner, self.parse, timeout_at(written.at), self.guard)
+            ask = Broadcast(self.ask(claim, ()), owner, self.parse, timeout_at(written.at), self.guard)
             tally = yield from broadcast(ask)
             if not tally.won or self.is_confirmed(tally):
                 return Confirmation(tally, tally.at)
+            written = yield from self._fence.level(owner, claim, self._token, timeout_at(tally.at))
+        return Confirmation(tally if written.won else written, written.at)
 
     def hold(self, claim: bytes, **terms: Any) -> HoldState:
         state = super().hold(claim, **terms)

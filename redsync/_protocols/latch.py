@@ -383,10 +383,10 @@ def set_count(session: Session, latch: Latch, owner: Owner, size: int, now: floa
         timeout=2 * _SETTING,
     )
     claim = FencedClaim(session, request, Fence(keys, state.generation))
-    hold = yield from acquire_new(claim, tally.at)
-    if hold is None:
-        raise AcquireTimeout(latch.name, 2 * _SETTING)
     try:
+        hold = yield from acquire_new(claim, tally.at)
+        if hold is None:
+            raise AcquireTimeout(latch.name, 2 * _SETTING)
         # Look again: others may have set the latch meanwhile.
         state, tally = yield from caller.consult(tally.at, may_set)
         if state.count and size:
@@ -402,4 +402,5 @@ def set_count(session: Session, latch: Latch, owner: Owner, size: int, now: floa
             raise no_quorum(latch.name, tally, "latch")
         return latch.known.generation == generation
     finally:
-        yield from give_back(session, hold)
+        if request.state is not None:
+            yield from give_back(session, request.state)

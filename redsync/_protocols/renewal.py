@@ -40,13 +40,11 @@ _INTEGERS = frozenset((int,))
 
 
 class _Renewal:
-    """One command that renews several holds of one kind, and the count of the nodes' answers for each of them.
+    """One command that renews several holds of one kind, and what the nodes' answers say of each of them.
 
     Attributes:
         leases: The lease for which each hold is to be renewed.
         holds: The holds that the command renews; those that had ended by the instant of sending are left out.
-        existing: For each of these, how many nodes kept its claim.
-        against: For each, how many nodes gave another answer.
     """
 
     def __init__(self, session: Session, leases: dict[HoldState, float]) -> None:
@@ -59,8 +57,6 @@ class _Renewal:
 
     def command(self) -> Command | None:
         holds = [state for state in self.leases if state.live and state.lost is None]
-        self.existing, self.against = [0] * len(holds), [0] * len(holds)
-        self._undecided = len(holds)
         if not holds:
             self.holds = holds
             return None
@@ -71,8 +67,8 @@ class _Renewal:
         self.holds = holds
         return command
 
-    def parse(self, reply: Any) -> bool:
-        """Count the codes in a node's reply, one for each hold."""
+    def parse(self, reply: Any) -> list[int]:
+        """Return the codes in a node's reply, one for each hold."""
         codes = self._hear(reply) if self._limits else reply
         if (
             codes.__class__ is not list
@@ -81,15 +77,7 @@ class _Renewal:
             or not _CODES.issuperset(codes)
         ):
             raise ValueError(f"the reply to a renewal has one code for each of {len(self.holds)} claims")
-        existing, against = self.existing, self.against
-        for i, code in enumerate(codes):
-            if code == _OURS:
-                existing[i] += 1
-                self._undecided -= existing[i] == self._quorum
-            else:
-                against[i] += 1
-                self._undecided -= against[i] == self._enough_against
-        return True
+        return codes
 
     def _hear(self, reply: Any) -> Any:
         """Learn newer limits, which a node tells after the codes if it knows any; return the codes."""
@@ -100,10 +88,16 @@ class _Renewal:
                 each.learn(limit.version, limit.permits)
         return codes
 
+    def counts(self, tally: Tally) -> list[tuple[int, int]]:
+        """Return for each hold how many nodes kept its claim, and how many gave another answer."""
+        each_hold = zip(*tally.grants, strict=True) if tally.grants else [()] * len(self.holds)
+        return [(existing := codes.count(_OURS), len(codes) - existing) for codes in each_hold]
+
     def decide(self, tally: Tally) -> Verdict:
-        if not self._undecided:
+        enough, enough_against = self._quorum, self._enough_against
+        if all(existing >= enough or against >= enough_against for existing, against in self.counts(tally)):
             return Verdict.WON
-        return Verdict.PENDING if tally.granted + tally.failed < len(tally.nodes) else Verdict.LOST
+        return Verdict.PENDING if None in tally.ballots else Verdict.LOST
 
 
 class _Results(NamedTuple):
@@ -191,7 +185,7 @@ def _apply(session: Session, renewal: _Renewal, tally: Tally) -> _Results:
     """Judge each hold by the answers, and lengthen those that are confirmed."""
     timing, quorum, at = session.timing, session.quorum, tally.at
     confirmed, undecided, lost = results = _Results([], [], [])
-    for state, existing, against in zip(renewal.holds, renewal.existing, renewal.against, strict=True):
+    for state, (existing, against) in zip(renewal.holds, renewal.counts(tally), strict=True):
         if not state.live or state.lost is not None:
             continue
         if at >= state.valid_until:

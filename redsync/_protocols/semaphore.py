@@ -259,7 +259,7 @@ def _look(
     memory = session.processes.guard(milliseconds(guard)) if guard else 0
     command = _inspect(pool, holders, memory, start)
     timeout = session.timing.node_timeout * (_TIMEOUTS if holders < 0 else 1)
-    tally = yield from ask_all(Broadcast(command, owner, parse, timeout, guard))
+    tally = yield from ask_all(Broadcast(command, owner, parse, timeout, guard, thorough=True))
     if tally.granted < tally.quorum:
         noun = pool.limit.noun
         raise type_error(pool.name, tally, noun) or no_quorum(pool.name, tally, noun)

@@ -170,8 +170,9 @@ class NameLook:
 def _look(
     session: Session, keys: LockKeys, owner: Owner, parse: ReplyParser, *, most: int, waiters: int = 0
 ) -> Broadcast:
-    """Return the effect that asks all nodes about a lock."""
-    return Broadcast(Command(INSPECT, keys.everything, (most, waiters, 1)), owner, parse, session.timing.node_timeout)
+    """Return the effect that asks all nodes about a lock; a quorum decides."""
+    command, timeout = Command(INSPECT, keys.everything, (most, waiters, 1)), session.timing.node_timeout
+    return Broadcast(command, owner, parse, timeout, decide=has_answers)
 
 
 def survey(session: Session, keys: LockKeys, owner: Owner) -> Steps[Tally]:

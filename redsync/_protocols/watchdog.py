@@ -55,9 +55,8 @@ def watchdog(session: Session, now: float) -> Steps[None]:
             if session.observed and now >= read_at:
                 yield from _read_clocks(session, command)
         until = min(table.watch_next(now), announce_at)
-        wake = yield from wait(Wait(until))
-        now = wake.at
-        if session.observed and now >= until:
+        looked_at, now = now, (yield from wait(Wait(until))).at
+        if session.observed and looked_at < until <= now:
             yield from notify(WatchdogWoke(now - until))
 
 

@@ -107,7 +107,7 @@ def test_second_request_is_refused_during_the_first(site, web, other):
 
 
 def test_caller_does_not_choose_the_address_of_the_client(web):
-    assert web.get("/named/somebody").json() == {"held": True}
+    assert web.get("/named/ada").json() == {"held": True}
 
 
 def test_loss_is_a_503(site, web, other, make_client):

@@ -131,7 +131,7 @@ def test_hold_belongs_to_the_innermost_lock(web, make_client):
 
 
 def test_caller_does_not_choose_the_address_of_the_client(web):
-    assert web.get("/named/somebody").json == {"held": True}
+    assert web.get("/named/ada").json == {"held": True}
 
 
 def test_reply_beyond_the_limit_says_when_to_retry(web):

@@ -51,8 +51,8 @@ def test_nothing_is_due_without_holds(table):
     assert table.take_ended(1000.0) == []
 
 
-def test_holds_are_taken_in_the_order_in_which_they_are_due(table, add):
-    late, early, future = add(renew_at=109.0), add(renew_at=108.0), add(renew_at=120.0)
+def test_holds_that_are_due_are_taken_in_the_order_in_which_they_end(table, add):
+    late, early, future = add(renew_at=109.0), add(renew_at=108.0, valid_until=129.0), add(renew_at=120.0)
     assert take(table, 107.0) == []
     assert take(table) == [early, late]
     assert take(table) == [], "they have been taken"
@@ -68,7 +68,7 @@ def test_renewals_due_soon_come_along_with_those_that_are_due(table, add):
 
 
 def test_holds_of_one_script_are_taken_together(table, add):
-    one, mutex, other = add(renew_at=108.0), add(renew_at=109.0, kind=MUTEX), add()
+    one, mutex, other = add(renew_at=108.0), add(renew_at=109.0, kind=MUTEX, valid_until=131.0), add()
     assert take(table) == [one, other]
     assert take(table) == [mutex]
 
@@ -78,6 +78,16 @@ def test_no_more_holds_are_taken_than_fit_into_one_command(table, add):
     taken = [take(table) for _ in range(4)]
     assert [len(batch) for batch in taken] == [MOST, MOST, 1, 0]
     assert [state for batch in taken for state in batch] == states
+
+
+def test_urgent_hold_overtakes_those_that_wait(table, add):
+    """Thousands are due, and one that nodes handed over for 3 s becomes due meanwhile."""
+    for i in range(3 * MOST):
+        add(b"%d" % i)
+    assert len(take(table)) == MOST
+    urgent = add(b"urgent", renew_at=110.2, valid_until=112.0, kind=MUTEX)
+    assert take(table, 110.3) == [urgent]
+    assert [len(take(table, 110.4)) for _ in range(3)] == [MOST, MOST, MOST], "those taken were not put back"
 
 
 @pytest.mark.parametrize("when", ["new", "known", "taken"])
@@ -136,7 +146,7 @@ def test_hold_that_comes_closer_is_taken_earlier_and_only_once(table, add):
     other.renew_at = 120.0
     table.put([other])
     assert renew(table) == [one]
-    assert take(table, 120.0) == [one, other]
+    assert take(table, 120.0) == [other, one]
 
 
 def test_hold_that_moves_away_costs_one_look(table, add):

@@ -29,7 +29,7 @@ from redsync._core.scripts import Command
 from redsync._core.session import Session
 from redsync._core.timing import Timing
 from redsync._protocols.acquiring import acquire_new
-from redsync._protocols.answers import all_answers, has_answers
+from redsync._protocols.answers import all_answers
 from redsync._protocols.claims import AcquireRequest, Claim
 from redsync._protocols.holding import release
 from redsync._protocols.lock import FAIR_LOCK, LOCK
@@ -283,8 +283,8 @@ class Toy:
 
     def _asks_slower_nodes(self, effect):
         match self.effects[-1], effect:
-            case Broadcast(command=asked, decide=before), Broadcast(command=command, decide=decide):
-                return asked == command and (before, decide) == (has_answers, all_answers)
+            case Broadcast(command=asked), Broadcast(command=command, decide=decide):
+                return asked == command and decide is all_answers
         return False
 
     def play(self, steps, *script):

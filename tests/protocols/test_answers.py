@@ -13,6 +13,7 @@ from redsync._protocols.answers import (
     WRONG_TYPE,
     Refusal,
     ask_all,
+    has_answers,
     no_quorum,
     read_by_arrival,
     read_by_ticket,
@@ -106,9 +107,9 @@ def test_error_for_an_outage_counts_the_nodes():
 # Looks.
 
 
-def look(rounds):
+def look(*rounds, **how):
     """Ask five nodes; `rounds`: for each its duration and replies, None for silence. Return tally and effects."""
-    steps, effects = ask_all(Broadcast(COMMAND, None, lambda answer: answer, 0.25)), []
+    steps, effects = ask_all(Broadcast(COMMAND, None, lambda answer: answer, 0.25, **how)), []
     effect = next(steps)
     try:
         for takes, *replies in rounds:
@@ -127,16 +128,24 @@ def look(rounds):
 
 @pytest.mark.parametrize(("takes", "waits"), [(0.0001, 0.02), (0.03, 0.12), (0.2, 0.25)])
 def test_look_hears_nodes_slower_than_a_quorum_but_not_hung_ones(takes, waits):
-    tally, (first, second) = look([(takes, 1, 1, 1), (0.01, 1, 2, 3, 4, None)])
+    tally, (first, second) = look((takes, 1, 1, 1), (0.01, 1, 2, 3, 4, None), decide=has_answers)
     assert tally.grants == [1, 2, 3, 4]
     assert (first.timeout, second.timeout) == (0.25, pytest.approx(waits))
 
 
 def test_look_is_over_if_no_quorum_answers():
-    tally, effects = look([(0.25, 1, 1, None, None, None)])
+    tally, effects = look((0.25, 1, 1, None, None, None), decide=has_answers)
     assert (tally.won, len(effects)) == (False, 1)
 
 
-def test_look_without_a_quorum_in_the_second_round_keeps_the_first():
-    tally, _ = look([(0.01, 1, 1, 1), (0.04, 1, 1, None, None, None)])
-    assert (tally.won, tally.granted) == (True, 3)
+@pytest.mark.parametrize("how", [{"decide": has_answers}, {"thorough": True}])
+def test_node_that_stalls_when_it_is_asked_again_keeps_its_first_answer(how):
+    tally, _ = look((0.01, 1, 1, 1), (0.04, 2, None, None, WRONG_TYPE, None), **how)
+    assert (tally.grants, tally.refused, tally.without_quorum) == ([2, 1, 1], 1, False)
+
+
+def test_look_that_needs_grants_waits_for_them_whatever_a_minority_answers():
+    """A foreign value on two nodes must not end the round: three others vouch for theirs."""
+    replies = WRONG_TYPE, 1, WRONG_TYPE, 1, 1
+    tally, _ = look((0.03, *replies), (0.03, *replies), thorough=True)
+    assert tally.granted == 3

@@ -447,3 +447,16 @@ def test_nonsense_about_a_latch_is_not_believed(make_toy):
         latch = Latch("x", LatchKeys.of(b"redsync:", b"x"), 60.0)
         tally = toy.perform(toy.start(count_left(toy.session, latch, toy.owner, toy.now)), toy.all_say(reply))
         assert tally.without_quorum, reply
+
+
+def test_interruption_right_after_the_lock_for_setting_was_won_releases_it(world, ada, bob, monkeypatch):
+    def acquire_and_be_interrupted(claim, now):
+        yield from acquire_new(claim, now)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr("redsync._protocols.latch.acquire_new", acquire_and_be_interrupted)
+        ada.set(1)
+    began = world.now
+    assert bob.set(1)
+    assert world.now < began + 1.0

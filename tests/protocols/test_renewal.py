@@ -437,3 +437,18 @@ def test_extend_wakes_the_watchdog_if_its_look_is_due_earlier(toy):
     toy.play(extend(toy.session, state, 3.0, toy.now), ("ask lock_renew", toy.all_say([2])))
     assert state.renew_at < 1010.0
     assert toy.alarms == alarms + 1
+
+
+def test_repeated_round_counts_each_node_once(toy):
+    """With asyncio, an interruption may cost the connections in the middle of a round, which then begins again."""
+    state = toy.take()
+    effect = toy.start(renew(toy.session, [state]))
+    toy.begin(effect)
+    names = [f"node{i}" for i in range(5)]
+    first = effect.tally(names)
+    for node in range(2):
+        first.record(node, [OURS])
+    second = effect.tally(names)
+    for node, code in enumerate((OURS, OURS, REPAIRED)):
+        assert second.record(node, [code]) is False, "no quorum has kept it"
+    assert (second.record(3, [OURS]), second.won) == (True, True)

@@ -170,6 +170,15 @@ def test_observed_client_reads_the_clocks_of_its_nodes_with_all_announcements_bu
     assert toy.events == [WatchdogWoke(0.0), ClocksRead(began, pytest.approx(began + 0.25), clocks, 0.01)]
 
 
+def test_watchdog_with_more_than_one_command_to_send_is_not_late(toy):
+    toy.session.observed = True
+    toy.take("a")
+    toy.take("b", kind=MUTEX)
+    assert toy.run_watchdog(sleeps=2)[-1] == "wait"
+    lags = [event.lag for event in toy.events if isinstance(event, WatchdogWoke)]
+    assert lags == [0.0], "it slept once"
+
+
 def test_announcement_outlasts_two_lost_ones_and_is_pending_for_absent_nodes_until_then(make_toy):
     toy = make_toy(record=RECORD)
     toy.run_watchdog()

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from redsync._core import holds, quorum
+from redsync._core import quorum
 from redsync._core.holds import HoldTable, Owner
 from redsync._core.latches import LatchState
 from redsync._core.local_queues import LocalQueues
@@ -322,7 +322,7 @@ MISTAKES = [
     Mistake("losses are silent", LossTold, "lost, and not reported", 6, patch=instead(holding, "notify", no_steps)),
     Mistake(
         "the watchdog looks too late", LossTold, "not reported|reported .* too late", 20,
-        patch=instead(holds, "_VALID_UNTIL", lambda state: state.valid_until + 0.5),
+        patch=around(HoldTable, "next_due", lambda ours: lambda table: ours(table) + 0.5),
     ),
     Mistake("losses are reported twice", LossTold, "reported twice", 5, patch=around(holding, "notify", notify_twice)),
     Mistake(

@@ -17,7 +17,7 @@ from redsync._drivers.handshake_connections import open_connection, pack
 from redsync._drivers.nodes import Node
 from redsync._drivers.requests import NOTHING_TOLD, Request
 from redsync._protocols import latch, queue_policies
-from redsync._protocols.answers import told
+from redsync._protocols.answers import refusals_of_owners
 from tests.simulation.checks import (
     PermitBound,
 )
@@ -91,7 +91,7 @@ def count_grants(self, tally):
 
 def draw_from_fewer(missing):
     def learn(place, tally):
-        tickets = [refusal.ticket for refusal in told(tally)]
+        tickets = [refusal.ticket for refusal in refusals_of_owners(tally)]
         if place._ticket or not place._waits or not tickets:
             return False
         place._ticket = max(tickets[: max(tally.quorum - missing, 1)]) + 1
