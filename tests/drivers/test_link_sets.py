@@ -309,6 +309,19 @@ def test_node_that_owes_replies_for_too_long_gets_only_releases(desk, link_set, 
     assert choices(late.tally) == ["granted", "granted", None]
 
 
+def test_node_that_answers_steadily_is_not_silent_though_it_always_owes_something(desk, link_set, fars):
+    """As with asyncio, where many tasks share a link."""
+    desk.ask(link_set)
+    for _ in range(5):
+        desk.ask(link_set)
+        desk.now += NODE_TIMEOUT / 2
+        for far in fars:
+            far.say(YES)
+        hear(link_set)
+        link_set.look(desk.now)
+    assert all(link.pending and not link.suspect for link in link_set.links)
+
+
 def test_suspect_node_is_trusted_again_once_it_answers(desk, link_set, fars):
     desk.ask(link_set)
     desk.now += NODE_TIMEOUT + 0.01
