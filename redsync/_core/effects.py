@@ -68,8 +68,7 @@ class Broadcast(NamedTuple):
         deliver_until: The instant from which delivery is pointless, because nodes expire what the command removes. It
             does not bind for a node that left commands unanswered: the node may execute them at any time, and what they
             write lasts from then on.
-        decide: Replaces the plain count of votes, see `Tally`.
-        thorough: True to distinguish silence from refusals, see `Tally`.
+        decide: Returns the verdict of a tally; None: `quorum.plainly`.
         subscribe: Collect wake-ups for this key from before the sending on, so that the `Wait` misses none.
         patience: The longest time to wait for the client's first connections, in seconds; None: as long as the driver
             does by itself.
@@ -84,12 +83,11 @@ class Broadcast(NamedTuple):
     deliver_until: float = 0.0
     decide: Callable[[Tally], Verdict] | None = None
     subscribe: bytes | None = None
-    thorough: bool | Callable[[Tally], bool] = False
     patience: float | None = None
 
     def tally(self, nodes: Sequence[str]) -> Tally:
         """Return the tally of the round, without votes."""
-        return Tally(nodes, self.parse, self.decide, thorough=self.thorough)
+        return Tally(nodes, self.parse, self.decide)
 
 
 class Tell(NamedTuple):

@@ -27,7 +27,18 @@ from redsync._core.interruptions import is_interruption
 from redsync._core.replies import UNREADABLE
 from redsync._core.text import outline
 
-__all__ = ["Ballot", "Choice", "ReplyParser", "Tally", "Verdict", "Vote", "quorum_of", "verdict_of"]
+__all__ = [
+    "Ballot",
+    "Choice",
+    "ReplyParser",
+    "Tally",
+    "Verdict",
+    "Vote",
+    "plainly",
+    "quorum_of",
+    "thoroughly",
+    "verdict_of",
+]
 
 
 class Choice(Enum):
@@ -117,11 +128,10 @@ class Tally:
         sent_at: The instant before the first byte was sent, seconds on the driver's clock.
         at: The instant at which the protocol was resumed, seconds on the driver's clock.
         parse: Reads a reply.
-        decide: Replaces the plain count of votes; None if they are simply counted.
+        decide: Returns the verdict of the votes so far.
     """
 
     __slots__ = (
-        "_thorough",
         "at",
         "ballots",
         "choices",
@@ -139,19 +149,8 @@ class Tally:
         nodes: Sequence[str],
         parse: ReplyParser,
         decide: Callable[[Tally], Verdict] | None = None,
-        *,
-        thorough: bool | Callable[[Tally], bool] = False,
     ) -> None:
-        """Begin a tally without votes.
-
-        Args:
-            nodes: The addresses of the configured nodes.
-            parse: Reads a reply.
-            decide: Replaces the plain count of votes, from the vote on by which a quorum has granted, or a node has
-                refused or failed.
-            thorough: Silence must not count as a refusal, see `verdict_of`. A function returns whether the refusals
-                also say enough about the holder.
-        """
+        """Begin a tally without votes; `decide` is `plainly` by default."""
         self.nodes = nodes
         self.quorum = quorum_of(len(nodes))
         self.ballots: list[Ballot | None] = [None] * len(nodes)
@@ -160,8 +159,7 @@ class Tally:
         self.sent = 0
         self.sent_at = self.at = 0.0
         self.parse = parse
-        self.decide = decide
-        self._thorough = thorough
+        self.decide = decide or plainly
 
     def record(self, node: int, reply: object) -> bool | None:
         """Count the reply of the node with that index; return True if this vote ended the wait.
@@ -202,21 +200,8 @@ class Tally:
     def _count(self, node: int, vote: Ballot) -> bool:
         """Count a node's vote, which is its first, in an open round; return True if it ended the wait."""
         self.ballots[node], self.choices[node] = vote, vote[0]
-        if self.decide is not None:
-            verdict = self._decided_by(self.decide)
-        else:
-            thorough = self._thorough
-            verdict = verdict_of(self.choices, silence_refuses=not thorough)
-            if verdict is _LOST and callable(thorough) and None in self.choices and not thorough(self):
-                verdict = _PENDING
-        self.verdict = verdict
-        return verdict is not _PENDING
-
-    def _decided_by(self, decide: Callable[[Tally], Verdict]) -> Verdict:
-        granted, missing = self.granted, self.unheard
-        if granted < self.quorum and granted + missing == len(self.nodes):
-            return _PENDING
-        return decide(self)
+        self.verdict = self.decide(self)
+        return self.verdict is not _PENDING
 
     @property
     def answers(self) -> list[Any]:
@@ -292,3 +277,13 @@ class Tally:
     def without_quorum(self) -> bool:
         """True if too many nodes FAILED for the others to form a quorum: an outage, not contention."""
         return self.failed > len(self.nodes) - self.quorum
+
+
+def plainly(tally: Tally) -> Verdict:
+    """Return WON once a quorum has granted, LOST once none can."""
+    return verdict_of(tally.choices)
+
+
+def thoroughly(tally: Tally) -> Verdict:
+    """Return the same, but LOST only by refusals that rule a quorum out, or when every node has voted."""
+    return verdict_of(tally.choices, silence_refuses=False)

@@ -205,9 +205,8 @@ def _ask(
         parse=claim.parse,
         timeout=_round_time(claim, deadline, now),
         guard=claim.guard,
-        decide=claim.decide,
+        decide=claim.decide or policy.decide,
         subscribe=_wake_key(claim, policy),
-        thorough=policy.enough,
         patience=max(deadline - now, _LAST_TRY) if request.timeout else None,
     )
     tally = yield from broadcast(ask)

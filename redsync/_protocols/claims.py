@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from redsync._core.effects import Steps
 from redsync._core.holds import HoldState, Owner
@@ -24,7 +23,7 @@ from redsync._protocols.answers import most_refusals, time_left, type_error
 from redsync._protocols.queue_policies import PLACE_KEPT, FifoByArrival, QueuePolicy, Waiting
 from redsync.exceptions import RedsyncError
 
-__all__ = ["AcquireRequest", "Claim", "Confirmation", "register_on_lost"]
+__all__ = ["AcquireRequest", "Claim", "register_on_lost"]
 
 _SHORTEST_HANDED = 1.0
 """The shortest lease, in seconds, that the watchdog lengthens after a hand-over: half of it must suffice for that."""
@@ -82,18 +81,6 @@ class AcquireRequest:
     def deadline(self, started: float) -> float:
         """Return the deadline of an acquire that began at `started`."""
         return math.inf if self.timeout is None else started + self.timeout
-
-
-class Confirmation(NamedTuple):
-    """The result of confirming a round that was won, but did not count yet.
-
-    Attributes:
-        tally: The round that was won, if it counts now; else the round that failed to make it count.
-        at: The instant at which the result was known, seconds on the driver's clock.
-    """
-
-    tally: Tally
-    at: float
 
 
 class Claim:
@@ -205,10 +192,13 @@ class Claim:
         """Record a won round; return whether it counts as it is."""
         return True
 
-    def confirm(self, tally: Tally, claim: bytes, timeout_at: Callable[[float], float]) -> Steps[Confirmation]:  # noqa: ARG002
-        """Make a won round count; `timeout_at(now)`: for how many seconds a further round may wait."""
+    def confirm(self, tally: Tally, claim: bytes, timeout_at: Callable[[float], float]) -> Steps[tuple[Tally, float]]:  # noqa: ARG002
+        """Make a won round count; return it, or the round that failed to, and the instant at which that was known.
+
+        `timeout_at(now)`: for how many seconds a further round may wait.
+        """
         yield from ()
-        return Confirmation(tally, tally.at)
+        return tally, tally.at
 
     def refusal(self, tally: Tally) -> RedsyncError | None:
         """Return the error to raise if the nodes' answers rule the claim out permanently, else None."""

@@ -42,7 +42,7 @@ from redsync._core.session import Session
 from redsync._core.timing import milliseconds
 from redsync._protocols import lock
 from redsync._protocols.answers import EXISTING, Refusal, read_by_arrival
-from redsync._protocols.claims import AcquireRequest, Claim, Confirmation
+from redsync._protocols.claims import AcquireRequest, Claim
 from redsync.exceptions import KeyTypeError
 
 __all__ = ["FENCED_LOCK", "Fence", "FencedClaim", "acquire"]
@@ -150,7 +150,7 @@ class FencedClaim(Claim):
         self._token, is_level = self._fence.read(tally)
         return is_level
 
-    def confirm(self, tally: Tally, claim: bytes, timeout_at: Callable[[float], float]) -> Steps[Confirmation]:
+    def confirm(self, tally: Tally, claim: bytes, timeout_at: Callable[[float], float]) -> Steps[tuple[Tally, float]]:
         """Raise a quorum of nodes to the token."""
         owner = self.request.owner
         written = yield from self._fence.level(owner, claim, self._token, timeout_at(tally.at))
@@ -159,9 +159,9 @@ class FencedClaim(Claim):
             ask = Broadcast(self.ask(claim, ()), owner, self.parse, timeout_at(written.at), self.guard)
             tally = yield from broadcast(ask)
             if not tally.won or self.is_confirmed(tally):
-                return Confirmation(tally, tally.at)
+                return tally, tally.at
             written = yield from self._fence.level(owner, claim, self._token, timeout_at(tally.at))
-        return Confirmation(tally if written.won else written, written.at)
+        return tally if written.won else written, written.at
 
     def hold(self, claim: bytes, **terms: Any) -> HoldState:
         state = super().hold(claim, **terms)

@@ -10,7 +10,7 @@ from redsync._core.effects import Broadcast, Steps, Tell, Wait, broadcast, notif
 from redsync._core.holds import HoldState, Owner
 from redsync._core.keys import LockKeys
 from redsync._core.observing import HoldLost
-from redsync._core.quorum import Tally, Verdict
+from redsync._core.quorum import Tally, Verdict, thoroughly
 from redsync._core.scripts import ClaimKind, Command
 from redsync._core.session import Session
 from redsync._protocols.observed import tell_end as tell_observers
@@ -173,7 +173,7 @@ def _release(
                 timeout=timeout,
                 deliver_to=state.may_keep,
                 deliver_until=state.kept_until,
-                thorough=True,
+                decide=thoroughly,
             )
         )
     except BaseException as error:

@@ -13,7 +13,7 @@ from typing import Any
 from redsync._core.effects import Broadcast, Steps, broadcast, tell
 from redsync._core.holds import HoldState
 from redsync._core.local_queues import RETRIES
-from redsync._core.quorum import Tally
+from redsync._core.quorum import Tally, thoroughly
 from redsync._core.scripts import ClaimKind, Command, Script
 from redsync._core.session import Session
 from redsync._core.timing import milliseconds
@@ -91,7 +91,7 @@ def _ask_again(session: Session, request: AcquireRequest, state: HoldState, now:
     timeout = session.timing.round_timeout(lease)
     command = Command(request.kind.acquire, (request.keys.lock,), args)
     try:
-        tally = yield from broadcast(Broadcast(command, request.owner, _is_existing, timeout, thorough=True))
+        tally = yield from broadcast(Broadcast(command, request.owner, _is_existing, timeout, decide=thoroughly))
         state.note_sent(tally.sent, tally.at + lease)
     except BaseException:
         state.note_sent(session.all_nodes, now + timeout + lease)

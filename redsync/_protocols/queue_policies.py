@@ -34,7 +34,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from redsync._core.holds import Owner
-from redsync._core.quorum import Tally
+from redsync._core.quorum import Tally, Verdict, thoroughly
 from redsync._core.scripts import Arg
 from redsync._core.timing import milliseconds
 from redsync._protocols.answers import most_refusals, read_by_arrival, read_by_ticket, refusals_of_owners
@@ -146,9 +146,15 @@ class QueuePolicy(ABC):
         """Seconds after an ask from which nodes have neither the place nor a claim that they handed over; 0.0: now."""
         return self.kept + self._lease if self.taken else 0.0
 
+    def decide(self, tally: Tally) -> Verdict:
+        """Return the verdict of an ask: the round hears all nodes if the refusals that lose it do not say enough."""
+        verdict = thoroughly(tally)
+        lost_too_soon = verdict is Verdict.LOST and None in tally.ballots and not self.enough(tally)
+        return Verdict.PENDING if lost_too_soon else verdict
+
     @abstractmethod
     def enough(self, tally: Tally) -> bool:
-        """Return whether refusals that rule a quorum out say enough to decide; else the round hears all nodes."""
+        """Return whether refusals that rule a quorum out say enough to decide."""
 
     @abstractmethod
     def ask(self, now: float) -> tuple[Arg, ...]:

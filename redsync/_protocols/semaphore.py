@@ -28,7 +28,7 @@ from redsync._core.client_records import ClientRecord
 from redsync._core.effects import Broadcast, Steps, Tell, tell
 from redsync._core.holds import HoldState, Owner
 from redsync._core.permits import MAX_PERMITS, Limit, SlotKeys, next_version, read_slots
-from redsync._core.quorum import Tally
+from redsync._core.quorum import Tally, thoroughly
 from redsync._core.scripts import Arg, ClaimKind, Command, Script
 from redsync._core.session import Session
 from redsync._core.timing import milliseconds
@@ -259,7 +259,7 @@ def _look(
     memory = session.processes.guard(milliseconds(guard)) if guard else 0
     command = _inspect(pool, holders, memory, start)
     timeout = session.timing.node_timeout * (_TIMEOUTS if holders < 0 else 1)
-    tally = yield from ask_all(Broadcast(command, owner, parse, timeout, guard, thorough=True))
+    tally = yield from ask_all(Broadcast(command, owner, parse, timeout, guard, decide=thoroughly))
     if tally.granted < tally.quorum:
         noun = pool.limit.noun
         raise type_error(pool.name, tally, noun) or no_quorum(pool.name, tally, noun)

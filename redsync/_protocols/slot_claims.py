@@ -32,7 +32,7 @@ from redsync._core.scripts import Arg, Command, Script
 from redsync._core.session import Session
 from redsync._core.timing import milliseconds
 from redsync._protocols.answers import WRONG_TYPE, Refusal, refusals_of_owners, time_left, type_error
-from redsync._protocols.claims import AcquireRequest, Claim, Confirmation
+from redsync._protocols.claims import AcquireRequest, Claim
 from redsync._protocols.queue_policies import FifoByNumber, QueuePolicy, Waiting
 from redsync._protocols.shrinking import bits_of, first_in, read_bits, reserved
 from redsync._protocols.windows import Window
@@ -378,7 +378,7 @@ class WindowClaim(SlotClaim):
         self.needs_new_claim = not self._is_late(tally)
         return not self.needs_new_claim
 
-    def confirm(self, tally: Tally, claim: bytes, timeout_at: Callable[[float], float]) -> Steps[Confirmation]:  # noqa: ARG002
+    def confirm(self, tally: Tally, claim: bytes, timeout_at: Callable[[float], float]) -> Steps[tuple[Tally, float]]:  # noqa: ARG002
         """Tell nodes of the success, and look at the clock again: the round counts if that was quick enough."""
         window, request = self._window, self.request
         # A node that hangs, or to which a rollback that restores the place is pending, would keep the place of a waiter
@@ -390,7 +390,7 @@ class WindowClaim(SlotClaim):
         yield from tell(Tell(message, request.owner, self.session.all_nodes if queued else 0, until))
         at = (yield from wait(Wait(tally.at))).at  # A wait for a past instant only reads the clock.
         window.note(at - tally.at, self._telling)
-        return Confirmation(tally, at)
+        return tally, at
 
     def asks_again_after_late_win(self, tally: Tally) -> bool:
         """Ask for the same slots once more: the nodes have granted them, but the success would come too late."""

@@ -7,7 +7,7 @@ import pytest
 from redsync._core.effects import Broadcast, Notify, Signal, Tell, Wait, Wakeup, broadcast, notify, signal, tell, wait
 from redsync._core.holds import Owner
 from redsync._core.observing import NodeChanged
-from redsync._core.quorum import Tally
+from redsync._core.quorum import Tally, plainly
 from redsync._core.scripts import Command, Script
 
 OWNER = Owner("c", 1)
@@ -85,7 +85,6 @@ def test_effects_are_values():
 
 def test_effects_have_neutral_defaults():
     assert (BROADCAST.guard, BROADCAST.deliver_to, BROADCAST.decide, BROADCAST.subscribe) == (0.0, 0, None, None)
-    assert BROADCAST.thorough is False
     assert Tell(COMMAND, OWNER).deliver_to == 0
     assert (Wait(1.0).key, Wait(1.0).enough, Wait(1.0).grace, Wait(1.0).unless) == (None, 1, 0.0, None)
     assert (Wait(1.0).ask_id, WAKEUP.handed) == (None, 0), "no hand-over"
@@ -97,4 +96,4 @@ def test_command_is_data_all_through():
 
 def test_tally_of_a_broadcast_has_its_options():
     tally = BROADCAST.tally(["a", "b", "c"])
-    assert (tally.nodes, tally.parse, tally.decide) == (["a", "b", "c"], BROADCAST.parse, None)
+    assert (tally.nodes, tally.parse, tally.decide) == (["a", "b", "c"], BROADCAST.parse, plainly)

@@ -5,7 +5,7 @@ from itertools import product
 import pytest
 
 from redsync._core.effects import Broadcast
-from redsync._core.quorum import Choice, Tally
+from redsync._core.quorum import Choice, Tally, thoroughly
 from redsync._core.scripts import Command, Script
 from redsync._protocols.answers import (
     EXISTING,
@@ -138,7 +138,7 @@ def test_look_is_over_if_no_quorum_answers():
     assert (tally.won, len(effects)) == (False, 1)
 
 
-@pytest.mark.parametrize("how", [{"decide": has_answers}, {"thorough": True}])
+@pytest.mark.parametrize("how", [{"decide": has_answers}, {"decide": thoroughly}])
 def test_node_that_stalls_when_it_is_asked_again_keeps_its_first_answer(how):
     tally, _ = look((0.01, 1, 1, 1), (0.04, 2, None, None, WRONG_TYPE, None), **how)
     assert (tally.grants, tally.refused, tally.without_quorum) == ([2, 1, 1], 1, False)
@@ -147,5 +147,5 @@ def test_node_that_stalls_when_it_is_asked_again_keeps_its_first_answer(how):
 def test_look_that_needs_grants_waits_for_them_whatever_a_minority_answers():
     """A foreign value on two nodes must not end the round: three others vouch for theirs."""
     replies = WRONG_TYPE, 1, WRONG_TYPE, 1, 1
-    tally, _ = look((0.03, *replies), (0.03, *replies), thorough=True)
+    tally, _ = look((0.03, *replies), (0.03, *replies), decide=thoroughly)
     assert tally.granted == 3
