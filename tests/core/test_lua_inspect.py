@@ -19,37 +19,9 @@ def holders(claims):
     return claims.inspect()[:2]
 
 
-def test_inspect_lists_the_holder_and_the_waiters(locks, lasts):
-    locks.acquire(count=3, lease=20_000)
-    locks.queue(OTHER)
-    locks.queue(THIRD, waited=500 + SLACK)
-    kind, [[claim, count, mode, remaining, record]], _, waiters, waiting, *_ = locks.inspect()
-    assert (kind, claim, count, mode, record) == (b"lock", ME, 3, b"", b"")
-    assert lasts(remaining, 20_000)
-    assert (waiters, waiting) == ([[b"client-c", b""], [b"client-b", b""]], 2)
-
-
-def test_inspect_of_a_free_lock_is_empty(locks):
-    assert locks.inspect() == [b"none", [], 0, [], 0, 0, 0, []]
-
-
 def test_inspect_reports_a_claim_without_expiry(locks):
     locks.redis.hset(KEYS.lock, ME, 1)
     assert holders(locks) == [b"lock", [[ME, 1, b"", -1, b""]]]
-
-
-@pytest.mark.parametrize("kind", ["list", "set", "zset"])
-def test_inspect_names_a_foreign_type(locks, kind, write_foreign):
-    write_foreign(kind)
-    assert holders(locks) == [kind.encode(), []]
-
-
-def test_inspect_reports_the_owner_of_a_mutex(mutexes, lasts):
-    mutexes.acquire(lease=20_000)
-    mutexes.queue(OTHER)
-    kind, [[value, count, _, remaining, _]], _, waiters, *_ = mutexes.inspect()
-    assert (kind, value, count, waiters) == (b"mutex", ME, 1, [[b"client-b", b""]])
-    assert lasts(remaining, 20_000)
 
 
 @pytest.mark.parametrize("value", [b"\0any value\xff", b"x" * 1000])

@@ -75,7 +75,7 @@ def test_look_lists_at_most_as_many_holders_as_requested(node, look):
 
 def test_look_reports_both_modes_of_a_read_write_lock(node, look):
     until = now_ms(node) + 60_000
-    node.redis.zadd(KEYS.lock, {"w:me:1": -(until + 1 / 1024), "r:me:1": until, "r:dead:1": 5})
+    node.redis.zadd(KEYS.lock, {"w:me:1": -(until + 1 / 1024), "r:me:1": until, "r:dead:1": 5, "w:dead:1": -5})
     found = look()
     assert found.kind == "read-write lock"
     assert [(claim.owner, claim.mode, claim.hold_count) for claim in found.claims] == [
@@ -87,12 +87,12 @@ def test_look_reports_both_modes_of_a_read_write_lock(node, look):
 def test_look_lists_waiters_but_not_those_that_are_dead_or_hold_it(node, look):
     node.redis.hset(KEYS.lock, f"{ME}:5", 1)
     node.redis.pexpire(KEYS.lock, 60_000)
-    node.redis.zadd(KEYS.queue, {ME: 1, "b:2": 3, "a:1": 2, "dead:1": 0, "writer:1": 1 - 2**52})
+    node.redis.zadd(KEYS.queue, {ME: 1, "b:2": 4, "a:1": 2, "dead:1": 0, "writer:1": 3 - 2**52})
     places = {ME: 60_000, "b:2": 60_000, "a:1": 60_000, "dead:1": -1, "writer:1": 60_000}
     for owner, lasts in places.items():
         node.redis.hset(KEYS.places, owner, f"{now_ms(node) + lasts} 5 1 0 channel")
     found = look()
-    assert [waiter.owner for waiter in found.waiters] == ["writer:1", "a:1", "b:2"]
+    assert [waiter.owner for waiter in found.waiters] == ["a:1", "writer:1", "b:2"]
     assert found.waiting == 3
 
 
@@ -100,7 +100,8 @@ def test_look_reports_a_latch_beside_a_mutex(node, look):
     node.redis.set(KEYS.lock, "value", px=60_000)
     node.redis.hset(LATCH.latch, mapping={"generation": 1, "size": 5, "one": 2, "two": 1, "life": 1_790_000_000_000})
     found = look()
-    assert (found.kind, found.claims[0].owner) == ("mutex", "value")
+    assert (found.kind, found.claims[0].owner, found.claims[0].hold_count) == ("mutex", "value", 1)
+    assert 0 < found.claims[0].remaining <= 60
     assert (found.latch.size, found.latch.left, found.latch.remaining) == (5, 2, None)
 
 

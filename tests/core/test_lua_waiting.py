@@ -208,15 +208,6 @@ def test_new_holder_has_one_hold_for_the_lease_in_its_ask_id(each, heard, give_b
     assert each.waiters() == [OTHER], "it keeps its place until it releases the lock"
 
 
-def test_waiter_whose_ask_was_rolled_back_gets_no_hand_over_for_its_lease(each, heard):
-    each.acquire()
-    each.queue(OTHER, ask_id="7+5000")
-    each.abandon(OTHER)
-    each.release()
-    assert each.holder() is None
-    assert heard() == [each.said(OTHER)]
-
-
 @pytest.mark.parametrize("by", ["asks", "renews"])
 def test_new_holder_that_asks_or_renews_gets_its_lease(each, heard, lasts, by):
     each.acquire()
@@ -374,9 +365,10 @@ def test_rollback_that_keeps_waiting_hands_nothing_over_and_keeps_its_place(each
     assert each.waiters() == [ME, THIRD]
 
 
-def test_rollback_that_keeps_waiting_gets_no_hand_over_before_it_asks_again(each, heard):
+@pytest.mark.parametrize("asked", [7, "7+5000"])
+def test_rollback_that_keeps_waiting_gets_no_hand_over_before_it_asks_again(each, heard, asked):
     each.acquire(OTHER)
-    each.queue(ME, ask_id=7)
+    each.queue(ME, ask_id=asked)
     each.abandon(ME, leave=False)
     each.release(OTHER)
     assert heard() == [each.said(ME, 0)]
@@ -394,26 +386,6 @@ def test_waiter_that_leaves_a_free_lock_wakes_the_head(each, heard, ask_id, leav
     assert each.abandon(leaver, leave=True) == 0
     assert each.holder() is None, "whether it is a lock or a mutex is not known any more"
     assert heard() == [each.said(THIRD if leaver == OTHER else OTHER)]
-
-
-def test_new_holder_that_leaves_hands_over_to_the_next(each, heard):
-    each.acquire()
-    each.line_up(OTHER, THIRD, ask_id=7)
-    each.release()
-    heard()
-    assert each.abandon(OTHER, leave=True) == 1
-    assert each.holder() == THIRD
-    assert heard() == [each.said(THIRD, 7)]
-    assert each.waiters() == [THIRD]
-
-
-def test_waiter_that_leaves_a_held_lock_hands_nothing_over(each, heard):
-    each.acquire()
-    each.line_up(OTHER, THIRD, ask_id=7)
-    assert each.abandon(OTHER, leave=True) == 0
-    assert each.holder() == ME
-    assert heard() == []
-    assert each.waiters() == [THIRD]
 
 
 # "Every command may arrive late, twice or not at all."

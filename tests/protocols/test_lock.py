@@ -179,15 +179,6 @@ def test_reentry_never_outlasts_max_hold(toy):
     assert state.valid_until == pytest.approx(1005.0)
 
 
-def test_reentry_adds_its_callback(toy):
-    heard = []
-    state = toy.take(on_lost=lambda state: heard.append("outer"))
-    run_reenter(toy, ("ask lock_acquire", toy.all_say(OURS)), on_lost=lambda state: heard.append("inner"))
-    for callback in state.on_lost:
-        callback(state)
-    assert heard == ["outer", "inner"]
-
-
 def test_callback_goes_with_the_acquisition_that_brought_it(toy):
     def outer(state):
         """Stands for a callback."""

@@ -260,14 +260,6 @@ def test_renewal_of_many_holds_is_the_same_for_the_others_whatever_happens_to_on
     assert states[1].valid_until == pytest.approx(expected.get(change, 1040.0 - DRIFT), abs=0.01)
 
 
-def test_holds_whose_renewal_is_answered_after_the_old_end_are_lost(toy):
-    states = [toy.take(name) for name in ("x", "y")]
-    toy.now = states[1].valid_until - 0.01
-    answers = toy.answers(*[[OURS, OURS]] * 5, takes=0.01)
-    run_renew(toy, states, ("ask lock_renew", answers), *LOSS, *LOSS)
-    assert all(state.lost for state in states)
-
-
 def test_hold_released_while_its_renewal_travels_is_neither_renewed_nor_lost(toy):
     state = toy.take()
     toy.now = 1010.0

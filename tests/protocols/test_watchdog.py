@@ -83,14 +83,6 @@ def test_watchdog_retries_silence_and_gives_up_when_the_validity_is_over(toy):
     assert toy.events[-1] == HoldLost("x", str(toy.owner), state.lost, state)
 
 
-def test_watchdog_loses_a_hold_at_once_that_nodes_no_longer_keep(toy):
-    state = take(toy)
-    steps = toy.run_watchdog(lambda command: [THEIRS], sleeps=2)
-    assert steps == ["wait", "ask lock_renew", *LOSS, "wait"]
-    assert toy.now == pytest.approx(1010.0, abs=0.01)
-    assert state.lost
-
-
 def test_watchdog_keeps_a_hold_over_a_rolling_restart(toy):
     """Healed nodes count from the next renewal on, so a node at a time may forget."""
     state = take(toy)
@@ -106,14 +98,6 @@ def test_watchdog_keeps_a_hold_over_a_rolling_restart(toy):
     with pytest.raises(Stop):
         toy.drive(toy.watchdog(), answer)
     assert state.valid(toy.now + 20.0)
-
-
-def test_watchdog_batches_due_holds(toy):
-    states = [take(toy, f"lock {i}", owner=owner) for i, owner in enumerate([toy.owner, toy.new_owner()])]
-    toy.now = 1010.5
-    assert toy.run_watchdog() == ["ask lock_renew", "wait"]
-    assert toy.commands[-1].keys == tuple(state.keys.lock for state in states)
-    assert toy.asked[-1].owner is None, "it acts for several owners"
 
 
 def test_watchdog_sends_at_most_200_claims_in_a_command(toy):
