@@ -137,14 +137,6 @@ def test_limit_lowered_after_the_grants_outlives_a_rolling_restart(world):
     assert [bool(Program(world).take()) for _ in range(2)] == [True, False]
 
 
-def test_limit_that_some_node_still_knows_is_restored_by_a_look(world):
-    Program(world).resize(2)
-    world.stores[0].flush()
-    world.stores[1].flush()
-    assert Program(world).limit == 2
-    assert limits(world) == [2, 2, 2]
-
-
 def test_limit_that_some_node_still_knows_is_restored_by_a_refused_ask(world):
     Program(world).resize(1)
     assert Program(world).take((0, 1, 2), (0, 1, 2))

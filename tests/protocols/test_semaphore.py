@@ -87,16 +87,6 @@ def test_limit_that_nodes_forgot_is_the_last_that_was_learned(toy, pool, ask):
     assert toy.commands[-1].args == (0, 0, 0, V1, 9), "they get it with the look"
 
 
-def test_later_resize_exceeds_one_that_only_an_old_object_remembers(toy, pool, ask):
-    versions = []
-    for at in (NOW_MS, NOW_MS + 10):
-        fresh = pool._replace(limit=Limit(4))
-        looks = toy.all_say(look(now_ms=at)), toy.all_say(look(next_version(0, 2, at), 2))
-        ask(resize, 2, told=looks, pool=fresh)
-        versions.append(toy.commands[-1].args[3])
-    assert versions[0] < versions[1], "although no node knows of the first"
-
-
 @pytest.mark.parametrize("known", [V1 + 5, 1 << 52])
 def test_resize_writes_a_version_above_all_known_ones(toy, pool, ask, known):
     wanted = next_version(known, 9, NOW_MS)
@@ -104,13 +94,6 @@ def test_resize_writes_a_version_above_all_known_ones(toy, pool, ask, known):
     ask(resize, 9, told=[looks, "tell semaphore_inspect", toy.all_say(look(wanted, 9))])
     assert toy.commands[-1].args == (0, 0, 0, wanted, 9)
     assert (pool.limit.version, pool.limit.permits) == (wanted, 9)
-
-
-def test_one_wrong_clock_does_not_decide_the_version_of_a_resize(toy, pool, ask):
-    clocks = (1, NOW_MS, NOW_MS, NOW_MS, 1 << 60)
-    looks = toy.answers(*[look(0, 4, now_ms=each) for each in clocks])
-    ask(resize, 9, told=[looks, toy.all_say(look(next_version(0, 9, NOW_MS), 9))])
-    assert pool.limit.version == next_version(0, 9, NOW_MS)
 
 
 def test_resize_overtaken_by_another_has_succeeded(toy, pool, ask):
