@@ -7,7 +7,6 @@ import pytest
 
 from redsync._core.observing import HoldLost
 from redsync._core.timing import renew_at
-from redsync._protocols.holding import lose
 from redsync._protocols.mutex import MUTEX
 from redsync._protocols.renewal import extend
 from redsync.exceptions import QuorumError
@@ -109,15 +108,6 @@ def test_watchdog_sends_at_most_200_claims_in_a_command(toy):
     assert sorted(sizes) == [50, 200, 200]
 
 
-def test_watchdog_takes_along_holds_that_are_due_soon(toy):
-    first, soon, later = take(toy, "first"), take(toy, "soon"), take(toy, "later")
-    soon.renew_at = first.renew_at + LEASE / 13
-    later.renew_at = first.renew_at + LEASE / 11
-    toy.run_watchdog(sleeps=2)
-    assert toy.commands[-1].keys == (b"redsync:first", b"redsync:soon")
-    assert toy.waits[-1].until == later.renew_at
-
-
 def test_watchdog_called_early_goes_to_sleep_again(toy):
     state = take(toy)
     sleeps = []
@@ -176,60 +166,11 @@ def test_watchdog_reports_several_losses_and_goes_on(toy):
     assert kept.valid(toy.now + 25)
 
 
-def test_lost_hold_does_not_keep_the_watchdog_busy(toy):
-    state = take(toy)
-    toy.play(lose(state, "a reason"), *LOSS)
-    toy.now = 5000.0
-    assert toy.run_watchdog() == ["wait"]
-    assert toy.waits[-1].until == math.inf
-
-
 # Many holds.
 
 
 def renewals(toy):
     return [command for command in toy.commands if command.script.name == "lock_renew"]
-
-
-def leave(toy, states):
-    toy.give_back(states[1])
-
-
-def lose_one(toy, states):
-    toy.play(lose(states[1], "a reason"), *LOSS)
-
-
-def count_more(toy, states):
-    states[1].count = 2
-
-
-def extend_one(toy, states):
-    answers = toy.codes(*[OURS] * 5)
-    toy.play(extend(toy.session, states[1], 600.0, toy.now), ("ask lock_renew", answers))
-
-
-def take_another(toy, states):
-    states.append(take(toy, "another"))
-    states[-1].renew_at = states[0].renew_at
-
-
-def change_places(toy, states):
-    leave(toy, states)
-    del states[1]
-    take_another(toy, states)
-
-
-@pytest.mark.parametrize("change", [leave, lose_one, count_more, extend_one, take_another, change_places])
-def test_watchdog_renews_the_holds_of_the_instant_of_sending(toy, change):
-    states = [take(toy, f"lock {i}") for i in range(3)]
-    toy.now = 1010.5
-    toy.run_watchdog(sleeps=1)
-    change(toy, states)
-    toy.run_watchdog(sleeps=2)
-    expected = [state for state in states if state.live and state.lost is None and state.renew_at < 1100.0]
-    command = renewals(toy)[-1]
-    assert command.keys == tuple(state.keys.lock for state in expected)
-    assert command.args == tuple(arg for state in expected for arg in (state.claim, state.count, 30_000))
 
 
 def test_hold_without_a_quorum_is_tried_again_by_itself(toy):
