@@ -296,13 +296,6 @@ def test_setter_that_finds_others_setting_it_all_the_time_gets_an_error(world, a
         call(bob)
 
 
-def test_open_latch_is_seen_to_be_open_without_a_timeout(world, ada, bob):
-    ada.set(1)
-    ada.down({A, B}, {A, B})
-    assert [state.count for state in told(world, A, B, C)] == [0, 0, 1]
-    assert bob.wait(0.0, {A, C}, {A, C}) is True
-
-
 def test_cancelled_call_that_another_thread_had_confirmed_is_repeated_by_the_next(world, ada):
     ada.set(5)
     calls = count_down(ada.session, ada.latch, ada.owner, world.now, n=1, timeout=5.0)

@@ -30,10 +30,6 @@ def busy(toy, by=b"285475da-9152-4c83-822a-67ee2f116a79:1"):
     return toy.all_say([20_000, by])
 
 
-def test_kind_is_the_string_of_the_redis_documentation():
-    assert (MUTEX.noun, MUTEX.value_type) == ("mutex", b"string")
-
-
 # Possession.
 
 

@@ -333,12 +333,6 @@ def shrunk(make_toy):
     return semaphore
 
 
-def test_permit_leaves_room_for_those_beyond_the_limit_even_if_each_node_knows_only_some(shrunk):
-    toy = shrunk.toy
-    answers = toy.answers(got(0, others=(7, 8)), got(0, others=(8, 9)), got(0, others=(7, 9)))
-    assert shrunk.play((ASK, answers), ROLLBACK) is None
-
-
 def test_permit_wins_a_slot_that_is_not_reserved_for_those_beyond_the_limit(shrunk):
     toy = shrunk.toy
     first = toy.answers(got(2, others=(8,)), got(2), got(2, others=(8,)))
