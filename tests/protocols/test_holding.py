@@ -287,14 +287,6 @@ def test_check_of_an_expired_hold_reports_the_loss_once(toy):
         toy.play(check(state, 1000.0))
 
 
-# Replies of unknown shape.
-
-
-@pytest.mark.parametrize("verb", [release, lambda session, state, now: extend(session, state, None, now)])
-def test_garbage_is_not_an_answer_to_a_release_or_an_extension(believed, verb):
-    assert believed(lambda toy: verb(toy.session, toy.take(), toy.now)) == []
-
-
 # Rolling back.
 
 

@@ -3,14 +3,12 @@
 import pytest
 
 from redsync._core.effects import Broadcast
-from redsync._core.keys import LatchKeys
 from redsync._core.latches import LatchState
 from redsync._protocols.acquiring import acquire_new
 from redsync._protocols.claims import AcquireRequest
 from redsync._protocols.fenced_lock import FENCED_LOCK, Fence, FencedClaim
-from redsync._protocols.latch import Latch, count_down, count_left, set_count, wait_open
+from redsync._protocols.latch import count_down, set_count, wait_open
 from redsync.exceptions import AcquireTimeout, QuorumError
-from tests.protocols.conftest import GARBAGE
 from tests.simulation.stores import execute
 from tests.support.latch_clients import KEYS, LatchCaller, finish, told
 
@@ -414,16 +412,6 @@ def test_latch_that_was_not_used_for_a_day_is_forgotten_everywhere(world, ada):
     world.now += 86_401.0
     assert ada.count() == 0
     assert ada.set(1) is True
-
-
-def test_nonsense_about_a_latch_is_not_believed(make_toy):
-    for reply in (1, *GARBAGE):
-        if reply in ([5, 7], [1, 2, 3]):
-            continue  # Generation, size, and since when the node remembers.
-        toy = make_toy()
-        latch = Latch("x", LatchKeys.of(b"redsync:", b"x"), 60.0)
-        tally = toy.perform(toy.start(count_left(toy.session, latch, toy.owner, toy.now)), toy.all_say(reply))
-        assert tally.without_quorum, reply
 
 
 def test_interruption_right_after_the_lock_for_setting_was_won_releases_it(world, ada, bob, monkeypatch):

@@ -319,11 +319,3 @@ def test_reentry_of_a_fair_lock_accepts_refusals_with_the_highest_ticket(toy):
     script = [("ask fair_lock_acquire", toy.all_say([5_000, A, 7])), *LOSS]
     with pytest.raises(LeaseLostError):
         run_reenter(toy, *script, kind=FAIR_LOCK, timeout=0.0)
-
-
-def test_garbage_is_not_an_answer_to_a_reentry(believed):
-    def reenter(toy):
-        toy.take()
-        return acquire(toy.session, toy.request(timeout=0.0), toy.now)
-
-    assert believed(reenter) == []

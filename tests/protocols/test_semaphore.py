@@ -163,10 +163,6 @@ def test_foreign_value_is_an_error_for_a_look(toy, ask):
         ask(available, told=[toy.all_say(0)])
 
 
-def test_garbage_is_not_a_look(believed, pool):
-    assert believed(lambda toy: available(toy.session, pool, toy.owner)) == []
-
-
 # Releasing.
 
 
