@@ -117,13 +117,6 @@ def test_several_slots_are_won_one_by_one(limiter):
     assert toy.commands[-1].args[1] == b"0,1"
 
 
-def test_nothing_is_rolled_back_if_all_refused(limiter):
-    toy = limiter.toy
-    sleeping = "wait for wake-up", toy.slept(0.1)
-    script = (ASK, toy.all_say(FULL)), (ASK, toy.all_say(FULL)), sleeping, *success(limiter, got(0))
-    assert limiter.play(*script, timeout=5.0) is True
-
-
 def test_waiter_sleeps_until_its_turn_may_have_come(limiter):
     toy = limiter.toy
     sleeping = "wait for wake-up", toy.slept()

@@ -20,7 +20,7 @@ def test_slot_that_a_quorum_granted_is_won_in_one_round(semaphore):
     assert state.slots == (2,)
     assert state.count == 1
     args = semaphore.toy.commands[0].args
-    assert args[1:4] == (1, 30_000, 0)
+    assert args[1:6] == (1, 30_000, 0, 0, 0), "without a place"
     assert args[7:] == (0, 4, b"", 2)
     assert semaphore.toy.commands[0].keys == semaphore.keys.all
 

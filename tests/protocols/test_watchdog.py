@@ -37,13 +37,6 @@ def test_watchdog_without_holds_sleeps_until_it_is_called(toy):
     assert toy.waits[0].key is None
 
 
-def test_watchdog_sleeps_until_the_next_renewal_is_due(toy):
-    state = take(toy)
-    assert toy.run_watchdog() == ["wait"]
-    assert toy.waits[-1].until == state.renew_at
-    assert toy.session.holds.watched_until == state.renew_at
-
-
 def test_watchdog_renews_every_third_of_the_lease(toy):
     state = take(toy)
     steps = toy.run_watchdog(sleeps=5)
@@ -120,6 +113,7 @@ def test_watchdog_called_early_goes_to_sleep_again(toy):
     with pytest.raises(Stop):
         toy.drive(toy.watchdog(), answer)
     assert sleeps == [state.renew_at] * 4
+    assert toy.session.holds.watched_until == state.renew_at
 
 
 def test_watchdog_renews_a_hold_that_was_acquired_while_it_slept(toy):
