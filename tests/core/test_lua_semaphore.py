@@ -478,12 +478,6 @@ def test_renewal_replaces_an_older_limit_and_keeps_that_of_the_programs_as_long_
     assert sem.redis.get(KEYS.limit) == b"%d 2" % V1
 
 
-def test_renewal_leaves_the_limit_of_a_rate_limiter(sem):
-    sem.ask(A, window=(60,))
-    assert sem.renew((1, A, b"0", LEASE)) == [HAD]
-    assert sem.redis.get(KEYS.limit) == b"0 4 60"
-
-
 def test_renewal_writes_a_birth_record_if_memory_is_guarded(sem):
     sem.renew((1, A, b"0", LEASE))
     assert sem.redis.exists("redsync_birth") == 0
@@ -670,8 +664,10 @@ def test_look_removes_expired_permits_and_wakes_the_waiters_that_fit(sem):
     assert len(sem.taken()) == 100
 
 
-def test_limit_of_a_rate_limiter_has_its_window(sem):
+def test_limit_of_a_rate_limiter_has_its_window_and_is_neither_resized_nor_renewed(sem):
     sem.ask(A, window=(60,))
+    assert sem.resize(V1, 5) == [0, 4]
+    assert sem.renew((1, A, b"0", LEASE)) == [HAD]
     assert sem.redis.get(KEYS.limit) == b"0 4 60"
     for options in ({}, {"window": (61,)}, {"window": (60,), "permits": 5}, {"version": 1 << 32}):
         assert sem.ask(B, **options)[1:] == [b"limit", 0, 0, b"0 4 60"]
@@ -689,12 +685,6 @@ def test_limit_of_a_rate_limiter_is_kept_for_a_day_or_two_windows_from_a_use_on(
     sem.redis.pexpire(KEYS.limit, kept - lease)
     sem.ask(B, window=(60,), lease=lease)
     assert lasts(sem.redis.pttl(KEYS.limit), kept)
-
-
-def test_limit_of_a_rate_limiter_is_not_resized(sem):
-    sem.ask(A, window=(61,))
-    assert sem.resize(V1, 5) == [0, 4]
-    assert sem.redis.get(KEYS.limit) == b"0 4 61"
 
 
 # Looks, memory, strangers.
