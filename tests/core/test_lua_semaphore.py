@@ -348,26 +348,15 @@ def test_rolled_back_grant_keeps_its_turn(sem):
 # Release.
 
 
-def test_release_leaves_nothing_but_the_limit(sem):
-    sem.ask(A, 2)
-    assert sem.release(A) == 1
-    assert sem.redis.keys() == [KEYS.limit]
-    assert 0 < sem.redis.pttl(KEYS.limit) <= 86_400_000
-    assert sem.release(A) == 0
-
-
-def test_release_of_some_keeps_the_rest(sem):
+@pytest.mark.parametrize(("remain", "rest"), [(b"", {}), (b"3", {A: b"3"}), (b"0", {})])
+def test_release_keeps_those_that_remain_or_else_nothing_but_the_limit(sem, remain, rest):
+    """A node that lacks all that remain drops the permit."""
     sem.ask(A, 3, start=1)
-    assert sem.release(A, b"3") == 1
-    assert sem.slots() == {A: b"3"}
-    assert sem.release(A, b"3") == 1
-
-
-def test_release_of_some_drops_a_permit_with_none_of_the_rest(sem):
-    sem.ask(A, 2, start=0)
-    sem.release(A, b"3")
-    assert sem.slots() == {}
-    assert sem.redis.keys() == [KEYS.limit]
+    assert sem.release(A, remain) == 1
+    assert sem.slots() == rest
+    assert rest or sem.redis.keys() == [KEYS.limit]
+    assert 0 < sem.redis.pttl(KEYS.limit) <= 86_400_000
+    assert sem.release(A, remain) == len(rest)
 
 
 @pytest.mark.parametrize("n", [1, 2])
@@ -424,33 +413,25 @@ def test_renewal_heals_a_forgotten_permit_but_does_not_count_it(sem):
     assert sem.is_sound(OTHER)
 
 
-def test_renewal_does_not_count_an_expired_permit_that_is_still_there(sem):
-    sem.ask(A)
-    sem.expire(A)
-    assert sem.renew((1, A, b"0", LEASE)) == [HEALED]
-    assert sem.renew((1, A, b"0", LEASE)) == [HAD]
-
-
-def test_renewal_never_takes_a_slot_from_another(sem):
-    sem.ask(A, start=1)
-    assert sem.renew((1, B, b"0,1", LEASE)) == [NOT_OURS]
-    assert sem.slots() == {A: b"1"}
-
-
-def test_renewal_exchanges_other_slots_that_the_node_gave(sem):
-    sem.ask(A, start=3)
-    assert sem.renew((1, A, b"0", LEASE)) == [HEALED]
-    assert sem.slots() == {A: b"0"}
-    assert sem.renew((1, A, b"0", LEASE)) == [HAD]
-    sem.ask(B, start=3)
-    assert sem.renew((1, A, b"3", LEASE)) == [NOT_OURS]
-    assert sem.slots() == {B: b"3"}, "its other slots were freed anyway"
-
-
-def test_renewal_of_a_reduced_permit_counts_and_frees_the_rest(sem):
-    sem.ask(A, 3, start=0)
-    assert sem.renew((1, A, b"0,2", LEASE)) == [HAD]
-    assert sem.taken() == [0, 2]
+@pytest.mark.parametrize(
+    ("had", "others", "wanted", "code"),
+    [
+        pytest.param(b"0", b"", b"0", HEALED, id="expired and still there: does not count"),
+        pytest.param(b"", b"1", b"0,1", NOT_OURS, id="takes none from another"),
+        pytest.param(b"3", b"", b"0", HEALED, id="exchanges what the node gave"),
+        pytest.param(b"0", b"3", b"3", NOT_OURS, id="frees what the node gave even so"),
+        pytest.param(b"0,1,2", b"", b"0,2", HAD, id="was reduced: counts, and frees the rest"),
+    ],
+)
+def test_renewal_makes_a_node_keep_exactly_the_wanted_slots_if_no_other_has_them(sem, had, others, wanted, code):
+    for owner, text in ((A, had), (B, others)):
+        if text:
+            sem.ask(owner, text.count(b",") + 1, exact=text)
+    if had == wanted:
+        sem.expire(A)
+    assert sem.renew((1, A, wanted, LEASE)) == [code]
+    assert sem.slots() == ({B: others} if code == NOT_OURS else {A: wanted})
+    assert sem.renew((1, A, wanted, LEASE)) == [NOT_OURS if code == NOT_OURS else HAD]
 
 
 def test_renewal_keeps_slots_beyond_the_limit_and_reports_a_newer_one(sem):
