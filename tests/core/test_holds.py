@@ -133,9 +133,12 @@ def test_clear_leaves_no_hold_believed(table):
 # Owners that have ended.
 
 
-def test_orphan_is_recorded_and_wakes_the_watchdog_if_it_holds_anything(table, alarm):
+@pytest.mark.parametrize("lost", [None, "reason"])
+def test_orphan_is_recorded_and_wakes_the_watchdog_if_it_holds_anything(table, alarm, lost):
+    """Even a lost hold: nothing else would ever remove it from the table."""
     state = new_state()
     table.add(state)
+    state.lost = lost
     rung = alarm.rung
     table.orphan(state.owner)
     assert list(table.orphans) == [state.owner]
@@ -156,15 +159,6 @@ def test_with_is_open_while_its_context_manager_lives():
     assert state.open_withs == 2
     del managers[0], manager
     assert state.open_withs == 1
-
-
-def test_orphan_with_a_lost_hold_is_recorded_too(table):
-    """Nothing else would ever remove it from the table."""
-    state = new_state()
-    table.add(state)
-    state.lost = "reason"
-    table.orphan(state.owner)
-    assert list(table.orphans) == [state.owner]
 
 
 def test_orphan_without_holds_sets_off_no_alarm(table, alarm):

@@ -80,7 +80,7 @@ PROTOCOLS = {
     "latch": lambda toy: count_left(toy.session, Latch("x", KEYS, 60.0), toy.owner, toy.now),
 }
 FURTHER = {"fenced lock": (1, 2, -1, -2, [1, 7], [2, 7], 7.0), "semaphore": ([b"1,2", b""], [b"1"]), "latch": (1,)}
-"""What would be an answer elsewhere."""
+"""Replies that other protocols take for answers."""
 GENUINE = {"latch": ([5, 7], [1, 2, 3])}
 """Generation, size, and since when the node remembers."""
 
