@@ -177,11 +177,17 @@ def test_release_waits_for_nodes_no_longer_than_a_round(toy):
     assert toy.asked[-1].timeout == pytest.approx(0.1)
 
 
-def test_interrupted_release_reaches_the_nodes_all_the_same(toy):
+def sleep(toy, state, timeout=None, released=lambda: False):
+    """Sleep until the hold ends, like `Hold.wait_lost`, perhaps in another thread."""
+    return wait_end(state, released, toy.now, timeout)
+
+
+def test_interrupted_release_reaches_the_nodes_all_the_same_and_wakes_sleepers(toy):
     state = toy.take()
+    toy.start(sleep(toy, state))
     script = [("ask lock_release", toy.all_say(HAD))]
     cleanup = toy.interrupt(release(toy.session, state, toy.now), script, 0)
-    assert cleanup[0] == "tell lock_abandon, leave", "passes on the wake-up that the release would have been"
+    assert cleanup == ["tell lock_abandon, leave", "signal"], "a wake-up on the nodes too, as by the release"
     assert toy.told[-1].deliver_to == ALL
     assert toy.told[-1].deliver_until == pytest.approx(1000.0 + KEPT)
     assert len(toy.session.holds) == 0
@@ -196,11 +202,6 @@ def test_release_of_one_of_several_holds_interrupted_keeps_the_others(toy):
     assert list(toy.session.holds) == [state]
 
 
-def sleep(toy, state, timeout=None, released=lambda: False):
-    """Sleep until the hold ends, like `Hold.wait_lost`, perhaps in another thread."""
-    return wait_end(state, released, toy.now, timeout)
-
-
 @pytest.mark.parametrize("holds", [1, 2])
 def test_release_wakes_sleepers_that_wait_for_the_end(toy, holds):
     """Of this acquisition, even if it is one of several."""
@@ -208,13 +209,6 @@ def test_release_wakes_sleepers_that_wait_for_the_end(toy, holds):
     toy.start(sleep(toy, state))
     run_release(toy, state, ("ask lock_release", toy.all_say(HAD)), "signal")
     assert toy.effects[-1].key == state.end_key
-
-
-def test_interrupted_release_wakes_sleepers_that_wait_for_the_end(toy):
-    state = toy.take()
-    toy.start(sleep(toy, state))
-    cleanup = toy.interrupt(release(toy.session, state, toy.now), [("ask lock_release", toy.all_say(HAD))], 0)
-    assert cleanup == ["tell lock_abandon, leave", "signal"]
 
 
 # Releasing on behalf of the owner.

@@ -78,17 +78,9 @@ def test_watchdog_retries_silence_and_gives_up_when_the_validity_is_over(toy):
 def test_watchdog_keeps_a_hold_over_a_rolling_restart(toy):
     """Healed nodes count from the next renewal on, so a node at a time may forget."""
     state = take(toy)
-    rounds = iter(
-        [[HEALED, 2, 2, 2, 2], [2, HEALED, 2, 2, 2], [2, 2, HEALED, 2, 2], [2, 2, 2, HEALED, 2], [2, 2, 2, 2, HEALED]]
-    )
-
-    def answer(described, effect):
-        if described == "wait":
-            return toy.slept() if len(toy.asked) < 6 else Stop()
-        return toy.codes(*next(rounds))
-
-    with pytest.raises(Stop):
-        toy.drive(toy.watchdog(), answer)
+    rounds = iter([toy.codes(*[HEALED if node == restarted else OURS for node in range(5)]) for restarted in range(5)])
+    toy.run_watchdog(lambda command: next(rounds), sleeps=8)
+    assert next(rounds, None) is None
     assert state.valid(toy.now + 20.0)
 
 
