@@ -70,13 +70,6 @@ def test_acquire_that_does_not_wait_takes_no_place(fair):
     assert fair.line() == []
 
 
-def test_equal_tickets_are_ordered_by_owner(fair):
-    fair.ask(D)
-    for owner in (C, A, B):
-        fair.ask(owner, 5)
-    assert fair.line() == [(A, 5), (B, 5), (C, 5)]
-
-
 def test_free_lock_is_granted_to_the_head_only(fair):
     fair.ask(A)
     fair.ask(B, 1)

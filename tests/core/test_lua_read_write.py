@@ -336,18 +336,6 @@ def test_writer_gets_it_for_the_lease_in_its_ask_id(rw, heard, lasts):
     assert (member, count, lasts(left, 60_000)) == (b"w:" + OTHER, 1, True)
 
 
-def test_writers_are_served_one_by_one_in_their_order(rw, heard):
-    rw.ask("write", ME)
-    for waited, owner in [(1_000, OTHER), (3_000, THIRD), (2_000, FOURTH)]:
-        rw.queue("write", owner, waited=waited)
-    served = ME
-    for owner in (THIRD, FOURTH, OTHER):
-        rw.release("write", served)
-        assert rw.holders() == {b"w:" + owner}
-        assert heard() == [said(owner)]
-        served = owner
-
-
 @pytest.mark.parametrize(("released", "kept"), [("write", {b"r:" + ME, b"r:" + OTHER}), ("read", {b"w:" + ME})])
 def test_writer_that_also_reads_lets_readers_in_once_it_no_longer_writes(rw, heard, released, kept):
     rw.ask("write", ME)

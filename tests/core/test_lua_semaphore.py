@@ -871,28 +871,3 @@ def test_confirmed_success_leaves_the_queue_and_those_behind_move_up(sem):
     assert sem.confirm(B, b"3") == 1
     assert sem.queued() == []
     assert sem.woken() == []
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_books_are_sound_after_any_sequence(sem, seed):
-    rng = random.Random(seed)
-    owners = [b"owner-%d:1" % i for i in range(6)]
-    for _ in range(300):
-        owner, slots = rng.choice(owners), sorted(rng.sample(range(9), rng.randint(1, 3)))
-        text = b",".join(b"%d" % slot for slot in slots)
-        match rng.randrange(8):
-            case 0 | 1:
-                sem.ask(owner, len(slots), start=rng.randrange(9), permits=9, lease=rng.choice([LEASE, 3 * LEASE]))
-            case 2:
-                sem.ask(owner, len(slots), exact=text, permits=9)
-            case 3:
-                sem.release(owner, rng.choice([b"", text]))
-            case 4:
-                sem.renew((1, owner, text, rng.choice([LEASE, 3 * LEASE])))
-            case 5:
-                sem.abandon(owner, leave=rng.random() < 0.5)
-            case 6:
-                sem.redis.zadd(KEYS.lock, {owner: 1}, xx=True)  # It has expired.
-            case 7:
-                sem.confirm(owner, text, rng.choice([LEASE, 3 * LEASE]))
-        assert sem.is_sound(), f"seed {seed}"
